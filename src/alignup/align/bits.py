@@ -80,8 +80,8 @@ def spans(text: str) -> Spans:
     read = []
     for part in text.split(","):
         head, dash, tail = part.partition("-")
-        first = _integer(head)
-        last = _integer(tail) if dash else first
+        first = parse_integer(head)
+        last = parse_integer(tail) if dash else first
         if first > last:
             raise ParseError(f"invalid range {quote(part)} ({first} > {last})")
         read.append((first, last))
@@ -128,7 +128,7 @@ def _escape(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _integer(text: str) -> int:
+def parse_integer(text: str) -> int:
     """A 64-bit decimal integer; errors as Go's ``strconv.Atoi`` words them."""
     if not _DECIMAL.fullmatch(text):
         raise ParseError(f"strconv.Atoi: parsing {quote(text)}: invalid syntax")

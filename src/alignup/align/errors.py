@@ -14,6 +14,7 @@ Refusing a pod is a decision, not an exception, once it leaves ``align``.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 class AlignError(Exception):
@@ -36,12 +37,23 @@ class MachineError(AlignError, ValueError):
         super().__init__("; ".join(problems))
 
 
-class PodError(AlignError, ValueError):
-    """A pod that would be refused before any alignment; ``problems`` lists each one."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with one field of a document; ``field`` is its path, empty for the document as a whole."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    field: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.what}" if self.field else self.what
+
+
+class PodError(AlignError, ValueError):
+    """A pod that would be refused before any alignment; ``problems`` lists each one, with its field."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("; ".join(problems))
+        super().__init__("; ".join(map(str, problems)))
 
 
 class SettingsError(AlignError, ValueError):

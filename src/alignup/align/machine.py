@@ -5,15 +5,24 @@ any numbers ≥ 0, nodes may have no CPUs or no memory, may span sockets, and so
 anything by assumption. ``Machine.kubelet_view()`` is the same machine as the kubelet numbers it (cores named after
 their lowest CPU, caches as cAdvisor reports them, totals as reported), and that is what the providers consume, so
 that their answers are the kubelet's answers.
+
+A source of machines ends with ``Machine(...).checked()``, which refuses facts that contradict each other. What is
+merely odd passes: real machines have CPUs in no node, threads of one core on two nodes, and sockets numbered -1.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
+from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import Cpus, Nodes
 from alignup.align.errors import MachineError
+
+#: Distances stay below this, so that their sums are exact in a double.
+FARTHEST = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,20 @@ class HugePages:
     def bytes(self) -> int:
         """What all of them hold."""
         return self.size * self.count
+
+    @property
+    def resource(self) -> str:
+        """The name pods ask for them by."""
+        return type_name(self.size)
+
+
+def type_name(size: int) -> str:
+    """The resource name of huge pages of *size* bytes, such as ``hugepages-2Mi``: the largest unit that divides it."""
+    units = iter(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+    unit = next(units)
+    while size and size % 1024 == 0 and (larger := next(units, "")):
+        size, unit = size // 1024, larger
+    return f"hugepages-{size}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +91,12 @@ class Distances:
     __slots__ = ("_both", "_ids", "_matrix")
 
     def __init__(self, matrix: Mapping[int, Mapping[int, int]]) -> None:
+        if problems := tuple(_matrix_problems(matrix)):
+            raise MachineError(problems)
         self._ids = tuple(sorted(matrix))
         self._matrix = tuple(tuple(matrix[a][b] for b in self._ids) for a in self._ids)
         #: node → node → both ways added, the diagonal once: what one more node adds to the sum over all pairs
-        self._both = {
-            a: {b: matrix[a][b] + (matrix[b][a] if a != b else 0) for b in self._ids} for a in self._ids
-        }
+        self._both = {a: {b: matrix[a][b] + (matrix[b][a] if a != b else 0) for b in self._ids} for a in self._ids}
 
     @classmethod
     def of_rows(cls, rows: Mapping[int, Sequence[int]]) -> "Distances":
@@ -217,6 +240,15 @@ class KubeletView:
         """The average, rounded down."""
         return self.num_cpus // self.num_caches if self.num_caches else 0
 
+    @property
+    def discovery_error(self) -> str | None:
+        """Why the kubelet's CPU manager could not start on this machine, in its words; ``None`` when it could."""
+        if self.num_cpus == 0:
+            return "could not detect number of cpus"
+        if any(times > 1 for times in Counter((cpu.core, cpu.id) for cpu in self.cpus).values()):
+            return "cpus provided are not unique"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -232,13 +264,13 @@ class Machine:
     def kubelet_view(self) -> KubeletView:
         """This machine as the kubelet numbers it."""
         seen = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
-        lowest: dict[int, int] = {}
+        lowest: dict[tuple[int | None, int, int], int] = {}
         for cpu in seen:
-            lowest[cpu.core] = min(cpu.id, lowest.get(cpu.core, cpu.id))
+            lowest[_core_seen(cpu)] = min(cpu.id, lowest.get(_core_seen(cpu), cpu.id))
         numbered = tuple(
             Cpu(
                 id=cpu.id,
-                core=lowest[cpu.core],
+                core=lowest[_core_seen(cpu)],
                 socket=cpu.socket,
                 node=cpu.node,
                 cache=cpu.socket if cpu.cache is None else cpu.cache,
@@ -254,6 +286,30 @@ class Machine:
             distances=self.distances,
         )
 
+    def problems(self) -> tuple[str, ...]:
+        """Everything in these facts that contradicts something else, one sentence each."""
+        nodes = {node.id for node in self.nodes}
+        return tuple(
+            chain(
+                _cpu_problems(self.cpus, nodes),
+                _node_problems(self.nodes),
+                _distance_problems(self.distances, nodes),
+                _device_problems(self.devices),
+                _report_problems(self.report, self.cpus, nodes),
+            )
+        )
+
+    def checked(self) -> Self:
+        """This machine, once it is known to contradict itself nowhere; ``MachineError`` names every problem."""
+        if problems := self.problems():
+            raise MachineError(problems)
+        return self
+
+
+def _core_seen(cpu: Cpu) -> tuple[int | None, int, int]:
+    """What tells cores apart for cAdvisor, which looks for them inside one node and one socket."""
+    return cpu.node, cpu.socket, cpu.core
+
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, Cpus]:
     """Key → set of CPUs, keys rising."""
@@ -261,3 +317,96 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, Cpus]:
     for key, cpu in pairs:
         groups[key] = groups.get(key, 0) | 1 << cpu
     return dict(sorted(groups.items()))
+
+
+def _id_problems(what: str, ids: Iterable[int]) -> Iterator[str]:
+    for number, times in sorted(Counter(ids).items()):
+        if not 0 <= number < bits.LIMIT:
+            yield f"{what} {number} is not a number from 0 to {bits.LIMIT - 1}"
+        if times > 1:
+            yield f"{what} {number} is listed {times} times"
+
+
+def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
+    if not cpus:
+        yield "there are no CPUs"
+    yield from _id_problems("CPU", (cpu.id for cpu in cpus))
+    known = [cpu for cpu in cpus if 0 <= cpu.id < bits.LIMIT]
+    lost = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
+    for node, claimed in lost.items():
+        yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
+    for cpu in known:
+        if cpu.core < 0:
+            yield f"CPU {cpu.id} is on core {cpu.core}, but cores are numbered from 0"
+        if cpu.socket < -1:
+            yield f"CPU {cpu.id} is on socket {cpu.socket}, but sockets are numbered from 0, or -1 when unknown"
+        if cpu.cache is not None and cpu.cache < 0:
+            yield f"CPU {cpu.id} is on cache {cpu.cache}, but caches are numbered from 0"
+    sockets: dict[int, set[int]] = {}
+    for cpu in known:
+        sockets.setdefault(cpu.core, set()).add(cpu.socket)
+    for core, touched in sorted(sockets.items()):
+        if len(touched - {-1}) > 1:
+            yield f"core {core} is on sockets {', '.join(map(str, sorted(touched - {-1})))}, but a core has one socket"
+
+
+def _node_problems(nodes: Sequence[NumaNode]) -> Iterator[str]:
+    yield from _id_problems("NUMA node", (node.id for node in nodes))
+    for node in nodes:
+        if node.memory is not None and node.memory < 0:
+            yield f"NUMA node {node.id} has {node.memory} bytes of memory"
+        for size, times in Counter(pages.size for pages in node.hugepages).items():
+            if times > 1:
+                yield f"NUMA node {node.id} lists huge pages of {size} bytes {times} times"
+        for pages in node.hugepages:
+            if pages.size <= 0:
+                yield f"NUMA node {node.id} has huge pages of {pages.size} bytes"
+            if pages.count < 0:
+                yield f"NUMA node {node.id} has {pages.count} huge pages of {pages.size} bytes"
+        huge = sum(pages.bytes for pages in node.hugepages)
+        if node.memory is not None and huge > max(node.memory, 0):
+            yield f"NUMA node {node.id} has {huge} bytes in huge pages, but only {node.memory} bytes of memory"
+
+
+def _matrix_problems(matrix: Mapping[int, Mapping[int, int]]) -> Iterator[str]:
+    for a, row in sorted(matrix.items()):
+        for b in sorted(matrix):
+            if b not in row:
+                yield f"NUMA node {a} has no distance to NUMA node {b}"
+            elif not 0 <= row[b] < FARTHEST:
+                yield f"NUMA node {a} has distance {row[b]} to NUMA node {b}, not a number from 0 to {FARTHEST - 1}"
+
+
+def _distance_problems(distances: Distances | None, nodes: set[int]) -> Iterator[str]:
+    if distances is None:
+        return
+    for node in sorted(nodes.difference(distances.ids)):
+        yield f"NUMA node {node} has no distances"
+    for node in sorted(set(distances.ids) - nodes):
+        yield f"NUMA node {node} has distances, but the machine has no such node"
+
+
+def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
+    """Nodes the machine does not have are no problem: plugins announce them, and the kubelet copes."""
+    for (resource, name), times in sorted(Counter((device.resource, device.id) for device in devices).items()):
+        if not resource or not name:
+            yield f"device {name!r} of resource {resource!r} lacks a name"
+        if times > 1:
+            yield f"device {name} of {resource} is listed {times} times"
+    for device in devices:
+        if device.nodes is not None and device.nodes < 0:
+            yield f"device {device.id} of {device.resource} is on {device.nodes}, which is no set of NUMA nodes"
+
+
+def _report_problems(report: Report | None, cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
+    if report is None:
+        return
+    for problem in _cpu_problems(report.cpus, nodes) if report.cpus else ():
+        yield f"as reported, {problem}"
+    for unknown in sorted({cpu.id for cpu in report.cpus} - {cpu.id for cpu in cpus}):
+        yield f"CPU {unknown} is reported, but the machine has no such CPU"
+    for cpu in report.cpus:
+        if cpu.node is None:
+            yield f"CPU {cpu.id} is reported without a NUMA node"
+    if report.num_cpus < 0 or report.num_sockets < 0:
+        yield f"the reported totals are {report.num_cpus} CPUs and {report.num_sockets} sockets"

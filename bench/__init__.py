@@ -1,0 +1,1 @@
+"""Benchmarks, each figure printed beside its budget: ``make bench``."""

@@ -1,0 +1,135 @@
+"""Merging: each case beside its budget and beside the product of all hints, which the kubelet walks.
+
+``lists`` are spelled-out hints, ``families`` answer questions; *preferred* means that some set is preferred by all,
+*none preferred* that everything has to be looked at. "Hints digested" includes reading the hints one by one.
+"""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from alignup.align.hint import Family, Hint, Listed, Source, Supply
+from alignup.align.machine import Distances
+from alignup.align.policy import judge
+from alignup.align.settings import Policy
+from bench.harness import Figure, best, show
+from tests import naive
+
+KUBELET = {(2, 3): "4.4 µs", (4, 4): "6.5 ms", (8, 3): "5.3 s", (8, 4): "some 20 min"}
+
+
+def figures() -> Iterator[Figure]:
+    """Every budget of the merge."""
+    yield lists(2, 3, preferred=True, budget=8e-6)
+    yield lists(2, 3, preferred=False, budget=8e-6)
+    yield lists(4, 4, preferred=True, budget=20e-6)
+    yield lists(4, 4, preferred=False, budget=60e-6)
+    yield lists(8, 4, preferred=True, budget=50e-6)
+    yield lists(8, 4, preferred=False, budget=600e-6)
+    yield random_lists(8, 4, budget=600e-6)
+    yield everything_preferred(8, 4, budget=50e-6)
+    yield digested(8, 4)
+    for shape, make in (("preferred", roomy), ("none preferred", crowded)):
+        yield families(f"families 8 x 4, {shape}", [make(8, turn) for turn in range(4)], budget=600e-6)
+        yield families(f"families 16 x 4, {shape}", [make(16, turn) for turn in range(4)], budget=300e-6)
+    for width in (1, 2, 3):
+        for shape, make in (("preferred", roomy), ("none preferred", crowded), ("all but the last set refused", late)):
+            voices = [make(64, turn, width) for turn in range(4)]
+            yield families(f"families 64 x 4, width {width}, {shape}", voices, budget=2e-3)
+            yield families(f"families 64 x 4, width {width}, {shape}, closest", voices, budget=20e-3, closest=True)
+
+
+def lists(nodes: int, resources: int, *, preferred: bool, budget: float) -> Figure:
+    """Every set of nodes is a hint; those of one node are preferred, unless *preferred* is off."""
+    hints = [Hint(mask, preferred=preferred and mask.bit_count() == 1) for mask in range(1, 1 << nodes)]
+    voices = [Source(f"r{turn}", Listed.of(hints)) for turn in range(resources)]
+    shape = "preferred" if preferred else "none preferred"
+    return measured(f"lists {nodes} x {resources}, {shape}", voices, nodes=nodes, budget=budget)
+
+
+def random_lists(nodes: int, resources: int, *, budget: float) -> Figure:
+    """Some of the sets, none preferred by all."""
+    random = Random(1)
+    voices = [
+        Source(f"r{turn}", Listed.of(Hint(mask, preferred=False) for mask in random.sample(range(1, 1 << nodes), 150)))
+        for turn in range(resources)
+    ]
+    return measured(f"lists {nodes} x {resources}, 150 random sets each", voices, nodes=nodes, budget=budget)
+
+
+def everything_preferred(nodes: int, resources: int, *, budget: float) -> Figure:
+    """Every set is preferred by everybody."""
+    hints = [Hint(mask, preferred=True) for mask in range(1, 1 << nodes)]
+    voices = [Source(f"r{turn}", Listed.of(hints)) for turn in range(resources)]
+    return measured(f"lists {nodes} x {resources}, all preferred", voices, nodes=nodes, budget=budget)
+
+
+def digested(nodes: int, resources: int) -> Figure:
+    """The same, with the hints handed over one by one in each run."""
+    hints = [Hint(mask, preferred=mask.bit_count() == 1) for mask in range(1, 1 << nodes)]
+    everything = (1 << nodes) - 1
+
+    def action() -> object:
+        voices = [Source("r", Listed.of(hints)) for _ in range(resources)]
+        return judge(Policy.BEST_EFFORT, voices, nodes=everything)
+
+    return Figure(f"lists {nodes} x {resources}, preferred, hints digested", best(action))
+
+
+def measured(name: str, voices: Sequence[Source], *, nodes: int, budget: float) -> Figure:
+    """One merge with its record, beside the naive product where that ends in time."""
+    everything = (1 << nodes) - 1
+    seconds = best(lambda: judge(Policy.BEST_EFFORT, voices, nodes=everything))
+    combinations_ = 1
+    for voice in voices:
+        combinations_ *= len(naive.spelled_out(voice))
+    note = f"{combinations_:,} combinations"
+    if combinations_ < 100_000:
+        slow = best(lambda: naive.merge(voices, nodes=everything), rounds=3)
+        note += f": naive {show(slow)}, {slow / seconds:,.0f} times as long"
+    kubelet = KUBELET.get((nodes, len(voices)))
+    return Figure(name, seconds, budget, note + (f"; kubelet {kubelet}" if kubelet else ""))
+
+
+def families(name: str, options: Sequence[Family], *, budget: float, closest: bool = False) -> Figure:
+    """One merge of families."""
+    nodes = 0
+    for family in options:
+        nodes |= family.nodes
+    voices = [Source(f"r{turn}", family) for turn, family in enumerate(options)]
+    distances = ring(nodes.bit_count()) if closest else None
+    seconds = best(lambda: judge(Policy.BEST_EFFORT, voices, nodes=nodes, distances=distances))
+    return Figure(name, seconds, budget)
+
+
+def ring(count: int) -> Distances:
+    """Nodes in groups of four, groups in a ring: near, not so near, far."""
+
+    def distance(a: int, b: int) -> int:
+        if a == b:
+            return 10
+        hops = abs(a // 4 - b // 4)
+        return 12 + 5 * min(hops, count // 4 - hops)
+
+    return Distances({a: {b: distance(a, b) for b in range(count)} for a in range(count)})
+
+
+def roomy(nodes: int, turn: int, width: int = 2) -> Family:
+    """Room on every node, more on some: the preferred width can be had."""
+    random = Random(turn)
+    amounts = {node: random.randint(6, 16) for node in range(nodes)}
+    return Supply(amounts, 10 * width - 2, preferred_width=width)
+
+
+def crowded(nodes: int, turn: int, width: int = 2) -> Family:
+    """The empty machine would need fewer nodes than are needed now: nothing is preferred."""
+    random = Random(turn)
+    amounts = {node: random.randint(4, 10) for node in range(nodes)}
+    return Supply(amounts, 9 * width + 1, preferred_width=width)
+
+
+def late(nodes: int, turn: int, width: int = 2) -> Family:
+    """Only the highest nodes have room, and each family misses others of the lower ones: the search goes far."""
+    amounts = {node: 5 if (node + turn) % 5 else 3 for node in range(nodes)}
+    for node in range(nodes - width, nodes):
+        amounts[node] = 10
+    return Supply(amounts, 10 * width - width // 2, preferred_width=width)

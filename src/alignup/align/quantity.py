@@ -1,0 +1,344 @@
+"""Kubernetes quantities (``500m``, ``1.5Gi``, ``1e3``): read, printed, compared and added as Kubernetes does it.
+
+A quantity is an integer times a power of ten; nothing here is ever a float. Kubernetes keeps most amounts in a 64-bit
+integer and the rest in a decimal of any size, and the difference shows: the decimal form is rounded away from zero to
+billionths when it is read, and is refused as a 64-bit integer whatever its value.
+
+No text and no amount takes long. A power of ten too large to be written out stays a power. Where Kubernetes would
+compute for hours there is a :class:`QuantityError`: numbers of more than ``LIMIT`` digits are not read, and amounts
+more than ``LIMIT`` digits apart are not added.
+"""
+
+import re
+from dataclasses import KW_ONLY, dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from alignup.align.errors import QuantityError
+
+LIMIT = 10_000  #: decimal digits of the longest number read, and the widest gap between two that are added
+
+_FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_SUFFIX = "unable to parse quantity's suffix"
+_NUMBER = "unable to parse numeric part of quantity"
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_MAX = (1 << 63) - 1
+_NANO = -9  # the finest power of ten that is read
+_MILLI = -3
+
+
+class Format(StrEnum):
+    """How an amount is printed."""
+
+    DECIMAL_SI = "DecimalSI"
+    BINARY_SI = "BinarySI"
+    DECIMAL_EXPONENT = "DecimalExponent"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Quantity:
+    """An exact amount, ``unscaled`` times ten to the ``power``, which may remember how it was written.
+
+    Equality, order and hash follow the amount alone: ``1000m`` equals ``1``.
+    """
+
+    ZERO: ClassVar["Quantity"]
+
+    unscaled: int
+    power: int = 0
+    _: KW_ONLY
+    format: Format = Format.DECIMAL_SI
+    dec: bool = False  #: held in the decimal form, not in the 64-bit one
+    text: str | None = None  #: as it was written, if it is to be printed so
+
+    @classmethod
+    def of(cls, value: int, format: Format = Format.DECIMAL_SI) -> "Quantity":  # noqa: A002 - Kubernetes' word
+        """The whole number *value*."""
+        return cls(value, format=format, dec=value not in _INT64)
+
+    @classmethod
+    def parse(cls, text: str) -> "Quantity":
+        """The amount *text* names; a :class:`QuantityError` with Kubernetes' own sentence when it names none."""
+        match = _TEXT.fullmatch(text)
+        if match is None or not text:
+            raise QuantityError(_FORMAT)
+        sign, whole, fraction, suffix = match.groups("")
+        factor, exponent, most, form = _SUFFIXES.get(suffix) or _exponent(suffix)
+        digits = (whole or "0") + fraction
+        power = exponent - len(fraction)
+        if len(digits) <= most and power >= _NANO and (factor == 1 or not fraction):
+            number = int(sign + digits)
+            if factor == 1:
+                as_written = power % 3 == 0 and digits[0] != "0" and digits[-3:] != "000"
+            else:
+                as_written = number % 8 != 0
+            return cls(number * factor, power, format=form, text=text if as_written else None)
+
+        if not text[: match.start(4)].strip("+-."):
+            raise QuantityError(_NUMBER)
+        number, power = _to_billionths(_number(digits) * factor, power)
+        if form is Format.BINARY_SI:
+            if number > _MAX * 10**9:
+                number, power = _MAX, 0
+            elif 0 < number < 10**9:
+                form = Format.DECIMAL_SI
+        return cls(-number if sign == "-" else number, power, format=form, dec=True)
+
+    @classmethod
+    def of_json(cls, token: str) -> "Quantity":
+        """The amount one JSON value names, given as it stands in the file.
+
+        Escapes inside a string are not decoded: Kubernetes takes what lies between the quotes. ``null`` is zero.
+        """
+        if token == "null":  # noqa: S105 - a word of JSON
+            return cls.ZERO
+        if len(token) >= 2 and token[0] == token[-1] == '"':
+            token = token[1:-1]
+        return cls.parse(token.strip())
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the amount is nothing."""
+        return not self.unscaled
+
+    @property
+    def sign(self) -> int:
+        """-1, 0 or 1."""
+        return (self.unscaled > 0) - (self.unscaled < 0)
+
+    def value(self) -> int:
+        """The amount in whole units, as Kubernetes rounds it and as its 64 bits overflow."""
+        return self._in_units_of(0)
+
+    def milli(self) -> int:
+        """The amount in thousandths, as Kubernetes rounds it and as its 64 bits overflow."""
+        return self._in_units_of(_MILLI)
+
+    def as_int64(self) -> int | None:
+        """The amount in whole units, or ``None``: in the decimal form, with a negative power, or beyond 64 bits."""
+        if self.dec or self.power < 0:
+            return None
+        if not self.unscaled:
+            return 0
+        value = self.unscaled * 10**self.power if self.power < 19 else _MAX + 1
+        return value if value in _INT64 else None
+
+    def rounded_up_to_milli(self) -> "Quantity":
+        """The amount in thousandths, rounded away from zero; in the 64-bit form, itself when coarse enough already."""
+        if self.power >= _MILLI and (not self.dec or self.power > LIMIT):
+            return self
+        if self.power >= _MILLI:
+            number = self.unscaled * 10 ** (self.power - _MILLI)
+        else:
+            number = _divide_away(self.unscaled, _MILLI - self.power)
+        return Quantity(number, _MILLI, format=self.format, dec=self.dec)
+
+    def canonical(self) -> str:
+        """The amount as it is printed when nobody remembers how it was written."""
+        if not self.unscaled:
+            return "0"
+        if self.format is Format.BINARY_SI:
+            whole, rest = divmod(self.unscaled * 10 ** max(self.power, 0), 10 ** max(-self.power, 0))
+            if not rest and abs(whole) >= 1024:
+                number, times = _without_factor(whole, 1024)
+                return _spell(number) + _BINARY_NAMES.get(times, "")
+        number, times = _without_factor(self.unscaled, 10)
+        power = self.power + times
+        number *= 10 ** (power % 3)
+        power -= power % 3
+        if self.format is Format.DECIMAL_EXPONENT:
+            return f"{_spell(number)}e{power}" if power else _spell(number)
+        return _spell(number) + _DECIMAL_NAMES.get(power, "")
+
+    def __str__(self) -> str:
+        return self.text if self.text is not None else self.canonical()
+
+    def __repr__(self) -> str:
+        return f"<Quantity {self}>"
+
+    def __add__(self, other: "Quantity") -> "Quantity":
+        return self._plus(other, other.unscaled) if isinstance(other, Quantity) else NotImplemented
+
+    def __sub__(self, other: "Quantity") -> "Quantity":
+        return self._plus(other, -other.unscaled) if isinstance(other, Quantity) else NotImplemented
+
+    def __eq__(self, other: object) -> bool:
+        return not self._compare(other) if isinstance(other, Quantity) else NotImplemented
+
+    def __lt__(self, other: "Quantity") -> bool:
+        return self._compare(other) < 0 if isinstance(other, Quantity) else NotImplemented
+
+    def __le__(self, other: "Quantity") -> bool:
+        return self._compare(other) <= 0 if isinstance(other, Quantity) else NotImplemented
+
+    def __gt__(self, other: "Quantity") -> bool:
+        return self._compare(other) > 0 if isinstance(other, Quantity) else NotImplemented
+
+    def __ge__(self, other: "Quantity") -> bool:
+        return self._compare(other) >= 0 if isinstance(other, Quantity) else NotImplemented
+
+    def __hash__(self) -> int:
+        # Modulo a prime every power of ten is a small number, so equal amounts meet without being written out.
+        prime = (1 << 61) - 1
+        return self.unscaled * pow(10, self.power, prime) % prime
+
+    def _compare(self, other: "Quantity") -> int:
+        """-1, 0 or 1 as the amount is below, equal to or above *other*."""
+        a, b = self.unscaled, other.unscaled
+        gap = self.power - other.power
+        if gap > 0:
+            a = _raise_past(a, gap, bound=b)
+        elif gap < 0:
+            b = _raise_past(b, -gap, bound=a)
+        return (a > b) - (a < b)
+
+    def _plus(self, other: "Quantity", b: int) -> "Quantity":
+        """The amount with *b* in the power of *other* added."""
+        a = self.unscaled
+        form = self.format if a else other.format
+        dec = self.dec or other.dec
+        power = min(self.power, other.power)
+        if not dec and not (a and b):
+            power = self.power if a or not b else other.power
+            return Quantity(a + b, power, format=form, dec=a + b not in _INT64)
+        gap = abs(self.power - other.power)
+        if gap > LIMIT:
+            if a and b:
+                raise QuantityError(f"amounts written {gap} digits apart cannot be added")
+            return Quantity(a + b, self.power if a else other.power, format=form, dec=True)
+        a *= 10 ** (self.power - power)
+        b *= 10 ** (other.power - power)
+        # A term that overflows where the sum would not takes the decimal form all the same.
+        fits = a in _INT64 and b in _INT64 and a + b in _INT64
+        return Quantity(a + b, power, format=form, dec=dec or not fits)
+
+    def _in_units_of(self, power: int) -> int:
+        """The amount in units of ten to the *power*, in 64 bits."""
+        finer = self.power - power
+        if not self.unscaled:
+            return 0
+        if self.dec:
+            if finer < 0:
+                return _divide_dec(self.unscaled, -finer)
+            return _low64(self.unscaled * pow(10, finer, 1 << 64))
+        if finer < 0:
+            return _divide_away(self.unscaled, -finer)
+        return _multiply_int(self.unscaled, _low32(finer))
+
+
+_Meaning = tuple[int, int, int, Format]  # a factor, a power of ten, the most digits of the 64-bit form, the format
+
+_DECIMAL_NAMES = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+_BINARY_NAMES = {1: "Ki", 2: "Mi", 3: "Gi", 4: "Ti", 5: "Pi", 6: "Ei"}
+_SUFFIXES: dict[str, _Meaning] = {
+    **{name: (1, power, 18, Format.DECIMAL_SI) for power, name in _DECIMAL_NAMES.items()},
+    **{name: (1 << 10 * times, 0, 14 - 3 * times, Format.BINARY_SI) for times, name in _BINARY_NAMES.items()},
+}
+
+# Nothing is given back once matched, so that a long text which fails fails at once.
+_TEXT = re.compile(r"([+-]?+)0*+([0-9]*+)(?:\.([0-9]*+))?+([eEinumkKMGTP]*+[+-]?+[0-9]*+)")
+_EXPONENT = re.compile(r"[eE]([+-]?+)0*+([0-9]*+)")
+
+
+def _exponent(suffix: str) -> _Meaning:
+    """What a suffix such as ``e3`` or ``E-06`` means; Kubernetes cuts the exponent to 32 bits."""
+    match = _EXPONENT.fullmatch(suffix)
+    if match is None or not suffix[-1].isdigit():
+        raise QuantityError(_SUFFIX)
+    sign, digits = match.groups()
+    if len(digits) > 19 or (exponent := int(sign + (digits or "0"))) not in _INT64:
+        raise QuantityError(_SUFFIX)
+    return 1, _low32(exponent), 18, Format.DECIMAL_EXPONENT
+
+
+def _to_billionths(number: int, power: int) -> tuple[int, int]:
+    """*number* times ten to the *power*, rounded up; zero, and what is too long to write out, keeps its power."""
+    if not number or power > LIMIT:
+        return number, power
+    if power >= _NANO:
+        return number * 10 ** (power - _NANO), _NANO
+    return _divide_away(number, _NANO - power), _NANO
+
+
+def _divide_away(number: int, places: int) -> int:
+    """*number* divided by ten to the *places*, rounded away from zero."""
+    if 3 * places > number.bit_length():  # then the divisor, over 8 ** places, is the larger
+        return (number > 0) - (number < 0)
+    quotient: int = -(-abs(number) // 10**places)
+    return quotient if number > 0 else -quotient
+
+
+def _divide_dec(number: int, places: int) -> int:
+    """*number* divided by ten to the *places* as Kubernetes does in the decimal form: not rounded alike for all."""
+    divisor: int = 10**places
+    if number < _MAX and places < 19:
+        low = _low64(number)
+        quotient = abs(low) // divisor if low > 0 else -(abs(low) // divisor)
+        return quotient + (low % divisor != 0)
+    quotient, rest = divmod(number, divisor)
+    return _low64(quotient + (rest != 0))
+
+
+def _multiply_int(number: int, places: int) -> int:
+    """*number* times ten to the *places* as Kubernetes does in the 64-bit form: what overflows wraps or is zero."""
+    if places <= 0:  # a difference that overflowed 32 bits
+        return number
+    product = number * 10**places if places < 19 else _MAX + 1
+    if product in _INT64:
+        return product
+    return _low64(product) if places in {1, 2, 3, 6, 9} else 0
+
+
+def _raise_past(number: int, places: int, *, bound: int) -> int:
+    """*number* times ten to the *places*, or any number of its sign when that is beyond *bound* all the same."""
+    if 3 * places > bound.bit_length():  # then the product, over 8 ** places, is beyond
+        return ((number > 0) - (number < 0)) * (abs(bound) + 1)
+    product: int = number * 10**places
+    return product
+
+
+def _without_factor(number: int, factor: int) -> tuple[int, int]:
+    """*number* divided by *factor* as often as it goes, and how often that was; not for zero."""
+    if number % factor:
+        return number, 0
+    number, pairs = _without_factor(number, factor * factor)
+    if number % factor:
+        return number, 2 * pairs
+    return number // factor, 2 * pairs + 1
+
+
+def _low64(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _low32(number: int) -> int:
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+# Python converts at most 4300 digits at a time, or what its user set, which is 640 or more.
+_PIECE = 600
+
+
+def _number(digits: str) -> int:
+    """The number that *digits* spell."""
+    if len(digits) > LIMIT:
+        raise QuantityError(_NUMBER)
+    number = 0
+    for start in range(0, len(digits), _PIECE):
+        piece = digits[start : start + _PIECE]
+        number = number * 10 ** len(piece) + int(piece)
+    return number
+
+
+def _spell(number: int) -> str:
+    """The digits of *number*, with its sign."""
+    sign, number = ("-", -number) if number < 0 else ("", number)
+    pieces: list[str] = []
+    while number >= 10**_PIECE:
+        number, piece = divmod(number, 10**_PIECE)
+        pieces.append(str(piece).zfill(_PIECE))
+    return sign + str(number) + "".join(reversed(pieces))
+
+
+Quantity.ZERO = Quantity(0)

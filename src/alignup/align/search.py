@@ -1,0 +1,135 @@
+"""Walking sets of nodes of one width from the best downwards, without making all of them.
+
+The order among sets of one width is the kubelet's: the closest nodes first where distances count, then the set with
+the smaller value as a binary number, which is the one whose highest differing node is missing. Sets are grown from
+their highest node down; finishing each beginning with the nodes below it, rising, visits them in that order. Whole
+beginnings are skipped when no set with them could be of use.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import add
+
+from alignup.align import bits
+from alignup.align.bits import Nodes
+from alignup.align.machine import Distances
+
+#: How many sets a search returns: the winner, and those that came close.
+KEEP = 4
+
+
+class OverspentError(Exception):
+    """The work allowed is used up; never leaves ``align``."""
+
+
+@dataclass(slots=True)
+class Purse:
+    """Work still allowed, in steps of some tenths of a microsecond."""
+
+    left: int
+
+    def spend(self, steps: int = 1) -> None:
+        """Take *steps* out, or give up."""
+        self.left -= steps
+        if self.left < 0:
+            raise OverspentError
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is looked for among the sets of ``width`` nodes of ``among``."""
+
+    width: int
+    among: Nodes
+    #: the nodes which, added to a beginning, may make a set that is looked for
+    completing: Callable[[Nodes], Nodes]
+    #: whether a set is one
+    accept: Callable[[Nodes], bool]
+    #: whether a beginning is worth going on with: beginning, how many are missing, of which
+    promising: Callable[[Nodes, int, Nodes], bool]
+    purse: Purse
+
+
+def best(query: Query, distances: Distances | None) -> list[Nodes]:
+    """The best set and up to three that it beat, best first; empty when there is none."""
+    if query.among.bit_count() < query.width:
+        return []
+    return lowest(query) if distances is None else closest(query, distances)
+
+
+def lowest(query: Query) -> list[Nodes]:
+    """The set of the smallest value, and those of the next values that begin alike."""
+    for beginning, below in _beginnings(query, 0, query.among, query.width - 1):
+        ends = bits.members(query.completing(beginning) & below)
+        found: list[Nodes] = []
+        for node in ends:
+            query.purse.spend()
+            if query.accept(beginning | 1 << node):
+                found.append(beginning | 1 << node)
+                if len(found) == KEEP:
+                    break
+        if found:
+            return found
+    return []
+
+
+def _beginnings(query: Query, chosen: Nodes, among: Nodes, more: int) -> Iterator[tuple[Nodes, Nodes]]:
+    """Each way to choose *more* nodes of *among*, highest first and rising, with the nodes left below them."""
+    if more == 0:
+        yield chosen, among
+        return
+    for node in bits.members(among):
+        below = among & (1 << node) - 1
+        if below.bit_count() < more:
+            continue
+        query.purse.spend()
+        grown = chosen | 1 << node
+        if query.promising(grown, more, below):
+            yield from _beginnings(query, grown, below, more - 1)
+
+
+def closest(query: Query, distances: Distances) -> list[Nodes]:
+    """The set whose nodes are closest together, and those it beat on the way."""
+    walk = _Closest(query, distances)
+    walk.grow(0, query.among, query.width, 0, walk.own)
+    return walk.found[::-1][:KEEP]
+
+
+class _Closest:
+    """The walk behind ``closest``: the sum over all pairs grows with each node, so beginnings can be bounded."""
+
+    def __init__(self, query: Query, distances: Distances) -> None:
+        self.query = query
+        self.place = {node: place for place, node in enumerate(distances.ids)}
+        self.rows = {node: tuple(distances.both_ways(node).values()) for node in bits.members(query.among)}
+        self.own: Sequence[int] = tuple(distances.both_ways(node)[node] for node in distances.ids)
+        self.least: int | None = None
+        self.found: list[Nodes] = []
+
+    def grow(self, chosen: Nodes, among: Nodes, more: int, total: int, adds: Sequence[int]) -> None:
+        """Try every way to add *more* nodes of *among* to *chosen*; *adds* is what each node would add to *total*."""
+        if more == 1:
+            self.finish(chosen, among, total, adds)
+            return
+        for node in bits.members(among):
+            below = among & (1 << node) - 1
+            if below.bit_count() < more - 1:
+                continue
+            self.query.purse.spend()
+            grown_total = total + adds[self.place[node]]
+            grown_adds = tuple(map(add, adds, self.rows[node]))
+            if self.least is not None and grown_total + (more - 1) * min(grown_adds) >= self.least:
+                continue
+            grown = chosen | 1 << node
+            if self.query.promising(grown, more - 1, below):
+                self.grow(grown, below, more - 1, grown_total, grown_adds)
+
+    def finish(self, chosen: Nodes, among: Nodes, total: int, adds: Sequence[int]) -> None:
+        """Try each node of *among* as the last one."""
+        for node in bits.members(self.query.completing(chosen) & among):
+            whole = total + adds[self.place[node]]
+            if self.least is None or whole < self.least:
+                self.query.purse.spend()
+                if self.query.accept(chosen | 1 << node):
+                    self.least = whole
+                    self.found.append(chosen | 1 << node)

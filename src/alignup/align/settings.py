@@ -1,0 +1,190 @@
+"""How a node is told to align: policy, scope, options, feature gates; and which of them are legal together.
+
+Texts of errors are the kubelet's own, so that what an operator reads here can be searched for elsewhere.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Self
+
+from alignup.align.bits import parse_integer, quote
+from alignup.align.errors import ParseError, SettingsError
+
+
+class Policy(StrEnum):
+    """What the topology manager insists on."""
+
+    NONE = "none"
+    BEST_EFFORT = "best-effort"
+    RESTRICTED = "restricted"
+    SINGLE_NUMA_NODE = "single-numa-node"
+
+
+class Scope(StrEnum):
+    """Whether each container is aligned for itself, or the pod as a whole."""
+
+    CONTAINER = "container"
+    POD = "pod"
+
+
+class Stage(StrEnum):
+    """How grown-up a feature is."""
+
+    ALPHA = "alpha"
+    BETA = "beta"
+    GA = "GA"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A feature gate: its stage, whether it is on unless said otherwise, and whether that can be changed."""
+
+    stage: Stage
+    default: bool
+    locked: bool = False
+
+
+#: The gates that matter to alignment, as of Kubernetes 1.37.
+GATES: Mapping[str, Gate] = MappingProxyType(
+    {
+        "CPUManagerPolicyAlphaOptions": Gate(Stage.ALPHA, default=False),
+        "CPUManagerPolicyBetaOptions": Gate(Stage.BETA, default=True),
+        "CPUManagerPolicyOptions": Gate(Stage.GA, default=True, locked=True),
+        "InPlacePodVerticalScalingExclusiveCPUs": Gate(Stage.ALPHA, default=False),
+        "PodLevelResourceManagers": Gate(Stage.BETA, default=False),
+        "PodLevelResources": Gate(Stage.BETA, default=True),
+        "PodLevelResourcesFixDefaulting": Gate(Stage.BETA, default=True),
+        "TopologyManagerPolicyAlphaOptions": Gate(Stage.ALPHA, default=False),
+        "TopologyManagerPolicyBetaOptions": Gate(Stage.BETA, default=True),
+        "TopologyManagerPolicyOptions": Gate(Stage.GA, default=True, locked=True),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureGates:
+    """Which gates are on; only those changed from their default are kept."""
+
+    changed: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for name, on in self.changed.items():
+            gate = GATES.get(name)
+            if gate and gate.locked and on is not gate.default:
+                default = str(gate.default).lower()
+                raise SettingsError(
+                    f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {default}"
+                )
+
+    def on(self, name: str) -> bool:
+        """Whether gate *name* is on; asking for one that is not in ``GATES`` and was not set is a ``KeyError``."""
+        if name in self.changed:
+            return self.changed[name]
+        return GATES[name].default
+
+
+#: The most NUMA nodes the kubelet works on unless told otherwise.
+KUBELET_MAX_NODES = 8
+
+_ALPHA_OPTIONS: frozenset[str] = frozenset()
+_BETA_OPTIONS: frozenset[str] = frozenset()
+_STABLE_OPTIONS = frozenset({"prefer-closest-numa-nodes", "max-allowable-numa-nodes"})
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyOptions:
+    """The options of the topology manager's policies."""
+
+    prefer_closest: bool = False  #: of sets with as many nodes, take the one whose nodes are closest together
+    max_nodes: int = KUBELET_MAX_NODES  #: the most NUMA nodes a machine may have
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, gates: FeatureGates) -> Self:
+        """Read ``topologyManagerPolicyOptions``."""
+        prefer_closest, max_nodes = False, KUBELET_MAX_NODES
+        for name, value in sorted(options.items()):
+            _check_stage(name, gates)
+            if name == "prefer-closest-numa-nodes":
+                prefer_closest = parse_bool(name, value)
+            else:
+                max_nodes = _parse_max_nodes(name, value)
+        return cls(prefer_closest=prefer_closest, max_nodes=max_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class TopologySettings:
+    """All the topology manager is told.
+
+    ``limit_nodes`` keeps the kubelet's refusal of machines with more than ``options.max_nodes`` NUMA nodes; it is on
+    for parity and can be switched off, since merging here stays fast on 64.
+    """
+
+    policy: Policy = Policy.NONE
+    scope: Scope = Scope.CONTAINER
+    options: TopologyOptions = TopologyOptions()
+    limit_nodes: bool = True
+
+    @classmethod
+    def parse(
+        cls,
+        policy: str,
+        scope: str,
+        *,
+        options: Mapping[str, str],
+        gates: FeatureGates,
+        limit_nodes: bool = True,
+    ) -> Self:
+        """Read the kubelet's three fields, refusing them as the kubelet does; policy none looks at nothing else."""
+        if policy == Policy.NONE:
+            return cls(limit_nodes=limit_nodes)
+        parsed = TopologyOptions.parse(options, gates=gates)
+        if policy not in set(Policy):
+            raise SettingsError(f"unknown policy: {quote(policy)}")
+        if scope not in set(Scope):
+            raise SettingsError(f"unknown scope: {quote(scope)}")
+        return cls(policy=Policy(policy), scope=Scope(scope), options=parsed, limit_nodes=limit_nodes)
+
+    def check_machine(self, *, nodes: int, distances: bool) -> None:
+        """Refuse a machine of that many NUMA nodes, or without known distances, where the kubelet would."""
+        if self.policy is Policy.NONE:
+            return
+        if self.options.prefer_closest and not distances:
+            raise SettingsError("cannot discover NUMA topology: error getting NUMA distances from cadvisor")
+        if self.limit_nodes and nodes > self.options.max_nodes:
+            raise SettingsError(f"unsupported on machines with more than {self.options.max_nodes} NUMA Nodes")
+
+
+def _check_stage(name: str, gates: FeatureGates) -> None:
+    for stage, names, gate in (
+        (Stage.ALPHA, _ALPHA_OPTIONS, "TopologyManagerPolicyAlphaOptions"),
+        (Stage.BETA, _BETA_OPTIONS, "TopologyManagerPolicyBetaOptions"),
+    ):
+        if name in names and not gates.on(gate):
+            raise SettingsError(
+                f"topology manager policy {stage}-level options not enabled, but option {quote(name)} provided"
+            )
+    if name not in _ALPHA_OPTIONS | _BETA_OPTIONS | _STABLE_OPTIONS:
+        raise SettingsError(f"unknown Topology Manager Policy option: {quote(name)}")
+
+
+def parse_bool(option: str, value: str) -> bool:
+    """A boolean option in the spellings the kubelet takes: ``1 t T TRUE true True`` and ``0 f F FALSE false False``."""
+    if value in {"1", "t", "T", "TRUE", "true", "True"}:
+        return True
+    if value in {"0", "f", "F", "FALSE", "false", "False"}:
+        return False
+    raise SettingsError(
+        f"bad value for option {quote(option)}: strconv.ParseBool: parsing {quote(value)}: invalid syntax"
+    )
+
+
+def _parse_max_nodes(option: str, value: str) -> int:
+    try:
+        most = parse_integer(value)
+    except ParseError as error:
+        raise SettingsError(f"unable to convert policy option to integer {quote(option)}: {error}") from None
+    if most < KUBELET_MAX_NODES:
+        raise SettingsError(f"the minimum value of {quote(option)} should not be less than {KUBELET_MAX_NODES}")
+    return most

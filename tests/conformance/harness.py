@@ -1,0 +1,66 @@
+"""Running one file of vectors: every case is tried, failures are counted and shown, none stops the others."""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Case = dict[str, Any]
+
+#: What a check says of a case: nothing when the answer is the kubelet's; a label when the case is one of its listed
+#: defects, where our own safe answer was checked instead. A wrong answer is an ``AssertionError``.
+Check = Callable[[Case], str | None]
+
+
+@dataclass
+class Tally:
+    """How one file went."""
+
+    file: str
+    passed: int = 0
+    apart: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        apart = "".join(f", {count} apart ({label})" for label, count in sorted(self.apart.items()))
+        return f"{self.file:<24}{self.passed:>7} passed {len(self.failures):>5} failed{apart}"
+
+
+TALLIES = pytest.StashKey[list[Tally]]()
+
+
+def run(request: pytest.FixtureRequest, file: str, check: Check) -> None:
+    """Try every case of *file*; skip when the set of vectors does not have it."""
+    path: Path = request.config.getoption("--vectors") / f"{file}.jsonl.gz"
+    if not path.exists():
+        pytest.skip(f"this set of vectors has no {path.name}")
+    tally = Tally(file)
+    request.config.stash[TALLIES].append(tally)
+    for number, case in cases(path):
+        try:
+            label = check(case)
+        except Exception as error:  # noqa: BLE001 - a crash in one case is that case's failure
+            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            tally.failures.append(f"{case.get('id', f'line {number}')}: {what[:2000]}")
+        else:
+            if label:
+                tally.apart[label] += 1
+            else:
+                tally.passed += 1
+    assert tally.passed + sum(tally.apart.values()) + len(tally.failures) > 0, f"{path} has no cases"
+    if tally.failures:
+        shown = "\n".join(tally.failures[:10])
+        pytest.fail(f"{len(tally.failures)} of the cases in {path.name} failed, the first:\n{shown}", pytrace=False)
+
+
+def cases(path: Path) -> Iterator[tuple[int, Case]]:
+    """The cases of a file with their line numbers; its first line describes the file."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        next(lines)
+        for number, line in enumerate(lines, start=2):
+            yield number, json.loads(line)

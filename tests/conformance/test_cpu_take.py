@@ -1,0 +1,35 @@
+"""Choosing CPUs out of a free set: which ones, in which order, under every combination of options."""
+
+from alignup.align import bits
+from alignup.align.cpu_options import CpuOptions
+from alignup.align.cpus import selection
+from alignup.align.errors import ProviderError
+from tests.conformance.harness import Case, run
+from tests.shapes import view_of
+
+
+def test_cpus_are_chosen_as_the_kubelet_chooses_them(request):
+    run(request, "cpu_take", check)
+
+
+def check(case: Case) -> str | None:
+    view = view_of(case["topology"])
+    options = CpuOptions(**{name.replace("-", "_"): True for name in case["options"]})
+    available = bits.parse(case["available"])
+
+    try:
+        taken = selection(view, options).take(available, case["count"])
+    except ProviderError as error:
+        assert str(error) == case["error"]
+        return None
+
+    if case.get("result_outside_available"):
+        assert not taken & ~available, f"{bits.show(taken & ~available)} was not available"
+        assert taken.bit_count() == case["count"]
+        return "CPUs that were not available"
+    if "result_if_combinations_copied" in case:
+        assert bits.show(taken) == case["result_if_combinations_copied"]
+        return "overwritten combinations"
+    assert case["error"] is None, f"{bits.show(taken)} instead of {case['error']!r}"
+    assert bits.show(taken) == case["result"]
+    return None

@@ -1,0 +1,69 @@
+"""Quantities: read, rounded, printed, compared, added and subtracted as Kubernetes does it."""
+
+from alignup.align.errors import QuantityError
+from alignup.align.quantity import Quantity
+from tests.conformance.harness import Case, run
+
+
+def test_quantities_are_what_kubernetes_takes_them_for(request):
+    run(request, "quantity", check)
+
+
+def check(case: Case) -> str | None:
+    match case["kind"]:
+        case "parse":
+            return check_text(case, Quantity.parse)
+        case "json":
+            return check_text(case, Quantity.of_json)
+        case "pair":
+            check_pair(case)
+            return None
+        case "yaml":
+            return "yaml, read by the kube adapter"
+        case kind:
+            raise AssertionError(f"nothing here checks cases of kind {kind!r}")
+
+
+def check_text(case: Case, read) -> str | None:
+    try:
+        quantity = read(case["text"])
+    except QuantityError as error:
+        assert not case["ok"], f"{case['text']!r} refused: {error}"
+        assert str(error) == case["error"]
+        return None
+
+    assert case["ok"], f"{case['text']!r} read as {quantity}"
+    if case["format"]:
+        assert facts(quantity) == expected(case)
+        return None
+    # A null leaves a Go value's format alone, so it is empty; zero takes the format of what is added to it in any case.
+    assert facts(quantity) == expected(case) | {"format": "DecimalSI"}
+    return "a null has no format of its own, here it has the default"
+
+
+def check_pair(case: Case) -> None:
+    a, b = Quantity.parse(case["a"]), Quantity.parse(case["b"])
+
+    assert (a > b) - (a < b) == case["cmp"]
+    assert (a == b) == case["equal"]
+    assert facts(a + b) == expected(case["sum"])
+    assert facts(a - b) == expected(case["difference"])
+
+
+def facts(quantity: Quantity) -> Case:
+    return {
+        "canonical": quantity.canonical(),
+        "exp10": quantity.power,
+        "format": quantity.format,
+        "milli": quantity.milli(),
+        "repr": "dec" if quantity.dec else "int",
+        "sign": quantity.sign,
+        "string": str(quantity),
+        "unscaled": str(quantity.unscaled),
+        "value": quantity.value(),
+    }
+
+
+def expected(case: Case) -> Case:
+    inputs = {"kind", "text", "ok", "valid_json"}
+    return {name: value for name, value in case.items() if name not in inputs}
