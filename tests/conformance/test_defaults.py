@@ -106,9 +106,7 @@ def show_container(container: Container) -> dict[str, Any]:
 
 def show(resources: Resources) -> dict[str, Any]:
     lists = {"requests": resources.requests, "limits": resources.limits}
-    return {
-        key: {name: str(amount) for name, amount in amounts.items()} for key, amounts in lists.items() if amounts
-    }
+    return {key: {name: str(amount) for name, amount in amounts.items()} for key, amounts in lists.items() if amounts}
 
 
 def without_empties(container: Case) -> Case:

@@ -74,6 +74,19 @@ class Family(Protocol):
         """Each node which, added to *nodes*, makes a set inside ``nodes`` that fits."""
         return bits.of(node for node in bits.members(self.nodes) if self.fits(nodes | 1 << node))
 
+    @property
+    def room(self) -> tuple[int, ...] | None:
+        """How much of each kind ``nodes`` hold beyond what is needed; ``None`` when that is not how fitting is decided.
+
+        With it, a set inside ``nodes`` fits exactly when the nodes left out hold no more than this, kind by kind.
+        """
+        return None
+
+    def holds(self, node: int) -> tuple[int, ...]:
+        """How much of each kind *node* holds; asked only of a family that tells its ``room``."""
+        del node
+        return ()
+
     def masks(self) -> tuple[Nodes, ...]:
         """Every set that fits, by number of nodes and then in rising order of ids; there may be 2ⁿ - 1 of them."""
         return tuple(filter(self.fits, subsets(reduce(int.__or__, self.apart, self.nodes))))
@@ -248,6 +261,15 @@ class Supply:
             return enough & absent if absent & absent - 1 == 0 else 0
         # A node already in the set adds nothing, so it completes only what was complete.
         return enough & ~nodes | (nodes if self.fits(nodes) else 0)
+
+    @property
+    def room(self) -> tuple[int, ...] | None:
+        """What may be left out; nodes that must not be cannot be told in an amount."""
+        return None if self.must else (self._held(self.nodes) - self._need,)
+
+    def holds(self, node: int) -> tuple[int, ...]:
+        """The amount of *node*."""
+        return (self._amounts[node],)
 
     def masks(self) -> tuple[Nodes, ...]:
         """Every set that fits, by number of nodes and then in rising order of ids."""

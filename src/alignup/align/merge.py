@@ -20,7 +20,7 @@ from typing import NamedTuple
 from alignup.align import reach
 from alignup.align.bits import Nodes
 from alignup.align.errors import WorkLimitError
-from alignup.align.hint import Family, Hint, Listed, Source
+from alignup.align.hint import Family, Hint, Listed, Source, Supply
 from alignup.align.machine import Distances
 from alignup.align.search import KEEP, OverspentError, Purse, Query, best
 
@@ -28,8 +28,8 @@ from alignup.align.search import KEEP, OverspentError, Purse, Query, best
 DENSE = 8
 #: Up to this many nodes they can be looked at when nothing else was fast enough.
 DENSE_AT_MOST = 16
-#: Steps a merge may take beyond that before it gives up; some tenths of a second.
-WORK_LIMIT = 1_000_000
+#: Steps a merge may take beyond that before it gives up: some tenths of a second.
+WORK_LIMIT = 300_000
 
 
 class Rule(StrEnum):
@@ -206,15 +206,19 @@ def _searched(  # noqa: PLR0913 - the facts of one merge
 ) -> Merged:
     """The best set that can be had, trying sets from the best downwards."""
 
-    def completing(_: Nodes) -> Nodes:
-        return among
+    def completing(beginning: Nodes) -> Nodes:
+        return alone.completing(beginning) if alone else among
 
-    def promising(beginning: Nodes, _more: int, _below: Nodes) -> bool:
+    def promising(beginning: Nodes, more: int, below: Nodes) -> bool:
+        if alone:
+            return alone.within_reach(beginning, more=more, among=below)
         return all(_allows(options, beginning) for options in voices)
 
     def accept(mask: Nodes) -> bool:
         return reach.dealt(mask, voices, nodes=nodes, purse=purse)
 
+    # One family alone can be asked where to look; several have to be tried together.
+    alone = voices[0] if len(voices) == 1 and isinstance(voices[0], Supply) and not voices[0].apart else None
     for candidate, rule in _widths(width, among.bit_count()):
         found = best(Query(candidate, among, completing, accept, promising, purse), distances)
         if found:

@@ -11,7 +11,8 @@ This is asked only when no set is preferred by everybody. Three ways to answer, 
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache, reduce
-from operator import mul
+from math import inf
+from operator import mul, sub
 from struct import pack, unpack
 
 from alignup.align import bits
@@ -175,6 +176,10 @@ def _deal(surplus: Nodes, growing: list[tuple[Family, Nodes]], purse: Purse) -> 
     can_spare = sum(kept.bit_count() - family.narrowest for family, kept in growing)
     if can_spare < surplus.bit_count() or len(growing) < 2:
         return False
+    rooms = [family.room for family, _ in growing]
+    if all(rooms):
+        losses = [[family.holds(node) for family, _ in growing] for node in bits.members(surplus)]
+        return _share_out(losses, tuple(room for room in rooms if room), purse)
     node = surplus & -surplus
     for place, (family, kept) in enumerate(growing):
         if family.fits(kept & ~node):
@@ -182,3 +187,56 @@ def _deal(surplus: Nodes, growing: list[tuple[Family, Nodes]], purse: Purse) -> 
             if _deal(surplus ^ node, without, purse):
                 return True
     return False
+
+
+Room = tuple[int, ...]  #: what one family can still give up, kind by kind
+
+
+def _share_out(losses: list[list[Room]], rooms: tuple[Room, ...], purse: Purse) -> bool:
+    """Whether each node can be charged to one family (its *losses*, one a family) without overdrawing any of *rooms*.
+
+    The states reached after each node are kept as a set, so nodes that hold the same amounts cost next to nothing.
+    """
+    purse.spend(len(losses))
+    weights = [min(map(_weight, loss, rooms)) for loss in losses]
+    # Each family can take on a weight of 1 in all, so more than that in total is too much, however it is dealt.
+    if sum(weights) > len(rooms) + 1e-9:
+        return False
+    hardest_first = [loss for _, loss in sorted(zip(weights, losses, strict=True), reverse=True)]
+    if _greedily(hardest_first, rooms):
+        return True
+    states = {rooms}
+    for loss in hardest_first:
+        purse.spend(len(states))
+        states = {
+            (*state[:place], left, *state[place + 1 :])
+            for state in states
+            for place, left in enumerate(map(_less, state, loss))
+            if min(left) >= 0
+        }
+        if not states:
+            return False
+    return True
+
+
+def _greedily(losses: list[list[Room]], rooms: tuple[Room, ...]) -> bool:
+    """Whether charging each node to the family it weighs least on happens to work out."""
+    left = list(rooms)
+    for loss in losses:
+        weights = list(map(_weight, loss, left))
+        place = weights.index(min(weights))
+        left[place] = _less(left[place], loss[place])
+        if min(left[place]) < 0:
+            return False
+    return True
+
+
+def _weight(loss: Room, room: Room) -> float:
+    """The share of *room* that *loss* takes, on average over its kinds; infinite when it takes what is not there."""
+    if any(lost > there for lost, there in zip(loss, room, strict=True)):
+        return inf
+    return sum(lost / there for lost, there in zip(loss, room, strict=True) if lost) / len(room)
+
+
+def _less(room: Room, loss: Room) -> Room:
+    return tuple(map(sub, room, loss))

@@ -8,6 +8,7 @@ beginnings are skipped when no set with them could be of use.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from operator import add
 
 from alignup.align import bits
@@ -24,7 +25,7 @@ class OverspentError(Exception):
 
 @dataclass(slots=True)
 class Purse:
-    """Work still allowed, in steps of some tenths of a microsecond."""
+    """Work still allowed, in steps of about a microsecond."""
 
     left: int
 
@@ -101,8 +102,11 @@ class _Closest:
     def __init__(self, query: Query, distances: Distances) -> None:
         self.query = query
         self.place = {node: place for place, node in enumerate(distances.ids)}
-        self.rows = {node: tuple(distances.both_ways(node).values()) for node in bits.members(query.among)}
+        self.between = {node: distances.both_ways(node) for node in bits.members(query.among)}
+        self.rows = {node: tuple(row.values()) for node, row in self.between.items()}
         self.own: Sequence[int] = tuple(distances.both_ways(node)[node] for node in distances.ids)
+        #: number of nodes → what they add to a total at least by being pairs of each other
+        self.pairs = [self._pairs(count) for count in range(query.width + 1)]
         self.least: int | None = None
         self.found: list[Nodes] = []
 
@@ -115,14 +119,27 @@ class _Closest:
             below = among & (1 << node) - 1
             if below.bit_count() < more - 1:
                 continue
-            self.query.purse.spend()
+            self.query.purse.spend(8)  # about what the bound costs
             grown_total = total + adds[self.place[node]]
             grown_adds = tuple(map(add, adds, self.rows[node]))
-            if self.least is not None and grown_total + (more - 1) * min(grown_adds) >= self.least:
+            if self.least is not None and grown_total + self.at_least(grown_adds, below, more - 1) >= self.least:
                 continue
             grown = chosen | 1 << node
             if self.query.promising(grown, more - 1, below):
                 self.grow(grown, below, more - 1, grown_total, grown_adds)
+
+    def _pairs(self, count: int) -> int:
+        """What the pairs of *count* nodes add at least: half of what each has with its nearest others."""
+        if count < 2:
+            return 0
+        nearest = ((row[other] for other in self.between if other != node) for node, row in self.between.items())
+        return -(-count * min(sum(nsmallest(count - 1, others)) for others in nearest) // 2)
+
+    def at_least(self, adds: Sequence[int], among: Nodes, more: int) -> int:
+        """What *more* nodes of *among* add at the very least."""
+        if more <= 2:
+            return more * min(adds) + self.pairs[more]
+        return sum(nsmallest(more, [adds[self.place[node]] for node in bits.members(among)])) + self.pairs[more]
 
     def finish(self, chosen: Nodes, among: Nodes, total: int, adds: Sequence[int]) -> None:
         """Try each node of *among* as the last one."""

@@ -1,0 +1,357 @@
+"""A machine from one line of text, as hwloc describes synthetic ones: ``pack:2 numa:2 l3:1 core:8 pu:2``.
+
+Each item is a level of a tree: a type and how many of it lie in each object of the level before. ``[numa]`` hangs a
+NUMA node on every object of the level before without being a level. Types may be cut to two letters, or left out
+altogether (``2 2 8 2``). Attributes follow in parentheses: ``numa:2(memory=64GiB)``, ``pu:2(indexes=numa:core)``.
+
+Everything is numbered as hwloc numbers it: depth first from 0, or as ``indexes`` says. That is the whole list
+(``0,4,1,5``), or loops with the fastest first, as numbers (``2*8:1*2``: every second of 16 objects, then the others)
+or as types (``numa:core``: the first CPU of the first core of each node, then those of the second cores, and so on).
+Where a CPU has several nodes, the innermost, first written one is its node and the others are memory-only, as Linux
+would have it. Of caches only L3 matters here, dies and groups do not. Without packages there is one socket, without
+cores every CPU is one. Where hwloc passes over what it does not understand, this module refuses.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from alignup.align import bits
+from alignup.align.errors import ParseError
+from alignup.align.machine import Cpu, Distances, HugePages, Machine, NumaNode, Report
+
+MAX_CPUS = 1 << 16
+MAX_LEVELS = 128
+MAX_NODES = 1 << 10  #: Linux knows no more
+
+#: What a node has when nobody says, as in hwloc.
+DEFAULT_MEMORY = 1 << 30
+
+_TYPES = {
+    "numanode": "numa",
+    "node": "numa",
+    "package": "package",
+    "socket": "package",
+    "die": "die",
+    "core": "core",
+    "pu": "pu",
+    "group": "group",
+    "tile": "group",
+    "module": "group",
+}
+#: When the text gives no types at all: which levels a machine needs most, and how they lie.
+_WANTED = ("numa", "package", "core", "l2", "l1", "l3", "l1i")
+_OUTER_FIRST = ("package", "numa", "l3", "l2", "l1", "l1i", "core")
+
+_UNITS = {"": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS |= {f"{_letter}b": pow(1000, _power), f"{_letter}ib": pow(1024, _power)}
+
+_ITEM = re.compile(
+    r"\[\s*(?P<attached>[^\s:()\[\]]+)\s*(?:\((?P<theirs>[^()]*)\)\s*)?\]"
+    r"|(?:(?P<type>[^\s:()\[\]]+):)?(?P<count>[^\s:()\[\]]+)(?:\((?P<attributes>[^()]*)\))?"
+)
+_CACHE = re.compile(r"(l[1-3]i|l[1-5])(?:(?<!i)[du])?(?:c|ca|cac|cach|cache)?")
+_COUNT = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
+_SIZE = re.compile(r"([0-9]{1,18})([a-z]*)", re.ASCII)
+_LIST = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*", re.ASCII)
+_LOOP = re.compile(r"([1-9][0-9]{0,8})\*([1-9][0-9]{0,8})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attached:
+    """NUMA nodes, one on every object of a level; a NUMA level is a level with one of these."""
+
+    memory: int | None  #: ``None`` when the text does not say
+    indexes: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """One level of the tree; the machine itself is none."""
+
+    token: str  #: as written
+    kind: str | None  #: ``None`` when the text leaves it out
+    count: int  #: in each object of the level before
+    indexes: str | None = None
+    attached: tuple[_Attached, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """All levels from the outermost to the CPUs, and what hangs on the machine as a whole."""
+
+    levels: tuple[_Level, ...]
+    attached: tuple[_Attached, ...]
+
+    def width(self, depth: int) -> int:
+        """How many objects the level has in all; the machine, at depth -1, is one."""
+        return prod(level.count for level in self.levels[: depth + 1])
+
+    def depth(self, kind: str) -> int | None:
+        """Where the level of *kind* is, the outermost one of several."""
+        return next((depth for depth, level in enumerate(self.levels) if level.kind == kind), None)
+
+    @property
+    def cpus(self) -> int:
+        return self.width(len(self.levels))
+
+    def hung(self) -> list[tuple[int, _Attached]]:
+        """What hangs where, from the outermost depth in."""
+        outside = [(-1, attached) for attached in self.attached]
+        return outside + [(depth, one) for depth, level in enumerate(self.levels) for one in level.attached]
+
+
+def parse(
+    text: str,
+    *,
+    memory: int = DEFAULT_MEMORY,
+    hugepages: tuple[HugePages, ...] = (),
+    distances: tuple[int, int] | None = None,
+) -> Machine:
+    """The machine *text* describes.
+
+    *memory* is what a node has, in bytes, where the text does not say; every node with memory has *hugepages*;
+    *distances* are those of a node to itself and to any other (hwloc's synthetic machines have none).
+    """
+    tree = _tree(text)
+    nodes, homes = _nodes(tree, memory=memory, hugepages=hugepages)
+    cpus = _cpus(tree, homes)
+    matrix = {a.id: {b.id: distances[a is not b] for b in nodes} for a in nodes} if distances else None
+    return Machine(
+        cpus=tuple(sorted(cpus, key=lambda cpu: cpu.id)),
+        nodes=tuple(sorted(nodes, key=lambda node: node.id)),
+        distances=Distances(matrix) if matrix else None,
+        report=_report(tree, cpus, homes),
+    ).checked()
+
+
+def _tree(text: str) -> _Tree:
+    outside: list[_Attached] = []
+    levels: list[_Level] = []
+    for item in _items(text):
+        if not item["attached"]:
+            levels.append(_level(item))
+            if len(levels) > MAX_LEVELS or prod(level.count for level in levels) > MAX_CPUS:
+                raise ParseError(f"{item[0]!r} makes the machine too large: expected at most {MAX_CPUS} CPUs")
+        elif levels:
+            levels[-1] = replace(levels[-1], attached=(*levels[-1].attached, _attached(item)))
+        else:
+            outside.append(_attached(item))
+    if not levels:
+        raise ParseError(f"{text!r} describes no machine: expected levels such as 'pack:2 numa:1 core:8 pu:2'")
+    return _Tree(_typed(levels, outside), tuple(outside))
+
+
+def _items(text: str) -> Iterator[re.Match[str]]:
+    position = 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
+            continue
+        item = _ITEM.match(text, position)
+        if not item:
+            raise ParseError(f"cannot read {text[position:]!r}: expected a level such as 'core:8', or '[numa]'")
+        yield item
+        position = item.end()
+
+
+def _level(item: re.Match[str]) -> _Level:
+    token, kind = item[0], _kind(item["type"], item[0]) if item["type"] else None
+    if not _COUNT.fullmatch(item["count"]):
+        raise ParseError(f"{token!r}: expected a type and a number of objects from 1, such as 'core:8'")
+    attributes = _attributes(item["attributes"] or "", kind=kind, token=token)
+    indexes = attributes.get("indexes")
+    if kind != "numa":
+        return _Level(token, kind, int(item["count"]), indexes)
+    memory = _bytes(attributes["memory"], token) if "memory" in attributes else None
+    return _Level(token, kind, int(item["count"]), attached=(_Attached(memory, indexes),))
+
+
+def _attached(item: re.Match[str]) -> _Attached:
+    if _kind(item["attached"], item[0]) != "numa":
+        raise ParseError(f"{item[0]!r}: expected '[numa]', nothing else can be attached")
+    attributes = _attributes(item["theirs"] or "", kind="numa", token=item[0])
+    memory = _bytes(attributes["memory"], item[0]) if "memory" in attributes else None
+    return _Attached(memory, attributes.get("indexes"))
+
+
+def _kind(name: str, token: str) -> str:
+    """The type *name* stands for: caches as ``l3`` or ``l1i``, others under one name each."""
+    written = name.lower()
+    if cache := _CACHE.fullmatch(written):
+        return cache[1]
+    if written.startswith("gr"):
+        written = written.rstrip("0123456789")
+    for full, kind in _TYPES.items():
+        if len(written) > 1 and full.startswith(written):
+            return kind
+    raise ParseError(f"{token!r}: {name!r} is no type: expected pack, die, group, numa, l1 to l5, core or pu")
+
+
+def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
+    """Attribute → value, each of them one that *kind* has; sizes that nobody needs are read as well."""
+    sizes = {"numa": ("memory", "memorysidecachesize")}.get(kind or "", ("size",) if (kind or "")[:1] == "l" else ())
+    found: dict[str, str] = {}
+    for part in text.split():
+        name, _, value = part.partition("=")
+        if name not in {*sizes, "indexes"} or name in found or not value:
+            expected = " and ".join(f"'{each}=…'" for each in (*sizes, "indexes"))
+            raise ParseError(f"{token!r}: cannot use {part!r}: expected {expected}, each at most once")
+        found[name] = value
+        if name in sizes:
+            _bytes(value, token)
+    return found
+
+
+def _bytes(size: str, token: str) -> int:
+    read = _SIZE.fullmatch(size.lower())
+    if not read or read[2] not in _UNITS:
+        raise ParseError(f"{token!r}: {size!r} is no size: expected bytes, or a number with kB, KiB, MB, … TiB")
+    return int(read[1]) * _UNITS[read[2]]
+
+
+def _typed(levels: Sequence[_Level], outside: Sequence[_Attached]) -> tuple[_Level, ...]:
+    """The levels with a type each, refused where they cannot be levels of one machine."""
+    *inner, last = levels
+    if last.kind not in {"pu", None}:
+        raise ParseError(f"{last.token!r} comes last: expected 'pu', the CPUs, below it")
+    untyped = [level.token for level in inner if level.kind is None]
+    if untyped and len(untyped) < len(inner):
+        raise ParseError(f"{untyped[0]!r}: expected a type here, since other levels have one")
+    hung = bool(outside) or any(level.attached for level in levels if level.kind != "numa")
+    if untyped:
+        inner = [_usual(level, kind) for level, kind in zip(inner, _usual_kinds(len(inner), hung=hung), strict=True)]
+    typed = (*inner, replace(last, kind="pu"))
+    seen: set[str | None] = set()
+    for level in typed:
+        if level.kind in seen and level.kind != "group":
+            raise ParseError(f"{level.token!r}: expected at most one level of {level.kind}")
+        if level.kind == "package" and "core" in seen:
+            raise ParseError(f"{level.token!r}: expected packages above cores")
+        if level.kind == "numa" and (hung or len(level.attached) > 1):
+            raise ParseError(f"{level.token!r}: expected NUMA nodes either as a level or attached, not both")
+        seen.add(level.kind)
+    return typed if hung or "numa" in seen else (_usual(_Level("", None, 1), "numa"), *typed)
+
+
+def _usual_kinds(count: int, *, hung: bool) -> list[str]:
+    """The types hwloc gives to *count* levels above the CPUs when the text gives none."""
+    wanted = [kind for kind in _WANTED if kind != "numa" or not hung][:count]
+    return ["group"] * (count - len(wanted)) + sorted(wanted, key=_OUTER_FIRST.index)
+
+
+def _usual(level: _Level, kind: str) -> _Level:
+    if kind != "numa":
+        return replace(level, kind=kind)
+    return replace(level, kind=kind, indexes=None, attached=(_Attached(None, level.indexes), *level.attached))
+
+
+def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tuple[list[NumaNode], list[int]]:
+    """All nodes, and for each CPU in turn the id of its own."""
+    hung = tree.hung()
+    total = sum(tree.width(depth) for depth, _ in hung)
+    if total > MAX_NODES:
+        raise ParseError(f"the machine has {total} NUMA nodes: expected at most {MAX_NODES}")
+    indexes = [attached.indexes for _, attached in hung if attached.indexes]
+    if len(indexes) > 1:
+        raise ParseError(f"'indexes={indexes[1]}': expected once, for all attached NUMA nodes together")
+    # hwloc counts attached nodes where the objects they hang on end, inner objects before outer ones.
+    places = sorted(
+        (tree.cpus // tree.width(depth) * (number + 1), -depth, order)
+        for order, (depth, _) in enumerate(hung)
+        for number in range(tree.width(depth))
+    )
+    innermost = min(range(len(hung)), key=lambda order: (-hung[order][0], order))
+    nodes, homes = [], []
+    for number, (_, _, order) in zip(_numbers(tree, total, *indexes), places, strict=True):
+        given = hung[order][1].memory
+        held = memory if given is None else given
+        nodes.append(NumaNode(number, memory=held, hugepages=hugepages if held else ()))
+        if order == innermost:
+            homes.append(number)
+    return nodes, [home for home in homes for _ in range(tree.cpus // len(homes))]
+
+
+def _cpus(tree: _Tree, homes: Sequence[int]) -> tuple[Cpu, ...]:
+    pus = _ids(tree, "pu") or ()
+    cores = _ids(tree, "core") or pus
+    sockets = _ids(tree, "package") or [0] * tree.cpus
+    caches: Sequence[int | None] = _ids(tree, "l3") or [None] * tree.cpus
+    return tuple(map(Cpu, pus, cores, sockets, homes, caches))
+
+
+def _ids(tree: _Tree, kind: str) -> list[int] | None:
+    """For each CPU in turn the id of the object of *kind* it lies in; ``None`` when there is no such level."""
+    depth = tree.depth(kind)
+    if depth is None:
+        return None
+    indexes = tree.levels[depth].indexes
+    width = tree.width(depth)
+    return [
+        number for number in _numbers(tree, width, *([indexes] if indexes else [])) for _ in range(tree.cpus // width)
+    ]
+
+
+def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> Report | None:
+    """What cAdvisor says: it takes an L3 of just one node's CPUs for a part of the node and tells no uncore cache."""
+    depth = tree.depth("l3")
+    if depth is None or tree.width(depth) != len(set(homes)):
+        return None
+    told = tuple(replace(cpu, cache=None) for cpu in cpus)
+    return Report(cpus=told, num_cpus=len(cpus), num_sockets=len({cpu.socket for cpu in cpus}))
+
+
+def _numbers(tree: _Tree, total: int, indexes: str | None = None) -> Sequence[int]:
+    """The ids of *total* objects in the order of the tree."""
+    if indexes is None:
+        return range(total)
+    if _LIST.fullmatch(indexes):
+        numbers = [int(number) for number in indexes.split(",")]
+        if len(numbers) != total or len(set(numbers)) != total or max(numbers) >= bits.LIMIT:
+            raise ParseError(f"'indexes={indexes}': expected {total} different numbers below {bits.LIMIT}")
+        return numbers
+    numbers, weight = [0] * total, 1
+    for step, times in _loops(tree, total, indexes):
+        numbers = [number + position // step % times * weight for position, number in enumerate(numbers)]
+        weight *= times
+    if set(numbers) != set(range(total)):
+        raise ParseError(f"'indexes={indexes}': expected loops that give each of {total} objects a number of its own")
+    return numbers
+
+
+def _loops(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int]]:
+    """The steps and their number for each loop, the fastest first; the last one, if left out, goes one by one."""
+    parts = indexes.split(":")
+    read = [_LOOP.fullmatch(part) for part in parts]
+    if all(read):
+        loops = [(int(loop[1]), int(loop[2])) for loop in read if loop]
+    else:
+        loops = _loops_by_type(tree, total, indexes)
+    done = prod(times for _, times in loops)
+    if done < total and min(step for step, _ in loops) == total // done:
+        loops.append((1, total // done))
+        done *= total // done
+    if done != total:
+        raise ParseError(f"'indexes={indexes}': expected loops over {total} objects, but they make {done}")
+    return loops
+
+
+def _loops_by_type(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int]]:
+    token = f"indexes={indexes}"
+    widths = []
+    for name in indexes.split(":"):
+        kind = _kind(name, token)
+        # hwloc numbers groups in its own way, so a group with a number names no level here.
+        depth = None if kind == "pu" or (kind == "group" and name[-1].isdecimal()) else tree.depth(kind)
+        if depth is None or total % tree.width(depth):
+            raise ParseError(f"{token!r}: {name!r} cannot be gone round: expected the type of a level further out")
+        widths.append((depth, tree.width(depth)))
+    if len(set(widths)) < len(widths):
+        raise ParseError(f"{token!r}: expected each type once")
+    loops = []
+    for depth, width in widths:
+        outer = max((other for other in widths if other[0] < depth), default=(-1, 1))
+        loops.append((total // width, width // outer[1]))
+    return loops

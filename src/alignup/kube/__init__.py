@@ -1,0 +1,1 @@
+"""Reading what Kubernetes people already have: pods as they are written for a cluster."""

@@ -1,0 +1,211 @@
+"""Sets in one int, and the kernel's list format."""
+
+import itertools
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.errors import AlignError, ParseError
+from tests.strategies import cpu_sets
+
+MAX_INT64 = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        pytest.param([], 0, id="nothing is zero"),
+        pytest.param([0], 1, id="member 0 is the lowest bit"),
+        pytest.param([3, 1], 0b1010, id="order does not matter"),
+        pytest.param([5, 5], 1 << 5, id="twice is once"),
+        pytest.param([255], 1 << 255, id="beyond any machine word"),
+    ],
+)
+def test_of(members, expected):
+    assert bits.of(members) == expected
+
+
+def test_a_negative_member_is_refused():
+    with pytest.raises(ValueError, match="negative"):
+        bits.of([-1])
+
+
+@given(st.frozensets(st.integers(0, 2000)))
+def test_members_are_what_the_set_was_made_of(chosen):
+    assert list(bits.members(bits.of(chosen))) == sorted(chosen)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", [], id="empty text is the empty set"),
+        pytest.param("0", [0], id="one number"),
+        pytest.param("0-3,8", [0, 1, 2, 3, 8], id="a range and a number"),
+        pytest.param("5,1,3", [1, 3, 5], id="any order"),
+        pytest.param("0-4,2-6,3", [0, 1, 2, 3, 4, 5, 6], id="overlaps"),
+        pytest.param("7-7", [7], id="a range of one"),
+        pytest.param("007,+2", [2, 7], id="leading zeros and plus signs"),
+        pytest.param("1-+3", [1, 2, 3], id="a plus sign after the dash"),
+    ],
+)
+def test_parse(text, expected):
+    assert list(bits.members(bits.parse(text))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(",", 'strconv.Atoi: parsing "": invalid syntax', id="an empty part"),
+        pytest.param("1,", 'strconv.Atoi: parsing "": invalid syntax', id="a trailing comma"),
+        pytest.param("-1", 'strconv.Atoi: parsing "": invalid syntax', id="a leading dash"),
+        pytest.param("1-", 'strconv.Atoi: parsing "": invalid syntax', id="a range without end"),
+        pytest.param("1-2-3", 'strconv.Atoi: parsing "2-3": invalid syntax', id="a range with three ends"),
+        pytest.param("1--3", 'invalid range "1--3" (1 > -3)', id="a negative end"),
+        pytest.param("3-1", 'invalid range "3-1" (3 > 1)', id="a falling range"),
+        pytest.param("+3-1", 'invalid range "+3-1" (3 > 1)', id="a falling range as written"),
+        pytest.param(" 1", 'strconv.Atoi: parsing " 1": invalid syntax', id="a blank"),
+        pytest.param("1\n", 'strconv.Atoi: parsing "1\\n": invalid syntax', id="a line end"),
+        pytest.param("0x1", 'strconv.Atoi: parsing "0x1": invalid syntax', id="hexadecimal"),
+        pytest.param("1_0", 'strconv.Atoi: parsing "1_0": invalid syntax', id="underscores as in Python"),
+        pytest.param("٣", 'strconv.Atoi: parsing "٣": invalid syntax', id="digits of another script"),
+        pytest.param("++1", 'strconv.Atoi: parsing "++1": invalid syntax', id="two signs"),
+        pytest.param(
+            "9223372036854775808",
+            'strconv.Atoi: parsing "9223372036854775808": value out of range',
+            id="one above 64 bits",
+        ),
+        pytest.param("9" * 5000, f'strconv.Atoi: parsing "{"9" * 5000}": value out of range', id="thousands of digits"),
+    ],
+)
+def test_parse_refuses(text, message):
+    with pytest.raises(ParseError) as refused:
+        bits.parse(text)
+
+    assert str(refused.value) == message
+    assert isinstance(refused.value, AlignError)
+    assert isinstance(refused.value, ValueError)
+
+
+def test_the_largest_numbers_a_set_may_have():
+    largest = bits.LIMIT - 1
+
+    assert bits.parse(str(largest)) == 1 << largest
+    assert bits.parse(f"0-{largest}").bit_count() == bits.LIMIT
+
+
+@pytest.mark.parametrize("text", [str(bits.LIMIT), f"0-{bits.LIMIT}", f"3,{MAX_INT64}"])
+def test_numbers_beyond_the_limit_are_read_but_make_no_set(text):
+    assert bits.show_spans(bits.spans(text)) == text
+    with pytest.raises(ParseError, match=f"must be below {bits.LIMIT}"):
+        bits.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        pytest.param([], "", id="the empty set is empty text"),
+        pytest.param([4], "4", id="one member"),
+        pytest.param([4, 5], "4-5", id="two neighbours are a range"),
+        pytest.param([0, 2, 4], "0,2,4", id="no neighbours, no ranges"),
+        pytest.param([0, 1, 2, 3, 8, 10, 11], "0-3,8,10-11", id="all of it"),
+    ],
+)
+def test_show(members, text):
+    assert bits.show(bits.of(members)) == text
+
+
+@given(cpu_sets(600))
+@example(0)
+@example(1 << (bits.LIMIT - 1))
+def test_a_set_survives_being_shown_and_read(chosen):
+    assert bits.parse(bits.show(chosen)) == chosen
+
+
+@given(cpu_sets())
+def test_runs_are_as_long_as_they_can_be(chosen):
+    found = bits.runs(chosen)
+
+    assert [member for first, last in found for member in range(first, last + 1)] == list(bits.members(chosen))
+    assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(found))
+    assert bits.spans(bits.show(chosen)) == found
+
+
+@given(st.lists(cpu_sets(), max_size=5))
+def test_parts_may_come_in_any_order_and_overlap(chosen):
+    """A list joined from lists names the union of what they name."""
+    union = 0
+    for one in chosen:
+        union |= one
+
+    assert bits.parse(",".join(bits.show(one) for one in chosen if one)) == union
+
+
+@given(st.lists(st.tuples(st.integers(0, MAX_INT64), st.integers(0, MAX_INT64)), max_size=6))
+def test_spans_are_canonical_whatever_their_size(pairs):
+    text = ",".join(f"{min(pair)}-{max(pair)}" for pair in pairs)
+
+    read = bits.spans(text)
+
+    assert bits.spans(bits.show_spans(read)) == read
+    assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(read))
+    assert all(any(first <= end <= last for first, last in read) for pair in pairs for end in pair)
+
+
+@given(st.text())
+def test_reading_any_text_ends_in_spans_or_a_parse_error(text):
+    try:
+        read = bits.spans(text)
+    except ParseError:
+        return
+
+    assert bits.spans(bits.show_spans(read)) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        pytest.param("", '""', id="nothing"),
+        pytest.param("a b", '"a b"', id="blanks stay"),
+        pytest.param('say "hi"\\', '"say \\"hi\\"\\\\"', id="quotes and backslashes"),
+        pytest.param("\a\b\f\n\r\t\v", '"\\a\\b\\f\\n\\r\\t\\v"', id="controls with a letter"),
+        pytest.param("\0\x1b\x7f", '"\\x00\\x1b\\x7f"', id="controls without"),
+        pytest.param("\x80\x9f\xa0", '"\\u0080\\u009f\\u00a0"', id="controls and blanks beyond ASCII"),
+        pytest.param("Ünï→漢", '"Ünï→漢"', id="printable letters stay"),
+        pytest.param("\u200b\ufeff\u2028", '"\\u200b\\ufeff\\u2028"', id="invisible ones do not"),
+        pytest.param("\U0001f600\U000e0001", '"\U0001f600\\U000e0001"', id="beyond 16 bits"),
+        pytest.param("'", '"\'"', id="single quotes need nothing"),
+    ],
+)
+def test_quote(text, quoted):
+    assert bits.quote(text) == quoted
+
+
+@given(st.text())
+def test_a_quoted_text_is_one_line_of_printable_characters(text):
+    assert bits.quote(text).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        pytest.param("0", 0, id="zero"),
+        pytest.param("-9223372036854775808", -(1 << 63), id="the smallest"),
+        pytest.param("+9223372036854775807", MAX_INT64, id="the largest"),
+        pytest.param("0" * 40 + "7", 7, id="any number of leading zeros"),
+    ],
+)
+def test_parse_integer(text, number):
+    assert bits.parse_integer(text) == number
+
+
+@given(st.integers(-(1 << 64), 1 << 64))
+def test_integers_are_read_as_long_as_they_fit_64_bits(number):
+    try:
+        read = bits.parse_integer(str(number))
+    except ParseError as error:
+        assert not -(1 << 63) <= number <= MAX_INT64
+        assert str(error) == f'strconv.Atoi: parsing "{number}": value out of range'
+    else:
+        assert read == number

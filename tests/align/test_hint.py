@@ -1,0 +1,167 @@
+"""Hints: what providers may say, and that a family says the same as its list."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply, sources, subsets
+from tests.strategies_hints import families, lists, node_sets, subsets_of
+
+NODE_0 = Hint(1, preferred=True)
+BOTH = Hint(3, preferred=False)
+NOTHING_FREE = Supply({0: 0, 1: 0}, 1, preferred_width=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "voices"),
+    [
+        pytest.param(None, [("gpu-plugin", DONT_CARE)], id="no answer: the provider does not care"),
+        pytest.param({}, [("gpu-plugin", DONT_CARE)], id="an empty answer: the provider does not care"),
+        pytest.param({"gpu": None}, [("gpu", DONT_CARE)], id="no list: the resource does not care"),
+        pytest.param({"gpu": []}, [("gpu", IMPOSSIBLE)], id="an empty list: it cannot be placed"),
+        pytest.param(
+            {"gpu": NOTHING_FREE}, [("gpu", IMPOSSIBLE)], id="a family that fits nowhere: it cannot be placed"
+        ),
+        pytest.param(
+            {"gpu": Listed((), preferred=())}, [("gpu", IMPOSSIBLE)], id="an empty digest: it cannot be placed"
+        ),
+        pytest.param(
+            {"gpu": [NODE_0, BOTH], "nic": None},
+            [("gpu", Listed.of([NODE_0, BOTH])), ("nic", DONT_CARE)],
+            id="each resource speaks for itself",
+        ),
+    ],
+)
+def test_what_a_provider_says_becomes_voices(answer, voices):
+    assert list(sources({"gpu-plugin": answer})) == [Source(name, options) for name, options in voices]
+
+
+def test_dont_care_and_impossible_differ_only_in_being_preferred():
+    assert DONT_CARE.hints == (Hint(None, preferred=True),)
+    assert IMPOSSIBLE.hints == (Hint(None, preferred=False),)
+
+
+def test_of_two_hints_about_the_same_nodes_the_preferred_one_counts():
+    said = Listed.of([Hint(1, preferred=False), Hint(None, preferred=False), NODE_0, Hint(None, preferred=True)])
+
+    assert said.hints == (Hint(None, preferred=True), NODE_0)
+    assert said == Listed.of(
+        [NODE_0, Hint(None, preferred=True), Hint(1, preferred=False), Hint(None, preferred=False)]
+    )
+
+
+def test_a_set_without_nodes_is_not_the_same_as_anywhere():
+    assert Listed.of([Hint(0, preferred=True)]).anywhere is None
+    assert Listed.of([Hint(0, preferred=True)]).narrowest == 0
+    assert Listed.of([Hint(None, preferred=True)]).narrowest is None
+
+
+def test_hints_are_listed_by_width_and_then_by_rising_ids():
+    every = Supply({0: 1, 2: 1, 5: 1}, 1, preferred_width=1)
+
+    listed = Listed.of_family(every).masks
+
+    assert [bits.show(mask) for mask in listed] == ["0", "2", "5", "0,2", "0,5", "2,5", "0,2,5"]
+    assert listed == subsets(bits.of([0, 2, 5]))
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        pytest.param(Hint(bits.of([0, 1, 4]), preferred=True), "{0-1,4}", id="preferred nodes"),
+        pytest.param(Hint(1, preferred=False), "{0} not preferred", id="nodes that are not preferred"),
+        pytest.param(Hint(None, preferred=True), "anywhere", id="no nodes"),
+    ],
+)
+def test_a_hint_reads_well(hint, text):
+    assert str(hint) == text
+
+
+def test_sockets_add_preferred_sets():
+    """align-by-socket: sets touching as few sockets as the smallest needs are preferred too."""
+    nodes = Supply(dict.fromkeys(range(4), 8), 20, preferred_width=3, sockets=[3, 12], preferred_sockets=2)
+
+    assert nodes.prefers(bits.of([0, 1, 2]))
+    assert nodes.prefers(bits.of([0, 3]))
+    assert not nodes.prefers(bits.of([0, 1]))
+
+
+def test_must_have_nodes_are_in_every_set():
+    reuse = Supply({0: 4, 1: 4, 2: 0}, 2, must=bits.of([2]), preferred_width=1)
+
+    assert [bits.show(mask) for mask in reuse.masks()] == ["0,2", "1-2", "0-2"]
+    assert reuse.narrowest == 2
+    assert reuse.completing(1) == bits.of([2])
+
+
+@given(st.data())
+def test_a_family_answers_as_its_list_does(data):
+    nodes = data.draw(node_sets(most=5))
+    family = data.draw(families(nodes))
+
+    listed = Listed.of_family(family)
+
+    assert listed.masks == tuple(mask for mask in subsets(nodes) if family.fits(mask))
+    assert listed.narrowest == family.narrowest
+    assert listed.preferred == {mask for mask in listed.masks if family.prefers(mask)}
+    assert {mask.bit_count() for mask in listed.preferred} <= set(bits.members(family.preferred_widths))
+    assert set(family.apart) <= set(listed.masks)
+
+
+@given(st.data())
+def test_inside_its_nodes_a_family_never_minds_more(data):
+    nodes = data.draw(node_sets(most=5))
+    family = data.draw(families(nodes))
+    if not family.nodes:
+        return
+    smaller = data.draw(subsets_of(family.nodes))
+    larger = smaller | data.draw(subsets_of(family.nodes))
+
+    if smaller not in family.apart and family.fits(smaller):
+        assert family.fits(larger)
+
+
+@given(st.data())
+def test_completing_names_just_the_nodes_that_make_a_set_fit(data):
+    nodes = data.draw(node_sets(most=5))
+    family = data.draw(families(nodes).filter(lambda family: family.nodes and not family.apart))
+    beginning = data.draw(subsets_of(family.nodes))
+
+    ends = family.completing(beginning)
+
+    assert ends == bits.of(node for node in bits.members(family.nodes) if family.fits(beginning | 1 << node))
+
+
+@given(st.data())
+def test_out_of_reach_is_never_said_in_vain(data):
+    nodes = data.draw(node_sets(most=5))
+    family = data.draw(families(nodes).filter(lambda family: family.nodes and not family.apart))
+    beginning, among = data.draw(subsets_of(family.nodes)), data.draw(subsets_of(family.nodes))
+    more = data.draw(st.integers(0, 5))
+
+    if not family.within_reach(beginning, more=more, among=among):
+        additions = [0, *subsets(among)]
+        assert not any(family.fits(beginning | extra) for extra in additions if extra.bit_count() <= more)
+
+
+@given(st.data())
+def test_room_says_what_may_be_left_out(data):
+    nodes = data.draw(node_sets(most=5))
+    family = data.draw(families(nodes).filter(lambda family: family.nodes and not family.apart))
+    kept = data.draw(subsets_of(family.nodes, least=1))
+    if family.room is None:
+        return
+
+    left_out = sum(family.holds(node)[0] for node in bits.members(family.nodes & ~kept))
+
+    assert family.fits(kept) == (left_out <= family.room[0])
+
+
+@given(st.data())
+def test_a_digest_keeps_every_hint(data):
+    nodes = data.draw(node_sets(most=4))
+    said = data.draw(lists(nodes, stray=True))
+
+    assert Listed.of(said.hints) == said
+    assert Listed.of(reversed(said.hints)).preferred == said.preferred

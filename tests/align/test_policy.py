@@ -1,0 +1,101 @@
+"""Policies: what each makes of the same hints."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply
+from alignup.align.policy import judge, single_node
+from alignup.align.settings import Policy
+from tests import naive
+from tests.strategies_hints import distances_between, families, node_sets, voices
+
+ALIGNED = [
+    Source("cpu", Supply({0: 4, 1: 4}, 2, preferred_width=1)),
+    Source("gpu", Supply({1: 1}, 1, preferred_width=1)),
+]
+APART = [Source("cpu", Supply({0: 4, 1: 0}, 2, preferred_width=1)), Source("gpu", Supply({1: 1}, 1, preferred_width=1))]
+WIDE = [Source("gpu", Supply({0: 1, 1: 1}, 2, preferred_width=2))]
+UNBOUND = [Source("cpu", DONT_CARE)]
+HOPELESS = [Source("cpu", IMPOSSIBLE)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "said", "nodes", "preferred", "admitted"),
+    [
+        pytest.param("none", APART, None, False, True, id="none asks nobody and admits"),
+        pytest.param("best-effort", ALIGNED, [1], True, True, id="best-effort takes what is aligned"),
+        pytest.param("best-effort", APART, [1], False, True, id="best-effort admits what is not"),
+        pytest.param("restricted", ALIGNED, [1], True, True, id="restricted takes what is aligned"),
+        pytest.param("restricted", APART, [1], False, False, id="restricted refuses what is not"),
+        pytest.param("restricted", WIDE, [0, 1], True, True, id="restricted takes two nodes where one can never do"),
+        pytest.param("single-numa-node", ALIGNED, [1], True, True, id="single-numa-node takes one node"),
+        pytest.param(
+            "single-numa-node", WIDE, None, False, False, id="single-numa-node refuses two, whatever the need"
+        ),
+        pytest.param(
+            "single-numa-node", UNBOUND, None, True, True, id="single-numa-node names no node when nobody cares"
+        ),
+        pytest.param("best-effort", UNBOUND, [0, 1], True, True, id="best-effort names all nodes when nobody cares"),
+        pytest.param(
+            "single-numa-node", HOPELESS, None, False, False, id="single-numa-node refuses what cannot be placed"
+        ),
+        pytest.param("restricted", HOPELESS, [0, 1], False, False, id="restricted refuses what cannot be placed"),
+    ],
+)
+def test_each_policy_judges_in_its_own_way(policy, said, nodes, preferred, admitted):
+    verdict = judge(Policy(policy), said, nodes=3)
+
+    assert verdict.hint == Hint(None if nodes is None else bits.of(nodes), preferred)
+    assert verdict.admitted is admitted
+
+
+def test_on_a_machine_of_one_node_an_accepted_hint_names_none():
+    verdict = judge(Policy.SINGLE_NUMA_NODE, [Source("cpu", Supply({0: 8}, 2, preferred_width=1))], nodes=1)
+
+    assert verdict == (Hint(None, preferred=True), True, verdict.merged)
+
+
+@given(st.data())
+def test_single_node_keeps_of_a_family_what_it_keeps_of_its_list(data):
+    nodes = data.draw(node_sets(most=5))
+    family = data.draw(families(nodes))
+
+    assert set(single_node(family).masks) == set(single_node(Listed.of_family(family)).masks)
+
+
+@given(st.data())
+def test_single_numa_node_agrees_with_the_whole_product(data):
+    nodes = data.draw(node_sets(most=4))
+    said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
+
+    verdict = judge(Policy.SINGLE_NUMA_NODE, said, nodes=nodes)
+
+    kept = [
+        [
+            hint
+            for hint in naive.spelled_out(voice)
+            if hint.preferred and (hint.nodes is None or hint.nodes.bit_count() == 1)
+        ]
+        for voice in said
+    ]
+    expected = naive.merge([Source("x", Listed.of(hints)) for hints in kept], nodes=nodes)
+    assert verdict.admitted is expected.preferred
+    assert verdict.hint == Hint(None if expected.nodes == nodes else expected.nodes, expected.preferred)
+
+
+@given(st.data())
+def test_restricted_admits_only_what_is_preferred_and_single_numa_node_less_still(data):
+    nodes = data.draw(node_sets(most=4))
+    said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
+    distances = data.draw(st.none() | distances_between(nodes))
+
+    lenient = judge(Policy.BEST_EFFORT, said, nodes=nodes, distances=distances)
+    strict = judge(Policy.RESTRICTED, said, nodes=nodes, distances=distances)
+    strictest = judge(Policy.SINGLE_NUMA_NODE, said, nodes=nodes, distances=distances)
+
+    assert lenient.admitted
+    assert lenient.hint == strict.hint
+    assert strict.admitted is strict.hint.preferred
+    assert strict.admitted or not strictest.admitted

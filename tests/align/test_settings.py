@@ -1,0 +1,106 @@
+"""Settings of the topology manager: what the kubelet takes, and how it refuses the rest."""
+
+import pytest
+
+from alignup.align.errors import SettingsError
+from alignup.align.settings import GATES, FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
+
+DEFAULT_GATES = FeatureGates()
+
+
+def parse(policy="best-effort", scope="container", **options):
+    named = {name.replace("_", "-"): value for name, value in options.items()}
+    return TopologySettings.parse(policy, scope, options=named, gates=DEFAULT_GATES)
+
+
+def test_what_is_said_is_taken():
+    settings = parse("restricted", "pod", prefer_closest_numa_nodes="T", max_allowable_numa_nodes="+16")
+
+    assert settings == TopologySettings(
+        policy=Policy.RESTRICTED, scope=Scope.POD, options=TopologyOptions(prefer_closest=True, max_nodes=16)
+    )
+
+
+def test_policy_none_looks_at_nothing_else():
+    assert parse("none", "nonsense", nonsense="1") == TopologySettings()
+    TopologySettings().check_machine(nodes=64, distances=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        pytest.param({"policy": "strict"}, 'unknown policy: "strict"', id="a policy nobody knows"),
+        pytest.param({"scope": "node"}, 'unknown scope: "node"', id="a scope nobody knows"),
+        pytest.param(
+            {"policy": "strict", "scope": "node"},
+            'unknown policy: "strict"',
+            id="the policy is looked at before the scope",
+        ),
+        pytest.param(
+            {"policy": "strict", "best": "1"},
+            'unknown Topology Manager Policy option: "best"',
+            id="options before the policy",
+        ),
+        pytest.param(
+            {"prefer_closest_numa_nodes": "yes"},
+            'bad value for option "prefer-closest-numa-nodes": strconv.ParseBool: parsing "yes": invalid syntax',
+            id="a truth value in other words",
+        ),
+        pytest.param(
+            {"max_allowable_numa_nodes": "many"},
+            'unable to convert policy option to integer "max-allowable-numa-nodes": strconv.Atoi: parsing "many": '
+            "invalid syntax",
+            id="a number in other words",
+        ),
+        pytest.param(
+            {"max_allowable_numa_nodes": "99999999999999999999"},
+            'unable to convert policy option to integer "max-allowable-numa-nodes": '
+            'strconv.Atoi: parsing "99999999999999999999": value out of range',
+            id="a number beyond 64 bits",
+        ),
+        pytest.param(
+            {"max_allowable_numa_nodes": "7"},
+            'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
+            id="fewer nodes than the kubelet's own limit",
+        ),
+    ],
+)
+def test_refusals_are_the_kubelets_word_for_word(said, message):
+    with pytest.raises(SettingsError) as caught:
+        parse(**said)
+
+    assert str(caught.value) == message
+
+
+def test_more_nodes_than_allowed_are_refused_unless_the_limit_is_lifted():
+    settings = parse(max_allowable_numa_nodes="10")
+
+    settings.check_machine(nodes=10, distances=False)
+    with pytest.raises(SettingsError, match=r"^unsupported on machines with more than 10 NUMA Nodes$"):
+        settings.check_machine(nodes=11, distances=False)
+    unlimited = TopologySettings.parse("restricted", "pod", options={}, gates=DEFAULT_GATES, limit_nodes=False)
+    unlimited.check_machine(nodes=64, distances=False)
+
+
+def test_closeness_needs_distances():
+    settings = parse(prefer_closest_numa_nodes="true")
+
+    settings.check_machine(nodes=8, distances=True)
+    with pytest.raises(SettingsError) as caught:
+        settings.check_machine(nodes=9, distances=False)
+    assert str(caught.value) == "cannot discover NUMA topology: error getting NUMA distances from cadvisor"
+
+
+def test_gates_have_their_defaults_until_changed():
+    gates = FeatureGates({"CPUManagerPolicyAlphaOptions": True, "SomethingElse": False})
+
+    assert gates.on("CPUManagerPolicyAlphaOptions")
+    assert gates.on("CPUManagerPolicyBetaOptions")
+    assert not gates.on("PodLevelResourceManagers")
+    assert not gates.on("SomethingElse")
+    assert all(FeatureGates().on(name) is gate.default for name, gate in GATES.items())
+
+
+def test_a_locked_gate_cannot_be_changed():
+    with pytest.raises(SettingsError, match="cannot set feature gate TopologyManagerPolicyOptions to false"):
+        FeatureGates({"TopologyManagerPolicyOptions": False})

@@ -1,0 +1,95 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from alignup.align.workload import Pod, QoS, Resources
+from tests.strategies_pods import aligned, amounts, container, guaranteed, pods
+
+BOTH = {"cpu": "2", "memory": "1Gi"}
+IDLE = container("idle")
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "qos"),
+    [
+        pytest.param({}, {}, QoS.BEST_EFFORT, id="nothing asked, nothing promised"),
+        pytest.param(BOTH, BOTH, QoS.GUARANTEED, id="cpu and memory equal to their limits"),
+        pytest.param(
+            {"cpu": "2000m", "memory": "1Gi"}, {"cpu": "2", "memory": "1024Mi"}, QoS.GUARANTEED, id="by amount"
+        ),
+        pytest.param(BOTH, {}, QoS.BURSTABLE, id="requests without limits"),
+        pytest.param({}, BOTH, QoS.BURSTABLE, id="limits without requests, before defaults"),
+        pytest.param({"cpu": "1", "memory": "1Gi"}, BOTH, QoS.BURSTABLE, id="cpu below its limit"),
+        pytest.param({"cpu": "2"}, {"cpu": "2"}, QoS.BURSTABLE, id="equal cpu without memory"),
+        pytest.param({"cpu": "0"}, {"memory": "0"}, QoS.BEST_EFFORT, id="zero is nothing"),
+        pytest.param({"cpu": "0", "memory": "1"}, {"memory": "1"}, QoS.BURSTABLE, id="zero cpu beside memory"),
+        pytest.param(
+            {"hugepages-2Mi": "2Mi", "x.y/gpu": "1"},
+            {"hugepages-2Mi": "2Mi", "x.y/gpu": "1"},
+            QoS.BEST_EFFORT,
+            id="huge pages and devices do not matter",
+        ),
+    ],
+)
+def test_class_of_one_set_of_resources(requests, limits, qos):
+    assert Resources(amounts(requests), amounts(limits)).qos is qos
+
+
+@pytest.mark.parametrize(
+    ("init", "containers", "qos"),
+    [
+        pytest.param([], [guaranteed("a", BOTH), guaranteed("b", BOTH)], QoS.GUARANTEED, id="all agree"),
+        pytest.param([], [guaranteed("a", BOTH), IDLE], QoS.BURSTABLE, id="one asks for nothing"),
+        pytest.param([IDLE], [guaranteed("a", BOTH)], QoS.BURSTABLE, id="init containers are asked too"),
+        pytest.param([IDLE], [IDLE], QoS.BEST_EFFORT, id="nobody asks"),
+        pytest.param([], [], QoS.BEST_EFFORT, id="nobody is there"),
+    ],
+)
+def test_class_of_a_pod(init, containers, qos):
+    assert Pod(name="p", init=tuple(init), containers=tuple(containers)).qos is qos
+
+
+def test_a_pod_that_speaks_for_itself_is_not_judged_by_its_containers():
+    silent = Pod(name="p", containers=(IDLE,))
+    firm = replace(silent, resources=Resources(amounts(BOTH), amounts(BOTH)))
+    off_topic = replace(silent, resources=Resources(amounts({"x.y/gpu": "1"})))
+
+    assert firm.qos is QoS.GUARANTEED
+    assert off_topic.qos is QoS.BEST_EFFORT
+    assert not off_topic.has_pod_level
+
+
+def test_a_recorded_class_wins():
+    pod = Pod(name="p", containers=(IDLE,), recorded_qos=QoS.GUARANTEED)
+
+    assert pod.qos is QoS.GUARANTEED
+    assert pod.computed_qos is QoS.BEST_EFFORT
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        pytest.param("2", 2, id="plain"),
+        pytest.param("2.0", 2, id="with a fraction of nothing"),
+        pytest.param("2000m", 2, id="in thousandths"),
+        pytest.param("2E0", 2, id="with an exponent"),
+        pytest.param("1500m", 0, id="one and a half is not whole"),
+        pytest.param("1.9999999", 2, id="less than a thousandth short is rounded up"),
+        pytest.param("0", 0, id="none"),
+    ],
+)
+def test_whole_cpus(text, cpus):
+    assert Resources(amounts({"cpu": text})).whole_cpus == cpus
+
+
+@given(pods(asks=aligned, with_pod_level=False))
+def test_a_pod_of_guaranteed_containers_is_guaranteed(pod):
+    assert pod.qos is QoS.GUARANTEED
+
+
+@given(pods(with_pod_level=False))
+def test_order_of_containers_never_matters_to_the_class(pod):
+    turned = replace(pod, init=pod.init[::-1], containers=pod.containers[::-1])
+
+    assert turned.qos is pod.qos

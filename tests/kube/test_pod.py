@@ -1,0 +1,296 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.errors import PodError
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, Pod, QoS, Resources
+from alignup.kube.pod import read_pod, read_pod_text
+from tests.strategies_pods import amounts, pods
+
+FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+
+
+def document(**spec):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+
+
+def asking(**requests):
+    return document(containers=[{"name": "c", "resources": {"requests": requests}}])
+
+
+def problems_of(read, written):
+    with pytest.raises(PodError) as refusal:
+        read(written)
+    return [(problem.field, problem.what) for problem in refusal.value.problems]
+
+
+def test_everything_that_matters_is_read():
+    written = document(
+        containers=[
+            {
+                "name": "main",
+                "image": "alpine",
+                "resources": {"requests": {"cpu": 2}, "limits": {"x.y/gpu": "1"}, "claims": [{"name": "net"}]},
+            }
+        ],
+        initContainers=[
+            {"name": "proxy", "restartPolicy": "Always"},
+            {"name": "setup", "restartPolicy": "OnFailure"},
+        ],
+        resources={"limits": {"cpu": "4"}},
+        overhead={"memory": "1Mi"},
+        resourceClaims=[{"name": "net"}],
+        priority=1000,
+        nodeName="ignored",
+    )
+    written["metadata"] |= {"namespace": "web", "uid": "u1", "labels": {"app": "x"}, "annotations": {"a": "b"}}
+    written["status"] = {"qosClass": "Burstable", "phase": "Running"}
+
+    assert read_pod(written) == Pod(
+        name="p",
+        namespace="web",
+        uid="u1",
+        init=(Container("proxy", restartable=True), Container("setup")),
+        containers=(Container("main", Resources(amounts({"cpu": "2"}), amounts({"x.y/gpu": "1"}), ("net",))),),
+        resources=Resources(limits=amounts({"cpu": "4"})),
+        overhead=amounts({"memory": "1Mi"}),
+        claims=("net",),
+        recorded_qos=QoS.BURSTABLE,
+        priority=1000,
+        labels={"app": "x"},
+        annotations={"a": "b"},
+    )
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param({"apiVersion": "v1", "kind": "Pod"}, id="nothing but a kind"),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": None, "spec": None, "status": None}, id="null everywhere"
+        ),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": None, "resources": {"limits": None}}},
+            id="null inside",
+        ),
+    ],
+)
+def test_what_is_missing_or_null_is_empty(written):
+    assert read_pod(written) == Pod(name="", namespace="")
+
+
+def test_null_in_a_list_is_a_container_without_anything():
+    assert read_pod(document(containers=[None])).containers == (Container(""),)
+
+
+@pytest.mark.parametrize(
+    ("token", "printed"),
+    [
+        pytest.param('"1.5Gi"', "1536Mi", id="a text"),
+        pytest.param('" 2 "', "2", id="blanks around a text are cut off"),
+        pytest.param('"\u00a02\u3000"', "2", id="so are other blanks"),
+        pytest.param("2", "2", id="a number"),
+        pytest.param("0.1", "100m", id="a fraction is exact"),
+        pytest.param("1e3", "1e3", id="a number keeps its spelling"),
+        pytest.param("1000", "1k", id="whatever it is"),
+        pytest.param("12345678901234567890", "12345678901234567890", id="a number beyond 64 bits"),
+        pytest.param("null", "0", id="null is zero"),
+    ],
+)
+def test_amounts_in_a_text(token, printed):
+    text = json.dumps(asking(cpu="?")).replace('"?"', token)
+
+    assert str(read_pod_text(text).containers[0].resources.requests["cpu"]) == printed
+
+
+@pytest.mark.parametrize(
+    ("token", "what"),
+    [
+        pytest.param('""', FORMAT, id="an empty text"),
+        pytest.param('"1 Gi"', FORMAT, id="a blank inside"),
+        pytest.param(r'"1\n"', FORMAT, id="an escaped line break is not a blank"),
+        pytest.param("true", FORMAT, id="true"),
+        pytest.param("[]", FORMAT, id="a list"),
+        pytest.param("{}", FORMAT, id="an object"),
+        pytest.param("NaN", FORMAT, id="not even JSON"),
+        pytest.param('"1K"', "unable to parse quantity's suffix", id="an unknown suffix"),
+    ],
+)
+def test_bad_amounts_are_named_by_their_field(token, what):
+    text = json.dumps(asking(cpu="?")).replace('"?"', token)
+
+    assert problems_of(read_pod_text, text) == [("spec.containers[0].resources.requests[cpu]", what)]
+
+
+@pytest.mark.parametrize(
+    ("value", "amount"),
+    [
+        pytest.param(2, "2", id="an int"),
+        pytest.param(0.1, "0.1", id="a float is taken as it is printed"),
+        pytest.param(1e3, "1000", id="a large float"),
+        pytest.param(1e-7, "1e-7", id="a small float"),
+    ],
+)
+def test_amounts_decoded_elsewhere(value, amount):
+    read = read_pod(asking(cpu=value)).containers[0].resources.requests["cpu"]
+
+    assert read == Quantity.parse(amount)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(True, id="true"),
+        pytest.param(float("nan"), id="not a number"),
+        pytest.param(float("-inf"), id="minus infinity"),
+        pytest.param(10**5000, id="an int Python does not print"),
+        pytest.param(b"1", id="bytes"),
+        pytest.param(("1",), id="a tuple"),
+    ],
+)
+def test_decoded_values_that_are_no_amounts(value):
+    assert problems_of(read_pod, asking(cpu=value)) == [("spec.containers[0].resources.requests[cpu]", FORMAT)]
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "what"),
+    [
+        pytest.param({"kind": "Pods"}, "kind", 'no kind "Pods" is registered for version "v1"', id="another kind"),
+        pytest.param(
+            {"apiVersion": "v2"}, "apiVersion", 'no kind "Pod" is registered for version "v2"', id="another version"
+        ),
+        pytest.param(
+            {"kind": "Deployment", "apiVersion": "apps/v1"},
+            "kind",
+            'no kind "Deployment" is registered for version "apps/v1"',
+            id="another kind of another version",
+        ),
+        pytest.param({"metadata": {"uid": b"u"}}, "metadata.uid", "must be a string, not bytes", id="bytes as text"),
+        pytest.param({"kind": None}, "kind", "Required value", id="no kind"),
+        pytest.param({"apiVersion": ""}, "apiVersion", "Required value", id="no version"),
+        pytest.param({"kind": 5}, "kind", "must be a string, not a number", id="a number as kind"),
+        pytest.param({"metadata": []}, "metadata", "must be an object, not a list", id="a list as metadata"),
+        pytest.param({"metadata": {1: 2}}, "metadata", "must have strings as keys", id="a key that is no text"),
+        pytest.param(
+            {"metadata": {"name": 5}}, "metadata.name", "must be a string, not a number", id="a number as name"
+        ),
+        pytest.param(
+            {"metadata": {"labels": {"a": True}}},
+            "metadata.labels[a]",
+            "must be a string, not true or false",
+            id="a label that is no text",
+        ),
+        pytest.param({"spec": "x"}, "spec", "must be an object, not a string", id="a text as spec"),
+        pytest.param(
+            {"spec": {"containers": {}}}, "spec.containers", "must be a list, not an object", id="an object as list"
+        ),
+        pytest.param(
+            {"spec": {"containers": ["c"]}},
+            "spec.containers[0]",
+            "must be an object, not a string",
+            id="a text in a list",
+        ),
+        pytest.param(
+            {"spec": {"initContainers": [{"restartPolicy": "Often"}]}},
+            "spec.initContainers[0].restartPolicy",
+            'Unsupported value: "Often": supported values: "Always", "Never", "OnFailure"',
+            id="an unknown restart policy",
+        ),
+        pytest.param(
+            {"spec": {"priority": 1.5}}, "spec.priority", "must be a 32-bit integer, not a number", id="half a priority"
+        ),
+        pytest.param(
+            {"spec": {"priority": 1 << 31}}, "spec.priority", "must be a 32-bit integer, not a number", id="too high"
+        ),
+        pytest.param({"spec": {"overhead": {"cpu": "x"}}}, "spec.overhead[cpu]", FORMAT, id="a bad amount as overhead"),
+        pytest.param(
+            {"status": {"qosClass": "Best"}}, "status.qosClass", "'Best' is not a valid QoS", id="an unknown class"
+        ),
+    ],
+)
+def test_wrong_values_are_named_by_their_field(change, field, what):
+    assert problems_of(read_pod, document() | change) == [(field, what)]
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    written = document(containers=[{"name": 1}, {"resources": {"limits": {"cpu": "x", "memory": "1"}}}])
+
+    assert [field for field, _ in problems_of(read_pod, written)] == [
+        "spec.containers[0].name",
+        "spec.containers[1].resources.limits[cpu]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("{", id="half an object"),
+        pytest.param("[]", id="a list"),
+        pytest.param("5", id="a number"),
+        pytest.param("[" * 100_000, id="too deep"),
+    ],
+)
+def test_texts_that_are_no_document(text):
+    assert [field for field, _ in problems_of(read_pod_text, text)] == [""]
+
+
+KEYS = st.sampled_from(
+    ["metadata", "spec", "containers", "resources", "limits", "requests", "name", "cpu", "overhead", "labels", "claims"]
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(KEYS, json_values), st.booleans())
+def test_any_document_is_a_pod_or_a_list_of_problems(written, as_text):
+    written |= {"apiVersion": "v1", "kind": "Pod"}
+    try:
+        pod = read_pod_text(json.dumps(written)) if as_text else read_pod(written)
+    except PodError as refusal:
+        assert refusal.problems
+    else:
+        assert isinstance(pod, Pod)
+
+
+def written_as(pod):
+    """*pod* as a document."""
+
+    def listed(amounts):
+        return {name: str(amount) for name, amount in amounts.items()}
+
+    def resources(own):
+        return {"requests": listed(own.requests), "limits": listed(own.limits)}
+
+    def containers(some):
+        return [
+            {
+                "name": one.name,
+                "resources": resources(one.resources),
+                "restartPolicy": "Always" if one.restartable else None,
+            }
+            for one in some
+        ]
+
+    written = document(
+        containers=containers(pod.containers),
+        initContainers=containers(pod.init),
+        resources=resources(pod.resources),
+        overhead=listed(pod.overhead),
+        priority=pod.priority,
+    )
+    written["metadata"] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    return written
+
+
+@given(pods())
+def test_a_pod_written_down_is_read_back(pod):
+    written = written_as(pod)
+
+    assert read_pod(written) == read_pod_text(json.dumps(written)) == pod

@@ -1,0 +1,45 @@
+"""Machines as the conformance vectors write them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from alignup.align.machine import Cpu, Distances, HugePages, KubeletView, Machine, NumaNode, Report
+
+
+def view_of(topology: Mapping[str, Any]) -> KubeletView:
+    """The view a ``topology`` of the CPU vectors shows, with its totals as they stand there."""
+    cpus = tuple(Cpu(*row) for row in sorted(topology["cpus"]))
+    return KubeletView(
+        cpus=cpus,
+        num_cpus=len(cpus),
+        num_cores=topology["num_cores"],
+        num_sockets=topology["num_sockets"],
+        nodes=tuple(NumaNode(node) for node in sorted({cpu.node for cpu in cpus if cpu.node is not None})),
+    )
+
+
+def machine_of(described: Mapping[str, Any]) -> Machine:
+    """The machine a ``machine`` of the end-to-end vectors describes: cAdvisor's report, and the hardware it implies."""
+    nodes = sorted(described["topology"], key=lambda node: node["node_id"])
+    cpus = tuple(cpu for node in nodes for core in node["cores"] for cpu in _threads(node["node_id"], core))
+    rows = {node["node_id"]: node["distances"] for node in nodes if node["distances"]}
+    return Machine(
+        cpus=tuple(sorted(cpus, key=lambda cpu: cpu.id)),
+        nodes=tuple(NumaNode(node["node_id"], node["memory"], hugepages_of(node["hugepages"])) for node in nodes),
+        distances=Distances.of_rows(rows) if len(rows) == len(nodes) else None,
+        report=Report(cpus=cpus, num_cpus=described["num_cpus"], num_sockets=described["num_sockets"]),
+    )
+
+
+def hugepages_of(listed: Sequence[Mapping[str, int]]) -> tuple[HugePages, ...]:
+    """Huge pages as a ``hugepages`` list of the end-to-end and memory vectors names them."""
+    return tuple(HugePages(size=pages["page_size_kb"] * 1024, count=pages["num_pages"]) for pages in listed)
+
+
+def _threads(node: int, core: Mapping[str, Any]) -> tuple[Cpu, ...]:
+    """The CPUs of one core; the core's own id may repeat on other sockets, its lowest CPU does not."""
+    threads = core["threads"]
+    return tuple(
+        Cpu(id=thread, core=min(threads), socket=core["socket_id"], node=node, cache=core["uncore_cache_id"])
+        for thread in threads
+    )
