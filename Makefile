@@ -15,7 +15,7 @@ setup: $(READY)
 $(READY): lock/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "alignup needs Python 3.11 or newer; $(PYTHON) is older. Say which: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv --clear .venv
+	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
