@@ -1,11 +1,13 @@
 """What all tests share: the options of the test run, and what it prints at the end."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.conformance.harness import TALLIES, Tally
+from tests.discover.expected import VERDICTS, Verdict
 
 settings.register_profile("alignup", deadline=None, print_blob=True)
 settings.load_profile("alignup")
@@ -19,19 +21,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="run the conformance tests on another set of vectors of the same formats (all files or only some)",
     )
+    parser.addoption(
+        "--machines",
+        type=Path,
+        default=Path(os.environ.get("ALIGNUP_MACHINES") or Path(__file__).parent / "machines"),
+        metavar="DIR",
+        help="try discovery on another set of recorded machines: *.tar.gz and expected/ (or set ALIGNUP_MACHINES)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     vectors: Path = config.getoption("--vectors")
-    if not vectors.is_dir():
-        raise pytest.UsageError(f"--vectors {vectors}: no such directory")
+    if not any(vectors.glob("*.jsonl.gz")):
+        raise pytest.UsageError(f"--vectors {vectors}: no such directory, or no vectors (*.jsonl.gz) in it")
+    machines: Path = config.getoption("--machines")
+    if not any(machines.glob("*.tar.gz")):
+        raise pytest.UsageError(f"--machines {machines}: no such directory, or no recorded machines (*.tar.gz) in it")
     config.stash[TALLIES] = []
+    config.stash[VERDICTS] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     tallies: list[Tally] = config.stash[TALLIES]
-    if not tallies:
-        return
-    terminalreporter.section("conformance, cases per file")
+    if tallies:
+        terminalreporter.section("conformance, cases per file")
     for tally in sorted(tallies, key=lambda tally: tally.file):
         terminalreporter.write_line(tally.line(), red=bool(tally.failures))
+    verdicts: list[Verdict] = config.stash[VERDICTS]
+    if verdicts:
+        terminalreporter.section("recorded machines, each in two views")
+    for verdict in sorted(verdicts, key=lambda verdict: (verdict.name, verdict.view)):
+        terminalreporter.write_line(verdict.line(), red=bool(verdict.differences))

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from alignup.align import demand
-from alignup.align.pod_rules import with_defaults
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Amounts, Container, Pod, Resources
+from alignup.align.workload import Amounts, Container, Pod, Resources, demand
+from alignup.align.workload.rules import with_defaults
 
 WHOLE_CPUS = ("1", "2", "3", "4", "8", "2000m", "2.0")
 CPUS = (*WHOLE_CPUS, "100m", "250m", "500m", "1500m", "0.1", "2.5", "1e0", "0")

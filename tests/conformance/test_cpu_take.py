@@ -1,9 +1,9 @@
 """Choosing CPUs out of a free set: which ones, in which order, under every combination of options."""
 
 from alignup.align import bits
-from alignup.align.cpu_options import CpuOptions
-from alignup.align.cpus import selection
+from alignup.align.cpus.provider import selection
 from alignup.align.errors import ProviderError
+from tests.conformance.cpu_cases import options_of
 from tests.conformance.harness import Case, run
 from tests.shapes import view_of
 
@@ -14,7 +14,7 @@ def test_cpus_are_chosen_as_the_kubelet_chooses_them(request):
 
 def check(case: Case) -> str | None:
     view = view_of(case["topology"])
-    options = CpuOptions(**{name.replace("-", "_"): True for name in case["options"]})
+    options = options_of(case["options"])
     available = bits.parse(case["available"])
 
     try:

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from alignup.align.errors import PodError
-from alignup.align.pod_rules import Road, accept
 from alignup.align.workload import Container, Pod, Resources
+from alignup.align.workload.rules import Road, accept
 from alignup.kube.pod import read_pod_text
 from tests.conformance.harness import Case, run
 

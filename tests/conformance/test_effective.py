@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from alignup.align import demand
 from alignup.align.errors import ProviderError
-from alignup.align.workload import Container, Pod
+from alignup.align.workload import Container, Pod, demand
 from alignup.kube.pod import read_pod
 from tests.conformance.harness import Case, run
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import PodError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Container, Pod, QoS, Resources
+from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.kube.pod import read_pod, read_pod_text
 from tests.strategies_pods import amounts, pods
 
@@ -63,6 +63,41 @@ def test_everything_that_matters_is_read():
         labels={"app": "x"},
         annotations={"a": "b"},
     )
+
+
+def test_what_the_status_says_of_a_running_pod_is_read():
+    written = document(containers=[{"name": "main"}], initContainers=[{"name": "proxy"}], os={"name": "linux"})
+    written["status"] = {
+        "conditions": [
+            {"type": "Ready", "reason": "Infeasible"},
+            {"type": "PodResizePending", "status": "True", "reason": "Infeasible"},
+            {"type": "PodResizePending", "status": "True", "reason": "Deferred"},
+        ],
+        "initContainerStatuses": [{"name": "proxy", "resources": {"requests": {"cpu": "1"}}}, {"name": "quiet"}],
+        "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": 2}, "resources": {"limits": {"cpu": 3}}}],
+    }
+
+    pod = read_pod(written)
+
+    assert pod.os == "linux"
+    assert pod.resize_infeasible
+    assert pod.statuses == {
+        "proxy": ContainerStatus(actual=amounts({"cpu": "1"})),
+        "main": ContainerStatus(allocated=amounts({"cpu": "2"})),
+    }
+
+
+def test_a_status_that_cannot_be_read_is_named():
+    written = document()
+    written["status"] = {
+        "conditions": [{"type": 1}],
+        "containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "?"}}],
+    }
+
+    assert problems_of(read_pod, written) == [
+        ("status.containerStatuses[0].allocatedResources[cpu]", FORMAT),
+        ("status.conditions[0].type", "must be a string, not a number"),
+    ]
 
 
 @pytest.mark.parametrize(

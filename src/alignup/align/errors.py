@@ -4,6 +4,7 @@ AlignError
 ├── ParseError          a text (list, quantity, synthetic machine) cannot be read
 │   └── QuantityError   a Kubernetes quantity, with the kubelet's own sentence
 ├── MachineError        facts about a machine contradict each other
+├── SourceError         a file, directory, archive or text holds no machine that can be read
 ├── PodError            a pod the API server or the kubelet would refuse, field by field
 ├── SettingsError       an option, gate or combination the kubelet would refuse to start with
 ├── StateError          a stored assignment does not belong to this machine or these settings
@@ -37,6 +38,10 @@ class MachineError(AlignError, ValueError):
         super().__init__("; ".join(problems))
 
 
+class SourceError(AlignError):
+    """A file, directory, archive or text holds no machine that can be read; the message says what was tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is wrong with one field of a document; ``field`` is its path, empty for the document as a whole."""
@@ -57,7 +62,12 @@ class PodError(AlignError, ValueError):
 
 
 class SettingsError(AlignError, ValueError):
-    """An option, gate or combination the kubelet would refuse to start with; the message is the kubelet's."""
+    """An option, gate or combination the kubelet would refuse to start with; the message is the kubelet's.
+
+    ``manager`` says which of its managers would refuse, where that is known: topology, cpu, memory.
+    """
+
+    manager: str | None = None
 
 
 class StateError(AlignError, ValueError):

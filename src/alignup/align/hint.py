@@ -122,7 +122,8 @@ class Listed:
             for nodes, preferred in hints:
                 flags[nodes] |= preferred
         anywhere = Hint(None, flags.pop(None)) if None in flags else None
-        return cls(cast("dict[Nodes, bool]", flags), preferred=compress(flags, flags.values()), anywhere=anywhere)
+        named = cast("dict[Nodes, bool]", flags)
+        return cls(named, preferred=compress(named, named.values()), anywhere=anywhere)
 
     @classmethod
     def of_family(cls, family: Family) -> Self:
@@ -309,17 +310,15 @@ class Source(NamedTuple):
 
 
 def sources(answers: Mapping[str, Answer]) -> tuple[Source, ...]:
-    """The voices in *answers* (provider → answer): no answer, no options and impossible told apart."""
-    return tuple(_voices(answers))
+    """The voices in *answers* (provider → answer)."""
+    return tuple(voice for provider, answer in answers.items() for voice in voices(provider, answer))
 
 
-def _voices(answers: Mapping[str, Answer]) -> Iterator[Source]:
-    for provider, answer in answers.items():
-        if not answer:
-            yield Source(provider, DONT_CARE)
-            continue
-        for resource, options in answer.items():
-            yield Source(resource, _voice(options))
+def voices(provider: str, answer: Answer) -> list[Source]:
+    """The voices in one answer: no answer, no options and impossible told apart."""
+    if not answer:
+        return [Source(provider, DONT_CARE)]
+    return [Source(resource, _voice(options)) for resource, options in answer.items()]
 
 
 def _voice(options: Options) -> "Listed | Family":
@@ -334,16 +333,17 @@ def _voice(options: Options) -> "Listed | Family":
 
 def subsets(nodes: Nodes) -> tuple[Nodes, ...]:
     """All non-empty subsets: by size, then in rising order of their ids."""
-    return _subsets(nodes) if nodes.bit_count() <= 10 else tuple(_walk_subsets(nodes))
+    return _subsets(nodes) if nodes.bit_count() <= 10 else tuple(walk_subsets(nodes))
 
 
 @lru_cache(maxsize=64)
 def _subsets(nodes: Nodes) -> tuple[Nodes, ...]:
-    return tuple(_walk_subsets(nodes))
+    return tuple(walk_subsets(nodes))
 
 
-def _walk_subsets(nodes: Nodes) -> Iterator[Nodes]:
+def walk_subsets(nodes: Nodes, *, at_least: int = 1) -> Iterator[Nodes]:
+    """The same one by one, leaving out those of fewer than *at_least* nodes."""
     singles = [1 << node for node in bits.members(nodes)]
-    for width in range(1, len(singles) + 1):
+    for width in range(at_least, len(singles) + 1):
         for chosen in combinations(singles, width):
             yield sum(chosen)

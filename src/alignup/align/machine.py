@@ -82,6 +82,21 @@ class Device:
     healthy: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """One PCI function and where it hangs; ``None`` is what the machine does not say.
+
+    The kernel's -1 for "no node" is ``None`` too: a device without locality is not a device of node 0.
+    """
+
+    address: str  #: domain:bus:device.function, the domain of four digits or more
+    kind: int | None = None  #: class, subclass and interface in 24 bits
+    vendor: int | None = None
+    device: int | None = None
+    node: int | None = None
+    cpus: Cpus | None = None  #: the CPUs near it, which may contradict the node
+
+
 class Distances:
     """How far each NUMA node is from each other one, looked up by node id.
 
@@ -158,16 +173,31 @@ class Distances:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedNode:
+    """One NUMA node as cAdvisor tells of it: what it could not read is 0 or nothing.
+
+    Where the kernel has no nodes cAdvisor makes one of each socket, so -1 occurs as an id.
+    """
+
+    id: int
+    memory: int = 0
+    hugepages: tuple[HugePages, ...] = ()
+    distances: tuple[int, ...] | None = None  #: the kernel's row as it stands, a column for each of the kernel's nodes
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What cAdvisor hands to the kubelet, where that is not simply the hardware.
 
     ``cpus`` are those the kubelet sees, with ``cache`` holding the uncore cache id it is told (``None``: none is
-    reported); ``num_cpus`` and ``num_sockets`` are totals counted elsewhere, which the kubelet trusts.
+    reported); ``num_cpus`` and ``num_sockets`` are totals counted elsewhere, which the kubelet trusts. ``nodes``
+    stand in cAdvisor's order, which sorts their names as texts; ``None`` means the machine's own.
     """
 
     cpus: tuple[Cpu, ...]
     num_cpus: int
     num_sockets: int
+    nodes: tuple[ReportedNode, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -187,8 +217,8 @@ class KubeletView:
 
     @cached_property
     def all_nodes(self) -> Nodes:
-        """Every NUMA node: the mask a decision falls back to."""
-        return bits.of(node.id for node in self.nodes)
+        """Every NUMA node a set can name: the mask a decision falls back to."""
+        return bits.of(node.id for node in self.nodes if node.id >= 0)
 
     @cached_property
     def all_cpus(self) -> Cpus:
@@ -258,6 +288,10 @@ class Machine:
     nodes: tuple[NumaNode, ...]
     distances: Distances | None = None
     devices: tuple[Device, ...] = ()
+    pci: tuple[PciDevice, ...] = ()
+    memory: int | None = None  #: bytes in all, which the nodes need not add up to; ``None``: not said
+    hugepages: tuple[HugePages, ...] = ()  #: those of all nodes together
+    offline: Cpus = 0  #: CPUs that are there, but switched off
     report: Report | None = None  #: ``None``: the kubelet is told just what stands here
     gaps: tuple[str, ...] = field(default=())  #: what the source did not say, one sentence each
 
@@ -282,9 +316,21 @@ class Machine:
             num_cpus=self.report.num_cpus if self.report else len(numbered),
             num_cores=len(lowest),
             num_sockets=self.report.num_sockets if self.report else len({cpu.socket for cpu in numbered}),
-            nodes=tuple(sorted(self.nodes, key=lambda node: node.id)),
-            distances=self.distances,
+            nodes=tuple(sorted(self._nodes_seen(), key=lambda node: node.id)),
+            distances=self._distances_seen(),
         )
+
+    def _nodes_seen(self) -> Iterable[NumaNode]:
+        if self.report is None or self.report.nodes is None:
+            return self.nodes
+        return (NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in self.report.nodes)
+
+    def _distances_seen(self) -> Distances | None:
+        """The true distances wherever the kubelet has any: it would look sparse nodes up in wrong columns."""
+        if self.report is None or self.report.nodes is None or self.distances is None:
+            return self.distances
+        told = {node.id for node in self.report.nodes if node.distances}
+        return self.distances if told == set(self.distances.ids) else None
 
     def problems(self) -> tuple[str, ...]:
         """Everything in these facts that contradicts something else, one sentence each."""
@@ -295,7 +341,9 @@ class Machine:
                 _node_problems(self.nodes),
                 _distance_problems(self.distances, nodes),
                 _device_problems(self.devices),
-                _report_problems(self.report, self.cpus, nodes),
+                _pci_problems(self.pci),
+                _total_problems(self.memory, self.hugepages),
+                _report_problems(self.report, bits.of(_known(self.cpus)) | self.offline, nodes),
             )
         )
 
@@ -317,6 +365,11 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, Cpus]:
     for key, cpu in pairs:
         groups[key] = groups.get(key, 0) | 1 << cpu
     return dict(sorted(groups.items()))
+
+
+def _known(cpus: Iterable[Cpu]) -> Iterator[int]:
+    """The ids that can be members of a set."""
+    return (cpu.id for cpu in cpus if 0 <= cpu.id < bits.LIMIT)
 
 
 def _id_problems(what: str, ids: Iterable[int]) -> Iterator[str]:
@@ -398,12 +451,31 @@ def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
             yield f"device {device.id} of {device.resource} is on {device.nodes}, which is no set of NUMA nodes"
 
 
-def _report_problems(report: Report | None, cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
+def _pci_problems(devices: Sequence[PciDevice]) -> Iterator[str]:
+    """A node the machine does not have is no problem: firmware names nodes that are switched off."""
+    for address, times in sorted(Counter(device.address for device in devices).items()):
+        if times > 1:
+            yield f"PCI device {address} is listed {times} times"
+
+
+def _total_problems(memory: int | None, hugepages: Sequence[HugePages]) -> Iterator[str]:
+    if memory is not None and memory < 0:
+        yield f"the machine has {memory} bytes of memory"
+    for size, times in Counter(pages.size for pages in hugepages).items():
+        if size <= 0 or times > 1:
+            yield f"the machine lists huge pages of {size} bytes {times} times"
+
+
+def _report_problems(report: Report | None, cpus: Cpus, nodes: set[int]) -> Iterator[str]:
     if report is None:
         return
-    for problem in _cpu_problems(report.cpus, nodes) if report.cpus else ():
+    told = nodes if report.nodes is None else {node.id for node in report.nodes}
+    for problem in _cpu_problems(report.cpus, told) if report.cpus else ():
         yield f"as reported, {problem}"
-    for unknown in sorted({cpu.id for cpu in report.cpus} - {cpu.id for cpu in cpus}):
+    for node, times in sorted(Counter(node.id for node in report.nodes or ()).items()):
+        if times > 1:
+            yield f"as reported, NUMA node {node} is listed {times} times"
+    for unknown in bits.members(bits.of(_known(report.cpus)) & ~cpus):
         yield f"CPU {unknown} is reported, but the machine has no such CPU"
     for cpu in report.cpus:
         if cpu.node is None:

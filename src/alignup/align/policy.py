@@ -7,7 +7,7 @@ from alignup.align import bits
 from alignup.align.bits import Nodes
 from alignup.align.hint import Family, Hint, Listed, Source
 from alignup.align.machine import Distances
-from alignup.align.merge import WORK_LIMIT, Merged, merge
+from alignup.align.merging.merge import WORK_LIMIT, Merged, merge
 from alignup.align.settings import Policy
 
 

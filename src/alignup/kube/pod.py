@@ -1,7 +1,7 @@
 """A Pod document becomes a :class:`Pod`, or a list of what is wrong with it, field by field.
 
 Only the shape is judged here: kinds of values, and amounts that can be read. Fields that have no bearing on alignment
-are not looked at. What a well-formed pod may and may not ask for is said by ``align.pod_rules``.
+are not looked at. What a well-formed pod may and may not ask for is said by ``align.workload.rules``.
 
 Amounts may be numbers, and how a number was written shows in the amount (``1e3`` prints as ``1e3``, ``1000`` as
 ``1k``), so :func:`read_pod_text` keeps the text of every number. A document decoded elsewhere is taken too, with its
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, QuantityError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
+from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
 
 _Kind = TypeVar("_Kind")
 
@@ -153,7 +153,10 @@ def _pod(reader: _Reader, document: Mapping[str, Any]) -> Pod:
         overhead=reader.amounts(spec.get("overhead"), "spec.overhead"),
         claims=_names(reader, spec.get("resourceClaims"), "spec.resourceClaims"),
         priority=reader.integer(spec.get("priority"), "spec.priority"),
+        os=reader.text(reader.mapping(spec.get("os"), "spec.os").get("name"), "spec.os.name"),
         recorded_qos=reader.one_of(QoS, status.get("qosClass"), "status.qosClass"),
+        statuses=_statuses(reader, status),
+        resize_infeasible=_resize_infeasible(reader, status),
     )
 
 
@@ -175,6 +178,27 @@ def _resources(reader: _Reader, value: object, where: str) -> Resources:
         limits=reader.amounts(found.get("limits"), f"{where}.limits"),
         claims=_names(reader, found.get("claims"), f"{where}.claims"),
     )
+
+
+def _statuses(reader: _Reader, status: Mapping[str, Any]) -> dict[str, ContainerStatus]:
+    """The status of every container that has one which says something of resources."""
+    statuses = {}
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for path, item in reader.items(status.get(kind), f"status.{kind}"):
+            name = reader.text(item.get("name"), f"{path}.name")
+            allocated = reader.amounts(item.get("allocatedResources"), f"{path}.allocatedResources")
+            actual = _resources(reader, item.get("resources"), f"{path}.resources").requests
+            if allocated or actual:
+                statuses[name] = ContainerStatus(allocated, actual)
+    return statuses
+
+
+def _resize_infeasible(reader: _Reader, status: Mapping[str, Any]) -> bool:
+    """Whether a resize is pending and cannot be done; of several such conditions the first counts."""
+    for path, item in reader.items(status.get("conditions"), "status.conditions"):
+        if reader.text(item.get("type"), f"{path}.type") == "PodResizePending":
+            return reader.text(item.get("reason"), f"{path}.reason") == "Infeasible"
+    return False
 
 
 def _names(reader: _Reader, value: object, where: str) -> tuple[str, ...]:

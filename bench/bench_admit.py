@@ -1,0 +1,112 @@
+"""Whole admissions, record included, beside what the kubelet needs (without fsync) on this kind of machine."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from time import perf_counter
+
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.host import Host, Settings
+from alignup.align.machine import Device, Distances, Machine
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy, TopologyOptions, TopologySettings
+from alignup.align.synthetic import parse
+from alignup.align.workload import Container, Pod, Resources
+from bench.harness import Figure, best
+
+GIB = 1 << 30
+GPU = "example.com/gpu"
+
+
+def figures() -> Iterator[Figure]:
+    """The issue's budgets."""
+    single, lenient = Policy.SINGLE_NUMA_NODE, Policy.BEST_EFFORT
+    yield one_admission("2 nodes, single-numa-node", 2, single, budget=0.2e-3, kubelet="1.3 ms")
+    yield one_admission("4 nodes, single-numa-node", 4, single, budget=0.25e-3, kubelet="2.0 ms")
+    yield one_admission("8 nodes, single-numa-node", 8, single, budget=0.4e-3, kubelet="6.8 ms")
+    yield one_admission("8 nodes, best-effort", 8, lenient, budget=0.5e-3, kubelet="5.1 s")
+    yield one_admission("8 nodes, best-effort, none preferred", 8, lenient, budget=None, crowded=True)
+    yield one_admission("36 nodes, best-effort", 36, lenient, budget=2e-3)
+    yield one_admission("64 nodes, best-effort", 64, lenient, budget=2e-3)
+    yield one_admission("64 nodes, restricted, closest", 64, Policy.RESTRICTED, budget=2e-3, closest=True)
+    yield from coming_and_going()
+
+
+def host(nodes: int, policy: Policy, *, cpus: int = 128, closest: bool = False) -> Host:
+    """A machine of so many nodes, each with memory and two GPUs."""
+    shape = parse(f"pack:{nodes} numa:1 core:{max(1, cpus // 2 // nodes)} pu:2", memory=64 * GIB)
+    distances = Distances({a: {b: 10 if a == b else 21 for b in range(nodes)} for a in range(nodes)})
+    devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(2 * nodes))
+    machine: Machine = replace(shape, devices=devices, distances=distances)
+    reservation = {"cpu": Quantity.parse("1"), "memory": Quantity.parse("1Gi")}
+    options = TopologyOptions(prefer_closest=closest)
+    return Host(
+        machine,
+        Settings(
+            topology=TopologySettings(policy=policy, options=options, limit_nodes=False),
+            cpus=CpuSettings(policy="static", reservation=reservation["cpu"]),
+            memory_policy="Static",
+            reserved_memory=(ReservedMemory(0, {"memory": reservation["memory"]}),),
+            reservation=reservation,
+            max_pods=10_000,
+        ),
+    )
+
+
+def pod(uid: str, *, cpus: int = 4, memory: str = "4Gi", gpus: int = 1) -> Pod:
+    """A Guaranteed pod of one container."""
+    amounts = {"cpu": Quantity.parse(str(cpus)), "memory": Quantity.parse(memory)}
+    if gpus:
+        amounts[GPU] = Quantity.parse(str(gpus))
+    return Pod(name=uid, uid=uid, containers=(Container("app", Resources(amounts, amounts)),))
+
+
+def one_admission(  # noqa: PLR0913 - the facts of one figure
+    name: str,
+    nodes: int,
+    policy: Policy,
+    *,
+    budget: float | None,
+    kubelet: str = "",
+    crowded: bool = False,
+    closest: bool = False,
+) -> Figure:
+    """One pod of 4 CPUs, 4 GiB and a device, decided on a host that has some already."""
+    one = host(nodes, policy, cpus=max(128, 8 * nodes), closest=closest)
+    for number in range(nodes if crowded else 2):
+        one.admit(pod(f"before-{number}", cpus=4, memory="40Gi" if crowded else "4Gi", gpus=2 if crowded else 1))
+    wanted = pod("new", cpus=14 if crowded else 4, memory="30Gi" if crowded else "4Gi", gpus=0 if crowded else 1)
+
+    def action() -> object:
+        fresh = replace(wanted)  # nothing remembered from the last time
+        return one.decide(fresh)
+
+    decision = one.decide(wanted)
+    assert decision.admitted, decision.refusal
+    note = f"kubelet {kubelet}" if kubelet else f"{decision.steps[0].rule.name}"
+    return Figure(f"admission, {name}", best(action), budget, note)
+
+
+def coming_and_going() -> Iterator[Figure]:
+    """Ten thousand pods on 8 nodes and 256 CPUs, each staying for a while."""
+    one = host(8, Policy.BEST_EFFORT, cpus=256)
+    random = Random(1)
+    shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
+    pods = [
+        pod(f"pod-{number}", cpus=c, memory=m, gpus=g)
+        for number, (c, m, g) in enumerate(random.choices(shapes, k=10_000))
+    ]
+    running: deque[str] = deque()
+    admitted = 0
+    spent = 0.0
+    for each in pods:
+        start = perf_counter()
+        if one.admit(each).admitted:
+            admitted += 1
+            running.append(each.uid)
+        if len(running) > 40:
+            one.release(running.popleft())
+        spent += perf_counter() - start
+    yield Figure("a trace of 10,000 pods, per admission", spent / len(pods), 1 / 3000, f"{admitted} admitted")

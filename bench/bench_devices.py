@@ -1,0 +1,89 @@
+"""The device provider: hints as a family and the allocation that follows; and how few nodes hold enough devices."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from alignup.align import bits, devices
+from alignup.align.devices import DeviceLedger, cover
+from alignup.align.hint import Supply
+from alignup.align.machine import Device
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, Pod, Resources
+from bench.harness import Figure, best
+
+GPU = "example.com/gpu"
+
+#: devices, nodes, devices asked for, the time allowed
+MACHINES = ((16, 8, 1, 0.1e-3), (16, 8, 4, 0.1e-3), (256, 64, 4, 0.3e-3), (1000, 2, 1, 0.1e-3))
+
+
+def figures() -> Iterator[Figure]:
+    """One figure a machine and state, then the searches behind devices on several nodes."""
+    for count, nodes, wanted, budget in MACHINES:
+        idle = machine(bits.of([place % nodes]) for place in range(count))
+        for state, ledger in (("idle", idle), ("half used", half_used(idle))):
+            name = f"hints and allocation, {wanted} of {count} devices, {nodes} nodes {state}"
+            yield Figure(name, best(partial(place, ledger, pod_of("new", wanted))), budget)
+    shared = machine(bits.of([place % 8, place % 8 ^ 1]) for place in range(16))
+    yield Figure("… of devices on two nodes each", best(partial(place, shared, pod_of("new", 1))), 0.1e-3)
+    yield Figure(
+        "… that the plugin was asked about", best(partial(place_as_asked, idle_asking(), pod_of("new", 2))), 0.2e-3
+    )
+    for name, weights in groups().items():
+        need = sum(weights.values()) * 3 // 4
+        yield Figure(f"fewest of 64 nodes, {name}", best(partial(cover.fewest, weights, need, source=GPU)), 20e-3)
+
+
+def machine(places: Iterable[bits.Nodes], *, asking: bool = False) -> DeviceLedger:
+    """A device for each of *places*."""
+    known = [Device(GPU, f"gpu-{number}", nodes) for number, nodes in enumerate(places)]
+    nodes = bits.of(node for device in known for node in bits.members(device.nodes or 0))
+    return DeviceLedger.of_devices(known, nodes=nodes, preferred_allocation=[GPU] if asking else ())
+
+
+def idle_asking() -> DeviceLedger:
+    """Sixteen devices on eight nodes, of a plugin that gives advice."""
+    return machine((bits.of([place % 8]) for place in range(16)), asking=True)
+
+
+def half_used(ledger: DeviceLedger) -> DeviceLedger:
+    """Every other device held by a pod of its own."""
+    for number in range(0, len(ledger.inventories[GPU].devices), 2):
+        ledger = ledger.give(f"pod-{number}", "app", devices={GPU: (f"gpu-{number}",)})
+    return ledger
+
+
+def groups() -> dict[str, dict[bits.Nodes, int]]:
+    """Nodes that share devices: by socket, in a ring, in rows and columns."""
+    single = {1 << node: 1 for node in range(64)}
+    return {
+        "devices of nodes, sockets and the board": single
+        | {bits.of(range(first, first + 8)): 3 for first in range(0, 64, 8)}
+        | {bits.of(range(64)): 2},
+        "a ring": single | {bits.of([node, (node + 1) % 64]): 2 for node in range(64)},
+        "rows and columns": single
+        | {bits.of(range(row * 8, row * 8 + 8)): 2 for row in range(8)}
+        | {bits.of(range(column, 64, 8)): 2 for column in range(8)},
+    }
+
+
+def pod_of(uid: str, count: int) -> Pod:
+    """A pod of one container that wants *count* devices."""
+    return Pod(name=uid, uid=uid, containers=(Container("app", Resources(limits={GPU: Quantity(count)})),))
+
+
+def place(ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
+    """Ask for hints, then allocate on the narrowest one that is easy to name."""
+    app = pod.containers[0]
+    family = devices.hints(ledger, pod, container=app)[GPU]
+    nodes = family.nodes if isinstance(family, Supply | devices.Coverage) else None
+    return devices.allocate(ledger, pod, container=app, affinity=nodes).ledger
+
+
+def place_as_asked(ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
+    """As ``place``, the plugin's answer included."""
+    app = pod.containers[0]
+    devices.hints(ledger, pod, container=app)
+    (ask,) = devices.allocate(ledger, pod, container=app, affinity=1 | 2).asks
+    answers = {ask: ask.available[-ask.size :]}
+    return devices.allocate(ledger, pod, container=app, affinity=1 | 2, answers=answers).ledger

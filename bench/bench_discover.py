@@ -1,0 +1,26 @@
+"""Discovery: this machine, and generated trees of files as large machines have them; archives and descriptions."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from alignup.align import synthetic
+from alignup.discover import discover, document, load, record
+from bench.harness import Figure, best
+from tests.discover import kernel
+
+
+def figures() -> Iterator[Figure]:
+    """Every budget of discovery."""
+    yield Figure("this machine", best(discover), budget=0.1)
+    large = synthetic.parse("pack:8 numa:2 l3:4 core:16 pu:2", distances=(10, 21))
+    with tempfile.TemporaryDirectory() as made:
+        root = kernel.describe(large).write(Path(made) / "root")
+        found = discover(root)
+        assert len(found.cpus) == 2048
+        yield Figure("2048 CPUs, 16 nodes, from a directory", best(lambda: discover(root), rounds=3), budget=1.0)
+        file = Path(made) / "large.tar.gz"
+        yield Figure("2048 CPUs, recorded and read back", best(lambda: record(root, file), rounds=1))
+        yield Figure("2048 CPUs, from an archive", best(lambda: load(file), rounds=1))
+        written = document.dump(found)
+        yield Figure("2048 CPUs, from YAML", best(lambda: document.parse(written), rounds=3))

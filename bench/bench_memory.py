@@ -1,0 +1,88 @@
+"""The memory provider: hints as a family and the allocation that follows, on an idle and on a busy machine."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from alignup.align.hint import Hint
+from alignup.align.machine import HugePages, NumaNode
+from alignup.align.memory import provider as memory
+from alignup.align.memory.hints import MemoryFamily
+from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, Pod, Resources
+from bench.harness import Figure, best
+
+GIB = 1 << 30
+SETTINGS = MemorySettings(MemoryPolicy.STATIC)
+
+#: nodes with CPUs, further nodes (memory of GPUs), the time allowed
+MACHINES = ((2, 0, 0.03e-3), (8, 0, 0.15e-3), (2, 34, 1e-3))
+
+
+def figures() -> Iterator[Figure]:
+    """One figure a machine, its state and a kind of request; and where nodes have to be looked for."""
+    for near, far, budget in MACHINES:
+        idle = machine(near, far)
+        for what, pod in requests(near + far).items():
+            for state, ledger in (("idle", idle), ("busy", busy(idle))):
+                name = f"hints and allocation, {near + far} nodes {state}, {what}"
+                yield Figure(name, best(partial(place, ledger, pod, chosen(ledger, pod))), budget)
+        last = Hint(1 << near + far - 1, preferred=False)
+        for how, affinity in (("nodes of its own choice", Hint(None, preferred=False)), ("extended from one", last)):
+            wide = guaranteed("wide", memory=f"{245 + far * 10}Gi", **{"hugepages-2Mi": "512Mi"})
+            name = f"hints and allocation, {near + far} nodes idle, {how}"
+            yield Figure(name, best(partial(place, idle, wide, affinity)), budget if near + far > 2 else None)
+
+
+def machine(near: int, far: int) -> MemoryLedger:
+    """*near* nodes with memory and huge pages, and *far* ones with memory alone."""
+    pages = (HugePages(2 << 20, 1024), HugePages(GIB, 8))
+    nodes = [NumaNode(node, 240 * GIB + node * GIB, pages) for node in range(near)]
+    nodes += [NumaNode(node, 96 * GIB, (HugePages(2 << 20, 0), HugePages(GIB, 0))) for node in range(near, near + far)]
+    return MemoryLedger.of_machine(nodes, {0: {"memory": GIB}})
+
+
+def busy(ledger: MemoryLedger) -> MemoryLedger:
+    """Every other node used by a pod of its own."""
+    for node in list(ledger.nodes)[1::2]:
+        pod = guaranteed(f"pod-{node}", memory="1Gi")
+        affinity = Hint(1 << node, preferred=True)
+        ledger = memory.allocate(ledger, pod, pod.containers[0], affinity=affinity, settings=SETTINGS)
+    return ledger
+
+
+def requests(nodes: int) -> dict[str, Pod]:
+    """A small request, one of several types, and one that takes several nodes where there are more than two."""
+    found = {
+        "1 type": guaranteed("small", memory="10Gi"),
+        "3 types": guaranteed("mixed", memory="10Gi", **{"hugepages-2Mi": "512Mi", "hugepages-1Gi": "4Gi"}),
+    }
+    if nodes > 2:
+        wide = {"hugepages-2Mi": "512Mi", "hugepages-1Gi": "4Gi"}
+        found["3 types on several nodes"] = guaranteed("wide", memory="500Gi", **wide)
+    return found
+
+
+def guaranteed(uid: str, **amounts: str) -> Pod:
+    """A pod of one container with these requests, and limits alike."""
+    parsed = {name: Quantity.parse(text) for name, text in {"cpu": "1", **amounts}.items()}
+    return Pod(name=uid, uid=uid, containers=(Container("app", Resources(requests=parsed, limits=parsed)),))
+
+
+def chosen(ledger: MemoryLedger, pod: Pod) -> Hint:
+    """The best hint: what a policy would choose if memory were all that mattered."""
+    answer = memory.container_hints(ledger, pod, pod.containers[0], settings=SETTINGS)
+    assert answer, "the request fits"
+    sets = answer["memory"]
+    assert isinstance(sets, MemoryFamily)
+    nodes = sets.best()
+    assert nodes is not None
+    return Hint(nodes, sets.prefers(nodes))
+
+
+def place(ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
+    """Ask for hints, then allocate what was chosen."""
+    app = pod.containers[0]
+    memory.container_hints(ledger, pod, app, settings=SETTINGS)
+    return memory.allocate(ledger, pod, app, affinity=affinity, settings=SETTINGS)

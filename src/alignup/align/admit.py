@@ -1,0 +1,276 @@
+"""The admission of a pod, in two phases: every provider says where its part could go, then all follow one choice.
+
+READ THIS FIRST. For each container (or once for the pod, as the scope says):
+
+1. each provider gives hints: on which sets of NUMA nodes could its resources go? (``provider.hints``)
+2. the policy merges them into one, and takes it or refuses the pod (``policy.judge``)
+3. each provider gives out its resources, following that one hint (``provider.allocate``)
+
+Then the host's fit check. The first "no" ends it. Nothing is changed on the way: providers return new ledgers, which
+count only if everybody agreed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from alignup.align import fit
+from alignup.align.bits import Nodes
+from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortfall, Step, Voice
+from alignup.align.devices import Ask
+from alignup.align.errors import PodError, Problem, ProviderError
+from alignup.align.hint import Answer, Hint, Source, voices
+from alignup.align.ledger import Ledger, Resident
+from alignup.align.machine import Distances
+from alignup.align.policy import judge
+from alignup.align.provider import Provider
+from alignup.align.providers import AskFirstError
+from alignup.align.settings import Policy, Scope, TopologySettings
+from alignup.align.workload import Container, Pod, demand
+
+#: By these annotations a pod may choose its own policy and scope, where the settings allow it.
+POLICY_ANNOTATION = "topology.alignup.dev/policy"
+SCOPE_ANNOTATION = "topology.alignup.dev/scope"
+
+_NOT_ALIGNED = "Resources cannot be allocated with Topology locality"
+_POD_NOT_ALIGNED = {
+    Scope.CONTAINER: "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
+    Scope.POD: "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
+}
+NO_AFFINITY = Hint(None, preferred=False)  #: what providers follow when nobody chose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What every admission on one host goes by."""
+
+    topology: TopologySettings
+    nodes: Nodes  #: of the machine
+    distances: Distances | None = None  #: only where closeness counts
+    pod_level: bool = False  #: resources of a pod as a whole are given out in one piece
+    allocatable: fit.Allocatable | None = None  #: for the fit check; ``None``: there is none
+    own_policy: bool = False  #: pods may choose policy and scope by annotation
+
+
+def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: Rules) -> Decision:
+    """What would become of *pod* on a host as *ledger* has it; changes nothing."""
+    if pod.uid in ledger.pods:
+        return _kept(ledger.pods[pod.uid], ledger, providers=providers, rules=rules)
+    draft = _Draft(pod, ledger, providers, rules)
+    try:
+        draft.align()
+        draft.check_fit()
+    except _RefusedError as refused:
+        return draft.decision(Outcome.REFUSED, refusal=refused.refusal)
+    except AskFirstError as first:
+        return draft.decision(Outcome.ASKING, asks=first.asks)
+    return draft.decision(Outcome.ADMITTED)
+
+
+def chosen_settings(pod: Pod, rules: Rules) -> tuple[Policy, Scope]:
+    """The policy and scope for *pod*: the host's, or its own where it may choose."""
+    policy, scope = rules.topology.policy, rules.topology.scope
+    if not rules.own_policy:
+        return policy, scope
+    problems = []
+    for annotation, known in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
+        said = pod.annotations.get(annotation)
+        if said is not None and said not in set(known):
+            what = f'Unsupported value: "{said}": supported values: ' + ", ".join(f'"{one}"' for one in known)
+            problems.append(Problem(f"metadata.annotations[{annotation}]", what))
+    if problems:
+        raise PodError(problems)
+    return (
+        Policy(pod.annotations.get(POLICY_ANNOTATION, policy)),
+        Scope(pod.annotations.get(SCOPE_ANNOTATION, scope)),
+    )
+
+
+class _RefusedError(Exception):
+    """The pod is refused; ends a draft."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class _Draft:
+    """One admission while it is being decided."""
+
+    def __init__(self, pod: Pod, ledger: Ledger, providers: Sequence[Provider[Any]], rules: Rules) -> None:
+        self.pod, self.ledger, self.providers, self.rules = pod, ledger, providers, rules
+        self.policy, self.scope = chosen_settings(pod, rules)
+        self.books: dict[str, Any] = dict(ledger.books)
+        self.hints: dict[str, Hint] = {}
+        self.steps: list[Step] = []
+
+    def align(self) -> None:
+        """Phases one and two for everybody, or a refusal."""
+        in_one_piece = self.rules.pod_level and self.pod.has_pod_level
+        if self.policy is Policy.NONE:
+            for container in self.pod.everyone:
+                self.allocate(container, NO_AFFINITY)
+        elif self.scope is Scope.CONTAINER:
+            for container in self.pod.everyone:
+                self.allocate(container, self.choose(container))
+        else:
+            affinity = self.choose(None)
+            if in_one_piece:
+                self.hints.update((container.name, affinity) for container in self.pod.everyone)
+                self.allocate(None, affinity)
+            else:
+                for container in self.pod.everyone:
+                    self.allocate(container, affinity)
+
+    def choose(self, container: Container | None) -> Hint:
+        """Ask everybody, merge, and take what the policy takes."""
+        answers = {one.name: one.hints(self.books[one.name], self.pod, container) for one in self.providers}
+        said = [(provider, voice) for provider, answer in answers.items() for voice in voices(provider, answer)]
+        verdict = judge(
+            self.policy, [voice for _, voice in said], nodes=self.rules.nodes, distances=self.rules.distances
+        )
+        merged = verdict.merged
+        if merged is None:
+            raise AssertionError("every policy but none merges")
+        self.steps.append(
+            Step(
+                container=None if container is None else container.name,
+                voices=self._recorded(said, answers, container),
+                width=merged.width,
+                rule=merged.rule,
+                hint=verdict.hint,
+                runners_up=merged.runners_up,
+                accepted=verdict.admitted,
+            )
+        )
+        if not verdict.admitted:
+            raise _RefusedError(self._not_aligned(container))
+        return verdict.hint
+
+    def allocate(self, container: Container | None, affinity: Hint) -> None:
+        """Let every provider give out its part."""
+        if container is not None:
+            self.hints[container.name] = affinity
+        for provider in self.providers:
+            try:
+                self.books[provider.name] = provider.allocate(
+                    self.books[provider.name], self.pod, container, affinity=affinity
+                )
+            except ProviderError as error:
+                raise _RefusedError(self._not_given(provider, container, error)) from error
+
+    def check_fit(self) -> None:
+        """Whether the host as a whole has room."""
+        if self.rules.allocatable is None:
+            return
+        offered = self.rules.allocatable.scalars
+        for one in self.providers:
+            offered = {**offered, **one.offered(self.books[one.name], self.pod.uid)}
+        misfit = fit.judge(
+            self.pod,
+            used=self.ledger.used,
+            allocatable=replace(self.rules.allocatable, scalars=offered),
+            others=(resident.pod for resident in self.ledger.pods.values()),
+        )
+        if misfit:
+            shortfalls = tuple(
+                Shortfall("host", short.resource, short.requested, short.capacity - short.used)
+                for short in misfit.shortfalls
+            )
+            raise _RefusedError(Refusal(misfit.reason, misfit.message, provider="host", shortfalls=shortfalls))
+
+    def decision(self, outcome: Outcome, *, refusal: Refusal | None = None, asks: tuple[Ask, ...] = ()) -> Decision:
+        """The record."""
+        placements: tuple[Placement, ...] = ()
+        after = None
+        if outcome is Outcome.ADMITTED:
+            placements = placed(self.pod, self.hints, self.books, self.providers)
+            after = self.ledger.with_pod(Resident(self.pod, self.hints, demand.fit_used(self.pod)), self.books)
+        return Decision(
+            uid=self.pod.uid,
+            name=self.pod.name,
+            namespace=self.pod.namespace,
+            qos=self.pod.qos,
+            policy=self.policy,
+            scope=self.scope,
+            outcome=outcome,
+            steps=tuple(self.steps),
+            placements=placements,
+            before=self.ledger,
+            refusal=refusal,
+            asks=asks,
+            after=after,
+        )
+
+    def _recorded(
+        self, said: list[tuple[str, Source]], answers: Mapping[str, Answer], container: Container | None
+    ) -> tuple[Voice, ...]:
+        """What was said, in the words of the record."""
+        needs = {
+            one.name: one.needs(self.books[one.name], self.pod, container) if answers[one.name] else {}
+            for one in self.providers
+        }
+        recorded = []
+        for provider, source in said:
+            request, free = needs[provider].get(source.name) or (None, None)
+            resource = source.name if answers[provider] else None
+            recorded.append(Voice(provider, resource, request, free, source.options))
+        return tuple(recorded)
+
+    def _not_aligned(self, container: Container | None) -> Refusal:
+        """No set of nodes suits everybody: who found too little where?"""
+        in_one_piece = self.rules.pod_level and self.pod.has_pod_level
+        message = _POD_NOT_ALIGNED[self.scope] if in_one_piece else _NOT_ALIGNED
+        shortfalls = tuple(
+            Shortfall(voice.provider, voice.resource or "", voice.request, free, 1 << node)
+            for voice in self.steps[-1].voices
+            if voice.request is not None and voice.free is not None and not voice.indifferent
+            for node, free in voice.free.items()
+            if free < voice.request
+        )
+        name = None if container is None else container.name
+        return Refusal("TopologyAffinityError", message, container=name, shortfalls=shortfalls)
+
+    def _not_given(self, provider: Provider[Any], container: Container | None, error: ProviderError) -> Refusal:
+        """A provider could not give out its part."""
+        needs = provider.needs(self.books[provider.name], self.pod, container)
+        shortfalls = tuple(
+            Shortfall(provider.name, resource, request, total)
+            for resource, (request, free) in needs.items()
+            if (total := sum(free.values())) < request
+        )
+        name = None if container is None else container.name
+        return Refusal(error.reason, error.message, container=name, provider=provider.name, shortfalls=shortfalls)
+
+
+def placed(
+    pod: Pod, hints: Mapping[str, Hint], books: Mapping[str, Any], providers: Sequence[Provider[Any]]
+) -> tuple[Placement, ...]:
+    """What each container of *pod* has."""
+    return tuple(
+        Placement(
+            container.name,
+            hints.get(container.name, NO_AFFINITY),
+            {one.name: given for one in providers if (given := one.given(books[one.name], pod.uid, container.name))},
+        )
+        for container in pod.everyone
+    )
+
+
+def _kept(resident: Resident, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: Rules) -> Decision:
+    """A pod that is there keeps what it has and is never refused; the kubelet may do so after a restart."""
+    pod = resident.pod
+    policy, scope = chosen_settings(pod, rules)
+    return Decision(
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        qos=pod.qos,
+        policy=policy,
+        scope=scope,
+        outcome=Outcome.ADMITTED,
+        placements=placed(pod, resident.hints, ledger.books, providers),
+        kept=True,
+        before=ledger,
+        after=ledger,
+    )

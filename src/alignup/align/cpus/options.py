@@ -1,0 +1,124 @@
+"""What the CPU provider is told: its policy and the policy's options, read and refused as the kubelet does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Self
+
+from alignup.align.bits import Cpus, quote
+from alignup.align.errors import SettingsError
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates, Policy, Stage, parse_bool
+
+
+class CpuPolicy(StrEnum):
+    """Whether containers may own CPUs at all."""
+
+    NONE = "none"
+    STATIC = "static"
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Read ``cpuManagerPolicy``."""
+        try:
+            return cls(name)
+        except ValueError:
+            raise SettingsError(f"unknown policy: {quote(name)}") from None
+
+
+#: The options of the static policy, by the names the kubelet knows them under.
+STAGES: Mapping[str, Stage] = MappingProxyType(
+    {
+        "full-pcpus-only": Stage.GA,
+        "distribute-cpus-across-numa": Stage.BETA,
+        "align-by-socket": Stage.ALPHA,
+        "distribute-cpus-across-cores": Stage.ALPHA,
+        "strict-cpu-reservation": Stage.GA,
+        "prefer-align-cpus-by-uncorecache": Stage.GA,
+    }
+)
+
+_GATES = MappingProxyType({Stage.ALPHA: "CPUManagerPolicyAlphaOptions", Stage.BETA: "CPUManagerPolicyBetaOptions"})
+
+#: Pairs that contradict each other, in the order they are looked for.
+_CLASHES = (
+    ("full-pcpus-only", "distribute-cpus-across-cores"),
+    ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuOptions:
+    """The options of the static policy; each field is the kubelet's option of that name."""
+
+    full_pcpus_only: bool = False  #: containers own whole cores
+    distribute_cpus_across_numa: bool = False  #: a request too big for one node is spread evenly over several
+    align_by_socket: bool = False  #: nodes of one socket are as good as one node
+    distribute_cpus_across_cores: bool = False  #: threads are taken in numeric order, not core by core
+    strict_cpu_reservation: bool = False  #: reserved CPUs are not shared either
+    prefer_align_cpus_by_uncorecache: bool = False  #: CPUs of one last-level cache are preferred
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, gates: FeatureGates) -> Self:
+        """Read ``cpuManagerPolicyOptions``; of several wrong ones the first by name is reported."""
+        chosen = {}
+        for name, value in sorted(options.items()):
+            _check_stage(name, gates)
+            chosen[name] = parse_bool(name, value)
+        for first, second in _CLASHES:
+            if chosen.get(first) and chosen.get(second):
+                raise SettingsError(f"static policy options {first} and {second} can not be used at the same time")
+        return cls(**{name.replace("-", "_"): on for name, on in chosen.items()})
+
+    def check_machine(self, policy: Policy, *, sockets: int, nodes: int) -> None:
+        """Refuse align-by-socket where the topology manager's *policy* or the machine makes no sense of it."""
+        if not self.align_by_socket:
+            return
+        if policy is Policy.SINGLE_NUMA_NODE:
+            raise SettingsError(
+                "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option"
+            )
+        if sockets > nodes:
+            raise SettingsError(
+                "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSettings:
+    """What a node's configuration says about CPUs, as it is written there."""
+
+    policy: str = CpuPolicy.NONE
+    options: Mapping[str, str] = field(default_factory=dict)
+    reservation: Quantity | None = None  #: what system and Kubernetes keep for themselves; ``None``: not said
+    explicit: Cpus = 0  #: ``reservedSystemCPUs``: which CPUs these are; empty: any
+
+    def check_none(self) -> None:
+        """Refuse options where policy none is set, which has none."""
+        if self.options:
+            listed = " ".join(f"{name}:{value}" for name, value in sorted(self.options.items()))
+            raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{listed}]")
+
+    def reserved_count(self) -> int:
+        """How many CPUs are to be reserved, parts of one rounded up; the static policy insists on some."""
+        if self.reservation is None:
+            raise SettingsError("[cpumanager] unable to determine reserved CPU resources for static policy")
+        if self.reservation.is_zero:
+            raise SettingsError(
+                "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
+            )
+        return -(-self.reservation.milli() // 1000)
+
+
+def _check_stage(name: str, gates: FeatureGates) -> None:
+    stage = STAGES.get(name)
+    if stage is None:
+        raise SettingsError(f"unknown CPU Manager Policy option: {quote(name)}")
+    gate = _GATES.get(stage)
+    if gate and not gates.on(gate):
+        raise SettingsError(
+            f"CPU Manager Policy {stage.capitalize()}-level Options not enabled, but option {quote(name)} provided"
+        )

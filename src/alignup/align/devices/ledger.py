@@ -1,0 +1,243 @@
+"""Who holds which devices, and what the device plugins last announced.
+
+A ledger never changes: announcing, giving and taking back return a new one, so a refused pod leaves no trace. What is
+held is written down by id, since devices come, fall ill and go while pods hold them; what is free is kept beside it as
+a set of places in the resource's inventory, so that choosing devices is a matter of a few ints.
+
+The surprising rule: a resource stays known while a pod holds any of it, even if its plugin is long gone.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from alignup.align import bits
+from alignup.align.bits import Bits, Nodes
+from alignup.align.errors import StateError
+from alignup.align.machine import Device
+
+Devices = Bits  #: a set of devices of one resource: bit *i* for the *i*-th of its inventory
+Held = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
+
+_NUMBER = re.compile(r"([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The devices of one resource as its plugin last announced them, digested once."""
+
+    devices: tuple[Device, ...]  #: each id once, in natural order
+    machine: Nodes  #: the NUMA nodes there are
+    preferred_allocation: bool = False  #: whether the plugin wants to be asked which devices go well together
+    registered: bool = True  #: ``False``: the plugin has been gone for so long that the resource is given up
+    places: Mapping[str, int] = field(init=False, compare=False)  #: id → place
+    healthy: Devices = field(init=False, compare=False)
+    told: Devices = field(init=False, compare=False)  #: those with topology, be it without nodes
+    placed: Devices = field(init=False, compare=False)  #: those on any node, also on nodes the machine does not have
+    groups: Mapping[Nodes, Devices] = field(init=False, compare=False)  #: nodes → the devices on just these
+    nodes: Nodes = field(init=False, compare=False)  #: what hints are made of: nodes with devices, else all there are
+
+    def __post_init__(self) -> None:
+        groups: dict[Nodes, Devices] = {}
+        healthy = told = nodes = 0
+        for place, device in enumerate(self.devices):
+            if device.healthy:
+                healthy |= 1 << place
+            if device.nodes is not None:
+                told |= 1 << place
+            if device.nodes:
+                groups[device.nodes] = groups.get(device.nodes, 0) | 1 << place
+                nodes |= device.nodes & self.machine
+        facts = {
+            "places": {device.id: place for place, device in enumerate(self.devices)},
+            "healthy": healthy,
+            "told": told,
+            "placed": union(groups.values()),
+            "groups": groups,
+            "nodes": nodes or self.machine,
+        }
+        for name, fact in facts.items():
+            object.__setattr__(self, name, fact)
+
+    @classmethod
+    def of(cls, devices: Iterable[Device], *, machine: Nodes, preferred_allocation: bool = False) -> Self:
+        """An inventory of *devices*; of two with the same id the later one counts."""
+        known = {device.id: device for device in devices}
+        ordered = tuple(known[id_] for id_ in sorted(known, key=natural))
+        return cls(ordered, machine, preferred_allocation=preferred_allocation)
+
+    def find(self, ids: Iterable[str]) -> Devices:
+        """Those of *ids* that are in the inventory."""
+        places = self.places
+        found = 0
+        for id_ in ids:
+            if id_ in places:
+                found |= 1 << places[id_]
+        return found
+
+    def names(self, devices: Devices) -> tuple[str, ...]:
+        """The ids of *devices*, in natural order."""
+        return tuple([self.devices[place].id for place in bits.members(devices)])
+
+    def near(self, nodes: Nodes) -> Devices:
+        """The devices on at least one of *nodes*."""
+        return union(devices for mask, devices in self.groups.items() if mask & nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLedger:
+    """All devices of a machine and which container holds which.
+
+    Containers of one pod may hold the same device (an init container and the one that runs after it); containers of
+    different pods never do.
+    """
+
+    nodes: Nodes  #: the NUMA nodes there are
+    inventories: Mapping[str, Inventory] = field(default_factory=dict)  #: by resource
+    held: Mapping[str, Mapping[str, Held]] = field(default_factory=dict)  #: pod uid → container → what it holds
+    #: the pod handled last, and the devices of its init containers that its next container may use again
+    reusable: tuple[str, Mapping[str, frozenset[str]]] | None = None
+    in_use: Mapping[str, frozenset[str]] = field(default_factory=dict)  #: resource → all ids held, if there are any
+    free: Mapping[str, Devices] = field(default_factory=dict)  #: resource → the healthy devices nobody holds
+
+    @classmethod
+    def of_devices(
+        cls, devices: Iterable[Device], *, nodes: Nodes, preferred_allocation: Collection[str] = ()
+    ) -> "DeviceLedger":
+        """The ledger of an idle machine; plugins of the resources in *preferred_allocation* want to be asked."""
+        by_resource: dict[str, list[Device]] = {}
+        for device in devices:
+            by_resource.setdefault(device.resource, []).append(device)
+        ledger = cls(nodes=nodes)
+        for resource, own in by_resource.items():
+            ledger = ledger.announce(resource, own, preferred_allocation=resource in preferred_allocation)
+        return ledger
+
+    @property
+    def handled(self) -> set[str]:
+        """The resources devices are given out of: with a plugin, or with a pod that still holds some."""
+        return {name for name, own in self.inventories.items() if own.registered}.union(self.in_use)
+
+    def holds(self, uid: str, container: str) -> Held:
+        """What a container holds, resource by resource."""
+        return self.held.get(uid, {}).get(container, {})
+
+    def owned(self, uid: str, resource: str) -> frozenset[str]:
+        """The ids of *resource* that a pod's containers hold together."""
+        return frozenset().union(*(own.get(resource, ()) for own in self.held.get(uid, {}).values()))
+
+    def reusable_by(self, uid: str) -> Mapping[str, frozenset[str]]:
+        """The devices of its init containers that a pod may use again, by resource."""
+        return self.reusable[1] if self.reusable and self.reusable[0] == uid else {}
+
+    def free_on(self, resource: str) -> dict[int, int]:
+        """NUMA node → how many free devices of *resource* touch it, for the nodes hints are made of."""
+        inventory = self.inventories[resource]
+        free = self.free[resource]
+        return {node: (inventory.near(1 << node) & free).bit_count() for node in bits.members(inventory.nodes)}
+
+    def allocatable(self, uid: str = "") -> dict[str, int]:
+        """How many devices of each resource the fit check may count on for a pod.
+
+        Healthy ones; for a pod that holds devices already at least as many as are in use, so that it is not refused
+        over a device that fell ill while it ran.
+        """
+        counts = {name: own.healthy.bit_count() for name, own in self.inventories.items() if own.registered}
+        if uid in self.held:
+            for resource, ids in self.in_use.items():
+                counts[resource] = max(counts.get(resource, 0), len(ids))
+        return counts
+
+    def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> Self:
+        """The plugin says what devices there are: this replaces all it said before."""
+        return self._with_inventory(
+            resource, Inventory.of(devices, machine=self.nodes, preferred_allocation=preferred_allocation)
+        )
+
+    def stop(self, resource: str) -> Self:
+        """The plugin is gone: its devices stay known, but none is healthy until it comes back."""
+        known = self.inventories[resource]
+        ill = tuple(replace(device, healthy=False) for device in known.devices)
+        return self._with_inventory(resource, Inventory(ill, self.nodes, registered=known.registered))
+
+    def give_up(self, resource: str) -> Self:
+        """The plugin has been gone for too long: the resource is handled only as long as a pod holds some of it."""
+        stopped = self.stop(resource).inventories[resource]
+        return self._with_inventory(resource, replace(stopped, registered=False))
+
+    def give(self, uid: str, container: str, *, devices: Mapping[str, Collection[str]]) -> Self:
+        """The container holds *devices*, of resources it held nothing of.
+
+        Nobody else may hold them but containers of the same pod; ``StateError`` otherwise.
+        """
+        devices = {resource: ids for resource, ids in devices.items() if ids}
+        if not devices:
+            return self
+        before = self.holds(uid, container)
+        in_use, free = dict(self.in_use), dict(self.free)
+        for resource, ids in devices.items():
+            known = in_use.get(resource, frozenset())
+            foreign = known.intersection(ids) - self.owned(uid, resource)
+            if foreign:
+                raise StateError(f"{resource} {', '.join(sorted(foreign, key=natural))}: held by another pod")
+            if resource in before:
+                raise StateError(f"{resource}: pod {uid} container {container} holds some already")
+            in_use[resource] = known.union(ids)
+            if resource in free:
+                free[resource] &= ~self.inventories[resource].find(ids)
+        own = {resource: tuple(sorted(ids, key=natural)) for resource, ids in devices.items()}
+        containers = {**self.held.get(uid, {}), container: {**before, **own}}
+        return replace(self, held={**self.held, uid: containers}, in_use=in_use, free=free)
+
+    def take_back(self, uid: str) -> Self:
+        """The pod holds nothing any more, and has nothing to use again."""
+        if uid not in self.held:
+            return self if not self.reusable_by(uid) else replace(self, reusable=None)
+        in_use, free = dict(self.in_use), dict(self.free)
+        for resource in {name for own in self.held[uid].values() for name in own}:
+            ids = self.owned(uid, resource)
+            rest = in_use[resource] - ids
+            if rest:
+                in_use[resource] = rest
+            else:
+                del in_use[resource]
+            if resource in free:
+                inventory = self.inventories[resource]
+                free[resource] |= inventory.find(ids) & inventory.healthy
+        held = {pod: containers for pod, containers in self.held.items() if pod != uid}
+        reusable = None if self.reusable and self.reusable[0] == uid else self.reusable
+        return replace(self, held=held, in_use=in_use, free=free, reusable=reusable)
+
+    def with_reusable(self, uid: str, devices: Mapping[str, frozenset[str]]) -> Self:
+        """The pod's next container may use *devices* again; what other pods might have used again is forgotten."""
+        reusable = (uid, devices) if devices else None
+        return self if self.reusable == reusable else replace(self, reusable=reusable)
+
+    def _with_inventory(self, resource: str, inventory: Inventory) -> Self:
+        free = inventory.healthy & ~inventory.find(self.in_use.get(resource, ()))
+        return replace(
+            self,
+            inventories={**self.inventories, resource: inventory},
+            free={**self.free, resource: free},
+        )
+
+
+def natural(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """What ids are sorted by: numbers in them count as numbers, so that ``gpu-2`` comes before ``gpu-10``."""
+    return tuple(_pieces(id_)), id_
+
+
+def _pieces(id_: str) -> Iterator[tuple[int, str]]:
+    """Texts and numbers in turn; of two numbers the one with more digits is larger, however many those are."""
+    for turn, piece in enumerate(_NUMBER.split(id_)):
+        digits = piece.lstrip("0")
+        yield (len(digits), digits) if turn % 2 else (0, piece)
+
+
+def union(sets: Iterable[Devices]) -> Devices:
+    """All members of all *sets*."""
+    joined = 0
+    for devices in sets:
+        joined |= devices
+    return joined

@@ -1,0 +1,182 @@
+"""A host: one machine under one configuration, with a ledger of who holds what.
+
+    host = Host(machine, settings)
+    decision = host.decide(pod)     # pure: changes nothing, calls nobody
+    host.apply(decision)
+    host.release(pod.uid)
+    decision = host.admit(pod)      # decide, and apply when admitted
+
+The simulator, the command line, the agent and the scheduler service differ only in what they do with a decision.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from alignup.align.admit import Rules, decide
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.decision import Decision, Outcome
+from alignup.align.devices import Answers
+from alignup.align.errors import AlignError, SettingsError, StateError
+from alignup.align.fit import Allocatable
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Device, KubeletView, Machine
+from alignup.align.memory import reserve
+from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.provider import Provider
+from alignup.align.providers import Cpus, Devices, Memory
+from alignup.align.settings import FeatureGates, TopologySettings
+from alignup.align.workload import Amounts, Pod
+from alignup.align.workload.names import CPU, MEMORY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a host is told, in the kubelet's terms."""
+
+    topology: TopologySettings = field(default_factory=TopologySettings)
+    cpus: CpuSettings = field(default_factory=CpuSettings)
+    memory_policy: str = MemoryPolicy.NONE
+    reserved_memory: tuple[ReservedMemory, ...] = ()
+    reservation: Amounts = field(default_factory=dict)  #: kept for system and Kubernetes, eviction threshold included
+    gates: FeatureGates = field(default_factory=FeatureGates)
+    preferred_allocation: frozenset[str] = frozenset()  #: resources whose device plugin wants to be asked
+    fit_check: bool = True  #: whether a pod must also fit the host as a whole
+    max_pods: int = 110
+    own_policy: bool = False  #: pods may choose policy and scope by annotation
+    #: copy faults of the kubelet that its recorded answers cannot be told apart from (``docs/why/differences.md``)
+    kubelet_faults: bool = False
+
+
+class Host:
+    """One machine, its settings, and the ledger as it stands."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        settings: Settings | None = None,
+        *,
+        ledger: Ledger | None = None,
+        others: Sequence[Provider[Any]] = (),
+    ) -> None:
+        self.machine = machine
+        self.settings = settings = settings or Settings()
+        self.view = view = machine.kubelet_view()
+        gates = settings.gates
+        with _of("topology"):
+            settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
+        self._devices = Devices(view.all_nodes, machine.devices, settings.preferred_allocation)
+        with _of("cpu"):
+            cpus = CpuProvider.create(
+                view,
+                settings.cpus,
+                topology=settings.topology.policy,
+                gates=gates,
+                kubelet_faults=settings.kubelet_faults,
+            )
+        with _of("memory"):
+            policy = MemoryPolicy.parse(settings.memory_policy)
+            kept: Mapping[int, Mapping[str, int]] = {}
+            if policy is MemoryPolicy.STATIC:
+                kept = reserve.reserved(settings.reserved_memory, settings.reservation, nodes=view.nodes)
+        memory = Memory(view, MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults), kept)
+        self._rest: tuple[Provider[Any], ...] = (Cpus(cpus), memory, *others)
+        _check_names(self.providers)
+        self.rules = Rules(
+            topology=settings.topology,
+            nodes=view.all_nodes,
+            distances=view.distances if settings.topology.options.prefer_closest else None,
+            pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
+            allocatable=allocatable(view, settings) if settings.fit_check else None,
+            own_policy=settings.own_policy,
+        )
+        self.ledger = ledger or Ledger({one.name: one.idle() for one in self.providers})
+
+    @property
+    def providers(self) -> tuple[Provider[Any], ...]:
+        """Devices, CPUs, memory, and whoever joined, in the order they are asked."""
+        return (self._devices, *self._rest)
+
+    def decide(self, pod: Pod, answers: Answers | None = None) -> Decision:
+        """What would become of *pod* now; *answers* are what device plugins said to an earlier decision's ``asks``."""
+        providers = (replace(self._devices, answers=answers), *self._rest) if answers else self.providers
+        return decide(pod, self.ledger, providers=providers, rules=self.rules)
+
+    def apply(self, decision: Decision) -> None:
+        """Make an admission so; one that was decided on another ledger than the present one is a ``StateError``."""
+        if decision.outcome is not Outcome.ADMITTED:
+            raise StateError(f"pod {decision.uid} was not admitted, so there is nothing to apply")
+        if decision.before is not self.ledger:
+            raise StateError(f"the ledger has changed since pod {decision.uid} was decided on; decide again")
+        self.ledger = decision.after
+
+    def admit(self, pod: Pod, answers: Answers | None = None) -> Decision:
+        """Decide, and apply when admitted."""
+        decision = self.decide(pod, answers)
+        if decision.admitted:
+            self.apply(decision)
+        return decision
+
+    def started(self, uid: str, container: str) -> None:
+        """A container of an admitted pod starts: init containers before it are done."""
+        pod = self.ledger.pods[uid].pod
+        starting = next(one for one in pod.everyone if one.name == container)
+        books = {one.name: one.started(self.ledger.books[one.name], pod, starting) for one in self.providers}
+        self.ledger = replace(self.ledger, books=books)
+
+    def release(self, uid: str) -> None:
+        """The pod is gone and gives everything back; nothing happens when it was not there."""
+        if uid in self.ledger.pods:
+            books = {one.name: one.release(self.ledger.books[one.name], uid) for one in self.providers}
+            self.ledger = self.ledger.without_pod(uid, books)
+
+    def announce(self, resource: str, devices: Iterable[Device]) -> None:
+        """A device plugin says which devices there are, in place of all it said before."""
+        book = self.ledger.books[self._devices.name].announce(
+            resource, devices, preferred_allocation=resource in self.settings.preferred_allocation
+        )
+        self.ledger = replace(self.ledger, books={**self.ledger.books, self._devices.name: book})
+
+
+def allocatable(view: KubeletView, settings: Settings) -> Allocatable:
+    """What pods may use of a host together: what there is, less what is reserved; devices are counted elsewhere."""
+    huge: dict[str, int] = {}
+    for node in view.nodes:
+        for pages in node.hugepages:
+            huge[pages.resource] = huge.get(pages.resource, 0) + pages.bytes
+    memory = sum(node.memory or 0 for node in view.nodes) - sum(huge.values())
+    reserved = settings.reservation
+    left = {
+        name: max(0, size - (reserved[name].value() if name in reserved else 0))
+        for name, size in {**huge, MEMORY: memory}.items()
+    }
+    cpus = 1000 * view.num_cpus - (reserved[CPU].milli() if CPU in reserved else 0)
+    return Allocatable(
+        milli_cpu=max(0, cpus),
+        memory=left.pop(MEMORY),
+        ephemeral_storage=_UNLIMITED,
+        pods=settings.max_pods,
+        scalars=left,
+    )
+
+
+_UNLIMITED = (1 << 63) - 1  #: disks are not part of a machine here
+
+
+@contextmanager
+def _of(manager: str) -> Iterator[None]:
+    """Note on errors which of the managers would not start."""
+    try:
+        yield
+    except SettingsError as error:
+        error.manager = manager
+        raise
+
+
+def _check_names(providers: Sequence[Provider[Any]]) -> None:
+    names = [one.name for one in providers]
+    if len(set(names)) < len(names):
+        raise AlignError(f"each provider needs a name of its own; there are: {', '.join(names)}")

@@ -1,0 +1,310 @@
+"""Who holds which memory: for every NUMA node and type what there is, and for every container its blocks.
+
+A type is ``memory`` or a size of huge pages. A block lies on one node or on a *group* of them; each node of a group
+names the whole group as its *cells* and serves nobody else until the last block on it is gone. How a block is spread
+over its group is nobody's business: nodes are charged from the lowest up, and given back in the same order.
+
+The ledger never changes: every step returns a new one, so that undoing a step is keeping the old one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from alignup.align import bits
+from alignup.align.bits import Nodes
+from alignup.align.errors import StateError
+from alignup.align.machine import NumaNode
+from alignup.align.quantity import Format, Quantity
+from alignup.align.workload.names import HUGEPAGES, MEMORY
+
+_WRAP = 1 << 64  # the kubelet counts bytes in 64 bits, and too large a reservation wraps around
+
+Sizes = Mapping[str, int]  #: type → bytes
+
+
+class Table(NamedTuple):
+    """One type on one node, in bytes: ``allocatable`` is what the system leaves, and is ``reserved`` or ``free``."""
+
+    total: int
+    system_reserved: int
+    allocatable: int
+    reserved: int
+    free: int
+
+    def take(self, size: int) -> "Table":
+        """The table with *size* bytes less free."""
+        return Table(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
+
+
+#: A type on a node that does not list it.
+NOTHING = Table(0, 0, 0, 0, 0)
+
+
+class NodeMemory(NamedTuple):
+    """The memory of one NUMA node."""
+
+    cells: Nodes  #: the group it belongs to, itself included
+    assignments: int  #: blocks that touch it
+    tables: Mapping[str, Table]  #: by type
+
+
+class Block(NamedTuple):
+    """Memory of one type held on one node, or on a group of them."""
+
+    nodes: Nodes
+    type: str
+    size: int  #: bytes; 0 when a later container took all of it over
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLedger:
+    """All memory of a machine and who holds it; empty when memory is not managed."""
+
+    nodes: Mapping[int, NodeMemory] = field(default_factory=dict)  #: by id, rising
+    held: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(default_factory=dict)  #: pod → container → blocks
+    pod_held: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)  #: blocks of a pod as a whole
+    last_pod: str = ""  #: the pod handled last
+    #: what init containers of ``last_pod`` used and its later containers may use again: group → type → bytes
+    reusable: Mapping[Nodes, Sizes] = field(default_factory=dict)
+
+    @staticmethod
+    def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
+        """The ledger of an idle machine, *reserved* (node → type → bytes) kept back for the system.
+
+        Reserving more than a node has wraps around, as it does in the kubelet.
+        """
+        ordered = sorted(nodes, key=lambda node: node.id)
+        return MemoryLedger({node.id: _idle(node, reserved.get(node.id, {})) for node in ordered})
+
+    def allocatable(self) -> tuple[Block, ...]:
+        """All memory that can be given out at all, by node and type."""
+        return tuple(
+            Block(1 << id_, type_, table.allocatable)
+            for id_, node in self.nodes.items()
+            for type_, table in sorted(node.tables.items())
+            if table.allocatable
+        )
+
+    def blocks(self, pod: str, container: str) -> tuple[Block, ...] | None:
+        """What a container holds; ``None`` when it was never given anything."""
+        return self.held.get(pod, {}).get(container)
+
+    def reusable_by(self, pod: str) -> Mapping[Nodes, Sizes]:
+        """What *pod* may use again: group → type → bytes."""
+        return self.reusable if pod == self.last_pod else {}
+
+    def free(self, nodes: Nodes, type_: str) -> int:
+        """Free bytes of one type on *nodes*; a node that does not list the type has none."""
+        return sum([self.nodes[node].tables.get(type_, NOTHING).free for node in bits.members(nodes)])
+
+    def has_free(self, nodes: Nodes, need: Sizes) -> bool:
+        """Whether *nodes* have all of *need* free."""
+        for type_, size in need.items():  # noqa: SIM110 - on the way of every allocation, where all() costs twice
+            if self.free(nodes, type_) < size:
+                return False
+        return True
+
+    def allocatable_on(self, nodes: Nodes, type_: str) -> int:
+        """Bytes of one type on *nodes* when nothing is held."""
+        return sum([self.nodes[node].tables.get(type_, NOTHING).allocatable for node in bits.members(nodes)])
+
+    def keeps_groups(self, nodes: Nodes) -> bool:
+        """Whether a block on *nodes* would leave every group whole: each node idle, or already of this very group."""
+        if nodes & nodes - 1 == 0:
+            return self.nodes[nodes.bit_length() - 1].cells == nodes
+        return all(
+            held.cells == nodes or not held.assignments for held in map(self.nodes.__getitem__, bits.members(nodes))
+        )
+
+    def give(
+        self, pod: str, container: str, *, blocks: Sequence[Block], init: bool = False, earlier: Sequence[str] = ()
+    ) -> "MemoryLedger":
+        """The ledger with *blocks*, all on the same nodes, given to a container; *init*: an ordinary init container.
+
+        What the pod may use again is not charged a second time; the init containers it came from, *earlier* in their
+        order, hold that much less.
+        """
+        again = self.reusable_by(pod).get(blocks[0].nodes, {})
+        nodes = dict(self.nodes)
+        _charge(nodes, blocks, [max(0, block.size - again.get(block.type, 0)) for block in blocks])
+        containers = {**self.held.get(pod, {}), container: tuple(blocks)}
+        if earlier:
+            for block in blocks:
+                _hand_over(containers, block, earlier)
+        reusable = self._reusable_after(pod, blocks, init=init)
+        return MemoryLedger(nodes, {**self.held, pod: containers}, self.pod_held, pod, reusable)
+
+    def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":
+        """The ledger when a container is given what it already holds: only what can be used again changes."""
+        reusable = self._reusable_after(pod, self.held[pod][container], init=init)
+        return MemoryLedger(self.nodes, self.held, self.pod_held, pod, reusable)
+
+    def give_pod(
+        self, pod: str, blocks: Sequence[Block], *, containers: Mapping[str, tuple[Block, ...]]
+    ) -> "MemoryLedger":
+        """The ledger with *blocks*, all on the same nodes, given to a pod as a whole, and who may use what."""
+        nodes = dict(self.nodes)
+        _charge(nodes, blocks, [block.size for block in blocks])
+        shares = {**self.held.get(pod, {}), **containers}
+        pods = {**self.pod_held, pod: tuple(blocks)}
+        return MemoryLedger(nodes, {**self.held, pod: shares}, pods, self.last_pod, self.reusable)
+
+    def release(self, pod: str, container: str) -> "MemoryLedger":
+        """The ledger without what a container holds; a pod's own blocks go with its last container."""
+        containers = dict(self.held.get(pod, {}))
+        blocks = containers.pop(container, ())
+        pod_held = self.pod_held
+        if pod in pod_held:
+            blocks = ()
+            if not containers:
+                blocks = pod_held[pod]
+                pod_held = {uid: own for uid, own in pod_held.items() if uid != pod}
+        nodes = dict(self.nodes)
+        for block in blocks:
+            _give_back(nodes, block)
+        held = {uid: own for uid, own in self.held.items() if uid != pod}
+        if containers:
+            held = {**self.held, pod: containers}
+        return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable)
+
+    def restored(self, idle: "MemoryLedger", *, pod_level: bool = False) -> "MemoryLedger":
+        """This ledger, as stored, if it can be what *idle* became by what is held; else a :class:`StateError`.
+
+        Blocks of pods as a whole are heeded only with *pod_level*.
+
+        The kubelet visits what is held at random, and where a node alone was taken out of a group its verdict depends
+        on that. Groups are visited first here: a block on one node can come after its group, never before it.
+        """
+        if not self.nodes:
+            if self.held:
+                raise StateError("[memorymanager] machine state can not be empty when it has memory assignments")
+            return idle
+        stored = MemoryLedger(self.nodes, self.held, self.pod_held if pod_level else {})
+        nodes = dict(idle.nodes)
+        for pod, container, block in sorted(_charged(stored), key=lambda held: -held[2].nodes.bit_count()):
+            _check_block(nodes, block, where=f"(pod: {pod}, container: {container})")
+            _charge(nodes, (block,), [block.size])
+        if not _same(self.nodes, nodes):
+            raise StateError("[memorymanager] the expected machine state is different from the real one")
+        return stored
+
+    def _reusable_after(self, pod: str, blocks: Sequence[Block], *, init: bool) -> Mapping[Nodes, Sizes]:
+        """What *pod* may use again after a container with *blocks*: one of *init* adds to it, others use it up."""
+        groups = {group: dict(sizes) for group, sizes in self.reusable_by(pod).items()}
+        if not init and not groups:
+            return groups
+        for block in blocks:
+            sizes = groups.setdefault(block.nodes, {}) if init else groups.get(block.nodes, {})
+            again = sizes.get(block.type, 0)
+            if init and block.size > again:
+                sizes[block.type] = block.size
+            elif again and not init:
+                sizes[block.type] = max(0, again - block.size)
+        return groups
+
+
+def page_type(size: int) -> str:
+    """The type of huge pages of *size* bytes, such as ``hugepages-2Mi``."""
+    return HUGEPAGES + Quantity(size, format=Format.BINARY_SI).canonical()
+
+
+def _idle(node: NumaNode, reserved: Sizes) -> NodeMemory:
+    tables = {}
+    for pages in node.hugepages:
+        type_ = page_type(pages.size)
+        tables[type_] = _table(pages.bytes, reserved.get(type_, 0))
+    total = node.memory or 0
+    tables[MEMORY] = _table(total, reserved.get(MEMORY, 0), sum(pages.bytes for pages in node.hugepages))
+    return NodeMemory(1 << node.id, 0, tables)
+
+
+def _table(total: int, system_reserved: int, hugepages: int = 0) -> Table:
+    allocatable = (total - system_reserved - hugepages) % _WRAP
+    return Table(total, system_reserved, allocatable, 0, allocatable)
+
+
+def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[int]) -> None:
+    """Count *blocks*, all on the same nodes, there, and take *sizes* from what is free, the lowest node first."""
+    group = blocks[0].nodes
+    for id_ in bits.members(group):
+        _, assignments, tables = nodes[id_]
+        changed = dict(tables)
+        for place, (_, type_, _) in enumerate(blocks):
+            table = tables.get(type_, NOTHING)
+            taken = min(sizes[place], table.free)
+            if taken:
+                changed[type_] = table.take(taken)
+                sizes[place] -= taken
+        nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
+
+
+def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
+    """Undo a charge: each node gives back what it has reserved, the lowest first."""
+    size = block.size
+    for id_ in bits.members(block.nodes):
+        node = nodes[id_]
+        table = node.tables.get(block.type, NOTHING)
+        given = min(size, table.reserved)
+        size -= given
+        tables = {**node.tables, block.type: table.take(-given)} if given else node.tables
+        left = node.assignments - 1
+        nodes[id_] = NodeMemory(node.cells if left else 1 << id_, left, tables)
+
+
+def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: Sequence[str]) -> None:
+    """Let the init containers *earlier* hold less by what the new block *taken* uses of theirs."""
+    left = taken.size
+    for name in earlier:
+        blocks = []
+        for block in containers.get(name, ()):
+            shared = min(left, block.size) if block[:2] == taken[:2] else 0
+            left -= shared
+            blocks.append(block._replace(size=block.size - shared))
+        if blocks:
+            containers[name] = tuple(blocks)
+
+
+def _charged(ledger: MemoryLedger) -> Iterator[tuple[str, str, Block]]:
+    """Every block that nodes are charged with, with its pod and container; a pod's own have no container."""
+    for pod, blocks in ledger.pod_held.items():
+        for block in blocks:
+            yield pod, "", block
+    for pod, containers in ledger.held.items():
+        if pod in ledger.pod_held:
+            continue
+        for container, blocks in containers.items():
+            for block in blocks:
+                yield pod, container, block
+
+
+def _check_block(nodes: Mapping[int, NodeMemory], block: Block, *, where: str) -> None:
+    """Refuse a block the machine has no place for; one node of a group that lists its type is enough."""
+    known = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
+    for node in bits.members(block.nodes):
+        if node not in nodes:
+            raise StateError(f"[memorymanager] {where} the memory assignment uses the NUMA that does not exist")
+        if not known:
+            raise StateError(f"[memorymanager] {where} the memory assignment uses memory resource that does not exist")
+
+
+def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:
+    """Whether two states agree: free and reserved bytes only group by group, since blocks spread as it came."""
+    if stored.keys() != rebuilt.keys():
+        return False
+    for id_, node in stored.items():
+        other = rebuilt[id_]
+        if (node.assignments, node.cells, node.tables.keys()) != (other.assignments, other.cells, other.tables.keys()):
+            return False
+        for type_, table in node.tables.items():
+            if table[:3] != other.tables[type_][:3]:
+                return False
+            if _in_group(stored, node.cells, type_) != _in_group(rebuilt, node.cells, type_):
+                return False
+    return True
+
+
+def _in_group(nodes: Mapping[int, NodeMemory], group: Nodes, type_: str) -> tuple[int, int]:
+    """Reserved and free bytes of one type on all nodes of *group*."""
+    tables = [nodes[node].tables.get(type_, NOTHING) for node in bits.members(group)]
+    return sum(table.reserved for table in tables), sum(table.free for table in tables)

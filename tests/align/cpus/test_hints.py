@@ -1,0 +1,94 @@
+"""Where CPUs could come from."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits, synthetic
+from alignup.align.cpus.hints import NOWHERE, CpuNodes
+from alignup.align.hint import IMPOSSIBLE, Listed, sources, subsets
+from tests.strategies import cpu_sets, machines
+
+#: 2 sockets of 2 nodes of 4 CPUs.
+VIEW = synthetic.parse("pack:2 numa:2 core:4 pu:1").kubelet_view()
+
+
+def listed(request, *, free="0-15", reusable="", by_socket=False):
+    nodes = CpuNodes(VIEW, by_socket=by_socket)
+    hints = nodes.hints(request, free=nodes.count(bits.parse(free)), reusable=bits.parse(reusable))
+    lists = Listed.of_family(hints)
+    return " ".join(bits.show(mask) + "*" * (mask in lists.preferred) for mask in lists.masks)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hints"),
+    [
+        pytest.param({"request": 13}, "0-3*", id="all nodes when all are needed"),
+        pytest.param({"request": 9, "free": "4-15"}, "1-3* 0-3", id="a node that has none only widens a set"),
+        pytest.param({"request": 8, "free": "0-9"}, "0-1* 0-2 0-1,3 0-3", id="two nodes"),
+        pytest.param({"request": 17}, "", id="nothing when there is not enough"),
+        pytest.param({"request": 4, "free": "0-2,4-6"}, "0-1 0-2 0-1,3 0-3", id="nothing preferred on used nodes"),
+        pytest.param(
+            {"request": 2, "free": "4-15", "reusable": "0-1"}, "0* 0-1 0,2 0,3 0-2 0-1,3 0,2-3 0-3", id="reusable ones"
+        ),
+        pytest.param(
+            {"request": 2, "reusable": "3-4"}, "0-1 0-2 0-1,3 0-3", id="reusable ones on two nodes are not preferred"
+        ),
+        pytest.param({"request": 8, "free": "0-9", "by_socket": True}, "0-1* 0-2 0-1,3 0-3", id="nodes of one socket"),
+        pytest.param(
+            {"request": 4, "free": "0-2,4-6,8-10", "by_socket": True},
+            "0-1* 0,2 1-2 0-2 0-1,3 0,2-3 1-3 0-3",
+            id="a socket is preferred where a node would do",
+        ),
+    ],
+)
+def test_hints(asked, hints):
+    assert listed(**asked) == hints
+
+
+@given(machines(max_nodes=5), st.data())
+def test_hints_are_the_sets_that_hold_enough(machine, data):
+    """Every set with enough free CPUs, preferred if no smaller set of the empty machine would do, and no other."""
+    view = machine.kubelet_view()
+    free = data.draw(cpu_sets(view.all_cpus.bit_length())) & view.all_cpus
+    request = data.draw(st.integers(1, view.num_cpus))
+    nodes = CpuNodes(view, by_socket=False)
+
+    hints = Listed.of_family(nodes.hints(request, free=nodes.count(free))).hints
+
+    every = subsets(bits.of(view.node_cpus))
+    width = min(mask.bit_count() for mask in every if nodes.near(mask).bit_count() >= request)
+    assert hints == tuple(
+        (mask, mask.bit_count() == width) for mask in every if (nodes.near(mask) & free).bit_count() >= request
+    )
+
+
+@given(machines(max_nodes=5), st.data())
+def test_sockets_only_add_preferred_sets(machine, data):
+    """With align-by-socket the same sets fit, and what was preferred still is."""
+    view = machine.kubelet_view()
+    free = data.draw(cpu_sets(view.all_cpus.bit_length())) & view.all_cpus
+    request = data.draw(st.integers(1, view.num_cpus))
+
+    plain, wider = (
+        Listed.of_family(nodes.hints(request, free=nodes.count(free)))
+        for nodes in (CpuNodes(view, by_socket=False), CpuNodes(view, by_socket=True))
+    )
+
+    assert wider.masks == plain.masks
+    assert wider.preferred >= plain.preferred
+
+
+@pytest.mark.parametrize(
+    ("by_socket", "cpus"),
+    [
+        pytest.param(False, "4-7", id="those of the node"),
+        pytest.param(True, "0-7", id="those of the node's socket, where sockets count"),
+    ],
+)
+def test_cpus_near_a_node(by_socket, cpus):
+    assert bits.show(CpuNodes(VIEW, by_socket=by_socket).near(bits.of([1]))) == cpus
+
+
+def test_nowhere_is_impossible():
+    assert [voice.options for voice in sources({"cpu": {"cpu": NOWHERE}})] == [IMPOSSIBLE]

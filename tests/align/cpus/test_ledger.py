@@ -1,0 +1,122 @@
+"""Who owns which CPUs: what giving and taking back change, and what they never change."""
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.cpus.ledger import CpuLedger, union
+from alignup.align.errors import StateError
+
+ALL = bits.parse("0-7")
+RESERVED = bits.parse("0")
+IDLE = CpuLedger(node_cpus={0: bits.parse("0-3"), 5: bits.parse("4-7")}, reserved=RESERVED, shared=ALL)
+
+
+def cpus(text: str) -> bits.Cpus:
+    return bits.parse(text)
+
+
+def test_reserved_cpus_are_shared_but_not_available():
+    assert IDLE.shared == ALL
+    assert IDLE.available == cpus("1-7")
+    assert IDLE.free == {0: 3, 5: 4}
+
+
+def test_giving_moves_cpus_from_the_shared_ones_to_the_container():
+    given = IDLE.give("pod", "app", cpus=cpus("2-4"))
+
+    assert given.holds("pod", "app") == cpus("2-4")
+    assert given.shared == cpus("0-1,5-7")
+    assert given.free == {0: 1, 5: 3}
+    assert IDLE.shared == ALL, "the ledger from before is as it was"
+
+
+def test_who_owns_nothing_holds_nothing():
+    assert IDLE.holds("pod", "app") is None
+    assert IDLE.owned("pod") == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        pytest.param("0-1", "CPUs 0 are not free to be given", id="reserved CPUs are never given"),
+        pytest.param("1-3", "CPUs 2-3 are not free to be given", id="nor another pod's"),
+        pytest.param("7-8", "CPUs 8 are not free to be given", id="nor those the machine does not have"),
+    ],
+)
+def test_only_what_is_available_is_given(wanted, why):
+    ledger = IDLE.give("other", "app", cpus=cpus("2-3"))
+
+    with pytest.raises(StateError) as refused:
+        ledger.give("pod", "app", cpus=cpus(wanted))
+    with pytest.raises(StateError) as refused_pod:
+        ledger.give_pod("pod", cpus(wanted), containers={})
+
+    assert str(refused.value) == str(refused_pod.value) == why
+
+
+def test_containers_of_one_pod_may_own_the_same_cpu():
+    ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
+
+    assert ledger.owned("pod") == cpus("1-3")
+    assert ledger.shared == cpus("0,4-7")
+
+
+def test_a_cpu_comes_back_with_the_last_container_that_owns_it():
+    ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
+
+    without_init = ledger.take_back("pod", "init")
+    without_both = without_init.take_back("pod", "app")
+
+    assert without_init.shared == cpus("0-1,4-7")
+    assert without_both == IDLE
+
+
+def test_taking_back_what_nobody_owns_changes_nothing():
+    assert IDLE.take_back("pod", "app") is IDLE
+
+
+def test_what_a_pod_was_given_as_one_piece_comes_back_as_one_piece():
+    ledger = IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("1"), "b": cpus("2-3")})
+
+    without_a = ledger.take_back("pod", "a")
+    without_both = without_a.take_back("pod", "b")
+
+    assert ledger.shared == without_a.shared == cpus("0,5-7")
+    assert without_a.pod_held == {"pod": cpus("1-4")}
+    assert without_both == IDLE
+
+
+def test_containers_own_only_what_their_pod_was_given():
+    with pytest.raises(StateError, match="CPUs 5 are not among those of the pod"):
+        IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("4-5")})
+
+
+def test_a_second_piece_loses_the_first():
+    first = IDLE.give_pod("pod", cpus("1-2"), containers={"a": cpus("1-2")})
+    second = first.give_pod("pod", cpus("3-4"), containers={"a": cpus("3-4")})
+
+    assert second.lost == cpus("1-2")
+    assert second.shared | second.owned("pod") | second.lost == ALL
+    assert second.take_back("pod", "a").shared == cpus("0,3-7")
+
+
+def test_reusable_cpus_are_those_of_one_pod_only():
+    ledger = IDLE.with_reusable("pod", cpus("1-2"))
+
+    assert ledger.reusable_by("pod") == cpus("1-2")
+    assert ledger.reusable_by("other") == 0
+    assert ledger.with_reusable("other", 0).reusable_by("pod") == 0
+    assert ledger.with_reusable("pod", cpus("1-2")) is ledger
+
+
+def test_what_others_own_is_known_of_containers_and_of_pods():
+    ledger = IDLE.give("one", "app", cpus=cpus("1")).give_pod("two", cpus("2-3"), containers={"app": cpus("2")})
+
+    assert ledger.owned_by_others("one") == cpus("2-3")
+    assert ledger.owned_by_others("two") == cpus("1")
+    assert ledger.owned_by_others("three") == cpus("1-3")
+
+
+def test_union():
+    assert union([]) == 0
+    assert union([cpus("1"), cpus("3"), cpus("1-2")]) == cpus("1-3")

@@ -1,0 +1,441 @@
+"""The CPU provider: who gets which CPUs, who is refused and why, what comes back."""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.align import bits, synthetic
+from alignup.align.cpus.hints import NOWHERE
+from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.errors import ProviderError, SettingsError, StateError
+from alignup.align.hint import Listed
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates, Policy
+from alignup.align.workload import Pod, Resources
+from tests.strategies_pods import amounts, container, guaranteed
+
+#: 2 sockets, a node each, 4 cores of 2 threads each; siblings are neighbours.
+VIEW = synthetic.parse("pack:2 numa:1 core:4 pu:2").kubelet_view()
+#: 2 sockets of 2 nodes of 4 CPUs.
+FOUR = synthetic.parse("pack:2 numa:2 core:4 pu:1").kubelet_view()
+ANYWHERE = None
+NODE_1 = bits.of([1])
+
+
+def provider(view=VIEW, *, reserved="0", pod_level=False, kubelet_faults=False, **options) -> CpuProvider:
+    return CpuProvider(
+        view=view,
+        policy=CpuPolicy.STATIC,
+        options=CpuOptions(**options),
+        reserved=bits.parse(reserved),
+        pod_level=pod_level,
+        kubelet_faults=kubelet_faults,
+    )
+
+
+def asks(name: str, cpu: str, *, sidecar=False):
+    return guaranteed(name, {"cpu": cpu, "memory": "1Gi"}, sidecar=sidecar)
+
+
+def pod(uid: str, *cpus: str, init=()) -> Pod:
+    """A pod of containers c0, c1, … with so many CPUs each."""
+    return Pod(name=uid, uid=uid, init=init, containers=tuple(asks(f"c{i}", cpu) for i, cpu in enumerate(cpus)))
+
+
+def as_one(uid: str, cpu: str, *containers, init=()) -> Pod:
+    """A pod with CPUs of its own."""
+    own = amounts({"cpu": cpu, "memory": "8Gi"})
+    return Pod(name=uid, uid=uid, init=init, containers=containers, resources=Resources(own, own))
+
+
+def place(cpus: CpuProvider, ledger, wanted: Pod, affinity=ANYWHERE):
+    """The ledger with all containers of a pod placed."""
+    for each in wanted.everyone:
+        ledger, _ = cpus.allocate(ledger, wanted, container=each, affinity=affinity)
+    return ledger
+
+
+def shown(ledger) -> dict:
+    return {uid: {name: bits.show(cpus) for name, cpus in held.items()} for uid, held in ledger.held.items()}
+
+
+def listed(hints) -> str:
+    lists = hints if isinstance(hints, Listed) else Listed.of_family(hints)
+    return " ".join(bits.show(nodes) + "*" * (nodes in lists.preferred) for nodes in lists.masks)
+
+
+class TestCreation:
+    def test_policy_none_gives_nobody_anything(self):
+        cpus = CpuProvider.create(VIEW, CpuSettings(), topology=Policy.RESTRICTED, gates=FeatureGates())
+        ledger = cpus.start()
+        wanted = pod("p", "2")
+
+        assert cpus.allocatable == 0
+        assert cpus.hints(ledger, wanted, container=wanted.containers[0]) is None
+        assert cpus.pod_hints(ledger, wanted) is None
+        assert cpus.allocate(ledger, wanted, container=wanted.containers[0], affinity=ANYWHERE) == (ledger, 0)
+
+    @pytest.mark.parametrize(
+        ("reservation", "explicit", "options", "reserved", "cores"),
+        [
+            pytest.param("2", "", {}, "0-1", "0-1", id="a core is taken for two CPUs"),
+            pytest.param("1500m", "", {}, "0-1", "0-1", id="parts of a CPU are rounded up"),
+            pytest.param("2", "3,9", {}, "3,9", "2-3,8-9", id="the CPUs named are taken as they are"),
+            pytest.param(
+                "10", "", {"distribute-cpus-across-numa": "true"}, "0-4,8-12", "0-5,8-13", id="by the options"
+            ),
+        ],
+    )
+    def test_reserved_cpus(self, reservation, explicit, options, reserved, cores):
+        settings = CpuSettings(
+            policy="static",
+            options=options,
+            reservation=Quantity.parse(reservation),
+            explicit=bits.parse(explicit),
+        )
+
+        cpus = CpuProvider.create(VIEW, settings, topology=Policy.NONE, gates=FeatureGates())
+
+        assert bits.show(cpus.reserved) == reserved
+        assert bits.show(cpus.reserved_cores) == cores
+        assert cpus.allocatable == VIEW.all_cpus & ~cpus.reserved
+
+    @pytest.mark.parametrize(
+        ("change", "text"),
+        [
+            pytest.param({"policy": "fixed"}, 'unknown policy: "fixed"', id="the policy"),
+            pytest.param(
+                {"reservation": None, "options": {"bad": ""}},
+                "[cpumanager] unable to determine reserved CPU resources for static policy",
+                id="the reservation, before any option",
+            ),
+            pytest.param(
+                {"options": {"bad": ""}},
+                'new static policy error: unknown CPU Manager Policy option: "bad"',
+                id="an option",
+            ),
+            pytest.param(
+                {"reservation": Quantity.parse("17")},
+                "new static policy error: [cpumanager] unable to reserve the required amount of CPUs "
+                "(size of  did not equal 17)",
+                id="more reserved than there is",
+            ),
+            pytest.param(
+                {"explicit": bits.parse("3,99")},
+                "new static policy error: [cpumanager] unable to build the reserved physical CPUs from the reserved "
+                "set: unknown CPU ID: 99",
+                id="a reserved CPU the machine does not have",
+            ),
+        ],
+    )
+    def test_what_a_kubelet_does_not_start_with(self, change, text):
+        settings = replace(CpuSettings(policy="static", reservation=Quantity.parse("2")), **change)
+
+        with pytest.raises(SettingsError) as refused:
+            CpuProvider.create(VIEW, settings, topology=Policy.NONE, gates=FeatureGates())
+
+        assert str(refused.value) == text
+
+    def test_gates_switch_pods_as_one_piece_on(self):
+        settings = CpuSettings(policy="static", reservation=Quantity.parse("2"))
+        on, half = {"PodLevelResourceManagers": True}, {"PodLevelResourceManagers": True, "PodLevelResources": False}
+
+        assert CpuProvider.create(VIEW, settings, topology=Policy.NONE, gates=FeatureGates(on)).pod_level
+        assert not CpuProvider.create(VIEW, settings, topology=Policy.NONE, gates=FeatureGates(half)).pod_level
+
+
+class TestStart:
+    def test_all_is_shared_at_first(self):
+        assert provider().start().shared == VIEW.all_cpus
+
+    def test_strictly_reserved_cpus_are_not_shared(self):
+        assert bits.show(provider(strict_cpu_reservation=True).start().shared) == "1-15"
+
+    def test_what_was_stored_goes_on(self):
+        cpus = provider()
+        before = place(cpus, cpus.start(), pod("p", "4"))
+
+        after = cpus.start(before.shared, before.held)
+
+        assert replace(after, reusable=before.reusable) == before
+
+    @pytest.mark.parametrize(
+        ("shared", "held", "text"),
+        [
+            pytest.param("", "2-3", "default cpuset cannot be empty", id="nothing shared"),
+            pytest.param(
+                "1-15", "", 'not all reserved cpus: "0" are present in defaultCpuSet: "1-15"', id="no reserved CPUs"
+            ),
+            pytest.param(
+                "0-13",
+                "13-15",
+                'pod: p, container: c cpuset: "13-15" overlaps with default cpuset "0-13"',
+                id="a CPU both shared and owned",
+            ),
+            pytest.param(
+                "0-13",
+                "14",
+                'current set of available CPUs "0-15" doesn\'t match with CPUs in state "0-14"',
+                id="a CPU that is neither",
+            ),
+        ],
+    )
+    def test_what_does_not_add_up_is_refused(self, shared, held, text):
+        with pytest.raises(StateError) as refused:
+            provider().start(bits.parse(shared), {"p": {"c": bits.parse(held)}} if held else {})
+
+        assert str(refused.value) == text
+
+    def test_strictly_reserved_cpus_must_not_have_been_shared(self):
+        with pytest.raises(
+            StateError, match='some of strictly reserved cpus: "0" are present in defaultCpuSet: "0-15"'
+        ):
+            provider(strict_cpu_reservation=True).start(VIEW.all_cpus)
+
+    def test_a_machine_given_away_whole_can_be_started_on(self):
+        cpus = provider(strict_cpu_reservation=True)
+        before = place(cpus, cpus.start(), pod("p", "15"))
+
+        assert before.shared == 0
+        assert cpus.start(before.shared, before.held).shared == 0
+        with pytest.raises(StateError, match="default cpuset cannot be empty"):
+            replace(cpus, kubelet_faults=True).start(before.shared, before.held)
+
+    def test_pieces_of_pods_count_only_with_the_gate(self):
+        shared, held, pod_held = bits.parse("0-11"), {"p": {"c": bits.parse("12")}}, {"p": bits.parse("12-15")}
+
+        ledger = provider(pod_level=True).start(shared, held, pod_held=pod_held)
+
+        assert ledger.owned("p") == bits.parse("12-15")
+        with pytest.raises(StateError, match="doesn't match"):
+            provider().start(shared, held, pod_held=pod_held)
+
+
+class TestHints:
+    @pytest.mark.parametrize(
+        ("each", "why"),
+        [
+            pytest.param(asks("c", "1500m"), "no whole CPUs", id="parts of a CPU"),
+            pytest.param(container("c", {"cpu": "2", "memory": "1Gi"}), "not Guaranteed", id="not Guaranteed"),
+        ],
+    )
+    def test_who_shares_has_none(self, each, why):
+        cpus = provider()
+        wanted = Pod(name="p", uid="p", containers=(each,))
+
+        assert cpus.hints(cpus.start(), wanted, container=each) is None, why
+        assert cpus.pod_hints(cpus.start(), wanted) is None, why
+
+    def test_pods_with_resources_of_their_own_are_left_alone_without_the_gate(self):
+        wanted = as_one("p", "4", asks("c", "4"))
+        cpus = provider()
+
+        assert cpus.hints(cpus.start(), wanted, container=wanted.containers[0]) is None
+        assert cpus.pod_hints(cpus.start(), wanted) is None
+        assert place(cpus, cpus.start(), wanted) == cpus.start()
+
+    def test_of_a_container_and_of_its_pod(self):
+        cpus = provider()
+        wanted = pod("p", "4", "5")
+
+        assert listed(cpus.hints(cpus.start(), wanted, container=wanted.containers[0])) == "0* 1* 0-1"
+        assert listed(cpus.pod_hints(cpus.start(), wanted)) == "0-1*"
+
+    def test_of_a_container_already_placed(self):
+        cpus = provider()
+        wanted = pod("p", "4")
+        ledger = place(cpus, cpus.start(), wanted, NODE_1)
+
+        assert listed(cpus.hints(ledger, wanted, container=wanted.containers[0])) == "1* 0-1"
+        assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
+
+    def test_of_a_container_that_wants_another_number_than_it_has(self):
+        cpus = provider()
+        ledger = place(cpus, cpus.start(), pod("p", "4"))
+        changed = pod("p", "6")
+
+        assert cpus.hints(ledger, changed, container=changed.containers[0]) is NOWHERE
+        assert cpus.pod_hints(ledger, changed) is NOWHERE
+
+    def test_of_a_pod_of_which_a_part_is_placed(self):
+        cpus = provider()
+        wanted = pod("p", "4", "2")
+        ledger, _ = cpus.allocate(cpus.start(), wanted, container=wanted.containers[0], affinity=NODE_1)
+
+        assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
+
+
+class TestAllocation:
+    def test_cpus_come_from_the_nodes_decided_on(self):
+        cpus = provider()
+
+        assert shown(place(cpus, cpus.start(), pod("p", "4"), NODE_1)) == {"p": {"c0": "8-11"}}
+
+    def test_and_from_elsewhere_when_these_have_too_few(self):
+        cpus = provider()
+
+        assert shown(place(cpus, cpus.start(), pod("p", "10"), NODE_1)) == {"p": {"c0": "2-3,8-15"}}
+
+    def test_with_sockets_from_the_nodes_around_first(self):
+        plain, by_socket = provider(FOUR), provider(FOUR, align_by_socket=True)
+        ledger = place(plain, plain.start(), pod("q", "5"), bits.of([0, 1]))
+
+        assert shown(place(plain, ledger, pod("p", "6"), bits.of([2])))["p"] == {"c0": "2-3,8-11"}
+        assert shown(place(by_socket, ledger, pod("p", "6"), bits.of([2])))["p"] == {"c0": "8-13"}
+
+    def test_placing_again_changes_nothing(self):
+        cpus = provider()
+        ledger = place(cpus, cpus.start(), pod("p", "4"), NODE_1)
+
+        assert place(cpus, ledger, pod("p", "4"), bits.of([0])) == ledger
+
+    def test_init_containers_cpus_are_used_again(self):
+        cpus = provider()
+        wanted = pod("p", "2", "4", init=(asks("i0", "4"), asks("side", "2", sidecar=True), asks("i1", "2")))
+
+        ledger = place(cpus, cpus.start(), wanted)
+
+        assert shown(ledger) == {"p": {"i0": "2-5", "side": "2-3", "i1": "4-5", "c0": "4-5", "c1": "6-9"}}
+        assert ledger.owned("p").bit_count() == 8
+
+    def test_another_pod_ends_the_reuse(self):
+        cpus = provider()
+        wanted = pod("p", "4", init=(asks("i0", "4"),))
+        ledger, first = cpus.allocate(cpus.start(), wanted, container=wanted.init[0], affinity=ANYWHERE)
+        ledger = place(cpus, ledger, pod("q", "2"))
+
+        _, second = cpus.allocate(ledger, wanted, container=wanted.containers[0], affinity=ANYWHERE)
+
+        assert not first & second
+
+    def test_reusable_cpus_that_another_pod_got_are_not_used_again(self):
+        cpus = provider(pod_level=True)
+        wanted = pod("p", "4", init=(asks("i0", "4"),))
+        ledger, _ = cpus.allocate(cpus.start(), wanted, container=wanted.init[0], affinity=ANYWHERE)
+        ledger = cpus.release(ledger, "p", container="i0")
+        ledger, other = cpus.allocate_pod(ledger, as_one("q", "4", asks("c", "4")), affinity=ANYWHERE)
+
+        ledger, mine = cpus.allocate(ledger, wanted, container=wanted.containers[0], affinity=ANYWHERE)
+
+        assert not other & mine
+
+    @pytest.mark.parametrize(
+        ("cpu", "text"),
+        [
+            pytest.param("3", "requested 3 cpus not multiple cpus per core = 2", id="half a core"),
+            pytest.param(
+                "16",
+                "not enough free physical CPUs: available physical CPUs = 14, requested CPUs = 16, CPUs per core = 2",
+                id="more than the cores without reserved CPUs",
+            ),
+        ],
+    )
+    def test_whole_cores_or_nothing(self, cpu, text):
+        cpus = provider(full_pcpus_only=True)
+
+        with pytest.raises(ProviderError) as refused:
+            place(cpus, cpus.start(), pod("p", cpu))
+
+        assert refused.value.reason == "SMTAlignmentError"
+        assert refused.value.message == f"SMT Alignment Error: {text}"
+
+    def test_more_than_there_is(self):
+        cpus = provider()
+
+        with pytest.raises(ProviderError) as refused:
+            place(cpus, cpus.start(), pod("p", "16"))
+
+        assert refused.value.reason == "UnexpectedAdmissionError"
+        assert str(refused.value) == "not enough cpus available to satisfy request: requested=16, available=15"
+
+    def test_releasing_a_pod_gives_everything_back(self):
+        cpus = provider()
+        ledger = place(cpus, cpus.start(), pod("p", "2", "4", init=(asks("i0", "4"),)))
+
+        assert cpus.release(ledger, "p").shared == VIEW.all_cpus
+        assert cpus.release(ledger, "q") is ledger
+
+
+class TestPodsAsOnePiece:
+    def test_containers_get_their_parts(self):
+        cpus = provider(pod_level=True)
+        wanted = as_one(
+            "p",
+            "6",
+            asks("own", "2"),
+            container("sharing"),
+            init=(container("first"), asks("side", "2", sidecar=True), asks("second", "4"), container("third")),
+        )
+
+        ledger, piece = cpus.allocate_pod(cpus.start(), wanted, affinity=NODE_1)
+
+        assert bits.show(piece) == "8-13"
+        assert shown(ledger)["p"] == {
+            "first": "8-13",
+            "side": "8-9",
+            "second": "10-13",
+            "third": "10-13",
+            "own": "10-11",
+            "sharing": "12-13",
+        }
+        assert bits.show(ledger.shared) == "0-7,14-15"
+
+    @pytest.mark.parametrize(
+        ("wanted", "text"),
+        [
+            pytest.param(
+                as_one("p", "4", asks("own", "4"), container("sharing")),
+                "pod rejected, sum of exclusive container cpu requests equals pod budget, "
+                "leaving no cpus for shared containers",
+                id="containers",
+            ),
+            pytest.param(
+                as_one("p", "4", asks("own", "2"), init=(asks("side", "4", sidecar=True), container("first"))),
+                "pod rejected, pod has shared init containers but no cpus available for them",
+                id="init containers after a sidecar",
+            ),
+        ],
+    )
+    def test_who_shares_must_be_left_something(self, wanted, text):
+        cpus = provider(pod_level=True)
+
+        with pytest.raises(ProviderError) as refused:
+            cpus.allocate_pod(cpus.start(), wanted, affinity=ANYWHERE)
+
+        assert (refused.value.reason, refused.value.message) == ("EmptyPodSharedPoolError", text)
+        assert cpus.pod_hints(cpus.start(), wanted) is NOWHERE
+
+    def test_pods_without_resources_of_their_own_are_not_meant(self):
+        cpus = provider(pod_level=True)
+        ledger = cpus.start()
+
+        assert cpus.allocate_pod(ledger, pod("p", "2"), affinity=ANYWHERE) == (ledger, 0)
+        assert cpus.allocate_pod(ledger, as_one("p", "1500m"), affinity=ANYWHERE) == (ledger, 0)
+
+    def test_a_pod_admitted_again_keeps_what_it_has(self):
+        cpus = provider(pod_level=True)
+        wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
+        ledger, piece = cpus.allocate_pod(cpus.start(), wanted, affinity=NODE_1)
+
+        assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
+        assert cpus.allocate_pod(ledger, wanted, affinity=NODE_1) == (ledger, piece)
+
+    def test_in_the_kubelet_it_loses_it(self):
+        cpus = provider(pod_level=True, kubelet_faults=True)
+        wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
+        ledger, piece = cpus.allocate_pod(cpus.start(), wanted, affinity=NODE_1)
+
+        again, other = cpus.allocate_pod(ledger, wanted, affinity=NODE_1)
+
+        assert cpus.pod_hints(ledger, wanted) is NOWHERE
+        assert not piece & other
+        assert again.lost == piece
+
+    def test_release(self):
+        cpus = provider(pod_level=True)
+        wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
+        ledger, _ = cpus.allocate_pod(cpus.start(), wanted, affinity=ANYWHERE)
+
+        assert cpus.release(ledger, "p", container="own").shared == ledger.shared
+        assert cpus.release(ledger, "p") == cpus.start()

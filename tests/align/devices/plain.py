@@ -1,0 +1,89 @@
+"""Devices for tests: a short way to write them, strategies, and hints counted the plain way, set by set."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.bits import Nodes
+from alignup.align.devices import Coverage, DeviceLedger
+from alignup.align.hint import Hint, Listed, Options, Supply, subsets
+from alignup.align.machine import Device
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, Pod, Resources
+from tests.strategies_hints import node_sets, subsets_of
+
+GPU = "example.com/gpu"
+NIC = "vendor.io/nic"
+STRAY = 77  #: a node no machine of these tests has
+
+
+def gpus(*places: Collection[int] | None, ill: Collection[int] = ()) -> list[Device]:
+    """``gpu-0``, ``gpu-1``, … on these nodes; those whose number is in *ill* are not healthy."""
+    return [
+        Device(GPU, f"gpu-{number}", None if nodes is None else bits.of(nodes), healthy=number not in ill)
+        for number, nodes in enumerate(places)
+    ]
+
+
+def ledger_of(devices: Iterable[Device], *, nodes: Nodes = 0b1111, asked: Collection[str] = ()) -> DeviceLedger:
+    return DeviceLedger.of_devices(devices, nodes=nodes, preferred_allocation=asked)
+
+
+def wanting(name: str = "app", *, sidecar: bool = False, **counts: int) -> Container:
+    """A container limited to so many ``gpu`` and ``nic``."""
+    full = {"gpu": GPU, "nic": NIC}
+    limits = {full[short]: Quantity(count) for short, count in counts.items()}
+    return Container(name, Resources(limits=limits), restartable=sidecar)
+
+
+def pod_of(*containers: Container, init: Sequence[Container] = (), uid: str = "pod") -> Pod:
+    return Pod(name=uid, uid=uid, init=tuple(init), containers=containers)
+
+
+def shown(options: Options) -> list[str]:
+    """The hints of a family, one text each."""
+    assert isinstance(options, Supply | Coverage)
+    return [str(hint) for hint in Listed.of_family(options).hints]
+
+
+def placements(nodes: Nodes) -> st.SearchStrategy[Nodes | None]:
+    """Where a device may be: on one node or several, on unknown ones, on none, or nobody knows."""
+    known = subsets_of(nodes, least=1)
+    stray = st.builds(lambda mask: mask | 1 << STRAY, subsets_of(nodes))
+    return subsets_of(nodes, least=1).map(lambda mask: mask & -mask) | known | known | st.none() | st.just(0) | stray
+
+
+@st.composite
+def announcements(draw: st.DrawFn, nodes: Nodes, *, resource: str = GPU, most: int = 8) -> list[Device]:
+    """What a plugin might announce."""
+    ids = draw(st.lists(st.integers(0, 12), max_size=most, unique=True))
+    return [Device(resource, f"d{number}", draw(placements(nodes)), healthy=draw(st.booleans())) for number in ids]
+
+
+@st.composite
+def machines(draw: st.DrawFn, most_nodes: int = 4) -> tuple[Nodes, list[Device]]:
+    """The nodes of a machine, and the devices of one resource on it."""
+    nodes = draw(node_sets(most=most_nodes))
+    return nodes, draw(announcements(nodes))
+
+
+def counted(
+    devices: Sequence[Device], nodes: Nodes, *, free: Collection[str], again: Collection[str], need: int
+) -> list[Hint]:
+    """The hints as the kubelet counts them: every set of nodes looked at for itself."""
+    known = {device.id: device for device in devices}
+    among = 0
+    for device in devices:
+        among |= (device.nodes or 0) & nodes
+    among = among or nodes
+    width = among.bit_count()
+    found = []
+    for mask in subsets(among):
+        if sum(1 for device in devices if (device.nodes or 0) & mask) >= need:
+            width = min(width, mask.bit_count())
+        insisted = [known[id_].nodes or 0 for id_ in again if known[id_].nodes is not None]
+        count = len(insisted) + sum(1 for id_ in free if (known[id_].nodes or 0) & mask)
+        if all(places & mask for places in insisted) and count >= need:
+            found.append(mask)
+    return [Hint(mask, mask.bit_count() == width) for mask in found]

@@ -1,0 +1,139 @@
+"""The ledger of devices: what is announced, given and taken back, and that all of it adds up."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.devices import DeviceLedger, Inventory, natural
+from alignup.align.errors import StateError
+from alignup.align.machine import Device
+from tests.align.devices.plain import GPU, NIC, gpus, ledger_of
+
+IDLE = ledger_of([*gpus([0], [1], [2], [3]), Device(NIC, "nic-0", None)])
+
+
+def free(ledger: DeviceLedger, resource: str = GPU) -> list[str]:
+    return list(ledger.inventories[resource].names(ledger.free[resource]))
+
+
+@pytest.mark.parametrize(
+    ("ids", "ordered"),
+    [
+        pytest.param(["gpu-10", "gpu-9", "gpu-1"], ["gpu-1", "gpu-9", "gpu-10"], id="numbers count as numbers"),
+        pytest.param(["b1", "a2", "a10", "a"], ["a", "a2", "a10", "b1"], id="texts come first"),
+        pytest.param(["7", "07", "x", ""], ["", "07", "7", "x"], id="leading zeros only break ties"),
+        pytest.param(["9" * 5000, "8" * 5001], ["9" * 5000, "8" * 5001], id="numbers of any length"),
+    ],
+)
+def test_ids_are_in_natural_order(ids, ordered):
+    assert sorted(ids, key=natural) == ordered
+
+
+@given(st.lists(st.text("01a-", max_size=5), unique=True))
+def test_no_two_ids_are_alike(ids):
+    assert len({natural(id_) for id_ in ids}) == len(ids)
+
+
+def test_an_inventory_knows_its_devices():
+    devices = [*gpus([0, 1], [9], [], None, ill=[1]), Device(GPU, "gpu-0", bits.of([1]))]
+
+    inventory = Inventory.of(devices, machine=0b11)
+
+    assert inventory.devices[0].nodes == bits.of([1]), "the later of two with the same id counts"
+    assert inventory.names(inventory.healthy) == ("gpu-0", "gpu-2", "gpu-3")
+    assert inventory.names(inventory.told) == ("gpu-0", "gpu-1", "gpu-2")
+    assert inventory.names(inventory.placed) == ("gpu-0", "gpu-1")
+    assert inventory.names(inventory.near(0b10)) == ("gpu-0",)
+    assert inventory.nodes == 0b10
+    assert inventory.find(["gpu-3", "gone"]) == 0b1000
+
+
+def test_what_is_given_is_not_free_and_what_is_taken_back_is():
+    given = IDLE.give("pod", "app", devices={GPU: ["gpu-3", "gpu-0"]})
+
+    assert given.holds("pod", "app") == {GPU: ("gpu-0", "gpu-3")}
+    assert free(given) == ["gpu-1", "gpu-2"]
+    assert given.free_on(GPU) == {0: 0, 1: 1, 2: 1, 3: 0}
+    assert given.take_back("pod") == IDLE
+
+
+def test_containers_of_one_pod_may_share_a_device_until_the_pod_is_gone():
+    shared = IDLE.give("pod", "init", devices={GPU: ["gpu-0", "gpu-1"]}).give("pod", "app", devices={GPU: ["gpu-0"]})
+
+    assert shared.owned("pod", GPU) == {"gpu-0", "gpu-1"}
+    assert free(shared) == ["gpu-2", "gpu-3"]
+    assert shared.take_back("pod") == IDLE
+
+
+def test_two_pods_never_hold_the_same_device():
+    held = IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
+
+    with pytest.raises(StateError, match=r"example\.com/gpu gpu-0: held by another pod"):
+        held.give("other", "app", devices={GPU: ["gpu-0", "gpu-1"]})
+
+
+def test_a_container_is_given_devices_of_a_resource_once():
+    held = IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
+
+    with pytest.raises(StateError, match="pod pod container app holds some already"):
+        held.give("pod", "app", devices={GPU: ["gpu-1"]})
+
+
+def test_giving_nothing_changes_nothing():
+    assert IDLE.give("pod", "app", devices={}) is IDLE
+    assert IDLE.give("pod", "app", devices={GPU: ()}) is IDLE
+    assert IDLE.take_back("nobody") is IDLE
+
+
+def test_an_announcement_replaces_the_one_before():
+    held = IDLE.give("pod", "app", devices={GPU: ["gpu-0", "gpu-1"]})
+
+    fewer = held.announce(GPU, gpus([0], ill=[0]), preferred_allocation=True)
+
+    assert free(fewer) == []
+    assert fewer.holds("pod", "app") == {GPU: ("gpu-0", "gpu-1")}
+    assert fewer.inventories[GPU].preferred_allocation
+    assert fewer.take_back("pod").in_use == {}
+    assert free(fewer.take_back("pod")) == [], "it is still ill"
+    again = fewer.announce(GPU, IDLE.inventories[GPU].devices)
+    assert again == held, "a device that comes back is still held"
+
+
+def test_a_plugin_that_stops_leaves_its_devices_known_but_ill():
+    stopped = IDLE.stop(GPU)
+
+    assert free(stopped) == []
+    assert len(stopped.inventories[GPU].devices) == 4
+    assert GPU in stopped.handled
+    assert stopped.allocatable() == {GPU: 0, NIC: 1}
+
+
+def test_a_resource_given_up_is_handled_while_a_pod_holds_some():
+    given_up = IDLE.give("pod", "app", devices={GPU: ["gpu-0"]}).give_up(GPU)
+
+    assert given_up.handled == {GPU, NIC}
+    assert given_up.allocatable() == {NIC: 1}
+    assert given_up.take_back("pod").handled == {NIC}
+    assert given_up.announce(GPU, gpus([0])).take_back("pod").handled == {GPU, NIC}
+
+
+def test_a_pod_that_holds_devices_may_count_on_all_in_use():
+    """So that it is not refused again over a device that fell ill, or a plugin that is gone, while it ran."""
+    held = IDLE.give("pod", "app", devices={GPU: ["gpu-0", "gpu-1"]}).stop(GPU)
+
+    assert held.allocatable("pod") == {GPU: 2, NIC: 1}
+    assert held.allocatable("newcomer") == {GPU: 0, NIC: 1}
+    assert held.give_up(GPU).allocatable("pod") == {GPU: 2, NIC: 1}
+
+
+def test_only_the_pod_handled_last_has_devices_to_use_again():
+    first = IDLE.with_reusable("one", {GPU: frozenset({"gpu-0"})})
+
+    second = first.with_reusable("two", {})
+
+    assert first.reusable_by("one") == {GPU: {"gpu-0"}}
+    assert first.reusable_by("two") == {}
+    assert second.reusable is None
+    assert first.take_back("one") == IDLE
+    assert first.take_back("two") is first

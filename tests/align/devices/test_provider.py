@@ -1,0 +1,369 @@
+"""The device provider: whom it answers what, which devices it chooses, what it asks and what it refuses."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import devices
+from alignup.align.devices import Allocation, Ask, DeviceLedger
+from alignup.align.errors import ProviderError
+from alignup.align.machine import Device
+from alignup.align.workload import Container, Pod
+from tests.align.devices.plain import GPU, NIC, gpus, ledger_of, machines, pod_of, shown, wanting
+from tests.strategies_hints import subsets_of
+
+FOUR = ledger_of(gpus([0], [0], [1], [1]))
+ASKED = ledger_of(gpus([0], [0], [1], [1]), asked=[GPU])
+ONE = wanting(gpu=1)
+
+
+def given_to(ledger: DeviceLedger, container: Container, **how) -> tuple[str, ...]:
+    """The devices a container alone in its pod is given."""
+    outcome = devices.allocate(ledger, pod_of(container), container=container, **{"affinity": None, **how})
+    return outcome.devices.get(GPU, ())
+
+
+def admitted(ledger: DeviceLedger, pod: Pod, affinity=None) -> DeviceLedger:
+    for container in pod.everyone:
+        ledger = devices.allocate(ledger, pod, container=container, affinity=affinity).ledger
+    return ledger
+
+
+def refused(ledger: DeviceLedger, container: Container, **how) -> str:
+    with pytest.raises(ProviderError) as error:
+        given_to(ledger, container, **how)
+    assert error.value.message == f"Allocate failed due to {error.value}, which is unexpected"
+    return str(error.value)
+
+
+class TestHints:
+    def test_nothing_wanted_nothing_said(self):
+        assert devices.hints(FOUR, pod_of(wanting()), container=wanting()) == {}
+
+    def test_what_no_plugin_has_is_not_looked_at(self):
+        assert devices.hints(FOUR, pod_of(wanting(nic=1)), container=wanting(nic=1)) == {}
+
+    def test_a_resource_without_topology_does_not_care(self):
+        bare = ledger_of(gpus(None, []))
+
+        assert devices.hints(bare, pod_of(ONE), container=ONE) == {GPU: None}
+
+    def test_a_resource_whose_plugin_is_gone_does_not_care(self):
+        gone = DeviceLedger(nodes=0b11).give("other", "app", devices={GPU: ["gpu-0"]})
+
+        assert devices.hints(gone, pod_of(ONE), container=ONE) == {GPU: None}
+
+    def test_too_few_devices_are_impossible(self):
+        five = wanting(gpu=5)
+
+        assert devices.hints(FOUR, pod_of(five), container=five) == {GPU: ()}
+
+    def test_enough_devices_but_too_few_on_nodes_are_impossible(self):
+        mixed = ledger_of(gpus([0], None))
+
+        assert devices.hints(mixed, pod_of(wanting(gpu=2)), container=wanting(gpu=2)) == {GPU: ()}
+
+    def test_a_container_that_has_its_devices_is_hinted_where_they_are(self):
+        pod = pod_of(ONE)
+        held = admitted(FOUR, pod, 0b10)
+
+        answer = devices.hints(held, pod, container=ONE)[GPU]
+
+        assert shown(answer) == ["{1}", "{0-1} not preferred"]
+
+    def test_a_container_that_wants_another_number_now_is_impossible(self):
+        held = FOUR.give("pod", "app", devices={GPU: ["gpu-0", "gpu-1"]})
+
+        assert devices.hints(held, pod_of(ONE), container=ONE) == {GPU: ()}
+        assert devices.pod_hints(held, pod_of(ONE)) == {GPU: ()}
+
+    def test_a_held_device_that_is_gone_stands_in_nobodys_way(self):
+        pair = wanting(gpu=2)
+        held = FOUR.give("pod", "app", devices={GPU: ["gpu-0", "gpu-3"]}).announce(GPU, gpus([0], [0], [1]))
+
+        answer = devices.hints(held, pod_of(pair), container=pair)[GPU]
+
+        assert shown(answer) == ["{0}", "{0-1} not preferred"]
+
+    def test_a_pod_adds_up_its_containers(self):
+        pod = pod_of(wanting("one", gpu=1), wanting("two", gpu=2))
+
+        answer = devices.pod_hints(FOUR, pod)[GPU]
+
+        assert shown(answer) == ["{0-1}"]
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("places", "count", "affinity", "chosen"),
+        [
+            pytest.param([[1], [0], [0]], 2, None, "01", id="without nodes to align with, the lowest"),
+            pytest.param([[1], [0], [0]], 2, 0b1, "12", id="aligned ones"),
+            pytest.param([[1], [0], [0]], 1, 0b1, "1", id="the lowest of them"),
+            pytest.param([[1], None, [0]], 2, 0b1, "02", id="then those of other nodes"),
+            pytest.param([None, [1], [0]], 3, 0b1, "012", id="then those of no node"),
+            pytest.param([[], None, [1]], 1, 0b1, "2", id="topology without nodes is no node"),
+            pytest.param([[], None], 1, 0b1, "0", id="where no device has a node, the lowest"),
+            pytest.param([[1, 0], [1]], 1, 0b1, "0", id="one node in common is enough"),
+            pytest.param([[5], None], 1, 0b1, "0", id="a node nobody knows is another node"),
+            pytest.param([[0], [1]], 1, 0, "0", id="an empty set of nodes is near nothing"),
+        ],
+    )
+    def test_near_devices_come_first(self, places, count, affinity, chosen):
+        ledger = ledger_of(gpus(*places))
+
+        assert given_to(ledger, wanting(gpu=count), affinity=affinity) == tuple(f"gpu-{number}" for number in chosen)
+
+    def test_ids_are_taken_in_natural_order(self):
+        many = ledger_of(gpus(*[[0]] * 12))
+
+        assert given_to(many, wanting(gpu=11))[-2:] == ("gpu-9", "gpu-10")
+
+    def test_every_resource_of_a_container_is_served(self):
+        ledger = FOUR.announce(NIC, [Device(NIC, "eth0", 0b1)])
+        both = wanting(gpu=1, nic=1)
+
+        outcome = devices.allocate(ledger, pod_of(both), container=both, affinity=0b10)
+
+        assert outcome.devices == {GPU: ("gpu-2",), NIC: ("eth0",)}
+        assert outcome.ledger.holds("pod", "app") == outcome.devices
+
+    def test_what_a_container_has_it_keeps(self):
+        held = FOUR.give("pod", "app", devices={GPU: ["gpu-3"]})
+
+        outcome = devices.allocate(held, pod_of(ONE), container=ONE, affinity=0b1)
+
+        assert outcome == Allocation(held, {GPU: ("gpu-3",)})
+
+    def test_no_devices_wanted_none_given(self):
+        assert devices.allocate(FOUR, pod_of(ONE), container=wanting(gpu=0), affinity=None) == Allocation(FOUR)
+
+
+class TestReuse:
+    def test_containers_use_again_what_init_containers_had(self):
+        pod = pod_of(wanting(gpu=1), init=[wanting("first", gpu=2), wanting("second", gpu=3)])
+
+        ledger = admitted(FOUR, pod, 0b1)
+
+        assert ledger.holds("pod", "first") == {GPU: ("gpu-0", "gpu-1")}
+        assert ledger.holds("pod", "second") == {GPU: ("gpu-0", "gpu-1", "gpu-2")}
+        assert ledger.holds("pod", "app") == {GPU: ("gpu-0",)}
+        assert ledger.reusable_by("pod") == {GPU: {"gpu-1", "gpu-2"}}
+        assert devices.release(ledger, "pod") == FOUR
+
+    def test_a_sidecar_keeps_its_own(self):
+        pod = pod_of(wanting(gpu=1), init=[wanting("first", gpu=1), wanting("proxy", gpu=1, sidecar=True)])
+
+        ledger = admitted(FOUR, pod)
+
+        assert ledger.holds("pod", "proxy") == {GPU: ("gpu-0",)}
+        assert ledger.holds("pod", "app") == {GPU: ("gpu-1",)}
+
+    def test_of_devices_to_use_again_the_near_ones_come_first(self):
+        pod = pod_of(ONE, init=[wanting("first", gpu=4)])
+        ledger = devices.allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
+
+        outcome = devices.allocate(ledger, pod, container=ONE, affinity=0b10)
+
+        assert outcome.devices == {GPU: ("gpu-2",)}
+
+    def test_hints_insist_on_what_can_be_used_again(self):
+        pod = pod_of(ONE, init=[wanting("first", gpu=1)])
+        ledger = devices.allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
+
+        answer = devices.hints(ledger, pod, container=ONE)[GPU]
+
+        assert shown(answer) == ["{1}", "{0-1} not preferred"]
+
+    def test_what_is_gone_is_not_used_again(self):
+        pod = pod_of(ONE, init=[wanting("first", gpu=1)])
+        ledger = devices.allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
+        ledger = ledger.announce(GPU, gpus([0], [0]))
+
+        assert devices.allocate(ledger, pod, container=ONE, affinity=None).devices == {GPU: ("gpu-0",)}
+
+    def test_a_device_that_is_free_as_well_counts_once(self):
+        """A ledger from outside may say so; the kubelet's hints then count it twice, its allocation does not."""
+        odd = FOUR.with_reusable("pod", {GPU: frozenset({"gpu-0"})})
+
+        assert refused(odd, wanting(gpu=5)).endswith("Requested: 4, Available: 3")
+
+    def test_another_pod_ends_it(self):
+        pod = pod_of(ONE, init=[wanting("first", gpu=1)])
+        ledger = devices.allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
+
+        ledger = admitted(ledger, pod_of(wanting(), uid="other"))
+
+        assert devices.allocate(ledger, pod, container=ONE, affinity=None).devices == {GPU: ("gpu-1",)}
+
+
+class TestAdvice:
+    ASK = Ask(
+        uid="pod",
+        container="app",
+        resource=GPU,
+        available=("gpu-0", "gpu-1", "gpu-2", "gpu-3"),
+        must_include=(),
+        size=2,
+    )
+
+    def test_a_plugin_that_wants_to_be_asked_is(self):
+        pair = wanting(gpu=2)
+
+        outcome = devices.allocate(ASKED, pod_of(pair), container=pair, affinity=None)
+
+        assert outcome == Allocation(ASKED, asks=(self.ASK,))
+
+    @pytest.mark.parametrize(
+        ("answer", "chosen"),
+        [
+            pytest.param(("gpu-3", "gpu-1"), "13", id="its answer is taken"),
+            pytest.param(("gpu-3",), "03", id="a short one is filled up"),
+            pytest.param((), "01", id="an empty one is filled up"),
+            pytest.param(("gpu-3", "gpu-2", "gpu-1"), "12", id="of a long one the lowest are taken"),
+            pytest.param(("bogus", "gpu-3", "gpu-3"), "03", id="unknown and repeated ids are passed over"),
+        ],
+    )
+    def test_answers(self, answer, chosen):
+        expected = tuple(f"gpu-{number}" for number in chosen)
+
+        assert given_to(ASKED, wanting(gpu=2), answers={self.ASK: answer}) == expected
+
+    def test_an_error_refuses_and_leaves_nothing_behind(self):
+        text = refused(ASKED, wanting(gpu=2), answers={self.ASK: "no link"})
+
+        assert text == "device plugin GetPreferredAllocation rpc failed with err: no link"
+        assert ASKED.in_use == {}
+
+    def test_an_answer_to_another_question_is_not_taken(self):
+        """Since the question was asked, another pod took ``gpu-3``."""
+        changed = ASKED.give("other", "app", devices={GPU: ["gpu-3"]})
+        pair = wanting(gpu=2)
+
+        outcome = devices.allocate(
+            changed, pod_of(pair), container=pair, affinity=None, answers={self.ASK: ("gpu-3", "gpu-1")}
+        )
+
+        (ask,) = outcome.asks
+        assert ask.available == ("gpu-0", "gpu-1", "gpu-2")
+
+    def test_it_is_asked_about_aligned_devices_only_if_there_are_more_than_enough(self):
+        (ask,) = self.asks(wanting(gpu=1), affinity=0b10)
+
+        assert (ask.available, ask.must_include, ask.size) == (("gpu-2", "gpu-3"), (), 1)
+
+    def test_it_is_not_asked_when_the_aligned_devices_are_just_enough(self):
+        assert given_to(ASKED, wanting(gpu=2), affinity=0b10) == ("gpu-2", "gpu-3")
+
+    def test_it_is_asked_about_all_when_the_aligned_ones_are_too_few(self):
+        (ask,) = self.asks(wanting(gpu=3), affinity=0b10)
+
+        assert (ask.available, ask.must_include) == (self.ASK.available, ("gpu-2", "gpu-3"))
+        assert given_to(ASKED, wanting(gpu=3), affinity=0b10, answers={ask: ("gpu-1",)}) == ("gpu-1", "gpu-2", "gpu-3")
+
+    def test_it_must_include_what_is_used_again(self):
+        pod = pod_of(wanting(gpu=2), init=[wanting("first", gpu=1)])
+        ledger = ASKED.give("pod", "first", devices={GPU: ["gpu-3"]}).with_reusable("pod", {GPU: frozenset({"gpu-3"})})
+
+        (ask,) = devices.allocate(ledger, pod, container=pod.containers[0], affinity=None).asks
+
+        assert (ask.available, ask.must_include, ask.size) == (self.ASK.available, ("gpu-3",), 2)
+
+    def test_all_plugins_of_a_container_are_asked_at_once(self):
+        ledger = ASKED.announce(NIC, [Device(NIC, f"eth{n}", 0b1) for n in range(2)], preferred_allocation=True)
+
+        asks = self.asks(wanting(gpu=2, nic=1), ledger=ledger)
+
+        assert [ask.resource for ask in asks] == [GPU, NIC]
+
+    def test_nobody_is_asked_for_a_container_that_is_refused_anyway(self):
+        ledger = ASKED.announce(NIC, [])
+
+        assert refused(ledger, wanting(gpu=2, nic=1)).startswith("no healthy devices present")
+
+    def asks(self, container: Container, *, affinity=None, ledger: DeviceLedger = ASKED) -> tuple[Ask, ...]:
+        return devices.allocate(ledger, pod_of(container), container=container, affinity=affinity).asks
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("ledger", "count", "text"),
+        [
+            pytest.param(
+                FOUR.give("pod", "app", devices={GPU: ["gpu-0"]}),
+                2,
+                'pod "pod" container "app" changed request for resource "example.com/gpu" from 1 to 2',
+                id="the container wants another number than it has",
+            ),
+            pytest.param(
+                DeviceLedger(nodes=0b1).give("other", "app", devices={GPU: ["gpu-0"]}),
+                1,
+                "cannot allocate unregistered device example.com/gpu",
+                id="the plugin is gone",
+            ),
+            pytest.param(
+                FOUR.give("other", "app", devices={GPU: ["gpu-0"]}).give_up(GPU),
+                1,
+                "cannot allocate unregistered device example.com/gpu",
+                id="the plugin has been gone for too long",
+            ),
+            pytest.param(
+                FOUR.stop(GPU),
+                1,
+                "no healthy devices present; cannot allocate unhealthy devices example.com/gpu",
+                id="the plugin has just gone",
+            ),
+            pytest.param(
+                FOUR.announce(GPU, []),
+                0,
+                "no healthy devices present; cannot allocate unhealthy devices example.com/gpu",
+                id="even nothing cannot be had when no device is healthy",
+            ),
+            pytest.param(
+                FOUR.give("pod", "app", devices={GPU: ["gpu-0"]}).announce(GPU, gpus([0], [0], ill=[0])),
+                1,
+                "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu",
+                id="what the container has is ill",
+            ),
+            pytest.param(
+                FOUR.give("pod", "app", devices={GPU: ["gpu-3"]}).announce(GPU, gpus([0])),
+                1,
+                "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu",
+                id="what the container has is gone",
+            ),
+            pytest.param(
+                FOUR.give("other", "app", devices={GPU: ["gpu-0"]}),
+                4,
+                "requested number of devices unavailable for example.com/gpu. Requested: 4, Available: 3",
+                id="too few are free",
+            ),
+            pytest.param(
+                FOUR.give("other", "app", devices={GPU: ["gpu-0"]})
+                .give("pod", "init", devices={GPU: ["gpu-1"]})
+                .with_reusable("pod", {GPU: frozenset({"gpu-1"})}),
+                4,
+                "requested number of devices unavailable for example.com/gpu. Requested: 3, Available: 2",
+                id="too few are free beside those used again",
+            ),
+        ],
+    )
+    def test_texts(self, ledger, count, text):
+        assert refused(ledger, wanting(gpu=count)) == text
+
+
+@given(machines(), st.data())
+def test_devices_near_the_chosen_nodes_come_first(machine, data):
+    nodes, announced = machine
+    ledger = ledger_of(announced, nodes=nodes)
+    affinity = data.draw(subsets_of(nodes))
+    aligned, unaligned, without = devices.split(ledger, GPU, affinity=affinity) if announced else (0, 0, 0)
+    free = (aligned | unaligned | without).bit_count()
+    if not free:
+        return
+    count = data.draw(st.integers(1, free))
+
+    chosen = ledger.inventories[GPU].find(given_to(ledger, wanting(gpu=count), affinity=affinity))
+
+    assert chosen.bit_count() == count
+    assert not aligned & ~chosen or not chosen & ~aligned, "no other is chosen while an aligned one is left"
+    assert not unaligned & ~chosen or not chosen & without, "none without nodes while another one is left"

@@ -1,0 +1,91 @@
+"""Machines and pods for the memory tests in a few letters, and the kubelet's hints written out the slow way."""
+
+from collections.abc import Mapping, Sequence
+
+from alignup.align import bits
+from alignup.align.bits import Nodes
+from alignup.align.hint import Answer, Hint, Listed, subsets
+from alignup.align.machine import HugePages, NumaNode
+from alignup.align.memory import provider as memory
+from alignup.align.memory.hints import MemoryFamily
+from alignup.align.memory.ledger import MemoryLedger, Sizes
+from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.workload import Container, Pod
+from tests.strategies_pods import guaranteed
+
+GIB = 1 << 30
+PAGE = 2 << 20
+PAGES = "hugepages-2Mi"
+MEMORY = "memory"
+
+STATIC = MemorySettings(MemoryPolicy.STATIC)
+AS_ONE = MemorySettings(MemoryPolicy.STATIC, pod_level_managers=True)
+FAULTY = MemorySettings(MemoryPolicy.STATIC, kubelet_faults=True)
+
+ANYWHERE = Hint(None, preferred=False)
+
+
+def idle(*gib: int, pages: Mapping[int, int] | None = None) -> MemoryLedger:
+    """Nodes 0, 1, … with that many GiB of memory each, and besides that many 2 MiB pages on some."""
+    counts = pages or {}
+    nodes = [
+        NumaNode(
+            node, size * GIB + counts.get(node, 0) * PAGE, (HugePages(PAGE, counts[node]),) if node in counts else ()
+        )
+        for node, size in enumerate(gib)
+    ]
+    return MemoryLedger.of_machine(nodes, {})
+
+
+def app(name: str, memory: str, pages: str | None = None, *, sidecar: bool = False) -> Container:
+    """A container that asks for memory, and perhaps for huge pages."""
+    texts = {"cpu": "1", MEMORY: memory} | ({PAGES: pages} if pages else {})
+    return guaranteed(name, texts, sidecar=sidecar)
+
+
+def pod(uid: str, *containers: Container, init: Sequence[Container] = ()) -> Pod:
+    return Pod(name=uid, uid=uid, init=tuple(init), containers=containers)
+
+
+def on(*nodes: int, preferred: bool = False) -> Hint:
+    return Hint(bits.of(nodes), preferred)
+
+
+def placed(
+    ledger: MemoryLedger, made: Pod, affinity: Hint = ANYWHERE, settings: MemorySettings = STATIC
+) -> MemoryLedger:
+    """The ledger with all containers of a pod placed."""
+    for container in made.everyone:
+        ledger = memory.allocate(ledger, made, container, affinity=affinity, settings=settings)
+    return ledger
+
+
+def spelled(answer: Answer) -> tuple[Hint, ...]:
+    """The hints for memory in an answer, one by one."""
+    options = answer.get(MEMORY) if answer else None
+    return Listed.of_family(options).hints if isinstance(options, MemoryFamily) else ()
+
+
+def hints(ledger: MemoryLedger, need: Sizes, uid: str) -> dict[Nodes, bool]:
+    """The kubelet's hints, by going through all sets of nodes: whether each set that fits is preferred."""
+    smallest = len(ledger.nodes)
+    found = []
+    for mask in subsets(bits.of(ledger.nodes)):
+        if any(ledger.allocatable_on(mask, type_) < size for type_, size in need.items()):
+            continue
+        smallest = min(smallest, mask.bit_count())
+        if _open_to(ledger, mask) and _has(ledger, mask, need, uid):
+            found.append(mask)
+    return {mask: mask.bit_count() == smallest for mask in found}
+
+
+def _open_to(ledger: MemoryLedger, mask: Nodes) -> bool:
+    nodes = [ledger.nodes[node] for node in bits.members(mask)]
+    if len(nodes) == 1:
+        return nodes[0].cells.bit_count() == 1
+    return all(node.cells == mask for node in nodes if node.assignments)
+
+
+def _has(ledger: MemoryLedger, mask: Nodes, need: Sizes, uid: str) -> bool:
+    again = ledger.reusable_by(uid).get(mask, {})
+    return all(ledger.free(mask, type_) + again.get(type_, 0) >= size for type_, size in need.items())

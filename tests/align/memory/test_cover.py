@@ -1,0 +1,86 @@
+"""Covering: the fewest and the lowest nodes, compared with trying all of them."""
+
+from itertools import combinations
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.errors import WorkLimitError
+from alignup.align.memory import cover
+from alignup.align.memory.cover import Stock
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[list[Stock], Stock]:
+    """Up to seven stocks of up to three kinds, often alike, and a need near what some of them hold."""
+    kinds = draw(st.integers(1, 3))
+    amounts = st.tuples(*[st.integers(0, 6)] * kinds)
+    few = draw(st.lists(amounts, min_size=1, max_size=4))
+    stocks = draw(st.lists(st.sampled_from(few) | amounts, max_size=7))
+    return stocks, draw(st.tuples(*[st.integers(-1, 15)] * kinds))
+
+
+def add_up(stocks: list[Stock], need: Stock) -> bool:
+    return all(sum(stock[kind] for stock in stocks) >= wanted for kind, wanted in enumerate(need))
+
+
+@given(questions())
+def test_the_fewest_and_lowest_are_those_found_by_trying_all(question):
+    stocks, need = question
+    places = range(len(stocks))
+    fitting = [
+        chosen
+        for width in range(1, len(stocks) + 1)
+        for chosen in combinations(places, width)
+        if add_up([stocks[place] for place in chosen], need)
+    ]
+
+    count = cover.fewest(stocks, need)
+
+    assert count == (len(fitting[0]) if fitting else None)
+    if count:
+        lowest = min(bits.of(chosen) for chosen in fitting if len(chosen) == count)
+        assert cover.lowest(list(enumerate(stocks)), need, count=count) == lowest
+
+
+@given(questions(), st.integers(0, 8))
+def test_enough_means_that_some_choice_adds_up(question, count):
+    stocks, need = question
+
+    answer = cover.enough(stocks, need, count=count)
+
+    assert answer is any(add_up(list(chosen), need) for chosen in combinations(stocks, min(count, len(stocks))))
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 4])
+def test_many_nodes_that_all_differ_are_answered_exactly_or_not_at_all(kinds):
+    """Any answer holds what is needed, and one node less is not enough for the weighted need of some weights."""
+    random = Random(kinds)
+    for _ in range(5):
+        stocks = [tuple(random.randrange(10**10) for _ in range(kinds)) for _ in range(64)]
+        share = random.uniform(0.2, 0.8)
+        need = tuple(int(share * sum(column)) for column in zip(*stocks, strict=True))
+
+        count = cover.fewest(stocks, need)
+
+        assert count is not None
+        assert cover.enough(stocks, need, count=count)
+        assert not cover.enough(stocks, need, count=count - 1)
+        chosen = cover.lowest(list(enumerate(stocks)), need, count=count)
+        assert chosen.bit_count() == count
+        assert add_up([stocks[node] for node in bits.members(chosen)], need)
+
+
+def test_a_question_that_takes_too_long_is_refused():
+    """Nodes that hold a lot of one kind or of the other: half of them would have to add up to the very byte."""
+    random = Random(7)
+    stocks = [(first := random.randrange(1, 1000), 1000 - first) for _ in range(40)]
+    need = (10_007, 9_993)
+
+    with pytest.raises(WorkLimitError, match="cannot be told within 10 steps") as caught:
+        cover.enough(stocks, need, count=20, work_limit=10)
+
+    assert caught.value.sources == ("memory",)

@@ -1,0 +1,158 @@
+"""Sets of nodes for memory: the kubelet's list for whatever state a machine is in, asked in every way."""
+
+from itertools import starmap
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.hint import Hint, Source, Supply, subsets
+from alignup.align.memory.hints import MemoryFamily, family
+from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
+from alignup.align.merging.merge import merge
+from tests import naive
+from tests.align.memory import model
+from tests.align.memory.model import GIB, MEMORY, PAGES, idle, on, spelled
+
+UID = "asking"
+
+sizes = st.sampled_from((0, GIB, 2 * GIB, 3 * GIB, 5 * GIB, 9 * GIB))
+
+
+@st.composite
+def states(draw: st.DrawFn, most: int = 5) -> MemoryLedger:
+    """A machine some of whose memory is held, and perhaps can be used again."""
+    gib = draw(st.lists(st.sampled_from((0, 2, 4, 4, 8)), min_size=1, max_size=most))
+    listing = draw(st.frozensets(st.integers(0, len(gib) - 1)))
+    ledger = idle(*gib, pages={node: draw(st.sampled_from((0, 1024, 2048))) for node in listing})
+    masks = subsets(bits.of(ledger.nodes))
+    for number in range(draw(st.integers(0, 4))):
+        mask = draw(st.sampled_from(masks))
+        if ledger.keeps_groups(mask):
+            size = min(draw(sizes), ledger.free(mask, MEMORY))
+            block = Block(mask, MEMORY, size)
+            ledger = ledger.give(
+                draw(st.sampled_from((UID, "other"))), f"c{number}", blocks=[block], init=draw(st.booleans())
+            )
+    return ledger
+
+
+needs: st.SearchStrategy[Sizes] = st.fixed_dictionaries(
+    {MEMORY: sizes}, optional={PAGES: sizes, "hugepages-1Gi": st.just(0)}
+)
+
+
+@given(states(), needs)
+def test_a_family_is_the_list_the_kubelet_makes(ledger, need):
+    expected = model.hints(ledger, need, UID)
+
+    found = family(ledger, need, pod=UID)
+
+    assert spelled({MEMORY: found}) == tuple(starmap(Hint, expected.items()))
+    if found:
+        assert found.narrowest == min(map(int.bit_count, expected))
+        assert all(map(found.fits, expected))
+
+
+@given(states(), needs, st.data())
+def test_the_best_set_with_given_nodes_is_the_first_in_rank(ledger, need, data):
+    start = bits.of(data.draw(st.frozensets(st.sampled_from(list(ledger.nodes)))))
+    listed = [mask for mask in model.hints(ledger, need, UID) if not start & ~mask]
+
+    found = family(ledger, need, pod=UID)
+
+    best = found.best(start) if found else None
+    assert best == min(listed, key=lambda mask: (mask.bit_count(), mask), default=None)
+
+
+@given(states(), needs, st.data())
+def test_questions_about_growing_sets_agree_with_each_other(ledger, need, data):
+    found = family(ledger, need, pod=UID)
+    if found is None or not found.nodes:
+        return
+    inside = st.frozensets(st.sampled_from(list(bits.members(found.nodes)))).map(bits.of)
+    start = data.draw(inside)
+    among = data.draw(inside) & ~start
+    more = data.draw(st.integers(0, 4))
+
+    def grows_to_fit(mask: bits.Nodes) -> bool:
+        """Whether *mask* fits by what its nodes have free, not as a set apart."""
+        return bool(mask) and all(ledger.free(mask, type_) >= size for type_, size in need.items())
+
+    assert found.completing(start) == bits.of(
+        node for node in bits.members(found.nodes) if grows_to_fit(start | 1 << node)
+    )
+    reached = any(grows_to_fit(start | extra) for extra in (0, *subsets(among)) if extra.bit_count() <= more)
+    if start:
+        assert found.within_reach(start, more=more, among=among) is reached
+    left_out = [sum(column) for column in zip(*map(found.holds, bits.members(found.nodes & ~start)), strict=True)]
+    if start and left_out:
+        assert all(map(int.__le__, left_out, found.room)) is grows_to_fit(start)
+
+
+@given(states(), needs, st.data())
+@settings(max_examples=50)
+def test_merging_families_is_merging_their_lists(ledger, need, data):
+    nodes = bits.of(ledger.nodes)
+    found = family(ledger, need, pod=UID)
+    if found is None:
+        return
+    cpus = Supply({node: data.draw(st.integers(0, 4)) for node in ledger.nodes}, 4, preferred_width=1)
+    voices = [*(Source(type_, found) for type_ in need), Source("cpu", cpus)]
+    voices = voices if cpus.narrowest else voices[:-1]
+
+    merged = merge(voices, nodes=nodes)
+
+    assert merged.hint == naive.merge(voices, nodes=nodes)
+
+
+def test_a_busy_node_serves_alone_and_a_group_only_together():
+    ledger = idle(4, 4, 4, 4, 4)
+    ledger = ledger.give("one", "app", blocks=[Block(0b00001, MEMORY, GIB)])
+    ledger = ledger.give("two", "app", blocks=[Block(0b00110, MEMORY, 5 * GIB)])
+
+    small = family(ledger, {MEMORY: GIB}, pod=UID)
+
+    assert small is not None
+    assert list(map(str, spelled({MEMORY: small}))) == [
+        "{0}", "{3}", "{4}", "{1-2} not preferred", "{3-4} not preferred",
+    ]  # fmt: skip
+    assert (small.nodes, small.apart, small.narrowest) == (0b11000, (0b00001, 0b00110), 1)
+    assert small.completing(0b00001) == 0, "what is in use does not grow"
+    assert not small.within_reach(0b00001, more=1, among=0b11000)
+
+
+def test_sixty_four_nodes_are_not_walked():
+    """2⁶⁴ sets: an answer at all shows that none but the useful ones were looked at."""
+    ledger = idle(*range(1, 65), pages=dict.fromkeys(range(0, 64, 7), 1024))
+
+    found = family(ledger, {MEMORY: 500 * GIB, PAGES: 5 * GIB}, pod=UID)
+
+    assert found is not None
+    assert found.narrowest == found.preferred_width == 9
+    best = found.best()
+    assert best is not None
+    assert found.fits(best)
+    wider = found.best(on(0, 1).nodes or 0)
+    assert wider is not None
+    assert wider.bit_count() == 11
+
+
+@pytest.mark.parametrize("type_", [PAGES, "hugepages-1Gi"])
+def test_a_size_that_a_node_does_not_list_is_a_size_it_has_none_of(type_):
+    ledger = idle(4, 4, pages={1: 512})
+
+    found = family(ledger, {MEMORY: GIB, type_: GIB}, pod=UID)
+
+    assert spelled({MEMORY: found}) == ((on(1, preferred=True), on(0, 1)) if type_ == PAGES else ())
+
+
+def test_reach_hopes_rather_than_despairs_when_it_cannot_tell():
+    """A question that takes too long is answered as if it could be reached: merging then looks for itself."""
+    poor = {node: (part := Random(node).randrange(1, 1000), 1000 - part) for node in range(40)}
+    hard = MemoryFamily({**poor, 40: (20_000, 20_000)}, (10_007, 9_993), preferred_width=1, work_limit=0)
+
+    assert hard.narrowest == 1
+    assert hard.within_reach(1 << 3, more=19, among=bits.of(poor))

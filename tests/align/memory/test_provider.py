@@ -1,0 +1,291 @@
+"""The memory provider: who is handled, where things go, what is refused, and pods placed as one piece."""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.errors import ProviderError, SettingsError
+from alignup.align.hint import Hint, Listed
+from alignup.align.memory import provider as memory
+from alignup.align.memory.ledger import Block, MemoryLedger
+from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.settings import FeatureGates
+from alignup.align.workload import Container, Pod, Resources
+from tests.align.memory.model import ANYWHERE, AS_ONE, GIB, MEMORY, PAGES, STATIC, app, idle, on, placed, pod, spelled
+from tests.strategies_pods import amounts, container, guaranteed
+
+FULL = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
+NOT_DEFAULT = "[memorymanager] failed to find the default preferred hint"
+NO_WIDER = "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
+NOT_WIDER = "[memorymanager] failed to find the extended preferred hint"
+VIOLATED = "[memorymanager] preferred hint violates NUMA node allocation"
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        pytest.param("static", 'unknown policy: "static"', id="names are case-sensitive"),
+        pytest.param("", 'unknown policy: ""', id="no name"),
+        pytest.param("BestEffort", 'policy "BestEffort" is not available for platform "linux"', id="only on Windows"),
+    ],
+)
+def test_policies_are_refused_in_the_kubelets_words(name, error):
+    with pytest.raises(SettingsError) as caught:
+        MemoryPolicy.parse(name)
+
+    assert str(caught.value) == error
+
+
+def test_pods_are_placed_as_one_piece_only_with_both_gates():
+    on_ = {"PodLevelResourceManagers": True}
+
+    assert MemorySettings.of_gates(MemoryPolicy.parse("Static"), FeatureGates(on_)).pod_level_managers
+    assert not MemorySettings.of_gates(MemoryPolicy.STATIC, FeatureGates()).pod_level_managers
+    gates = FeatureGates(on_ | {"PodLevelResources": False})
+    assert not MemorySettings.of_gates(MemoryPolicy.STATIC, gates).pod_level_managers
+
+
+BURSTABLE = pod("p", container("c", {"cpu": "1", MEMORY: "1Gi"}))
+GUARANTEED = pod("p", app("c", "1Gi"))
+AS_A_WHOLE = Pod(
+    name="p",
+    uid="p",
+    containers=(container("c"),),
+    resources=Resources(amounts({"cpu": "1", MEMORY: "1Gi"}), amounts({"cpu": "1", MEMORY: "1Gi"})),
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "settings"),
+    [
+        pytest.param(GUARANTEED, MemorySettings(), id="policy None"),
+        pytest.param(BURSTABLE, STATIC, id="a pod that is not Guaranteed"),
+        pytest.param(AS_A_WHOLE, STATIC, id="a pod with resources of its own, while those are not handled"),
+    ],
+)
+def test_who_is_not_handled_gets_no_hints_and_no_memory(made, settings):
+    ledger = idle(4, 4)
+    only = made.containers[0]
+
+    assert memory.container_hints(ledger, made, only, settings=settings) is None
+    assert memory.pod_hints(ledger, made, settings=settings) is None
+    assert memory.allocate(ledger, made, only, affinity=ANYWHERE, settings=settings) == ledger
+    assert memory.allocate_pod(ledger, made, affinity=ANYWHERE, settings=settings) == ledger
+
+
+def test_all_types_are_placed_by_one_family():
+    made = pod("p", app("c", "5Gi", "512Mi"))
+
+    answer = memory.container_hints(
+        idle(4, 8, 8, pages={0: 512, 1: 512, 2: 0}), made, made.containers[0], settings=STATIC
+    )
+
+    assert answer is not None
+    assert answer[MEMORY] is answer[PAGES]
+    assert list(map(str, spelled(answer))) == [
+        "{1}", "{0-1} not preferred", "{0,2} not preferred", "{1-2} not preferred", "{0-2} not preferred",
+    ]  # fmt: skip
+
+
+def test_what_fits_nowhere_gives_an_empty_answer_which_reads_as_anywhere():
+    made = pod("p", app("c", "9Gi"))
+
+    assert memory.container_hints(idle(4, 4), made, made.containers[0], settings=STATIC) == {}
+    assert memory.pod_hints(idle(4, 4), made, settings=STATIC) == {}
+
+
+def test_a_fraction_of_a_byte_is_no_hint_and_a_refusal():
+    made = pod("p", guaranteed("c", {"cpu": "1", MEMORY: "1500m"}))
+
+    assert memory.container_hints(idle(4), made, made.containers[0], settings=STATIC) is None
+    assert memory.pod_hints(idle(4), made, settings=STATIC) is None
+    with pytest.raises(ProviderError, match="failed to represent quantity as int64"):
+        placed(idle(4), made)
+
+
+def test_a_container_already_placed_hints_at_its_nodes_again():
+    made = pod("p", app("c", "1Gi", "2Mi"))
+    ledger = placed(idle(4, 4, pages={0: 1, 1: 1}), made, on(1))
+
+    answer = memory.container_hints(ledger, made, made.containers[0], settings=STATIC)
+
+    assert answer == {MEMORY: Listed.of([on(1, preferred=True)]), PAGES: Listed.of([on(1, preferred=True)])}
+    assert memory.pod_hints(ledger, made, settings=STATIC) == answer
+    larger = pod("p", app("c", "2Gi", "2Mi"))
+    assert memory.container_hints(ledger, larger, larger.containers[0], settings=STATIC) is None
+    fewer = pod("p", app("c", "1Gi"))
+    assert memory.container_hints(ledger, fewer, fewer.containers[0], settings=STATIC) is None
+
+
+def test_a_container_already_placed_stays_where_it_is():
+    made = pod("p", app("c", "1Gi"))
+    ledger = placed(idle(4, 4), made, on(1))
+
+    assert placed(ledger, made, on(0)) == ledger
+
+
+@pytest.mark.parametrize(
+    ("busy", "size", "affinity", "nodes"),
+    [
+        pytest.param([], "3Gi", on(1), [1], id="the nodes chosen"),
+        pytest.param([], "3Gi", ANYWHERE, [0], id="without any, the fewest and lowest"),
+        pytest.param([], "9Gi", ANYWHERE, [0, 1, 2], id="as many as it takes"),
+        pytest.param([(0, "2Gi")], "3Gi", ANYWHERE, [1], id="the lowest with enough"),
+        pytest.param([], "7Gi", on(2), [0, 2], id="nodes that are too small are joined by others"),
+        pytest.param([(0, "1Gi")], "7Gi", on(2), [1, 2], id="but not by nodes in use"),
+        pytest.param([], "3Gi", on(1, 2), [1, 2], id="more nodes than needed, if so chosen"),
+        pytest.param([], "3Gi", Hint(0, preferred=False), [0], id="no nodes at all are nodes that are too small"),
+    ],
+)
+def test_where_a_container_goes(busy, size, affinity, nodes):
+    ledger = idle(4, 4, 4)
+    for node, taken in busy:
+        ledger = placed(ledger, pod(f"on {node}", app("c", taken)), on(node))
+
+    ledger = placed(ledger, pod("p", app("c", size)), affinity)
+
+    assert list(bits.members(memory.nodes_of(ledger, "p", "c"))) == nodes
+
+
+@pytest.mark.parametrize(
+    ("busy", "size", "affinity", "error"),
+    [
+        pytest.param([], "9Gi", ANYWHERE, FULL, id="more than there is"),
+        pytest.param([((0,), "2Gi"), ((1,), "2Gi")], "3Gi", ANYWHERE, FULL, id="two nodes in use do not join"),
+        pytest.param(
+            [((0,), "2Gi"), ((1,), "2Gi")], "1Gi", on(0, 1), VIOLATED, id="a group over nodes in use for themselves"
+        ),
+        pytest.param([((0,), "2Gi")], "5Gi", on(0), NO_WIDER, id="nothing to join a node in use"),
+        pytest.param([], "5Gi", on(0, preferred=True), NOT_WIDER, id="two nodes where all would be well with one"),
+        pytest.param(
+            [((0, 1), "7Gi")],
+            "1Gi",
+            Hint(None, preferred=True),
+            NOT_DEFAULT,
+            id="only a group, where one node would do",
+        ),
+    ],
+)
+def test_what_cannot_be_placed_is_refused_in_the_kubelets_words(busy, size, affinity, error):
+    ledger = idle(4, 4)
+    if error == NOT_WIDER:
+        ledger = idle(4, 4, 8)
+    for nodes, taken in busy:
+        ledger = placed(ledger, pod(f"on {nodes}", app("c", taken)), on(*nodes))
+
+    with pytest.raises(ProviderError) as caught:
+        placed(ledger, pod("p", app("c", size)), affinity)
+
+    assert str(caught.value) == error
+    assert caught.value.reason == "UnexpectedAdmissionError"
+    assert caught.value.message == f"Allocate failed due to {error}, which is unexpected"
+
+
+def test_init_containers_lend_their_memory_and_give_it_back_when_the_next_one_starts():
+    made = pod("p", app("c", "3Gi"), init=[app("i", "4Gi"), app("s", "1Gi", sidecar=True), app("j", "2Gi")])
+
+    ledger = placed(idle(8), made, on(0))
+
+    assert {name: blocks[0].size // GIB for name, blocks in ledger.held["p"].items()} == {
+        "i": 0,
+        "s": 1,
+        "j": 0,
+        "c": 3,
+    }
+    assert ledger.nodes[0].tables[MEMORY].reserved == 4 * GIB
+    started = memory.start_container(ledger, made, made.containers[0])
+    assert list(started.held["p"]) == ["s", "c"]
+    assert started.nodes[0].assignments == 2
+    assert memory.start_container(ledger, made, made.init[0]) == ledger
+
+
+def test_pods_that_are_gone_are_released():
+    one, two = pod("one", app("a", "1Gi"), app("b", "1Gi")), pod("two", app("a", "1Gi"))
+    ledger = placed(placed(idle(4, 4), one, on(0)), two, on(1))
+
+    assert memory.retain(ledger, {"one", "two"}) == ledger
+    assert memory.retain(ledger, {"two"}).nodes == placed(idle(4, 4), two, on(1)).nodes
+    assert memory.nodes_of(ledger, "gone", "a") == 0
+
+
+def test_a_pod_that_is_gone_is_released_even_if_only_its_own_blocks_are_known():
+    whole_only = idle(4).give_pod("p", [Block(1, MEMORY, GIB)], containers={})
+
+    assert memory.retain(replace(whole_only, held={}), ()) == idle(4)
+
+
+def whole(made: Pod, memory_: str, pages: str | None = None) -> Pod:
+    """*made* with resources of its own."""
+    texts = {"cpu": "8", MEMORY: memory_} | ({PAGES: pages} if pages else {})
+    own = Resources(amounts(texts), amounts(texts))
+    return Pod(name=made.name, uid=made.uid, init=made.init, containers=made.containers, resources=own)
+
+
+def sharing(name: str, *, sidecar: bool = False) -> Container:
+    return container(name, sidecar=sidecar)
+
+
+def test_a_pod_placed_as_one_piece_is_charged_once_and_its_containers_share():
+    init = [sharing("early"), app("side", "1Gi", sidecar=True), sharing("late"), app("big", "7Gi")]
+    made = whole(pod("p", app("own", "2Gi"), sharing("one"), sharing("two"), init=init), "8Gi", "2Mi")
+    ledger = idle(16, 16, pages={0: 1, 1: 1})
+
+    ledger = memory.allocate_pod(ledger, made, affinity=on(1), settings=AS_ONE)
+
+    shares = {name: {block.type: block.size for block in blocks} for name, blocks in ledger.held["p"].items()}
+    page = 2 << 20
+    assert shares == {
+        "early": {MEMORY: 8 * GIB, PAGES: page},
+        "side": {MEMORY: GIB},
+        "late": {MEMORY: 7 * GIB, PAGES: page},
+        "big": {MEMORY: 7 * GIB},
+        "own": {MEMORY: 2 * GIB},
+        "one": {MEMORY: 5 * GIB, PAGES: page},
+        "two": {MEMORY: 5 * GIB, PAGES: page},
+    }
+    assert ledger.pod_held == {"p": (Block(2, PAGES, page), Block(2, MEMORY, 8 * GIB))}
+    assert ledger.nodes[1].tables[MEMORY].reserved == 8 * GIB
+    assert memory.pinned(made) == ("early", "side", "late", "big", "own")
+    assert memory.retain(ledger, ()).nodes == idle(16, 16, pages={0: 1, 1: 1}).nodes
+
+
+@pytest.mark.parametrize(
+    ("made", "error"),
+    [
+        pytest.param(
+            whole(pod("p", app("a", "4Gi"), sharing("b")), "4Gi"),
+            "pod rejected, sum of exclusive container memory requests equals pod budget, "
+            "leaving no memory for shared containers",
+            id="nothing left for a container",
+        ),
+        pytest.param(
+            whole(pod("p", app("a", "1Gi"), init=[app("s", "4Gi", sidecar=True), sharing("i")]), "4Gi"),
+            "pod rejected, pod has shared init containers but no memory available for them",
+            id="nothing left for an init container",
+        ),
+    ],
+)
+def test_a_pod_that_leaves_nothing_to_share_is_refused(made, error):
+    with pytest.raises(ProviderError) as caught:
+        memory.allocate_pod(idle(16), made, affinity=ANYWHERE, settings=AS_ONE)
+
+    assert (caught.value.reason, caught.value.message) == ("EmptyPodSharedPoolError", error)
+    assert memory.pod_hints(idle(16), made, settings=AS_ONE) == {MEMORY: ()}
+
+
+def test_a_pod_placed_as_one_piece_asks_for_its_own_resources():
+    made = whole(pod("p", app("a", "1Gi"), sharing("b")), "6Gi")
+
+    answer = memory.pod_hints(idle(4, 4, 8), made, settings=AS_ONE)
+
+    assert list(map(str, spelled(answer)))[:2] == ["{2}", "{0-1} not preferred"]
+    assert memory.container_need(made, made.containers[0], settings=AS_ONE) == {MEMORY: GIB}
+    assert memory.container_need(made, made.containers[1], settings=AS_ONE) == {}
+
+
+def test_nothing_is_managed_under_policy_none():
+    ledger = MemoryLedger()
+
+    assert ledger.allocatable() == ()
+    assert placed(ledger, GUARANTEED, settings=MemorySettings()) == ledger

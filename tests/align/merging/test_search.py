@@ -1,0 +1,66 @@
+"""Searching sets in rank order finds what sorting all of them would."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.hint import subsets
+from alignup.align.merging.search import OverspentError, Purse, Query, best
+from tests.strategies_hints import distances_between, node_sets
+
+
+def query(width, among, *, accept, purse=10**9):
+    return Query(
+        width=width,
+        among=among,
+        completing=lambda _: among,
+        accept=accept,
+        promising=lambda _beginning, _more, _below: True,
+        purse=Purse(purse),
+    )
+
+
+@given(st.data())
+def test_the_first_set_found_is_the_best_of_all(data):
+    nodes = data.draw(node_sets(most=6))
+    width = data.draw(st.integers(1, nodes.bit_count()))
+    sets = [mask for mask in subsets(nodes) if mask.bit_count() == width]
+    wanted = data.draw(st.sets(st.sampled_from(sets)))
+    distances = data.draw(st.none() | distances_between(nodes))
+
+    found = best(query(width, nodes, accept=wanted.__contains__), distances)
+
+    in_order = sorted(wanted, key=lambda mask: (distances.total(mask) if distances else 0, mask))
+    assert found[:1] == in_order[:1]
+    assert set(found) <= wanted
+    assert len(found) <= 4
+
+
+def test_wider_than_what_there_is_finds_nothing():
+    assert best(query(3, 0b101, accept=lambda _: True), None) == []
+
+
+def test_hopeless_beginnings_are_not_gone_on_with():
+    tried = []
+
+    def refuse(mask):
+        tried.append(mask)
+        return False
+
+    only_low = Query(
+        width=2,
+        among=bits.of(range(40)),
+        completing=lambda _: bits.of(range(40)),
+        accept=refuse,
+        promising=lambda beginning, _more, _below: beginning < 1 << 4,
+        purse=Purse(1_000),
+    )
+
+    assert best(only_low, None) == []
+    assert sorted(tried) == [mask for mask in range(1 << 4) if mask.bit_count() == 2]
+
+
+def test_work_is_paid_for():
+    with pytest.raises(OverspentError):
+        best(query(4, bits.of(range(40)), accept=lambda _: False, purse=1_000), None)

@@ -1,0 +1,306 @@
+from dataclasses import replace
+from functools import reduce
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import fit
+from alignup.align.fit import Allocatable, Misfit, Shortfall, Used
+from alignup.align.workload import Pod, Resources, demand
+from alignup.align.workload.demand import FitRequest
+from tests.strategies_pods import DEVICES, amounts, container, hosts_worth, pods
+
+GPU, NIC = DEVICES
+PAGES = "hugepages-2Mi"
+LARGE = Allocatable(milli_cpu=8000, memory=1000, ephemeral_storage=1000, pods=10, scalars={GPU: 2, PAGES: 100})
+EMPTY = Used()
+STATIC = {"kubernetes.io/config.source": "file"}
+NO_SET = (
+    "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to "
+    "preempt: no set of running pods found to reclaim resources: "
+)
+
+counts = st.integers(0, 20)
+scalars = st.dictionaries(st.sampled_from([GPU, NIC, PAGES]), counts)
+requests = st.builds(FitRequest, counts, counts, counts, scalars)
+hosts = st.builds(
+    Allocatable, milli_cpu=counts, memory=counts, ephemeral_storage=counts, pods=st.integers(0, 4), scalars=scalars
+)
+
+
+def asking(cpu=0, memory=0, storage=0, **more):
+    return FitRequest(cpu, memory, storage, more)
+
+
+def using(*taken):
+    return reduce(Used.plus, taken, EMPTY)
+
+
+def pod_asking(name="p", **fields):
+    return Pod(name=name, containers=(container("c", fields.pop("requests", {})),), **fields)
+
+
+def taken_by(others):
+    return using(*map(demand.fit_used, others))
+
+
+def judged(pod, *, allocatable=LARGE, others=()):
+    return fit.judge(pod, used=taken_by(others), allocatable=allocatable, others=others)
+
+
+def lacking(misfit):
+    return {short.resource for short in misfit.shortfalls} if misfit else set()
+
+
+@pytest.mark.parametrize(
+    ("request_", "used", "short"),
+    [
+        pytest.param(asking(cpu=8000), EMPTY, [], id="all of a host can be had"),
+        pytest.param(asking(cpu=8001), EMPTY, [("cpu", 8001, 0, 8000)], id="a thousandth too much"),
+        pytest.param(asking(memory=2), using(asking(memory=999)), [("memory", 2, 999, 1000)], id="others came first"),
+        pytest.param(asking(), using(asking(cpu=9000)), [], id="an over-used host fits a pod that asks for nothing"),
+        pytest.param(
+            asking(memory=1), using(asking(cpu=9000)), [], id="or for nothing of what is over-used, though for more"
+        ),
+        pytest.param(asking(), using(*[asking()] * 10), [("pods", 1, 10, 10)], id="no place for one more pod"),
+        pytest.param(asking(**{NIC: 1}), EMPTY, [(NIC, 1, 0, 0)], id="a resource the host does not have"),
+        pytest.param(asking(**{NIC: 0}), EMPTY, [], id="none of a resource the host does not have"),
+        pytest.param(
+            FitRequest(9000, 2000, 2000, {PAGES: 200, NIC: 5, GPU: 3}),
+            using(*[asking(**{GPU: 1})] * 10),
+            [
+                ("pods", 1, 10, 10),
+                ("cpu", 9000, 0, 8000),
+                ("memory", 2000, 0, 1000),
+                ("ephemeral-storage", 2000, 0, 1000),
+                (GPU, 3, 10, 2),
+                (PAGES, 200, 0, 100),
+                (NIC, 5, 0, 0),
+            ],
+            id="everything at once, in order",
+        ),
+    ],
+)
+def test_check(request_, used, short):
+    assert fit.check(request_, used=used, allocatable=LARGE) == tuple(Shortfall(*one) for one in short)
+
+
+def test_a_host_that_says_nothing_runs_nothing():
+    assert fit.check(asking(), used=EMPTY, allocatable=Allocatable()) == (Shortfall("pods", 1, 0, 0),)
+
+
+def test_a_shortfall_in_the_kubelets_words():
+    short = Shortfall("memory", requested=5, used=7, capacity=10)
+
+    assert short.missing == 2
+    assert short.reason == "OutOfmemory"
+    assert short.message == "Node didn't have enough resource: memory, requested: 5, used: 7, capacity: 10"
+
+
+def test_allocatable_is_read_from_a_nodes_list():
+    listed = {"cpu": "3920m", "memory": "1.5Ki", "ephemeral-storage": "5", "pods": "110", GPU: "0", "strange": "4"}
+
+    assert Allocatable.of(amounts(listed)) == Allocatable(
+        milli_cpu=3920, memory=1536, ephemeral_storage=5, pods=110, scalars={GPU: 0}
+    )
+    assert Allocatable.of({}) == Allocatable()
+
+
+@pytest.mark.parametrize(
+    ("devices", "scalars"),
+    [
+        pytest.param({}, {GPU: 2, PAGES: 100}, id="none given out"),
+        pytest.param({GPU: 1}, {GPU: 2, PAGES: 100}, id="fewer than there are"),
+        pytest.param({GPU: 4}, {GPU: 4, PAGES: 100}, id="more than are left"),
+        pytest.param({NIC: 1}, {GPU: 2, PAGES: 100, NIC: 1}, id="of a resource that is gone"),
+    ],
+)
+def test_devices_given_out_are_there(devices, scalars):
+    assert LARGE.at_least(devices) == replace(LARGE, scalars=scalars)
+
+
+def test_an_unknown_extended_resource_is_not_held_against_a_pod():
+    pod = pod_asking(requests={"cpu": "1", NIC: "3", GPU: "1", "kubernetes.io/batch": "1", "hugepages-1Gi": "1Gi"})
+
+    assert fit.wanted(pod, LARGE).scalars == {GPU: 1, "kubernetes.io/batch": 1, "hugepages-1Gi": 1 << 30}
+    assert fit.wanted(pod, replace(LARGE, scalars={NIC: 0})).scalars[NIC] == 3
+
+
+def test_an_unknown_extended_resource_counts_as_overhead():
+    pod = pod_asking(requests={NIC: "3"}, overhead=amounts({NIC: "1500m"}))
+
+    assert fit.wanted(pod, LARGE).scalars == {NIC: 2}
+
+
+def test_the_first_shortfall_is_reported_and_all_are_kept():
+    pod = pod_asking(requests={"cpu": "9", "memory": "2k", NIC: "1"})
+
+    misfit = judged(pod)
+
+    cpu, memory = Shortfall("cpu", 9000, 0, 8000), Shortfall("memory", 2000, 0, 1000)
+    assert misfit == Misfit("OutOfcpu", cpu.message, (cpu, memory))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        pytest.param({}, None, id="nothing said"),
+        pytest.param({"os": "linux"}, None, id="the spec names this system"),
+        pytest.param({"os": "windows"}, "PodOSNotSupported", id="the spec names another"),
+        pytest.param({"labels": {"kubernetes.io/os": "linux"}}, None, id="a label names this system"),
+        pytest.param(
+            {"labels": {"kubernetes.io/os": ""}, "os": "windows"},
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            id="a label that names none is looked at first",
+        ),
+    ],
+)
+def test_the_operating_system(fields, reason):
+    misfit = judged(pod_asking(requests={"cpu": "1"}, **fields))
+
+    assert (misfit and misfit.reason) == reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "critical"),
+    [
+        pytest.param({}, False, id="nothing said"),
+        pytest.param({"priority": 1_999_999_999}, False, id="the highest priority of a user"),
+        pytest.param({"priority": 2_000_000_000}, True, id="a system's priority"),
+        pytest.param({"annotations": STATIC}, True, id="from a file"),
+        pytest.param({"annotations": {"kubernetes.io/config.source": "api"}}, False, id="from the API server"),
+        pytest.param({"annotations": {"kubernetes.io/config.mirror": ""}}, True, id="the mirror of a static pod"),
+    ],
+)
+def test_critical(fields, critical):
+    assert fit.is_critical(pod_asking(**fields)) is critical
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "may"),
+    [
+        pytest.param({"annotations": STATIC}, {}, True, id="a pod that is not critical"),
+        pytest.param({"annotations": STATIC}, {"priority": 7}, True, id="whatever its priority"),
+        pytest.param({"annotations": STATIC}, {"annotations": STATIC}, False, id="not a critical one"),
+        pytest.param({"priority": 2_000_000_001}, {"priority": 2_000_000_000}, True, id="but one of lower priority"),
+        pytest.param({"priority": 2_000_000_000}, {"priority": 2_000_000_000}, False, id="not one of the same"),
+        pytest.param({"priority": 2_000_000_000}, {"annotations": STATIC}, False, id="nor one that has none"),
+    ],
+)
+def test_whom_a_critical_pod_may_evict(own, other, may):
+    assert fit.may_evict(pod_asking(**own), pod_asking(**other)) is may
+
+
+def test_a_critical_pod_is_refused_in_other_words_where_evicting_would_not_help():
+    keeps = pod_asking("keeps", requests={"cpu": "4", GPU: "2"}, annotations=STATIC)
+    gives = pod_asking("gives", requests={"cpu": "2", "memory": "900"})
+    pod = pod_asking(requests={"cpu": "7", "memory": "200", GPU: "1"}, annotations=STATIC)
+
+    misfit = judged(pod, others=[keeps, gives])
+
+    assert misfit.reason == "UnexpectedAdmissionError"
+    assert misfit.message == f"{NO_SET}[(res: cpu, q: 3000), (res: {GPU}, q: 1), ]"
+    assert lacking(misfit) == {"cpu", "memory", GPU}
+
+
+def test_nobody_is_evicted_where_it_would_help():
+    other = pod_asking("other", requests={"cpu": "2"})
+    pod = pod_asking(requests={"cpu": "7"}, annotations=STATIC)
+
+    assert judged(pod, others=[other]).reason == "OutOfcpu"
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        pytest.param({}, {"cpu": 6000, "memory": 90, GPU: 1}, id="what its containers ask for"),
+        pytest.param(
+            {"overhead": amounts({"cpu": "1", "memory": "5", "ephemeral-storage": "9", PAGES: "9"})},
+            {"cpu": 5000, "memory": 85, GPU: 1},
+            id="with overhead on it",
+        ),
+        pytest.param(
+            {
+                "resources": Resources(amounts({"cpu": "3", "ephemeral-storage": "9"})),
+                "overhead": amounts({"cpu": "1"}),
+            },
+            {"cpu": 4000, "memory": 100, GPU: 2},
+            id="only what the pod as a whole asks for, if it does",
+        ),
+        pytest.param(
+            {"resources": Resources(limits=amounts({"cpu": "3"}))},
+            {"cpu": 8000, "memory": 100, GPU: 2},
+            id="nothing if it has only limits",
+        ),
+    ],
+)
+def test_what_evicting_a_pod_frees(fields, left):
+    needs = {"pods": 1, "cpu": 8000, "memory": 100, "ephemeral-storage": 10, GPU: 2, PAGES: 10}
+    other = pod_asking(requests={"cpu": "2", "memory": "10", GPU: "1", PAGES: "0"}, **fields)
+
+    unmet = fit.unmet([Shortfall(name, amount, 0, 0) for name, amount in needs.items()], [other])
+
+    assert unmet == {**left, "ephemeral-storage": 10, PAGES: 10}
+
+
+@given(hosts_worth(), st.randoms(use_true_random=False))
+def test_used_depends_on_who_is_there_not_on_how_it_came_to_that(pods_, random):
+    """Pods come in one order and leave in another; what stays is what those that stay take."""
+    takes = [demand.fit_used(pod) for pod in pods_]
+    order = random.sample(takes, len(takes))
+    stay, leave = order[: len(order) // 2], order[len(order) // 2 :]
+
+    assert reduce(Used.minus, leave, using(*takes)) == using(*stay)
+    assert reduce(Used.minus, order, using(*takes)) == EMPTY
+
+
+@given(requests, st.lists(requests, max_size=4), hosts)
+def test_a_pod_fits_if_everyone_stays_within_what_is_allocatable(request_, others, host):
+    """Independent of the arithmetic of the check: add the pod, and look at what it asks for."""
+    used = using(*others)
+    full = used.plus(request_)
+
+    short = {one.resource for one in fit.check(request_, used=used, allocatable=host)}
+
+    over = {
+        name
+        for name, asked, total, capacity in [
+            ("pods", 1, full.pods, host.pods),
+            ("cpu", request_.milli_cpu, full.milli_cpu, host.milli_cpu),
+            ("memory", request_.memory, full.memory, host.memory),
+            ("ephemeral-storage", request_.ephemeral_storage, full.ephemeral_storage, host.ephemeral_storage),
+            *((n, asked, full.scalars.get(n, 0), host.scalars.get(n, 0)) for n, asked in request_.scalars.items()),
+        ]
+        if asked and total > capacity
+    }
+    assert short == over
+
+
+@given(requests, st.lists(requests, max_size=4), hosts)
+def test_what_is_missing_is_exactly_what_would_make_it_fit(request_, others, host):
+    used = using(*others)
+    missing = {one.resource: one.missing for one in fit.check(request_, used=used, allocatable=host)}
+
+    def grown(less):
+        lacking = {name: amount - less for name, amount in missing.items()}
+        return Allocatable(
+            milli_cpu=host.milli_cpu + lacking.pop("cpu", 0),
+            memory=host.memory + lacking.pop("memory", 0),
+            ephemeral_storage=host.ephemeral_storage + lacking.pop("ephemeral-storage", 0),
+            pods=host.pods + lacking.pop("pods", 0),
+            scalars={**host.scalars, **{name: host.scalars.get(name, 0) + more for name, more in lacking.items()}},
+        )
+
+    assert all(amount > 0 for amount in missing.values())
+    assert not fit.check(request_, used=used, allocatable=grown(0))
+    assert [one.missing for one in fit.check(request_, used=used, allocatable=grown(1))] == [1] * len(missing)
+
+
+@given(pods(), hosts_worth(max_size=6))
+def test_taking_pods_away_never_makes_a_host_refuse(pod, others):
+    host = Allocatable(milli_cpu=16000, memory=32 << 30, pods=4, scalars={GPU: 8, PAGES: 2 << 30})
+
+    with_all, with_half = (judged(pod, allocatable=host, others=there) for there in (others, others[::2]))
+
+    assert lacking(with_half) <= lacking(with_all)

@@ -1,0 +1,101 @@
+"""What the memory vectors write, as our values, and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.hint import Answer, Hint, Listed
+from alignup.align.machine import NumaNode
+from alignup.align.memory.ledger import Block, MemoryLedger, NodeMemory, Sizes, Table
+from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates
+from alignup.align.workload import Container, Pod, QoS, Resources
+from tests.shapes import hugepages_of
+
+Json = Mapping[str, Any]
+
+
+def settings_of(case: Json, *, kubelet_faults: bool = False) -> MemorySettings:
+    gates = FeatureGates(dict.fromkeys(case.get("gates", ()), True))
+    return MemorySettings.of_gates(
+        MemoryPolicy.parse(case.get("policy", "Static")), gates, kubelet_faults=kubelet_faults
+    )
+
+
+def nodes_of(nodes: Sequence[Json]) -> tuple[NumaNode, ...]:
+    return tuple(NumaNode(node["id"], node["memory"], hugepages_of(node["hugepages"])) for node in nodes)
+
+
+def idle_of(machine: Json) -> MemoryLedger:
+    reserved = {int(node): sizes for node, sizes in machine["system_reserved"].items()}
+    return MemoryLedger.of_machine(nodes_of(machine["nodes"]), reserved)
+
+
+def pod_of(pod: Json) -> Pod:
+    return Pod(
+        name=pod["uid"],
+        uid=pod["uid"],
+        init=tuple(map(container_of, pod["init"])),
+        containers=tuple(map(container_of, pod["containers"])),
+        resources=resources_of(pod.get("pod_resources") or {}),
+        recorded_qos=QoS(pod["qos"]),
+    )
+
+
+def container_of(container: Json) -> Container:
+    return Container(container["name"], resources_of(container), restartable=container.get("restartable", False))
+
+
+def resources_of(resources: Json) -> Resources:
+    return Resources(requests=amounts_of(resources.get("requests")), limits=amounts_of(resources.get("limits")))
+
+
+def amounts_of(texts: Mapping[str, str] | None) -> dict[str, Quantity]:
+    return {name: Quantity.parse(text) for name, text in (texts or {}).items()}
+
+
+def named(pod: Pod, name: str) -> Container:
+    return next(container for container in pod.everyone if container.name == name)
+
+
+def state_of(state: Json) -> dict[int, NodeMemory]:
+    return {
+        int(node): NodeMemory(
+            bits.of(facts["cells"]),
+            facts["assignments"],
+            {type_: Table(**table) for type_, table in facts["memory"].items()},
+        )
+        for node, facts in sorted(state.items(), key=lambda entry: int(entry[0]))
+    }
+
+
+def blocks_of(blocks: Sequence[Json]) -> tuple[Block, ...]:
+    return tuple(Block(bits.of(block["numa"]), block["type"], block["size"]) for block in blocks)
+
+
+def held_of(held: Json) -> dict[str, dict[str, tuple[Block, ...]]]:
+    return {pod: {name: blocks_of(blocks) for name, blocks in containers.items()} for pod, containers in held.items()}
+
+
+def reusable_of(groups: Sequence[Json]) -> dict[bits.Nodes, Sizes]:
+    return {bits.of(group["numa"]): group["memory"] for group in groups}
+
+
+def affinity_of(event: Json) -> Hint:
+    nodes = None if event.get("affinity_none") else bits.of(event["affinity"])
+    return Hint(nodes, event["affinity_preferred"])
+
+
+def listed(answer: Answer) -> dict[str, list] | None:
+    """An answer in the form of the vectors: type → [[nodes, preferred], …]."""
+    if answer is None:
+        return None
+    lists: dict[str, list] = {}
+    for type_, options in answer.items():
+        if options is None or isinstance(options, Sequence):
+            lists[type_] = list(options or ())
+            continue
+        spelled = options if isinstance(options, Listed) else Listed.of_family(options)
+        lists[type_] = [[list(bits.members(mask)), preferred] for mask, preferred in spelled.hints if mask is not None]
+    return lists

@@ -1,0 +1,22 @@
+"""Which containers get CPUs of their own, and how many."""
+
+from dataclasses import replace
+
+from alignup.align.workload.demand import container_cpus, pod_cpus
+from tests.conformance.harness import Case, run
+from tests.conformance.memory_cases import pod_of
+
+
+def test_exclusive_cpus_are_counted_as_the_kubelet_does(request):
+    run(request, "cpu_qos", check)
+
+
+def check(case: Case) -> None:
+    pod = replace(pod_of(case["pod"]), recorded_qos=None)
+    gate = "PodLevelResourceManagers" in case["gates"]
+
+    own = {each.name: container_cpus(pod, each, pod_level_managers=gate) for each in pod.everyone}
+
+    assert pod.qos == case["pod"]["qos"]
+    assert own == case["container_cpus"]
+    assert pod_cpus(pod, pod_level_managers=gate) == case["pod_cpus"]

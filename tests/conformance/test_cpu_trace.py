@@ -1,0 +1,203 @@
+"""The CPU provider driven event by event: hints, allocations, removals, restarts; the ledger compared after each.
+
+Two faults of the kubelet run through the traces without a mark: a pod placed as one piece is placed again, or refused,
+when it is admitted again, and no start succeeds when no CPU is left to be shared. With these switched on every trace is
+followed to its end, or to where another fault shows, which is counted apart. Without them, as is the default, it is
+followed up to the first of them. From there on only what must always hold is checked.
+"""
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.bits import Cpus, Nodes
+from alignup.align.cpus.hints import CpuNodes
+from alignup.align.cpus.ledger import CpuLedger, union
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.cpus.provider import CpuProvider, reserve
+from alignup.align.errors import ProviderError, SettingsError, StateError
+from tests.align.cpus import naive
+from tests.conformance.cpu_cases import held_of, listed, options_of, sets_of
+from tests.conformance.harness import Case, run
+from tests.conformance.memory_cases import named, pod_of
+from tests.shapes import view_of
+
+
+def test_traces_end_event_by_event_where_the_kubelet_does(request):
+    run(request, "cpu_trace", check)
+
+
+def check(case: Case) -> str | None:
+    try:
+        provider = create(case, case["options"])
+    except SettingsError as error:
+        assert str(error) == case["create_error"]
+        return None
+    assert "create_error" not in case
+    assert bits.show(provider.reserved) == case["reserved"]
+    assert bits.show(provider.reserved_cores) == case["reserved_physical"]
+
+    follow(case, provider)
+    fault = follow(case, replace(provider, kubelet_faults=True))
+    assert fault or not case.get("same_cpu_for_two_pods")
+    return fault
+
+
+def follow(case: Case, provider: CpuProvider) -> str | None:
+    """Play the events, compare what comes of them until the kubelet goes wrong, and say how it did."""
+    trace = Trace(case, provider)
+    fault = None
+    for number, event in enumerate(case["events"]):
+        before = trace.ledger
+        seen = trace.play(event)
+        trace.check_owners()
+        if fault or seen == expected(event):
+            continue
+        fault = fault_of(event, before, trace.provider)
+        assert fault, f"event {number} {event}: {seen}"
+        if event["op"].startswith("allocate") and trace.ledger is not before:
+            assert trace.gave(event) == granted(event, before)[0].bit_count()
+    return fault
+
+
+def fault_of(event: dict[str, Any], before: CpuLedger, provider: CpuProvider) -> str | None:
+    """The fault of the kubelet that an event shows by itself, if any."""
+    if not provider.kubelet_faults:
+        if event["op"] in {"pod_hints", "allocate_pod"} and event["pod"] in before.pod_held:
+            return "a pod placed again"
+        if event["op"] == "restart" and event.get("error", {}).get("raw") == "default cpuset cannot be empty":
+            return "no start without shared CPUs"
+    if not event["op"].startswith("allocate"):
+        return None
+    if "error" in event:
+        kept = sets_of(event.get("pod_assignments")) != before.pod_held
+        return "a refused pod keeping CPUs" if kept else None
+    given, pool = granted(event, before)
+    parts = union(held_of(event["assignments"]).get(event["pod"], {}).values()) if event["op"] == "allocate_pod" else 0
+    if given & ~pool or parts & ~given:
+        return "CPUs given that were not available"
+    return "overwritten combinations" if overwritten(event, before, provider) else None
+
+
+def overwritten(event: dict[str, Any], before: CpuLedger, provider: CpuProvider) -> bool:
+    """Whether the kubelet took the CPUs of another combination of nodes than the one it had chosen."""
+    if not provider.options.distribute_cpus_across_numa:
+        return False
+    view, by_socket = provider.view, provider.options.align_by_socket
+    group = view.cpus_per_core if provider.options.full_pcpus_only else 1
+    selection = naive.Distributed(view, group=group, by_socket=by_socket)
+    given, pool = granted(event, before)
+    affinity = affinity_of(event)
+    near = pool if affinity is None else pool & CpuNodes(view, by_socket=by_socket).near(affinity)
+    first = selection.take(near, min(given.bit_count(), near.bit_count()))
+    return given == first | selection.take(pool & ~first, given.bit_count() - first.bit_count())
+
+
+def granted(event: dict[str, Any], before: CpuLedger) -> tuple[Cpus, Cpus]:
+    """The CPUs an allocation has just given, and those it could give."""
+    uid, held = event["pod"], held_of(event["assignments"])
+    if event["op"] == "allocate_pod":
+        return sets_of(event.get("pod_assignments")).get(uid, 0), before.available
+    given = held.get(uid, {}).get(event["container"], 0) if before.holds(uid, event["container"]) is None else 0
+    return given, before.available | before.reusable_by(uid)
+
+
+def create(case: Case, options: list[str], *, reserved: Cpus | None = None) -> CpuProvider:
+    view, parsed = view_of(case["topology"]), options_of(options)
+    if reserved is None:
+        reserved = reserve(view, parsed, count=case["num_reserved"], explicit=bits.parse(case["reserved_cpus_flag"]))
+    return CpuProvider(
+        view=view,
+        policy=CpuPolicy.STATIC,
+        options=parsed,
+        reserved=reserved,
+        pod_level="PodLevelResourceManagers" in case["gates"],
+    )
+
+
+class Trace:
+    """A provider and its ledger, as the events of a trace change them."""
+
+    def __init__(self, case: Case, provider: CpuProvider) -> None:
+        self.case = case
+        self.provider = provider
+        self.pods = {pod["uid"]: pod_of(pod) for pod in case["pods"]}
+        self.ledger = CpuLedger(node_cpus={}, reserved=0, shared=0)
+
+    def play(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Let one event happen, and tell what came of it in the form of the vectors."""
+        seen: dict[str, Any] = {"error": None, "hints": None}
+        try:
+            seen["hints"] = getattr(self, event["op"])(event)
+        except (ProviderError, StateError) as error:
+            refusal = error if isinstance(error, ProviderError) else ProviderError(str(error))
+            seen["error"] = {
+                "raw": str(refusal),
+                "admission_reason": refusal.reason,
+                "admission_message": refusal.message,
+            }
+        return {**seen, "ledger": self.shown()}
+
+    def start(self, event) -> None:
+        self.ledger = self.provider.start()
+
+    def restart(self, event) -> None:
+        provider = replace(
+            create(self.case, event.get("options", []), reserved=self.provider.reserved),
+            kubelet_faults=self.provider.kubelet_faults,
+        )
+        self.ledger = provider.start(self.ledger.shared, self.ledger.held, pod_held=self.ledger.pod_held)
+        self.provider = provider
+
+    def hints(self, event) -> list | None:
+        pod = self.pods[event["pod"]]
+        return listed(self.provider.hints(self.ledger, pod, container=named(pod, event["container"])))
+
+    def pod_hints(self, event) -> list | None:
+        return listed(self.provider.pod_hints(self.ledger, self.pods[event["pod"]]))
+
+    def allocate(self, event) -> None:
+        pod = self.pods[event["pod"]]
+        self.ledger, _ = self.provider.allocate(
+            self.ledger, pod, container=named(pod, event["container"]), affinity=affinity_of(event)
+        )
+
+    def allocate_pod(self, event) -> None:
+        self.ledger, _ = self.provider.allocate_pod(self.ledger, self.pods[event["pod"]], affinity=affinity_of(event))
+
+    def remove(self, event) -> None:
+        self.ledger = self.provider.release(self.ledger, event["pod"], container=event["container"])
+
+    def gave(self, event) -> int:
+        """How many CPUs an allocation gave."""
+        if event["op"] == "allocate_pod":
+            return self.ledger.pod_held[event["pod"]].bit_count()
+        return self.ledger.held[event["pod"]][event["container"]].bit_count()
+
+    def shown(self) -> tuple:
+        reusable = {self.ledger.reusable[0]: self.ledger.reusable[1]} if self.ledger.reusable else {}
+        return self.ledger.shared, self.ledger.held, self.ledger.pod_held, reusable
+
+    def check_owners(self) -> None:
+        """Every CPU is shared or has one owner; without faults none is ever lost."""
+        owned = {uid: self.ledger.owned(uid) for uid in {*self.ledger.held, *self.ledger.pod_held}}
+        for (one, ours), (other, theirs) in combinations([*owned.items(), ("nobody", self.ledger.shared)], 2):
+            assert not ours & theirs, f"{one} and {other} both own {bits.show(ours & theirs)}"
+        lost = self.provider.view.all_cpus & ~(self.ledger.shared | union(owned.values()) | self.provider.reserved)
+        assert lost == self.ledger.lost, f"{bits.show(lost)} lost"
+        assert not lost or self.provider.kubelet_faults
+
+
+def affinity_of(event) -> Nodes | None:
+    return None if event.get("affinity_none") else bits.of(event["affinity"])
+
+
+def expected(event) -> dict[str, Any]:
+    ledger = (
+        bits.parse(event["default"]),
+        held_of(event["assignments"]),
+        sets_of(event.get("pod_assignments")),
+        sets_of(event.get("reusable")),
+    )
+    return {"error": event.get("error"), "hints": event.get("hints"), "ledger": ledger}

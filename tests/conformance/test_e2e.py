@@ -1,0 +1,317 @@
+"""Whole admissions: pods coming and going on one host, devices changing, the kubelet starting again."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.decision import Decision
+from alignup.align.errors import SettingsError
+from alignup.align.host import Host, Settings
+from alignup.align.machine import Device
+from alignup.align.memory.ledger import Block
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates, TopologySettings
+from alignup.align.workload import Pod
+from alignup.kube.pod import read_pod
+from tests.conformance.harness import Case, run
+from tests.shapes import machine_of
+
+
+def test_admissions_are_the_kubelets(request):
+    run(request, "e2e", check)
+
+
+def check(case: Case) -> str | None:
+    try:
+        host = host_of(case)
+    except SettingsError as error:
+        assert f"{error.manager} manager: {error}" == case.get("init_error")
+        return None
+    assert "init_error" not in case, case.get("init_error")
+    trace = Trace(host, case)
+    try:
+        return trace.replay()
+    except AssertionError:
+        label = explained(case)
+        if label is None:
+            raise
+    # What we do instead has to be sound to the end of the trace.
+    Trace(host_of(case), case, compare=False).replay()
+    return label
+
+
+def explained(case: Case) -> str | None:
+    """Which listed fault of the kubelet explains that we differ; ``None``: none does."""
+    if "asymmetric-cpus" in case["tags"]:
+        return "sockets or nodes of different sizes, where the kubelet gives out CPUs that are not free"
+    for crumbs in (False, True):
+        try:
+            Trace(host_of(case, kubelet_faults=True), case, crumbs=crumbs).replay()
+        except AssertionError:
+            continue
+        return "one node of a group given away alone, here the container joins the group"
+    return None
+
+
+def host_of(case: Case, *, kubelet_faults: bool = False) -> Host:
+    config = case["config"]
+    gates = FeatureGates(config["feature_gates"])
+    machine = machine_of(case["machine"])
+    devices = tuple(
+        device for resource, plugin in case["devices"].items() for device in devices_of(resource, plugin["devices"])
+    )
+    reservation = {name: Quantity.parse(amount) for name, amount in config["node_allocatable_reservation"].items()}
+    settings = Settings(
+        topology=topology_of(config, gates),
+        cpus=CpuSettings(
+            policy=config["cpu_manager_policy"],
+            options=config["cpu_manager_policy_options"] or {},
+            reservation=reservation.get("cpu"),
+            explicit=bits.parse(config["reserved_system_cpus"]),
+        ),
+        memory_policy=config["memory_manager_policy"],
+        reserved_memory=tuple(
+            ReservedMemory(
+                entry["numa_node"], {name: Quantity.parse(amount) for name, amount in entry["limits"].items()}
+            )
+            for entry in config["reserved_memory"] or ()
+        ),
+        reservation=reservation,
+        gates=gates,
+        preferred_allocation=frozenset(
+            resource for resource, plugin in case["devices"].items() if plugin["preferred_allocation"]
+        ),
+        fit_check=False,
+        kubelet_faults=kubelet_faults,
+    )
+    return Host(replace(machine, devices=devices), settings)
+
+
+def topology_of(config: dict[str, Any], gates: FeatureGates) -> TopologySettings:
+    try:
+        return TopologySettings.parse(
+            config["topology_manager_policy"],
+            config["topology_manager_scope"],
+            options=config["topology_manager_policy_options"] or {},
+            gates=gates,
+        )
+    except SettingsError as error:
+        error.manager = "topology"
+        raise
+
+
+def devices_of(resource: str, said: list[dict[str, Any]]) -> list[Device]:
+    return [
+        Device(resource, one["id"], None if one["numa"] is None else bits.of(one["numa"]), healthy=one["healthy"])
+        for one in said
+    ]
+
+
+class Trace:
+    """One trace, event by event, each compared with what the kubelet did."""
+
+    def __init__(self, host: Host, case: Case, *, compare: bool = True, crumbs: bool = False) -> None:
+        self.host, self.case, self.compare, self.crumbs = host, case, compare, crumbs
+        self.refused = False  #: whether a pod was refused already
+        self.spread = False  #: whether memory of a group lies otherwise in it than in the kubelet
+        self.pods: dict[str, Pod] = {}
+        #: resources whose ids the kubelet chose at random: from then on only counts can be compared
+        self.random: set[str] = set()
+
+    def replay(self) -> str | None:
+        self.compare_state(self.case["initial_state"], "initially")
+        for number, event in enumerate(self.case["events"]):
+            where = f"event {number} ({event['op']})"
+            label: str | None = getattr(self, event["op"])(event, where)
+            check_sound(self.host, where)
+            if label:
+                return label
+        return (
+            "memory of a group lies elsewhere in it once a pod was refused, its sum is the same"
+            if self.spread
+            else None
+        )
+
+    def add(self, event: Case, where: str) -> str | None:
+        expected = event["expect"]["admit"]
+        pod = read_pod({"apiVersion": "v1", "kind": "Pod", **event["pod"]})
+        before = self.host.ledger
+        decision = self.admit(pod)
+        if not decision.admitted:
+            assert self.host.ledger is before, f"{where}: a refused pod left something behind"
+            self.refused = True
+            if self.crumbs:
+                self.leave_crumbs(pod, expected)
+        else:
+            self.pods[pod.uid] = pod
+        if not self.compare:
+            return None
+        got = (decision.admitted, decision.refusal.reason if decision.refusal else "", message(decision))
+        messages = {expected["message"], *expected.get("message_alternatives", ())}
+        assert got[:2] == (expected["admitted"], expected["reason"]), f"{where}: {got}, expected {expected}"
+        assert got[2] in messages, f"{where}: {got[2]!r}, expected {messages}"
+        if decision.admitted:
+            self.compare_pod(pod, decision, expected, where)
+        self.compare_state(event["expect"]["state"], where)
+        return None
+
+    def admit(self, pod: Pod) -> Decision:
+        """Admit, answering for the plugins: what must be, then the lowest of what there is."""
+        answers: dict[Any, tuple[str, ...]] = {}
+        while True:
+            decision = self.host.admit(pod, answers)
+            if not decision.asks:
+                return decision
+            for ask in decision.asks:
+                rest = sorted(set(ask.available) - set(ask.must_include))
+                answers[ask] = (*ask.must_include, *rest)[: ask.size]
+
+    def leave_crumbs(self, pod: Pod, expected: Case) -> None:
+        """Do as the kubelet does: a refused pod keeps what it was given until it is cleared away."""
+        book = self.host.ledger.books["memory"]
+        for name, left in expected["containers"].items():
+            blocks = [Block(bits.of(block["numa"]), block["type"], block["size"]) for block in left["memory"]]
+            if blocks:
+                book = book.give(pod.uid, name, blocks=blocks)
+        for name in book.held.get(pod.uid, {}):
+            book = book.release(pod.uid, name)
+        self.host.ledger = replace(self.host.ledger, books={**self.host.ledger.books, "memory": book})
+
+    def compare_pod(self, pod: Pod, decision: Decision, expected: Case, where: str) -> None:
+        books = self.host.ledger.books
+        hints = {placement.container: placement.hint for placement in decision.placements}
+        for name, want in expected["containers"].items():
+            mask, preferred = hints[name]
+            got_hint = {"mask": None if mask is None else list(bits.members(mask)), "preferred": preferred}
+            assert got_hint == want["hint"], f"{where}, {name}: hint {got_hint}, expected {want['hint']}"
+            cpus = books["cpu"].holds(pod.uid, name)
+            got_cpus = None if cpus is None else bits.show(cpus)
+            assert got_cpus == want["cpus"], f"{where}, {name}: CPUs {got_cpus}, expected {want['cpus']}"
+            blocks = [
+                {"numa": list(bits.members(block.nodes)), "type": block.type, "size": block.size}
+                for block in sorted(books["memory"].blocks(pod.uid, name) or (), key=lambda block: block.type)
+            ]
+            assert blocks == want["memory"], f"{where}, {name}: memory {blocks}, expected {want['memory']}"
+            self.compare_devices(books["device"].holds(pod.uid, name), want.get("devices") or {}, f"{where}, {name}")
+        if "pod_cpus" in expected:
+            assert bits.show(books["cpu"].pod_held.get(pod.uid, 0)) == expected["pod_cpus"], where
+
+    def compare_devices(self, held: Any, want: Case, where: str) -> None:
+        assert held.keys() == want.keys(), f"{where}: devices {held}, expected {want}"
+        for resource, what in want.items():
+            ids = held[resource]
+            assert len(ids) == what["count"], f"{where}: {ids}, expected {what}"
+            if what["numa_counts"] is not None:
+                counts = Counter(self.node_key(resource, one) for one in ids)
+                assert counts == what["numa_counts"], f"{where}: {resource} {dict(counts)}, expected {what}"
+            if what["ids"] is None:
+                self.random.add(resource)
+            elif resource not in self.random:
+                assert sorted(ids) == sorted(what["ids"]), f"{where}: {ids}, expected {what}"
+
+    def node_key(self, resource: str, identity: str) -> str:
+        inventory = self.host.ledger.books["device"].inventories[resource]
+        nodes = inventory.devices[inventory.places[identity]].nodes
+        return ",".join(map(str, bits.members(nodes))) if nodes else "none"
+
+    def start(self, event: Case, where: str) -> str | None:
+        pod = self.pods.get(event["uid"])
+        if pod:
+            for container in pod.everyone:
+                self.host.started(pod.uid, container.name)
+        self.compare_state(event["expect"]["state"], where)
+        return None
+
+    def remove(self, event: Case, where: str) -> str | None:
+        self.host.release(event["uid"])
+        self.pods.pop(event["uid"], None)
+        self.compare_state(event["expect"]["state"], where)
+        return None
+
+    def devices(self, event: Case, where: str) -> str | None:
+        for resource, plugin in event["devices"].items():
+            self.host.announce(resource, devices_of(resource, plugin["devices"]))
+        self.compare_state(event["expect"]["state"], where)
+        return None
+
+    def restart(self, event: Case, where: str) -> str | None:
+        """A new host on the old ledger: every pod keeps what it has, whatever the kubelet made of it."""
+        self.host = Host(self.host.machine, self.host.settings, ledger=self.host.ledger)
+        before = self.host.ledger
+        for pod in self.pods.values():
+            assert self.admit(pod).kept, f"{where}: {pod.uid} was to keep what it has"
+        assert self.host.ledger is before
+        readmitted = event["expect"].get("readmit") or []
+        if not all(one["admitted"] for one in readmitted):
+            return "the kubelet refuses a running pod after a restart, here it keeps what it has"
+        try:
+            self.compare_state(event["expect"]["state"], where)
+        except AssertionError:
+            return "the kubelet's state changes over a restart, here everything is kept"
+        return None
+
+    def compare_state(self, want: Case, where: str) -> None:
+        if not self.compare:
+            return
+        books = self.host.ledger.books
+        static = self.case["config"]["cpu_manager_policy"] == "static"
+        shared = bits.show(books["cpu"].shared) if static else ""
+        assert shared == want["default_cpus"], f"{where}: shared {shared}, expected {want['default_cpus']}"
+        memory = {
+            str(id_): {
+                "cells": list(bits.members(node.cells)),
+                "assignments": node.assignments,
+                "tables": {type_: list(table) for type_, table in node.tables.items()},
+            }
+            for id_, node in books["memory"].nodes.items()
+        }
+        wanted_memory = want.get("memory") or {}
+        if self.refused and memory != wanted_memory:
+            self.spread = True
+            memory, wanted_memory = by_group(memory), by_group(wanted_memory)
+        assert memory == wanted_memory, f"{where}: memory {memory}, expected {wanted_memory}"
+        free = {}
+        for resource, inventory in books["device"].inventories.items():
+            ids = inventory.names(books["device"].free[resource])
+            free[resource] = dict(Counter(self.node_key(resource, one) for one in ids))
+        wanted = want.get("free_devices") or {}
+        assert free == wanted, f"{where}: free devices {free}, expected {wanted}"
+
+
+def by_group(memory: Case) -> dict[Any, Any]:
+    """The state with what is reserved and free added up over each group of nodes."""
+    groups: dict[Any, Any] = {}
+    for id_, node in memory.items():
+        sums = groups.setdefault(tuple(node["cells"]), Counter())
+        for type_, (total, system, allocatable, reserved, free) in node["tables"].items():
+            sums[type_, "reserved"] += reserved
+            sums[type_, "free"] += free
+            sums[id_, type_] = (node["assignments"], total, system, allocatable)
+    return groups
+
+
+def check_sound(host: Host, where: str) -> None:
+    """Nothing is given twice, nothing is lost."""
+    cpus, memory, devices = (host.ledger.books[name] for name in ("cpu", "memory", "device"))
+    owned = 0
+    for uid in {*cpus.held, *cpus.pod_held}:
+        own = cpus.owned(uid)
+        assert not own & (owned | cpus.shared), f"{where}: CPUs {bits.show(own)} of {uid} have two owners"
+        owned |= own
+    if cpus.shared or owned:
+        strict = host.settings.cpus.options.get("strict-cpu-reservation") == "true"
+        assert owned | cpus.shared == host.view.all_cpus & ~(cpus.reserved if strict else 0), f"{where}: CPUs are lost"
+    for id_, node in memory.nodes.items():
+        for type_, table in node.tables.items():
+            assert table.reserved + table.free == table.allocatable, f"{where}: {type_} of node {id_} is lost"
+    holders: Counter[Any] = Counter()
+    for containers in devices.held.values():
+        holders.update({(resource, one) for held in containers.values() for resource in held for one in held[resource]})
+    assert not [what for what, count in holders.items() if count > 1], f"{where}: a device has two owners"
+
+
+def message(decision: Decision) -> str:
+    return decision.refusal.message if decision.refusal else ""

@@ -1,0 +1,88 @@
+"""The node's fit check: numbers compared, verdicts, reasons and messages."""
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from alignup.align import fit
+from alignup.align.fit import Allocatable, Misfit, Used
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Pod, demand
+from alignup.kube.pod import read_pod
+from tests.conformance.harness import Case, run
+
+#: What the kubelet always compares in this order; it takes all others at random.
+ORDERED = ("pods", "cpu", "memory", "ephemeral-storage")
+NEED = re.compile(r"\(res: \S+, q: -?\d+\), ")
+
+
+def test_pods_fit_where_the_kubelet_says(request):
+    run(request, "fit", check)
+
+
+def check(case: Case) -> str | None:
+    pod = pod_of(case["pod"])
+    others = [pod_of(document) for document in case["running"]]
+    allocatable = Allocatable.of(
+        {name: Quantity.parse(text) for name, text in case["node"]["allocatable"].items()},
+    )
+    used = Used()
+    for other in others:
+        used = used.plus(demand.fit_used(other))
+
+    misfit = fit.judge(pod, used=used, allocatable=allocatable, others=others)
+
+    assert written(demand.fit_request(pod)) == case["pod_request"]
+    assert written(allocatable) == case["capacity"]
+    assert nonzero(written(used)) == nonzero(case["used"] | {"pods": len(others)})
+    if any("preempted" in result for result in case["results"]):
+        check_eviction(case["results"], pod, others, misfit)
+        return "the kubelet evicts others for a critical pod, we refuse it"
+    check_verdict(case["results"], misfit)
+    return None
+
+
+def check_verdict(results: list[dict[str, Any]], misfit: Misfit | None) -> None:
+    """Every outcome seen is ours, or where chance decides which shortfall is named, names one that we found."""
+    seen = {(result["admit"], result["reason"], in_any_order(result["message"])) for result in results}
+    if misfit is None:
+        assert seen == {(True, "", "")}
+        return
+    ours = (False, misfit.reason, in_any_order(misfit.message))
+    first = misfit.shortfalls[0] if misfit.shortfalls else None
+    if first and first.reason == misfit.reason and first.resource not in ORDERED:
+        possible = {(False, one.reason, one.message) for one in misfit.shortfalls}
+        assert seen | {ours} <= possible
+    else:
+        assert seen == {ours}
+
+
+def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], misfit: Misfit | None) -> None:
+    """We refuse for want of a resource; those the kubelet evicts are such as may be, and free enough of everything."""
+    assert misfit is not None
+    assert (misfit.reason, misfit.message) == (misfit.shortfalls[0].reason, misfit.shortfalls[0].message)
+    assert fit.is_critical(pod)
+    named = {other.name: other for other in others}
+    for result in results:
+        assert result["admit"]
+        evicted = [named[name] for name in result["preempted"]]
+        assert all(fit.may_evict(pod, other) for other in evicted)
+        assert not fit.unmet(misfit.shortfalls, evicted)
+
+
+def in_any_order(message: str) -> tuple[str, ...] | str:
+    """A message that lists what is missing, whatever the order; any other as it is."""
+    return (NEED.sub("", message), *sorted(NEED.findall(message))) if NEED.search(message) else message
+
+
+def pod_of(document: Case) -> Pod:
+    return read_pod({"apiVersion": "v1", "kind": "Pod", **document})
+
+
+def written(amounts: Any) -> dict[str, Any]:
+    fields = asdict(amounts)
+    return fields | {"scalar": fields.pop("scalars")}
+
+
+def nonzero(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields | {"scalar": {name: amount for name, amount in fields["scalar"].items() if amount}}

@@ -1,0 +1,133 @@
+"""The memory of a machine, event by event: hints, allocations, releases, restarts, and the state after each.
+
+Two faults of the kubelet run through the traces without a mark: one node of a group is given away alone, and a pod
+placed as one piece is charged again when it is admitted again. With these faults switched on every trace is followed to
+its end. Without them, as is the default, each trace is followed up to the first of them and may part only there.
+"""
+
+from collections import Counter
+
+from alignup.align.errors import ProviderError, StateError
+from alignup.align.memory import provider as memory
+from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.workload import Container, Pod
+from tests.conformance import memory_cases as cases
+from tests.conformance.harness import Case, run
+
+
+def test_memory_is_given_and_taken_back_as_the_kubelet_does(request):
+    run(request, "memory_trace", check)
+
+
+def check(case: Case) -> None:
+    replay = Replay(case, kubelet_faults=True)
+    for number, event in enumerate(case["events"]):
+        try:
+            replay.step(event)
+        except AssertionError as error:
+            raise AssertionError(f"event {number} ({event['op']}): {error}") from error
+
+    counted = case["metrics"]
+    assert replay.counts["requests"] == counted["kubelet_memory_manager_pinning_requests_total"]
+    assert replay.counts["errors"] == counted["kubelet_memory_manager_pinning_errors_total"]
+    check_without_faults(case)
+
+
+def check_without_faults(case: Case) -> None:
+    replay = Replay(case, kubelet_faults=False)
+    for number, event in enumerate(case["events"]):
+        faulty = replay.is_fault(event)
+        try:
+            replay.step(event)
+        except AssertionError as error:
+            assert faulty, f"event {number} ({event['op']}), without faults: {error}"
+            return
+
+
+class Replay:
+    """One trace: the ledger as it goes through the events."""
+
+    def __init__(self, case: Case, *, kubelet_faults: bool) -> None:
+        self.settings = cases.settings_of(case, kubelet_faults=kubelet_faults)
+        self.pods = {pod["uid"]: cases.pod_of(pod) for pod in case["pods"]}
+        managed = self.settings.policy is MemoryPolicy.STATIC
+        self.idle = cases.idle_of(case["machine"]) if managed else MemoryLedger()
+        self.ledger = MemoryLedger()
+        self.counts: Counter[str] = Counter()
+
+    def is_fault(self, event: Case) -> bool:
+        """Whether the kubelet is about to split a group, or to place a pod again."""
+        if event["op"] == "allocate_pod" and event["pod"] in self.ledger.pod_held:
+            return True
+        if not event["op"].startswith("allocate") or len(event.get("affinity", ())) != 1:
+            return False
+        node = self.ledger.nodes.get(event["affinity"][0])
+        return node is not None and node.cells.bit_count() > 1
+
+    def step(self, event: Case) -> None:
+        """Do what *event* says, and compare everything it shows."""
+        match event["op"]:
+            case "start" | "restart":
+                self.start(event)
+            case "hints" | "pod_hints":
+                self.ask(event)
+            case "allocate" | "allocate_pod":
+                self.allocate(event)
+            case "add_container":
+                self.ledger = memory.start_container(self.ledger, *self.subject(event))
+            case "remove":
+                self.ledger = self.ledger.release(event["pod"], event["container"])
+        self.compare(event)
+
+    def subject(self, event: Case) -> tuple[Pod, Container]:
+        pod = self.pods[event["pod"]]
+        return pod, cases.named(pod, event["container"])
+
+    def start(self, event: Case) -> None:
+        try:
+            self.ledger = self.ledger.restored(self.idle, pod_level=self.settings.pod_level_managers)
+        except StateError as error:
+            assert str(error) in event["outcomes"]
+            # The vectors go on with the state that was refused.
+            self.ledger = MemoryLedger(self.ledger.nodes, self.ledger.held, self.ledger.pod_held)
+        else:
+            assert "ok" in event["outcomes"]
+
+    def ask(self, event: Case) -> None:
+        if event["op"] == "hints":
+            answer = memory.container_hints(self.ledger, *self.subject(event), settings=self.settings)
+        else:
+            answer = memory.pod_hints(self.ledger, self.pods[event["pod"]], settings=self.settings)
+        assert cases.listed(answer) == event.get("hints")
+
+    def allocate(self, event: Case) -> None:
+        affinity = cases.affinity_of(event)
+        try:
+            if event["op"] == "allocate":
+                pod, container = self.subject(event)
+                self.counts["requests"] += bool(memory.container_need(pod, container, settings=self.settings))
+                self.ledger = memory.allocate(self.ledger, pod, container, affinity=affinity, settings=self.settings)
+            else:
+                pod = self.pods[event["pod"]]
+                handled = bool(memory.pod_need(pod, settings=self.settings))
+                self.counts["requests"] += handled
+                self.ledger = memory.allocate_pod(self.ledger, pod, affinity=affinity, settings=self.settings)
+                self.counts["requests"] += len(memory.pinned(pod)) if handled else 0
+        except ProviderError as error:
+            self.counts["errors"] += 1
+            assert "error" in event, f"refused: {error}"
+            assert str(error) == event["error"]["raw"]
+            assert error.reason == event["error"]["admission_reason"]
+            assert error.message == event["error"]["admission_message"]
+        else:
+            assert "error" not in event, f"not refused: {event['error']['raw']}"
+
+    def compare(self, event: Case) -> None:
+        if "machine_state" in event:
+            assert self.ledger.nodes == cases.state_of(event["machine_state"])
+        assert self.ledger.held == cases.held_of(event["assignments"])
+        pod_held = {pod: cases.blocks_of(blocks) for pod, blocks in event.get("pod_assignments", {}).items()}
+        assert self.ledger.pod_held == pod_held
+        reusable = {pod: cases.reusable_of(groups) for pod, groups in event.get("reusable", {}).items()}
+        assert ({self.ledger.last_pod: self.ledger.reusable} if self.ledger.reusable else {}) == reusable
