@@ -10,9 +10,10 @@ all") restricts nobody's nodes but keeps every combination from being preferred.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from itertools import combinations, compress
+from operator import itemgetter
 from typing import NamedTuple, Protocol, Self, cast
 
 from alignup.align import bits
@@ -128,8 +129,9 @@ class Listed:
     @classmethod
     def of_family(cls, family: Family) -> Self:
         """A family's hints, by number of nodes and then in rising order of node ids, as the kubelet lists them."""
-        masks = family.masks()
-        return cls(masks, preferred=filter(family.prefers, masks))
+        masks, widths = family.masks(), family.preferred_widths
+        likely = [mask for mask in masks if widths >> mask.bit_count() & 1]
+        return cls(masks, preferred=filter(family.prefers, likely))
 
     @property
     def hints(self) -> tuple[Hint, ...]:
@@ -274,13 +276,14 @@ class Supply:
 
     def masks(self) -> tuple[Nodes, ...]:
         """Every set that fits, by number of nodes and then in rising order of ids."""
-        found, held = [0], [0]
-        for node, amount in self._amounts.items():
-            found += [mask | 1 << node for mask in found]
+        if self.must or self.apart or not 2 <= len(self._amounts) <= _FEW:
+            universe = reduce(int.__or__, self.apart, self.nodes)
+            return tuple(filter(self.fits, subsets(universe)))
+        held = [0]
+        for node in bits.members(self.nodes):
+            amount = self._amounts[node]
             held += [total + amount for total in held]
-        must, need = self.must, self._need
-        enough = {mask for mask, total in zip(found, held, strict=True) if total >= need and not must & ~mask}
-        return tuple(filter(enough.union(self.apart).__contains__, subsets(reduce(int.__or__, self.apart, self.nodes))))
+        return tuple(compress(subsets(self.nodes), map(self._need.__le__, _as_listed(self.nodes)(held))))
 
     def within_reach(self, nodes: Nodes, *, more: int, among: Nodes) -> bool:
         """Whether the *more* richest nodes of *among* would make *nodes* hold enough."""
@@ -331,14 +334,13 @@ def _voice(options: Options) -> "Listed | Family":
     return options if options.narrowest else IMPOSSIBLE
 
 
+#: Up to this many nodes all their subsets are remembered.
+_FEW = 10
+
+
 def subsets(nodes: Nodes) -> tuple[Nodes, ...]:
     """All non-empty subsets: by size, then in rising order of their ids."""
-    return _subsets(nodes) if nodes.bit_count() <= 10 else tuple(walk_subsets(nodes))
-
-
-@lru_cache(maxsize=64)
-def _subsets(nodes: Nodes) -> tuple[Nodes, ...]:
-    return tuple(walk_subsets(nodes))
+    return _subsets(nodes) if nodes.bit_count() <= _FEW else tuple(walk_subsets(nodes))
 
 
 def walk_subsets(nodes: Nodes, *, at_least: int = 1) -> Iterator[Nodes]:
@@ -347,3 +349,18 @@ def walk_subsets(nodes: Nodes, *, at_least: int = 1) -> Iterator[Nodes]:
     for width in range(at_least, len(singles) + 1):
         for chosen in combinations(singles, width):
             yield sum(chosen)
+
+
+@lru_cache(maxsize=64)
+def _subsets(nodes: Nodes) -> tuple[Nodes, ...]:
+    return tuple(walk_subsets(nodes))
+
+
+@lru_cache(maxsize=64)
+def _as_listed(nodes: Nodes) -> Callable[[Sequence[int]], Iterable[int]]:
+    """Puts what belongs to each subset, counted up node by node, into the order of ``subsets``."""
+    counted = [0]
+    for node in bits.members(nodes):
+        counted += [mask | 1 << node for mask in counted]
+    place = {mask: place for place, mask in enumerate(counted)}
+    return itemgetter(*(place[mask] for mask in subsets(nodes)))

@@ -78,7 +78,9 @@ def merge(
             listed.append(options)
         else:
             families.append(options)
-        width = max(width, options.narrowest or 0)
+        narrowest = options.narrowest
+        if narrowest and narrowest > width:
+            width = narrowest
     purse = Purse(work_limit)
     try:
         found = _preferred(listed, families, nodes=nodes, distances=distances, purse=purse)
