@@ -18,12 +18,12 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Pod, demand, names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
+from alignup.align.workload.rules import SOURCE
 
 PODS = "pods"  #: the host's limit on how many pods it runs, a resource like any other here
 
 _OS = "linux"
 _OS_LABEL = "kubernetes.io/os"
-_SOURCE = "kubernetes.io/config.source"  # where a kubelet has a pod from; from anywhere but the API it is static
 _MIRROR = "kubernetes.io/config.mirror"  # marks what a kubelet tells the API server about a static pod
 _CRITICAL = 2_000_000_000  # the lowest priority of Kubernetes' own components
 
@@ -188,7 +188,7 @@ def check(request: FitRequest, *, used: Used, allocatable: Allocatable) -> tuple
 
 def is_critical(pod: Pod) -> bool:
     """Whether the kubelet would evict other pods for this one: static, a mirror of such, or of a system's priority."""
-    static = pod.annotations.get(_SOURCE, "api") != "api"
+    static = pod.annotations.get(SOURCE, "api") != "api"
     return static or _MIRROR in pod.annotations or (pod.priority is not None and pod.priority >= _CRITICAL)
 
 

@@ -20,6 +20,9 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, Pod, Resources, demand, names
 from alignup.align.workload.names import CPU, MEMORY
 
+#: The annotation by which a kubelet notes where it has a pod from.
+SOURCE = "kubernetes.io/config.source"
+
 
 class Road(StrEnum):
     """How a pod comes to the kubelet."""
@@ -88,7 +91,7 @@ def _on_host(pod: Pod, host: str) -> Pod:
     name = f"{pod.name}-{host.lower()}" if host else pod.name
     # The same file on the same host is the same pod; any change to it makes a new one.
     uid = pod.uid or hashlib.sha256(repr((host, pod)).encode(errors="replace")).hexdigest()[:32]
-    return replace(pod, name=name, uid=uid)
+    return replace(pod, name=name, uid=uid, annotations={**pod.annotations, SOURCE: "file"})
 
 
 def _stored(pod: Pod) -> Pod:

@@ -1,0 +1,340 @@
+"""Driving a host through a recorded run of the kubelet, step by step, and comparing after each.
+
+Pods come as static pods. What device plugins announced, and what they were asked, is taken from the log of their
+calls. Where the kubelet picks devices at random its pick is handed in as an answer, which counts only as far as a host
+finds it legitimate; so later steps start from the same state.
+"""
+
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.decision import Decision
+from alignup.align.devices import Ask
+from alignup.align.errors import SettingsError
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Device, Machine
+from alignup.align.workload import Pod
+from alignup.align.workload.rules import Road, accept
+from alignup.kube.pod import read_pod
+from tests.conformance.test_e2e import check_sound
+from tests.recorded.setting import announced, machine_of, settings_of
+from tests.recorded.snapshot import Comparison
+
+Document = Mapping[str, Any]
+
+HOST = "vm"  #: what the recorded kubelet calls itself
+PREFIX = "Pod was rejected: "
+
+FAULT = "differs by a listed fault of the kubelet, and not from a host that copies it"
+REFUSED_AGAIN = "the kubelet refuses a running pod after a restart, here it keeps what it has"
+UNDECIDED = "the recording ran out of time before the kubelet decided"
+IN_OTHER_WORDS = "refused in other words, the kubelet's reader of configurations speaks first"
+
+#: Steps a host has no notion of, and why.
+SKIPPED = {
+    "kill_container": "containers are processes",
+    "wait": "a host has no clock",
+}
+#: The files a kubelet keeps, and whose book is in each.
+FILES = {"cpu_manager_state": "cpu", "memory_manager_state": "memory", "kubelet_internal_checkpoint": "device"}
+ENDED = ("admitted-succeeded", "failed")  #: verdicts on pods that ran, and run no more
+KEPT_STATE = "bad_config over state files"
+
+_LOGGED = re.compile(r'pod="[^/"]*/([^"]+)".* operation="add"')
+_COMMAND_FAILED = re.compile(r'"command failed" err="(.*)"$')
+_SAID_BY_THE_READER = ("failed to validate kubelet configuration", "failed to run Kubelet: reserved-cpus: ")
+
+
+@dataclass
+class Run:
+    """How one recording went; each step is counted once, and so is the start."""
+
+    name: str
+    compared: int = 0
+    apart: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        return self.compared + self.apart.total() + self.skipped.total()
+
+    def line(self) -> str:
+        apart = "".join(f", {count} apart ({label})" for label, count in sorted(self.apart.items()))
+        skipped = "".join(f", {count} skipped ({label})" for label, count in sorted(self.skipped.items()))
+        return f"{self.name:<36}{self.compared:>4} compared {len(self.failures):>3} failed{apart}{skipped}"
+
+
+RUNS = pytest.StashKey[list[Run]]()
+
+
+class SkippedError(Exception):
+    """A step that a host has no notion of."""
+
+
+class LostError(Exception):
+    """From here on the kubelet's state is another than the host's."""
+
+
+def load(path: Path) -> Document:
+    """The recording in a file."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        recording: Document = json.load(file)
+    assert recording["format"] == 1, f"{path.name}: format {recording['format']} is not known here"
+    assert recording["steps"], f"{path.name} has no steps"
+    return recording
+
+
+def replay(recording: Document, run: Run) -> None:
+    """Replay *recording* into *run*, to its end or to the first step that goes wrong.
+
+    Where a listed fault of the kubelet explains that, a host that copies the fault goes the whole way, and one that
+    does not has to stay sound to the end.
+    """
+    failure = travel(Course(recording), run)
+    if failure is None:
+        return
+    copied = Run(run.name)
+    if travel(Course(recording, kubelet_faults=True), copied):
+        run.failures.append(failure)
+        return
+    run.skipped = copied.skipped
+    run.apart[FAULT] += copied.steps - run.steps
+    sound = travel(Course(recording, compare=False), Run(run.name))
+    if sound:
+        run.failures.append(sound)
+
+
+def travel(course: "Course", run: Run) -> str | None:
+    """Follow a course, counting into *run*; what went wrong, if anything did."""
+    steps = list(course.steps())
+    for number, step in steps:
+        try:
+            labels = course.follow(number, step)
+        except SkippedError as skipped:
+            run.skipped[str(skipped)] += 1
+        except LostError as lost:
+            run.apart[str(lost)] += 1
+            run.skipped["the kubelet's state is another from there on"] += steps[-1][0] - number
+            return None
+        except Exception as error:  # noqa: BLE001 - a crash is a failure of this step like any other
+            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            return f"step {number} ({step['op']}): {what[:3000]}"
+        else:
+            if labels:
+                run.apart["; ".join(sorted(labels))] += 1
+            else:
+                run.compared += 1
+    return None
+
+
+class Course:
+    """A host on its way through a recording; if nothing is compared, it is only seen to that it stays sound."""
+
+    host: Host  #: from the start on
+
+    def __init__(self, recording: Document, *, kubelet_faults: bool = False, compare: bool = True) -> None:
+        self.recording, self.kubelet_faults, self.compare = recording, kubelet_faults, compare
+        self.machine = machine_of(recording)
+        self.advising = {plugin["resource"] for plugin in recording["plugins"] if plugin["preferred"]}
+        self.places = places(self.machine.devices)
+        self.pods: dict[str, Pod] = {}  #: those whose manifest is there, refused ones among them, by their full name
+        self.refused = False  #: whether a pod was refused already
+        self.stuck: set[str] = set()  #: uids of pods whose memory moved on paper only
+
+    def steps(self) -> Iterator[tuple[int, Document]]:
+        """The steps with their numbers; the start, where the kubelet stays up, is one too."""
+        if "initial" in self.recording:
+            yield -1, {"op": "start", **self.recording["initial"]}
+        yield from enumerate(self.recording["steps"])
+
+    def follow(self, number: int, step: Document) -> set[str]:
+        """Take one step; the labels of what could not be compared come back."""
+        op = step["op"]
+        if op in SKIPPED:
+            raise SkippedError(f"{op}: {SKIPPED[op]}")
+        if op == "bad_config":
+            return bad_config(self.machine, step)
+        getattr(self, op)(number, step)
+        check_sound(self.host, "then")
+        if not self.compare:
+            return set()
+        return Comparison(self.host, step, self.places, stuck=self.stuck, refused=self.refused).whole()
+
+    def start(self, number: int, step: Document) -> None:
+        """The kubelet starts, and all plugins register."""
+        resources = {plugin["resource"] for plugin in self.recording["plugins"]}
+        settings = settings_of(self.recording["kubelet_config"], resources=resources)
+        self.host = Host(self.machine, replace(settings, kubelet_faults=self.kubelet_faults))
+
+    def pod(self, number: int, step: Document) -> None:
+        """A manifest is written."""
+        if step["verdict"] == "undecided":
+            raise LostError(UNDECIDED)
+        fix = self.host.settings.gates.on("PodLevelResourcesFixDefaulting")
+        pod = accept(read_pod(step["manifest"]), road=Road.STATIC, host=HOST, fix_pod_level=fix)
+        self.pods[pod.name] = pod
+        decision = self.admit([pod], number, step)[pod.name]
+        if self.compare:
+            compare_verdict(decision, step)
+        if step["verdict"] in ENDED:
+            self.host.release(pod.uid)
+
+    def delete(self, number: int, step: Document) -> None:
+        """A manifest is taken away."""
+        gone = self.pods.pop(f"{step['name']}-{HOST}")
+        self.stuck.discard(gone.uid)
+        self.host.release(gone.uid)
+
+    def restart(self, number: int, step: Document) -> None:
+        """A new host on the old ledger; what was in files that were removed is given anew, in the kubelet's order."""
+        before, settings = self.host.ledger, self.host.settings
+        lost = {FILES[file] for file in step.get("remove_state", ())}
+        ledger = before
+        if lost:
+            idle = Host(self.machine, settings).ledger
+            ledger = Ledger({name: (idle if name in lost else before).books[name] for name in before.books})
+            self.stuck |= before.pods.keys() if "memory" in lost else set()
+        self.host = Host(self.machine, settings, ledger=ledger)
+        self.hear_plugins(number, restarted=True)
+        # Nobody told the kubelet's new self that a static pod was refused, so it tries again.
+        decisions = self.admit(in_logged_order(self.pods, step["log"]), number, step, running=before.pods)
+        shown = {pod["name"]: pod["status"] for pod in step["pods"]}
+        for name, decision in decisions.items() if self.compare else ():
+            if decision.kept and shown[name]["phase"] == "Failed" and shown[name].get("reason"):
+                raise LostError(REFUSED_AGAIN)
+            assert decision.kept or lost or decision.uid not in before.pods, f"{name} was to keep what it has"
+            compare_verdict(decision, shown[name])
+
+    def plugin_start(self, number: int, step: Document) -> None:
+        """Plugins announce their devices."""
+        self.hear_plugins(number)
+
+    plugin_stop = plugin_start
+    health = plugin_start
+
+    def hear_plugins(self, number: int, *, restarted: bool = False) -> None:
+        """What plugins said in a step; one that is silent after a restart of the kubelet is not known to it at all."""
+        inventories = self.host.ledger.books["device"].inventories
+        if restarted:
+            for resource in inventories:
+                self.host.announce(resource, ())
+        for call in self.calls(number):
+            resource = call["resource"]
+            if call["rpc"] == "ListAndWatch" and call["direction"] == "plugin->kubelet":
+                devices = announced(resource, call["message"])
+                self.places.update(places(devices))
+                self.host.announce(resource, devices)
+            elif call["rpc"] == "stopped" and not restarted:
+                known = self.host.ledger.books["device"].inventories[resource].devices
+                self.host.announce(resource, [replace(device, healthy=False) for device in known])
+
+    def admit(
+        self, pods: Iterable[Pod], number: int, step: Document, *, running: Collection[str] = ()
+    ) -> dict[str, Decision]:
+        """Admit each, answering for the plugins, and start what was not *running*; the questions are the kubelet's."""
+        picks = picked(step)
+        asked: Counter[Any] = Counter()
+        decisions = {}
+        for pod in pods:
+            answers: dict[Ask, tuple[str, ...]] = {}
+            while (decision := self.host.admit(pod, answers)).asks:
+                for ask in decision.asks:
+                    answers[ask] = self.answer(ask, picks)
+            asked.update(question(ask) for ask in answers if ask.resource in self.advising)
+            if decision.admitted and pod.uid not in running:
+                for container in pod.everyone:
+                    self.host.started(pod.uid, container.name)
+            self.refused |= not decision.admitted
+            decisions[pod.name] = decision
+        told = Counter(told_question(call) for call in self.calls(number) if is_question(call))
+        assert asked == told or not self.compare, f"plugins are asked {dict(asked)}, recorded {dict(told)}"
+        return decisions
+
+    def answer(self, ask: Ask, picks: Mapping[tuple[str, str, str], tuple[str, ...]]) -> tuple[str, ...]:
+        """The recording plugin prefers the highest ids; where it is not asked, the kubelet's pick stands."""
+        if ask.resource not in self.advising:
+            return picks.get((ask.uid, ask.container, ask.resource), ())
+        rest = sorted(set(ask.available) - set(ask.must_include), reverse=True)
+        return (*ask.must_include, *rest)[: ask.size]
+
+    def calls(self, number: int) -> Iterator[Document]:
+        return (call for call in self.recording["plugin_rpc_log"] if call["step"] == number)
+
+
+def bad_config(machine: Machine, step: Document) -> set[str]:
+    """The kubelet is started with another configuration: a host takes it, or refuses it in the same words."""
+    if step.get("keep_state"):
+        raise SkippedError(KEPT_STATE)
+    try:
+        Host(machine, settings_of(step["config"]))
+    except SettingsError as error:
+        refusal = str(error)
+    else:
+        assert step["verdict"] == "started", f"{step['name']}: taken, recorded {step['log']}"
+        return set()
+    assert step["verdict"] == "refused", f"{step['name']}: refused: {refusal}"
+    (said,) = [match[1].replace('\\"', '"') for line in step["log"] if (match := _COMMAND_FAILED.search(line))]
+    if said.startswith(_SAID_BY_THE_READER):
+        return {IN_OTHER_WORDS}
+    assert said == f"failed to run Kubelet: {refusal}", f"{step['name']}: {refusal}, recorded {said}"
+    return set()
+
+
+def places(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
+    """Where each device is, by resource and id."""
+    return {(one.resource, one.id): bits.show(one.nodes) if one.nodes else "none" for one in devices}
+
+
+def compare_verdict(decision: Decision, shown: Document) -> None:
+    """Assert verdict, reason, message and QoS class; *shown* is a step or the status of a pod."""
+    refusal = decision.refusal
+    ours = (refusal.reason, PREFIX + refusal.message) if refusal else (None, None)
+    theirs = (shown.get("reason"), shown.get("message"))
+    assert ours == theirs, f"{decision.name} {decision.outcome} {ours}, recorded {shown['phase']} {theirs}"
+    assert decision.qos == shown["qosClass"], f"{decision.name} {decision.qos}, recorded {shown['qosClass']}"
+
+
+def in_logged_order(pods: Mapping[str, Pod], log: Iterable[str]) -> list[Pod]:
+    """The pods in the order the kubelet admitted them; those its log does not name come last."""
+    named = [match[1] for line in log if (match := _LOGGED.search(line))]
+    return [pods[name] for name in dict.fromkeys([*named, *pods]) if name in pods]
+
+
+def picked(step: Document) -> dict[tuple[str, str, str], tuple[str, ...]]:
+    """Pod, container and resource → the devices the kubelet gave."""
+    entries = json.loads(step["kubelet_internal_checkpoint"])["Data"]["PodDeviceEntries"] or ()
+    return {
+        (entry["PodUID"], entry["ContainerName"], entry["ResourceName"]): tuple(
+            {id_ for ids in entry["DeviceIDs"].values() for id_ in ids}
+        )
+        for entry in entries
+    }
+
+
+def question(ask: Ask) -> tuple[Any, ...]:
+    return ask.resource, frozenset(ask.available), frozenset(ask.must_include), ask.size
+
+
+def is_question(call: Document) -> bool:
+    return bool(call["rpc"] == "GetPreferredAllocation" and call["direction"] == "kubelet->plugin")
+
+
+def told_question(call: Document) -> tuple[Any, ...]:
+    (asked,) = call["message"]["container_requests"]
+    return (
+        call["resource"],
+        frozenset(asked["available_deviceIDs"]),
+        frozenset(asked["must_include_deviceIDs"]),
+        asked["allocation_size"],
+    )

@@ -1,0 +1,125 @@
+"""The host of a recording: the guest's machine, its device plugins, and its KubeletConfiguration as settings.
+
+Only the fields that recordings use are read here.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.host import Settings
+from alignup.align.machine import Cpu, Device, Distances, HugePages, Machine, NumaNode
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates, TopologySettings
+from alignup.align.workload import Amounts
+
+Document = Mapping[str, Any]
+
+
+def machine_of(recording: Document) -> Machine:
+    """The guest, with the devices its plugins offered from the start."""
+    guest = recording["machine"]
+    homes = {
+        cpu: int(node) for node, told in guest["nodes"].items() for cpu in bits.members(bits.parse(told["cpulist"]))
+    }
+    pages_set = recording["hugepages_set"]
+    return Machine(
+        cpus=tuple(_cpu(int(id_), told, guest=guest, node=homes[int(id_)]) for id_, told in guest["cpus"].items()),
+        nodes=tuple(_node(int(id_), told, pages_set.get(id_)) for id_, told in guest["nodes"].items()),
+        distances=Distances.of_rows({int(id_): told["distance"] for id_, told in guest["nodes"].items()}),
+        devices=tuple(
+            Device(plugin["resource"], one["id"], None if one["nodes"] is None else bits.of(one["nodes"]))
+            for plugin in recording["plugins"]
+            for one in plugin["devices"]
+        ),
+        memory=guest["memtotal_kB"] * 1024,
+    ).checked()
+
+
+def settings_of(config: Document, *, resources: Iterable[str] = ()) -> Settings:
+    """What *config* tells the managers; refused where they would refuse it.
+
+    The plugins of all *resources* are to be asked for their preference. For one that has none the replay answers what
+    the kubelet picked, which it did at random.
+    """
+    gates = FeatureGates(config.get("featureGates", {}))
+    kept = reservation(config)
+    return Settings(
+        topology=TopologySettings.parse(
+            config["topologyManagerPolicy"],
+            config["topologyManagerScope"],
+            options=config.get("topologyManagerPolicyOptions", {}),
+            gates=gates,
+        ),
+        cpus=CpuSettings(
+            policy=config["cpuManagerPolicy"],
+            options=config.get("cpuManagerPolicyOptions", {}),
+            reservation=kept.get("cpu"),
+            explicit=bits.parse(config.get("reservedSystemCPUs", "")),
+        ),
+        memory_policy=config["memoryManagerPolicy"],
+        reserved_memory=tuple(
+            ReservedMemory(entry["numaNode"], _amounts(entry["limits"])) for entry in config.get("reservedMemory", ())
+        ),
+        reservation=kept,
+        gates=gates,
+        preferred_allocation=frozenset(resources),
+    )
+
+
+def reservation(config: Document) -> Amounts:
+    """What is kept for system and Kubernetes, with the memory below which pods are evicted; nothing that is zero."""
+    system, kube = _amounts(config.get("systemReserved", {})), _amounts(config.get("kubeReserved", {}))
+    if explicit := bits.parse(config.get("reservedSystemCPUs", "")):
+        kube.pop("cpu", None)
+        system["cpu"] = Quantity.parse(str(explicit.bit_count()))
+    evicted = config.get("evictionHard", {"memory.available": "100Mi"})
+    threshold = _amounts({"memory": evicted["memory.available"]} if "memory.available" in evicted else {})
+    total: dict[str, Quantity] = {}
+    for amounts in (system, kube, threshold):
+        for name in amounts.keys() & {"cpu", "memory"}:
+            total[name] = total.get(name, Quantity.ZERO) + amounts[name]
+    return {name: amount for name, amount in total.items() if not amount.is_zero}
+
+
+def announced(resource: str, message: Document) -> list[Device]:
+    """The devices in a ListAndWatch message."""
+    return [
+        Device(
+            resource,
+            one["ID"],
+            bits.of(int(node["ID"]) for node in one["topology"]["nodes"]) if one.get("topology") else None,
+            healthy=one["health"] == "Healthy",
+        )
+        for one in message["devices"]
+    ]
+
+
+def _cpu(id_: int, told: Document, *, guest: Document, node: int) -> Cpu:
+    """A cache of just one node is the node's for cAdvisor, and not told to the kubelet as one that CPUs share."""
+    caches = sorted({one["L3"] for one in guest["cpus"].values() if one.get("L3")}, key=bits.parse)
+    shared = told.get("L3")
+    own = not shared or bits.parse(shared) == bits.parse(guest["nodes"][str(node)]["cpulist"])
+    return Cpu(
+        id=id_,
+        core=next(bits.members(bits.parse(told["thread_siblings_list"]))),
+        socket=int(told["physical_package_id"]),
+        node=node,
+        cache=None if own else caches.index(shared),
+    )
+
+
+def _node(id_: int, told: Document, pages_set: int | None) -> NumaNode:
+    """Pages that were set are of 2 MiB; what the kernel counts is what it could find of them."""
+    pages = []
+    for name, count in told["hugepages"].items():
+        size = int(name.removeprefix("hugepages-").removesuffix("kB")) * 1024
+        asked = pages_set if size == 2 << 20 else None
+        pages.append(HugePages(size=size, count=count["nr_hugepages"] if asked is None else asked))
+    return NumaNode(id_, memory=told["MemTotal_kB"] * 1024, hugepages=tuple(pages))
+
+
+def _amounts(texts: Mapping[str, str]) -> dict[str, Quantity]:
+    return {name: Quantity.parse(text) for name, text in texts.items()}

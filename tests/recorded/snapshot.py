@@ -1,0 +1,204 @@
+"""What a recording shows after a step, held against what a host knows.
+
+The kubelet's files may still tell of pods that are gone, since it clears them up late. Until then what is free there
+cannot be compared, only what the pods have that are left.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.host import Host
+from alignup.align.memory.ledger import Block
+from alignup.align.workload import Container, Pod
+from tests.conformance.test_e2e import by_group
+
+Document = Mapping[str, Any]
+Places = Mapping[tuple[str, str], str]  #: resource and id of a device → its NUMA nodes
+
+LATE = "the kubelet's files still tell of pods that are gone"
+SPREAD = "memory of a group lies elsewhere in it once a pod was refused, its sum is the same"
+STUCK = "memory given anew over a restart without state files is not enforced"
+
+
+@dataclass
+class Comparison:
+    """One snapshot beside a host; each method asserts one part and notes in ``apart`` what could not be compared."""
+
+    host: Host
+    shown: Document
+    places: Places
+    stuck: Collection[str] = ()  #: uids of pods whose memory moved on paper only
+    refused: bool = False  #: whether a pod was refused already
+    apart: set[str] = field(default_factory=set)
+
+    def whole(self) -> set[str]:
+        """Everything; what comes back are the labels of what could not be compared."""
+        self.cpus()
+        self.memory()
+        self.devices()
+        self.listed()
+        self.allocatable()
+        self.confined()
+        return self.apart
+
+    def cpus(self) -> None:
+        """The CPU manager's file."""
+        state = json.loads(self.shown["cpu_manager_state"])
+        book = self.host.ledger.books["cpu"]
+        held = {uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in book.held.items()}
+        if self.same_owners("CPUs", held, state.get("entries", {})):
+            shared = bits.show(book.shared) if self.host.settings.cpus.policy == CpuPolicy.STATIC else ""
+            self.same("shared CPUs", shared, state["defaultCpuSet"])
+
+    def memory(self) -> None:
+        """The memory manager's file; there is none under policy None."""
+        state = json.loads(self.shown["memory_manager_state"] or "{}")
+        book = self.host.ledger.books["memory"]
+        held = {uid: {name: _blocks(own) for name, own in pod.items()} for uid, pod in book.held.items()}
+        told = {
+            uid: {name: _blocks(map(_stored, own)) for name, own in pod.items()}
+            for uid, pod in state.get("entries", {}).items()
+        }
+        if self.same_owners("memory", held, told):
+            ours = {
+                str(id_): _memory(bits.members(node.cells), node.assignments, node.tables)
+                for id_, node in book.nodes.items()
+            }
+            theirs = {
+                id_: _memory(node["cells"], node["numberOfAssignments"], _told_tables(node["memoryMap"]))
+                for id_, node in state.get("machineState", {}).items()
+            }
+            if self.refused and ours != theirs:
+                ours, theirs = by_group(ours), by_group(theirs)
+                self.apart.add(SPREAD)
+            self.same("memory of the nodes", ours, theirs)
+
+    def devices(self) -> None:
+        """The device manager's file: whose devices, as counts a node."""
+        told: dict[str, dict[str, dict[str, Any]]] = {}
+        for entry in json.loads(self.shown["kubelet_internal_checkpoint"])["Data"]["PodDeviceEntries"] or ():
+            ids = {id_ for node in entry["DeviceIDs"].values() for id_ in node}  # once for each of its nodes
+            own = told.setdefault(entry["PodUID"], {}).setdefault(entry["ContainerName"], {})
+            own[entry["ResourceName"]] = self.counted(entry["ResourceName"], ids)
+        held = {
+            uid: {name: self.counts(own) for name, own in pod.items()}
+            for uid, pod in self.host.ledger.books["device"].held.items()
+        }
+        self.same_owners("devices", held, told)
+
+    def listed(self) -> None:
+        """List of PodResources."""
+        ours = {
+            resident.pod.name: {one.name: self.has(resident.pod, one) for one in _lasting(resident.pod)}
+            for resident in self.host.ledger.pods.values()
+        }
+        theirs = {
+            pod["name"]: {one["name"]: self.told_to_have(one) for one in pod["containers"]}
+            for pod in self.shown["podresources_list"]["pod_resources"]
+        }
+        self.same("PodResources list", ours, theirs)
+
+    def allocatable(self) -> None:
+        """GetAllocatableResources of PodResources."""
+        books, view = self.host.ledger.books, self.host.view
+        static = self.host.settings.cpus.policy == CpuPolicy.STATIC
+        ours = {
+            "cpus": bits.show(view.all_cpus & ~books["cpu"].reserved if static else 0),
+            "memory": _blocks(books["memory"].allocatable()),
+            "devices": self.counts({name: own.names(own.healthy) for name, own in books["device"].inventories.items()}),
+        }
+        self.same("allocatable", ours, self.told_to_have(self.shown["podresources_allocatable"]))
+
+    def confined(self) -> None:
+        """The cgroups of the containers that run."""
+        books = self.host.ledger.books
+        uids = {resident.pod.name: uid for uid, resident in self.host.ledger.pods.items()}
+        for group in self.shown["cgroups"]:
+            uid, name = uids[group["pod"]], group["container"]
+            what = f"of {group['pod']} {name} "
+            if self.host.settings.cpus.policy == CpuPolicy.STATIC:
+                cpus = books["cpu"].holds(uid, name)
+                self.same(what + "CPUs", bits.show(books["cpu"].shared if cpus is None else cpus), group["cpuset.cpus"])
+            if uid in self.stuck:
+                self.apart.add(STUCK)
+                continue
+            nodes = 0
+            for block in books["memory"].blocks(uid, name) or ():
+                nodes |= block.nodes
+            self.same(what + "memory nodes", bits.show(nodes), group["cpuset.mems"])
+
+    def same_owners(self, what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+        """Assert that the pods that are there have the same; whether the other side knows of no other pods."""
+        there = self.host.ledger.pods.keys()
+        self.same(what, ours, {uid: own for uid, own in theirs.items() if uid in there})
+        clear = theirs.keys() <= there
+        if not clear:
+            self.apart.add(LATE)
+        return clear
+
+    def same(self, what: str, ours: object, theirs: object) -> None:
+        assert ours == theirs, f"{what} {ours}, recorded {theirs}"
+
+    def has(self, pod: Pod, container: Container) -> dict[str, Any]:
+        """What a container has, in the words of PodResources."""
+        books = self.host.ledger.books
+        return {
+            "cpus": bits.show(books["cpu"].holds(pod.uid, container.name) or 0),
+            "memory": _blocks(books["memory"].blocks(pod.uid, container.name) or ()),
+            "devices": self.counts(books["device"].holds(pod.uid, container.name)),
+        }
+
+    def told_to_have(self, told: Document) -> dict[str, Any]:
+        """The same of a part of a PodResources answer."""
+        ids: dict[str, set[str]] = {}
+        for one in told["devices"]:
+            ids.setdefault(one["resource_name"], set()).update(one["device_ids"])
+        return {
+            "cpus": bits.show(bits.of(map(int, told["cpu_ids"]))),
+            "memory": _blocks(
+                Block(_nodes(one["topology"]["nodes"]), one["memory_type"], int(one["size"])) for one in told["memory"]
+            ),
+            "devices": self.counts(ids),
+        }
+
+    def counts(self, held: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+        """Resource → NUMA nodes → how many devices; a resource without any is left out."""
+        return {resource: counted for resource, ids in held.items() if (counted := self.counted(resource, ids))}
+
+    def counted(self, resource: str, ids: Iterable[str]) -> Mapping[str, int]:
+        return dict(Counter(self.places[resource, id_] for id_ in ids))
+
+
+def _lasting(pod: Pod) -> list[Container]:
+    """The containers that run as long as the pod does."""
+    return [one for one in pod.everyone if one in pod.containers or one.restartable]
+
+
+def _blocks(blocks: Iterable[Block]) -> list[str]:
+    return sorted(f"{block.type} {bits.show(block.nodes)}={block.size}" for block in blocks)
+
+
+def _stored(block: Document) -> Block:
+    return Block(bits.of(block["numaAffinity"]), block["type"], block["size"])
+
+
+def _nodes(told: Iterable[Document]) -> int:
+    return bits.of(int(node["ID"]) for node in told)
+
+
+def _memory(cells: Iterable[int], assignments: int, tables: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    return {
+        "cells": list(cells),
+        "assignments": assignments,
+        "tables": {type_: list(table) for type_, table in tables.items()},
+    }
+
+
+def _told_tables(tables: Mapping[str, Mapping[str, int]]) -> dict[str, list[int]]:
+    columns = ("total", "systemReserved", "allocatable", "reserved", "free")
+    return {type_: [table[column] for column in columns] for type_, table in tables.items()}

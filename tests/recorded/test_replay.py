@@ -1,0 +1,185 @@
+"""The replay itself: it notices what is wrong, and knows the steps that only other sets of recordings have."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.recorded.replay import Course, Run, load, replay
+from tests.recorded.snapshot import SPREAD
+
+CARRIED = Path(__file__).parent / "kubelet"
+GPU = "example.com/gpu"
+
+
+def recording(name):
+    return copy.deepcopy(load(CARRIED / f"{name}.json.gz"))
+
+
+def course(*calls, policy="single-numa-node"):
+    """A host with no pods, whose plugins will make *calls* in step 1."""
+    recorded = recording("policy-single-numa-node-container")
+    recorded["kubelet_config"]["topologyManagerPolicy"] = policy
+    recorded["plugin_rpc_log"] = [{"step": 1, "resource": GPU, **call} for call in calls]
+    made = Course(recorded, compare=False)
+    made.follow(-1, {"op": "start"})
+    return made
+
+
+def says(*devices):
+    return {"rpc": "ListAndWatch", "direction": "plugin->kubelet", "message": {"devices": list(devices)}}
+
+
+def device(id_, node, health="Healthy"):
+    return {"ID": id_, "health": health, "topology": {"nodes": [{"ID": str(node)}]}}
+
+
+STOPS = {"rpc": "stopped", "direction": "plugin", "message": {}}
+
+
+def admit(made, name="p", **limits):
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "uid": name},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"memory": "32Mi", "cpu": "100m"} | limits}}]},
+    }
+    step = {"op": "pod", "manifest": manifest, "verdict": "admitted", "kubelet_internal_checkpoint": NO_DEVICES}
+    made.follow(9, step)
+    return made.host.decide(made.pods[f"{name}-vm"])
+
+
+NO_DEVICES = json.dumps({"Data": {"PodDeviceEntries": None}})
+RESTART = {"op": "restart", "log": [], "pods": [], "kubelet_internal_checkpoint": NO_DEVICES}
+
+
+@pytest.mark.parametrize(
+    ("number", "part", "before", "after"),
+    [
+        pytest.param(2, "reason", "TopologyAffinityError", "OutOfcpu", id="another reason"),
+        pytest.param(2, "message", "Pod was rejected: ", "", id="another message"),
+        pytest.param(2, "reason", "TopologyAffinityError", None, id="a pod let in"),
+        pytest.param(0, "qosClass", "Guaranteed", "Burstable", id="another QoS class"),
+        pytest.param(1, "cpu_manager_state", '{"c":"2-3"}', '{"c":"4-5"}', id="other CPUs"),
+        pytest.param(1, "memory_manager_state", '"numaAffinity":[1]', '"numaAffinity":[2]', id="other memory nodes"),
+        pytest.param(1, "memory_manager_state", '"size":67108864', '"size":67108865', id="another size"),
+        pytest.param(5, "kubelet_internal_checkpoint", '["gpu-c"]', '["gpu-d"]', id="a device elsewhere"),
+        pytest.param(5, "kubelet_internal_checkpoint", '["nic-3"]', '["nic-0"]', id="a pick that is not aligned"),
+        pytest.param(5, "podresources_list", '"nic-3"', '"nic-1"', id="another device listed"),
+        pytest.param(0, "podresources_allocatable", ', "1"]', "]", id="a CPU not allocatable"),
+        pytest.param(1, "cgroups", '"cpuset.cpus": "2-3"', '"cpuset.cpus": "2"', id="another cgroup"),
+    ],
+)
+def test_what_is_wrong_is_noticed(number, part, before, after):
+    recorded = recording("policy-restricted-container")
+    step = recorded["steps"][number]
+    plain = isinstance(step[part], str)
+    text = step[part] if plain else json.dumps(step[part])
+    assert before in text
+    changed = None if after is None else text.replace(before, after, 1)
+    step[part] = changed if plain or changed is None else json.loads(changed)
+    run = Run("changed")
+
+    replay(recorded, run)
+
+    assert len(run.failures) == 1
+    assert run.failures[0].startswith(f"step {number} ")
+    assert run.compared == number + 1
+
+
+def test_memory_may_lie_elsewhere_in_its_group_once_a_pod_was_refused():
+    recorded = recording("memory-static")
+    state = json.loads(recorded["steps"][10]["memory_manager_state"])
+    group = next(node["cells"] for node in state["machineState"].values() if len(node["cells"]) > 1)
+    low, high = (state["machineState"][str(id_)]["memoryMap"]["memory"] for id_ in group)
+    for node, more in ((low, -4096), (high, 4096)):
+        node["reserved"] += more
+        node["free"] -= more
+    recorded["steps"][10]["memory_manager_state"] = json.dumps(state)
+    run = Run("changed")
+
+    replay(recorded, run)
+
+    assert not run.failures
+    assert run.apart[SPREAD] == 1
+
+
+def test_a_question_that_was_not_asked_is_noticed():
+    recorded = recording("restart")
+    asked = [call for call in recorded["plugin_rpc_log"] if call["rpc"] == "GetPreferredAllocation"]
+    recorded["plugin_rpc_log"] = [call for call in recorded["plugin_rpc_log"] if call not in asked]
+    run = Run("changed")
+
+    replay(recorded, run)
+
+    assert asked
+    assert "plugins are asked" in run.failures[0]
+
+
+def test_steps_that_are_no_business_of_a_host_are_skipped_by_name():
+    recorded = recording("prefer-closest-cpu")
+    recorded["steps"][1:1] = [{"op": "wait"}, {"op": "kill_container", "name": "a2"}]
+    for call in recorded["plugin_rpc_log"]:
+        call["step"] += 2 * (call["step"] > 0)
+    run = Run("changed")
+
+    replay(recorded, run)
+
+    assert not run.failures
+    assert run.skipped == {"wait: a host has no clock": 1, "kill_container: containers are processes": 1}
+
+
+def test_plugins_that_stay_away_after_a_restart_have_no_devices():
+    made = course()
+    admit(made, "holder", **{GPU: "1"})
+    made.follow(1, RESTART)
+
+    refused = admit(made, **{GPU: "1"})
+
+    assert made.host.ledger.books["device"].owned("holder", GPU)
+    assert refused.refusal.message == (
+        f"Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {GPU}, "
+        "which is unexpected"
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "calls", "policy", "free"),
+    [
+        pytest.param("plugin_stop", [STOPS], "none", [], id="a plugin stops"),
+        pytest.param("plugin_stop", [STOPS], "single-numa-node", [], id="a plugin stops, and its devices stay known"),
+        pytest.param("plugin_start", [STOPS, says(device("x", 2))], "none", ["x"], id="a plugin comes back"),
+        pytest.param("health", [says(device("x", 2), device("y", 1, "Unhealthy"))], "none", ["x"], id="one is ill"),
+    ],
+)
+def test_devices_come_and_go(op, calls, policy, free):
+    made = course(*calls, policy=policy)
+
+    made.follow(1, {"op": op})
+
+    book = made.host.ledger.books["device"]
+    assert list(book.inventories[GPU].names(book.free[GPU])) == free
+    assert admit(made, **{GPU: "1"}).admitted is bool(free)
+
+
+def test_a_pod_that_was_refused_is_tried_again_after_a_restart():
+    made = course(says(device("x", 2)))
+    admit(made, "first", **{GPU: "3"})
+    made.follow(1, RESTART)
+    assert not made.host.ledger.pods
+
+    made.recording["plugin_rpc_log"][0]["message"]["devices"] += [device("y", 2), device("z", 2)]
+    made.follow(1, RESTART)
+
+    assert made.host.ledger.pods.keys() == {"first"}
+
+
+def test_a_static_pod_is_critical_and_refused_in_the_words_for_such():
+    made = course()
+    admit(made, "first", cpu="6500m")
+
+    refused = admit(made, cpu="900m")
+
+    assert refused.refusal.reason == "UnexpectedAdmissionError"
+    assert refused.refusal.message.endswith("no set of running pods found to reclaim resources: [(res: cpu, q: 400), ]")
