@@ -8,6 +8,7 @@ from hypothesis import settings
 
 from tests.conformance.harness import TALLIES, Tally
 from tests.discover.expected import VERDICTS, Verdict
+from tests.recorded.replay import RUNS, Run
 
 settings.register_profile("alignup", deadline=None, print_blob=True)
 settings.load_profile("alignup")
@@ -28,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="try discovery on another set of recorded machines: *.tar.gz and expected/ (or set ALIGNUP_MACHINES)",
     )
+    parser.addoption(
+        "--recorded",
+        type=Path,
+        default=Path(__file__).parent / "recorded" / "kubelet",
+        metavar="DIR",
+        help="replay another set of recorded runs of a kubelet: *.json.gz",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,8 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     machines: Path = config.getoption("--machines")
     if not any(machines.glob("*.tar.gz")):
         raise pytest.UsageError(f"--machines {machines}: no such directory, or no recorded machines (*.tar.gz) in it")
+    recorded: Path = config.getoption("--recorded")
+    if not any(recorded.glob("*.json.gz")):
+        raise pytest.UsageError(f"--recorded {recorded}: no such directory, or no recorded runs (*.json.gz) in it")
     config.stash[TALLIES] = []
     config.stash[VERDICTS] = []
+    config.stash[RUNS] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -52,3 +64,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("recorded machines, each in two views")
     for verdict in sorted(verdicts, key=lambda verdict: (verdict.name, verdict.view)):
         terminalreporter.write_line(verdict.line(), red=bool(verdict.differences))
+    runs: list[Run] = config.stash[RUNS]
+    if runs:
+        terminalreporter.section("recorded runs of a kubelet, steps of each")
+    for run in sorted(runs, key=lambda run: run.name):
+        terminalreporter.write_line(run.line(), red=bool(run.failures))

@@ -18,7 +18,9 @@ from alignup.align.machine import (
     KubeletView,
     Machine,
     NumaNode,
+    PciDevice,
     Report,
+    ReportedNode,
     type_name,
 )
 from tests import shapes, strategies
@@ -218,6 +220,31 @@ def test_a_report_of_no_cores_leaves_averages_of_nothing():
     assert view.discovery_error is None
 
 
+def test_nodes_are_those_that_are_reported():
+    told = (ReportedNode(1, memory=GIB, distances=(21, 10)), ReportedNode(0, distances=(10, 21)))
+
+    view = replace(PLAIN, report=replace(REPORT, nodes=told)).kubelet_view()
+
+    assert view.nodes == (NumaNode(0, memory=0), NumaNode(1, memory=GIB))
+    assert view.distances == PLAIN.distances
+
+
+def test_distances_need_a_row_of_every_node_that_is_reported():
+    told = (ReportedNode(0, distances=(10, 21)), ReportedNode(1))
+
+    assert replace(PLAIN, report=replace(REPORT, nodes=told)).kubelet_view().distances is None
+
+
+def test_a_socket_without_a_number_reported_as_a_node_is_in_no_set():
+    cpus = (Cpu(0, core=0, socket=-1, node=-1), Cpu(1, core=1, socket=0, node=0))
+    report = Report(cpus=cpus, num_cpus=2, num_sockets=2, nodes=(ReportedNode(-1), ReportedNode(0)))
+
+    machine = replace(PLAIN, report=report).checked()
+
+    assert machine.kubelet_view().node_cpus == {-1: 0b01, 0: 0b10}
+    assert machine.kubelet_view().all_nodes == 0b1
+
+
 @pytest.mark.parametrize(
     ("report", "error"),
     [
@@ -386,6 +413,30 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
                 "CPU 0 is reported without a NUMA node",
             ],
             id="a report of another machine",
+        ),
+        pytest.param(
+            replace(PLAIN, report=replace(REPORT, nodes=(ReportedNode(0), ReportedNode(1), ReportedNode(1)))),
+            ["as reported, NUMA node 1 is listed 2 times"],
+            id="a report with a node twice",
+        ),
+        pytest.param(
+            replace(PLAIN, report=replace(REPORT, nodes=(ReportedNode(0),))),
+            ["as reported, NUMA node 1 has CPUs 2-3,6-7, but the machine has no such node"],
+            id="a report of CPUs on a node it does not tell of",
+        ),
+        pytest.param(
+            replace(PLAIN, pci=(PciDevice("0000:00:01.0"), PciDevice("0000:00:01.0", node=9))),
+            ["PCI device 0000:00:01.0 is listed 2 times"],
+            id="a PCI device twice",
+        ),
+        pytest.param(
+            replace(PLAIN, memory=-1, hugepages=(HugePages(0, 1), *PAGES)),
+            [
+                "the machine has -1 bytes of memory",
+                "the machine lists huge pages of 0 bytes 1 times",
+                f"the machine lists huge pages of {2 * MIB} bytes 2 times",
+            ],
+            id="totals that cannot be",
         ),
         pytest.param(
             replace(PLAIN, report=replace(REPORT, num_cpus=-1)),

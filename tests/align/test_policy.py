@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply
-from alignup.align.policy import judge, single_node
+from alignup.align.policy import judge, preferred_nodes
 from alignup.align.settings import Policy
 from tests import naive
 from tests.strategies_hints import distances_between, families, node_sets, voices
@@ -58,11 +58,11 @@ def test_on_a_machine_of_one_node_an_accepted_hint_names_none():
 
 
 @given(st.data())
-def test_single_node_keeps_of_a_family_what_it_keeps_of_its_list(data):
+def test_a_family_prefers_the_single_nodes_that_its_list_prefers(data):
     nodes = data.draw(node_sets(most=5))
     family = data.draw(families(nodes))
 
-    assert set(single_node(family).masks) == set(single_node(Listed.of_family(family)).masks)
+    assert preferred_nodes(family) == preferred_nodes(Listed.of_family(family))
 
 
 @given(st.data())

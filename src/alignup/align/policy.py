@@ -1,13 +1,15 @@
 """The topology manager's policies: which hints take part in a merge, and whether its result is good enough."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import Nodes
 from alignup.align.hint import Family, Hint, Listed, Source
 from alignup.align.machine import Distances
-from alignup.align.merging.merge import WORK_LIMIT, Merged, merge
+from alignup.align.merging.merge import WORK_LIMIT, Merged, Rule, merge
+from alignup.align.merging.search import KEEP
 from alignup.align.settings import Policy
 
 
@@ -31,22 +33,44 @@ def judge(
     if policy is Policy.NONE:
         return Verdict(Hint(None, preferred=False), admitted=True, merged=None)
     if policy is Policy.SINGLE_NUMA_NODE:
-        alone = [Source(name, single_node(options)) for name, options in voices]
-        # Closeness does not count here: every set has one node.
-        merged = merge(alone, nodes=nodes, work_limit=work_limit)
+        merged = single_numa_node([options for _, options in voices], nodes)
         hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)
         return Verdict(hint, merged.preferred, merged)
     merged = merge(voices, nodes=nodes, distances=distances, work_limit=work_limit)
     return Verdict(merged.hint, merged.preferred or policy is Policy.BEST_EFFORT, merged)
 
 
-def single_node(options: Listed | Family) -> Listed:
-    """Only the preferred hints of *options* that name one node or none; perhaps no hint at all."""
+def single_numa_node(voices: Sequence[Listed | Family], nodes: Nodes) -> Merged:
+    """Merge only preferred hints that name one node or none: all must agree on one node, of which the lowest wins.
+
+    Who prefers "anywhere" agrees to every node; where nobody insists, a node that somebody names still beats none.
+    Closeness does not count: every set has one node.
+    """
+    agreed, named, insisted = -1, 0, False
+    for options in voices:
+        singles, anywhere = preferred_nodes(options)
+        named |= singles
+        if not anywhere:
+            agreed &= singles
+            insisted = True
+    found = nodes & (agreed if insisted else named)
+    width = 1 if named else 0
+    if found:
+        best, *others = islice(bits.members(found), KEEP)
+        runners_up = tuple(1 << node for node in others)
+        return Merged(1 << best, preferred=True, width=width, rule=Rule.PREFERRED, runners_up=runners_up)
+    if insisted:
+        return Merged(nodes, preferred=False, width=width, rule=Rule.NOTHING, runners_up=())
+    return Merged(nodes, preferred=True, width=width, rule=Rule.PREFERRED, runners_up=())
+
+
+def preferred_nodes(options: Listed | Family) -> tuple[Nodes, bool]:
+    """The nodes that *options* prefer each for itself, and whether they prefer "anywhere" too."""
     if isinstance(options, Listed):
-        kept = [mask for mask in options.masks if mask.bit_count() == 1 and mask in options.preferred]
-        anywhere = options.anywhere if options.anywhere and options.anywhere.preferred else None
-        return Listed(kept, preferred=kept, anywhere=anywhere)
-    growing = [1 << node for node in bits.members(options.completing(0))]
-    apart = [mask for mask in options.apart if mask.bit_count() == 1]
-    kept = [mask for mask in sorted({*growing, *apart}) if options.prefers(mask)]
-    return Listed(kept, preferred=kept)
+        singles = [mask for mask in options.preferred if mask & mask - 1 == 0]
+        return sum(singles), options.anywhere is not None and options.anywhere.preferred
+    if not options.preferred_widths & 2:
+        return 0, False
+    growing = (1 << node for node in bits.members(options.completing(0)))
+    apart = (mask for mask in options.apart if mask & mask - 1 == 0)
+    return sum({mask for mask in (*growing, *apart) if options.prefers(mask)}), False

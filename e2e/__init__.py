@@ -1,0 +1,1 @@
+"""What needs more than a test run gives: QEMU, root, a container runtime."""

@@ -1,0 +1,218 @@
+"""A machine from hwloc's XML, as ``lstopo machine.xml`` writes it (formats 1 and 2).
+
+Every object carries the set of its CPUs, so the nesting of objects matters only for devices. hwloc gives nodes of
+memory only the CPUs near them, and does not mark them: where nodes share CPUs, the smallest has them, and of equals
+the first. What cAdvisor would tell of such a machine is inferred as for an ordinary kernel.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from xml.parsers import expat
+
+from alignup.align import bits
+from alignup.align.bits import Cpus
+from alignup.align.errors import SourceError
+from alignup.align.machine import Cpu, Distances, HugePages, Machine, NumaNode, PciDevice
+from alignup.discover import cadvisor
+from alignup.discover.sysfs import numbered
+
+MAX_DEPTH = 128
+
+_WORD = re.compile(r"(0x)?[0-9a-fA-F]{0,8}", re.ASCII)
+_PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.ASCII)
+_NO_INDEX = (1 << 32) - 1
+
+
+@dataclass(slots=True)
+class _Object:
+    kind: str
+    attributes: dict[str, str]
+    inside: "_Object | None"
+    pages: list[HugePages] = field(default_factory=list)
+
+    @property
+    def index(self) -> int | None:
+        number = _integer(self.attributes.get("os_index"))
+        return None if number is None or number == _NO_INDEX else number
+
+    @property
+    def cpus(self) -> Cpus:
+        return _bitmap(self.attributes.get("cpuset"))
+
+
+@dataclass(slots=True)
+class _Far:
+    """One ``distances`` element: numbers as they come, over nodes by id or, in format 1, by their order."""
+
+    indexes: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+
+
+def parse(text: str, *, name: str = "the text") -> Machine:
+    """The machine in *text*; *name* is what people call it."""
+    reader = _Reader(name)
+    try:
+        reader.feed(text)
+    except expat.ExpatError as error:
+        raise SourceError(f"{name} begins like XML but is none: {error}") from error
+    return _machine(reader, name=name)
+
+
+class _Reader:
+    """Gathers the objects of the file, in its order; entities are refused, since they can grow without end."""
+
+    def __init__(self, name: str) -> None:
+        self.objects: list[_Object] = []
+        self.far: list[_Far] = []
+        self._name = name
+        self._open: list[_Object | None] = []
+        self._text: list[str] | None = None
+
+    def feed(self, text: str) -> None:
+        """Read *text*."""
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        parser.EntityDeclHandler = self._entity
+        # Encoded here, so whatever encoding the file declares no longer holds.
+        parser.Parse(re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode(), True)  # noqa: FBT003 - expat takes no keywords
+
+    def _entity(self, name: str, *_: object) -> None:
+        raise SourceError(f"{self._name} is refused: it declares the entity {name!r}")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        if not self._open and tag != "topology":
+            raise SourceError(f"{self._name} is XML, but not hwloc's: expected <topology>, found <{tag[:40]}>")
+        if len(self._open) > MAX_DEPTH:
+            raise SourceError(f"{self._name} is refused: its objects lie more than {MAX_DEPTH} deep")
+        around = self._open[-1] if self._open else None
+        self._open.append(around)
+        if tag == "object":
+            found = _Object(attributes.get("type", ""), attributes, around)
+            self._open[-1] = found
+            self.objects.append(found)
+        elif tag == "page_type" and around:
+            size, count = _integer(attributes.get("size")), _integer(attributes.get("count"))
+            around.pages.append(HugePages(size or 0, count or 0))
+        elif tag == "distances" or (tag == "distances2" and attributes.get("type") == "NUMANode"):
+            self.far.append(_Far())
+        elif tag == "latency" and self.far:
+            self.far[-1].values.append(attributes.get("value", ""))
+        elif tag in {"indexes", "u64values"}:
+            self._text = []
+
+    def _characters(self, text: str) -> None:
+        if self._text is not None:
+            self._text.append(text)
+
+    def _end(self, tag: str) -> None:
+        self._open.pop()
+        if self._text is not None and self.far:
+            into = self.far[-1].indexes if tag == "indexes" else self.far[-1].values
+            into += "".join(self._text).split()
+        self._text = None
+
+
+def _machine(reader: _Reader, *, name: str) -> Machine:
+    kinds: dict[str, list[_Object]] = {}
+    for each in reader.objects:
+        kinds.setdefault(_kind(each), []).append(each)
+    online = bits.of(pu.index for pu in kinds.get("pu", ()) if pu.index is not None and 0 <= pu.index < bits.LIMIT)
+    if not online:
+        raise SourceError(f"{name} describes no CPUs: expected objects of type PU with an os_index")
+    nodes = [node for node in kinds.get("numa", ()) if node.index is not None and 0 <= node.index < bits.LIMIT]
+    homes = _homes(nodes, online)
+    sockets = numbered((each.index, each.cpus & online) for each in kinds.get("package", ()))
+    caches = numbered((each.index, each.cpus & online) for each in kinds.get("l3", ()))
+    cores = {cpu: min(bits.members(core.cpus & online)) for core in kinds.get("core", ()) for cpu in _in(core, online)}
+    gaps = ["hwloc does not tell what cAdvisor would; an ordinary kernel is assumed"]
+    if not sockets:
+        gaps.append("hwloc knows of no sockets")
+    distances = _distances(reader.far, nodes)
+    if distances is None:
+        gaps.append("the distances between NUMA nodes are not known")
+    silent = bits.of(node.index or 0 for node in nodes if "local_memory" not in node.attributes)
+    if silent:
+        gaps.append(f"hwloc tells of no memory on NUMA nodes {bits.show(silent)}, which may mean unknown")
+    machine = Machine(
+        cpus=tuple(
+            Cpu(cpu, core=cores.get(cpu, cpu), socket=sockets.get(cpu, -1), node=homes.get(cpu), cache=caches.get(cpu))
+            for cpu in bits.members(online)
+        ),
+        nodes=tuple(sorted(map(_node, nodes), key=lambda node: node.id)),
+        distances=distances,
+        pci=tuple(_pci(device, homes) for device in kinds.get("pci", ())),
+        gaps=tuple(gaps),
+    ).checked()
+    return replace(machine, report=cadvisor.usual(machine)).checked()
+
+
+def _kind(found: _Object) -> str:
+    if found.kind == "Cache":
+        return f"l{found.attributes.get('depth', '')}"
+    known = {"Package": "package", "Socket": "package", "NUMANode": "numa", "L3Cache": "l3", "PCIDev": "pci"}
+    return known.get(found.kind, found.kind.lower())
+
+
+def _in(found: _Object, online: Cpus) -> Iterator[int]:
+    return bits.members(found.cpus & online)
+
+
+def _homes(nodes: list[_Object], online: Cpus) -> dict[int, int]:
+    homes: dict[int, int] = {}
+    for node in sorted(nodes, key=lambda node: node.cpus.bit_count()):
+        homes = dict.fromkeys(_in(node, online), node.index or 0) | homes
+    return homes
+
+
+def _node(found: _Object) -> NumaNode:
+    """A node with its huge pages; the smallest pages listed are the ordinary ones."""
+    sizes = sorted((pages for pages in found.pages if pages.size), key=lambda pages: pages.size)
+    memory = _integer(found.attributes.get("local_memory"))
+    return NumaNode(found.index or 0, memory=memory, hugepages=tuple(sizes[1:]))
+
+
+def _distances(far: list[_Far], nodes: list[_Object]) -> Distances | None:
+    for each in far:
+        ids = [_integer(index) for index in each.indexes] or [node.index for node in nodes]
+        values = [_integer(value.partition(".")[0]) for value in each.values]
+        whole = [node for node in ids if node is not None]
+        far_off = [value for value in values if value is not None]
+        if set(whole) == {node.index for node in nodes} and len(far_off) == len(whole) ** 2 > 0:
+            rows = [far_off[start : start + len(whole)] for start in range(0, len(far_off), len(whole))]
+            return Distances({a: dict(zip(whole, row, strict=True)) for a, row in zip(whole, rows, strict=True)})
+    return None
+
+
+def _pci(found: _Object, homes: dict[int, int]) -> PciDevice:
+    """A device near the CPUs of what it hangs on; one that hangs on the machine is near none."""
+    around = found.inside
+    while around and "cpuset" not in around.attributes:
+        around = around.inside
+    near = around.cpus if around and around.kind != "Machine" else None
+    nodes = {homes.get(cpu) for cpu in bits.members(near or 0)}
+    kind = _PCI_TYPE.fullmatch(found.attributes.get("pci_type", "").lower())
+    vendor, device = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
+    return PciDevice(
+        address=found.attributes.get("pci_busid", ""),
+        kind=int(kind[1], 16) << 8 if kind else None,
+        vendor=vendor or None,
+        device=device or None if vendor else None,
+        node=nodes.pop() if len(nodes) == 1 else None,
+        cpus=near,
+    )
+
+
+def _bitmap(text: str | None) -> Cpus:
+    """A set as hwloc writes it: words of 32 bits with the highest first, an empty word for 0."""
+    words = (text or "").split(",")
+    if len(words) * 32 > bits.LIMIT or not all(_WORD.fullmatch(word) for word in words):
+        raise SourceError(f"{(text or '')[:60]!r} is no finite set of CPUs")
+    return int("".join(word.removeprefix("0x").zfill(8) for word in words) or "0", 16)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) else None

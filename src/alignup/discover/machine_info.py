@@ -1,0 +1,72 @@
+"""cAdvisor's ``MachineInfo`` from JSON, as its API and the kubelet's ``/spec/`` serve it."""
+
+import msgspec
+
+from alignup.align.errors import SourceError
+from alignup.align.machine import HugePages, Machine, ReportedNode
+from alignup.discover import cadvisor
+from alignup.discover.cadvisor import Seen, SeenCore, SeenNode
+
+
+class _Pages(msgspec.Struct):
+    page_size: int  #: KiB
+    num_pages: int
+
+
+class _Cache(msgspec.Struct):
+    id: int = 0
+    level: int = 0
+
+
+class _Core(msgspec.Struct):
+    core_id: int
+    thread_ids: list[int]
+    socket_id: int = 0
+    uncore_caches: list[_Cache] | None = None
+
+
+class _Node(msgspec.Struct):
+    node_id: int
+    memory: int = 0
+    hugepages: list[_Pages] | None = None
+    cores: list[_Core] | None = None
+    caches: list[_Cache] | None = None
+    distances: list[int] | None = None
+
+
+class _Info(msgspec.Struct):
+    num_cores: int
+    topology: list[_Node] | None
+    num_sockets: int = 0
+    memory_capacity: int = 0
+    hugepages: list[_Pages] | None = None
+
+
+def convert(found: object, *, name: str = "the text") -> Machine:
+    """The machine in a decoded ``MachineInfo``; *name* is what people call it."""
+    try:
+        info = msgspec.convert(found, _Info)
+    except msgspec.ValidationError as error:
+        raise SourceError(f"{name} looks like cAdvisor's MachineInfo but is none: {error}") from error
+    if any(not core.thread_ids for node in info.topology or () for core in node.cores or ()):
+        raise SourceError(f"{name} has a core without threads, which cAdvisor never tells of")
+    seen = Seen(tuple(map(_node, info.topology or ())), num_cpus=info.num_cores, num_sockets=info.num_sockets)
+    return cadvisor.machine(seen, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
+
+
+def _node(node: _Node) -> SeenNode:
+    told = ReportedNode(
+        node.node_id,
+        memory=node.memory,
+        hugepages=_pages(node.hugepages),
+        distances=None if node.distances is None else tuple(node.distances),
+    )
+    cores = (
+        SeenCore(core.core_id, core.socket_id, tuple(core.thread_ids), tuple(c.id for c in core.uncore_caches or ()))
+        for core in node.cores or ()
+    )
+    return SeenNode(told, tuple(cores), tuple(cache.id for cache in node.caches or () if cache.level == 3))
+
+
+def _pages(pages: list[_Pages] | None) -> tuple[HugePages, ...]:
+    return tuple(HugePages(size=each.page_size * 1024, count=each.num_pages) for each in pages or ())

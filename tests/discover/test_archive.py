@@ -1,0 +1,167 @@
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from alignup.align import synthetic
+from alignup.align.errors import SourceError
+from alignup.discover import archive, discover, load, record
+from alignup.discover.sysfs import CPU
+from tests.discover import kernel
+from tests.discover.kernel import with_
+
+FILES = kernel.describe(synthetic.parse("pack:2 numa:1 l3:1 core:2 pu:2", distances=(10, 21)))
+
+#: What a system also tells, and a recording must not.
+PRIVATE = {
+    "proc/cpuinfo": "processor\t: 0\nmodel name\t: Secret(R) CPU\nSerial\t: 00secret\nphysical id\t: 0\n",
+    "proc/meminfo": "MemTotal:  4194304 kB\nMemFree: 77 kB\nSecret: 1\n",
+    "proc/sys/kernel/hostname": "secret",
+    f"{CPU}/cpu0/topology/ppin": "0x5ec2e7",
+    "sys/class/dmi/id/product_serial": "secret",
+    "sys/class/net/eth0/address": "5e:c2:e7:00:00:00",
+    "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/class": "0x020000",
+    "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/numa_node": "1",
+    "sys/devices/vmbus/secret-guid/pci/0000:00:02.0/net/secret0/address": "5e:c2:e7:00:00:00",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    files = with_(FILES, PRIVATE)
+    files.links["sys/bus/pci/devices/0000:00:02.0"] = "../../../devices/vmbus/secret-guid/pci/0000:00:02.0"
+    return files.write(tmp_path / "root")
+
+
+def test_a_recording_is_the_machine(root: Path, tmp_path: Path):
+    file = tmp_path / "machine.tar.gz"
+
+    recorded = record(root, file)
+
+    assert recorded == load(file) == discover(root)
+    assert recorded.pci[0].node == 1
+    assert [path.name for path in tmp_path.iterdir() if path.name != "root"] == ["machine.tar.gz"]
+
+
+def test_a_recording_tells_nothing_else(root: Path, tmp_path: Path):
+    file = tmp_path / "machine.tar.gz"
+
+    record(root, file)
+
+    with tarfile.open(file) as packed:
+        members = packed.getmembers()
+        names = {member.name for member in members}
+        held = b"".join(read.read() for member in members if member.isreg() and (read := packed.extractfile(member)))
+    assert b"ecret" not in gzip.decompress(file.read_bytes())
+    assert b"MemFree" not in held
+    assert not any("dmi" in name or "ppin" in name or "net" in name.split("/") for name in names)
+    assert {(member.uid, member.uname, member.mtime) for member in members} == {(0, "", 0)}
+
+
+def test_the_same_machine_gives_the_same_bytes(root: Path, tmp_path: Path):
+    record(root, tmp_path / "a.tar.gz")
+    record(root, tmp_path / "b.tar.gz")
+
+    assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
+
+
+def test_a_directory_around_everything_does_not_matter(root: Path, tmp_path: Path):
+    with tarfile.open(tmp_path / "around.tar.gz", "w:gz") as packed:
+        packed.add(root, arcname="somebodys-machine")
+    with tarfile.open(tmp_path / "dot.tar", "w") as packed:
+        packed.add(root, arcname=".")
+
+    assert load(tmp_path / "around.tar.gz") == discover(root)
+    assert load(tmp_path / "dot.tar") == discover(root)
+
+
+# ---- archives from elsewhere
+
+
+def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, link
+    return made
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        pytest.param(member("../etc/passwd"), "'../etc/passwd' leads out of it", id="a path upwards"),
+        pytest.param(member("sys/../../x"), "leads out of it", id="a path that goes in first"),
+        pytest.param(member("/etc/passwd"), "leads out of it", id="an absolute path"),
+        pytest.param(
+            member("sys/x", kind=tarfile.SYMTYPE, link="../../etc/passwd"),
+            "the link 'sys/x' leads out",
+            id="a link out",
+        ),
+        pytest.param(
+            member("x", kind=tarfile.SYMTYPE, link="/etc/passwd"), "the link 'x' leads out", id="an absolute link"
+        ),
+        pytest.param(member("x", kind=tarfile.LNKTYPE, link="y"), "neither a file", id="a hard link"),
+        pytest.param(member("x", kind=tarfile.FIFOTYPE), "neither a file", id="a pipe"),
+        pytest.param(member("x", kind=tarfile.CHRTYPE), "neither a file", id="a device"),
+    ],
+)
+def test_members_that_could_do_harm_are_refused(tmp_path: Path, bad, why):
+    file = tmp_path / "bad.tar.gz"
+    with tarfile.open(file, "w:gz") as packed:
+        packed.addfile(bad)
+
+    with pytest.raises(SourceError, match=f"bad.tar.gz is refused: .*{why}"):
+        load(file)
+
+
+def test_links_that_lead_nowhere_inside_are_no_harm(tmp_path: Path):
+    files = with_(FILES, {"sys/bus/pci/devices/": "", f"{CPU}/cpu9/": ""})
+    files.links[f"{CPU}/cpu0/node7"] = "../../node/node7"
+    root = files.write(tmp_path / "root")
+
+    assert record(root, tmp_path / "machine.tar.gz") == discover(root)
+
+
+def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_BYTES", 1 << 20)
+    file = tmp_path / "bomb.tar.gz"
+    with tarfile.open(file, "w:gz") as packed:
+        for number in range(32):
+            made = member(f"sys/zeros{number}")
+            made.size = 1 << 16
+            packed.addfile(made, io.BytesIO(bytes(1 << 16)))
+
+    assert file.stat().st_size < 1 << 14
+    with pytest.raises(SourceError, match="it unpacks to more than 1048576 bytes"):
+        load(file)
+
+
+def test_a_header_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_BYTES", 1 << 20)
+    file = tmp_path / "bomb.tar.gz"
+    with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x" * (1 << 22)}) as packed:
+        packed.addfile(member("sys/x"))
+
+    with pytest.raises(SourceError, match="it unpacks to more than 1048576 bytes"):
+        load(file)
+
+
+def test_too_many_members_are_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 10)
+    file = tmp_path / "many.tar.gz"
+    with tarfile.open(file, "w:gz") as packed:
+        for number in range(11):
+            packed.addfile(member(f"sys/{number}"))
+
+    with pytest.raises(SourceError, match="it has more than 10 members"):
+        load(file)
+
+
+@pytest.mark.parametrize("keep", [2, 20, 100, 2000])
+def test_an_archive_cut_short_is_a_clear_error(root: Path, tmp_path: Path, keep):
+    file = tmp_path / "machine.tar.gz"
+    record(root, file)
+    file.write_bytes(file.read_bytes()[:keep])
+
+    with pytest.raises(SourceError, match=r"machine\.tar\.gz"):
+        load(file)

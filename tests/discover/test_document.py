@@ -1,0 +1,142 @@
+import json
+from dataclasses import replace
+from textwrap import dedent
+
+import pytest
+import yaml
+from hypothesis import given
+
+from alignup.align import bits, synthetic
+from alignup.align.errors import MachineError, SourceError
+from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode, PciDevice, Report, ReportedNode
+from alignup.discover import document, load
+from tests import strategies
+
+GIB = 1 << 30
+
+#: Everything odd in one machine.
+ODD = Machine(
+    cpus=(
+        Cpu(8, core=2288, socket=-1, node=250),
+        Cpu(40, core=5, socket=8442, node=None, cache=3),
+        Cpu(103, core=5, socket=8442, node=4, cache=3),
+    ),
+    nodes=(NumaNode(4, memory=0), NumaNode(7, memory=GIB, hugepages=(HugePages(1 << 21, 3),)), NumaNode(250)),
+    devices=(
+        Device("example.com/nic", "a", nodes=bits.of([63, 250])),
+        Device("example.com/nic", "b", nodes=0),
+        Device("example.com/gpu", "5", nodes=None, healthy=False),
+    ),
+    pci=(PciDevice("10000:00:04.0", 0x010802, 0x8086, 0, node=4, cpus=0), PciDevice("0000:00:00.0")),
+    memory=5 * GIB,
+    hugepages=(HugePages(16 * GIB, 0), HugePages(3000, 1)),
+    offline=bits.of([9, 10]),
+    report=Report(
+        cpus=(Cpu(8, core=8, socket=-1, node=-1),),
+        num_cpus=20,
+        num_sockets=0,
+        nodes=(ReportedNode(-1), ReportedNode(7, 1, (HugePages(1 << 21, 0),), (21, 10))),
+    ),
+    gaps=("what a: b # sentence says", "“quoted”"),
+)
+
+
+@pytest.mark.parametrize("machine", [ODD, synthetic.parse("pack:2 numa:2 l3:2 core:4 pu:2")], ids=["odd", "synthetic"])
+def test_what_is_written_is_read_back(machine):
+    assert document.parse(document.dump(machine)) == machine
+    assert load(document.dump(machine)) == machine
+    assert load(document.dump_json(machine)) == machine
+
+
+@given(strategies.machines(max_id=255))
+def test_any_machine_is_read_back(machine):
+    assert document.parse(document.dump(machine)) == machine
+    assert document.convert(json.loads(document.dump_json(machine))) == machine
+
+
+def test_a_machine_written_by_hand():
+    text = """
+        alignup: machine/v1
+        cpus:
+          - {socket: 0, node: 0, cores: "0,4 1,5"}
+          - {socket: 1, node: 1, cores: 2}        # YAML takes this for a number
+        nodes:
+          - {id: 1, memory: 64Gi}
+          - {id: 0, memory: 1Gi, hugepages: {2Mi: 512}}
+        distances: [[10, 21], [21, 10]]
+        pci: [{address: "0000:9d:00.0", class: 0x030200, vendor: "0x10de", node: 1}]
+    """
+
+    machine = load(dedent(text))
+
+    assert [(cpu.id, cpu.core, cpu.socket) for cpu in machine.cpus] == [
+        (0, 0, 0),
+        (1, 1, 0),
+        (2, 2, 1),
+        (4, 0, 0),
+        (5, 1, 0),
+    ]
+    assert machine.nodes == (NumaNode(0, GIB, (HugePages(1 << 21, 512),)), NumaNode(1, 64 * GIB))
+    assert machine.pci == (PciDevice("0000:9d:00.0", 0x030200, 0x10DE, node=1),)
+    assert machine.report is None
+
+
+PLAIN = {"alignup": "machine/v1", "cpus": [{"socket": 0, "node": 0, "cores": "0-1"}], "nodes": [{"id": 0}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(
+            {"alignup": "machine/v9"}, "of the format 'machine/v9': expected 'machine/v1'", id="another format"
+        ),
+        pytest.param({"cpus": None}, r"Expected `array`, got `null` - at `\$.cpus`", id="no CPUs"),
+        pytest.param({"cpus": [{"socket": 0, "cores": "0-"}]}, "invalid syntax", id="no list"),
+        pytest.param({"cpus": [{"socket": 0, "cores": "9999999"}]}, "must be below", id="a CPU too high"),
+        pytest.param(
+            {"cpus": [{"socket": 0, "cores": "0 1", "numbers": "1"}]}, "1 numbers are given for 2 cores", id="numbers"
+        ),
+        pytest.param({"nodes": [{"id": 0, "memory": "much"}]}, "quantities must match", id="no quantity"),
+        pytest.param(
+            {"nodes": [{"id": 0, "distances": [10]}]}, "all of them under 'distances'", id="distances of a node"
+        ),
+        pytest.param({"distances": [[10, 20]]}, "expected 1 rows of 1", id="distances of other nodes"),
+        pytest.param({"sockets": 2}, "unknown field `sockets`", id="a field there is not"),
+        pytest.param({"pci": [{"address": "a", "vendor": "zz"}]}, "'zz' is no code", id="a code"),
+    ],
+)
+def test_what_cannot_be_read_is_said(change, why):
+    with pytest.raises(SourceError, match=why):
+        load(json.dumps(PLAIN | change))
+
+
+def test_contradictions_are_named():
+    with pytest.raises(MachineError, match="NUMA node 3 has CPUs 0-1, but the machine has no such node"):
+        load(yaml.safe_dump(PLAIN | {"cpus": [{"socket": 0, "node": 3, "cores": "0-1"}]}))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param("alignup: machine/v1\ncpus: &a [*a]\n", "it uses the YAML alias 'a'", id="an alias"),
+        pytest.param("alignup: " + "[" * 9000 + "\n", "nested more than 32 deep", id="nesting"),
+        pytest.param("alignup: machine/v1\ncpus: [\n", "is no YAML", id="no YAML"),
+        pytest.param(
+            "alignup: !!python/object:os.system x\n", "is no YAML: could not determine a constructor", id="objects"
+        ),
+        pytest.param(
+            "kind: Pod\nmetadata:\n  name: x\n", "describes no machine: expected a document", id="something else"
+        ),
+        pytest.param("- 1\n- 2\n", "describes no machine", id="a list"),
+    ],
+)
+def test_texts_that_are_no_machines(text, why):
+    with pytest.raises(SourceError, match=why):
+        load(text)
+
+
+def test_a_document_that_only_puts_things_in_another_order_is_the_same_machine():
+    machine = synthetic.parse("numa:2 core:2 pu:2")
+    turned = replace(machine, cpus=machine.cpus[::-1], nodes=machine.nodes[::-1])
+
+    assert document.parse(document.dump(turned)) == machine

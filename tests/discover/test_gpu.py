@@ -1,0 +1,70 @@
+"""GPUs through NVML: with a stand-in for the library, since it is somebody else's and needs a card."""
+
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from alignup.align import synthetic
+from alignup.align.machine import Device, PciDevice
+from alignup.discover import gpu
+
+CARD = PciDevice("0000:9d:00.0", kind=0x030200, vendor=gpu.NVIDIA, device=0x2335, node=1)
+PLAIN = synthetic.parse("numa:2 core:2 pu:1")
+WITH_CARD = replace(PLAIN, pci=(CARD, PciDevice("0000:00:02.0", kind=0x030000, vendor=0x1234)))
+
+
+class NVMLError(Exception):
+    pass
+
+
+def library(*, fails: bool = False) -> ModuleType:
+    made = ModuleType("pynvml")
+
+    def init() -> None:
+        if fails:
+            raise NVMLError("Driver Not Loaded")
+
+    made.__dict__.update(
+        NVMLError=NVMLError,
+        nvmlInit=init,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+        nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(
+            busId=b"00000000:9D:00.0" if handle == 0 else "00000000:AA:00.0"
+        ),
+    )
+    return made
+
+
+def test_gpus_are_devices_near_the_node_of_their_card(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", library())
+
+    found = gpu.added(WITH_CARD)
+
+    assert found.devices == (Device(gpu.RESOURCE, "GPU-0", nodes=0b10), Device(gpu.RESOURCE, "GPU-1", nodes=None))
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        pytest.param(None, "nvidia-ml-py is not installed", id="no library"),
+        pytest.param(library(fails=True), "Driver Not Loaded", id="no driver"),
+    ],
+)
+def test_cards_that_cannot_be_asked_are_a_gap(monkeypatch, found, why):
+    monkeypatch.setitem(sys.modules, "pynvml", found)
+
+    machine = gpu.added(WITH_CARD)
+
+    assert machine.devices == ()
+    assert machine.gaps == (f"1 NVIDIA GPUs are on the PCI bus, but their ids are not known: {why}",)
+
+
+def test_without_cards_nobody_is_asked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
+
+    assert gpu.added(PLAIN) is PLAIN

@@ -1,0 +1,141 @@
+from textwrap import dedent
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.errors import SourceError
+from alignup.align.machine import Distances, HugePages, NumaNode, PciDevice
+from alignup.discover import hwloc_xml, load
+
+GIB = 1 << 30
+
+HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n'
+
+#: Two sockets of two cores; a node of memory only beside the node of the first socket; a card on the second.
+SECOND = (
+    HEAD
+    + """<topology version="2.0"><object type="Machine" os_index="0" cpuset="0x000000ff">
+  <object type="Package" os_index="0" cpuset="0x00000033">
+    <object type="NUMANode" os_index="0" cpuset="0x00000033" local_memory="2147483648">
+      <page_type size="4096" count="500000"/><page_type size="2097152" count="7"/>
+    </object>
+    <object type="NUMANode" os_index="2" cpuset="0x00000033" local_memory="1073741824"/>
+    <object type="L3Cache" os_index="4" cpuset="0x00000033">
+      <object type="Core" os_index="9" cpuset="0x00000011"><object type="PU" os_index="0" cpuset="0x1"/>
+        <object type="PU" os_index="4" cpuset="0x10"/></object>
+      <object type="Core" os_index="9" cpuset="0x00000022"><object type="PU" os_index="1" cpuset="0x2"/>
+        <object type="PU" os_index="5" cpuset="0x20"/></object>
+    </object>
+  </object>
+  <object type="Package" os_index="8" cpuset="0x000000cc">
+    <object type="NUMANode" os_index="1" cpuset="0x000000cc"/>
+    <object type="L3Cache" cpuset="0x000000cc">
+      <object type="Core" os_index="9" cpuset="0x00000044"><object type="PU" os_index="2" cpuset="0x4"/>
+        <object type="PU" os_index="6" cpuset="0x40"/></object>
+      <object type="Core" os_index="9" cpuset="0x00000088"><object type="PU" os_index="3" cpuset="0x8"/>
+        <object type="PU" os_index="7" cpuset="0x80"/></object>
+    </object>
+    <object type="Bridge" bridge_type="0-1">
+      <object type="PCIDev" pci_busid="0000:9d:00.0" pci_type="0302 [10de:2335] [0000:0000] a1"/>
+    </object>
+  </object>
+  <object type="PCIDev" pci_busid="0000:00:00.0" pci_type="0600 [0000:0000] [0000:0000] ff"/>
+</object>
+<distances2 type="NUMANode" nbobjs="3" kind="5" name="NUMALatency" indexing="os">
+  <indexes length="6">0 2 1 </indexes>
+  <u64values length="12">10 17 21 17 </u64values><u64values length="12">10 28 21 28 10 </u64values>
+</distances2></topology>"""
+)
+
+FIRST = dedent("""
+    <topology><object type="Machine" cpuset="0x0000000f">
+      <distances nbobjs="2" relative_depth="1" latency_base="1.000000"><latency value="10.000000"/>
+        <latency value="21.000000"/><latency value="20.000000"/><latency value="10.000000"/></distances>
+      <object type="NUMANode" os_index="0" cpuset="0x00000003" local_memory="1024">
+        <object type="Socket" os_index="0" cpuset="0x3"><object type="Cache" depth="3" cpuset="0x3">
+          <object type="PU" os_index="0" cpuset="0x1"/><object type="PU" os_index="1" cpuset="0x2"/>
+      </object></object></object>
+      <object type="NUMANode" os_index="5" cpuset="0x0000000c" local_memory="1024">
+        <object type="Socket" os_index="4294967295" cpuset="0xc"><object type="Cache" depth="2" cpuset="0xc">
+          <object type="PU" os_index="2" cpuset="0x4"/><object type="PU" os_index="3" cpuset="0x8"/>
+      </object></object></object>
+    </object></topology>
+""")
+
+
+def test_the_format_of_today():
+    machine = hwloc_xml.parse(SECOND)
+
+    assert [(cpu.id, cpu.core, cpu.socket, cpu.node, cpu.cache) for cpu in machine.cpus] == [
+        (0, 0, 0, 0, 4),
+        (1, 1, 0, 0, 4),
+        (2, 2, 8, 1, 0),
+        (3, 3, 8, 1, 0),
+        (4, 0, 0, 0, 4),
+        (5, 1, 0, 0, 4),
+        (6, 2, 8, 1, 0),
+        (7, 3, 8, 1, 0),
+    ]
+    assert machine.nodes == (NumaNode(0, 2 * GIB, (HugePages(1 << 21, 7),)), NumaNode(1), NumaNode(2, GIB))
+    assert machine.distances == Distances(
+        {0: {0: 10, 1: 21, 2: 17}, 1: {0: 21, 1: 10, 2: 28}, 2: {0: 17, 1: 28, 2: 10}}
+    )
+    assert machine.pci == (
+        PciDevice("0000:9d:00.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xCC),
+        PciDevice("0000:00:00.0", 0x060000),
+    )
+    assert "hwloc tells of no memory on NUMA nodes 1, which may mean unknown" in machine.gaps
+
+
+def test_the_kubelet_takes_a_cache_of_one_node_for_the_sockets():
+    view = hwloc_xml.parse(SECOND).kubelet_view()
+
+    assert {cache: bits.show(cpus) for cache, cpus in view.cache_cpus.items()} == {0: "0-1,4-5", 8: "2-3,6-7"}
+
+
+def test_the_format_of_old():
+    machine = load(FIRST)
+
+    assert [(cpu.id, cpu.core, cpu.socket, cpu.node, cpu.cache) for cpu in machine.cpus] == [
+        (0, 0, 0, 0, 0),
+        (1, 1, 0, 0, 0),
+        (2, 2, 1, 5, None),
+        (3, 3, 1, 5, None),
+    ]
+    assert machine.distances == Distances({0: {0: 10, 5: 21}, 5: {0: 20, 5: 10}})
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0x0000000f", "0-3"),
+        ("0x000000ff,0xff000000,,0x0", "88-103"),
+        ("0x0", ""),
+        ("", ""),
+    ],
+)
+def test_sets_as_hwloc_writes_them(text, cpus):
+    assert bits.show(hwloc_xml._bitmap(text)) == cpus  # noqa: SLF001 - its cases are too many for whole files
+
+
+BOMB = '<!DOCTYPE topology [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><topology><object type="&b;"/></topology>'
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param(BOMB, "it declares the entity 'a'", id="entities"),
+        pytest.param("<topology><object>", "begins like XML but is none", id="cut short"),
+        pytest.param("<html></html>", "expected <topology>, found <html>", id="other XML"),
+        pytest.param("<topology></topology>", "describes no CPUs", id="nothing in it"),
+        pytest.param("<topology>" + "<object>" * 500, "more than 128 deep", id="nesting"),
+        pytest.param(
+            '<topology><object type="Core" cpuset="0xf...f,0x1"/><object type="PU" os_index="0"/></topology>',
+            "is no finite set of CPUs",
+            id="an infinite set",
+        ),
+    ],
+)
+def test_xml_that_is_no_machine(text, why):
+    with pytest.raises(SourceError, match=why):
+        load(text)

@@ -1,0 +1,51 @@
+"""Recorded machines against what is known of them: ``--machines DIR`` takes any set of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from alignup.discover import kubelet, load
+from alignup.discover.archive import unpack
+from alignup.discover.tree import Tree
+from tests.discover import expected
+from tests.discover.expected import VERDICTS, Verdict
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    recorded = sorted(metafunc.config.getoption("--machines").glob("*.tar.gz"))
+    metafunc.parametrize("recorded", [pytest.param(path, id=path.name.removesuffix(".tar.gz")) for path in recorded])
+
+
+def judged(request: pytest.FixtureRequest, recorded: Path, view: str) -> Verdict:
+    verdict = Verdict(recorded.name.removesuffix(".tar.gz"), view)
+    request.config.stash[VERDICTS].append(verdict)
+    return verdict
+
+
+def facts_of(recorded: Path, suffix: str) -> expected.Facts:
+    path = recorded.parent / "expected" / f"{recorded.name.removesuffix('.tar.gz')}{suffix}.json"
+    if not path.exists():
+        pytest.skip(f"nothing is known of this view: there is no {path.name}")
+    facts: expected.Facts = json.loads(path.read_text())
+    return facts
+
+
+def test_the_hardware_is_what_it_is(request, recorded):
+    facts = facts_of(recorded, "")
+    verdict = judged(request, recorded, "hardware")
+
+    verdict.differences += expected.hardware(load(recorded), facts)
+
+    assert not verdict.differences, "\n".join(verdict.differences)
+
+
+def test_the_kubelet_sees_what_it_sees(request, recorded):
+    facts = facts_of(recorded, ".kubelet")
+    verdict = judged(request, recorded, "kubelet")
+
+    verdict.differences += expected.kubelet(load(recorded), facts)
+    if any("cores" in node for node in facts["nodes"] or ()):
+        verdict.differences += expected.cores(kubelet.see(Tree(unpack(recorded))), facts)
+
+    assert not verdict.differences, "\n".join(verdict.differences)

@@ -1,0 +1,54 @@
+import pytest
+
+from alignup.align.machine import PciDevice
+from alignup.discover import pci
+from alignup.discover.tree import Packed, Tree
+
+BUS = "sys/bus/pci/devices"
+
+
+def device(**texts: str) -> PciDevice:
+    """The one device, described by *texts* where the bus links to."""
+    contents = {f"sys/devices/pci0000:00/0000:00:04.0/{name}": f"{text}\n".encode() for name, text in texts.items()}
+    links = {f"{BUS}/0000:00:04.0": "../../../devices/pci0000:00/0000:00:04.0"}
+    (found,) = pci.devices(Tree(Packed.of(contents, links)))
+    return found
+
+
+def test_a_device_with_everything():
+    found = device(
+        **{"class": "0x030200"}, vendor="0x10de", device="0x2335", numa_node="1", local_cpulist="4-7", local_cpus="f"
+    )
+
+    assert found == PciDevice("0000:00:04.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xF0)
+
+
+@pytest.mark.parametrize(
+    ("texts", "node", "cpus"),
+    [
+        pytest.param({"numa_node": "-1", "local_cpulist": "0-3"}, None, 0xF, id="no node is not node 0"),
+        pytest.param({"local_cpus": "ff"}, None, 0xFF, id="a mask only"),
+        pytest.param({"numa_node": "x"}, None, None, id="no number"),
+        pytest.param({"numa_node": "250"}, 250, None, id="a node of a high number"),
+    ],
+)
+def test_locality_is_what_the_kernel_says(texts, node, cpus):
+    found = device(vendor="0x8086", **texts)
+
+    assert (found.node, found.cpus) == (node, cpus)
+    assert found.kind is None
+
+
+def test_long_domains_and_odd_entries():
+    names = ("0000:00:00.0", "10000:00:04.0", "0000:00:1f.2", "notpci", "0000:00:00.9")
+    tree = Tree(Packed.of({f"{BUS}/{name}/vendor": b"0x1af4" for name in names}, {}))
+
+    assert [each.address for each in pci.devices(tree)] == ["0000:00:00.0", "0000:00:1f.2", "10000:00:04.0"]
+
+
+def test_devices_that_lead_nowhere_are_a_gap():
+    links = {f"{BUS}/0000:00:00.0": "../../../devices/gone", f"{BUS}/0000:00:01.0": "/../../etc"}
+    tree = Tree(Packed.of({}, links))
+
+    assert pci.devices(tree) == ()
+    assert tree.gaps == ("2 PCI devices are named, but not described",)

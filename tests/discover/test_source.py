@@ -1,0 +1,102 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from alignup.align import synthetic
+from alignup.align.errors import SourceError
+from alignup.discover import discover, document, load, record
+from tests.discover import kernel
+
+MACHINE = synthetic.parse("pack:2 numa:1 core:2 pu:2")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return kernel.describe(MACHINE).write(tmp_path / "root")
+
+
+def test_one_machine_in_every_form(root: Path, tmp_path: Path):
+    found = discover(root)
+    archive, described = tmp_path / "m.tar.gz", tmp_path / "m.yaml"
+    record(root, archive)
+    described.write_text(document.dump(found))
+
+    for source in (root, str(root), archive, str(archive), described, str(described), document.dump_json(found)):
+        assert load(source) == found
+
+
+def test_synthetic_machines_as_texts_and_files(tmp_path: Path):
+    path = tmp_path / "machine.txt"
+    path.write_text("pack:2 numa:1 core:2 pu:2\n")
+
+    assert load("pack:2 numa:1 core:2 pu:2") == load(path) == MACHINE
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        pytest.param(
+            Path("no-such-machine.yaml"),
+            "no-such-machine.yaml is not there: expected a machine's directory, archive or description",
+            id="a path to nothing",
+        ),
+        pytest.param(
+            "no-such-machine.yaml",
+            "no file or directory of that name, and none of YAML or JSON of ours, cAdvisor's JSON or hwloc's XML;"
+            " read as a synthetic machine",
+            id="a text that is nothing",
+        ),
+        pytest.param("", "is no machine", id="an empty text"),
+        pytest.param("{", "begins like JSON but is none", id="half of JSON"),
+        pytest.param("{}", "describes no machine: expected a document with 'alignup: machine/v1'", id="empty JSON"),
+        pytest.param("[" * 100_000, "is no machine", id="brackets without end"),
+        pytest.param('{"a":' * 100_000, "begins like JSON but is none", id="braces without end"),
+        pytest.param("\n\n", "is no machine", id="blank lines"),
+        pytest.param("a\0b", "is no machine", id="a NUL"),
+    ],
+)
+def test_what_is_no_machine_is_said_with_what_was_tried(source, why):
+    with pytest.raises(SourceError) as raised:
+        load(source)
+
+    assert why in str(raised.value)
+
+
+def test_files_that_are_no_machine(tmp_path: Path):
+    path = tmp_path / "noise"
+    for content, why in ((b"\xff\xfe\x00noise", "neither an archive (tar, tar.gz) nor text"), (b"", "is no machine")):
+        path.write_bytes(content)
+        with pytest.raises(SourceError) as raised:
+            load(path)
+        assert why in str(raised.value)
+    with pytest.raises(SourceError, match="describes no CPU that is on"):
+        load(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
+        load(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="is no directory"):
+        discover(path)
+    with pytest.raises(SourceError, match="is no directory"):
+        record(path, tmp_path / "x.tar.gz")
+
+
+def test_this_machine_has_cpus():
+    machine = discover()
+
+    assert machine.cpus
+    assert machine.kubelet_view().all_cpus
+
+
+def test_looking_at_a_machine_loads_nothing_but_the_standard_library():
+    code = (
+        "import sys; from alignup.discover import discover; discover();"
+        "print([name for name in ('yaml', 'msgspec', 'tarfile', 'subprocess') if name in sys.modules])"
+    )
+
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - our own code
+
+    assert printed.strip() == "[]"
