@@ -260,7 +260,10 @@ def placed(
 def _kept(resident: Resident, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: Rules) -> Decision:
     """A pod that is there keeps what it has and is never refused; the kubelet may do so after a restart."""
     pod = resident.pod
-    policy, scope = chosen_settings(pod, rules)
+    try:
+        policy, scope = chosen_settings(pod, rules)
+    except PodError:  # pods may choose only since it came, and what it says is no choice
+        policy, scope = rules.topology.policy, rules.topology.scope
     return Decision(
         uid=pod.uid,
         name=pod.name,

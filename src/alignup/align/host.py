@@ -6,6 +6,9 @@
     host.release(pod.uid)
     decision = host.admit(pod)      # decide, and apply when admitted
 
+Pods are taken as the API server hands them on (``align.workload.rules.accept``); one that would make a ledger wrong, by
+a missing uid, two containers of one name or a negative amount, is a ``PodError`` here too.
+
 The simulator, the command line, the agent and the scheduler service differ only in what they do with a decision.
 """
 
@@ -19,7 +22,7 @@ from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.devices import Answers
-from alignup.align.errors import AlignError, SettingsError, StateError
+from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
 from alignup.align.fit import Allocatable
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, KubeletView, Machine
@@ -28,8 +31,8 @@ from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.memory.reserve import ReservedMemory
 from alignup.align.provider import Provider
 from alignup.align.providers import Cpus, Devices, Memory
-from alignup.align.settings import FeatureGates, TopologySettings
-from alignup.align.workload import Amounts, Pod
+from alignup.align.settings import FeatureGates, Policy, TopologySettings
+from alignup.align.workload import Amounts, Container, Pod, rules
 from alignup.align.workload.names import CPU, MEMORY
 
 
@@ -52,7 +55,11 @@ class Settings:
 
 
 class Host:
-    """One machine, its settings, and the ledger as it stands."""
+    """One machine, its settings, and the ledger as it stands.
+
+    With *ledger* it goes on where another host of this machine and these settings left off; a provider among *others*
+    that is new to it starts idle. ``SettingsError`` where a kubelet would not start.
+    """
 
     def __init__(
         self,
@@ -73,7 +80,8 @@ class Host:
             cpus = CpuProvider.create(
                 view,
                 settings.cpus,
-                topology=settings.topology.policy,
+                # Pods that choose for themselves may choose the strictest, which has to go with the options.
+                topology=Policy.SINGLE_NUMA_NODE if settings.own_policy else settings.topology.policy,
                 gates=gates,
                 kubelet_faults=settings.kubelet_faults,
             )
@@ -93,7 +101,7 @@ class Host:
             allocatable=allocatable(view, settings) if settings.fit_check else None,
             own_policy=settings.own_policy,
         )
-        self.ledger = ledger or Ledger({one.name: one.idle() for one in self.providers})
+        self.ledger = self._begun(ledger or Ledger({}))
 
     @property
     def providers(self) -> tuple[Provider[Any], ...]:
@@ -102,6 +110,7 @@ class Host:
 
     def decide(self, pod: Pod, answers: Answers | None = None) -> Decision:
         """What would become of *pod* now; *answers* are what device plugins said to an earlier decision's ``asks``."""
+        _check_sound(pod)
         providers = (replace(self._devices, answers=answers), *self._rest) if answers else self.providers
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
 
@@ -122,8 +131,7 @@ class Host:
 
     def started(self, uid: str, container: str) -> None:
         """A container of an admitted pod starts: init containers before it are done."""
-        pod = self.ledger.pods[uid].pod
-        starting = next(one for one in pod.everyone if one.name == container)
+        pod, starting = self._resident(uid, container)
         books = {one.name: one.started(self.ledger.books[one.name], pod, starting) for one in self.providers}
         self.ledger = replace(self.ledger, books=books)
 
@@ -139,6 +147,24 @@ class Host:
             resource, devices, preferred_allocation=resource in self.settings.preferred_allocation
         )
         self.ledger = replace(self.ledger, books={**self.ledger.books, self._devices.name: book})
+
+    def _begun(self, ledger: Ledger) -> Ledger:
+        """*ledger*, with an idle book for every provider it has none of."""
+        unknown = ledger.books.keys() - {one.name for one in self.providers}
+        if unknown:
+            raise StateError(f"the ledger is of another host: nobody here provides {', '.join(sorted(unknown))}")
+        new = {one.name: one.idle() for one in self.providers if one.name not in ledger.books}
+        return replace(ledger, books={**ledger.books, **new}) if new else ledger
+
+    def _resident(self, uid: str, container: str) -> tuple[Pod, Container]:
+        """A pod that is here, and one of its containers."""
+        if uid not in self.ledger.pods:
+            raise StateError(f"there is no pod {uid} here")
+        pod = self.ledger.pods[uid].pod
+        for one in pod.everyone:
+            if one.name == container:
+                return pod, one
+        raise StateError(f"pod {uid} has no container {container}")
 
 
 def allocatable(view: KubeletView, settings: Settings) -> Allocatable:
@@ -174,6 +200,18 @@ def _of(manager: str) -> Iterator[None]:
     except SettingsError as error:
         error.manager = manager
         raise
+
+
+def _check_sound(pod: Pod) -> None:
+    """Refuse a pod that would make a ledger wrong, with all that the API server has against it."""
+    everyone = pod.everyone
+    lists = [pod.overhead, pod.resources.requests, pod.resources.limits]
+    lists += [some for one in everyone for some in (one.resources.requests, one.resources.limits)]
+    negative = any(amount.sign < 0 for amounts in lists for amount in amounts.values())
+    if pod.uid and len({one.name for one in everyone}) == len(everyone) and not negative:
+        return
+    unknown = () if pod.uid else (Problem("metadata.uid", "Required value"),)
+    raise PodError((*unknown, *rules.problems(pod)))
 
 
 def _check_names(providers: Sequence[Provider[Any]]) -> None:

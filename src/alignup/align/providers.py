@@ -1,7 +1,7 @@
 """CPUs, memory and devices as providers: their own rules behind the one face that admission knows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from alignup.align import bits
 from alignup.align.bits import Nodes
@@ -105,8 +105,9 @@ class Cpus(Provider[CpuLedger]):
         return self.rules.allocate(book, pod, container=container, affinity=affinity.nodes)[0]
 
     def release(self, book: CpuLedger, uid: str) -> CpuLedger:
-        """All CPUs of the pod are shared again."""
-        return self.rules.release(book, uid)
+        """All CPUs of the pod are shared again, and what its next container might have used again is forgotten."""
+        book = self.rules.release(book, uid)
+        return replace(book, reusable=None) if book.reusable and book.reusable[0] == uid else book
 
     def needs(self, book: CpuLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
         """How many are asked for, and how many each node has."""
@@ -152,10 +153,10 @@ class Memory(Provider[MemoryLedger]):
         return memory.start_container(book, pod, container)
 
     def release(self, book: MemoryLedger, uid: str) -> MemoryLedger:
-        """All blocks of the pod."""
+        """All blocks of the pod, and what its next container might have used again is forgotten."""
         for container in book.held.get(uid, {}):
             book = book.release(uid, container)
-        return book
+        return replace(book, last_pod="", reusable={}) if book.last_pod == uid else book
 
     def needs(self, book: MemoryLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
         """Bytes asked for, and bytes each node has, type by type."""

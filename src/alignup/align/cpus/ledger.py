@@ -55,11 +55,15 @@ class CpuLedger:
         """The CPUs of its init containers that a pod may use again, also if it has given them back since."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else 0
 
-    def give(self, uid: str, container: str, *, cpus: Cpus) -> Self:
-        """The container owns *cpus*: shared ones, or such as its pod owns already."""
+    def give(self, uid: str, container: str, *, cpus: Cpus, reusable: Cpus | None = None) -> Self:
+        """The container owns *cpus*: shared ones, or such as its pod owns already.
+
+        With *reusable*, that is what the pod's next container may use again.
+        """
         self._check_free(cpus & ~self.owned(uid))
         held = {**self.held, uid: {**self.held.get(uid, {}), container: cpus}}
-        return replace(self, shared=self.shared & ~cpus, held=held)
+        again = self.reusable if reusable is None else (uid, reusable)
+        return replace(self, shared=self.shared & ~cpus, held=held, reusable=again)
 
     def give_pod(self, uid: str, cpus: Cpus, *, containers: Mapping[str, Cpus]) -> Self:
         """The pod owns *cpus*, all of them shared until now; *containers* says which container owns which of them."""

@@ -187,14 +187,15 @@ class CpuProvider:
             return ledger, 0
         cpus = ledger.holds(pod.uid, container.name)
         reusable = ledger.reusable_by(pod.uid)
-        if cpus is None:
-            self._check_smt(ledger, count)
-            # What was given back may be another pod's by now; the kubelet does not look.
-            again = reusable & ~ledger.owned_by_others(pod.uid) if reusable else 0
-            cpus = self._choose(ledger.available | again, count, affinity=affinity)
-            ledger = ledger.give(pod.uid, container.name, cpus=cpus)
         ends = any(container.name == init.name and not init.restartable for init in pod.init)
-        return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus), cpus
+        if cpus is not None:
+            return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus), cpus
+        self._check_smt(ledger, count)
+        # What was given back may be another pod's by now; the kubelet does not look.
+        again = reusable & ~ledger.owned_by_others(pod.uid) if reusable else 0
+        cpus = self._choose(ledger.available | again, count, affinity=affinity)
+        left = reusable | cpus if ends else reusable & ~cpus
+        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left), cpus
 
     def allocate_pod(self, ledger: CpuLedger, pod: Pod, *, affinity: Nodes | None) -> tuple[CpuLedger, Cpus]:
         """Give a pod with resources of its own all its CPUs as one piece, and each container its part of it."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from alignup.align.errors import ProviderError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, names
+from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources, names
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 
 Amount = TypeVar("Amount", int, Quantity)
@@ -137,17 +137,17 @@ def pod_cpus(pod: Pod, *, pod_level_managers: bool = False) -> int:
     return aggregate(pod, _whole_cpus).get(CPU, 0)
 
 
-def container_memory(pod: Pod, container: Container, *, pod_level_managers: bool = False) -> dict[str, int]:
+def container_memory(pod: Pod, container: Container, *, pod_level_managers: bool = False) -> Mapping[str, int]:
     """The bytes of memory and of each huge-page size one container requests, whatever its QoS class."""
     if _as_one(pod, managed=pod_level_managers) and container.resources.qos is not QoS.GUARANTEED:
         return {}
-    return _bytes(container.resources.requests)
+    return _bytes(container.resources)
 
 
 def pod_memory(pod: Pod, *, pod_level_managers: bool = False) -> dict[str, int]:
     """The bytes of a whole pod; what only init containers and sidecars name is left out, as the kubelet does."""
     if _as_one(pod, managed=pod_level_managers):
-        return {name: size for name, size in _bytes(pod.resources.requests).items() if size > 0}
+        return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
     total = aggregate(pod, _container_bytes)
     named = {name for container in pod.containers for name in container.resources.requests}
     return {name: size for name, size in total.items() if name in named}
@@ -181,19 +181,15 @@ def _whole_cpus(container: Container) -> dict[str, int]:
     return {CPU: container.resources.whole_cpus}
 
 
-def _container_bytes(container: Container) -> dict[str, int]:
-    return _bytes(container.resources.requests)
+def _container_bytes(container: Container) -> Mapping[str, int]:
+    return _bytes(container.resources)
 
 
-def _bytes(amounts: Amounts) -> dict[str, int]:
+def _bytes(resources: Resources) -> Mapping[str, int]:
     """The amounts the memory provider deals in; it takes only those written as whole bytes."""
-    sizes = {}
-    for name, amount in amounts.items():
-        if name == MEMORY or names.is_hugepages(name):
-            size = amount.as_int64()
-            if size is None:
-                raise ProviderError("[memorymanager] failed to represent quantity as int64")
-            sizes[name] = size
+    sizes = resources.memory
+    if sizes is None:
+        raise ProviderError("[memorymanager] failed to represent quantity as int64")
     return sizes
 
 

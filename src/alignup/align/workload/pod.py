@@ -58,6 +58,18 @@ class Resources:
         value = request.value()
         return 0 if (value * 1000 - request.milli()) % _WRAP else value
 
+    @cached_property
+    def memory(self) -> Mapping[str, int] | None:
+        """The bytes of memory and of each huge-page size requested; ``None`` when one is not written as whole bytes."""
+        sizes = {}
+        for name, amount in self.requests.items():
+            if name == MEMORY or names.is_hugepages(name):
+                size = amount.as_int64()
+                if size is None:
+                    return None
+                sizes[name] = size
+        return sizes
+
 
 @dataclass(frozen=True, slots=True)
 class Container:

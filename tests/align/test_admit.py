@@ -1,0 +1,348 @@
+"""The two phases: what is chosen, for whom, by which policy and scope; and what a refusal says."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from alignup.align.admit import NO_AFFINITY, POLICY_ANNOTATION, SCOPE_ANNOTATION, chosen_settings
+from alignup.align.decision import Shortfall
+from alignup.align.errors import PodError, ProviderError
+from alignup.align.hint import Hint
+from alignup.align.host import Host
+from alignup.align.merging.merge import Rule
+from alignup.align.provider import Provider
+from alignup.align.settings import FeatureGates, Policy, Scope
+from alignup.align.workload import Container, Pod, Resources
+from tests.align.hosts import GIB, GPU, NIC, RESERVATION, host, pod
+from tests.strategies_pods import amounts, guaranteed
+
+FIRST, SECOND, BOTH = 0b01, 0b10, 0b11
+LOCALITY = "Resources cannot be allocated with Topology locality"
+
+
+def two(first: str, second: str, **more: Any) -> Pod:
+    """A pod of two containers that ask for so many CPUs."""
+    return Pod(
+        name="a",
+        uid="a",
+        containers=(
+            guaranteed("one", {"cpu": first, "memory": "1Gi"}),
+            guaranteed("two", {"cpu": second, "memory": "1Gi"}),
+        ),
+        **more,
+    )
+
+
+def nodes(decision) -> list[int | None]:
+    return [placement.hint.nodes for placement in decision.placements]
+
+
+class TestScopes:
+    def test_container_by_container_each_finds_its_node(self):
+        decision = host(scope=Scope.CONTAINER).admit(two("3", "3"))
+
+        assert nodes(decision) == [FIRST, SECOND]
+        assert [step.container for step in decision.steps] == ["one", "two"]
+
+    def test_as_a_whole_all_go_to_one(self):
+        decision = host(scope=Scope.POD).admit(two("2", "2"))
+
+        assert nodes(decision) == [SECOND, SECOND]
+        assert [step.container for step in decision.steps] == [None]
+
+    def test_as_a_whole_what_fits_no_node_is_refused(self):
+        decision = host(scope=Scope.POD).admit(two("3", "3"))
+
+        assert decision.refusal
+        assert decision.refusal.reason == "TopologyAffinityError"
+        assert decision.refusal.container is None
+
+    def test_in_one_piece_all_containers_follow_the_hint_of_the_pod(self):
+        gates = FeatureGates({"PodLevelResourceManagers": True})
+        own = amounts({"cpu": "4", "memory": "4Gi"})
+        wanted = two("2", "1", resources=Resources(own, own))
+
+        decision = host(scope=Scope.POD, gates=gates).admit(wanted)
+
+        assert nodes(decision) == [SECOND, SECOND]
+        assert [placement.given["cpu"]["cpu"] for placement in decision.placements] == ["4-5", "6"]
+
+    @pytest.mark.parametrize(
+        ("scope", "message"),
+        [
+            pytest.param(
+                Scope.POD,
+                "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
+                id="as a whole",
+            ),
+            pytest.param(
+                Scope.CONTAINER,
+                "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
+                id="container by container",
+            ),
+        ],
+    )
+    def test_a_pod_with_resources_of_its_own_is_refused_in_words_of_its_own(self, scope, message):
+        gates = FeatureGates({"PodLevelResourceManagers": True})
+        own = amounts({"cpu": "6", "memory": "4Gi"})
+
+        decision = host(scope=scope, gates=gates).admit(two("5", "1", resources=Resources(own, own)))
+
+        assert decision.refusal
+        assert decision.refusal.message == message
+
+
+class TestPolicies:
+    def test_none_asks_nobody(self):
+        decision = host(Policy.NONE).admit(pod())
+
+        assert decision.steps == ()
+        assert decision.placements[0].hint == NO_AFFINITY
+        assert decision.placements[0].given["cpu"] == {"cpu": "1-2"}
+
+    @pytest.mark.parametrize(
+        ("policy", "hint"),
+        [
+            pytest.param(Policy.BEST_EFFORT, Hint(BOTH, preferred=False), id="best effort takes both nodes"),
+            pytest.param(Policy.RESTRICTED, None, id="restricted refuses: memory prefers one node, CPUs need two"),
+            pytest.param(Policy.SINGLE_NUMA_NODE, None, id="a single node refuses"),
+        ],
+    )
+    def test_what_fits_no_single_node(self, policy, hint):
+        decision = host(policy).admit(pod(cpu="5"))
+
+        assert decision.admitted is (hint is not None)
+        assert [placement.hint for placement in decision.placements] == ([hint] if hint else [])
+
+    def test_where_nobody_cares_a_single_node_names_none(self):
+        decision = host().admit(Pod(name="a", uid="a", containers=(Container("app"),)))
+
+        assert decision.steps[0].rule is Rule.PREFERRED
+        assert nodes(decision) == [None]
+
+
+class TestRefusals:
+    def test_no_set_of_nodes_suits_everybody(self):
+        """The record says who found too little where, and by how much."""
+        decision = host().decide(pod(cpu="5", gpu="1"))
+
+        refusal = decision.refusal
+        assert refusal
+        assert (refusal.reason, refusal.message) == ("TopologyAffinityError", LOCALITY)
+        assert (refusal.container, refusal.provider) == ("app", None)
+        assert refusal.shortfalls == (Shortfall("cpu", "cpu", 5, 3, FIRST), Shortfall("cpu", "cpu", 5, 4, SECOND))
+        assert [short.missing for short in refusal.shortfalls] == [2, 1]
+        assert not decision.steps[-1].accepted
+
+    def test_nobody_alone_is_short_yet_no_node_suits_all(self):
+        """CPUs are left on the first node only and a GPU on the second."""
+        one = host()
+        one.admit(pod("cpus", cpu="4"))
+        one.admit(pod("gpu", cpu="1", gpu="1"))
+
+        refusal = one.decide(pod(cpu="2", gpu="1")).refusal
+
+        assert refusal
+        assert refusal.shortfalls == (
+            Shortfall("device", GPU, 1, 0, FIRST),
+            Shortfall("cpu", "cpu", 2, 0, SECOND),
+        )
+
+    def test_a_provider_cannot_give_what_is_asked_for(self):
+        """Best effort never refuses by hints, so it is the provider that says no."""
+        refusal = host(Policy.BEST_EFFORT).decide(pod(gpu="3")).refusal
+
+        assert refusal
+        assert refusal.reason == "UnexpectedAdmissionError"
+        assert refusal.message == (
+            f"Allocate failed due to requested number of devices unavailable for {GPU}. Requested: 3, Available: 2, "
+            "which is unexpected"
+        )
+        assert (refusal.container, refusal.provider) == ("app", "device")
+        assert refusal.shortfalls == (Shortfall("device", GPU, 3, 2),)
+
+    def test_memory_that_fits_nowhere_is_refused_by_memory(self):
+        """It gives no hint then, which reads as "anywhere", as in the kubelet."""
+        refusal = host().decide(pod(memory="40Gi")).refusal
+
+        assert refusal
+        assert refusal.provider == "memory"
+        assert refusal.shortfalls == (Shortfall("memory", "memory", 40 * GIB, 32 * GIB - (64 << 20)),)
+
+    def test_the_steps_so_far_are_on_record(self):
+        decision = host().decide(two("2", "5"))
+
+        assert [(step.container, step.accepted) for step in decision.steps] == [("one", True), ("two", False)]
+        assert decision.placements == ()
+
+
+class TestRecord:
+    def test_everything_considered_is_there(self):
+        one = host()
+        one.admit(pod("before", cpu="2"))
+
+        (step,) = one.decide(pod(cpu="2", gpu="1")).steps
+
+        said = {(voice.provider, voice.resource): (voice.request, voice.free) for voice in step.voices}
+        assert said == {
+            ("device", GPU): (1, {0: 1, 1: 1}),
+            ("cpu", "cpu"): (2, {0: 1, 1: 4}),
+            ("memory", "memory"): (GIB, {0: 15 * GIB - (64 << 20), 1: 16 * GIB}),
+        }
+        assert (step.width, step.rule, step.hint) == (1, Rule.PREFERRED, Hint(SECOND, preferred=True))
+        cpus = next(voice for voice in step.voices if voice.provider == "cpu")
+        assert cpus.hints == (Hint(SECOND, preferred=True), Hint(BOTH, preferred=False))
+
+    def test_who_has_no_part_in_it_is_indifferent(self):
+        (step,) = host().decide(pod()).steps
+
+        device = step.voices[0]
+        assert (device.provider, device.resource, device.request, device.free) == ("device", None, None, None)
+        assert device.indifferent
+
+
+class TestOwnPolicy:
+    """A pod may choose policy and scope for itself where the settings allow it."""
+
+    def test_off_by_default(self):
+        lenient = pod(cpu="5", annotations={POLICY_ANNOTATION: "best-effort"})
+
+        assert not host(Policy.SINGLE_NUMA_NODE).decide(lenient).admitted
+
+    def test_off_even_nonsense_is_ignored(self):
+        assert host().decide(pod(annotations={POLICY_ANNOTATION: "nonsense"})).admitted
+
+    @pytest.mark.parametrize(
+        ("policy", "annotations", "cpus", "admitted"),
+        [
+            pytest.param(Policy.BEST_EFFORT, {}, ("5", "1"), True, id="the host's policy where it chooses none"),
+            pytest.param(Policy.BEST_EFFORT, {POLICY_ANNOTATION: "restricted"}, ("5", "1"), False, id="stricter"),
+            pytest.param(Policy.SINGLE_NUMA_NODE, {POLICY_ANNOTATION: "best-effort"}, ("5", "1"), True, id="looser"),
+            pytest.param(Policy.SINGLE_NUMA_NODE, {POLICY_ANNOTATION: "none"}, ("5", "1"), True, id="not at all"),
+            pytest.param(Policy.NONE, {POLICY_ANNOTATION: "single-numa-node"}, ("5", "1"), False, id="from none"),
+            pytest.param(Policy.SINGLE_NUMA_NODE, {}, ("3", "3"), True, id="the host's scope where it chooses none"),
+            pytest.param(Policy.SINGLE_NUMA_NODE, {SCOPE_ANNOTATION: "pod"}, ("3", "3"), False, id="as a whole"),
+            pytest.param(
+                Policy.NONE,
+                {POLICY_ANNOTATION: "single-numa-node", SCOPE_ANNOTATION: "pod"},
+                ("3", "3"),
+                False,
+                id="both",
+            ),
+        ],
+    )
+    def test_the_pod_chooses(self, policy, annotations, cpus, admitted):
+        one = host(policy, own_policy=True)
+
+        decision = one.decide(two(*cpus, annotations=annotations))
+
+        assert decision.admitted is admitted
+        assert decision.policy == annotations.get(POLICY_ANNOTATION, policy)
+        assert decision.scope == annotations.get(SCOPE_ANNOTATION, Scope.CONTAINER)
+
+    def test_looser_than_the_hosts_scope(self):
+        one = host(scope=Scope.POD, own_policy=True)
+
+        assert not one.decide(two("3", "3")).admitted
+        assert one.decide(two("3", "3", annotations={SCOPE_ANNOTATION: "container"})).admitted
+
+    def test_what_is_no_policy_or_scope_is_refused_by_its_annotation(self):
+        one = host(own_policy=True)
+        wrong = pod(annotations={POLICY_ANNOTATION: "strict", SCOPE_ANNOTATION: ""})
+
+        with pytest.raises(PodError) as caught:
+            one.admit(wrong)
+
+        policy, scope = caught.value.problems
+        assert policy.field == "metadata.annotations[topology.alignup.dev/policy]"
+        assert policy.what == (
+            'Unsupported value: "strict": supported values: "none", "best-effort", "restricted", "single-numa-node"'
+        )
+        assert scope.field == "metadata.annotations[topology.alignup.dev/scope]"
+        assert scope.what == 'Unsupported value: "": supported values: "container", "pod"'
+
+    def test_a_pod_that_came_before_pods_could_choose_is_kept_whatever_it_says(self):
+        before = host()
+        wrong = pod(annotations={POLICY_ANNOTATION: "strict"})
+        before.admit(wrong)
+
+        after = Host(before.machine, replace(before.settings, own_policy=True), ledger=before.ledger)
+        decision = after.admit(wrong)
+
+        assert decision.kept
+        assert decision.policy is Policy.SINGLE_NUMA_NODE
+
+    def test_settings_without_annotations_are_the_hosts(self):
+        rules = host(Policy.RESTRICTED, Scope.POD, own_policy=True).rules
+
+        assert chosen_settings(pod(), rules) == (Policy.RESTRICTED, Scope.POD)
+
+
+@dataclass(frozen=True)
+class Picky(Provider[int]):
+    """Wants everything on one node, and gives out nothing at all if it is told so."""
+
+    node: int
+    broken: bool = False
+
+    name = "picky"
+
+    def idle(self):
+        return 0
+
+    def hints(self, book, pod, container):
+        return {"example.com/whim": [Hint(1 << self.node, preferred=True)]}
+
+    def allocate(self, book, pod, container, *, affinity):
+        if self.broken:
+            raise ProviderError("no more whims")
+        return book + 1
+
+    def release(self, book, uid):
+        return book - 1
+
+    def given(self, book, uid, container):
+        return {"example.com/whim": str(book)}
+
+
+class TestOthers:
+    """Providers that joined are asked like any other."""
+
+    def test_their_hints_count(self):
+        plain = host()
+        joined = Host(plain.machine, plain.settings, others=[Picky(node=1)])
+
+        decision = joined.admit(pod(nic="1"))
+
+        assert nodes(plain.admit(pod(nic="1"))) == [FIRST]
+        assert nodes(decision) == [SECOND]
+        assert decision.placements[0].given["device"] == {NIC: "nic-1"}
+        assert decision.placements[0].given["picky"] == {"example.com/whim": "1"}
+
+    def test_their_refusal_is_final_and_leaves_no_trace(self):
+        joined = Host(host().machine, others=[Picky(node=1, broken=True)])
+        before = joined.ledger
+
+        decision = joined.admit(pod(memory="1Mi"))
+
+        assert decision.refusal
+        assert decision.refusal.provider == "picky"
+        assert decision.refusal.message == "Allocate failed due to no more whims, which is unexpected"
+        assert joined.ledger is before
+
+    def test_they_need_not_tell_amounts(self):
+        joined = Host(host().machine, replace(host().settings, reservation=RESERVATION), others=[Picky(node=0)])
+
+        (step,) = joined.decide(pod()).steps
+
+        assert (step.voices[-1].request, step.voices[-1].free) == (None, None)
+
+    def test_they_take_back_with_the_pod(self):
+        joined = Host(host().machine, others=[Picky(node=1)])
+        joined.admit(pod())
+        joined.started("a", "app")
+
+        joined.release("a")
+
+        assert joined.ledger.books["picky"] == 0

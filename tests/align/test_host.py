@@ -1,0 +1,449 @@
+"""A host from outside: deciding, applying, releasing, restarting, and what it refuses to work with."""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.decision import Outcome
+from alignup.align.errors import AlignError, PodError, SettingsError, StateError
+from alignup.align.host import Host, Settings, allocatable
+from alignup.align.machine import Device, HugePages
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.providers import Devices
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
+from alignup.align.synthetic import parse
+from alignup.align.workload import Pod, Resources
+from alignup.align.workload.rules import accept
+from alignup.kube.pod import read_pod
+from tests.align.hosts import GIB, GPU, RESERVATION, host, pod
+from tests.strategies_pods import amounts, container, guaranteed
+
+STATIC = CpuSettings(policy="static", reservation=RESERVATION["cpu"])
+
+
+def test_deciding_changes_nothing():
+    one = host()
+    before = one.ledger
+
+    first, second = one.decide(pod()), one.decide(pod())
+
+    assert first.admitted
+    assert first == second
+    assert one.ledger is before
+
+
+def test_what_was_decided_is_applied():
+    one = host()
+    decision = one.decide(pod(gpu="1"))
+
+    one.apply(decision)
+
+    assert list(one.ledger.pods) == ["a"]
+    assert one.ledger.books["cpu"].holds("a", "app") == 0b110
+    assert one.ledger.books["device"].holds("a", "app") == {GPU: ("gpu-0",)}
+
+
+def test_a_decision_on_a_ledger_that_has_changed_since_is_not_applied():
+    one = host()
+    stale = one.decide(pod("a"))
+    one.admit(pod("b"))
+
+    with pytest.raises(StateError, match="changed since pod a was decided on"):
+        one.apply(stale)
+
+
+def test_a_refusal_is_not_applied():
+    one = host()
+    refused = one.decide(pod(cpu="5"))
+
+    with pytest.raises(StateError, match="pod a was not admitted"):
+        one.apply(refused)
+
+
+def test_a_refused_pod_leaves_no_trace():
+    """Devices and CPUs could be had and memory could not: nothing of it is kept."""
+    one = host()
+    before = one.ledger
+
+    decision = one.admit(pod(gpu="1", memory="40Gi"))
+
+    assert decision.outcome is Outcome.REFUSED
+    assert one.ledger is before
+
+
+def test_released_is_as_it_was():
+    one = host()
+    idle = one.ledger
+    one.admit(pod(gpu="1"))
+
+    one.release("a")
+
+    assert one.ledger.pods == idle.pods
+    assert one.ledger.used == idle.used
+    assert one.ledger.books["cpu"] == idle.books["cpu"]
+    assert one.ledger.books["memory"].nodes == idle.books["memory"].nodes
+    assert one.ledger.books["device"] == idle.books["device"]
+
+
+def test_releasing_who_is_not_there_does_nothing():
+    one = host()
+    before = one.ledger
+
+    one.release("nobody")
+
+    assert one.ledger is before
+
+
+def test_an_init_container_that_is_done_gives_its_memory_back_when_the_next_one_starts():
+    one = host()
+    wanted = replace(pod(memory="1Gi"), init=(guaranteed("init", {"cpu": "2", "memory": "4Gi"}),))
+    one.admit(wanted)
+    held = one.ledger.books["memory"].nodes[0].tables["memory"].reserved
+
+    one.started("a", "app")
+
+    assert held == 4 * GIB
+    assert one.ledger.books["memory"].nodes[0].tables["memory"].reserved == GIB
+
+
+@pytest.mark.parametrize(
+    ("uid", "name", "message"),
+    [
+        pytest.param("b", "app", "there is no pod b here", id="no such pod"),
+        pytest.param("a", "other", "pod a has no container other", id="no such container"),
+    ],
+)
+def test_only_containers_that_are_there_can_start(uid, name, message):
+    one = host()
+    one.admit(pod("a"))
+
+    with pytest.raises(StateError, match=message):
+        one.started(uid, name)
+
+
+def test_devices_come_and_go_by_announcement():
+    one = host()
+    assert not one.decide(pod(gpu="2")).admitted
+
+    one.announce(GPU, [Device(GPU, "x", nodes=0b10), Device(GPU, "y", nodes=0b10)])
+
+    placement = one.decide(pod(gpu="2")).placements[0]
+    assert placement.hint.nodes == 0b10
+    assert placement.given["device"] == {GPU: "x,y"}
+
+
+class TestAsking:
+    """Plugins that want to be asked which of their devices go well together."""
+
+    @staticmethod
+    def host() -> Host:
+        one = host(preferred_allocation=frozenset({GPU}))
+        one.announce(GPU, [Device(GPU, f"gpu-{number}", nodes=0b01) for number in range(3)])
+        return one
+
+    def test_what_to_ask_is_said_and_nothing_is_given(self):
+        one = self.host()
+        before = one.ledger
+
+        decision = one.admit(pod(gpu="2"))
+
+        assert decision.outcome is Outcome.ASKING
+        assert not decision.admitted
+        assert [(ask.resource, ask.size, ask.available) for ask in decision.asks] == [
+            (GPU, 2, ("gpu-0", "gpu-1", "gpu-2"))
+        ]
+        assert one.ledger is before
+
+    def test_the_answer_is_heeded(self):
+        one = self.host()
+        (ask,) = one.decide(pod(gpu="2")).asks
+
+        decision = one.admit(pod(gpu="2"), {ask: ("gpu-0", "gpu-2")})
+
+        assert decision.admitted
+        assert decision.placements[0].given["device"] == {GPU: "gpu-0,gpu-2"}
+
+    def test_an_error_refuses_the_pod_in_the_kubelets_words(self):
+        one = self.host()
+        before = one.ledger
+        (ask,) = one.decide(pod(gpu="2")).asks
+
+        decision = one.admit(pod(gpu="2"), {ask: "it is on fire"})
+
+        assert decision.refusal
+        assert decision.refusal.reason == "UnexpectedAdmissionError"
+        assert decision.refusal.message == (
+            "Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: it is on fire, "
+            "which is unexpected"
+        )
+        assert one.ledger is before
+
+
+class TestRestart:
+    def test_a_pod_keeps_what_it_has(self):
+        first = host()
+        admitted = first.admit(pod(gpu="1"))
+
+        second = Host(first.machine, first.settings, ledger=first.ledger)
+        again = second.admit(pod(gpu="1"))
+
+        assert again.kept
+        assert again.placements == admitted.placements
+        assert second.ledger is first.ledger
+
+    def test_a_pod_is_not_refused_again_when_its_device_has_fallen_ill(self):
+        one = host()
+        one.admit(pod(gpu="1"))
+        one.announce(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False)])
+
+        again = Host(one.machine, one.settings, ledger=one.ledger).admit(pod(gpu="1"))
+
+        assert again.kept
+        assert again.placements[0].given["device"] == {GPU: "gpu-0"}
+
+    def test_a_ledger_of_other_providers_is_refused(self):
+        one = host()
+        alien = replace(one.ledger, books={**one.ledger.books, "cache": {}})
+
+        with pytest.raises(StateError, match="nobody here provides cache"):
+            Host(one.machine, one.settings, ledger=alien)
+
+    def test_a_provider_that_is_new_starts_idle(self):
+        class Spare(Devices):
+            name = "spare"
+
+        one = host()
+        one.admit(pod())
+
+        other = Host(one.machine, one.settings, ledger=one.ledger, others=[Spare(one.view.all_nodes)])
+
+        assert other.ledger.books["spare"] == Spare(one.view.all_nodes).idle()
+        assert other.ledger.books["cpu"] is one.ledger.books["cpu"]
+        assert other.admit(pod()).kept
+
+
+def test_two_providers_of_one_name_are_refused():
+    with pytest.raises(AlignError, match="each provider needs a name of its own"):
+        Host(host().machine, others=[Devices(0b11)])
+
+
+class TestSettings:
+    """What a kubelet would not start with, a host does not either, and says whose fault it is."""
+
+    @pytest.mark.parametrize(
+        ("settings", "manager", "message"),
+        [
+            pytest.param(
+                Settings(topology=TopologySettings(policy=Policy.RESTRICTED)),
+                "topology",
+                "unsupported on machines with more than 8 NUMA Nodes",
+                id="too many nodes",
+            ),
+            pytest.param(
+                Settings(
+                    topology=TopologySettings(
+                        policy=Policy.RESTRICTED, options=TopologyOptions(prefer_closest=True), limit_nodes=False
+                    )
+                ),
+                "topology",
+                "error getting NUMA distances",
+                id="closest nodes without distances",
+            ),
+            pytest.param(
+                Settings(cpus=CpuSettings(policy="static")), "cpu", "unable to determine", id="no CPU reserved"
+            ),
+            pytest.param(Settings(memory_policy="Most"), "memory", 'unknown policy: "Most"', id="no such policy"),
+            pytest.param(
+                Settings(
+                    memory_policy="Static", reserved_memory=(ReservedMemory(0, {"memory": Quantity.parse("1Gi")}),)
+                ),
+                "memory",
+                "is not equal to the value",
+                id="memory that does not add up",
+            ),
+            pytest.param(
+                Settings(
+                    cpus=replace(STATIC, options={"align-by-socket": "true"}),
+                    gates=FeatureGates({"CPUManagerPolicyAlphaOptions": True}),
+                    own_policy=True,
+                ),
+                "cpu",
+                "incompatible with CPUManager align-by-socket",
+                id="pods may choose what align-by-socket does not go with",
+            ),
+        ],
+    )
+    def test_refused(self, settings, manager, message):
+        machine = parse("numa:9 core:2 pu:1")
+
+        with pytest.raises(SettingsError, match=message) as caught:
+            Host(machine, settings)
+
+        assert caught.value.manager == manager
+
+    def test_without_any_a_host_aligns_nothing(self):
+        one = Host(parse("numa:2 core:2 pu:1"))
+
+        decision = one.admit(pod(cpu="1", memory="1Mi"))
+
+        assert decision.admitted
+        assert decision.steps == ()
+        assert decision.placements[0].given == {}
+
+
+class TestFit:
+    """The host as a whole must have room too."""
+
+    def test_allocatable_is_what_there_is_less_what_is_reserved(self):
+        machine = parse("numa:2 core:2 pu:2", memory=4 * GIB, hugepages=(HugePages(2 << 20, 512),))
+        reservation = amounts({"cpu": "1500m", "memory": "1Gi", "hugepages-2Mi": "2Mi"})
+
+        room = allocatable(machine.kubelet_view(), Settings(reservation=reservation, max_pods=7))
+
+        assert (room.milli_cpu, room.memory, room.pods) == (6500, 5 * GIB, 7)
+        assert room.scalars == {"hugepages-2Mi": 2 * GIB - (2 << 20)}
+
+    @pytest.mark.parametrize(
+        ("asked", "reason", "short"),
+        [
+            pytest.param({"cpu": "7500m"}, "OutOfcpu", ("cpu", 7500, 7000), id="CPU"),
+            pytest.param({"memory": "33Gi"}, "OutOfmemory", ("memory", 33 * GIB, 32 * GIB - (64 << 20)), id="memory"),
+            pytest.param({"cpu": "1", GPU: "3"}, f"OutOf{GPU}", (GPU, 3, 2), id="devices"),
+        ],
+    )
+    def test_a_pod_that_does_not_fit_is_refused(self, asked, reason, short):
+        """The limits of a Burstable pod are of no concern to CPUs and memory, and nobody aligns it."""
+        one = host(Policy.NONE)
+        wanted = Pod(name="a", uid="a", containers=(container("app", asked),))
+
+        decision = one.admit(wanted)
+
+        assert decision.refusal
+        assert decision.refusal.reason == reason
+        assert [(one.resource, one.needed, one.free) for one in decision.refusal.shortfalls] == [short]
+        assert {one.provider for one in decision.refusal.shortfalls} == {"host"}
+
+    def test_there_may_be_only_so_many_pods(self):
+        one = host(max_pods=1)
+        one.admit(pod("a"))
+
+        decision = one.admit(pod("b"))
+
+        assert decision.refusal
+        assert decision.refusal.reason == "OutOfpods"
+
+    def test_nothing_is_checked_where_that_is_switched_off(self):
+        one = host(Policy.NONE, fit_check=False)
+
+        assert one.admit(Pod(name="a", uid="a", containers=(container("app", {"cpu": "64"}),))).admitted
+
+
+def document(*containers: dict) -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "uid": "a"},
+        "spec": {"containers": list(containers)},
+    }
+
+
+class TestBadInput:
+    """The whole road: a document is read, accepted as the API server would, and admitted."""
+
+    def test_a_good_pod_goes_all_the_way(self):
+        limits = {"cpu": "2", "memory": "1Gi", GPU: "1"}
+        written = document({"name": "app", "resources": {"limits": limits}})
+
+        decision = host().admit(accept(read_pod(written)))
+
+        assert decision.admitted
+        assert decision.qos == "Guaranteed"
+        assert decision.placements[0].given == {
+            "device": {GPU: "gpu-0"},
+            "cpu": {"cpu": "1-2"},
+            "memory": {"memory": f"0={GIB}"},
+        }
+
+    @pytest.mark.parametrize(
+        ("resources", "problem"),
+        [
+            pytest.param(
+                {"requests": {"cpu": "-1"}},
+                'spec.containers[0].resources.requests[cpu]: Invalid value: "-1": must be greater than or equal to 0',
+                id="a negative request",
+            ),
+            pytest.param(
+                {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}},
+                'spec.containers[0].resources.requests: Invalid value: "2Gi": '
+                "must be less than or equal to memory limit of 1Gi",
+                id="a limit below the request",
+            ),
+            pytest.param(
+                {"limits": {GPU: "500m"}},
+                f'spec.containers[0].resources.limits[{GPU}]: Invalid value: "500m": must be an integer',
+                id="half a device",
+            ),
+            pytest.param(
+                {"requests": {GPU: "1"}},
+                "spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable",
+                id="a device without a limit",
+            ),
+            pytest.param(
+                {"limits": {"cpu": "a lot"}},
+                "spec.containers[0].resources.limits[cpu]: quantities must match the regular expression",
+                id="no amount at all",
+            ),
+        ],
+    )
+    def test_a_bad_amount_is_refused_by_its_field(self, resources, problem):
+        written = document({"name": "app", "resources": resources})
+
+        with pytest.raises(PodError) as caught:
+            host().admit(accept(read_pod(written)))
+
+        assert any(str(one).startswith(problem) for one in caught.value.problems), caught.value.problems
+
+    def test_two_containers_of_one_name_are_refused_by_the_second(self):
+        written = document({"name": "app"}, {"name": "app"})
+
+        with pytest.raises(PodError) as caught:
+            host().admit(accept(read_pod(written)))
+
+        assert str(caught.value) == 'spec.containers[1].name: Duplicate value: "app"'
+
+    @pytest.mark.parametrize(
+        ("bad", "field"),
+        [
+            pytest.param(replace(pod(), uid=""), "metadata.uid", id="no uid"),
+            pytest.param(
+                replace(pod(), containers=(container("app"), container("app"))),
+                "spec.containers[1].name",
+                id="two containers of one name",
+            ),
+            pytest.param(
+                replace(pod(), init=(container("app"),)), "spec.initContainers[0].name", id="an init container too"
+            ),
+            pytest.param(pod(cpu="-2"), "spec.containers[0].resources.limits[cpu]", id="negative CPUs"),
+            pytest.param(pod(memory="-1Gi"), "spec.containers[0].resources.limits[memory]", id="negative memory"),
+            pytest.param(pod(gpu="-1"), f"spec.containers[0].resources.limits[{GPU}]", id="negative devices"),
+            pytest.param(
+                replace(pod(), overhead=amounts({"cpu": "-1m"})), "spec.overhead.limits[cpu]", id="negative overhead"
+            ),
+            pytest.param(
+                replace(pod(), resources=Resources(amounts({"memory": "-1"}))),
+                "spec.resources.requests[memory]",
+                id="a negative request of the pod as a whole",
+            ),
+        ],
+    )
+    def test_what_would_make_a_ledger_wrong_is_refused_even_if_nobody_accepted_it(self, bad, field):
+        one = host()
+        before = one.ledger
+
+        with pytest.raises(PodError) as caught:
+            one.admit(bad)
+
+        assert field in [problem.field for problem in caught.value.problems]
+        assert one.ledger is before

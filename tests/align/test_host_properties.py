@@ -1,0 +1,297 @@
+"""Pods coming, starting and going, devices changing, the host restarting, in any order on any host: what must hold.
+
+Some properties hold only with a proviso; the exact statement stands in the docstring of the check.
+"""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import chain
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from alignup.align import bits
+from alignup.align.admit import decide
+from alignup.align.bits import Nodes
+from alignup.align.decision import Decision, from_document, to_document
+from alignup.align.fit import Used
+from alignup.align.hint import Hint
+from alignup.align.host import Host
+from alignup.align.memory.ledger import Block
+from alignup.align.providers import Cpus
+from alignup.align.settings import Policy, Scope
+from alignup.align.workload import Container, Pod
+from tests.align.hosts import GIB, admit, arrivals, devices, host, hosts
+from tests.align.hosts import pod as small
+from tests.strategies_pods import DEVICES, guaranteed
+
+
+class Life(RuleBasedStateMachine):
+    """A host followed from event to event."""
+
+    @initialize(host=hosts(), data=st.data())
+    def boot(self, host: Host, data: st.DataObject) -> None:
+        self.host = host
+        self.idle = host.ledger
+        self.number = 0
+        for _ in range(3):
+            self.admit(data)
+
+    def one(self, pick: int) -> Pod | None:
+        """One of the pods that are there, if there are any."""
+        residents = list(self.host.ledger.pods.values())
+        return residents[pick % len(residents)].pod if residents else None
+
+    @rule(data=st.data())
+    def admit(self, data: st.DataObject) -> None:
+        self.number += 1
+        pod = data.draw(arrivals(f"u{self.number}"))
+        before = self.host.ledger
+        decision = admit(self.host, pod)
+        assert from_document(json.loads(json.dumps(to_document(decision)))) == decision
+        event(f"{decision.policy}: {decision.refusal.reason if decision.refusal else 'admitted'}")
+        if not decision.admitted:
+            assert self.host.ledger is before, "a refused pod left something behind"
+            assert decision.refusal
+            return
+        check_complete(self.host, pod, decision)
+        check_promises(self.host, pod, decision)
+        check_again(self.host, pod, decision)
+
+    @rule(pick=st.integers(0, 9), container=st.integers(0, 9))
+    def start(self, pick: int, container: int) -> None:
+        if pod := self.one(pick):
+            self.host.started(pod.uid, pod.everyone[container % len(pod.everyone)].name)
+
+    @rule(pick=st.integers(0, 9))
+    def release(self, pick: int) -> None:
+        if pod := self.one(pick):
+            self.host.release(pod.uid)
+            assert not any(pod.uid in book.held for book in self.host.ledger.books.values())
+
+    @rule(data=st.data(), resource=st.sampled_from(DEVICES))
+    def announce(self, data: st.DataObject, resource: str) -> None:
+        held = {uid: dict(own) for uid, own in self.host.ledger.books["device"].held.items()}
+        self.host.announce(resource, data.draw(devices(resource, [node.id for node in self.host.machine.nodes])))
+        assert self.host.ledger.books["device"].held == held, "pods keep their devices, whatever a plugin says"
+
+    @rule()
+    def restart(self) -> None:
+        """On the stored ledger every pod keeps what it has and is never refused again."""
+        before = self.host.ledger
+        self.host = Host(self.host.machine, self.host.settings, ledger=before)
+        for resident in before.pods.values():
+            decision = self.host.admit(resident.pod)
+            assert decision.admitted
+            assert decision.kept
+        assert self.host.ledger is before
+
+    @invariant()
+    def nothing_is_given_twice_and_nothing_is_lost(self) -> None:
+        check_cpus(self.host)
+        check_memory(self.host)
+        check_devices(self.host)
+        check_fit(self.host)
+
+    def teardown(self) -> None:
+        """With every pod gone there is as much as in the beginning."""
+        if not hasattr(self, "host"):
+            return
+        for uid in tuple(self.host.ledger.pods):
+            self.host.release(uid)
+        ledger = self.host.ledger
+        assert (ledger.pods, ledger.used) == ({}, Used())
+        cpus, memory, held = (ledger.books[name] for name in ("cpu", "memory", "device"))
+        assert (cpus.shared, cpus.held, cpus.pod_held) == (self.idle.books["cpu"].shared, {}, {})
+        assert (memory.nodes, memory.held, memory.pod_held) == (self.idle.books["memory"].nodes, {}, {})
+        assert (held.held, held.in_use) == ({}, {})
+        assert held.free == {resource: inventory.healthy for resource, inventory in held.inventories.items()}
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(
+    max_examples=120, stateful_step_count=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def check_cpus(host: Host) -> None:
+    """Every CPU is shared or owned by one pod; reserved ones are owned by nobody."""
+    book = host.ledger.books["cpu"]
+    owned = 0
+    for uid in {*book.held, *book.pod_held}:
+        own = book.owned(uid)
+        assert not own & (owned | book.shared | book.reserved), f"CPUs {bits.show(own)} of {uid} have two owners"
+        owned |= own
+    assert owned | book.shared == cpus_of(host).idle().shared
+    assert not book.lost
+
+
+def cpus_of(host: Host) -> Cpus:
+    return next(one for one in host.providers if isinstance(one, Cpus))
+
+
+def check_memory(host: Host) -> None:
+    """Every byte of every node and type is free or reserved, and each group reserves just what its blocks hold."""
+    book = host.ledger.books["memory"]
+    held: Counter[tuple[Nodes, str]] = Counter()
+    for block in charged(host):
+        held[block.nodes, block.type] += block.size
+    reserved: Counter[tuple[Nodes, str]] = Counter()
+    for id_, node in book.nodes.items():
+        for type_, table in node.tables.items():
+            assert table.free >= 0 <= table.reserved, f"{type_} of node {id_}"
+            assert table.free + table.reserved == table.allocatable, f"{type_} of node {id_}"
+            reserved[node.cells, type_] += table.reserved
+    assert +held == +reserved
+
+
+def charged(host: Host) -> list[Block]:
+    book = host.ledger.books["memory"]
+    alone = [containers for uid, containers in book.held.items() if uid not in book.pod_held]
+    return [*chain(*book.pod_held.values()), *chain(*(blocks for own in alone for blocks in own.values()))]
+
+
+def check_devices(host: Host) -> None:
+    """Every device has at most one pod, and is free only if it is healthy and has none."""
+    book = host.ledger.books["device"]
+    holders = Counter(
+        (resource, id_)
+        for uid, containers in book.held.items()
+        for resource in {name for own in containers.values() for name in own}
+        for id_ in book.owned(uid, resource)
+    )
+    assert set(holders.values()) <= {1}, "a device has two owners"
+    for resource, inventory in book.inventories.items():
+        taken = inventory.find(id_ for name, id_ in holders if name == resource)
+        assert book.free[resource] == inventory.healthy & ~taken
+
+
+def check_fit(host: Host) -> None:
+    """What all pods use together is what each of them uses, and no more than there is, if that is checked."""
+    ledger = host.ledger
+    total = Used()
+    for resident in ledger.pods.values():
+        total = total.plus(resident.uses)
+    assert ledger.used == total
+    room = host.rules.allocatable
+    if room and ledger.pods:
+        assert total.milli_cpu <= room.milli_cpu
+        assert total.memory <= room.memory
+        assert total.pods <= room.pods
+
+
+def check_complete(host: Host, pod: Pod, decision: Decision) -> None:
+    """Each container has as many CPUs and devices as it is entitled to.
+
+    A pod placed in one piece is given no devices, as in the kubelet, and its containers share what it was given.
+    """
+    assert [placement.container for placement in decision.placements] == [one.name for one in pod.everyone]
+    books = host.ledger.books
+    rules = cpus_of(host).rules
+    if pod.uid in books["cpu"].pod_held:
+        assert books["cpu"].pod_held[pod.uid].bit_count() == rules.exclusive_cpus(pod)
+    as_a_whole = decision.scope is Scope.POD and decision.policy is not Policy.NONE
+    in_one_piece = host.rules.pod_level and pod.has_pod_level and as_a_whole
+    for container in pod.everyone:
+        held = books["device"].holds(pod.uid, container.name)
+        limits = {name: amount.value() for name, amount in container.resources.limits.items() if name in DEVICES}
+        asked = {name: count for name, count in limits.items() if count and name in books["device"].inventories}
+        assert {name: len(set(ids)) for name, ids in held.items() if ids} == ({} if in_one_piece else asked)
+        if pod.uid not in books["cpu"].pod_held:
+            cpus = books["cpu"].holds(pod.uid, container.name) or 0
+            assert cpus.bit_count() == (0 if in_one_piece else rules.exclusive_cpus(pod, container))
+
+
+def check_promises(host: Host, pod: Pod, decision: Decision) -> None:
+    """What the policies promise.
+
+    - restricted follows preferred hints only, and so does single-numa-node.
+    - single-numa-node names one node or none; none where nobody cares, and on a machine of one node.
+    - Under single-numa-node exclusive CPUs of a container never span nodes. Its memory does not either if the hint has
+      a node. It may where nobody names one and the memory of the pod as a whole fits nowhere: it has no say then, as in
+      the kubelet, and its containers may still find room one by one (``test_memory_without_a_say_may_span``).
+    - Under single-numa-node every device shares a node with the hint if the hint has one and any device of its
+      resource is on a node. Where none is, the resource has no say and its devices are as good as any.
+    """
+    if decision.policy in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}:
+        assert all(step.hint.preferred and step.accepted for step in decision.steps)
+        assert all(placement.hint.preferred for placement in decision.placements)
+    if decision.policy is not Policy.SINGLE_NUMA_NODE:
+        return
+    for container, placement in zip(pod.everyone, decision.placements, strict=True):
+        nodes = placement.hint.nodes
+        assert nodes is None or nodes.bit_count() == 1
+        assert len(nodes_of_cpus(host, pod, container)) <= 1
+        for block in host.ledger.books["memory"].blocks(pod.uid, container.name) or ():
+            assert block.nodes.bit_count() == 1 or (nodes is None and memory_had_no_say(decision))
+        if nodes is not None:
+            check_near(host, pod, container, nodes=nodes)
+
+
+def nodes_of_cpus(host: Host, pod: Pod, container: Container) -> set[int]:
+    cpus = host.ledger.books["cpu"].holds(pod.uid, container.name) or 0
+    return {node for node, own in host.view.node_cpus.items() if own & cpus}
+
+
+def memory_had_no_say(decision: Decision) -> bool:
+    (step,) = decision.steps
+    assert decision.scope is Scope.POD
+    return all(voice.indifferent for voice in step.voices if voice.provider == "memory")
+
+
+def check_near(host: Host, pod: Pod, container: Container, *, nodes: Nodes) -> None:
+    book = host.ledger.books["device"]
+    for resource, ids in book.holds(pod.uid, container.name).items():
+        inventory = book.inventories[resource]
+        if inventory.placed:
+            assert inventory.find(ids) & ~inventory.near(nodes) == 0, f"{resource} {ids} is not near {bits.show(nodes)}"
+
+
+def check_again(host: Host, pod: Pod, decision: Decision) -> None:
+    """Released and admitted again, the pod is placed as before."""
+    other = Host(host.machine, host.settings, ledger=host.ledger)
+    other.release(pod.uid)
+    again = admit(other, pod)
+    assert again.placements == decision.placements
+
+
+def test_memory_without_a_say_may_span():
+    """33 GiB fit on no set of nodes, one of three being in use alone, so memory gives no hint; one by one they do."""
+    one = host(Policy.SINGLE_NUMA_NODE, Scope.POD, shape="pack:3 numa:1 core:4 pu:1")
+    one.admit(small("first", cpu="3"))
+    containers = (
+        guaranteed("large", {"cpu": "500m", "memory": "20Gi"}),
+        guaranteed("small", {"cpu": "500m", "memory": "13Gi"}),
+    )
+
+    decision = one.admit(Pod(name="b", uid="b", containers=containers))
+
+    assert [placement.hint for placement in decision.placements] == 2 * [Hint(None, preferred=True)]
+    assert [placement.given["memory"]["memory"] for placement in decision.placements] == [
+        f"1-2={20 * GIB}",
+        f"0={13 * GIB}",
+    ]
+
+
+@settings(max_examples=60)
+@given(hosts(), st.data())
+def test_the_order_of_providers_does_not_matter(host, data):
+    """Whoever is asked first, the merges are the same, and so are the verdict and the placements.
+
+    Only what a refusal says may differ: of several who cannot serve a pod the first one asked is heard.
+    """
+    host = Host(host.machine, replace(host.settings, preferred_allocation=frozenset()))
+    for number in range(3):
+        host.admit(data.draw(arrivals(f"u{number}")))
+    pod = data.draw(arrivals("last"))
+    order = data.draw(st.permutations(host.providers))
+
+    straight = host.decide(pod)
+    permuted = decide(pod, host.ledger, providers=order, rules=host.rules)
+
+    assert permuted.outcome == straight.outcome
+    assert [step.hint for step in permuted.steps] == [step.hint for step in straight.steps]
+    assert [step.rule for step in permuted.steps] == [step.rule for step in straight.steps]
+    assert permuted.placements == straight.placements

@@ -1,0 +1,165 @@
+"""What the documents show is so: their Python is run, block after block, and prints what they say it prints.
+
+In every document the ``python`` blocks share one namespace. A ``text`` or ``json`` block that follows one directly,
+with nothing but blank lines between them, is what it prints. Other blocks are left alone.
+"""
+
+import ast
+import io
+import re
+import runpy
+import sys
+from contextlib import redirect_stdout
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from alignup.align.decision import to_document
+from tests.align.test_decision import MAKERS
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "own_provider.py"
+LIBRARY, DECISION = ROOT / "docs" / "library.md", ROOT / "docs" / "decision.md"
+
+FENCED = re.compile(r"^```(?P<kind>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """Some Python of a document, where it stands, and what it is said to print."""
+
+    line: int
+    code: str
+    output: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    """The Python in a document."""
+    fenced = list(FENCED.finditer(text))
+    found = []
+    for block, after in zip_longest(fenced, fenced[1:]):
+        if block["kind"] != "python":
+            continue
+        shown = after and after["kind"] in {"text", "json"} and not text[block.end() : after.start()].strip()
+        line = text.count("\n", 0, block.start("body"))
+        found.append(Block(line, block["body"], after["body"] if after and shown else None))
+    return found
+
+
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if blocks(path.read_text(encoding="utf-8"))
+}
+
+
+def run(text: str, *, name: str) -> None:
+    """Run the Python in a document and compare what it prints."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(text):
+        code = compile("\n" * block.line + block.code, name, "exec")
+        with redirect_stdout(io.StringIO()) as printed:
+            exec(code, namespace)  # noqa: S102 - our own documents
+        if block.output is not None:
+            assert printed.getvalue() == block.output, f"{name}, line {block.line}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS.values(), ids=DOCUMENTS)
+def test_documents_are_true(path):
+    run(path.read_text(encoding="utf-8"), name=str(path))
+
+
+def test_the_library_and_the_decision_are_among_them():
+    assert {LIBRARY, DECISION} <= set(DOCUMENTS.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "outputs"),
+    [
+        pytest.param("```python\na\n```\n\n```text\n1\n```\n", ["1\n"], id="what follows is printed"),
+        pytest.param("```python\na\n```\nsaid\n```text\n1\n```\n", [None], id="what stands apart is not"),
+        pytest.param("```python\na\n```\n```console\n$ make run\n```\n", [None], id="neither is another kind"),
+        pytest.param(
+            "```python\na\n```\n```python\nb\n```\n```json\n2\n```\n", [None, "2\n"], id="one after the other"
+        ),
+        pytest.param("```text\n1\n```\n", [], id="no Python"),
+    ],
+)
+def test_blocks_are_found(text, outputs):
+    assert [block.output for block in blocks(text)] == outputs
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("```python\nprint(1)\n```\n```text\n2\n```\n", id="prints something else"),
+        pytest.param("```python\nx = 1\n```\n```python\nassert x == 2\n```\n", id="fails"),
+    ],
+)
+def test_a_document_that_is_not_true_is_found_out(text):
+    with pytest.raises(AssertionError):
+        run(text, name="untrue")
+
+
+def test_every_field_of_a_decision_is_documented():
+    text = DECISION.read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
+
+    fields = {key for make in MAKERS for key in keys(to_document(make()))}
+
+    assert fields == documented
+
+
+def keys(value: object) -> set[str]:
+    """Every field in a document; providers, resources and nodes that are keys are no fields."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(keys(inner) for key, inner in value.items() if key not in {"given", "free"}))
+
+
+class TestOwnProvider:
+    """The provider that the library page builds."""
+
+    def test_the_page_shows_the_example(self):
+        shown = blocks(LIBRARY.read_text(encoding="utf-8"))
+        provider = next(block.code for block in shown if "class CacheWays" in block.code)
+
+        assert provider in EXAMPLE.read_text(encoding="utf-8")
+
+    def test_it_takes_less_than_sixty_lines(self):
+        source = EXAMPLE.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
+        docstrings = {
+            line
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node)
+            for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+        }
+        imports = {
+            line
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for line in range(node.lineno, (node.end_lineno or 0) + 1)
+        }
+        code = [
+            text
+            for line, text in enumerate(source.splitlines()[: main.lineno - 1], start=1)
+            if text.strip() and not text.lstrip().startswith("#") and line not in docstrings | imports
+        ]
+
+        assert 30 < len(code) < 60
+
+    def test_it_runs(self, capsys, monkeypatch):
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLE)])
+
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+        told = capsys.readouterr().out.splitlines()
+        assert told[0].startswith("a: admitted on {0}")
+        assert "'example.com/cache-ways': '0-7 of node 0'" in told[0]
+        assert told[1].startswith("b: admitted on {1}")
+        assert told[2] == "c: refused, TopologyAffinityError"
