@@ -110,14 +110,13 @@ def test_allocatable_is_read_from_a_nodes_list():
 @pytest.mark.parametrize(
     ("devices", "scalars"),
     [
-        pytest.param({}, {GPU: 2, PAGES: 100}, id="none given out"),
-        pytest.param({GPU: 1}, {GPU: 2, PAGES: 100}, id="fewer than there are"),
-        pytest.param({GPU: 4}, {GPU: 4, PAGES: 100}, id="more than are left"),
-        pytest.param({NIC: 1}, {GPU: 2, PAGES: 100, NIC: 1}, id="of a resource that is gone"),
+        pytest.param({}, {GPU: 2, PAGES: 100}, id="none offered"),
+        pytest.param({GPU: 4}, {GPU: 4, PAGES: 100}, id="other than were known"),
+        pytest.param({NIC: 1}, {GPU: 2, PAGES: 100, NIC: 1}, id="of a resource that is new"),
     ],
 )
-def test_devices_given_out_are_there(devices, scalars):
-    assert LARGE.at_least(devices) == replace(LARGE, scalars=scalars)
+def test_a_host_offers_its_devices(devices, scalars):
+    assert LARGE.offering(devices) == replace(LARGE, scalars=scalars)
 
 
 def test_an_unknown_extended_resource_is_not_held_against_a_pod():

@@ -300,7 +300,7 @@ class TestFit:
         machine = parse("numa:2 core:2 pu:2", memory=4 * GIB, hugepages=(HugePages(2 << 20, 512),))
         reservation = amounts({"cpu": "1500m", "memory": "1Gi", "hugepages-2Mi": "2Mi"})
 
-        room = allocatable(machine.kubelet_view(), Settings(reservation=reservation, max_pods=7))
+        room = allocatable(machine, Settings(reservation=reservation, max_pods=7))
 
         assert (room.milli_cpu, room.memory, room.pods) == (6500, 5 * GIB, 7)
         assert room.scalars == {"hugepages-2Mi": 2 * GIB - (2 << 20)}

@@ -11,7 +11,7 @@ count only if everybody agreed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from alignup.align import fit
@@ -19,7 +19,7 @@ from alignup.align.bits import Nodes
 from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortfall, Step, Voice
 from alignup.align.devices import Ask
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import Answer, Hint, Source, voices
+from alignup.align.hint import DONT_CARE, Answer, Hint, Source, voices
 from alignup.align.ledger import Ledger, Resident
 from alignup.align.machine import Distances
 from alignup.align.policy import judge
@@ -103,6 +103,7 @@ class _Draft:
         self.books: dict[str, Any] = dict(ledger.books)
         self.hints: dict[str, Hint] = {}
         self.steps: list[Step] = []
+        self.uses = demand.fit_used(pod)
 
     def align(self) -> None:
         """Phases one and two for everybody, or a refusal."""
@@ -125,9 +126,12 @@ class _Draft:
     def choose(self, container: Container | None) -> Hint:
         """Ask everybody, merge, and take what the policy takes."""
         answers = {one.name: one.hints(self.books[one.name], self.pod, container) for one in self.providers}
-        said = [(provider, voice) for provider, answer in answers.items() for voice in voices(provider, answer)]
+        said = {provider: voices(provider, answer) for provider, answer in answers.items()}
         verdict = judge(
-            self.policy, [voice for _, voice in said], nodes=self.rules.nodes, distances=self.rules.distances
+            self.policy,
+            [voice for heard in said.values() for voice in heard],
+            nodes=self.rules.nodes,
+            distances=self.rules.distances,
         )
         merged = verdict.merged
         if merged is None:
@@ -163,13 +167,14 @@ class _Draft:
         """Whether the host as a whole has room."""
         if self.rules.allocatable is None:
             return
-        offered = self.rules.allocatable.scalars
+        offered: dict[str, int] = {}
         for one in self.providers:
-            offered = {**offered, **one.offered(self.books[one.name], self.pod.uid)}
+            offered.update(one.offered(self.books[one.name], self.pod.uid))
         misfit = fit.judge(
             self.pod,
+            request=None if self.pod.statuses else self.uses,
             used=self.ledger.used,
-            allocatable=replace(self.rules.allocatable, scalars=offered),
+            allocatable=self.rules.allocatable.offering(offered),
             others=(resident.pod for resident in self.ledger.pods.values()),
         )
         if misfit:
@@ -185,7 +190,7 @@ class _Draft:
         after = None
         if outcome is Outcome.ADMITTED:
             placements = placed(self.pod, self.hints, self.books, self.providers)
-            after = self.ledger.with_pod(Resident(self.pod, self.hints, demand.fit_used(self.pod)), self.books)
+            after = self.ledger.with_pod(Resident(self.pod, self.hints, self.uses), self.books)
         return Decision(
             uid=self.pod.uid,
             name=self.pod.name,
@@ -203,18 +208,21 @@ class _Draft:
         )
 
     def _recorded(
-        self, said: list[tuple[str, Source]], answers: Mapping[str, Answer], container: Container | None
+        self, said: Mapping[str, list[Source]], answers: Mapping[str, Answer], container: Container | None
     ) -> tuple[Voice, ...]:
         """What was said, in the words of the record."""
-        needs = {
-            one.name: one.needs(self.books[one.name], self.pod, container) if answers[one.name] else {}
-            for one in self.providers
-        }
         recorded = []
-        for provider, source in said:
-            request, free = needs[provider].get(source.name) or (None, None)
-            resource = source.name if answers[provider] else None
-            recorded.append(Voice(provider, resource, request, free, source.options))
+        for one in self.providers:
+            answer = answers[one.name]
+            needs = {} if answer is None else one.needs(self.books[one.name], self.pod, container)
+            if not answer:
+                # Nothing fits, which counts as "anywhere": what was asked for is on record all the same.
+                asked = needs.items() or [(None, (None, None))]
+                recorded += [Voice(one.name, name, request, free, DONT_CARE) for name, (request, free) in asked]
+                continue
+            for name, options in said[one.name]:
+                request, free = needs.get(name) or (None, None)
+                recorded.append(Voice(one.name, name, request, free, options))
         return tuple(recorded)
 
     def _not_aligned(self, container: Container | None) -> Refusal:

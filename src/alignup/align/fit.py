@@ -58,13 +58,17 @@ class Allocatable:
             scalars={name: pieces(name) for name in amounts if names.is_scalar(name)},
         )
 
-    def at_least(self, devices: Mapping[str, int]) -> "Allocatable":
-        """The same with room for as many *devices* as are given out, by resource, also if none of them is offered now.
-
-        A pod that has its devices keeps them while their plugin is away.
-        """
-        raised = {name: max(count, self.scalars.get(name, 0)) for name, count in devices.items()}
-        return replace(self, scalars={**self.scalars, **raised})
+    def offering(self, devices: Mapping[str, int]) -> "Allocatable":
+        """The same with so many *devices*, by resource."""
+        if not devices:
+            return self
+        return Allocatable(
+            milli_cpu=self.milli_cpu,
+            memory=self.memory,
+            ephemeral_storage=self.ephemeral_storage,
+            pods=self.pods,
+            scalars={**self.scalars, **devices},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +138,23 @@ class Misfit:
     shortfalls: tuple[Shortfall, ...] = ()
 
 
-def judge(pod: Pod, *, used: Used, allocatable: Allocatable, others: Iterable[Pod] = ()) -> Misfit | None:
+def judge(
+    pod: Pod,
+    *,
+    used: Used,
+    allocatable: Allocatable,
+    others: Iterable[Pod] = (),
+    request: FitRequest | None = None,
+) -> Misfit | None:
     """Why *pod* cannot join the *others*, which use *used*; ``None`` when it can.
 
-    The others are looked at only when a critical pod does not fit.
+    The others are looked at only when a critical pod does not fit. *request* is what the pod asks for, if somebody
+    has added it up already.
     """
     if misfit := _wrong_system(pod):
         return misfit
-    shortfalls = check(wanted(pod, allocatable), used=used, allocatable=allocatable)
+    request = wanted(pod, allocatable, request=request)
+    shortfalls = check(request, used=used, allocatable=allocatable)
     if not shortfalls:
         return None
     if is_critical(pod) and (needs := unmet(shortfalls, (one for one in others if may_evict(pod, one)))):
@@ -150,9 +163,9 @@ def judge(pod: Pod, *, used: Used, allocatable: Allocatable, others: Iterable[Po
     return Misfit(shortfalls[0].reason, shortfalls[0].message, shortfalls)
 
 
-def wanted(pod: Pod, allocatable: Allocatable) -> FitRequest:
+def wanted(pod: Pod, allocatable: Allocatable, *, request: FitRequest | None = None) -> FitRequest:
     """What *pod* asks of a host that offers *allocatable*: extended resources unknown there count only as overhead."""
-    request = demand.fit_request(pod)
+    request = request or demand.fit_request(pod)
     unknown = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
     if not unknown:
         return request

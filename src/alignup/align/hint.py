@@ -327,10 +327,11 @@ def voices(provider: str, answer: Answer) -> list[Source]:
 def _voice(options: Options) -> "Listed | Family":
     if options is None:
         return DONT_CARE
-    if isinstance(options, Sequence):
-        return Listed.of(options) if options else IMPOSSIBLE
     if isinstance(options, Listed):
         return options if options.masks or options.anywhere else IMPOSSIBLE
+    # Plain tuples and lists are told first: asking whether something is a Sequence takes a while.
+    if isinstance(options, (tuple, list, Sequence)):
+        return Listed.of(options) if options else IMPOSSIBLE
     return options if options.narrowest else IMPOSSIBLE
 
 

@@ -75,6 +75,7 @@ class Host:
         gates = settings.gates
         with _of("topology"):
             settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
+            _check_nodes(view)
         self._devices = Devices(view.all_nodes, machine.devices, settings.preferred_allocation)
         with _of("cpu"):
             cpus = CpuProvider.create(
@@ -98,7 +99,7 @@ class Host:
             nodes=view.all_nodes,
             distances=view.distances if settings.topology.options.prefer_closest else None,
             pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
-            allocatable=allocatable(view, settings) if settings.fit_check else None,
+            allocatable=allocatable(machine, settings) if settings.fit_check else None,
             own_policy=settings.own_policy,
         )
         self.ledger = self._begun(ledger or Ledger({}))
@@ -167,13 +168,15 @@ class Host:
         raise StateError(f"pod {uid} has no container {container}")
 
 
-def allocatable(view: KubeletView, settings: Settings) -> Allocatable:
+def allocatable(machine: Machine, settings: Settings) -> Allocatable:
     """What pods may use of a host together: what there is, less what is reserved; devices are counted elsewhere."""
+    view = machine.kubelet_view()
     huge: dict[str, int] = {}
     for node in view.nodes:
         for pages in node.hugepages:
             huge[pages.resource] = huge.get(pages.resource, 0) + pages.bytes
-    memory = sum(node.memory or 0 for node in view.nodes) - sum(huge.values())
+    in_all = sum(node.memory or 0 for node in view.nodes) if machine.memory is None else machine.memory
+    memory = in_all - sum(huge.values())
     reserved = settings.reservation
     left = {
         name: max(0, size - (reserved[name].value() if name in reserved else 0))
@@ -212,6 +215,15 @@ def _check_sound(pod: Pod) -> None:
         return
     unknown = () if pod.uid else (Problem("metadata.uid", "Required value"),)
     raise PodError((*unknown, *rules.problems(pod)))
+
+
+def _check_nodes(view: KubeletView) -> None:
+    """Refuse what cAdvisor makes up where a system has no NUMA nodes and does not tell its sockets."""
+    unknown = [node.id for node in view.nodes if node.id < 0]
+    if unknown:
+        raise SettingsError(
+            f"NUMA node {unknown[0]}: this machine does not tell its NUMA nodes, so nothing can be aligned"
+        )
 
 
 def _check_names(providers: Sequence[Provider[Any]]) -> None:

@@ -5,7 +5,7 @@ and a refused pod leaves no trace because nothing was written.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from alignup.align.fit import Used
@@ -34,10 +34,10 @@ class Ledger:
     def with_pod(self, resident: Resident, books: Mapping[str, Any]) -> Self:
         """One pod more, and what its providers wrote down."""
         pods = {**self.pods, resident.pod.uid: resident}
-        return replace(self, books=books, pods=pods, used=self.used.plus(resident.uses))
+        return type(self)(books, pods, self.used.plus(resident.uses))
 
     def without_pod(self, uid: str, books: Mapping[str, Any]) -> Self:
         """One pod less, and what its providers wrote down."""
         pods = dict(self.pods)
         gone = pods.pop(uid)
-        return replace(self, books=books, pods=pods, used=self.used.minus(gone.uses))
+        return type(self)(books, pods, self.used.minus(gone.uses))

@@ -71,6 +71,14 @@ def preferred_nodes(options: Listed | Family) -> tuple[Nodes, bool]:
         return sum(singles), options.anywhere is not None and options.anywhere.preferred
     if not options.preferred_widths & 2:
         return 0, False
-    growing = (1 << node for node in bits.members(options.completing(0)))
-    apart = (mask for mask in options.apart if mask & mask - 1 == 0)
-    return sum({mask for mask in (*growing, *apart) if options.prefers(mask)}), False
+    left = options.completing(0)
+    for mask in options.apart:
+        if mask & mask - 1 == 0:
+            left |= mask
+    preferred = 0
+    while left:
+        lowest = left & -left
+        if options.prefers(lowest):
+            preferred |= lowest
+        left ^= lowest
+    return preferred, False

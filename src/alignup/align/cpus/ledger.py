@@ -63,7 +63,15 @@ class CpuLedger:
         self._check_free(cpus & ~self.owned(uid))
         held = {**self.held, uid: {**self.held.get(uid, {}), container: cpus}}
         again = self.reusable if reusable is None else (uid, reusable)
-        return replace(self, shared=self.shared & ~cpus, held=held, reusable=again)
+        return type(self)(  # not replace(), which takes as long as all the rest of giving
+            node_cpus=self.node_cpus,
+            reserved=self.reserved,
+            shared=self.shared & ~cpus,
+            held=held,
+            pod_held=self.pod_held,
+            reusable=again,
+            lost=self.lost,
+        )
 
     def give_pod(self, uid: str, cpus: Cpus, *, containers: Mapping[str, Cpus]) -> Self:
         """The pod owns *cpus*, all of them shared until now; *containers* says which container owns which of them."""

@@ -1,0 +1,35 @@
+"""The command line: CPU time of whole processes, since that is what a person waits for."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from alignup.align import synthetic
+from alignup.picture import draw_svg, draw_text
+from bench.harness import Figure, best
+
+ROUNDS = 7
+
+
+def figures() -> Iterator[Figure]:
+    """Every budget of the command line."""
+    yield Figure("python itself", cpu_seconds("-c", "pass"))
+    yield Figure("alignup --help", cpu_seconds("-m", "alignup", "--help"), budget=0.15, note="CPU time")
+    yield Figure("alignup machine show --help", cpu_seconds("-m", "alignup", "machine", "show", "--help"))
+    yield Figure("alignup machine show", cpu_seconds("-m", "alignup", "machine", "show"))
+    large = synthetic.parse("pack:4 numa:2 l3:8 core:16 pu:2", distances=(10, 32))
+    yield Figure("2048 CPUs, text", best(lambda: draw_text(large), rounds=3))
+    yield Figure("2048 CPUs, SVG", best(lambda: draw_svg(large), rounds=3))
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """The least CPU time, user and system, a run of Python with *arguments* took."""
+    least = float("inf")
+    for _ in range(ROUNDS):
+        with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL) as process:  # noqa: S603
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        least = min(least, used.ru_utime + used.ru_stime)
+    return least

@@ -1,0 +1,5 @@
+"""``python -m alignup``: the command line."""
+
+from alignup.cli import main
+
+main()

@@ -1,0 +1,77 @@
+"""The command ``alignup`` itself: which groups there are, and where to find them when one is called."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+import click
+
+from alignup import __version__
+
+#: Group → what it is about. Its module in this package is of the same name, and is not loaded for the help.
+GROUPS = {
+    "machine": "Machines: look at one, or record one to look at elsewhere.",
+}
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Session:
+    """What one call of the program remembers."""
+
+    debug: bool = False
+    advice: str = ""  #: what to do when the input is no good
+
+
+class Lazy(click.Group):
+    """A group whose commands are loaded when they are called."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """The names, in the order people meet them."""
+        return list(GROUPS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The group of that name."""
+        if cmd_name not in GROUPS:
+            return None
+        group: click.Command = import_module(f"alignup.cli.{cmd_name}").group
+        return group
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Names and summaries, without loading anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(GROUPS.items()))
+
+
+def debug_option(command: Command) -> Command:
+    """``--debug``, wherever on the line people put it."""
+
+    def remember(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
+        if value:
+            ctx.ensure_object(Session).debug = True
+
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=remember,
+        help="Show Python's trace of an error (or set ALIGNUP_DEBUG).",
+    )(command)
+
+
+def examples(*lines: str) -> str:
+    """Commands to try, as the end of a help page, each on a line of its own."""
+    return "\b\n" + "\n".join(["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
+
+
+@click.group(
+    cls=Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("alignup machine show"),
+)
+@click.version_option(__version__, message="alignup %(version)s")
+@debug_option
+def app() -> None:
+    """Which NUMA nodes, CPUs, memory and devices each container gets, and why."""

@@ -1,0 +1,108 @@
+"""The terminal, or whatever stands in its place: what it can show, and showing it."""
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from alignup.picture.cells import Line, plain
+
+WIDEST = 120
+
+#: Styles of pictures → styles of rich.
+_STYLES = {
+    "title": "bold",
+    "frame": "dim",
+    "label": "cyan",
+    "dim": "dim",
+    "warn": "yellow",
+    "free": "green",
+    "shared": "bright_black",
+    "reserved": "red",
+    "held": "blue",
+    "lost": "red reverse",
+    "unseen": "dim italic",
+    "tenant0": "bold blue",
+    "tenant1": "bold yellow",
+    "tenant2": "bold green",
+    "tenant3": "bold magenta",
+    "tenant4": "bold cyan",
+    "tenant5": "bold bright_yellow",
+    "tenant6": "bold bright_cyan",
+    "tenant7": "bold bright_red",
+}
+
+
+def width() -> int:
+    """Columns to draw in: the terminal's, up to what the eye still follows; 80 where there is no terminal."""
+    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
+
+
+def draws_boxes() -> bool:
+    """Whether the output can show more than ASCII."""
+    try:
+        "┌─│·…█▓▒░".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether to use colours: on a terminal that has them, unless the reader asked for none."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def lines(picture: Iterable[Line]) -> None:
+    """Show a picture for the terminal."""
+    if not coloured(sys.stdout):
+        for line in picture:
+            sys.stdout.write(f"{plain(line)}\n")
+        return
+    from rich.console import Console  # noqa: PLC0415 - plain output does without
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(force_terminal=True, highlight=False, width=WIDEST)
+    for line in picture:
+        shown = Text.assemble(*((cell.text, _STYLES.get(cell.style, "")) for cell in line))
+        console.print(shown, soft_wrap=True)
+
+
+def document(text: str) -> None:
+    """Write a document, in UTF-8 wherever it goes."""
+    left = memoryview(text.encode("utf-8", "backslashreplace"))
+    while left:  # without Python's buffers (PYTHONUNBUFFERED) a write may stop half-way
+        left = left[sys.stdout.buffer.write(left) :]
+    sys.stdout.buffer.flush()
+
+
+@contextmanager
+def waiting(what: str, *, after: float = 2.0, stream: TextIO | None = None) -> Iterator[None]:
+    """Tell a person at a terminal what takes so long, once it takes longer than *after* seconds."""
+    told = sys.stderr if stream is None else stream
+    if told is None or not told.isatty():
+        yield
+        return
+    done = threading.Event()
+    start = time.monotonic()
+
+    def tell() -> None:
+        shown = False
+        while not done.wait(1.0 if shown else after):
+            told.write(f"\r{what} … {time.monotonic() - start:.0f} s ")
+            told.flush()
+            shown = True
+        if shown:
+            told.write("\r\033[K")
+            told.flush()
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()

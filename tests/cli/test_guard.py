@@ -1,0 +1,159 @@
+"""Every way to fail ends in a message and an exit code, never in a trace."""
+
+import signal
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from alignup import __version__
+from alignup.cli import guard
+from alignup.cli.app import GROUPS, Lazy, app
+from tests.cli.commands import alignup, python, started
+
+LARGE = "pack:4 numa:2 l3:8 core:16 pu:2"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("nonsense",), id="no such command"),
+        pytest.param(("machine", "nonsense"), id="no such command in a group"),
+        pytest.param(("machine", "show", "-o", "png"), id="no such form"),
+        pytest.param(("machine", "show", "--nonsense"), id="no such option"),
+        pytest.param(("machine", "show", "pack:1", "core:2"), id="a synthetic machine without quotes"),
+        pytest.param(("machine", "record"), id="a missing argument"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_where_help_is(arguments):
+    run = alignup(*arguments)
+
+    assert run.returncode == 2
+    assert "--help' for help." in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("form", ["text", "svg"])
+def test_output_that_nobody_reads_ends_quietly(form, unbuffered):
+    with started("machine", "show", LARGE, "-o", form, env={"PYTHONUNBUFFERED": unbuffered}) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+
+    assert (process.returncode, said) == (guard.PIPE_CLOSED, b"")
+
+
+def test_an_interrupt_ends_quietly_even_while_writing():
+    with started("machine", "show", LARGE, "-o", "svg") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)  # it writes now, and soon waits for somebody to read the rest
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        said = process.stderr.read()
+
+    assert (process.returncode, said) == (guard.INTERRUPTED, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("form", ["text", "svg"])
+def test_a_full_disk_is_one_line(form):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        run = python("-m", "alignup", "machine", "show", "pu:2", "-o", form, stdout=full)
+
+    assert (run.returncode, run.stderr) == (1, "alignup: No space left on device\n")
+
+
+CLOSED = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'alignup', 'machine', 'show'])"
+
+
+def test_a_closed_output_is_one_line():
+    run = python("-c", CLOSED)
+
+    assert (run.returncode, run.stderr) == (1, "alignup: the output is closed: there is nowhere to write to\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env"),
+    [
+        pytest.param(("--debug", "machine", "show", "pack:x"), {}, id="before the command"),
+        pytest.param(("machine", "show", "pack:x", "--debug"), {}, id="after it"),
+        pytest.param(("machine", "show", "pack:x"), {"ALIGNUP_DEBUG": "1"}, id="in the environment"),
+    ],
+)
+def test_traces_are_for_who_asks(arguments, env):
+    run = alignup(*arguments, env=env)
+
+    assert run.returncode == 1
+    assert "Traceback (most recent call last)" in run.stderr
+    assert "alignup: " in run.stderr
+
+
+FAULTY = """
+import sys
+from alignup.cli import app, guard
+@app.app.command()
+def boom(): raise KeyError("x")
+app.GROUPS.clear()
+app.Lazy.get_command = lambda self, ctx, name: self.commands[name]
+sys.exit(guard.run(sys.argv[1:]))
+"""
+
+
+def test_a_fault_of_ours_says_how_to_report_it():
+    run = python("-c", FAULTY, "boom")
+
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        "alignup: this is a fault of alignup, not yours: KeyError: 'x'",
+        "Please report it, with the command and what it prints with --debug added.",
+    ]
+
+
+def every_command() -> list[tuple[str, ...]]:
+    """Each command and group by the words that call it."""
+    found: list[tuple[str, ...]] = [()]
+    with click.Context(app) as context:
+        for name in GROUPS:
+            group = app.get_command(context, name)
+            assert isinstance(group, click.Group)
+            found += [(name,), *((name, command) for command in group.commands)]
+    return found
+
+
+@pytest.mark.parametrize("words", every_command(), ids=lambda words: " ".join(["alignup", *words]))
+def test_every_command_has_help_with_an_example(words):
+    run = alignup(*words, "--help")
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "\n    alignup machine" in run.stdout.partition("Example")[2]
+    assert max(map(len, run.stdout.splitlines())) <= 80
+
+
+def test_the_summaries_of_the_groups_are_those_of_their_help():
+    with click.Context(app) as context:
+        for name, summary in GROUPS.items():
+            group = app.get_command(context, name)
+            assert group is not None
+            assert group.help == summary
+    assert isinstance(app, Lazy)
+
+
+def test_help_loads_nothing_heavy():
+    probe = "import sys; from alignup.cli.guard import run; run(['--help']); print(*sys.modules, file=sys.stderr)"
+    run = python("-c", probe)
+
+    loaded = {name.partition(".")[0] for name in run.stderr.split()}
+    own = {name for name in run.stderr.split() if name.startswith("alignup.") and not name.startswith("alignup.align")}
+    assert loaded.isdisjoint({"rich", "yaml", "msgspec", "asyncio", "tarfile", "xml", "http", "unittest"})
+    assert own == {"alignup.cli", "alignup.cli.app", "alignup.cli.guard"}
+
+
+def test_the_version_is_the_packages():
+    run = alignup("--version")
+
+    assert (run.returncode, run.stdout) == (0, f"alignup {__version__}\n")
