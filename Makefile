@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test lint bench format lock clean
+.PHONY: help setup run test lint bench e2e format lock clean
 
 help:
 	@echo "make run     the worked example, explained step by step (ONCE=1: exit by itself)"
 	@echo "make test    all tests            make lint    ruff, mypy, import rules"
 	@echo "make bench   benchmarks beside their budgets"
+	@echo "make e2e     what needs QEMU (skips with the reason where it is missing)"
 
 setup: $(READY)
 
@@ -34,6 +35,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+e2e: $(READY)
+	$(BIN)/python -m pytest e2e
 
 format: $(READY)
 	$(BIN)/ruff check --fix

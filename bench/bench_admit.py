@@ -7,8 +7,9 @@ from random import Random
 from time import perf_counter
 
 from alignup.align.cpus.options import CpuSettings
+from alignup.align.distances import Distances
 from alignup.align.host import Host, Settings
-from alignup.align.machine import Device, Distances, Machine
+from alignup.align.machine import Device, Machine
 from alignup.align.memory.reserve import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologyOptions, TopologySettings

@@ -7,8 +7,8 @@
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from alignup.align.distances import Distances
 from alignup.align.hint import Family, Hint, Listed, Source, Supply
-from alignup.align.machine import Distances
 from alignup.align.policy import judge
 from alignup.align.settings import Policy
 from bench.harness import Figure, best, show

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from alignup.align.bits import Nodes
+from alignup.align.distances import Distances
 from alignup.align.hint import Hint, Listed, Source
-from alignup.align.machine import Distances
 
 
 def merge(voices: Sequence[Source], *, nodes: Nodes, distances: Distances | None = None) -> Hint:

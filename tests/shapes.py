@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alignup.align.machine import Cpu, Distances, HugePages, KubeletView, Machine, NumaNode, Report
+from alignup.align.distances import Distances
+from alignup.align.machine import Cpu, HugePages, KubeletView, Machine, NumaNode, Report
 
 
 def view_of(topology: Mapping[str, Any]) -> KubeletView:

@@ -1,52 +1,43 @@
 """Alignup: which NUMA nodes, CPUs, memory and devices each container gets, and why.
 
-The library on one screen. Importing it loads the standard library only; ``load`` and ``discover``, which read machines
-from files and from the running system, come with what they need on first use.
+The library on one screen. Names are loaded on first use, so that a command line starts at once; all but ``load`` and
+``discover`` (machines from files and from the running system) need the standard library only.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from alignup.align import bits
-from alignup.align.cpus.options import CpuSettings
-from alignup.align.decision import (
-    Decision,
-    Outcome,
-    Placement,
-    Refusal,
-    Shortfall,
-    Step,
-    Voice,
-    from_document,
-    to_document,
-)
-from alignup.align.devices import Ask
-from alignup.align.errors import (
-    AlignError,
-    MachineError,
-    ParseError,
-    PodError,
-    Problem,
-    ProviderError,
-    QuantityError,
-    SettingsError,
-    SourceError,
-    StateError,
-    WorkLimitError,
-)
-from alignup.align.hint import Hint
-from alignup.align.host import Host, Settings
-from alignup.align.ledger import Ledger
-from alignup.align.machine import Cpu, Device, Distances, HugePages, Machine, NumaNode
-from alignup.align.memory.reserve import ReservedMemory
-from alignup.align.provider import Need, Provider
-from alignup.align.quantity import Quantity
-from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
-from alignup.align.workload import Container, Pod, QoS, Resources
-from alignup.align.workload.rules import accept
-
 if TYPE_CHECKING:
     from alignup import discover
+    from alignup.align import bits
+    from alignup.align.cpus.options import CpuSettings
+    from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortfall, Step, Voice
+    from alignup.align.devices import Ask
+    from alignup.align.distances import Distances
+    from alignup.align.errors import (
+        AlignError,
+        MachineError,
+        ParseError,
+        PodError,
+        Problem,
+        ProviderError,
+        QuantityError,
+        SettingsError,
+        SourceError,
+        StateError,
+        WorkLimitError,
+    )
+    from alignup.align.hint import Hint
+    from alignup.align.host import Host, Settings
+    from alignup.align.ledger import Ledger
+    from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode
+    from alignup.align.memory.reserve import ReservedMemory
+    from alignup.align.provider import Need, Provider
+    from alignup.align.quantity import Quantity
+    from alignup.align.record import from_document, to_document
+    from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
+    from alignup.align.workload import Container, Pod, QoS, Resources
+    from alignup.align.workload.rules import accept
     from alignup.discover import load
 
 __version__ = "0.1.0.dev0"
@@ -103,11 +94,44 @@ __all__ = [
     "to_document",
 ]
 
+#: Where each name lives.
+_HOMES = {
+    "alignup.align.cpus.options": "CpuSettings",
+    "alignup.align.decision": "Decision Outcome Placement Refusal Shortfall Step Voice",
+    "alignup.align.devices": "Ask",
+    "alignup.align.distances": "Distances",
+    "alignup.align.errors": (
+        "AlignError MachineError ParseError PodError Problem ProviderError "
+        "QuantityError SettingsError SourceError StateError WorkLimitError"
+    ),
+    "alignup.align.hint": "Hint",
+    "alignup.align.host": "Host Settings",
+    "alignup.align.ledger": "Ledger",
+    "alignup.align.machine": "Cpu Device HugePages Machine NumaNode",
+    "alignup.align.memory.reserve": "ReservedMemory",
+    "alignup.align.provider": "Need Provider",
+    "alignup.align.quantity": "Quantity",
+    "alignup.align.record": "from_document to_document",
+    "alignup.align.settings": "FeatureGates Policy Scope TopologyOptions TopologySettings",
+    "alignup.align.workload": "Container Pod QoS Resources",
+    "alignup.align.workload.rules": "accept",
+    "alignup.discover": "load",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = {"bits": "alignup.align.bits", "discover": "alignup.discover"}
+
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
-    """What is loaded on first use; ``discover`` is the package of that name."""
-    if name == "discover":
-        return import_module("alignup.discover")
-    if name == "load":
-        return import_module("alignup.discover").load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """What *name* stands for, loaded now and kept."""
+    if name in _MODULES:
+        found: Any = import_module(_MODULES[name])
+    elif name in _HOME:
+        found = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

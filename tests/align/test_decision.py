@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.decision import SHOWN, VERSION, Decision, Outcome, Shortfall, Voice, from_document, to_document
+from alignup.align.decision import SHOWN, Decision, Outcome, Shortfall, Voice
 from alignup.align.errors import ParseError
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Supply
 from alignup.align.machine import Device
+from alignup.align.record import VERSION, from_document, to_document
 from alignup.align.settings import Policy, Scope
 from tests.align.hosts import GPU, host, pod
 

@@ -15,12 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from alignup.align import bits
 from alignup.align.admit import decide
 from alignup.align.bits import Nodes
-from alignup.align.decision import Decision, from_document, to_document
+from alignup.align.decision import Decision
 from alignup.align.fit import Used
 from alignup.align.hint import Hint
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
 from alignup.align.providers import Cpus
+from alignup.align.record import from_document, to_document
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
 from tests.align.hosts import GIB, admit, arrivals, devices, host, hosts

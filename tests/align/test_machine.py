@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
+from alignup.align.distances import FARTHEST, Distances
 from alignup.align.errors import MachineError
 from alignup.align.machine import (
-    FARTHEST,
     Cpu,
     Device,
-    Distances,
     HugePages,
     KubeletView,
     Machine,

@@ -3,8 +3,8 @@
 from typing import Any
 
 from alignup.align import bits
+from alignup.align.distances import Distances
 from alignup.align.hint import Answer, Hint, sources
-from alignup.align.machine import Distances
 from alignup.align.policy import judge
 from alignup.align.settings import Policy
 from tests.conformance.harness import Case, run

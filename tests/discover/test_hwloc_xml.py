@@ -3,8 +3,9 @@ from textwrap import dedent
 import pytest
 
 from alignup.align import bits
+from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import Distances, HugePages, NumaNode, PciDevice
+from alignup.align.machine import HugePages, NumaNode, PciDevice
 from alignup.discover import hwloc_xml, load
 
 GIB = 1 << 30

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.machine import Distances
+from alignup.align.distances import Distances
 from alignup.picture.distances import LARGEST, table_of
 from tests.picture.gallery import superchip
 from tests.strategies import distances

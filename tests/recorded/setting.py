@@ -8,8 +8,9 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
+from alignup.align.distances import Distances
 from alignup.align.host import Settings
-from alignup.align.machine import Cpu, Device, Distances, HugePages, Machine, NumaNode
+from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode
 from alignup.align.memory.reserve import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, TopologySettings

@@ -18,10 +18,10 @@ from alignup.align import fit
 from alignup.align.bits import Nodes
 from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortfall, Step, Voice
 from alignup.align.devices import Ask
+from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
 from alignup.align.hint import DONT_CARE, Answer, Hint, Source, voices
 from alignup.align.ledger import Ledger, Resident
-from alignup.align.machine import Distances
 from alignup.align.policy import judge
 from alignup.align.provider import Provider
 from alignup.align.providers import AskFirstError

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import Nodes
+from alignup.align.distances import Distances
 from alignup.align.hint import Family, Hint, Listed, Source
-from alignup.align.machine import Distances
 from alignup.align.merging.merge import WORK_LIMIT, Merged, Rule, merge
 from alignup.align.merging.search import KEEP
 from alignup.align.settings import Policy

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from alignup.align import bits
+from alignup.align.distances import Distances
 from alignup.align.errors import ParseError
-from alignup.align.machine import Cpu, Distances, HugePages, Machine, NumaNode, Report
+from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, Report
 
 MAX_CPUS = 1 << 16
 MAX_LEVELS = 128

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from alignup.align import bits
+from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
-from alignup.align.machine import Cpu, Distances, HugePages, Machine, NumaNode, Report, ReportedNode
+from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, Report, ReportedNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from alignup.align import bits
+from alignup.align.distances import Distances
 from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import (
     Cpu,
     Device,
-    Distances,
     HugePages,
     Machine,
     NumaNode,

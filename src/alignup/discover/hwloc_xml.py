@@ -12,8 +12,9 @@ from xml.parsers import expat
 
 from alignup.align import bits
 from alignup.align.bits import Cpus
+from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import Cpu, Distances, HugePages, Machine, NumaNode, PciDevice
+from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, PciDevice
 from alignup.discover import cadvisor
 from alignup.discover.sysfs import numbered
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from alignup.align import bits
 from alignup.align.bits import Cpus
-from alignup.align.machine import FARTHEST, Distances, HugePages, NumaNode
+from alignup.align.distances import FARTHEST, Distances
+from alignup.align.machine import HugePages, NumaNode
 from alignup.discover.sysfs import CPU
 from alignup.discover.tree import Tree
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from alignup.align.machine import Distances
+from alignup.align.distances import Distances
 from alignup.picture.words import listed
 
 #: Up to so many nodes each has a row of its own.

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align import bits
+from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply
-from alignup.align.machine import Distances
 from alignup.align.merging import reach
 from alignup.align.merging.merge import Rule, merge
 from tests import naive

@@ -18,9 +18,9 @@ from functools import reduce
 from typing import NamedTuple
 
 from alignup.align.bits import Nodes
+from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
 from alignup.align.hint import Family, Hint, Listed, Source, Supply
-from alignup.align.machine import Distances
 from alignup.align.merging import reach
 from alignup.align.merging.search import KEEP, OverspentError, Purse, Query, best
 

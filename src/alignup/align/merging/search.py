@@ -13,7 +13,7 @@ from operator import add
 
 from alignup.align import bits
 from alignup.align.bits import Nodes
-from alignup.align.machine import Distances
+from alignup.align.distances import Distances
 
 #: How many sets a search returns: the winner, and those that came close.
 KEEP = 4
