@@ -15,7 +15,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologyOptions, TopologySettings
 from alignup.align.synthetic import parse
 from alignup.align.workload import Container, Pod, Resources
-from bench.harness import Figure, best
+from bench.harness import Figure, best_over
 
 GIB = 1 << 30
 GPU = "example.com/gpu"
@@ -74,20 +74,23 @@ def one_admission(  # noqa: PLR0913 - the facts of one figure
     crowded: bool = False,
     closest: bool = False,
 ) -> Figure:
-    """One pod of 4 CPUs, 4 GiB and a device, decided on a host that has some already."""
+    """One pod of 4 CPUs, 4 GiB and a device on a host that has some already; or one that fits on no single node."""
     one = host(nodes, policy, cpus=max(128, 8 * nodes), closest=closest)
     for number in range(nodes if crowded else 2):
-        one.admit(pod(f"before-{number}", cpus=4, memory="40Gi" if crowded else "4Gi", gpus=2 if crowded else 1))
-    wanted = pod("new", cpus=14 if crowded else 4, memory="30Gi" if crowded else "4Gi", gpus=0 if crowded else 1)
+        one.admit(pod(f"before-{number}", cpus=12, memory="1Gi", gpus=0) if crowded else pod(f"before-{number}"))
+    start = one.ledger
 
-    def action() -> object:
-        fresh = replace(wanted)  # nothing remembered from the last time
-        return one.decide(fresh)
+    def new_pods() -> list[Pod]:
+        return [pod("new", cpus=8, memory="1Gi") if crowded else pod("new") for _ in range(50)]
 
-    decision = one.decide(wanted)
+    def admit(new: Pod) -> object:
+        one.ledger = start
+        return one.admit(new)
+
+    decision = one.decide(new_pods()[0])
     assert decision.admitted, decision.refusal
     note = f"kubelet {kubelet}" if kubelet else f"{decision.steps[0].rule.name}"
-    return Figure(f"admission, {name}", best(action), budget, note)
+    return Figure(f"admission, {name}", best_over(new_pods, admit), budget, note)
 
 
 def coming_and_going() -> Iterator[Figure]:

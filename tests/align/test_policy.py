@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply
-from alignup.align.policy import judge, preferred_nodes
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply, preferred_nodes
+from alignup.align.policy import judge
 from alignup.align.settings import Policy
 from tests import naive
 from tests.strategies_hints import distances_between, families, node_sets, voices

@@ -335,6 +335,26 @@ def _voice(options: Options) -> "Listed | Family":
     return options if options.narrowest else IMPOSSIBLE
 
 
+def preferred_nodes(options: Listed | Family) -> tuple[Nodes, bool]:
+    """The nodes that *options* prefer each for itself, and whether they prefer "anywhere" too."""
+    if isinstance(options, Listed):
+        singles = [mask for mask in options.preferred if mask & mask - 1 == 0]
+        return sum(singles), options.anywhere is not None and options.anywhere.preferred
+    if not options.preferred_widths & 2:
+        return 0, False
+    left = options.completing(0)
+    for mask in options.apart:
+        if mask & mask - 1 == 0:
+            left |= mask
+    preferred = 0
+    while left:
+        lowest = left & -left
+        if options.prefers(lowest):
+            preferred |= lowest
+        left ^= lowest
+    return preferred, False
+
+
 #: Up to this many nodes all their subsets are remembered.
 _FEW = 10
 

@@ -13,7 +13,6 @@ merely odd passes: real machines have CPUs in no node, threads of one core on tw
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import Self
 
@@ -21,6 +20,7 @@ from alignup.align import bits
 from alignup.align.bits import Cpus, Nodes
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
+from alignup.align.lazy import lazy
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,32 +138,32 @@ class KubeletView:
     nodes: tuple[NumaNode, ...]  #: all of them, rising, also those without CPUs
     distances: Distances | None = None
 
-    @cached_property
+    @lazy
     def all_nodes(self) -> Nodes:
         """Every NUMA node a set can name: the mask a decision falls back to."""
         return bits.of(node.id for node in self.nodes if node.id >= 0)
 
-    @cached_property
+    @lazy
     def all_cpus(self) -> Cpus:
         """Every CPU the kubelet sees."""
         return bits.of(cpu.id for cpu in self.cpus)
 
-    @cached_property
+    @lazy
     def node_cpus(self) -> dict[int, Cpus]:
         """NUMA node → its CPUs, rising; nodes without CPUs are left out."""
         return _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
 
-    @cached_property
+    @lazy
     def socket_cpus(self) -> dict[int, Cpus]:
         """Socket → its CPUs, rising."""
         return _grouped((cpu.socket, cpu.id) for cpu in self.cpus)
 
-    @cached_property
+    @lazy
     def core_cpus(self) -> dict[int, Cpus]:
         """Core → its CPUs, rising."""
         return _grouped((cpu.core, cpu.id) for cpu in self.cpus)
 
-    @cached_property
+    @lazy
     def cache_cpus(self) -> dict[int, Cpus]:
         """Uncore cache → its CPUs, rising."""
         return _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)

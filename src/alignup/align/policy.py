@@ -7,7 +7,7 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.bits import Nodes
 from alignup.align.distances import Distances
-from alignup.align.hint import Family, Hint, Listed, Source
+from alignup.align.hint import Family, Hint, Listed, Source, preferred_nodes
 from alignup.align.merging.merge import WORK_LIMIT, Merged, Rule, merge
 from alignup.align.merging.search import KEEP
 from alignup.align.settings import Policy
@@ -62,23 +62,3 @@ def single_numa_node(voices: Sequence[Listed | Family], nodes: Nodes) -> Merged:
     if insisted:
         return Merged(nodes, preferred=False, width=width, rule=Rule.NOTHING, runners_up=())
     return Merged(nodes, preferred=True, width=width, rule=Rule.PREFERRED, runners_up=())
-
-
-def preferred_nodes(options: Listed | Family) -> tuple[Nodes, bool]:
-    """The nodes that *options* prefer each for itself, and whether they prefer "anywhere" too."""
-    if isinstance(options, Listed):
-        singles = [mask for mask in options.preferred if mask & mask - 1 == 0]
-        return sum(singles), options.anywhere is not None and options.anywhere.preferred
-    if not options.preferred_widths & 2:
-        return 0, False
-    left = options.completing(0)
-    for mask in options.apart:
-        if mask & mask - 1 == 0:
-            left |= mask
-    preferred = 0
-    while left:
-        lowest = left & -left
-        if options.prefers(lowest):
-            preferred |= lowest
-        left ^= lowest
-    return preferred, False

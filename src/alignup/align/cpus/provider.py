@@ -11,7 +11,6 @@ but only while the pod is the one handled last.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Self
 
 from alignup.align import bits
@@ -22,6 +21,7 @@ from alignup.align.cpus.ledger import CpuLedger, union
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.order import Packed, Selection
 from alignup.align.errors import ProviderError, SettingsError, StateError
+from alignup.align.lazy import lazy
 from alignup.align.machine import KubeletView
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod
@@ -105,21 +105,21 @@ class CpuProvider:
             kubelet_faults=kubelet_faults,
         )
 
-    @cached_property
+    @lazy
     def allocatable(self) -> Cpus:
         """The CPUs that containers could own; none under policy none."""
         return 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
 
-    @cached_property
+    @lazy
     def reserved_cores(self) -> Cpus:
         """All CPUs of the cores that have reserved ones."""
         return union(core for core in self.view.core_cpus.values() if core & self.reserved)
 
-    @cached_property
+    @lazy
     def _selection(self) -> Selection:
         return selection(self.view, self.options)
 
-    @cached_property
+    @lazy
     def _nodes(self) -> CpuNodes:
         return CpuNodes(self.view, by_socket=self.options.align_by_socket)
 

@@ -37,6 +37,7 @@ class Inventory:
     placed: Devices = field(init=False, compare=False)  #: those on any node, also on nodes the machine does not have
     groups: Mapping[Nodes, Devices] = field(init=False, compare=False)  #: nodes → the devices on just these
     nodes: Nodes = field(init=False, compare=False)  #: what hints are made of: nodes with devices, else all there are
+    on: Mapping[int, Devices] = field(init=False, compare=False)  #: each of these nodes → the devices that touch it
 
     def __post_init__(self) -> None:
         groups: dict[Nodes, Devices] = {}
@@ -56,6 +57,10 @@ class Inventory:
             "placed": union(groups.values()),
             "groups": groups,
             "nodes": nodes or self.machine,
+            "on": {
+                node: union(devices for mask, devices in groups.items() if mask >> node & 1)
+                for node in bits.members(nodes or self.machine)
+            },
         }
         for name, fact in facts.items():
             object.__setattr__(self, name, fact)
@@ -133,9 +138,8 @@ class DeviceLedger:
 
     def free_on(self, resource: str) -> dict[int, int]:
         """NUMA node → how many free devices of *resource* touch it, for the nodes hints are made of."""
-        inventory = self.inventories[resource]
         free = self.free[resource]
-        return {node: (inventory.near(1 << node) & free).bit_count() for node in bits.members(inventory.nodes)}
+        return {node: (devices & free).bit_count() for node, devices in self.inventories[resource].on.items()}
 
     def allocatable(self, uid: str = "") -> dict[str, int]:
         """How many devices of each resource the fit check may count on for a pod.

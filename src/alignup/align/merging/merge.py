@@ -17,10 +17,11 @@ from enum import StrEnum
 from functools import reduce
 from typing import NamedTuple
 
+from alignup.align import bits
 from alignup.align.bits import Nodes
 from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
-from alignup.align.hint import Family, Hint, Listed, Source, Supply
+from alignup.align.hint import Family, Hint, Listed, Source, Supply, preferred_nodes
 from alignup.align.merging import reach
 from alignup.align.merging.search import KEEP, OverspentError, Purse, Query, best
 
@@ -112,12 +113,17 @@ def _preferred(
     if not families:
         # Nobody insists on anything: each may still name a set while all others say "anywhere".
         return _ranked({nodes}.union(*({mask & nodes for mask in options.preferred} for options in listed)), distances)
+    # One node, the usual case, needs no search: everybody names theirs.
+    alone = reduce(int.__and__, (preferred_nodes(family)[0] for family in families), nodes)
+    if alone:
+        return _in_order((1 << node for node in bits.members(alone)), distances)
     return _preferred_by_families(families, nodes=nodes, distances=distances, purse=purse)
 
 
 def _preferred_by_families(
     families: Sequence[Family], *, nodes: Nodes, distances: Distances | None, purse: Purse
 ) -> list[Nodes]:
+    """The same for families alone, of two nodes or more."""
     widths = reduce(int.__and__, (family.preferred_widths for family in families))
     at_least = max(family.narrowest for family in families)
     among = reduce(int.__and__, (family.nodes for family in families), nodes)
@@ -125,7 +131,7 @@ def _preferred_by_families(
         mask
         for some in families
         for mask in some.apart
-        if all(family.fits(mask) and family.prefers(mask) for family in families)
+        if mask & mask - 1 and all(family.fits(mask) and family.prefers(mask) for family in families)
     }
 
     def completing(beginning: Nodes) -> Nodes:
@@ -142,7 +148,7 @@ def _preferred_by_families(
     def accept(mask: Nodes) -> bool:
         return all(family.prefers(mask) for family in families)
 
-    for width in range(at_least, widths.bit_length()):
+    for width in range(max(at_least, 2), widths.bit_length()):
         if widths >> width & 1:
             query = Query(width, among, completing, accept, promising, purse)
             found = set(best(query, distances))

@@ -8,8 +8,8 @@ is only a reading of a document: ``align.workload.rules`` makes of it what the A
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 
+from alignup.align.lazy import lazy
 from alignup.align.quantity import Quantity
 from alignup.align.workload import names
 from alignup.align.workload.names import CPU, MEMORY
@@ -35,7 +35,7 @@ class Resources:
     limits: Amounts = field(default_factory=dict)
     claims: tuple[str, ...] = ()  #: names of the pod's resource claims
 
-    @cached_property
+    @lazy
     def qos(self) -> QoS:
         """The class these resources alone would give: what cpu and memory agree on, or Burstable."""
         cpu, memory = self._promise(CPU), self._promise(MEMORY)
@@ -49,7 +49,7 @@ class Resources:
             return QoS.BEST_EFFORT
         return QoS.GUARANTEED if asked and request == limit else QoS.BURSTABLE
 
-    @cached_property
+    @lazy
     def whole_cpus(self) -> int:
         """The CPU request, if it is a whole number of CPUs; else 0."""
         request = self.requests.get(CPU)
@@ -58,7 +58,7 @@ class Resources:
         value = request.value()
         return 0 if (value * 1000 - request.milli()) % _WRAP else value
 
-    @cached_property
+    @lazy
     def memory(self) -> Mapping[str, int] | None:
         """The bytes of memory and of each huge-page size requested; ``None`` when one is not written as whole bytes."""
         sizes = {}
@@ -108,23 +108,23 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
-    @cached_property
+    @lazy
     def everyone(self) -> tuple[Container, ...]:
         """All containers in the order they are admitted: init containers first."""
         return self.init + self.containers
 
-    @cached_property
+    @lazy
     def has_pod_level(self) -> bool:
         """Whether the pod as a whole asks for, or is held to, anything it may."""
         own = self.resources
         return any(map(names.is_pod_level, own.requests)) or any(map(names.is_pod_level, own.limits))
 
-    @cached_property
+    @lazy
     def qos(self) -> QoS:
         """The class recorded in the status, else the one that follows from the resources."""
         return self.recorded_qos or self.computed_qos
 
-    @cached_property
+    @lazy
     def computed_qos(self) -> QoS:
         """What the pod as a whole says, if it says anything; else what all containers agree on, or Burstable."""
         if self.has_pod_level:
