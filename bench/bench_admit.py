@@ -95,22 +95,24 @@ def one_admission(  # noqa: PLR0913 - the facts of one figure
 
 def coming_and_going() -> Iterator[Figure]:
     """Ten thousand pods on 8 nodes and 256 CPUs, each staying for a while."""
-    one = host(8, Policy.BEST_EFFORT, cpus=256)
     random = Random(1)
     shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
-    pods = [
-        pod(f"pod-{number}", cpus=c, memory=m, gpus=g)
-        for number, (c, m, g) in enumerate(random.choices(shapes, k=10_000))
-    ]
+    chosen = random.choices(shapes, k=10_000)
+    spent, admitted = min(one_trace(chosen) for _ in range(3))
+    yield Figure("a trace of 10,000 pods, per admission", spent / len(chosen), 1 / 3000, f"{admitted} admitted")
+
+
+def one_trace(chosen: list[tuple[int, str, int]]) -> tuple[float, int]:
+    """How long one run takes, and how many pods were admitted."""
+    one = host(8, Policy.BEST_EFFORT, cpus=256)
+    pods = [pod(f"pod-{number}", cpus=c, memory=m, gpus=g) for number, (c, m, g) in enumerate(chosen)]
     running: deque[str] = deque()
     admitted = 0
-    spent = 0.0
+    start = perf_counter()
     for each in pods:
-        start = perf_counter()
         if one.admit(each).admitted:
             admitted += 1
             running.append(each.uid)
         if len(running) > 40:
             one.release(running.popleft())
-        spent += perf_counter() - start
-    yield Figure("a trace of 10,000 pods, per admission", spent / len(pods), 1 / 3000, f"{admitted} admitted")
+    return perf_counter() - start, admitted

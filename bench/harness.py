@@ -40,7 +40,7 @@ def best(action: Callable[[], object], *, rounds: int = 15, seconds: float = 0.0
     return least
 
 
-def best_over(make: Callable[[], Sequence[Thing]], action: Callable[[Thing], object], *, rounds: int = 40) -> float:
+def best_over(make: Callable[[], Sequence[Thing]], action: Callable[[Thing], object], *, rounds: int = 100) -> float:
     """The least time one call of *action* took on average over the things *make* made, which is not timed."""
     least = inf
     for _ in range(rounds):

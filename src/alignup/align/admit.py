@@ -12,6 +12,7 @@ count only if everybody agreed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from alignup.align import fit
@@ -20,7 +21,7 @@ from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortf
 from alignup.align.devices import Ask
 from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import DONT_CARE, Answer, Hint, Source, voices
+from alignup.align.hint import DONT_CARE, Answer, Hint, voices
 from alignup.align.ledger import Ledger, Resident
 from alignup.align.policy import judge
 from alignup.align.provider import Provider
@@ -126,10 +127,10 @@ class _Draft:
     def choose(self, container: Container | None) -> Hint:
         """Ask everybody, merge, and take what the policy takes."""
         answers = {one.name: one.hints(self.books[one.name], self.pod, container) for one in self.providers}
-        said = {provider: voices(provider, answer) for provider, answer in answers.items()}
+        said = [voice for provider, answer in answers.items() for voice in voices(provider, answer)]
         verdict = judge(
             self.policy,
-            [voice for heard in said.values() for voice in heard],
+            said,
             nodes=self.rules.nodes,
             distances=self.rules.distances,
         )
@@ -139,12 +140,12 @@ class _Draft:
         self.steps.append(
             Step(
                 container=None if container is None else container.name,
-                voices=self._recorded(said, answers, container),
                 width=merged.width,
                 rule=merged.rule,
                 hint=verdict.hint,
                 runners_up=merged.runners_up,
                 accepted=verdict.admitted,
+                told=partial(_voices, self.providers, dict(self.books), self.pod, container, answers),
             )
         )
         if not verdict.admitted:
@@ -207,24 +208,6 @@ class _Draft:
             after=after,
         )
 
-    def _recorded(
-        self, said: Mapping[str, list[Source]], answers: Mapping[str, Answer], container: Container | None
-    ) -> tuple[Voice, ...]:
-        """What was said, in the words of the record."""
-        recorded = []
-        for one in self.providers:
-            answer = answers[one.name]
-            needs = {} if answer is None else one.needs(self.books[one.name], self.pod, container)
-            if not answer:
-                # Nothing fits, which counts as "anywhere": what was asked for is on record all the same.
-                asked = needs.items() or [(None, (None, None))]
-                recorded += [Voice(one.name, name, request, free, DONT_CARE) for name, (request, free) in asked]
-                continue
-            for name, options in said[one.name]:
-                request, free = needs.get(name) or (None, None)
-                recorded.append(Voice(one.name, name, request, free, options))
-        return tuple(recorded)
-
     def _not_aligned(self, container: Container | None) -> Refusal:
         """No set of nodes suits everybody: who found too little where?"""
         in_one_piece = self.rules.pod_level and self.pod.has_pod_level
@@ -251,18 +234,49 @@ class _Draft:
         return Refusal(error.reason, error.message, container=name, provider=provider.name, shortfalls=shortfalls)
 
 
+def _voices(
+    providers: Sequence[Provider[Any]],
+    books: Mapping[str, Any],
+    pod: Pod,
+    container: Container | None,
+    answers: Mapping[str, Answer],
+) -> tuple[Voice, ...]:
+    """What was said, in the words of the record."""
+    recorded = []
+    for one in providers:
+        answer = answers[one.name]
+        needs = {} if answer is None else one.needs(books[one.name], pod, container)
+        if not answer:
+            # Nothing fits, which counts as "anywhere": what was asked for is on record all the same.
+            asked = needs.items() or [(None, (None, None))]
+            recorded += [Voice(one.name, name, request, free, DONT_CARE) for name, (request, free) in asked]
+            continue
+        for name, options in voices(one.name, answer):
+            request, free = needs.get(name) or (None, None)
+            recorded.append(Voice(one.name, name, request, free, options))
+    return tuple(recorded)
+
+
 def placed(
     pod: Pod, hints: Mapping[str, Hint], books: Mapping[str, Any], providers: Sequence[Provider[Any]]
 ) -> tuple[Placement, ...]:
     """What each container of *pod* has."""
     return tuple(
-        Placement(
-            container.name,
-            hints.get(container.name, NO_AFFINITY),
-            {one.name: given for one in providers if (given := one.given(books[one.name], pod.uid, container.name))},
-        )
-        for container in pod.everyone
+        [
+            Placement(
+                container.name,
+                hints.get(container.name, NO_AFFINITY),
+                partial(_given, providers, books, pod.uid, container.name),
+            )
+            for container in pod.everyone
+        ]
     )
+
+
+def _given(
+    providers: Sequence[Provider[Any]], books: Mapping[str, Any], uid: str, container: str
+) -> dict[str, Mapping[str, str]]:
+    return {one.name: given for one in providers if (given := one.given(books[one.name], uid, container))}
 
 
 def _kept(resident: Resident, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: Rules) -> Decision:

@@ -3,10 +3,13 @@
 Logs, metrics, answers, explanations and history are all made from a :class:`Decision`, in one place each;
 ``align.record`` turns it into a document and back.
 
+Everything in it is a value or follows from values that never change, so what costs time to spell out (hints, free
+amounts, placements) is spelled out when somebody reads it.
+
 A decision says what would be; it changes nothing. ``Host.apply`` makes it so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
@@ -15,6 +18,7 @@ from typing import Any
 from alignup.align.bits import Nodes
 from alignup.align.devices import Ask
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Family, Hint, Listed, walk_subsets
+from alignup.align.lazy import lazy
 from alignup.align.merging.merge import Rule
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
@@ -91,27 +95,56 @@ def _shown(options: Listed | Family) -> tuple[tuple[Hint, ...], bool]:
     return tuple(found), False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One merge: what was said, what came of it, and whether the policy took it."""
 
     container: str | None  #: ``None``: the pod as a whole
-    voices: tuple[Voice, ...]
     width: int  #: the target width
     rule: Rule
     hint: Hint  #: what the providers are to follow
     runners_up: tuple[Nodes, ...]
     accepted: bool
+    told: Callable[[], tuple[Voice, ...]] = field(repr=False)  #: tells ``voices`` when somebody wants to know
+
+    @lazy
+    def voices(self) -> tuple[Voice, ...]:
+        """What was said, in the order providers were asked."""
+        return self.told()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Step) and self._facts == other._facts
+
+    def __hash__(self) -> int:
+        return hash((self.container, self.hint))
+
+    @property
+    def _facts(self) -> tuple[object, ...]:
+        return self.container, self.voices, self.width, self.rule, self.hint, self.runners_up, self.accepted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Placement:
     """What one container was given."""
 
     container: str
     hint: Hint
-    #: provider → resource → what, as text: CPUs and devices as lists, memory as ``nodes=bytes``
-    given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    told: Callable[[], Mapping[str, Mapping[str, str]]] = field(repr=False)  #: tells ``given``, likewise
+
+    @lazy
+    def given(self) -> Mapping[str, Mapping[str, str]]:
+        """Provider → resource → what, as text: CPUs and devices as lists, memory as ``nodes=bytes``."""
+        return self.told()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Placement) and self._facts == other._facts
+
+    def __hash__(self) -> int:
+        return hash((self.container, self.hint))
+
+    @property
+    def _facts(self) -> tuple[object, ...]:
+        return self.container, self.hint, self.given
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The schema is ``docs/decision.md``. Sets are Linux lists, ``"0-3,8"``, never int
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from alignup.align import bits
@@ -143,12 +144,12 @@ def _read_hint(document: Mapping[str, Any]) -> Hint:
 def _read_step(document: Mapping[str, Any]) -> Step:
     return Step(
         container=_text_or_none(document["container"]),
-        voices=tuple(map(_read_voice, _list(document["voices"]))),
         width=_number(document["width"]),
         rule=Rule[document["rule"]],
         hint=_read_hint(document["hint"]),
         runners_up=tuple(bits.parse(_text(nodes)) for nodes in _list(document["runnersUp"])),
         accepted=_flag(document["accepted"]),
+        told=partial(tuple, [_read_voice(voice) for voice in _list(document["voices"])]),
     )
 
 
@@ -180,7 +181,7 @@ def _read_placement(document: Mapping[str, Any]) -> Placement:
         _text(provider): {_text(resource): _text(what) for resource, what in own.items()}
         for provider, own in document["given"].items()
     }
-    return Placement(_text(document["container"]), _read_hint(document["hint"]), given)
+    return Placement(_text(document["container"]), _read_hint(document["hint"]), partial(dict, given))
 
 
 def _refusal(refusal: Refusal | None) -> dict[str, Any] | None:

@@ -49,16 +49,16 @@ def test_hopeless_beginnings_are_not_gone_on_with():
         return False
 
     only_low = Query(
-        width=2,
+        width=3,
         among=bits.of(range(40)),
         completing=lambda _: bits.of(range(40)),
         accept=refuse,
-        promising=lambda beginning, _more, _below: beginning < 1 << 4,
+        promising=lambda beginning, _more, _below: beginning < 1 << 5,
         purse=Purse(1_000),
     )
 
     assert best(only_low, None) == []
-    assert sorted(tried) == [mask for mask in range(1 << 4) if mask.bit_count() == 2]
+    assert sorted(tried) == [mask for mask in range(1 << 5) if mask.bit_count() == 3]
 
 
 def test_work_is_paid_for():

@@ -13,6 +13,7 @@ Among sets of one width the closest (where distances count) and then the lowest 
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import reduce
 from typing import NamedTuple
@@ -25,8 +26,10 @@ from alignup.align.hint import Family, Hint, Listed, Source, Supply, preferred_n
 from alignup.align.merging import reach
 from alignup.align.merging.search import KEEP, OverspentError, Purse, Query, best
 
-#: Up to this many nodes all sets are looked at, in time that does not depend on what the hints say.
+#: Up to this many nodes all sets can be looked at, in time that does not depend on what the hints say.
 DENSE = 8
+#: Steps that families are searched there before all sets are counted: far less time than counting takes.
+SHORT_LOOK = 100
 #: Up to this many nodes they can be looked at when nothing else was fast enough.
 DENSE_AT_MOST = 16
 #: Steps a merge may take beyond that before it gives up: some tenths of a second.
@@ -89,7 +92,7 @@ def merge(
             return Merged(found[0], preferred=True, width=width, rule=Rule.PREFERRED, runners_up=tuple(found[1:KEEP]))
         everybody: list[Listed | Family] = [*listed, *families]
         if nodes.bit_count() <= dense:
-            return _best_of(reach.anything(everybody, nodes), width, nodes=nodes, distances=distances)
+            return _common_of_few(everybody, width, nodes=nodes, distances=distances)
         return _common(everybody, width, nodes=nodes, distances=distances, purse=purse)
     except OverspentError:
         hard = [name for name, options in voices if options.narrowest]
@@ -174,18 +177,25 @@ def _in_order(masks: Iterable[Nodes], distances: Distances | None) -> list[Nodes
     return sorted(masks, key=lambda mask: (distances.total(mask), mask))
 
 
+def _common_of_few(
+    voices: Sequence[Listed | Family], width: int, *, nodes: Nodes, distances: Distances | None
+) -> Merged:
+    """The best set that can be had on few nodes: after a short look in the likeliest places all sets are counted."""
+    if voices and not isinstance(voices[-1], Listed):  # families come last
+        with suppress(OverspentError):
+            return _searched(voices, width, nodes=nodes, distances=distances, purse=Purse(SHORT_LOOK))
+    return _best_of(reach.anything(voices, nodes), width, nodes=nodes, distances=distances)
+
+
 def _common(
     voices: Sequence[Listed | Family], width: int, *, nodes: Nodes, distances: Distances | None, purse: Purse
 ) -> Merged:
     """The best set that can be had by intersecting one hint of each, none of them preferred by all."""
-    among = reduce(int.__and__, (reach.universe(options, nodes) for options in voices), nodes)
-    if not among:
-        return _nothing(nodes, width)
     try:
         if all(isinstance(options, Listed) for options in voices):
             reached: Collection[Nodes] = reach.folded(voices, nodes, purse)
         else:
-            return _searched(voices, width, among=among, nodes=nodes, distances=distances, purse=purse)
+            return _searched(voices, width, nodes=nodes, distances=distances, purse=purse)
     except OverspentError:
         if nodes.bit_count() > DENSE_AT_MOST:
             raise
@@ -195,24 +205,24 @@ def _common(
 
 def _best_of(reached: Collection[Nodes], width: int, *, nodes: Nodes, distances: Distances | None) -> Merged:
     """The best of all sets that can be had."""
-    for candidate, rule in _widths(width, nodes.bit_count()):
-        found = [mask for mask in reached if mask.bit_count() == candidate]
-        if found:
-            found = _in_order(found, distances)
-            return Merged(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:KEEP]))
-    return _nothing(nodes, width)
+    rule = Rule.AT_TARGET
+    found = [mask for mask in reached if mask.bit_count() == width]
+    if not found:
+        for candidate, rule in _widths(width, nodes.bit_count()):  # noqa: B007 - the rule that found some is kept
+            found = [mask for mask in reached if mask.bit_count() == candidate]
+            if found:
+                break
+        else:
+            return _nothing(nodes, width)
+    found = _in_order(found, distances)
+    return Merged(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:KEEP]))
 
 
-def _searched(  # noqa: PLR0913 - the facts of one merge
-    voices: Sequence[Listed | Family],
-    width: int,
-    *,
-    among: Nodes,
-    nodes: Nodes,
-    distances: Distances | None,
-    purse: Purse,
+def _searched(
+    voices: Sequence[Listed | Family], width: int, *, nodes: Nodes, distances: Distances | None, purse: Purse
 ) -> Merged:
     """The best set that can be had, trying sets from the best downwards."""
+    among = reduce(int.__and__, (reach.universe(options, nodes) for options in voices), nodes)
 
     def completing(beginning: Nodes) -> Nodes:
         return alone.completing(beginning) if alone else among

@@ -12,7 +12,7 @@ This is asked only when no set is preferred by everybody. Three ways to answer, 
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache, reduce
 from math import inf
-from operator import mul, sub
+from operator import add, mul, sub
 from struct import pack, unpack
 
 from alignup.align import bits
@@ -200,13 +200,14 @@ def _share_out(losses: list[list[Room]], rooms: tuple[Room, ...], purse: Purse) 
     The states reached after each node are kept as a set, so nodes that hold the same amounts cost next to nothing.
     """
     purse.spend(len(losses))
-    weights = [min(map(_weight, loss, rooms)) for loss in losses]
-    # Each family can take on a weight of 1 in all, so more than that in total is too much, however it is dealt.
-    if sum(weights) > len(rooms) + 1e-9:
+    shares = [list(map(_share, loss, rooms)) for loss in losses]
+    # Each family can take on a share of 1 in all, so more than that in total is too much, however it is dealt.
+    if sum(map(min, shares)) > len(rooms) + 1e-9:
         return False
-    hardest_first = [loss for _, loss in sorted(zip(weights, losses, strict=True), reverse=True)]
-    if _greedily(hardest_first, rooms):
+    order = sorted(range(len(losses)), key=lambda place: min(shares[place]), reverse=True)
+    if _evenly([(losses[place], shares[place]) for place in order], rooms):
         return True
+    hardest_first = [losses[place] for place in order]
     states = {rooms}
     for loss in hardest_first:
         purse.spend(len(states))
@@ -221,23 +222,27 @@ def _share_out(losses: list[list[Room]], rooms: tuple[Room, ...], purse: Purse) 
     return True
 
 
-def _greedily(losses: list[list[Room]], rooms: tuple[Room, ...]) -> bool:
-    """Whether charging each node to the family it weighs least on happens to work out."""
+def _evenly(nodes: list[tuple[list[Room], list[float]]], rooms: tuple[Room, ...]) -> bool:
+    """Whether charging each node to the family that is then charged least happens to work out."""
+    charged = [0.0] * len(rooms)
     left = list(rooms)
-    for loss in losses:
-        weights = list(map(_weight, loss, left))
-        place = weights.index(min(weights))
-        left[place] = _less(left[place], loss[place])
-        if min(left[place]) < 0:
-            return False
-    return True
+    for losses, shares in nodes:
+        after = list(map(add, charged, shares))
+        place = after.index(min(after))
+        charged[place] = after[place]
+        left[place] = _less(left[place], losses[place])
+    return all(min(room) >= 0 for room in left)
 
 
-def _weight(loss: Room, room: Room) -> float:
+def _share(loss: Room, room: Room) -> float:
     """The share of *room* that *loss* takes, on average over its kinds; infinite when it takes what is not there."""
-    if any(lost > there for lost, there in zip(loss, room, strict=True)):
-        return inf
-    return sum(lost / there for lost, there in zip(loss, room, strict=True) if lost) / len(room)
+    total = 0.0
+    for lost, there in zip(loss, room, strict=True):
+        if lost > there:
+            return inf
+        if lost:
+            total += lost / there
+    return total / len(room)
 
 
 def _less(room: Room, loss: Room) -> Room:

@@ -85,7 +85,8 @@ def _beginnings(query: Query, chosen: Nodes, among: Nodes, more: int) -> Iterato
             continue
         query.purse.spend()
         grown = chosen | 1 << node
-        if query.promising(grown, more, below):
+        # With one node missing, ``completing`` says exactly what ``promising`` could only guess.
+        if more == 1 or query.promising(grown, more, below):
             yield from _beginnings(query, grown, below, more - 1)
 
 
@@ -125,7 +126,7 @@ class _Closest:
             if self.least is not None and grown_total + self.at_least(grown_adds, below, more - 1) >= self.least:
                 continue
             grown = chosen | 1 << node
-            if self.query.promising(grown, more - 1, below):
+            if more == 2 or self.query.promising(grown, more - 1, below):
                 self.grow(grown, below, more - 1, grown_total, grown_adds)
 
     def _pairs(self, count: int) -> int:
