@@ -35,6 +35,7 @@ def record(root: Path, file: Path) -> Machine:
 
     if not root.is_dir():
         raise SourceError(f"{root} is no directory: expected one with sys and proc in it")
+    discover(root)  # an error here leaves nothing behind, and nothing overwritten
     archive.record(root, file)
     return load(file)
 
