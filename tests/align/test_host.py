@@ -1,5 +1,7 @@
 """A host from outside: deciding, applying, releasing, restarting, and what it refuses to work with."""
 
+import gc
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -8,7 +10,7 @@ from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Outcome
 from alignup.align.errors import AlignError, PodError, SettingsError, StateError
 from alignup.align.host import Host, Settings, allocatable
-from alignup.align.machine import Device, HugePages
+from alignup.align.machine import Device, HugePages, Report, ReportedNode
 from alignup.align.memory.reserve import ReservedMemory
 from alignup.align.providers import Devices
 from alignup.align.quantity import Quantity
@@ -43,6 +45,27 @@ def test_what_was_decided_is_applied():
     assert list(one.ledger.pods) == ["a"]
     assert one.ledger.books["cpu"].holds("a", "app") == 0b110
     assert one.ledger.books["device"].holds("a", "app") == {GPU: ("gpu-0",)}
+
+
+def test_pods_coming_and_going_leave_no_memory_behind():
+    """A host that has seen hundreds of pods is no larger than one that has seen a few."""
+    one = host()
+
+    def come_and_go(turns):
+        for turn in range(turns):
+            one.admit(pod(f"pod-{turn}", gpu="1"))
+            one.release(f"pod-{turn}")
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        few = come_and_go(50)
+        many = come_and_go(400)
+    finally:
+        tracemalloc.stop()
+
+    assert many - few < 20_000
 
 
 def test_a_decision_on_a_ledger_that_has_changed_since_is_not_applied():
@@ -447,3 +470,20 @@ class TestBadInput:
 
         assert field in [problem.field for problem in caught.value.problems]
         assert one.ledger is before
+
+
+def test_a_machine_that_does_not_tell_its_nodes_is_refused():
+    """cAdvisor makes up node -1 where a system has no NUMA nodes and its sockets are unknown."""
+    hardware = parse("pack:1 core:2 pu:1")
+    unknown = Report(
+        cpus=tuple(replace(cpu, node=-1, socket=-1) for cpu in hardware.cpus),
+        num_cpus=2,
+        num_sockets=1,
+        nodes=(ReportedNode(-1),),
+    )
+
+    with pytest.raises(SettingsError, match="NUMA node -1") as caught:
+        Host(replace(hardware, report=unknown), Settings(topology=TopologySettings(policy=Policy.RESTRICTED)))
+
+    assert caught.value.manager == "topology"
+    assert Host(replace(hardware, report=unknown), Settings()).admit(pod(cpu="1")).admitted

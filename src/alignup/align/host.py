@@ -75,7 +75,8 @@ class Host:
         gates = settings.gates
         with _of("topology"):
             settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
-            _check_nodes(view)
+            if settings.topology.policy is not Policy.NONE or settings.own_policy:
+                _check_nodes(view)
         self._devices = Devices(view.all_nodes, machine.devices, settings.preferred_allocation)
         with _of("cpu"):
             cpus = CpuProvider.create(

@@ -74,7 +74,6 @@ def record(file: Path, root: Path, force: bool) -> None:  # noqa: FBT001 - click
     The recording names no host, user, serial number or address, and can be shown, tested and decided on anywhere.
     """
     from alignup.cli import screen  # noqa: PLC0415 - loaded with the command, not with its help
-    from alignup.discover import discover  # noqa: PLC0415
     from alignup.discover import record as write  # noqa: PLC0415
 
     if file.is_dir():
@@ -82,7 +81,6 @@ def record(file: Path, root: Path, force: bool) -> None:  # noqa: FBT001 - click
     if not force and (file.exists() or file.is_symlink()):
         raise click.ClickException(f"{file} exists already. Choose another name, or replace it with --force.")
     with screen.waiting(f"Recording {root}"):
-        discover(root)  # what holds no machine must not replace a recording of one
         found = write(root, file)
     cpus, nodes = len(found.cpus), len(found.nodes)
     click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
