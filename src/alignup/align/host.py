@@ -176,8 +176,7 @@ def allocatable(machine: Machine, settings: Settings) -> Allocatable:
     for node in view.nodes:
         for pages in node.hugepages:
             huge[pages.resource] = huge.get(pages.resource, 0) + pages.bytes
-    in_all = sum(node.memory or 0 for node in view.nodes) if machine.memory is None else machine.memory
-    memory = in_all - sum(huge.values())
+    memory = _memory(machine) - sum(huge.values())
     reserved = settings.reservation
     left = {
         name: max(0, size - (reserved[name].value() if name in reserved else 0))
@@ -193,7 +192,15 @@ def allocatable(machine: Machine, settings: Settings) -> Allocatable:
     )
 
 
-_UNLIMITED = (1 << 63) - 1  #: disks are not part of a machine here
+_UNLIMITED = (1 << 63) - 1  #: what a machine does not tell is not held against a pod; disks it never tells
+
+
+def _memory(machine: Machine) -> int:
+    """The bytes of a machine: as it says, or as its nodes add up."""
+    if machine.memory is not None:
+        return machine.memory
+    known = [node.memory for node in machine.nodes if node.memory is not None]
+    return sum(known) if known else _UNLIMITED
 
 
 def _not_negative(amounts: Amounts) -> bool:
