@@ -5,6 +5,7 @@ overlaps whatever font the reader has. Rows give their pieces the height of the 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from math import fsum
 from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
@@ -82,7 +83,8 @@ def stack(pieces: Iterable[Piece], gap: float = 4) -> Piece:
             part.draw(canvas, x, y, width, part.height)
             y += part.height + gap
 
-    height = sum(part.height for part in parts) + gap * max(0, len(parts) - 1)
+    # fsum() rounds alike on every Python; sum() of floats does not.
+    height = fsum(part.height for part in parts) + gap * max(0, len(parts) - 1)
     return Piece(max((part.width for part in parts), default=0), height, draw)
 
 
@@ -95,7 +97,7 @@ def row(pieces: Iterable[Piece], gap: float = 4) -> Piece:
             part.draw(canvas, x, y, part.width, height)
             x += part.width + gap
 
-    width = sum(part.width for part in parts) + gap * max(0, len(parts) - 1)
+    width = fsum(part.width for part in parts) + gap * max(0, len(parts) - 1)
     return Piece(width, max((part.height for part in parts), default=0), draw)
 
 
