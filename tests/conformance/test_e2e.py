@@ -6,8 +6,9 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.decision import Decision
+from alignup.align.decision import Decision, Voice
 from alignup.align.errors import SettingsError
+from alignup.align.hint import IMPOSSIBLE, Listed
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
@@ -153,6 +154,7 @@ class Trace:
         messages = {expected["message"], *expected.get("message_alternatives", ())}
         assert got[:2] == (expected["admitted"], expected["reason"]), f"{where}: {got}, expected {expected}"
         assert got[2] in messages, f"{where}: {got[2]!r}, expected {messages}"
+        compare_hints(decision, expected.get("hints"), where)
         if decision.admitted:
             self.compare_pod(pod, decision, expected, where)
         self.compare_state(event["expect"]["state"], where)
@@ -279,6 +281,37 @@ class Trace:
             free[resource] = dict(Counter(self.node_key(resource, one) for one in ids))
         wanted = want.get("free_devices") or {}
         assert free == wanted, f"{where}: free devices {free}, expected {wanted}"
+
+
+def compare_hints(decision: Decision, expected: list[Case] | None, where: str) -> None:
+    """What every provider said, in the order they were asked; on small machines only, since lists grow."""
+    if expected is None or decision.policy == "none":
+        return
+    said = [
+        {"container": step.container, "provider": provider, "hints": spoken(step.voices, provider)}
+        for step in decision.steps
+        for provider in ("device", "cpu", "memory")
+    ]
+    wanted = [{**one, "hints": one["hints"] or None} for one in expected]
+    assert said == wanted, f"{where}: hints {said}, expected {wanted}"
+
+
+def spoken(voices: tuple[Voice, ...], provider: str) -> dict[str, Any] | None:
+    """One provider's hints, resource by resource; nothing fits and no opinion both count as no preference."""
+    heard = [voice for voice in voices if voice.provider == provider]
+    if provider != "device" and all(voice.indifferent for voice in heard):
+        return None
+    return {voice.resource: options(voice) for voice in heard if voice.resource} or None
+
+
+def options(voice: Voice) -> list[Any] | None:
+    if voice.indifferent:
+        return None
+    if isinstance(voice.options, Listed):
+        hints = () if voice.options == IMPOSSIBLE else voice.options.hints
+    else:
+        hints = Listed.of_family(voice.options).hints
+    return [[list(bits.members(hint.nodes or 0)), hint.preferred] for hint in hints]
 
 
 def by_group(memory: Case) -> dict[Any, Any]:
