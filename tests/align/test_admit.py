@@ -10,6 +10,7 @@ from alignup.align.decision import Shortfall
 from alignup.align.errors import PodError, ProviderError
 from alignup.align.hint import Hint
 from alignup.align.host import Host
+from alignup.align.machine import Device
 from alignup.align.merging.merge import Rule
 from alignup.align.provider import Provider
 from alignup.align.settings import FeatureGates, Policy, Scope
@@ -161,6 +162,16 @@ class TestRefusals:
         )
         assert (refusal.container, refusal.provider) == ("app", "device")
         assert refusal.shortfalls == (Shortfall("device", GPU, 3, 2),)
+
+    def test_devices_near_two_nodes_or_none_count_once(self):
+        """What a host lacks is counted over the host: here one device is near both nodes, and one near none."""
+        one = host(Policy.BEST_EFFORT)
+        one.announce(GPU, [Device(GPU, "a", nodes=0b01), Device(GPU, "b", nodes=0b11), Device(GPU, "c", nodes=None)])
+
+        refusal = one.decide(pod(gpu="4")).refusal
+
+        assert refusal is not None
+        assert refusal.shortfalls == (Shortfall("device", GPU, needed=4, free=3),)
 
     def test_memory_that_fits_nowhere_is_refused_by_memory(self):
         """It gives no hint then, which reads as "anywhere", as in the kubelet."""

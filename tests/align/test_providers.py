@@ -60,7 +60,7 @@ def test_what_a_pod_could_have_used_again_is_forgotten_with_it(provider):
 @pytest.mark.parametrize(
     ("name", "given", "needs"),
     [
-        pytest.param("device", {GPU: "gpu-1"}, {GPU: Need(1, {0: 1, 1: 1})}, id="devices by id"),
+        pytest.param("device", {GPU: "gpu-1"}, {GPU: Need(1, {0: 1, 1: 1}, in_all=2)}, id="devices by id"),
         pytest.param("cpu", {"cpu": "4-5"}, {"cpu": Need(2, {0: 3, 1: 4})}, id="CPUs as a list"),
         pytest.param(
             "memory",

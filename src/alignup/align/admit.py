@@ -21,10 +21,10 @@ from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortf
 from alignup.align.devices import Ask
 from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import DONT_CARE, Answer, Hint, voices
+from alignup.align.hint import DONT_CARE, Answer, Family, Hint, Listed, voices
 from alignup.align.ledger import Ledger, Resident
 from alignup.align.policy import judge
-from alignup.align.provider import Provider
+from alignup.align.provider import Need, Provider
 from alignup.align.providers import AskFirstError
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
@@ -105,10 +105,11 @@ class _Draft:
         self.hints: dict[str, Hint] = {}
         self.steps: list[Step] = []
         self.uses = demand.fit_used(pod)
+        #: whether the pod's own resources are given out, not those of its containers
+        self.in_one_piece = rules.pod_level and pod.has_pod_level
 
     def align(self) -> None:
         """Phases one and two for everybody, or a refusal."""
-        in_one_piece = self.rules.pod_level and self.pod.has_pod_level
         if self.policy is Policy.NONE:
             for container in self.pod.everyone:
                 self.allocate(container, NO_AFFINITY)
@@ -117,7 +118,7 @@ class _Draft:
                 self.allocate(container, self.choose(container))
         else:
             affinity = self.choose(None)
-            if in_one_piece:
+            if self.in_one_piece:
                 self.hints.update((container.name, affinity) for container in self.pod.everyone)
                 self.allocate(None, affinity)
             else:
@@ -128,12 +129,7 @@ class _Draft:
         """Ask everybody, merge, and take what the policy takes."""
         answers = {one.name: one.hints(self.books[one.name], self.pod, container) for one in self.providers}
         said = [voice for provider, answer in answers.items() for voice in voices(provider, answer)]
-        verdict = judge(
-            self.policy,
-            said,
-            nodes=self.rules.nodes,
-            distances=self.rules.distances,
-        )
+        verdict = judge(self.policy, said, nodes=self.rules.nodes, distances=self.rules.distances)
         merged = verdict.merged
         if merged is None:
             raise AssertionError("every policy but none merges")
@@ -210,8 +206,7 @@ class _Draft:
 
     def _not_aligned(self, container: Container | None) -> Refusal:
         """No set of nodes suits everybody: who found too little where?"""
-        in_one_piece = self.rules.pod_level and self.pod.has_pod_level
-        message = _POD_NOT_ALIGNED[self.scope] if in_one_piece else _NOT_ALIGNED
+        message = _POD_NOT_ALIGNED[self.scope] if self.in_one_piece else _NOT_ALIGNED
         shortfalls = tuple(
             Shortfall(voice.provider, voice.resource or "", voice.request, free, 1 << node)
             for voice in self.steps[-1].voices
@@ -226,9 +221,9 @@ class _Draft:
         """A provider could not give out its part."""
         needs = provider.needs(self.books[provider.name], self.pod, container)
         shortfalls = tuple(
-            Shortfall(provider.name, resource, request, total)
-            for resource, (request, free) in needs.items()
-            if (total := sum(free.values())) < request
+            Shortfall(provider.name, resource, need.request, free)
+            for resource, need in needs.items()
+            if (free := sum(need.free.values()) if need.in_all is None else need.in_all) < need.request
         )
         name = None if container is None else container.name
         return Refusal(error.reason, error.message, container=name, provider=provider.name, shortfalls=shortfalls)
@@ -248,13 +243,16 @@ def _voices(
         needs = {} if answer is None else one.needs(books[one.name], pod, container)
         if not answer:
             # Nothing fits, which counts as "anywhere": what was asked for is on record all the same.
-            asked = needs.items() or [(None, (None, None))]
-            recorded += [Voice(one.name, name, request, free, DONT_CARE) for name, (request, free) in asked]
-            continue
-        for name, options in voices(one.name, answer):
-            request, free = needs.get(name) or (None, None)
-            recorded.append(Voice(one.name, name, request, free, options))
+            recorded += [_voice(one.name, name, need, DONT_CARE) for name, need in needs.items() or [(None, None)]]
+        else:
+            recorded += [_voice(one.name, name, needs.get(name), said) for name, said in voices(one.name, answer)]
     return tuple(recorded)
+
+
+def _voice(provider: str, resource: str | None, need: Need | None, options: Listed | Family) -> Voice:
+    if need is None:
+        return Voice(provider, resource, None, None, options)
+    return Voice(provider, resource, need.request, need.free, options)
 
 
 def placed(

@@ -19,6 +19,7 @@ class Need(NamedTuple):
 
     request: int
     free: Mapping[int, int]
+    in_all: int | None = None  #: free on the host as a whole, where that is not what its nodes add up to
 
 
 class Provider(Protocol[Book]):

@@ -65,7 +65,9 @@ class Devices(Provider[DeviceLedger]):
         """How many are asked for, and how many each node has."""
         wanted = pod_devices(pod, book.handled) if container is None else container_devices(container, book.handled)
         return {
-            resource: Need(count, book.free_on(resource) if resource in book.inventories else {})
+            resource: Need(count, book.free_on(resource), in_all=book.free[resource].bit_count())
+            if resource in book.inventories
+            else Need(count, {})
             for resource, count in wanted.items()
         }
 

@@ -22,7 +22,7 @@ from alignup.align import bits
 from alignup.align.bits import Nodes
 from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
-from alignup.align.hint import Family, Hint, Listed, Source, Supply, preferred_nodes
+from alignup.align.hint import Family, Hint, Listed, Source, preferred_nodes
 from alignup.align.merging import reach
 from alignup.align.merging.search import KEEP, OverspentError, Purse, Query, best
 
@@ -236,7 +236,8 @@ def _searched(
         return reach.dealt(mask, voices, nodes=nodes, purse=purse)
 
     # One family alone can be asked where to look; several have to be tried together.
-    alone = voices[0] if len(voices) == 1 and isinstance(voices[0], Supply) and not voices[0].apart else None
+    first = voices[0]
+    alone = None if len(voices) > 1 or isinstance(first, Listed) or first.apart else first
     for candidate, rule in _widths(width, among.bit_count()):
         found = best(Query(candidate, among, completing, accept, promising, purse), distances)
         if found:
