@@ -1,10 +1,12 @@
-"""Machines as the conformance vectors write them."""
+"""Machines and pods as the conformance vectors write them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignup.align.distances import Distances
 from alignup.align.machine import Cpu, HugePages, KubeletView, Machine, NumaNode, Report
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, Pod, QoS, Resources
 
 
 def view_of(topology: Mapping[str, Any]) -> KubeletView:
@@ -44,3 +46,32 @@ def _threads(node: int, core: Mapping[str, Any]) -> tuple[Cpu, ...]:
         Cpu(id=thread, core=min(threads), socket=core["socket_id"], node=node, cache=core["uncore_cache_id"])
         for thread in threads
     )
+
+
+def pod_of(pod: Mapping[str, Any]) -> Pod:
+    """The pod a ``pod`` of the CPU and memory vectors describes."""
+    return Pod(
+        name=pod["uid"],
+        uid=pod["uid"],
+        init=tuple(map(container_of, pod["init"])),
+        containers=tuple(map(container_of, pod["containers"])),
+        resources=resources_of(pod.get("pod_resources") or {}),
+        recorded_qos=QoS(pod["qos"]),
+    )
+
+
+def container_of(container: Mapping[str, Any]) -> Container:
+    return Container(container["name"], resources_of(container), restartable=container.get("restartable", False))
+
+
+def resources_of(resources: Mapping[str, Any]) -> Resources:
+    return Resources(requests=amounts_of(resources.get("requests")), limits=amounts_of(resources.get("limits")))
+
+
+def amounts_of(texts: Mapping[str, str] | None) -> dict[str, Quantity]:
+    return {name: Quantity.parse(text) for name, text in (texts or {}).items()}
+
+
+def named(pod: Pod, name: str) -> Container:
+    """The container of that name."""
+    return next(container for container in pod.everyone if container.name == name)

@@ -209,3 +209,8 @@ def test_integers_are_read_as_long_as_they_fit_64_bits(number):
         assert str(error) == f'strconv.Atoi: parsing "{number}": value out of range'
     else:
         assert read == number
+
+
+@given(st.lists(st.sets(st.integers(0, 200))))
+def test_a_union_has_the_members_of_all(sets):
+    assert set(bits.members(bits.union(map(bits.of, sets)))) == set().union(*sets)

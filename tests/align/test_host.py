@@ -472,6 +472,16 @@ class TestBadInput:
         assert one.ledger is before
 
 
+def test_devices_of_another_resource_are_not_announced():
+    one = host()
+    before = one.ledger
+
+    with pytest.raises(StateError, match=r"devices of example\.com/other were announced as"):
+        one.announce(GPU, [Device("example.com/other", "x", nodes=1)])
+
+    assert one.ledger is before
+
+
 def test_a_machine_that_does_not_tell_its_nodes_is_refused():
     """cAdvisor makes up node -1 where a system has no NUMA nodes and its sockets are unknown."""
     hardware = parse("pack:1 core:2 pu:1")

@@ -8,9 +8,7 @@ from alignup.align.hint import Answer, Hint, Listed
 from alignup.align.machine import NumaNode
 from alignup.align.memory.ledger import Block, MemoryLedger, NodeMemory, Sizes, Table
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
-from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates
-from alignup.align.workload import Container, Pod, QoS, Resources
 from tests.shapes import hugepages_of
 
 Json = Mapping[str, Any]
@@ -30,33 +28,6 @@ def nodes_of(nodes: Sequence[Json]) -> tuple[NumaNode, ...]:
 def idle_of(machine: Json) -> MemoryLedger:
     reserved = {int(node): sizes for node, sizes in machine["system_reserved"].items()}
     return MemoryLedger.of_machine(nodes_of(machine["nodes"]), reserved)
-
-
-def pod_of(pod: Json) -> Pod:
-    return Pod(
-        name=pod["uid"],
-        uid=pod["uid"],
-        init=tuple(map(container_of, pod["init"])),
-        containers=tuple(map(container_of, pod["containers"])),
-        resources=resources_of(pod.get("pod_resources") or {}),
-        recorded_qos=QoS(pod["qos"]),
-    )
-
-
-def container_of(container: Json) -> Container:
-    return Container(container["name"], resources_of(container), restartable=container.get("restartable", False))
-
-
-def resources_of(resources: Json) -> Resources:
-    return Resources(requests=amounts_of(resources.get("requests")), limits=amounts_of(resources.get("limits")))
-
-
-def amounts_of(texts: Mapping[str, str] | None) -> dict[str, Quantity]:
-    return {name: Quantity.parse(text) for name, text in (texts or {}).items()}
-
-
-def named(pod: Pod, name: str) -> Container:
-    return next(container for container in pod.everyone if container.name == name)
 
 
 def state_of(state: Json) -> dict[int, NodeMemory]:

@@ -11,17 +11,16 @@ from itertools import combinations
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.bits import Cpus, Nodes
+from alignup.align.bits import Cpus, Nodes, union
 from alignup.align.cpus.hints import CpuNodes
-from alignup.align.cpus.ledger import CpuLedger, union
+from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider, reserve
 from alignup.align.errors import ProviderError, SettingsError, StateError
 from tests.align.cpus import naive
 from tests.conformance.cpu_cases import held_of, listed, options_of, sets_of
 from tests.conformance.harness import Case, run
-from tests.conformance.memory_cases import named, pod_of
-from tests.shapes import view_of
+from tests.shapes import named, pod_of, view_of
 
 
 def test_traces_end_event_by_event_where_the_kubelet_does(request):

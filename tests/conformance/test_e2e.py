@@ -19,6 +19,7 @@ from alignup.align.workload import Pod
 from alignup.kube.pod import read_pod
 from tests.conformance.harness import Case, run
 from tests.shapes import machine_of
+from tests.sound import by_group, check_sound
 
 
 def test_admissions_are_the_kubelets(request):
@@ -312,38 +313,6 @@ def options(voice: Voice) -> list[Any] | None:
     else:
         hints = Listed.of_family(voice.options).hints
     return [[list(bits.members(hint.nodes or 0)), hint.preferred] for hint in hints]
-
-
-def by_group(memory: Case) -> dict[Any, Any]:
-    """The state with what is reserved and free added up over each group of nodes."""
-    groups: dict[Any, Any] = {}
-    for id_, node in memory.items():
-        sums = groups.setdefault(tuple(node["cells"]), Counter())
-        for type_, (total, system, allocatable, reserved, free) in node["tables"].items():
-            sums[type_, "reserved"] += reserved
-            sums[type_, "free"] += free
-            sums[id_, type_] = (node["assignments"], total, system, allocatable)
-    return groups
-
-
-def check_sound(host: Host, where: str) -> None:
-    """Nothing is given twice, nothing is lost."""
-    cpus, memory, devices = (host.ledger.books[name] for name in ("cpu", "memory", "device"))
-    owned = 0
-    for uid in {*cpus.held, *cpus.pod_held}:
-        own = cpus.owned(uid)
-        assert not own & (owned | cpus.shared), f"{where}: CPUs {bits.show(own)} of {uid} have two owners"
-        owned |= own
-    if cpus.shared or owned:
-        strict = host.settings.cpus.options.get("strict-cpu-reservation") == "true"
-        assert owned | cpus.shared == host.view.all_cpus & ~(cpus.reserved if strict else 0), f"{where}: CPUs are lost"
-    for id_, node in memory.nodes.items():
-        for type_, table in node.tables.items():
-            assert table.reserved + table.free == table.allocatable, f"{where}: {type_} of node {id_} is lost"
-    holders: Counter[Any] = Counter()
-    for containers in devices.held.values():
-        holders.update({(resource, one) for held in containers.values() for resource in held for one in held[resource]})
-    assert not [what for what, count in holders.items() if count > 1], f"{where}: a device has two owners"
 
 
 def message(decision: Decision) -> str:

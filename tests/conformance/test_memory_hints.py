@@ -4,6 +4,7 @@ from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import MemoryLedger
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
+from tests.shapes import named, pod_of
 
 
 def test_memory_hints_are_the_kubelets(request):
@@ -11,7 +12,7 @@ def test_memory_hints_are_the_kubelets(request):
 
 
 def check(case: Case) -> None:
-    pod = cases.pod_of(case["pod"])
+    pod = pod_of(case["pod"])
     ledger = MemoryLedger(
         nodes=cases.state_of(case["machine_state"]),
         held=cases.held_of(case["assignments"]),
@@ -23,7 +24,7 @@ def check(case: Case) -> None:
     if case["level"] == "pod":
         answer = memory.pod_hints(ledger, pod, settings=settings)
     else:
-        container = cases.named(pod, case["container"])
+        container = named(pod, case["container"])
         answer = memory.container_hints(ledger, pod, container, settings=settings)
 
     assert cases.listed(answer) == case["hints"]

@@ -7,6 +7,7 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.memory.reserve import ReservedMemory
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
+from tests.shapes import amounts_of
 
 
 def test_reserved_memory_is_checked_as_the_kubelet_does(request):
@@ -29,9 +30,7 @@ def created(case: Case) -> MemoryLedger:
     """The idle machine under the policy and reservations of *case*."""
     if MemoryPolicy.parse(case["policy"]) is MemoryPolicy.NONE:
         return MemoryLedger()
-    entries = [
-        ReservedMemory(entry["numa_node"], cases.amounts_of(entry["limits"])) for entry in case["reserved_memory"]
-    ]
+    entries = [ReservedMemory(entry["numa_node"], amounts_of(entry["limits"])) for entry in case["reserved_memory"]]
     nodes = cases.nodes_of(case["nodes"])
-    reservation = cases.amounts_of(case["node_allocatable_reservation"])
+    reservation = amounts_of(case["node_allocatable_reservation"])
     return MemoryLedger.of_machine(nodes, reserve.reserved(entries, reservation, nodes=nodes))

@@ -14,6 +14,7 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.workload import Container, Pod
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
+from tests.shapes import named, pod_of
 
 
 def test_memory_is_given_and_taken_back_as_the_kubelet_does(request):
@@ -50,7 +51,7 @@ class Replay:
 
     def __init__(self, case: Case, *, kubelet_faults: bool) -> None:
         self.settings = cases.settings_of(case, kubelet_faults=kubelet_faults)
-        self.pods = {pod["uid"]: cases.pod_of(pod) for pod in case["pods"]}
+        self.pods = {pod["uid"]: pod_of(pod) for pod in case["pods"]}
         managed = self.settings.policy is MemoryPolicy.STATIC
         self.idle = cases.idle_of(case["machine"]) if managed else MemoryLedger()
         self.ledger = MemoryLedger()
@@ -82,7 +83,7 @@ class Replay:
 
     def subject(self, event: Case) -> tuple[Pod, Container]:
         pod = self.pods[event["pod"]]
-        return pod, cases.named(pod, event["container"])
+        return pod, named(pod, event["container"])
 
     def start(self, event: Case) -> None:
         try:

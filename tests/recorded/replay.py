@@ -26,9 +26,9 @@ from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
 from alignup.align.workload.rules import Road, accept
 from alignup.kube.pod import read_pod
-from tests.conformance.test_e2e import check_sound
 from tests.recorded.setting import announced, machine_of, settings_of
 from tests.recorded.snapshot import Comparison
+from tests.sound import check_sound
 
 Document = Mapping[str, Any]
 

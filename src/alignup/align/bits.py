@@ -39,6 +39,14 @@ def members(bits: Bits) -> Iterator[int]:
         bits ^= lowest
 
 
+def union(sets: Iterable[Bits]) -> Bits:
+    """All members of all *sets*."""
+    joined = 0
+    for bits in sets:
+        joined |= bits
+    return joined
+
+
 def parse(text: str) -> Bits:
     """The set a Linux list such as ``0-3,8`` names; the empty text is the empty set."""
     bits = 0

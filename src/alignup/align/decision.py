@@ -12,9 +12,9 @@ A decision says what would be; it changes nothing. ``Host.apply`` makes it so.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import reduce
 from typing import Any
 
+from alignup.align import bits
 from alignup.align.bits import Nodes
 from alignup.align.devices import Ask
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Family, Hint, Listed, walk_subsets
@@ -83,7 +83,7 @@ def _shown(options: Listed | Family) -> tuple[tuple[Hint, ...], bool]:
     if isinstance(options, Listed):
         hints = () if options == IMPOSSIBLE else options.hints
         return hints[:SHOWN], len(hints) > SHOWN
-    universe = reduce(int.__or__, options.apart, options.nodes)
+    universe = options.nodes | bits.union(options.apart)
     found: list[Hint] = []
     for looked_at, mask in enumerate(walk_subsets(universe, at_least=options.narrowest)):
         if looked_at == _LOOKED_AT:

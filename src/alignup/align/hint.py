@@ -11,7 +11,7 @@ all") restricts nobody's nodes but keeps every combination from being preferred.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import combinations, compress
 from operator import itemgetter
 from typing import NamedTuple, Protocol, Self, cast
@@ -90,7 +90,7 @@ class Family(Protocol):
 
     def masks(self) -> tuple[Nodes, ...]:
         """Every set that fits, by number of nodes and then in rising order of ids; there may be 2ⁿ - 1 of them."""
-        return tuple(filter(self.fits, subsets(reduce(int.__or__, self.apart, self.nodes))))
+        return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.apart))))
 
     def within_reach(self, nodes: Nodes, *, more: int, among: Nodes) -> bool:
         """Whether *nodes* could be made to fit by adding *more* nodes of *among*; may hope in vain, never despair."""
@@ -277,8 +277,7 @@ class Supply:
     def masks(self) -> tuple[Nodes, ...]:
         """Every set that fits, by number of nodes and then in rising order of ids."""
         if self.must or self.apart or not 2 <= len(self._amounts) <= _FEW:
-            universe = reduce(int.__or__, self.apart, self.nodes)
-            return tuple(filter(self.fits, subsets(universe)))
+            return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.apart))))
         held = [0]
         for node in bits.members(self.nodes):
             amount = self._amounts[node]

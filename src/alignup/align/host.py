@@ -145,6 +145,10 @@ class Host:
 
     def announce(self, resource: str, devices: Iterable[Device]) -> None:
         """A device plugin says which devices there are, in place of all it said before."""
+        devices = tuple(devices)
+        strays = sorted({device.resource for device in devices} - {resource})
+        if strays:
+            raise StateError(f"devices of {', '.join(strays)} were announced as {resource}")
         book = self.ledger.books[self._devices.name].announce(
             resource, devices, preferred_allocation=resource in self.settings.preferred_allocation
         )

@@ -3,7 +3,8 @@
 import pytest
 
 from alignup.align import bits
-from alignup.align.cpus.ledger import CpuLedger, union
+from alignup.align.bits import union
+from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.errors import StateError
 
 ALL = bits.parse("0-7")

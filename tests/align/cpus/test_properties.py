@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from alignup.align import bits
-from alignup.align.cpus.ledger import CpuLedger, union
+from alignup.align.bits import union
+from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy
 from alignup.align.cpus.provider import CpuProvider, reserve
 from alignup.align.errors import ProviderError

@@ -6,7 +6,6 @@ from itertools import accumulate
 
 from alignup.align import bits
 from alignup.align.bits import Cpus, Nodes
-from alignup.align.cpus.ledger import union
 from alignup.align.hint import Listed, Supply
 from alignup.align.machine import KubeletView
 
@@ -33,8 +32,8 @@ class CpuNodes:
 
     def near(self, nodes: Nodes) -> Cpus:
         """The CPUs of *nodes*, or of every socket they touch where sockets count."""
-        cpus = union(own for node, own in self._cpus.items() if nodes >> node & 1)
-        return union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
+        cpus = bits.union(own for node, own in self._cpus.items() if nodes >> node & 1)
+        return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
 
     def count(self, cpus: Cpus) -> dict[int, int]:
         """Node → how many of *cpus* are on it."""

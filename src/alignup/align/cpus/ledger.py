@@ -4,7 +4,7 @@ A ledger never changes: giving and taking back return a new one. Undoing a decis
 it, a refused pod leaves no trace because nothing was written, and deciding stays pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -45,11 +45,11 @@ class CpuLedger:
 
     def owned(self, uid: str) -> Cpus:
         """All that a pod and its containers own."""
-        return self.pod_held.get(uid, 0) | union(self.held.get(uid, {}).values())
+        return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
 
     def owned_by_others(self, uid: str) -> Cpus:
         """All that pods other than this one own."""
-        return union(map(self.owned, {*self.held, *self.pod_held} - {uid}))
+        return bits.union(map(self.owned, {*self.held, *self.pod_held} - {uid}))
 
     def reusable_by(self, uid: str) -> Cpus:
         """The CPUs of its init containers that a pod may use again, also if it has given them back since."""
@@ -76,7 +76,7 @@ class CpuLedger:
     def give_pod(self, uid: str, cpus: Cpus, *, containers: Mapping[str, Cpus]) -> Self:
         """The pod owns *cpus*, all of them shared until now; *containers* says which container owns which of them."""
         self._check_free(cpus)
-        self._check_inside(cpus, union(containers.values()))
+        self._check_inside(cpus, bits.union(containers.values()))
         return replace(
             self,
             shared=self.shared & ~cpus,
@@ -96,7 +96,7 @@ class CpuLedger:
         rest = {name: cpus for name, cpus in containers.items() if name != container}
         held = {**self.held, uid: rest}
         if rest:
-            freed = 0 if uid in self.pod_held else containers[container] & ~union(rest.values())
+            freed = 0 if uid in self.pod_held else containers[container] & ~bits.union(rest.values())
             return replace(self, shared=self.shared | freed, held=held)
         freed = self.owned(uid)
         del held[uid]
@@ -119,11 +119,3 @@ class CpuLedger:
 
     def _counts(self, cpus: Cpus) -> dict[int, int]:
         return {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()}
-
-
-def union(sets: Iterable[Cpus]) -> Cpus:
-    """All members of all *sets*."""
-    joined = 0
-    for cpus in sets:
-        joined |= cpus
-    return joined

@@ -17,7 +17,7 @@ from alignup.align import bits
 from alignup.align.bits import Cpus, Nodes
 from alignup.align.cpus.distribute import Distributed
 from alignup.align.cpus.hints import NOWHERE, CpuNodes, Hints
-from alignup.align.cpus.ledger import CpuLedger, union
+from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.order import Packed, Selection
 from alignup.align.errors import ProviderError, SettingsError, StateError
@@ -113,7 +113,7 @@ class CpuProvider:
     @lazy
     def reserved_cores(self) -> Cpus:
         """All CPUs of the cores that have reserved ones."""
-        return union(core for core in self.view.core_cpus.values() if core & self.reserved)
+        return bits.union(core for core in self.view.core_cpus.values() if core & self.reserved)
 
     @lazy
     def _selection(self) -> Selection:
@@ -246,9 +246,9 @@ class CpuProvider:
                         f'pod: {uid}, container: {name} cpuset: "{bits.show(cpus)}" '
                         f'overlaps with default cpuset "{bits.show(shared)}"'
                     )
-        known = shared | union(pod_held.values())
+        known = shared | bits.union(pod_held.values())
         for containers in held.values():
-            known |= union(containers.values())
+            known |= bits.union(containers.values())
         if known != everything:
             raise StateError(
                 f'current set of available CPUs "{bits.show(everything)}" '

@@ -7,7 +7,6 @@ exact. What is neither is searched, giving up each beginning that the richest no
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import reduce
 from heapq import nlargest
 from itertools import combinations
 
@@ -149,7 +148,7 @@ class _Search:
 
     def _at_most(self, choices: list[Bits], left: int) -> int:
         """What *left* of *choices* touch at most: all that is not charged, and of the rest what each does alone."""
-        everything = reduce(int.__or__, choices)
+        everything = bits.union(choices)
         return min(
             (everything & ~charged).bit_count()
             + sum(nlargest(left, [(units & charged).bit_count() for units in choices]))

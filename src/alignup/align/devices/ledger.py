@@ -54,11 +54,11 @@ class Inventory:
             "places": {device.id: place for place, device in enumerate(self.devices)},
             "healthy": healthy,
             "told": told,
-            "placed": union(groups.values()),
+            "placed": bits.union(groups.values()),
             "groups": groups,
             "nodes": nodes or self.machine,
             "on": {
-                node: union(devices for mask, devices in groups.items() if mask >> node & 1)
+                node: bits.union(devices for mask, devices in groups.items() if mask >> node & 1)
                 for node in bits.members(nodes or self.machine)
             },
         }
@@ -87,7 +87,7 @@ class Inventory:
 
     def near(self, nodes: Nodes) -> Devices:
         """The devices on at least one of *nodes*."""
-        return union(devices for mask, devices in self.groups.items() if mask & nodes)
+        return bits.union(devices for mask, devices in self.groups.items() if mask & nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,11 +244,3 @@ def _pieces(id_: str) -> Iterator[tuple[int, str]]:
     for turn, piece in enumerate(_NUMBER.split(id_)):
         digits = piece.lstrip("0")
         yield (len(digits), digits) if turn % 2 else (0, piece)
-
-
-def union(sets: Iterable[Devices]) -> Devices:
-    """All members of all *sets*."""
-    joined = 0
-    for devices in sets:
-        joined |= devices
-    return joined

@@ -9,7 +9,6 @@ A set is preferred when it has as few nodes as the request would take on the idl
 """
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from operator import ge
 
 from alignup.align import bits
@@ -103,9 +102,7 @@ class MemoryFamily:
             for stock in self._stocks.values():
                 held += [amount + stock[kind] for amount in held]
             fitting.intersection_update(mask for mask, amount in zip(inside, held, strict=True) if amount >= wanted)
-        return tuple(
-            filter(fitting.union(self.apart).__contains__, subsets(reduce(int.__or__, self.apart, self.nodes)))
-        )
+        return tuple(filter(fitting.union(self.apart).__contains__, subsets(self.nodes | bits.union(self.apart))))
 
     def within_reach(self, nodes: Nodes, *, more: int, among: Nodes) -> bool:
         """Whether some *more* nodes of *among* would make *nodes* hold enough of every type."""

@@ -10,7 +10,7 @@ This is asked only when no set is preferred by everybody. Three ways to answer, 
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import inf
 from operator import add, mul, sub
 from struct import pack, unpack
@@ -38,8 +38,8 @@ def masks(options: Options, nodes: Nodes) -> set[Nodes]:
 def universe(options: Options, nodes: Nodes) -> Nodes:
     """The nodes of *nodes* that occur in any set that *options* allow."""
     if isinstance(options, Listed):
-        return nodes if options.anywhere is not None else nodes & reduce(int.__or__, options.masks, 0)
-    return nodes & reduce(int.__or__, options.apart, options.nodes)
+        return nodes if options.anywhere is not None else nodes & bits.union(options.masks)
+    return nodes & (options.nodes | bits.union(options.apart))
 
 
 def anything(voices: Sequence[Options], nodes: Nodes) -> Collection[Nodes]:
