@@ -116,7 +116,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path):
 @pytest.mark.parametrize(
     ("file", "root", "said"),
     [
-        pytest.param("no/such/dir/host.tar.gz", "/", "No such file or directory", id="a directory that is not there"),
+        pytest.param("no/such/dir/host.tar.gz", "/", "no/such/dir is no directory", id="a directory that is not there"),
         pytest.param(".", "/", "is a directory", id="a directory"),
         pytest.param("host.tar.gz", "nowhere", "nowhere", id="a root that is not there"),
         pytest.param("host.tar.gz", ".", "describes no CPU", id="a root without a machine"),

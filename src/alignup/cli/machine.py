@@ -78,6 +78,8 @@ def record(file: Path, root: Path, force: bool) -> None:  # noqa: FBT001 - click
 
     if file.is_dir():
         raise click.ClickException(f"{file} is a directory. Name the file to write, such as {file / 'host.tar.gz'}.")
+    if not file.absolute().parent.is_dir():
+        raise click.ClickException(f"{file.parent} is no directory. Make it first, or write elsewhere.")
     if not force and (file.exists() or file.is_symlink()):
         raise click.ClickException(f"{file} exists already. Choose another name, or replace it with --force.")
     with screen.waiting(f"Recording {root}"):
