@@ -1,0 +1,212 @@
+"""A decision for the terminal: for each resource asked for, what every NUMA node has of it, and who has the rest.
+
+    ┌─ cpu · 6 asked for ────────────────────────────────────────────────────────┐
+    │ node 0     ▓▓▓▓▓█████░░░░░░░░░░  4 free · 2 short · 2 reserved · 2 team/web │
+    │ node 1     ░░░░░░░░░░░░░░░░░░░░  8 free                                     │
+    │ hints      {1}* {0-1}                                                      │
+    └────────────────────────────────────────────────────────────────────────────┘
+
+Nodes that tell the same share a line, so that 64 of them stay readable.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from alignup.align import bits
+from alignup.align.decision import Decision, Step, Voice
+from alignup.align.explain import story
+from alignup.align.explain.parts import Part
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Device, Machine
+from alignup.align.memory.ledger import NOTHING
+from alignup.align.workload.names import MEMORY, is_hugepages
+from alignup.picture.cells import Cell, Chunk, Line, boxed, field, to_ascii, words
+from alignup.picture.text import NARROWEST
+from alignup.picture.uses import State, Uses, devices_of, uses_of
+from alignup.picture.words import clean, listed, shorten, size
+
+_BAR = 16
+_HOLDERS = 4  #: of a node that are named
+_DOT = Cell("· ", "dim")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of what one node has of a resource."""
+
+    state: State
+    amount: int
+    who: str = ""  #: the pod that holds it
+
+
+def draw(
+    machine: Machine, decision: Decision, parts: Sequence[Part], *, width: int = 80, ascii_only: bool = False
+) -> list[Line]:
+    """Everything *decision* looked at, as lines of at most *width* columns."""
+    desk = _Desk(machine, decision.before, max(width, NARROWEST))
+    lines = [line for part in parts for line in desk.part(part, decision)]
+    return [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines] if ascii_only else lines
+
+
+class _Desk:
+    """Draws parts of one decision."""
+
+    def __init__(self, machine: Machine, ledger: Ledger, width: int) -> None:
+        self.width = width
+        self.view = machine.kubelet_view()
+        self.ledger = ledger
+        self.uses: Uses = uses_of(ledger)
+        self.devices: dict[str, list[Device]] = {}
+        for device in devices_of(machine, ledger):
+            self.devices.setdefault(device.resource, []).append(device)
+
+    def part(self, part: Part, decision: Decision) -> Iterator[Line]:
+        """One container, or the pod as a whole."""
+        yield ()
+        yield (Cell(f"Container {clean(part.container)}" if part.container else "The pod as a whole", "title"),)
+        for voice in part.voices:
+            yield from self.voice(voice, asked=part.step is not None)
+        if part.step:
+            yield from self._told("chosen", _chosen(part.step, decision))
+        elif not part.voices:
+            yield from self._told("asks for", "nothing that is given out")
+        for placement in part.placements:
+            name = "given" if part.container else f"given {placement.container}"
+            yield from self._told(clean(name), clean(story.given(placement)))
+
+    def voice(self, voice: Voice, *, asked: bool) -> list[Line]:
+        """A box for one resource: its nodes, and its hints where it was *asked* for any."""
+        name = voice.resource or ""
+        lines: list[Line] = []
+        for ids, shares in self._alike(voice):
+            chunks = [_strip(shares), *self._words(voice, shares)]
+            label = f"node{'s' if len(ids) > 1 else ''} {listed(ids)}"
+            lines += field(label, chunks, width=self.width - 4, between=" ", column=11)
+        homeless = self._homeless(voice)
+        if homeless:
+            chunks = [_strip(homeless), *self._words(replace(voice, request=None), homeless)]
+            lines += field("no node", chunks, width=self.width - 4, between=" ", column=11)
+        if asked:
+            free = sum((voice.free or {}).values()) + (homeless[-1].amount if homeless else 0)
+            lines += field("hints", _hints(voice, free=free), width=self.width - 4, column=11)
+        request = "" if voice.request is None else f" · {_bare(name, voice.request)} asked for"
+        return boxed(f"{clean(name)}{request}", lines, width=self.width)
+
+    def _told(self, label: str, sentence: str) -> list[Line]:
+        return field(label, words((Cell(sentence),)), width=self.width, column=13)
+
+    def _alike(self, voice: Voice) -> Iterator[tuple[list[int], tuple[Share, ...]]]:
+        """Nodes with what they have of a resource, those alike together."""
+        found: dict[tuple[Share, ...], list[int]] = {}
+        for node in sorted(voice.free or ()):
+            found.setdefault(tuple(self._shares(voice, node)), []).append(node)
+        for shares, ids in sorted(found.items(), key=lambda pair: pair[1]):
+            yield ids, shares
+
+    def _shares(self, voice: Voice, node: int) -> Iterator[Share]:
+        """How one node's part of a resource is divided; the free part is what the record says."""
+        before = {"cpu": self._cpus, "device": self._devices, "memory": self._memory}.get(voice.provider)
+        free = (voice.free or {}).get(node, 0)
+        rest = list(before(voice.resource or "", node)) if before else []
+        yield from (share for share in rest if share.state is not State.FREE and share.amount)
+        was = sum(share.amount for share in rest if share.state is State.FREE)
+        if was > free:
+            yield Share(State.HELD, was - free, "this pod")
+        yield Share(State.FREE, free)
+
+    def _cpus(self, _resource: str, node: int) -> Iterator[Share]:
+        for use, cpus in self.uses.split(bits.members(self.view.node_cpus.get(node, 0))).items():
+            state = State.FREE if use.state is State.SHARED else use.state
+            yield Share(state, cpus.bit_count(), use.tenant.name if use.tenant else "")
+
+    def _devices(self, resource: str, node: int) -> Iterator[Share]:
+        return self._counted(device for device in self.devices.get(resource, ()) if (device.nodes or 0) >> node & 1)
+
+    def _homeless(self, voice: Voice) -> tuple[Share, ...]:
+        """The devices of a resource that belong to no node, the free ones last; nothing where there are none."""
+        if voice.provider != "device":
+            return ()
+        shares = list(self._counted(one for one in self.devices.get(voice.resource or "", ()) if not one.nodes))
+        free = sum(share.amount for share in shares if share.state is State.FREE)
+        return (*(one for one in shares if one.state is not State.FREE), Share(State.FREE, free)) if shares else ()
+
+    def _counted(self, devices: Iterable[Device]) -> Iterator[Share]:
+        counts: dict[tuple[State, str], int] = {}
+        for device in devices:
+            use = self.uses.of_device(device)
+            state = State.LOST if use.state is State.FREE and not device.healthy else use.state
+            key = state, use.tenant.name if use.tenant else ""
+            counts[key] = counts.get(key, 0) + 1
+        for (state, who), number in counts.items():
+            yield Share(state, number, who)
+
+    def _memory(self, type_: str, node: int) -> Iterator[Share]:
+        held = self.uses.memory.nodes.get(node)
+        table = held.tables.get(type_, NOTHING) if held else NOTHING
+        yield Share(State.RESERVED, table.system_reserved)
+        left = table.reserved
+        for tenant in self.uses.tenants:
+            own = sum(block.size for block in tenant.memory if block.type == type_ and block.nodes == 1 << node)
+            if own:
+                yield Share(State.HELD, own, tenant.name)
+                left -= own
+        spread = sorted(
+            tenant.name
+            for tenant in self.uses.tenants
+            if any(b.type == type_ and b.nodes >> node & 1 and b.nodes != 1 << node for b in tenant.memory)
+        )
+        if left > 0:
+            yield Share(State.HELD, left, ", ".join(spread) + (" (spread over nodes)" if spread else ""))
+        yield Share(State.FREE, table.free)
+
+    def _words(self, voice: Voice, shares: Sequence[Share]) -> Iterator[Chunk]:
+        """What the strip shows, in words: first what is free and what is missing, then who has the rest."""
+        name = voice.resource or ""
+        free = shares[-1].amount
+        yield (Cell(f"{_bare(name, free)} free", "free"),)
+        if voice.request is not None and free < voice.request:
+            yield _DOT, Cell(f"{_bare(name, voice.request - free)} short", "warn")
+        named = sorted((one for one in shares[:-1] if one.who), key=lambda one: -one.amount)
+        for share in [one for one in shares[:-1] if not one.who] + named[:_HOLDERS]:
+            what = {State.RESERVED: "reserved", State.LOST: "unhealthy or lost", State.UNSEEN: "not seen"}
+            told = shorten(clean(share.who), 40) if share.who else what.get(share.state, str(share.state))
+            yield _DOT, Cell(f"{_bare(name, share.amount)} {told}", str(share.state))
+        if more := named[_HOLDERS:]:
+            yield _DOT, Cell(f"{_bare(name, sum(one.amount for one in more))} {len(more)} others", "held")
+
+
+def _chosen(step: Step, decision: Decision) -> str:
+    if step.accepted:
+        return story.choice(step)
+    if step.hint.nodes is None or not step.width:
+        return f"nothing: {story.choice(step)}"
+    return f"nothing: policy {decision.policy} does not take {story.choice(step)}"
+
+
+def _hints(voice: Voice, *, free: int) -> list[Chunk]:
+    if voice.indifferent:
+        enough = voice.request is None or voice.request <= free
+        return words((Cell("anywhere" if enough else "there is not enough, so it has no say", "dim"),))
+    told: list[Chunk] = [(Cell(story.hint(one), "free" if one.preferred else ""),) for one in voice.hints]
+    if not told:
+        return words((Cell("none: it fits on no set of nodes", "warn"),))
+    return [*told, (Cell("…", "dim"),)] if voice.hidden else told
+
+
+def _strip(shares: Iterable[Share]) -> Chunk:
+    """How a node is divided, as a strip; each part ends where it would on a finer one."""
+    shades = {State.RESERVED: "▓", State.HELD: "█", State.LOST: "▒", State.UNSEEN: "▒", State.FREE: "░"}
+    known = list(shares)
+    total = sum(share.amount for share in known)
+    cells, sum_, used = [], 0, 0
+    for share in known:
+        sum_ += share.amount
+        end = round(sum_ * _BAR / total) if total else 0
+        cells.append(Cell(shades.get(share.state, "░") * (end - used), str(share.state)))
+        used = end
+    return (*cells, Cell(" " * (_BAR - used)), Cell(" "))
+
+
+def _bare(resource: str, number: int) -> str:
+    """An amount without the name of what it is of, sizes as people read them."""
+    return size(number) if resource == MEMORY or is_hugepages(resource) else str(number)
