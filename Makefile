@@ -45,7 +45,7 @@ format: $(READY)
 
 # Needs uv on the PATH; writes exact versions and hashes, and names no host.
 lock:
-	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+	uv pip compile pyproject.toml --extra dev --extra agent --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/dev.txt
 
 clean:
