@@ -27,8 +27,6 @@ def test_pods_are_filled_in_and_refused_as_kubernetes_does(request):
 
 
 def check(case: Case) -> str | None:
-    if case["syntax"] == "yaml":
-        return "yaml, read by the kube adapter later"
     gate = case["gates"]["PodLevelResourcesFixDefaulting"]
     try:
         written = read_pod_text(case["text"])

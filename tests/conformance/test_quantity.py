@@ -1,7 +1,12 @@
 """Quantities: read, rounded, printed, compared, added and subtracted as Kubernetes does it."""
 
-from alignup.align.errors import QuantityError
+import json
+
+from alignup.align.errors import DocumentError, QuantityError
 from alignup.align.quantity import Quantity
+from alignup.kube import documents
+from alignup.kube.documents import Number
+from alignup.kube.fields import FieldReader
 from tests.conformance.harness import Case, run
 
 
@@ -19,7 +24,7 @@ def check(case: Case) -> str | None:
             check_pair(case)
             return None
         case "yaml":
-            return "yaml, read by the kube adapter"
+            return check_yaml(case)
         case kind:
             raise AssertionError(f"nothing here checks cases of kind {kind!r}")
 
@@ -39,6 +44,29 @@ def check_text(case: Case, read) -> str | None:
     # A null leaves a Go value's format alone, so it is empty; zero takes the format of what is added to it in any case.
     assert facts(quantity) == expected(case) | {"format": "DecimalSI"}
     return "a null has no format of its own, here it has the default"
+
+
+def check_yaml(case: Case) -> str | None:
+    try:
+        (document,) = documents.read(case["text"])
+    except DocumentError as error:
+        assert error.what == case.get("error"), f"{case['text']!r} refused: {error}"
+        assert "as_json" not in case
+        return None
+
+    decoded = json.loads(case["as_json"], parse_int=Number, parse_float=Number)
+    assert (type(document.value["q"]), document.value) == (type(decoded["q"]), decoded)
+    return check_text(case, lambda _: amount_of(document.value))
+
+
+def amount_of(document: Case) -> Quantity:
+    """The amount a pod would have under ``q``."""
+    reader = FieldReader()
+    amounts = reader.amounts(document, "limits")
+    for problem in reader.problems:
+        assert problem.field == "limits[q]"
+        raise QuantityError(problem.what)
+    return amounts["q"]
 
 
 def check_pair(case: Case) -> None:
@@ -65,5 +93,5 @@ def facts(quantity: Quantity) -> Case:
 
 
 def expected(case: Case) -> Case:
-    inputs = {"kind", "text", "ok", "valid_json"}
+    inputs = {"kind", "text", "ok", "valid_json", "as_json"}
     return {name: value for name, value in case.items() if name not in inputs}

@@ -142,6 +142,24 @@ def test_amounts_in_a_text(token, printed):
 
 
 @pytest.mark.parametrize(
+    ("token", "printed"),
+    [
+        pytest.param("2", "2", id="a number"),
+        pytest.param("1e3", "1k", id="a number is spelled as JSON would"),
+        pytest.param("010", "8", id="octal"),
+        pytest.param("'010'", "010", id="a text"),
+        pytest.param("1.5Gi", "1536Mi", id="a text without quotes"),
+        pytest.param("1_000", "1k", id="underscores"),
+        pytest.param("", "0", id="nothing is zero"),
+    ],
+)
+def test_amounts_in_yaml(token, printed):
+    text = json.dumps(asking(cpu="?")).replace('"?"', token or "~")
+
+    assert str(read_pod_text("---\n" + text).containers[0].resources.requests["cpu"]) == printed
+
+
+@pytest.mark.parametrize(
     ("token", "what"),
     [
         pytest.param('""', FORMAT, id="an empty text"),
@@ -267,6 +285,8 @@ def test_all_that_is_wrong_is_told_at_once():
         pytest.param("[]", id="a list"),
         pytest.param("5", id="a number"),
         pytest.param("[" * 100_000, id="too deep"),
+        pytest.param("a: 1\n---\nb: 2", id="two documents"),
+        pytest.param(b"\xff", id="bytes that are no text"),
     ],
 )
 def test_texts_that_are_no_document(text):

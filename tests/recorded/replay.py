@@ -38,7 +38,6 @@ PREFIX = "Pod was rejected: "
 FAULT = "differs by a listed fault of the kubelet, and not from a host that copies it"
 REFUSED_AGAIN = "the kubelet refuses a running pod after a restart, here it keeps what it has"
 UNDECIDED = "the recording ran out of time before the kubelet decided"
-IN_OTHER_WORDS = "refused in other words, the kubelet's reader of configurations speaks first"
 
 #: Steps a host has no notion of, and why.
 SKIPPED = {
@@ -52,7 +51,7 @@ KEPT_STATE = "bad_config over state files"
 
 _LOGGED = re.compile(r'pod="[^/"]*/([^"]+)".* operation="add"')
 _COMMAND_FAILED = re.compile(r'"command failed" err="(.*)"$')
-_SAID_BY_THE_READER = ("failed to validate kubelet configuration", "failed to run Kubelet: reserved-cpus: ")
+_INVALID = "failed to validate kubelet configuration, error: "
 
 
 @dataclass
@@ -174,7 +173,7 @@ class Course:
     def start(self, number: int, step: Document) -> None:
         """The kubelet starts, and all plugins register."""
         resources = {plugin["resource"] for plugin in self.recording["plugins"]}
-        settings = settings_of(self.recording["kubelet_config"], resources=resources)
+        settings = settings_of(self.recording["kubelet_config"], self.machine, resources=resources)
         self.host = Host(self.machine, replace(settings, kubelet_faults=self.kubelet_faults))
 
     def pod(self, number: int, step: Document) -> None:
@@ -277,7 +276,7 @@ def bad_config(machine: Machine, step: Document) -> set[str]:
     if step.get("keep_state"):
         raise SkippedError(KEPT_STATE)
     try:
-        Host(machine, settings_of(step["config"]))
+        Host(machine, settings_of(step["config"], machine))
     except SettingsError as error:
         refusal = str(error)
     else:
@@ -285,9 +284,10 @@ def bad_config(machine: Machine, step: Document) -> set[str]:
         return set()
     assert step["verdict"] == "refused", f"{step['name']}: refused: {refusal}"
     (said,) = [match[1].replace('\\"', '"') for line in step["log"] if (match := _COMMAND_FAILED.search(line))]
-    if said.startswith(_SAID_BY_THE_READER):
-        return {IN_OTHER_WORDS}
-    assert said == f"failed to run Kubelet: {refusal}", f"{step['name']}: {refusal}, recorded {said}"
+    prefix = _INVALID if said.startswith(_INVALID) else "failed to run Kubelet: "
+    if prefix == _INVALID:  # all of the configuration follows
+        said = said.partition(", path: ")[0]
+    assert said == prefix + refusal, f"{step['name']}: {refusal}, recorded {said}"
     return set()
 
 

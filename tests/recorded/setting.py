@@ -1,20 +1,15 @@
-"""The host of a recording: the guest's machine, its device plugins, and its KubeletConfiguration as settings.
+"""The host of a recording: the guest's machine, its device plugins, and its KubeletConfiguration as settings."""
 
-Only the fields that recordings use are read here.
-"""
-
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.cpus.options import CpuSettings
 from alignup.align.distances import Distances
 from alignup.align.host import Settings
 from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode
-from alignup.align.memory.reserve import ReservedMemory
-from alignup.align.quantity import Quantity
-from alignup.align.settings import FeatureGates, TopologySettings
-from alignup.align.workload import Amounts
+from alignup.kube import configuration
 
 Document = Mapping[str, Any]
 
@@ -39,50 +34,14 @@ def machine_of(recording: Document) -> Machine:
     ).checked()
 
 
-def settings_of(config: Document, *, resources: Iterable[str] = ()) -> Settings:
-    """What *config* tells the managers; refused where they would refuse it.
+def settings_of(config: Document, machine: Machine, *, resources: Iterable[str] = ()) -> Settings:
+    """What *config* tells the managers on *machine*; refused where a kubelet would refuse it before it asks them.
 
     The plugins of all *resources* are to be asked for their preference. For one that has none the replay answers what
     the kubelet picked, which it did at random.
     """
-    gates = FeatureGates(config.get("featureGates", {}))
-    kept = reservation(config)
-    return Settings(
-        topology=TopologySettings.parse(
-            config["topologyManagerPolicy"],
-            config["topologyManagerScope"],
-            options=config.get("topologyManagerPolicyOptions", {}),
-            gates=gates,
-        ),
-        cpus=CpuSettings(
-            policy=config["cpuManagerPolicy"],
-            options=config.get("cpuManagerPolicyOptions", {}),
-            reservation=kept.get("cpu"),
-            explicit=bits.parse(config.get("reservedSystemCPUs", "")),
-        ),
-        memory_policy=config["memoryManagerPolicy"],
-        reserved_memory=tuple(
-            ReservedMemory(entry["numaNode"], _amounts(entry["limits"])) for entry in config.get("reservedMemory", ())
-        ),
-        reservation=kept,
-        gates=gates,
-        preferred_allocation=frozenset(resources),
-    )
-
-
-def reservation(config: Document) -> Amounts:
-    """What is kept for system and Kubernetes, with the memory below which pods are evicted; nothing that is zero."""
-    system, kube = _amounts(config.get("systemReserved", {})), _amounts(config.get("kubeReserved", {}))
-    if explicit := bits.parse(config.get("reservedSystemCPUs", "")):
-        kube.pop("cpu", None)
-        system["cpu"] = Quantity.parse(str(explicit.bit_count()))
-    evicted = config.get("evictionHard", {"memory.available": "100Mi"})
-    threshold = _amounts({"memory": evicted["memory.available"]} if "memory.available" in evicted else {})
-    total: dict[str, Quantity] = {}
-    for amounts in (system, kube, threshold):
-        for name in amounts.keys() & {"cpu", "memory"}:
-            total[name] = total.get(name, Quantity.ZERO) + amounts[name]
-    return {name: amount for name, amount in total.items() if not amount.is_zero}
+    settings = configuration.settings(configuration.read(json.dumps(config)), machine)
+    return replace(settings, preferred_allocation=frozenset(resources))
 
 
 def announced(resource: str, message: Document) -> list[Device]:
@@ -120,7 +79,3 @@ def _node(id_: int, told: Document, pages_set: int | None) -> NumaNode:
         asked = pages_set if size == 2 << 20 else None
         pages.append(HugePages(size=size, count=count["nr_hugepages"] if asked is None else asked))
     return NumaNode(id_, memory=told["MemTotal_kB"] * 1024, hugepages=tuple(pages))
-
-
-def _amounts(texts: Mapping[str, str]) -> dict[str, Quantity]:
-    return {name: Quantity.parse(text) for name, text in texts.items()}

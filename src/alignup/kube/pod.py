@@ -4,140 +4,67 @@ Only the shape is judged here: kinds of values, and amounts that can be read. Fi
 are not looked at. What a well-formed pod may and may not ask for is said by ``align.workload.rules``.
 
 Amounts may be numbers, and how a number was written shows in the amount (``1e3`` prints as ``1e3``, ``1000`` as
-``1k``), so :func:`read_pod_text` keeps the text of every number. A document decoded elsewhere is taken too, with its
-numbers as they came out.
+``1k``), so :func:`read_pod_text` keeps the text of every number, in YAML the one JSON would have. A document decoded
+elsewhere is taken too, with its numbers as they came out.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from alignup.align.bits import quote
-from alignup.align.errors import PodError, Problem, QuantityError
-from alignup.align.quantity import Quantity
-from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
+from alignup.align.errors import DocumentError, PodError, Problem
+from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
+from alignup.kube import documents
+from alignup.kube.fields import FieldReader
+from alignup.kube.scalars import Number
 
-_Kind = TypeVar("_Kind")
+__all__ = ["Number", "identity", "read_pod", "read_pod_text"]
 
-#: White space that JSON can hold unescaped: Kubernetes trims an amount before it decodes escapes.
-_BLANKS = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-_PRINTABLE = 2_000  # bits; Python may refuse to print a longer int
-_INT32 = range(-(1 << 31), 1 << 31)
 _RESTART_POLICIES = ("Always", "Never", "OnFailure")
 
 
-class Number(str):
-    """A JSON number, as it was written."""
-
-    __slots__ = ()
-
-
-def read_pod_text(text: str) -> Pod:
-    """The pod a JSON text describes; :class:`PodError` names every field that cannot be read."""
+def read_pod_text(text: str | bytes) -> Pod:
+    """The pod a text, YAML or JSON, describes; :class:`PodError` names every field that cannot be read."""
     try:
-        document = json.loads(text, parse_int=Number, parse_float=Number, parse_constant=Number)
-    except (ValueError, RecursionError) as error:
-        raise PodError([Problem("", f"not a JSON document: {error}")]) from error
-    return read_pod(document)
+        found = documents.read(text)
+    except DocumentError as error:
+        raise PodError([Problem("", str(error))]) from error
+    if len(found) != 1:
+        raise PodError([Problem("", f"expected one document, not {len(found) or 'none'}")])
+    return read_pod(found[0].value)
 
 
 def read_pod(document: Mapping[str, Any]) -> Pod:
     """The pod a decoded document describes; :class:`PodError` names every field that cannot be read."""
-    reader = _Reader()
+    reader = FieldReader()
     top = reader.mapping(document, "")
-    reader.expect_pod(top)
+    _expect_pod(reader, top)
     pod = _pod(reader, top) if not reader.problems else None
     if pod is None or reader.problems:
         raise PodError(reader.problems)
     return pod
 
 
-@dataclass
-class _Reader:
-    """Takes decoded values for what they should be; one that is not is noted, and read as if it were absent."""
-
-    problems: list[Problem] = field(default_factory=list)
-
-    def expect_pod(self, document: Mapping[str, Any]) -> None:
-        """Note anything that is not a Pod of version v1."""
-        version = self.text(document.get("apiVersion"), "apiVersion")
-        kind = self.text(document.get("kind"), "kind")
-        if self.problems:
-            return
-        if not kind:
-            self.problems.append(Problem("kind", "Required value"))
-        elif not version:
-            self.problems.append(Problem("apiVersion", "Required value"))
-        elif (kind, version) != ("Pod", "v1"):
-            wrong = "kind" if kind != "Pod" else "apiVersion"
-            what = f"no kind {quote(kind)} is registered for version {quote(version)}"
-            self.problems.append(Problem(wrong, what))
-
-    def mapping(self, value: object, where: str) -> Mapping[str, Any]:
-        """An object; ``null`` is one without fields."""
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            return self._wrong(value, where, "an object", {})
-        if all(type(key) is str for key in value):
-            return value
-        self.problems.append(Problem(where, "must have strings as keys"))
-        return {}
-
-    def items(self, value: object, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The objects of a list, each with its path; ``null`` is the empty list."""
-        if value is not None and not isinstance(value, list | tuple):
-            value = self._wrong(value, where, "a list", ())
-        for index, item in enumerate(value or ()):
-            path = f"{where}[{index}]"
-            yield path, self.mapping(item, path)
-
-    def text(self, value: object, where: str) -> str:
-        """A string; ``null`` is the empty one."""
-        if value is None:
-            return ""
-        return value if type(value) is str else self._wrong(value, where, "a string", "")
-
-    def texts(self, value: object, where: str) -> Mapping[str, str]:
-        """An object whose values are strings."""
-        found = self.mapping(value, where)
-        return {key: self.text(item, f"{where}[{key}]") for key, item in found.items()}
-
-    def integer(self, value: object, where: str) -> int | None:
-        """A 32-bit integer; ``null`` is ``None``."""
-        if value is None:
-            return None
-        text = _number_text(value)
-        if text and len(text) <= 11 and text.removeprefix("-").isdecimal() and int(text) in _INT32:
-            return int(text)
-        return self._wrong(value, where, "a 32-bit integer", None)
-
-    def amounts(self, value: object, where: str) -> Amounts:
-        """An object whose values are quantities."""
-        read = {}
-        for name, item in self.mapping(value, where).items():
-            try:
-                read[name] = _quantity(item)
-            except QuantityError as error:
-                self.problems.append(Problem(f"{where}[{name}]", str(error)))
-        return read
-
-    def one_of(self, kinds: Callable[[str], _Kind], value: object, where: str) -> _Kind | None:
-        """A string that is one of some; ``null`` and the empty string are none of them."""
-        text = self.text(value, where)
-        try:
-            return kinds(text) if text else None
-        except ValueError as error:
-            self.problems.append(Problem(where, str(error)))
-            return None
-
-    def _wrong(self, value: object, where: str, wanted: str, instead: _Kind) -> _Kind:
-        self.problems.append(Problem(where, f"must be {wanted}, not {_kind(value)}"))
-        return instead
+def identity(reader: FieldReader, document: Mapping[str, Any]) -> tuple[str, str]:
+    """The kind and version an object says it is of; what is wrong with them is noted."""
+    kind = version = ""
+    if not reader.problems:
+        kind = reader.required(document.get("kind"), "kind")
+    if not reader.problems:
+        version = reader.required(document.get("apiVersion"), "apiVersion")
+    return kind, version
 
 
-def _pod(reader: _Reader, document: Mapping[str, Any]) -> Pod:
+def _expect_pod(reader: FieldReader, document: Mapping[str, Any]) -> None:
+    """Note anything that is not a Pod of version v1."""
+    kind, version = identity(reader, document)
+    if not reader.problems and (kind, version) != ("Pod", "v1"):
+        wrong = "kind" if kind != "Pod" else "apiVersion"
+        what = f"no kind {quote(kind)} is registered for version {quote(version)}"
+        reader.problems.append(Problem(wrong, what))
+
+
+def _pod(reader: FieldReader, document: Mapping[str, Any]) -> Pod:
     metadata = reader.mapping(document.get("metadata"), "metadata")
     spec = reader.mapping(document.get("spec"), "spec")
     status = reader.mapping(document.get("status"), "status")
@@ -160,7 +87,7 @@ def _pod(reader: _Reader, document: Mapping[str, Any]) -> Pod:
     )
 
 
-def _containers(reader: _Reader, value: object, where: str) -> tuple[Container, ...]:
+def _containers(reader: FieldReader, value: object, where: str) -> tuple[Container, ...]:
     return tuple(
         Container(
             name=reader.text(item.get("name"), f"{path}.name"),
@@ -171,7 +98,7 @@ def _containers(reader: _Reader, value: object, where: str) -> tuple[Container, 
     )
 
 
-def _resources(reader: _Reader, value: object, where: str) -> Resources:
+def _resources(reader: FieldReader, value: object, where: str) -> Resources:
     found = reader.mapping(value, where)
     return Resources(
         requests=reader.amounts(found.get("requests"), f"{where}.requests"),
@@ -180,7 +107,7 @@ def _resources(reader: _Reader, value: object, where: str) -> Resources:
     )
 
 
-def _statuses(reader: _Reader, status: Mapping[str, Any]) -> dict[str, ContainerStatus]:
+def _statuses(reader: FieldReader, status: Mapping[str, Any]) -> dict[str, ContainerStatus]:
     """The status of every container that has one which says something of resources."""
     statuses = {}
     for kind in ("initContainerStatuses", "containerStatuses"):
@@ -193,7 +120,7 @@ def _statuses(reader: _Reader, status: Mapping[str, Any]) -> dict[str, Container
     return statuses
 
 
-def _resize_infeasible(reader: _Reader, status: Mapping[str, Any]) -> bool:
+def _resize_infeasible(reader: FieldReader, status: Mapping[str, Any]) -> bool:
     """Whether a resize is pending and cannot be done; of several such conditions the first counts."""
     for path, item in reader.items(status.get("conditions"), "status.conditions"):
         if reader.text(item.get("type"), f"{path}.type") == "PodResizePending":
@@ -201,7 +128,7 @@ def _resize_infeasible(reader: _Reader, status: Mapping[str, Any]) -> bool:
     return False
 
 
-def _names(reader: _Reader, value: object, where: str) -> tuple[str, ...]:
+def _names(reader: FieldReader, value: object, where: str) -> tuple[str, ...]:
     """The names of a list of named things."""
     return tuple(reader.text(item.get("name"), f"{path}.name") for path, item in reader.items(value, where))
 
@@ -211,38 +138,3 @@ def _restart_policy(text: str) -> str:
         supported = ", ".join(map(quote, _RESTART_POLICIES))
         raise ValueError(f"Unsupported value: {quote(text)}: supported values: {supported}")
     return text
-
-
-def _quantity(value: object) -> Quantity:
-    """An amount from a JSON value: ``null`` is zero, a string is trimmed, a number is its text."""
-    if value is None:
-        return Quantity.ZERO
-    if type(value) is str:
-        return Quantity.parse(value.strip(_BLANKS))
-    return Quantity.parse(_number_text(value))
-
-
-def _number_text(value: object) -> str:
-    """How a number was written, or would be; the empty text for anything else."""
-    if isinstance(value, Number):
-        return str(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value) if value.bit_length() <= _PRINTABLE else ""
-    return repr(value) if isinstance(value, float) else ""
-
-
-def _kind(value: object) -> str:
-    """What a decoded value is, in JSON's words."""
-    match value:
-        case bool():
-            return "true or false"
-        case Number() | int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case Mapping():
-            return "an object"
-        case list() | tuple():
-            return "a list"
-        case _:
-            return type(value).__name__

@@ -1,0 +1,232 @@
+"""KubeletConfiguration files: the stage at which a kubelet stops, what it says there, and all it works out before.
+
+Texts of Go's decoders are compared by the field they name; everything else is the kubelet's, word for word.
+"""
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.distances import Distances
+from alignup.align.errors import ConfigurationError
+from alignup.align.host import Host
+from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Amounts
+from alignup.kube.configuration import (
+    Configuration,
+    Stage,
+    check,
+    node_status,
+    passed,
+    read,
+    settings,
+    started,
+)
+from tests.conformance import harness
+from tests.conformance.harness import Case
+
+GO_FIELD = re.compile(r"Go struct field \w+\.([\w.]+)")
+UNKNOWN = re.compile(r'unknown field "([^"]+)"')
+REPEATED = re.compile(r'line (\d+): key "([^"]+)" already set in map')
+ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+PANIC = "failed to merge global and in-flight KubeletConfiguration while setting defaults, error: "
+MANAGERS = (Stage.TOPOLOGY_MANAGER, Stage.CPU_MANAGER, Stage.MEMORY_MANAGER)
+
+
+def test_configuration(request: pytest.FixtureRequest):
+    harness.run(request, "configuration", check_case)
+
+
+def check_case(case: Case) -> None:
+    try:
+        configuration = read(case["text"], name="CONFIG")
+    except ConfigurationError as error:
+        assert error.stage == case["stage"], f"{error.stage}: {error}"
+        CHECKS[Stage(error.stage)](case, error)
+        return
+    check_effective(case["effective"], configuration)
+    check_warnings(case.get("strict_warning", ()), configuration.warnings)
+    machine, storage = machine_of(case["machine"]), case["machine"]["ephemeral_storage"]
+    errors = check(configuration, machine, ephemeral_storage=storage)
+    assert (errors[0].stage if errors else "ok") == case["stage"], list(map(str, errors))
+    if "passed" in case:
+        check_passed(case["passed"], configuration, machine)
+        check_managers(case, errors)
+        check_started(case, configuration, machine)
+        check_host(case, configuration, machine)
+    else:
+        assert {one.what for one in errors[0].problems} >= set(case["texts"])
+
+
+def check_load(case: Case, error: ConfigurationError) -> None:
+    for text in case["texts"]:
+        if named := GO_FIELD.search(text):
+            ours = [re.sub(r"\[[^]]*\]", "", one.field) for one in error.problems]
+            assert named[1] in ours, text
+        elif "duration" in text:
+            assert text.partition("failed to decode: ")[2] in [one.what for one in error.problems]
+        elif line := re.search(r"yaml: (line \d+)", text):
+            assert line[1] in str(error)
+        elif missing := re.search(r"Object '(\w+)' is missing", text):
+            assert [one.field.lower() for one in error.problems] == [missing[1].lower()]
+        elif "no kind" in text:
+            assert [one.field in {"kind", "apiVersion"} for one in error.problems] == [True]
+        else:
+            assert "quantities" in text or "couldn't get version/kind" in text, text
+
+
+def check_panic(case: Case, error: ConfigurationError) -> None:
+    ours = {one.what for one in error.problems}
+    for text in case["texts"]:
+        said = text.removeprefix(PANIC)
+        several = re.findall(r"[^,\[]+ is enabled, but depends on features that are disabled: \[[^]]*\]", said)
+        if several:
+            assert {one.strip() for one in several} == ours
+        else:
+            assert said in ours
+
+
+def check_validation(case: Case, error: ConfigurationError) -> None:
+    ours = [one.what for one in error.problems]
+    assert sorted(ours) == sorted(set(case["errors_sorted"]))
+    assert all(one.field for one in error.problems)
+    if len(case["texts"]) == 1:
+        assert case["texts"] == [ours[0] if len(ours) == 1 else f"[{', '.join(ours)}]"]
+
+
+CHECKS = {Stage.LOAD: check_load, Stage.DEFAULTING_PANIC: check_panic, Stage.VALIDATION: check_validation}
+
+
+def check_effective(expected: dict[str, Any], configuration: Configuration) -> None:
+    ours: dict[str, Any] = {
+        "cgroupsPerQOS": configuration.cgroups_per_qos,
+        "cpuManagerPolicy": configuration.cpu_manager_policy,
+        "cpuManagerPolicyOptions": configuration.cpu_manager_policy_options,
+        "cpuManagerReconcilePeriod": str(configuration.cpu_manager_reconcile_period),
+        "enforceNodeAllocatable": list(configuration.enforce_node_allocatable),
+        "evictionHard": configuration.eviction_hard,
+        "featureGates": configuration.feature_gates,
+        "kubeReserved": configuration.kube_reserved,
+        "kubeReservedCgroup": configuration.kube_reserved_cgroup,
+        "localStorageCapacityIsolation": configuration.local_storage_capacity_isolation,
+        "maxPods": configuration.max_pods,
+        "memoryManagerPolicy": configuration.memory_manager_policy,
+        "mergeDefaultEvictionSettings": configuration.merge_default_eviction_settings,
+        "podsPerCore": configuration.pods_per_core,
+        "qosReserved": configuration.qos_reserved,
+        "reservedMemory": list(map(entry_of, configuration.reserved_memory)),
+        "reservedSystemCPUs": configuration.reserved_system_cpus,
+        "systemReserved": configuration.system_reserved,
+        "systemReservedCgroup": configuration.system_reserved_cgroup,
+        "topologyManagerPolicy": configuration.topology_manager_policy,
+        "topologyManagerPolicyOptions": configuration.topology_manager_policy_options,
+        "topologyManagerScope": configuration.topology_manager_scope,
+    }
+    assert {name: one or None for name, one in ours.items()} == {name: one or None for name, one in expected.items()}
+
+
+def entry_of(entry: ReservedMemory) -> dict[str, Any]:
+    limits = {name: str(amount) for name, amount in entry.limits.items()}
+    dec = [name for name, amount in sorted(entry.limits.items()) if amount.as_int64() is None]
+    return {"numaNode": entry.node, "limits": limits} | ({"not_int64": dec} if dec else {})
+
+
+def check_warnings(expected: Iterable[str], ours: tuple[str, ...]) -> None:
+    text = "\n".join(expected)
+    unknown = {name for one in ours for name in UNKNOWN.findall(one)}
+    repeated = {found.groups() for one in ours if (found := re.match(r'line (\d+): key "([^"]+)" is set', one))}
+    assert unknown == set(UNKNOWN.findall(text))
+    assert repeated == set(REPEATED.findall(text))
+    assert bool(ours) is bool(text)
+
+
+def check_passed(expected: dict[str, Any], configuration: Configuration, machine: Machine) -> None:
+    ours = passed(configuration, machine)
+
+    same(ours.system_reserved, expected["system_reserved"])
+    same(ours.kube_reserved, expected["kube_reserved"])
+    same(ours.reservation, expected["reservation"])
+    assert bits.show(ours.reserved_system_cpus) == expected["reserved_system_cpus"]
+    assert [(one.signal, one.percentage if one.quantity is None else str(one.quantity)) for one in ours.thresholds] == [
+        (one["signal"], one["quantity"] if "quantity" in one else single(one.get("percentage", 0.0)))
+        for one in expected["thresholds"]
+    ]
+
+
+def check_managers(case: Case, errors: Iterable[ConfigurationError]) -> None:
+    ours = {error.stage: str(error) for error in errors}
+    for stage in MANAGERS:
+        texts = case["managers"][stage]
+        assert ours[stage] in texts if texts else stage not in ours, (stage, texts, ours)
+    texts = {ADDRESS.sub("0xADDRESS", one) for one in case["started"]["error"]}
+    said = [" ".join(one.what for one in error.problems) for error in errors if error.stage == Stage.NODE_ALLOCATABLE]
+    assert (set(sentences(said[0])) if said else set()) == {one for text in texts for one in sentences(text)}
+
+
+def check_started(case: Case, configuration: Configuration, machine: Machine) -> None:
+    storage = case["machine"]["ephemeral_storage"]
+    expected = case["started"]
+    ours = started(configuration, machine, ephemeral_storage=storage)
+    status = node_status(configuration, machine, ephemeral_storage=storage)
+
+    same(ours.capacity, expected["capacity"])
+    same(ours.reservation, expected["reservation"])
+    same(ours.pods_limits, expected["pods_cgroup_limits"])
+    assert {(one.resource, str(one.reservation), str(one.capacity)) for one in ours.excess} == {
+        (one["resource"], one["reservation"], one["capacity"]) for one in expected.get("over_reserved", ())
+    }
+    same(status.capacity, case["node_status"]["capacity"])
+    same(status.allocatable, case["node_status"]["allocatable"])
+
+
+def check_host(case: Case, configuration: Configuration, machine: Machine) -> None:
+    """A host that is told so starts, or is refused by the same manager in the same words."""
+    stage = next((one for one in MANAGERS if case["managers"][one]), None)
+    try:
+        Host(machine, settings(configuration, machine))
+    except ValueError as error:
+        assert stage
+        assert str(error) in case["managers"][stage]
+        assert getattr(error, "manager", None) == stage.removesuffix("_manager")
+    else:
+        assert stage is None
+
+
+def same(ours: Amounts, expected: Mapping[str, str]) -> None:
+    assert {name: str(amount) for name, amount in ours.items()} == dict(expected)
+    assert all(amount == Quantity.parse(expected[name]) for name, amount in ours.items())
+
+
+def single(number: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", number))[0])
+
+
+def sentences(text: str) -> list[str]:
+    return re.findall(r"Resource .*?Expected capacity >= reservation\.", text)
+
+
+def machine_of(told: Case) -> Machine:
+    """As told, unchecked: some have more in huge pages than they have memory."""
+    nodes = told["numa"]
+    return Machine(
+        cpus=tuple(
+            Cpu(cpu, core=core[0], socket=number, node=node["id"])
+            for number, node in enumerate(nodes)
+            for core in node["cores"]
+            for cpu in core
+        ),
+        nodes=tuple(NumaNode(node["id"], node["memory"], pages_of(node["hugepages"])) for node in nodes),
+        distances=Distances.of_rows({node["id"]: [10 if node is other else 20 for other in nodes] for node in nodes}),
+        memory=told["memory"],
+        hugepages=pages_of(told["hugepages"]),
+    )
+
+
+def pages_of(told: Mapping[str, int]) -> tuple[HugePages, ...]:
+    return tuple(HugePages(int(size) * 1024, count) for size, count in told.items())

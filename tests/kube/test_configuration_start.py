@@ -1,0 +1,389 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.errors import ConfigurationError, SettingsError
+from alignup.align.host import Host, allocatable
+from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy, Scope
+from alignup.kube.configuration import (
+    Configuration,
+    Stage,
+    check,
+    node_status,
+    passed,
+    read,
+    settings,
+    started,
+)
+from tests.strategies import GIB, machines
+
+#: Two nodes of four CPUs, a gigabyte in huge pages on each.
+MACHINE = Machine(
+    cpus=tuple(Cpu(cpu, core=cpu, socket=cpu // 4, node=cpu // 4) for cpu in range(8)),
+    nodes=tuple(NumaNode(node, 4 * GIB, (HugePages(GIB, 1),)) for node in range(2)),
+)
+#: A configuration with which all managers start there.
+STATIC = Configuration(
+    topology_manager_policy="restricted",
+    topology_manager_scope="pod",
+    cpu_manager_policy="static",
+    memory_manager_policy="Static",
+    reserved_system_cpus="0,4",
+    system_reserved={"memory": "924Mi"},
+    reserved_memory=(
+        ReservedMemory(0, {"memory": Quantity.parse("512Mi")}),
+        ReservedMemory(1, {"memory": Quantity.parse("512Mi")}),
+    ),
+)
+TEXTS = st.sampled_from(["1", "0", "-1", "100Mi", "1e9999", "x", "", "0.0005", "10%", "0%", "NaN%", "1e39%", "9E"])
+NAMES = st.sampled_from(["cpu", "memory", "ephemeral-storage", "pid", "memory.available", "nodefs.available", "x"])
+configurations = st.builds(
+    Configuration,
+    topology_manager_policy=st.sampled_from(list(Policy)),
+    topology_manager_scope=st.sampled_from(list(Scope)),
+    topology_manager_policy_options=st.dictionaries(st.sampled_from(["max-allowable-numa-nodes", "x"]), TEXTS),
+    cpu_manager_policy=st.sampled_from(["none", "static", "x"]),
+    cpu_manager_policy_options=st.dictionaries(st.sampled_from(["full-pcpus-only", "align-by-socket"]), TEXTS),
+    memory_manager_policy=st.sampled_from(["None", "Static", "BestEffort"]),
+    reserved_memory=st.lists(
+        st.builds(ReservedMemory, st.integers(0, 3), st.just({"memory": Quantity.parse("100Mi")})), max_size=2
+    ).map(tuple),
+    reserved_system_cpus=st.sampled_from(["", "0", "0-3", "0-99999999999"]),
+    system_reserved=st.dictionaries(NAMES, TEXTS, max_size=2),
+    kube_reserved=st.dictionaries(NAMES, TEXTS, max_size=2),
+    eviction_hard=st.dictionaries(NAMES, TEXTS, max_size=2),
+    pods_per_core=st.integers(0, 20),
+)
+
+
+def shown(amounts):
+    return {name: str(amount) for name, amount in amounts.items()}
+
+
+def refused_by(configuration, *, machine=MACHINE):
+    with pytest.raises(ConfigurationError) as refusal:
+        passed(configuration, machine)
+    return refusal.value
+
+
+def test_settings_hold_everything_a_host_is_told():
+    told = settings(replace(STATIC, feature_gates={"AllAlpha": False, "PodLevelResourceManagers": True}), MACHINE)
+    host = Host(MACHINE, told)
+
+    assert (told.topology.policy, told.topology.scope) == (Policy.RESTRICTED, Scope.POD)
+    assert (told.cpus.policy, told.cpus.explicit, told.cpus.reservation) == ("static", 0b10001, Quantity.parse("2"))
+    assert shown(told.reservation) == {"cpu": "2", "memory": "1Gi"}
+    assert (told.gates.on("PodLevelResourceManagers"), told.max_pods) == (True, 110)
+    assert host.settings is told
+    assert check(STATIC, MACHINE) == ()
+
+
+def test_explicit_cpus_replace_every_other_reservation_of_cpus():
+    configuration = Configuration(
+        reserved_system_cpus="0-1,5",
+        system_reserved={"cpu": "no amount", "memory": "1Gi"},
+        kube_reserved={"cpu": "-5", "pid": "100"},
+    )
+
+    told = passed(configuration, MACHINE)
+
+    assert bits.show(told.reserved_system_cpus) == "0-1,5"
+    assert shown(told.system_reserved) == {"cpu": "3", "memory": "1Gi"}
+    assert shown(told.kube_reserved) == {"pid": "100"}
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"),
+    [
+        pytest.param("1.2345", 1235, id="rounded up from the half"),
+        pytest.param("0.0005", 1, id="half of the smallest"),
+        pytest.param("0.0004", 0, id="less than half of it"),
+        pytest.param("0.0004999999", 1, id="millionths are rounded up first"),
+        pytest.param("2", 2000, id="whole ones"),
+    ],
+)
+def test_cpus_are_reserved_in_thousandths(text, milli):
+    assert passed(Configuration(system_reserved={"cpu": text}), MACHINE).system_reserved["cpu"].milli() == milli
+
+
+@pytest.mark.parametrize(
+    ("configuration", "stage", "field", "what"),
+    [
+        pytest.param(
+            Configuration(reserved_system_cpus="7-8"),
+            Stage.RESERVED_CPUS,
+            "reservedSystemCPUs",
+            "reserved-cpus: 7-8 is not a subset of online-cpus: 0-7",
+            id="a CPU that is not there",
+        ),
+        pytest.param(
+            Configuration(reserved_system_cpus="0-99999999999"),
+            Stage.RESERVED_CPUS,
+            "reservedSystemCPUs",
+            "reserved-cpus: 0-99999999999 is not a subset of online-cpus: 0-7",
+            id="more CPUs than anybody has",
+        ),
+        pytest.param(
+            Configuration(kube_reserved={"hugepages-2Mi": "1"}, system_reserved={"gpu": "1"}),
+            Stage.KUBE_RESERVED,
+            "kubeReserved[hugepages-2Mi]",
+            '--kube-reserved value failed to parse: cannot reserve "hugepages-2Mi" resource',
+            id="huge pages for Kubernetes",
+        ),
+        pytest.param(
+            Configuration(system_reserved={"memory": "-100m"}),
+            Stage.SYSTEM_RESERVED,
+            "systemReserved[memory]",
+            '--system-reserved value failed to parse: resource quantity for "memory" cannot be negative: -100m',
+            id="less than nothing for the system",
+        ),
+        pytest.param(
+            Configuration(eviction_hard={"memory.free": "1"}),
+            Stage.EVICTION_HARD,
+            "evictionHard[memory.free]",
+            "unsupported eviction signal memory.free",
+            id="a signal nobody knows",
+        ),
+        pytest.param(
+            Configuration(eviction_hard={"memory.available": "0"}),
+            Stage.EVICTION_HARD,
+            "evictionHard[memory.available]",
+            "eviction threshold memory.available must be positive: 0",
+            id="a threshold of nothing",
+        ),
+        pytest.param(
+            Configuration(eviction_hard={"memory.available": "150%"}),
+            Stage.EVICTION_HARD,
+            "evictionHard[memory.available]",
+            "eviction percentage threshold memory.available must be <= 100%: 150%",
+            id="more than everything",
+        ),
+        pytest.param(
+            Configuration(eviction_hard={"memory.available": "-5%"}),
+            Stage.EVICTION_HARD,
+            "evictionHard[memory.available]",
+            "eviction percentage threshold memory.available must be >= 0%: -5%",
+            id="less than nothing of everything",
+        ),
+        pytest.param(
+            Configuration(eviction_hard={"memory.available": "5 %"}),
+            Stage.EVICTION_HARD,
+            "evictionHard[memory.available]",
+            'strconv.ParseFloat: parsing "5 ": invalid syntax',
+            id="a blank before the percent sign",
+        ),
+        pytest.param(
+            Configuration(eviction_hard={"memory.available": "+1e39%"}),
+            Stage.EVICTION_HARD,
+            "evictionHard[memory.available]",
+            'strconv.ParseFloat: parsing "+1e39": value out of range',
+            id="more than 32 bits hold",
+        ),
+    ],
+)
+def test_a_reservation_that_makes_no_sense_is_refused(configuration, stage, field, what):
+    error = refused_by(configuration)
+
+    (problem,) = error.problems
+    assert (error.stage, problem.field, problem.what) == (stage, field, what)
+    assert list(map(str, check(configuration, MACHINE))) == [str(error)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        pytest.param("1Gi", GIB, id="an amount"),
+        pytest.param("10%", 858993472, id="a part, a little more in 32 bits"),
+        pytest.param("5%%", 429496736, id="two signs are as good as one"),
+        pytest.param("1e1%", 858993472, id="an exponent"),
+        pytest.param("0x1p1%", 171798688, id="hexadecimal"),
+        pytest.param("1_0%", 858993472, id="an underscore"),
+        pytest.param("0.0%", None, id="nothing"),
+        pytest.param("0%", None, id="switched off"),
+        pytest.param("100%", None, id="switched off, too"),
+    ],
+)
+def test_memory_below_the_threshold_is_reserved(text, kept):
+    told = passed(Configuration(eviction_hard={"memory.available": text, "nodefs.available": "5%"}), MACHINE)
+
+    assert "ephemeral-storage" not in told.reservation
+    assert (told.reservation["memory"].value() if kept else told.reservation.get("memory")) == kept
+
+
+def test_ephemeral_storage_counts_once_the_container_manager_runs():
+    configuration = Configuration(kube_reserved={"ephemeral-storage": "1Gi"})
+
+    begun = started(configuration, MACHINE, ephemeral_storage=100 * GIB)
+    ignored = replace(configuration, local_storage_capacity_isolation=False)
+
+    assert begun.capacity["ephemeral-storage"].value() == 100 * GIB
+    assert begun.reservation["ephemeral-storage"].value() == 11 * GIB + 160
+    assert begun.pods_limits["ephemeral-storage"].value() == 99 * GIB
+    assert "ephemeral-storage" not in started(configuration, MACHINE).capacity
+    assert "ephemeral-storage" not in started(ignored, MACHINE, ephemeral_storage=100 * GIB).capacity
+
+
+def test_the_cluster_is_told_what_is_left():
+    status = node_status(replace(STATIC, pods_per_core=3, max_pods=20), MACHINE)
+
+    assert shown(status.capacity) == {"cpu": "8", "memory": "8Gi", "hugepages-1Gi": "2Gi", "pods": "20"}
+    assert shown(status.allocatable) == {"cpu": "6", "memory": "5Gi", "hugepages-1Gi": "2Gi", "pods": "20"}
+    assert node_status(Configuration(pods_per_core=2), MACHINE).capacity["pods"] == Quantity.of(16)
+
+
+def test_a_machine_that_does_not_tell_its_memory_has_a_reservation_all_the_same():
+    silent = replace(MACHINE, nodes=(NumaNode(0), NumaNode(1)))
+    configuration = Configuration(system_reserved={"memory": "1Gi"})
+
+    assert shown(passed(configuration, silent).reservation) == {"memory": "1124Mi"}
+    assert "memory" not in node_status(configuration, silent).capacity
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "field", "what"),
+    [
+        pytest.param(
+            {"topology_manager_policy_options": {"max-allowable-numa-nodes": "7"}},
+            Stage.TOPOLOGY_MANAGER,
+            "topologyManagerPolicyOptions",
+            'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
+            id="an option of the topology manager",
+        ),
+        pytest.param(
+            {"cpu_manager_policy": "Static"},
+            Stage.CPU_MANAGER,
+            "cpuManagerPolicy",
+            'unknown policy: "Static"',
+            id="a policy of the CPU manager in capitals",
+        ),
+        pytest.param(
+            {"reserved_system_cpus": ""},
+            Stage.CPU_MANAGER,
+            "systemReserved[cpu]",
+            "[cpumanager] unable to determine reserved CPU resources for static policy",
+            id="no CPU reserved",
+        ),
+        pytest.param(
+            {"cpu_manager_policy_options": {"x": "true"}},
+            Stage.CPU_MANAGER,
+            "cpuManagerPolicyOptions",
+            'new static policy error: unknown CPU Manager Policy option: "x"',
+            id="an option of the CPU manager",
+        ),
+        pytest.param(
+            {"memory_manager_policy": "BestEffort"},
+            Stage.MEMORY_MANAGER,
+            "memoryManagerPolicy",
+            'policy "BestEffort" is not available for platform "linux"',
+            id="a policy of the memory manager",
+        ),
+        pytest.param(
+            {"system_reserved": {}},
+            Stage.MEMORY_MANAGER,
+            "reservedMemory",
+            'the total amount "1Gi" of type "memory" is not equal to the value "100Mi" '
+            "determined by Node Allocatable feature",
+            id="memory that does not add up",
+        ),
+    ],
+)
+def test_each_manager_says_what_it_has_against_a_configuration(changes, stage, field, what):
+    (error,) = check(replace(STATIC, **changes, source="node.yaml"), MACHINE)
+
+    (problem,) = error.problems
+    assert (error.stage, problem.field, problem.what, str(error)) == (stage, field, what, what)
+    assert (error.manager, error.source) == (stage.removesuffix("_manager"), "node.yaml")
+
+
+def test_all_managers_are_asked_in_the_kubelets_order():
+    configuration = replace(
+        STATIC,
+        topology_manager_policy_options={"x": "1"},
+        cpu_manager_policy="x",
+        memory_manager_policy="x",
+        system_reserved={"memory": "1Ti"},
+    )
+
+    errors = check(configuration, MACHINE, ephemeral_storage=GIB)
+
+    assert [error.stage for error in errors] == [
+        Stage.TOPOLOGY_MANAGER,
+        Stage.CPU_MANAGER,
+        Stage.MEMORY_MANAGER,
+        Stage.NODE_ALLOCATABLE,
+    ]
+    assert errors[-1].problems[0].what == (
+        'invalid Node Allocatable configuration. Resource "memory" has a reservation of '
+        "{{1099616485376 0} {<nil>}  BinarySI} but capacity of {{8589934592 0} {<nil>}  BinarySI}. "
+        "Expected capacity >= reservation."
+    )
+    with pytest.raises(ConfigurationError) as refusal:
+        settings(configuration, MACHINE)
+    assert refusal.value.stage == Stage.TOPOLOGY_MANAGER
+
+
+def test_advice_is_a_configuration_that_works():
+    wrong = replace(STATIC, reserved_memory=())
+    (error,) = check(wrong, MACHINE)
+    assert error.advice is not None
+
+    advised = error.advice.partition("this would agree: ")[2]
+    entries = read(
+        f"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{advised}\n"
+    ).reserved_memory
+
+    assert check(replace(wrong, reserved_memory=entries), MACHINE) == ()
+    (bare,) = check(replace(wrong, cpu_manager_policy="none", eviction_hard={}, system_reserved={}), MACHINE)
+    assert bare.advice == "reserve memory: systemReserved.memory, kubeReserved.memory or evictionHard[memory.available]"
+
+
+def test_the_limit_on_nodes_can_be_lifted():
+    many = Machine(
+        cpus=tuple(Cpu(cpu, core=cpu, socket=0, node=cpu) for cpu in range(9)),
+        nodes=tuple(NumaNode(node, GIB) for node in range(9)),
+    )
+    configuration = Configuration(topology_manager_policy="best-effort")
+
+    (error,) = check(configuration, many)
+
+    assert str(error) == "unsupported on machines with more than 8 NUMA Nodes"
+    assert check(configuration, many, limit_nodes=False) == ()
+    assert Host(many, settings(configuration, many, limit_nodes=False)).rules.topology.policy is Policy.BEST_EFFORT
+
+
+@given(configurations, machines(max_nodes=3, max_id=3), st.none() | st.integers(0, 1 << 40))
+def test_a_host_starts_when_nothing_is_found(configuration, machine, storage):
+    """What is found is what keeps a host from starting; nothing else is ever raised."""
+    errors = check(configuration, machine, ephemeral_storage=storage)
+    stages = [error.stage for error in errors]
+
+    try:
+        Host(machine, settings(configuration, machine))
+    except SettingsError as error:
+        assert str(error) == str(errors[0])
+    else:
+        assert set(stages) <= {Stage.NODE_ALLOCATABLE}
+    assert stages == [stage for stage in Stage if stage in stages]
+
+
+@given(configurations, machines(max_nodes=3, max_id=3))
+def test_a_host_offers_what_the_cluster_is_told(configuration, machine):
+    """A kubelet that reserves more than there is does not start; parts of a byte are rounded by the host."""
+    try:
+        told = settings(configuration, machine)
+    except ConfigurationError:
+        return
+    if started(configuration, machine).excess:
+        return
+    offered, status = allocatable(machine, told), node_status(configuration, machine).allocatable
+
+    assert offered.milli_cpu == status["cpu"].milli()
+    assert offered.pods == status["pods"].value()
+    if "memory" in status:
+        assert offered.memory == pytest.approx(status["memory"].value(), abs=1)
