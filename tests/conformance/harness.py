@@ -37,6 +37,23 @@ TALLIES = pytest.StashKey[list[Tally]]()
 def run(request: pytest.FixtureRequest, file: str, check: Check) -> None:
     """Try every case of *file*; skip when the set of vectors does not have it."""
     path: Path = request.config.getoption("--vectors") / f"{file}.jsonl.gz"
+    _run(request, file, path=path, cases=cases, check=check)
+
+
+def run_index(request: pytest.FixtureRequest, file: str, check: Callable[[Case, Path], str | None]) -> None:
+    """Try every case of the plain *file*, whose cases name files beside it; *check* is told where these are."""
+    path: Path = request.config.getoption("--vectors") / f"{file}.jsonl"
+    _run(request, file, path=path, cases=plain_cases, check=lambda case: check(case, path.parent))
+
+
+def _run(
+    request: pytest.FixtureRequest,
+    file: str,
+    *,
+    path: Path,
+    cases: Callable[[Path], Iterator[tuple[int, Case]]],
+    check: Check,
+) -> None:
     if not path.exists():
         pytest.skip(f"this set of vectors has no {path.name}")
     tally = Tally(file)
@@ -63,4 +80,11 @@ def cases(path: Path) -> Iterator[tuple[int, Case]]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         next(lines)
         for number, line in enumerate(lines, start=2):
+            yield number, json.loads(line)
+
+
+def plain_cases(path: Path) -> Iterator[tuple[int, Case]]:
+    """The cases of a file that is not packed and has nothing but cases."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
             yield number, json.loads(line)

@@ -1,0 +1,75 @@
+"""State files of the CPU and the memory manager: read, refused, hashed and written as the kubelet does."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.errors import StateError
+from alignup.align.memory.ledger import Block
+from alignup.state import cpu_file, memory_file
+from alignup.state.checkpoint import texts
+from tests.conformance import memory_cases
+from tests.conformance.cpu_cases import gates_of, held_of, sets_of
+from tests.conformance.harness import Case, run_index
+
+#: A list of CPUs that cannot be parsed: the file is the kubelet's, but there is no state to write again.
+UNREADABLE = {"bad-default-cpuset", "bad-container-cpuset"}
+
+
+def test_state_files_of_cpus_are_read_and_written_as_the_kubelet_does(request):
+    run_index(request, "checkpoints/index-cpu", check_cpu)
+
+
+def test_state_files_of_memory_are_read_and_written_as_the_kubelet_does(request):
+    run_index(request, "checkpoints/index-memory", check_memory)
+
+
+def check_cpu(case: Case, folder: Path) -> None:
+    state = restored(cpu_file, case, folder)
+    if state is not None:
+        assert bits.show(state.default) == case.get("default", "")
+        assert state.entries == held_of(case.get("assignments"))
+        assert state.pod_entries == sets_of(case.get("pod_assignments"))
+        assert state.baselines == held_of(case.get("baselines"))
+
+
+def check_memory(case: Case, folder: Path) -> None:
+    """Blocks stand in the file as it came, in the vectors by type."""
+    state = restored(memory_file, case, folder)
+    if state is not None:
+        held = {uid: {name: by_type(own[name]) for name in own} for uid, own in state.entries.items()}
+        pods = case.get("pod_assignments") or {}
+        assert state.machine_state == memory_cases.state_of(case.get("machine_state") or {})
+        assert held == memory_cases.held_of(case.get("assignments") or {})
+        assert {uid: by_type(blocks) for uid, blocks in state.pod_entries.items()} == {
+            uid: memory_cases.blocks_of(blocks) for uid, blocks in pods.items()
+        }
+
+
+def by_type(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    return tuple(sorted(blocks, key=lambda block: block.type))
+
+
+def restored(format_: ModuleType, case: Case, folder: Path) -> Any:
+    """What the file says; nothing when it is refused, which must be in the words expected."""
+    text = (folder / case["file"]).read_bytes()
+    gates = gates_of(case["gates"])
+    path = f"<DIR>/{format_.NAME}"
+    if case["written_by_kubelet"]:
+        legacy, data = texts(format_.FORMAT, text)
+        assert legacy == case.get("legacy_dump", legacy)
+        assert data == case.get("data_dump", data)
+        if case["kind"] not in UNREADABLE:
+            state = format_.parse(text, configured_policy=None, gates=gates, path=path)
+            assert format_.dump(state, gates=gates) == text
+    if case["error"] is None:
+        return format_.parse(text, configured_policy=case["configured_policy"], gates=gates, path=path)
+
+    with pytest.raises(StateError) as refused:
+        format_.parse(text, configured_policy=case["configured_policy"], gates=gates, path=path)
+
+    assert str(refused.value) == case["error"]
+    return None

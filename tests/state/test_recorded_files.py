@@ -1,0 +1,111 @@
+"""State files of a real kubelet (``--recorded DIR``): written again byte for byte, and started on as it did."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from alignup.align.errors import StateError
+from alignup.align.host import Host
+from alignup.align.settings import FeatureGates
+from alignup.state import cpu_file, device_file, memory_file
+from alignup.state.device_file import DeviceState
+from alignup.state.export import export
+from alignup.state.kubelet_dir import KubeletFiles
+from alignup.state.restore import restore
+from tests.recorded.replay import load
+from tests.recorded.setting import machine_of, settings_of
+
+Document = Mapping[str, Any]
+FOLDER = "/var/lib/kubelet"
+NAMES = (cpu_file.NAME, memory_file.NAME, device_file.NAME)
+
+
+@pytest.fixture
+def recordings(request) -> list[Document]:
+    return [load(path) for path in sorted(request.config.getoption("--recorded").glob("*.json.gz"))]
+
+
+def test_every_file_is_written_again_as_it_was_and_started_on(recordings):
+    """By itself, and by way of the host it makes: nothing is missing there but the names of pods.
+
+    The order of devices is the kubelet's own, and no two times the same.
+    """
+    seen = 0
+    for recording in recordings:
+        host = Host(machine := machine_of(recording), settings_of(recording["kubelet_config"], machine))
+        gates = host.settings.gates
+        for shown in snapshots(recording):
+            texts = {name: shown[name].encode() for name in NAMES}
+            files = parsed(texts, host)
+            restored = restore(host, files)
+            again = export(Host(machine, host.settings, ledger=restored.ledger))
+
+            assert written(files, gates) == texts
+            assert {**written(again, gates), device_file.NAME: b""} == {**texts, device_file.NAME: b""}
+            assert in_any_order(again.devices) == in_any_order(files.devices)
+            assert len(restored.gaps) == bool(restored.unknown)
+            seen += 1
+    if not seen:
+        pytest.skip("these recordings have no state files")
+
+
+def in_any_order(state: DeviceState | None) -> Any:
+    """What is held where, and what is healthy."""
+    assert state
+    held = {(one.uid, one.container, one.resource): one.nodes for one in state.entries}
+    return held, {resource: set(ids or ()) for resource, ids in state.registered.items()}
+
+
+def snapshots(recording: Document) -> Iterator[Document]:
+    """What was seen of the kubelet where it had all three files."""
+    for shown in (recording.get("initial", {}), *recording["steps"]):
+        if all(shown.get(name) for name in NAMES):
+            yield shown
+
+
+def parsed(texts: Mapping[str, bytes], host: Host) -> KubeletFiles:
+    settings = host.settings
+    cpu, memory, devices = (f"{FOLDER}/{name}" for name in NAMES)
+    return KubeletFiles(
+        cpu=cpu_file.parse(
+            texts[cpu_file.NAME], configured_policy=settings.cpus.policy, gates=settings.gates, path=cpu
+        ),
+        memory=memory_file.parse(
+            texts[memory_file.NAME], configured_policy=settings.memory_policy, gates=settings.gates, path=memory
+        ),
+        devices=device_file.parse(texts[device_file.NAME], path=devices),
+    )
+
+
+def written(files: KubeletFiles, gates: FeatureGates) -> dict[str, bytes]:
+    assert files.cpu
+    assert files.memory
+    assert files.devices
+    return {
+        cpu_file.NAME: cpu_file.dump(files.cpu, gates=gates),
+        memory_file.NAME: memory_file.dump(files.memory, gates=gates),
+        device_file.NAME: device_file.dump(files.devices),
+    }
+
+
+def test_another_configuration_over_kept_files_is_taken_or_refused_as_it_was(recordings):
+    """The files are those of the configuration before, on an idle machine."""
+    for recording in recordings:
+        machine = machine_of(recording)
+        kept: dict[str, bytes] = {}
+        for step in recording["steps"]:
+            if step["op"] != "bad_config" or (step["verdict"] == "refused" and not step.get("keep_state")):
+                continue
+            host = Host(machine, settings_of(step["config"], machine))
+            if not step.get("keep_state"):
+                kept = written(export(host), host.settings.gates)
+                continue
+            try:
+                restore(host, parsed(kept, host))
+            except StateError as error:
+                said = str(error).replace('"', '\\"')
+                assert step["verdict"] == "refused", f"{step['name']}: {error}"
+                assert any(f'manager error: {said}"' in line for line in step["log"]), f"{step['name']}: {error}"
+            else:
+                assert step["verdict"] == "started", f"{step['name']}: taken, recorded {step['log']}"
