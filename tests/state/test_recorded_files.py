@@ -1,6 +1,7 @@
 """State files of a real kubelet (``--recorded DIR``): written again byte for byte, and started on as it did."""
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,12 +9,14 @@ import pytest
 from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.settings import FeatureGates
+from alignup.align.workload.rules import Road, accept
+from alignup.kube.pod import read_pod
 from alignup.state import cpu_file, device_file, memory_file
 from alignup.state.device_file import DeviceState
 from alignup.state.export import export
 from alignup.state.kubelet_dir import KubeletFiles
 from alignup.state.restore import restore
-from tests.recorded.replay import load
+from tests.recorded.replay import HOST, load
 from tests.recorded.setting import machine_of, settings_of
 
 Document = Mapping[str, Any]
@@ -109,3 +112,31 @@ def test_another_configuration_over_kept_files_is_taken_or_refused_as_it_was(rec
                 assert any(f'manager error: {said}"' in line for line in step["log"]), f"{step['name']}: {error}"
             else:
                 assert step["verdict"] == "started", f"{step['name']}: taken, recorded {step['log']}"
+
+
+def test_the_next_pod_is_judged_by_the_files_as_the_kubelet_judged_it(recordings):
+    """The files say what is held, the manifests who is there; where a plugin was away, the machine knows no better."""
+    judged = 0
+    for recording in recordings:
+        host = Host(machine := machine_of(recording), settings_of(recording["kubelet_config"], machine))
+        manifests = {}
+        for before, step in pairwise((recording.get("initial", {}), *recording["steps"])):
+            if step["op"] != "pod":
+                continue
+            pod = accept(read_pod(step["manifest"]), road=Road.STATIC, host=HOST)
+            manifests[pod.uid] = pod
+            if step["verdict"] not in ("admitted", "rejected") or not all(before.get(name) for name in NAMES):
+                continue
+            texts = {name: before[name].encode() for name in NAMES}
+            there = [manifests[one["uid"]] for one in before["pods"] if one["status"]["phase"] == "Running"]
+            restored = restore(host, parsed(texts, host), there)
+            now = Host(machine, host.settings, ledger=restored.ledger)
+            for gone in restored.unknown:  # the kubelet takes back what they had when the next pod comes
+                now.release(gone)
+            decision = now.decide(pod)
+
+            where = f"{recording['scenario']}, {pod.name}"
+            assert decision.admitted == (step["verdict"] == "admitted"), where
+            assert decision.refusal is None or decision.refusal.reason == step["reason"], where
+            judged += 1
+    assert judged or not recordings

@@ -89,6 +89,11 @@ def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
     if unknown:
         those = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
         yield f"names and shared CPU use of {those} are not in the state files; give them with --pods"
+        if pods:
+            yield (
+                f"{those} of the state files counted as running, though not in the list; "
+                f"if gone, a kubelet takes back what they hold when the next pod comes: {', '.join(unknown)}"
+            )
 
 
 def _provider(host: Host, kind: type[Kind]) -> Kind:
