@@ -1,0 +1,310 @@
+"""The HTTP API as an ASGI application: routes, limits, and what is said when something goes wrong.
+
+How manifests are read and machines written is handed in, since packages beside this one know. Whoever answers,
+answers one request at a time as far as its pods are concerned (``Service``); what takes long without changing
+anything, reading a document or drawing a picture, is done beside the event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from alignup.align.errors import (
+    AlignError,
+    FileError,
+    ParseError,
+    PodError,
+    Problem,
+    WorkLimitError,
+)
+from alignup.align.machine import Machine
+from alignup.align.record import to_document
+from alignup.align.workload import Pod
+from alignup.picture import draw_svg
+from alignup.serve import answers, body, documents, openapi
+from alignup.serve.answers import ProblemError
+from alignup.serve.metrics import CONTENT_TYPE, Metrics
+from alignup.serve.operations import by_path
+from alignup.serve.resource import Given, Handler, Resource, not_found, unexpected
+from alignup.serve.service import Admission, BusyError, NotReadyError, Query, Service
+from alignup.serve.stream import EventStream
+
+ReadPod = Callable[[bytes, str], Pod]  #: body, and its media type: ``application/json`` or ``application/yaml``
+MachineDocument = Callable[[Machine], Mapping[str, Any]]
+Result = TypeVar("Result")
+
+_STATUS = {"admitted": 201, "kept": 200, "waiting": 202}
+_SOON, _LATER = {"Retry-After": "1"}, {"Retry-After": "5"}  #: seconds
+#: A picture can hold names from anywhere; it is to be looked at, and nothing else.
+_ONLY_LOOKED_AT = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much is taken from a client, and how long it is waited for."""
+
+    body_bytes: int = 1 << 20
+    body_seconds: float = 10.0  #: until a document is here
+    answer_seconds: float = 60.0  #: until a pod is decided on; the decision is made and kept all the same
+    heartbeat_seconds: float = 15.0  #: of silence on a stream of events
+    read_seconds: float = 60.0  #: until what was sent on a stream is read
+    streams: int = 64  #: at the same time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """What stands behind the API."""
+
+    service: Service
+    read_pod: ReadPod  #: ``PodError``, ``DocumentError`` or another ``ParseError`` where it cannot
+    machine_document: MachineDocument
+    metrics: Metrics
+    version: str  #: of the program
+
+
+def build(
+    behind: Behind, *, token: bytes | None = None, limits: Limits | None = None, stopping: asyncio.Event | None = None
+) -> Starlette:
+    """The application.
+
+    With a *token* every request has to bring it. Streams of events end when *stopping* is set.
+    """
+    description = openapi.document(version=behind.version, with_token=token is not None)
+    api = _Api(behind, limits or Limits(), stopping=stopping or asyncio.Event(), description=description)
+    handlers = api.handlers()
+    routes = [
+        Route(path, Resource({method: (one, handlers[one.id]) for method, one in known.items()}, token=token))
+        for path, known in by_path().items()
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: not_found, Exception: unexpected})
+    app.router.redirect_slashes = False
+    return app
+
+
+class _Api:
+    """Everything the API can be asked for."""
+
+    def __init__(
+        self, behind: Behind, limits: Limits, *, stopping: asyncio.Event, description: Mapping[str, Any]
+    ) -> None:
+        self._service = behind.service
+        self._read_pod = behind.read_pod
+        self._machine_document = behind.machine_document
+        self._metrics = behind.metrics
+        self._limits = limits
+        self._stopping = stopping
+        self._description = description
+        self._streams = 0
+        self._under_way: set[asyncio.Future[Any]] = set()  #: what goes on, whether somebody waits for it or not
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The id of an operation → who answers it."""
+        return {
+            "listPods": self.list_pods,
+            "admitPod": self.admit_pod,
+            "getPod": self.get_pod,
+            "releasePod": self.release_pod,
+            "listDecisions": self.list_decisions,
+            "getDecision": self.get_decision,
+            "getMachine": self.get_machine,
+            "getPicture": self.get_picture,
+            "listenToEvents": self.listen,
+            "isAlive": self.is_alive,
+            "isReady": self.is_ready,
+            "getMetrics": self.get_metrics,
+            "getDescription": self.get_description,
+        }
+
+    async def list_pods(self, request: Request, given: Given) -> Response:
+        """Every pod that is known."""
+        del request, given
+        return answers.document({"pods": [documents.of_entry(entry) for entry in self._service.entries()]})
+
+    async def admit_pod(self, request: Request, given: Given) -> Response:
+        """Decide on a pod."""
+        dry_run = bool(given["dryRun"])
+        pod = await self._pod(request)
+        with _told():
+            admission = await self._in_time(self._service.admit(pod, dry_run=dry_run))
+        content = documents.of_admission(admission, dry_run=dry_run)
+        if dry_run:
+            return answers.document(content)
+        status = _STATUS.get(content["outcome"])
+        if status is None:
+            raise _refused(admission, content["story"])
+        headers = {"Location": f"/v1/pods/{quote(pod.uid, safe='')}"}
+        return answers.document(content, status=status, headers=headers)
+
+    async def get_pod(self, request: Request, given: Given) -> Response:
+        """One pod."""
+        del request
+        entry = self._service.entry(str(given["uid"]))
+        if entry is None:
+            raise _no_pod(given["uid"])
+        return answers.document(documents.of_entry_in_full(entry))
+
+    async def release_pod(self, request: Request, given: Given) -> Response:
+        """A pod is gone."""
+        del request
+        with _told():
+            entry = await self._in_time(self._service.release(str(given["uid"])))
+        if entry is None:
+            raise _no_pod(given["uid"])
+        return answers.document({"pod": documents.of_entry(entry)})
+
+    async def list_decisions(self, request: Request, given: Given) -> Response:
+        """Decisions of the past."""
+        del request
+        query = Query(**given)
+        with _told():
+            kept = await self._service.decisions(query)
+        return answers.document(documents.of_page(kept, limit=query.limit))
+
+    async def get_decision(self, request: Request, given: Given) -> Response:
+        """One of them."""
+        del request
+        with _told():
+            kept = await self._service.decision(int(given["id"]))
+        if kept is None:
+            raise ProblemError(404, f"There is no decision {given['id']}, or it is not kept any more.")
+        return answers.document(documents.of_kept_in_full(kept))
+
+    async def get_machine(self, request: Request, given: Given) -> Response:
+        """The machine."""
+        del request, given
+        return answers.document(await asyncio.to_thread(self._machine_document, self._service.host.machine))
+
+    async def get_picture(self, request: Request, given: Given) -> Response:
+        """The machine, and who holds what."""
+        del request, given
+        host = self._service.host
+        drawn = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
+        return answers.plain(drawn.encode("utf-8", "replace"), media_type=answers.SVG, headers=_ONLY_LOOKED_AT)
+
+    async def listen(self, request: Request, given: Given) -> ASGIApp:
+        """Events from now on."""
+        del given
+        if request.method == "HEAD":
+            return answers.plain("", media_type="text/event-stream")
+        if self._streams >= self._limits.streams:
+            raise ProblemError(429, f"{self._streams} are listening, and no more may.", headers=_LATER)
+        return self._counted(
+            EventStream(
+                events=self._service.events,
+                heartbeat=self._limits.heartbeat_seconds,
+                patience=self._limits.read_seconds,
+                stopping=self._stopping,
+            )
+        )
+
+    async def is_alive(self, request: Request, given: Given) -> Response:
+        """Always."""
+        del request, given
+        return answers.plain("ok\n", media_type=answers.TEXT)
+
+    async def is_ready(self, request: Request, given: Given) -> Response:
+        """Whether pods can be decided on."""
+        del request, given
+        problems = self._service.problems()
+        if problems:
+            errors = [Problem("", what) for what in problems]
+            raise ProblemError(503, "Pods cannot be decided on now.", errors=errors, headers=_LATER)
+        return answers.document({"ready": True})
+
+    async def get_metrics(self, request: Request, given: Given) -> Response:
+        """Metrics."""
+        del request, given
+        return answers.plain(self._metrics.text(), media_type=CONTENT_TYPE)
+
+    async def get_description(self, request: Request, given: Given) -> Response:
+        """What can be asked for."""
+        del request, given
+        return answers.document(self._description)
+
+    async def _pod(self, request: Request) -> Pod:
+        """The pod a request brings."""
+        kind = body.media_type(request)
+        content = await body.read(request, most=self._limits.body_bytes, seconds=self._limits.body_seconds)
+        try:
+            return await asyncio.to_thread(self._read_pod, content, kind)
+        except PodError as error:
+            raise _no_runnable_pod(error) from error
+        except (ParseError, UnicodeDecodeError, RecursionError) as error:
+            what = f"it cannot be read: {error}"
+            raise ProblemError(400, f"The document is no JSON or YAML: {what}", errors=[Problem("", what)]) from error
+        except AlignError as error:
+            raise ProblemError(422, str(error), errors=[Problem("", str(error))]) from error
+
+    async def _in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What comes of *work*, which goes on to its end whether anybody waits for it or not."""
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        done, _ = await asyncio.wait({task}, timeout=self._limits.answer_seconds)
+        if not done:
+            what = (
+                f"This was not done after {self._limits.answer_seconds:g} seconds. It goes on; ask for the pod later."
+            )
+            raise ProblemError(504, what)
+        return task.result()
+
+    def _done(self, task: asyncio.Future[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, also where nobody waits for it any more
+
+    def _counted(self, stream: EventStream) -> ASGIApp:
+        """*stream*, counted while it goes on."""
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - as ASGI has it
+            self._streams += 1
+            try:
+                await stream(scope, receive, send)
+            finally:
+                self._streams -= 1
+
+        return answer
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say over HTTP what the service said."""
+    try:
+        yield
+    except PodError as error:
+        raise _no_runnable_pod(error) from error
+    except WorkLimitError as error:
+        raise ProblemError(
+            422, str(error), errors=[Problem(source, "makes it hard") for source in error.sources]
+        ) from error
+    except BusyError as error:
+        raise ProblemError(429, str(error), headers=_SOON) from error
+    except (NotReadyError, FileError) as error:
+        raise ProblemError(503, str(error), headers=_LATER) from error
+
+
+def _no_runnable_pod(error: PodError) -> ProblemError:
+    return ProblemError(422, f"This is no pod that could run: {error}", errors=error.problems)
+
+
+def _no_pod(uid: object) -> ProblemError:
+    return ProblemError(404, f"No pod of uid {uid} is known.")
+
+
+def _refused(admission: Admission, told: list[str]) -> ProblemError:
+    """The pod may not run here: why, and all that was considered."""
+    refusal = admission.decision.refusal
+    if refusal is None:  # a device plugin did not answer, so nothing was decided
+        return ProblemError(503, told[0], headers=_LATER)
+    more: dict[str, Any] = {"reason": refusal.reason, "message": refusal.message}
+    more |= {"decision": to_document(admission.decision), "story": told}
+    return ProblemError(409, f"{refusal.reason}: {refusal.message}", more=more)

@@ -1,0 +1,95 @@
+"""What the API says, as plain JSON values; ``serve.schemas`` describes the same shapes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from alignup.align.decision import Decision, Outcome
+from alignup.align.errors import ParseError
+from alignup.align.explain import story
+from alignup.align.record import from_document, to_document
+from alignup.serve.service import Admission, Entry, Kept, Status
+
+
+def timestamp(seconds: float) -> str:
+    """A moment as RFC 3339 has it, in UTC: ``2026-11-15T07:30:00.000Z``."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def of_entry(entry: Entry) -> dict[str, Any]:
+    """A pod that is known, in short."""
+    decided = to_document(replace(entry.decision, steps=()))  # spelling out all that was said takes its time
+    return {
+        "uid": entry.pod.uid,
+        "name": entry.pod.name,
+        "namespace": entry.pod.namespace,
+        "qos": str(entry.pod.qos),
+        "status": str(entry.status),
+        "position": entry.position,
+        "since": timestamp(entry.since),
+        "source": entry.source,
+        "placements": decided["placements"],
+        "refusal": decided["refusal"],
+    }
+
+
+def of_entry_in_full(entry: Entry) -> dict[str, Any]:
+    """A pod that is known, with the newest decision about it."""
+    return of_entry(entry) | {"decision": to_document(entry.decision), "story": list(sentences(entry.decision))}
+
+
+def of_admission(admission: Admission, *, dry_run: bool) -> dict[str, Any]:
+    """What became of a pod that was sent in, or would."""
+    return {
+        "outcome": outcome(admission),
+        "dryRun": dry_run,
+        "pod": None if admission.entry is None else of_entry(admission.entry),
+        "decision": to_document(admission.decision),
+        "story": list(sentences(admission.decision)),
+    }
+
+
+def outcome(admission: Admission) -> str:
+    """``admitted``, ``kept``, ``waiting``, ``refused``, or ``asking`` where a plugin would have to be asked first."""
+    decision, entry = admission.decision, admission.entry
+    if entry is not None and entry.status is Status.WAITING:
+        return str(Status.WAITING)
+    if decision.outcome is Outcome.ADMITTED and decision.kept:
+        return "kept"
+    return str(decision.outcome)
+
+
+def of_kept(kept: Kept) -> dict[str, Any]:
+    """A decision of the past."""
+    return {"id": kept.id, "time": timestamp(kept.time), "decision": dict(kept.document)}
+
+
+def of_kept_in_full(kept: Kept) -> dict[str, Any]:
+    """A decision of the past in sentences too; one written by another version of this program has none."""
+    try:
+        told = list(sentences(from_document(kept.document)))
+    except ParseError:
+        told = []
+    return of_kept(kept) | {"story": told}
+
+
+def of_page(kept: Sequence[Kept], *, limit: int) -> dict[str, Any]:
+    """Decisions of the past; ``next`` is what to ask for ``before`` to see more, if there may be more."""
+    full = len(kept) == limit
+    return {"decisions": [of_kept(one) for one in kept], "next": min(one.id for one in kept) if full else None}
+
+
+def sentences(decision: Decision) -> Iterator[str]:
+    """A decision in words: the verdict, by what rules, how nodes were chosen, what was given or did not fit."""
+    yield story.verdict(decision)
+    yield story.rules(decision)
+    for step in decision.steps:
+        yield f"{_whose(step.container)}: {story.choice(step)}"
+    for placement in decision.placements:
+        yield f"{_whose(placement.container)}: {story.given(placement)}"
+    yield from story.misfits(decision)
+
+
+def _whose(container: str | None) -> str:
+    return "the pod" if container is None else f"container {container}"

@@ -1,0 +1,184 @@
+"""A small agent to stand behind the API in tests: a real host, its history in a list."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import yaml
+
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.decision import Decision
+from alignup.align.errors import PodError, Problem
+from alignup.align.host import Host, Settings
+from alignup.align.machine import Device
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.quantity import Quantity
+from alignup.align.record import to_document
+from alignup.align.settings import Policy, Scope, TopologySettings
+from alignup.align.synthetic import parse
+from alignup.align.workload import Pod
+from alignup.align.workload.rules import accept
+from alignup.kube import documents
+from alignup.kube.pod import read_pod
+from alignup.serve.app import Behind, Limits, build
+from alignup.serve.feed import Feed
+from alignup.serve.metrics import Metrics
+from alignup.serve.service import Admission, Entry, Kept, Query, Status
+
+GPU = "example.com/gpu"
+BEGIN = 1_800_000_000.0
+
+
+def host(
+    policy=Policy.SINGLE_NUMA_NODE,
+    *,
+    scope=Scope.CONTAINER,
+    options=(),
+    shape="pack:2 numa:1(memory=16GiB) core:4 pu:2",
+):
+    """Two NUMA nodes of eight CPUs, 16 GiB and two GPUs each; two CPUs and 1 GiB of node 0 are reserved."""
+    machine = parse("pack:2 numa:1(memory=16GiB) core:4 pu:2")
+    devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
+    kept = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1Gi")}
+    settings = Settings(
+        topology=TopologySettings(policy=policy, scope=scope),
+        cpus=CpuSettings(policy="static", options=dict(options), reservation=kept["cpu"]),
+        memory_policy="Static",
+        reserved_memory=(ReservedMemory(0, {"memory": kept["memory"]}),),
+        reservation=kept,
+    )
+    return Host(replace(machine, devices=devices), settings)
+
+
+def manifest(name: str, *, uid: str | None = None, **amounts: str) -> dict[str, Any]:
+    """A pod of one container whose limits are *amounts*."""
+    limits = {GPU if key == "gpu" else key: amount for key, amount in amounts.items()}
+    container = {"name": "app", "resources": {"limits": limits}}
+    metadata = {"name": name} | ({} if uid is None else {"uid": uid})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def read(body: bytes, media_type: str) -> Pod:
+    """As the agent's wiring reads manifests: what has no uid is known by its name."""
+    del media_type
+    found = documents.read(body)
+    if len(found) != 1:
+        raise PodError([Problem("", f"one document is expected, and there are {len(found)}")])
+    pod = read_pod(found[0].value)
+    return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
+
+
+class Agent:
+    """Decides at once, keeps everything; pods in *patient* wait when they do not fit."""
+
+    def __init__(self, of: Host | None = None, *, patient=False) -> None:
+        self.host = of or host()
+        self.patient = patient
+        self.wrong: tuple[str, ...] = ()
+        self.fails: Exception | None = None
+        self.slow = 0.0
+        self.clock = itertools.count(int(BEGIN))
+        self.feed = Feed(now=lambda: float(next(self.clock)), room=4)
+        self.known: dict[str, Entry] = {}
+        self.kept: list[Kept] = []
+        self.metrics = Metrics(
+            lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
+        )
+
+    @property
+    def waiting(self) -> list[Entry]:
+        return [one for one in self.known.values() if one.status is Status.WAITING]
+
+    def problems(self) -> tuple[str, ...]:
+        return self.wrong
+
+    def entries(self) -> Sequence[Entry]:
+        return sorted(self.known.values(), key=lambda entry: entry.position or 0)
+
+    def entry(self, uid: str) -> Entry | None:
+        return self.known.get(uid)
+
+    async def admit(self, pod: Pod, *, dry_run: bool = False) -> Admission:
+        await asyncio.sleep(self.slow)
+        if self.fails:
+            raise self.fails
+        decision = self.host.decide(pod)
+        if dry_run:
+            return Admission(decision, None)
+        self.metrics.decided(decision, pod=pod, seconds=0.001)
+        self.kept.append(Kept(id=len(self.kept) + 1, time=next(self.clock), document=to_document(decision)))
+        if decision.admitted and not decision.kept:
+            self.host.apply(decision)
+        waits = not decision.admitted and self.patient
+        self.feed.publish("waiting" if waits else str(decision.outcome), {"uid": pod.uid})
+        if not decision.admitted and not waits:
+            return Admission(decision, None)
+        return Admission(decision, self.note(pod, decision, waits=waits))
+
+    def note(self, pod: Pod, decision: Decision, *, waits: bool) -> Entry:
+        position = len(self.waiting) + 1 if waits else None
+        self.known[pod.uid] = Entry(
+            pod=pod,
+            status=Status.WAITING if waits else Status.ADMITTED,
+            since=next(self.clock),
+            source="api",
+            decision=decision,
+            position=position,
+        )
+        return self.known[pod.uid]
+
+    async def release(self, uid: str) -> Entry | None:
+        if self.fails:
+            raise self.fails
+        self.host.release(uid)
+        entry = self.known.pop(uid, None)
+        if entry:
+            self.feed.publish("released", {"uid": uid})
+        return entry
+
+    async def decisions(self, query: Query) -> Sequence[Kept]:
+        if self.fails:
+            raise self.fails
+        found = [one for one in reversed(self.kept) if query.before is None or one.id < query.before]
+        found = [one for one in found if query.outcome in {None, one.document["outcome"]}]
+        found = [one for one in found if query.pod is None or query.pod in {*one.document["pod"].values()}]
+        return found[: query.limit]
+
+    async def decision(self, id_: int) -> Kept | None:
+        return next((one for one in self.kept if one.id == id_), None)
+
+    def events(self):
+        return self.feed.listen()
+
+
+def machine_document(machine):
+    return {"cpus": len(machine.cpus), "nodes": [node.id for node in machine.nodes]}
+
+
+def app_of(agent, **options):
+    behind = Behind(
+        service=agent, read_pod=read, machine_document=machine_document, metrics=agent.metrics, version="1.2.3"
+    )
+    limits = Limits(**{key: options.pop(key) for key in tuple(options) if hasattr(Limits, key)})
+    return build(behind, limits=limits, **options)
+
+
+@asynccontextmanager
+async def client_of(agent, **options):
+    """A client in the same process."""
+    transport = httpx2.ASGITransport(app=app_of(agent, **options), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://agent") as client:
+        yield client
+
+
+def as_yaml(document) -> bytes:
+    return yaml.safe_dump(document).encode()
+
+
+def as_json(document) -> bytes:
+    return json.dumps(document).encode()

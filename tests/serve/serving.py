@@ -1,0 +1,47 @@
+"""An API on a real socket, served by the real server."""
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import httpx2
+
+from alignup.serve import listen
+from alignup.serve.server import Timing
+from tests.serve.agents import app_of
+
+
+@asynccontextmanager
+async def on_unix(agent, path, *, timing=None, **options):
+    """The API at *path*; the event that ends streams comes back."""
+    stopping = asyncio.Event()
+    app = app_of(agent, stopping=stopping, **options)
+    with listen.unix_socket(path) as made:
+        async with listen.serving(app, made, stopping=stopping, timing=timing or Timing(end=2)):
+            yield stopping
+
+
+def client_at(path, **options):
+    return httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path)), base_url="http://agent", **options)
+
+
+async def say(path, *parts, pause=0.0):
+    """What comes back for raw bytes; ``None`` when nothing did until the other side closed."""
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except (ConnectionError, BrokenPipeError):
+        return b""
+    finally:
+        writer.close()
+
+
+def stale_socket(path):
+    """A socket left behind by somebody who is gone."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))

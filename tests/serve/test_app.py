@@ -1,0 +1,370 @@
+"""The API in the same process: what it answers, with which status, and in the shape it describes."""
+
+import asyncio
+import json
+
+import jsonschema_rs
+import pytest
+
+from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
+from alignup.align.settings import Policy
+from alignup.serve.service import BusyError, NotReadyError
+from tests.serve.agents import GPU, Agent, as_json, as_yaml, client_of, host, manifest
+
+pytestmark = pytest.mark.anyio
+
+SMALL = manifest("small", cpu="2", memory="1Gi")
+LARGE = manifest("large", cpu="12", memory="1Gi")
+JSON = {"content-type": "application/json"}
+CPU_LIMIT = "spec.containers[0].resources.limits[cpu]"
+YAML = {"content-type": "application/yaml"}
+
+
+async def described(client, response, *, path=None):
+    """Assert that an answer is one the description names, in the shape it says."""
+    request = response.request
+    document = (await client.get("/openapi.json")).json()
+    operation = document["paths"][path or request.url.path][request.method.lower()]
+    kind = response.headers["content-type"].partition(";")[0]
+    shape = operation["responses"][str(response.status_code)]["content"][kind]["schema"]
+    if "json" in kind:
+        jsonschema_rs.validate({**shape, "components": document["components"]}, response.json())
+    return response.json() if "json" in kind else response.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "patient", "sent", "status", "outcome"),
+    [
+        pytest.param(Policy.SINGLE_NUMA_NODE, False, SMALL, 201, "admitted", id="one that fits is admitted"),
+        pytest.param(Policy.SINGLE_NUMA_NODE, True, LARGE, 202, "waiting", id="one that does not may wait"),
+        pytest.param(Policy.NONE, False, manifest("idle"), 201, "admitted", id="one that asks for nothing is admitted"),
+    ],
+)
+async def test_a_pod_is_sent_in(policy, patient, sent, status, outcome):
+    agent = Agent(host(policy), patient=patient)
+    async with client_of(agent) as client:
+        answer = await client.post("/v1/pods", json=sent)
+
+        said = await described(client, answer)
+        assert answer.status_code == status
+        assert (said["outcome"], said["dryRun"]) == (outcome, False)
+        found = await client.get(answer.headers["location"])
+        assert (await described(client, found, path="/v1/pods/{uid}"))["uid"] == said["pod"]["uid"]
+        listed = await described(client, await client.get("/v1/pods"))
+        assert [pod["status"] for pod in listed["pods"]] == [outcome]
+
+
+async def test_a_pod_that_may_not_run_is_a_conflict_that_says_why():
+    async with client_of(Agent()) as client:
+        answer = await client.post("/v1/pods", json=LARGE)
+
+        said = await described(client, answer)
+        assert answer.status_code == 409
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert said["reason"] == "TopologyAffinityError"
+        assert said["message"] == "Resources cannot be allocated with Topology locality"
+        assert said["decision"]["refusal"]["reason"] == said["reason"]
+        assert any(sentence.startswith("12 CPUs: no node") for sentence in said["story"])
+        assert (await client.get("/v1/pods")).json() == {"pods": []}
+
+
+async def test_a_pod_that_is_there_keeps_what_it_has():
+    async with client_of(Agent()) as client:
+        first = await client.post("/v1/pods", json=SMALL)
+
+        again = await client.post("/v1/pods", json=SMALL)
+
+        assert (again.status_code, (await described(client, again))["outcome"]) == (200, "kept")
+        assert again.json()["pod"]["placements"] == first.json()["pod"]["placements"]
+
+
+@pytest.mark.parametrize("sent", [SMALL, LARGE], ids=["one that fits", "one that does not"])
+async def test_a_dry_run_changes_nothing(sent):
+    agent = Agent()
+    async with client_of(agent) as client:
+        before = agent.host.ledger, (await client.get("/metrics")).text
+
+        answer = await client.post("/v1/pods?dryRun=true", json=sent)
+
+        said = await described(client, answer)
+        assert (answer.status_code, said["dryRun"], said["pod"]) == (200, True, None)
+        assert said["outcome"] == ("admitted" if sent is SMALL else "refused")
+        assert (agent.host.ledger, (await client.get("/metrics")).text) == before
+        assert not agent.kept
+        assert not agent.known
+
+
+async def test_a_pod_goes_and_gives_everything_back():
+    agent = Agent()
+    idle = agent.host.ledger.books
+    async with client_of(agent) as client:
+        await client.post("/v1/pods", json=SMALL)
+
+        answer = await client.delete("/v1/pods/default-small")
+
+        said = await described(client, answer, path="/v1/pods/{uid}")
+        assert answer.status_code == 200
+        assert said["pod"]["placements"][0]["given"]["cpu"] == {"cpu": "2-3"}
+        assert agent.host.ledger.books["cpu"].shared == idle["cpu"].shared
+        again = await client.delete("/v1/pods/default-small")
+        assert again.status_code == 404
+        assert "default-small" in (await described(client, again, path="/v1/pods/{uid}"))["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "field"),
+    [
+        pytest.param(as_yaml(SMALL), YAML, 201, None, id="YAML"),
+        pytest.param(as_yaml(SMALL), {"content-type": "text/yaml; charset=UTF-8"}, 201, None, id="an older name"),
+        pytest.param(as_json(SMALL), {"content-type": "Application/JSON"}, 201, None, id="names have no case"),
+        pytest.param(b"{", JSON, 400, "", id="JSON that ends too early"),
+        pytest.param(b"a: [", YAML, 400, "", id="YAML that ends too early"),
+        pytest.param(b"[" * 100_000, JSON, 400, "", id="deep JSON"),
+        pytest.param(b"[" * 100_000, YAML, 400, "", id="deep YAML"),
+        pytest.param(b"\xff{}", JSON, 400, "", id="no UTF-8"),
+        pytest.param(b"", JSON, 422, "", id="nothing"),
+        pytest.param(as_json({**SMALL, "kind": "Node"}), JSON, 422, "kind", id="another kind"),
+        pytest.param(as_json(manifest("a", cpu="much")), JSON, 422, CPU_LIMIT, id="no amount"),
+        pytest.param(as_json(manifest("\ud800")), JSON, 422, "metadata.name", id="half a surrogate pair"),
+        pytest.param(as_json(SMALL), {}, 415, "Content-Type", id="no type"),
+        pytest.param(as_json(SMALL), {"content-type": "text/html"}, 415, "Content-Type", id="another type"),
+        pytest.param(as_json(SMALL), {"content-type": ";;;"}, 415, "Content-Type", id="a type that is none"),
+        pytest.param(as_json(SMALL), JSON | {"content-encoding": "gzip"}, 415, "Content-Encoding", id="compressed"),
+        pytest.param(as_yaml(SMALL), {"content-type": "text/yaml; charset=utf-16"}, 415, "Content-Type", id="UTF-16"),
+        pytest.param(b" " * 2049, JSON, 413, None, id="too much"),
+    ],
+)
+async def test_documents_are_read_or_refused_by_field(body, headers, status, field):
+    async with client_of(Agent(), body_bytes=2048 if status == 413 else 1 << 20) as client:
+        answer = await client.post("/v1/pods", content=body, headers=headers)
+
+        said = await described(client, answer)
+        assert answer.status_code == status
+        if field is not None:
+            assert field in [error["field"] for error in said["errors"]]
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["with a length", "in pieces"])
+async def test_a_body_may_be_as_large_as_allowed_and_no_larger(declared):
+    async def pieces(size):
+        for _ in range(size // 256):
+            yield b" " * 256
+
+    async with client_of(Agent(), body_bytes=1024) as client:
+        statuses = [
+            (await client.post("/v1/pods", content=b" " * size if declared else pieces(size), headers=JSON)).status_code
+            for size in (1024, 1280)
+        ]
+
+    assert statuses == [422, 413]
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for():
+    async def drops():
+        while True:
+            yield b" "
+            await asyncio.sleep(0.02)
+
+    async with client_of(Agent(), body_seconds=0.1) as client:
+        answer = await client.post("/v1/pods", content=drops(), headers=JSON)
+
+        assert answer.status_code == 408
+        assert answer.headers["connection"] == "close"
+        await described(client, answer)
+
+
+@pytest.mark.parametrize(
+    ("query", "fields"),
+    [
+        pytest.param("colour=red", ["colour"], id="unknown"),
+        pytest.param("limit=3&limit=4", ["limit"], id="twice"),
+        pytest.param("limit=0", ["limit"], id="too few"),
+        pytest.param("limit=1001", ["limit"], id="too many"),
+        pytest.param("limit=ten&before=-1&outcome=odd&pod=", ["limit", "before", "outcome", "pod"], id="four at once"),
+        pytest.param("before=9223372036854775808", ["before"], id="a number no store holds"),
+        pytest.param("before=" + "9" * 5000, ["before"], id="a number without end"),
+        pytest.param("limit=%C2%B2", ["limit"], id="digits of another kind"),
+        pytest.param("limit", ["limit"], id="no value"),
+    ],
+)
+async def test_wrong_parameters_are_refused_by_name(query, fields):
+    async with client_of(Agent()) as client:
+        answer = await client.get(f"/v1/decisions?{query}")
+
+        said = await described(client, answer)
+        assert answer.status_code == 400
+        assert sorted(error["field"] for error in said["errors"]) == sorted(fields)
+
+
+@pytest.mark.parametrize("path", ["/v1/pods", "/v1/machine", "/v1/picture.svg", "/readyz", "/metrics", "/openapi.json"])
+async def test_who_knows_no_parameters_refuses_them(path):
+    async with client_of(Agent()) as client:
+        answer = await client.get(f"{path}?verbose=1")
+
+        assert answer.status_code == 400
+        assert (await described(client, answer))["errors"] == [{"field": "verbose", "what": "is not known here"}]
+
+
+async def test_the_past_is_shown_page_by_page():
+    agent = Agent()
+    async with client_of(agent) as client:
+        for number in range(5):
+            await client.post("/v1/pods", json=manifest(f"p{number}", cpu="2" if number % 2 else "12", memory="1Gi"))
+
+        page = await described(client, await client.get("/v1/decisions?limit=2"))
+        rest = await described(client, await client.get(f"/v1/decisions?limit=9&before={page['next']}"))
+        refused = await described(client, await client.get("/v1/decisions?outcome=refused&pod=p2"))
+
+        assert [one["id"] for one in page["decisions"]] == [5, 4]
+        assert [one["id"] for one in rest["decisions"]] == [3, 2, 1]
+        assert rest["next"] is None
+        assert [one["decision"]["pod"]["name"] for one in refused["decisions"]] == ["p2"]
+
+
+async def test_one_decision_of_the_past_is_told_in_sentences_too():
+    agent = Agent()
+    async with client_of(agent) as client:
+        await client.post("/v1/pods", json=LARGE)
+
+        found = await described(client, await client.get("/v1/decisions/1"), path="/v1/decisions/{id}")
+        missing = await client.get("/v1/decisions/2")
+        odd = await client.get("/v1/decisions/last")
+
+        assert found["story"][0] == "Pod default/large is refused: TopologyAffinityError"
+        assert (missing.status_code, odd.status_code) == (404, 400)
+        assert (await described(client, odd, path="/v1/decisions/{id}"))["errors"][0]["field"] == "id"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry"),
+    [
+        pytest.param(NotReadyError("devices are not known yet"), 503, "5", id="not ready"),
+        pytest.param(FileError("the disk is full"), 503, "5", id="cannot be written down"),
+        pytest.param(BusyError("100 wait"), 429, "1", id="too many wait"),
+        pytest.param(WorkLimitError("too hard", sources=["gpu"]), 422, None, id="too hard to decide"),
+        pytest.param(PodError([Problem("metadata.uid", "Required value")]), 422, None, id="no sound pod"),
+        pytest.param(RuntimeError("secret"), 500, None, id="a fault of ours"),
+    ],
+)
+async def test_what_the_service_cannot_do_is_said(error, status, retry):
+    agent = Agent()
+    agent.fails = error
+    async with client_of(agent) as client:
+        answer = await client.post("/v1/pods", json=SMALL)
+
+        assert (answer.status_code, answer.headers.get("retry-after")) == (status, retry)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "secret" not in answer.text
+        if status != 500:
+            assert str(error) in (await described(client, answer))["detail"]
+
+
+async def test_a_decision_that_takes_too_long_is_made_all_the_same():
+    agent = Agent()
+    agent.slow = 0.2
+    async with client_of(agent, answer_seconds=0.05) as client:
+        answer = await client.post("/v1/pods", json=SMALL)
+        await asyncio.sleep(0.3)
+
+        assert answer.status_code == 504
+        await described(client, answer)
+        assert (await client.get("/v1/pods/default-small")).status_code == 200
+
+
+async def test_ready_or_why_not():
+    agent = Agent()
+    async with client_of(agent) as client:
+        assert await described(client, await client.get("/readyz")) == {"ready": True}
+
+        agent.wrong = ("the state directory is not writable\nrun: chown",)
+
+        answer = await client.get("/readyz")
+        assert answer.status_code == 503
+        assert [error["what"] for error in (await described(client, answer))["errors"]] == list(agent.wrong)
+        assert (await client.get("/healthz?why=because")).text == "ok\n"
+
+
+async def test_the_machine_and_its_picture():
+    agent = Agent()
+    async with client_of(agent) as client:
+        await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi", gpu="1"))
+
+        machine = await described(client, await client.get("/v1/machine"))
+        picture = await client.get("/v1/picture.svg")
+
+        assert machine == {"cpus": 16, "nodes": [0, 1]}
+        assert picture.headers["content-type"] == "image/svg+xml"
+        assert "sandbox" in picture.headers["content-security-policy"]
+        assert "artist" in picture.text
+        assert GPU in picture.text
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "TRACE", "BREW"])
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        pytest.param("/v1/pods", "GET, HEAD, OPTIONS, POST", id="pods"),
+        pytest.param("/v1/pods/x", "DELETE, GET, HEAD, OPTIONS", id="a pod"),
+        pytest.param("/v1/events", "GET, HEAD, OPTIONS", id="events"),
+    ],
+)
+async def test_other_methods_are_told_which_there_are(method, path, allow):
+    async with client_of(Agent()) as client:
+        refused = await client.request(method, path)
+        asked = await client.options(path)
+
+        assert (refused.status_code, refused.headers["allow"]) == (405, allow)
+        assert refused.json()["status"] == 405
+        assert (asked.status_code, asked.headers["allow"], asked.content) == (204, allow, b"")
+
+
+@pytest.mark.parametrize("path", ["/v1/pods", "/v1/picture.svg", "/healthz", "/v1/events", "/v1/pods/nobody"])
+async def test_head_is_get_without_the_rest(path):
+    async with client_of(Agent()) as client:
+        head = await client.head(path)
+
+        assert head.content == b""
+        if path != "/v1/events":
+            full = await client.get(path)
+            assert (head.status_code, head.headers["content-length"]) == (
+                full.status_code,
+                full.headers["content-length"],
+            )
+        else:
+            assert head.headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/pods/", "/v1/pods/a/b", "//v1/pods", "/v1/PODS"])
+async def test_other_paths_are_not_found(path):
+    async with client_of(Agent()) as client:
+        answer = await client.get(path)
+
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({}, 401, id="none"),
+        pytest.param({"authorization": "Bearer wrong"}, 401, id="another"),
+        pytest.param({"authorization": "Bearer "}, 401, id="an empty one"),
+        pytest.param({"authorization": "Basic dG9rZW4="}, 401, id="another scheme"),
+        pytest.param({"authorization": "token"}, 401, id="no scheme"),
+        pytest.param({"authorization": b"Bearer t\xf6ken"}, 401, id="odd bytes"),
+        pytest.param({"authorization": "bearer token"}, 200, id="the right one"),
+    ],
+)
+async def test_with_a_token_nobody_gets_in_without_it(headers, status):
+    async with client_of(Agent(), token=b"token") as client:
+        answers = [await client.get(path, headers=headers) for path in ("/v1/pods", "/metrics", "/openapi.json")]
+        alive = await client.get("/healthz", headers=headers)
+
+        assert {answer.status_code for answer in answers} == {status}
+        assert alive.status_code == 200
+        if status == 401:
+            assert answers[0].headers["www-authenticate"] == "Bearer"
+            assert (await client.delete("/v1/pods/x", headers=headers)).status_code == 401
+        else:
+            document = json.loads(answers[2].text)
+            assert document["paths"]["/v1/pods"]["get"]["security"] == [{"token": []}]
+            assert document["paths"]["/healthz"]["get"]["security"] == []

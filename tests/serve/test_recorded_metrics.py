@@ -1,0 +1,110 @@
+"""Recorded runs of a real kubelet: what it showed at ``/metrics``, beside what is counted here from decisions."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from alignup.align import bits
+from alignup.align.errors import ProviderError
+from alignup.align.providers import Cpus
+from alignup.serve.metrics import DURATION, Metrics
+from tests.recorded.replay import Course, Run, load, travel
+
+FAMILIES = (
+    "kubelet_topology_manager",
+    "kubelet_cpu_manager",
+    "kubelet_memory_manager",
+    "kubelet_container_aligned",
+    "kubelet_admission_rejections",
+)
+PER_NUMA = "kubelet_cpu_manager_allocation_per_numa"
+EXCLUSIVE = "kubelet_cpu_manager_exclusive_cpu_allocation_count"
+SHARED = "kubelet_cpu_manager_shared_pool_size_millicores"
+
+
+class CountedCourse(Course):
+    """A host on its way through a recording, with its metrics."""
+
+    def start(self, number, step):
+        super().start(number, step)
+        self.metrics = Metrics(lambda: self.host)
+        self.again = 0  #: CPUs given a second time to another container of the same pod, since the start
+
+    def restart(self, number, step):
+        compare(self, step["metrics_before"])
+        self.metrics = Metrics(lambda: self.host)
+        self.again = 0
+        super().restart(number, step)
+
+    def admit(self, pods, number, step, **options):
+        pods = list(pods)
+        decisions = super().admit(pods, number, step, **options)
+        for pod in pods:
+            decision = decisions[pod.name]
+            self.metrics.decided(decision, pod=pod, seconds=0.0)
+            if not decision.kept:
+                sets = list(self.given(decision, pod))
+                self.again += sum(map(int.bit_count, sets)) - bits.union(sets).bit_count()
+        return decisions
+
+    def given(self, decision, pod):
+        """The CPUs each container was given, by a kubelet also those before one that was refused."""
+        (rules,) = [one.rules for one in self.host.providers if isinstance(one, Cpus)]
+        book = decision.before.books["cpu"]
+        nodes = {step.container: step.hint.nodes for step in decision.steps}
+        for container in pod.everyone:
+            try:
+                book, cpus = rules.allocate(book, pod, container=container, affinity=nodes.get(container.name))
+            except ProviderError:
+                return
+            yield cpus
+
+
+def pytest_generate_tests(metafunc):
+    recorded = sorted(metafunc.config.getoption("--recorded").glob("*.json.gz"))
+    metafunc.parametrize("recorded", [pytest.param(path, id=path.name.removesuffix(".json.gz")) for path in recorded])
+
+
+def test_what_is_counted_is_what_the_kubelet_counted(recorded):
+    recording = load(recorded)
+    if "metrics" not in recording:
+        pytest.skip("no kubelet stayed up to be asked for metrics")
+    course = CountedCourse(recording)
+    failure = travel(course, Run(recorded.name))
+    if failure:  # a listed fault of the kubelet, which a host can be told to copy
+        course = CountedCourse(recording, kubelet_faults=True)
+        failure = travel(course, Run(recorded.name))
+
+    assert not failure
+    compare(course, recording["metrics"])
+
+
+def compare(course, recorded):
+    """Names, types, labels and values; where the kubelet's gauges drift, by how much they do."""
+    ours, theirs = read(course.metrics.text().decode()), read("\n".join(recorded) + "\n")
+    kinds = {name: kind for name, (kind, _) in theirs.items()} | {PER_NUMA: "gauge"}  # not there before the first use
+    assert {name: kind for name, (kind, _) in ours.items()} == kinds
+    for name, (_, samples) in theirs.items():
+        own = ours[name][1]
+        if name == DURATION:
+            assert own.keys() == samples.keys()
+            assert own[DURATION + "_count", ()] == samples[DURATION + "_count", ()]
+        elif name == PER_NUMA:
+            # The kubelet never goes back to 0, nor shows a node before it was used.
+            assert samples.keys() <= own.keys()
+            assert all(value in {0, samples.get(key)} for key, value in own.items())
+        elif name in {EXCLUSIVE, SHARED}:
+            # The kubelet counts CPUs of init containers once more when they are used again, and takes them back once.
+            drift = course.again * (1 if name == EXCLUSIVE else -1000)
+            assert samples == {key: value + drift for key, value in own.items()}
+        else:
+            assert own == samples, name
+
+
+def read(text):
+    """Family → its type, and its samples by name and labels."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        if family.name.startswith(FAMILIES):
+            samples = {(one.name, tuple(sorted(one.labels.items()))): one.value for one in family.samples}
+            found[family.name] = family.type, samples
+    return found
