@@ -200,8 +200,11 @@ def _tenants(ledger: Ledger, cpus: CpuLedger, *, devices: DeviceLedger, memory: 
 
 
 def _name(ledger: Ledger, uid: str) -> str:
+    """As people call it; a pod that nobody named goes by its uid."""
     resident = ledger.pods.get(uid)
-    return f"{resident.pod.namespace}/{resident.pod.name}" if resident else uid
+    if resident is None or not resident.pod.namespace:
+        return uid
+    return f"{resident.pod.namespace}/{resident.pod.name}"
 
 
 def _key(place: int) -> str:

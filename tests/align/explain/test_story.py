@@ -42,9 +42,7 @@ def test_an_admission():
     decision = host().decide(pod("a", gpu="1"))
 
     assert story.verdict(decision) == "Pod default/a is admitted"
-    assert story.rules(decision) == (
-        "policy single-numa-node · scope container, each container by itself · Guaranteed pod"
-    )
+    assert story.rules(decision) == "policy single-numa-node · scope container · Guaranteed pod"
     assert story.choice(decision.steps[0]) == (
         "{0}* is preferred by every resource; so is {1}, which is less close or higher in number"
     )

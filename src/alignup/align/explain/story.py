@@ -11,7 +11,7 @@ from alignup.align.bits import Nodes
 from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortfall, Step, Voice
 from alignup.align.hint import Hint, preferred_nodes
 from alignup.align.merging.merge import Rule
-from alignup.align.settings import Policy, Scope
+from alignup.align.settings import Policy
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 
 _HOST = "host"  #: the provider of a refusal by the fit check, which counts CPUs in thousandths
@@ -33,8 +33,7 @@ def rules(decision: Decision) -> str:
     """By what the pod was judged, in a line."""
     if decision.policy is Policy.NONE:
         return f"policy none, which asks nobody and aligns nothing · {decision.qos} pod"
-    each = {Scope.CONTAINER: "each container by itself", Scope.POD: "the pod as a whole"}[decision.scope]
-    return f"policy {decision.policy} · scope {decision.scope}, {each} · {decision.qos} pod"
+    return f"policy {decision.policy} · scope {decision.scope} · {decision.qos} pod"
 
 
 def amount(resource: str, number: int, *, milli: bool = False) -> str:
@@ -58,6 +57,11 @@ def size(number: int) -> str:
 def nodes(mask: Nodes | None) -> str:
     """A set of nodes in braces; no set at all is "anywhere"."""
     return "anywhere" if mask is None else f"{{{bits.show(mask)}}}"
+
+
+def listed(mask: Nodes | None) -> str | None:
+    """A set of nodes as a Linux list, for documents."""
+    return None if mask is None else bits.show(mask)
 
 
 def hint(one: Hint) -> str:
