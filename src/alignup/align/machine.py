@@ -203,7 +203,7 @@ class KubeletView:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Machine:
     """The hardware, as its source described it."""
 
@@ -220,6 +220,10 @@ class Machine:
 
     def kubelet_view(self) -> KubeletView:
         """This machine as the kubelet numbers it."""
+        return self._view
+
+    @lazy
+    def _view(self) -> KubeletView:
         seen = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
         lowest: dict[tuple[int | None, int, int], int] = {}
         for cpu in seen:
