@@ -8,6 +8,7 @@ a refused pod leaves no trace and deciding stays pure. ``docs/library.md`` build
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
+from alignup.align.errors import StateError
 from alignup.align.hint import Answer, Hint
 from alignup.align.workload import Container, Pod
 
@@ -68,3 +69,13 @@ class Provider(Protocol[Book]):
     def given(self, book: Book, uid: str, container: str) -> Mapping[str, str]:
         """What a container has, by resource, as text for the record."""
         ...
+
+    def keep(self, book: Book) -> object:
+        """Its ledger as plain JSON values, for a file that outlives the program; ``kept`` reads them."""
+        del book
+        raise StateError(f"the provider {self.name} does not say how its ledger is stored: it has no keep and kept")
+
+    def kept(self, document: object) -> Book:
+        """The ledger that ``keep`` wrote down; ``StateError`` when what it says cannot be so any more."""
+        del document
+        raise StateError(f"the provider {self.name} does not say how its ledger is stored: it has no keep and kept")

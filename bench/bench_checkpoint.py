@@ -1,0 +1,123 @@
+"""What durability costs: one admission with its checkpoint on disk, and a start from a checkpoint."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from alignup.align.host import Host
+from alignup.align.record import to_document
+from alignup.align.settings import Policy
+from alignup.align.snapshot import crumbs, from_document, pod_document
+from alignup.state.fingerprint import Mark, machine_mark, settings_mark
+from alignup.state.history import History
+from alignup.state.store import Checkpoint, Store, fragment
+from bench.bench_admit import host, pod
+from bench.harness import Figure, best
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - a disk that costs nothing, to see what the rest does
+
+
+def figures() -> Iterator[Figure]:
+    """The issue's budgets: 4 ms for an admission with 200 pods held, 2 s for a start with 500."""
+    yield from saving()
+    yield from starting()
+    yield from history()
+
+
+class Agent:
+    """As much of an agent as matters here: a host, and what of its pods is encoded already."""
+
+    def __init__(self, pods: int, directory: Path) -> None:
+        self.host = crowded(pods)
+        self.store = Store(directory)
+        self.marks: tuple[Mark, Mark] = machine_mark(self.host.machine), settings_mark(self.host.settings)
+        self.encoded = {uid: fragment(pod_document(self.host.ledger, uid)) for uid in self.host.ledger.pods}
+
+    def save(self) -> None:
+        """All that stands, on disk."""
+        machine, settings = self.marks
+        pods = list(self.encoded.values())
+        self.store.save(Checkpoint(machine=machine, settings=settings, crumbs=crumbs(self.host.ledger), pods=pods))
+
+    def admit(self, uid: str) -> None:
+        """One pod, durably; it leaves again, which is not on disk before the next one comes."""
+        assert self.host.admit(pod(uid, cpus=1, memory="256Mi", gpus=0)).admitted
+        self.encoded[uid] = fragment(pod_document(self.host.ledger, uid))
+        self.save()
+        self.host.release(uid)
+        del self.encoded[uid]
+
+
+def crowded(pods: int) -> Host:
+    """A host of 8 nodes with so many pods on it, each with a CPU and memory of its own."""
+    one = host(8, Policy.BEST_EFFORT, cpus=2 * max(256, pods + 8))
+    for number in range(pods):
+        assert one.admit(pod(f"pod-{number}", cpus=1, memory="256Mi", gpus=int(number < 16))).admitted
+    return one
+
+
+def saving() -> Iterator[Figure]:
+    """With 200 pods held."""
+    with TemporaryDirectory() as directory:
+        agent = Agent(200, Path(directory) / "root")
+        numbers = count()
+        newest = list(agent.host.ledger.pods)[-1]
+        yield Figure("one pod encoded", best(lambda: fragment(pod_document(agent.host.ledger, newest))))
+        if MEMORY.is_dir():
+            with TemporaryDirectory(dir=MEMORY) as nowhere:
+                agent.store = Store(Path(nowhere) / "root")
+                size = f"{sum(map(len, agent.encoded.values())) >> 10} KiB"
+                yield Figure("checkpoint of 200 pods, without a disk", best(agent.save), 1e-3, size)
+        agent.store = Store(Path(directory) / "root")
+        yield Figure("checkpoint of 200 pods, on disk, median", usual(agent.save), 3.5e-3)
+        admitted = usual(lambda: agent.admit(f"new-{next(numbers)}"))
+        yield Figure("admission with 200 pods held, on disk, median", admitted, 4e-3)
+
+
+def starting() -> Iterator[Figure]:
+    """With 500 pods in the checkpoint."""
+    with TemporaryDirectory() as directory:
+        agent = Agent(500, Path(directory) / "root")
+        agent.save()
+        idle = Host(agent.host.machine, agent.host.settings).ledger
+
+        def start() -> object:
+            loaded = Store(Path(directory) / "root").load()
+            assert loaded
+            return from_document(loaded.document, idle)
+
+        assert start() == agent.host.ledger
+        yield Figure("500 pods loaded and checked", best(start), 0.5)
+
+
+def history() -> Iterator[Figure]:
+    """Decisions written down, with as many there as are kept."""
+    decision = to_document(crowded(2).decide(pod("new")))
+    with TemporaryDirectory() as directory:
+        made = History(Path(directory), rows=2_000)
+        for number in range(2_000):
+            named = {**decision, "pod": {**decision["pod"], "uid": str(number)}}
+            made.add(named, time=0.0)
+        size = f"{len(fragment(decision))} bytes"
+        yield Figure("a decision in the history", best(lambda: made.add(decision, time=0.0)), 0.5e-3, size)
+        yield Figure("the newest 100 of the history", best(made.latest), 20e-3)
+        made.close()
+
+        def look() -> None:
+            assert not made.open()
+            made.close()
+
+        yield Figure("a history of 2,000 opened", best(look), 0.1)
+
+
+def usual(action: Callable[[], object], *, times: int = 101) -> float:
+    """The median of the times *action* takes: a disk is not at its best all the time."""
+    spent = []
+    for _ in range(times):
+        start = perf_counter()
+        action()
+        spent.append(perf_counter() - start)
+    return median(spent)

@@ -1,0 +1,585 @@
+"""Ledgers as documents and back: the same to the last crumb, or an error that says which pod lacks what."""
+
+import json
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.errors import HoldingsError, ParseError, ProviderError, QuantityError, StateError
+from alignup.align.hint import Hint
+from alignup.align.host import Host
+from alignup.align.machine import Device, Machine
+from alignup.align.provider import Provider
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates, Policy, Scope
+from alignup.align.snapshot import crumbs, from_document, pod_document, read_pod, to_document, without_pods, written_pod
+from alignup.align.synthetic import parse
+from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
+from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, host, hosts, pod
+from tests.strategies_pods import amounts, guaranteed
+
+Document = dict[str, Any]
+
+
+def stored(one: Host) -> Document:
+    """The ledger of a host after a way through a file."""
+    document: Document = json.loads(json.dumps(to_document(one.ledger, providers=one.providers)))
+    return document
+
+
+def restored(document: Mapping[str, Any], like: Host) -> Host:
+    """A host of the same machine and settings that goes on with a stored ledger."""
+    idle = Host(like.machine, like.settings)
+    return Host(like.machine, like.settings, ledger=from_document(document, idle.ledger, providers=idle.providers))
+
+
+def live(one: Host, data: st.DataObject) -> None:
+    """Pods come, start and go."""
+    for number in range(data.draw(st.integers(1, 6))):
+        admit(one, data.draw(arrivals(f"u{number}")))
+        residents = [resident.pod for resident in one.ledger.pods.values()]
+        what = data.draw(st.sampled_from(("nothing", "nothing", "start", "start", "release")))
+        if residents and what == "start":
+            chosen = data.draw(st.sampled_from(residents))
+            one.started(chosen.uid, data.draw(st.sampled_from(chosen.everyone)).name)
+        elif residents and what == "release":
+            one.release(data.draw(st.sampled_from(residents)).uid)
+
+
+@settings(max_examples=80)
+@given(hosts(), st.data())
+def test_a_stored_ledger_is_the_same_to_the_last_crumb(host, data):
+    live(host, data)
+
+    document = stored(host)
+    again = restored(document, host)
+
+    assert again.ledger == host.ledger
+    assert list(again.ledger.pods) == list(host.ledger.pods), "in the order they came"
+    assert stored(again) == document
+    upcoming = data.draw(arrivals("next"))
+    assert again.decide(upcoming) == host.decide(upcoming)
+    for uid in host.ledger.pods:
+        again.release(uid)
+        host.release(uid)
+        assert again.ledger == host.ledger
+
+
+@settings(max_examples=40)
+@given(hosts(), st.data())
+def test_plugins_that_come_back_find_everything_as_it_was(host, data):
+    """Announced devices are not stored, but what was held of them is, and their resources are remembered."""
+    bare = Host(replace(host.machine, devices=()), host.settings)
+    own = {name: data.draw(devices(name, [node.id for node in host.machine.nodes])) for name in (GPU, NIC)}
+    for resource, announced in own.items():
+        bare.announce(resource, announced)
+    live(bare, data)
+
+    again = restored(stored(bare), bare)
+
+    before, after = bare.ledger.books["device"], again.ledger.books["device"]
+    assert (after.held, after.in_use, after.reusable) == (before.held, before.in_use, before.reusable)
+    assert after.handled == before.handled
+    assert not any(after.free.values()), "nothing is given out before the plugins are back"
+    for resource, announced in own.items():
+        again.announce(resource, announced)
+    assert again.ledger == bare.ledger
+
+
+def test_a_resource_is_remembered_without_its_plugin():
+    """A pod that asks for it is refused; a kubelet that forgot it would run the pod without the device."""
+    one = host()
+    again = from_document(stored(one), Host(replace(one.machine, devices=()), one.settings).ledger)
+
+    decision = Host(replace(one.machine, devices=()), one.settings, ledger=again).decide(pod("late", gpu="1"))
+
+    assert decision.refusal
+    assert decision.refusal.message == (
+        f"Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {GPU}, "
+        "which is unexpected"
+    )
+
+
+def test_held_devices_stay_where_they_were():
+    one = host()
+    one.admit(pod("a", gpu="1"))
+
+    (piece,) = stored(one)["pods"]
+    book = from_document(stored(one), Host(replace(one.machine, devices=()), one.settings).ledger).books["device"]
+
+    assert piece["devices"] == {"app": {GPU: {"gpu-0": "0"}}}
+    assert book.inventories[GPU].devices == (Device(GPU, "gpu-0", nodes=1, healthy=False),)
+
+
+def test_a_piece_can_be_read_by_people():
+    one = host()
+    one.admit(pod("a", gpu="1"))
+
+    assert json.loads(json.dumps(pod_document(one.ledger, "a"))) == {
+        "pod": {
+            "name": "a",
+            "namespace": "default",
+            "uid": "a",
+            "containers": [
+                {
+                    "name": "app",
+                    "requests": {"cpu": "2", "memory": "1Gi", GPU: "1"},
+                    "limits": {"cpu": "2", "memory": "1Gi", GPU: "1"},
+                }
+            ],
+        },
+        "hints": {"app": {"nodes": "0", "preferred": True}},
+        "uses": {"milliCpu": 2000, "memory": GIB, "ephemeralStorage": 0, "scalars": {GPU: 1}},
+        "cpus": {"containers": {"app": "1-2"}},
+        "memory": {"containers": {"app": [{"nodes": "0", "type": "memory", "bytes": GIB}]}},
+        "devices": {"app": {GPU: {"gpu-0": "0"}}},
+    }
+
+
+def test_the_pieces_of_other_pods_stay_as_they_are():
+    """Who stores a ledger again and again writes down only the pod that came."""
+    one = host(Policy.BEST_EFFORT)
+    one.admit(pod("a", gpu="1"))
+    before = pod_document(one.ledger, "a")
+
+    one.admit(pod("b", cpu="3", memory="20Gi", nic="1"))
+
+    assert pod_document(one.ledger, "a") == before
+
+
+def as_one(uid: str, *, cpu: int, gibibytes: int, init: bool = False) -> Pod:
+    """A pod with resources of its own, one container with a part of them, and a helper on the rest."""
+    own = amounts({"cpu": str(cpu), "memory": f"{gibibytes}Gi"})
+    app = guaranteed("app", {"cpu": str(max(1, cpu - 2)), "memory": "1Gi"})
+    first = (guaranteed("first", {"cpu": "1", "memory": "1Gi"}),) if init else ()
+    return Pod(name=uid, uid=uid, init=first, containers=(app, Container("helper")), resources=Resources(own, own))
+
+
+def host_of_pieces(shape: str = "pack:2 numa:1 core:4 pu:1") -> Host:
+    gates = FeatureGates({"PodLevelResourceManagers": True})
+    return host(Policy.BEST_EFFORT, Scope.POD, gates=gates, shape=shape)
+
+
+def test_a_pod_given_everything_in_one_piece_keeps_it_so():
+    """Its containers have parts of it, and nothing of it comes back before the last of them is gone."""
+    one = host_of_pieces()
+    assert one.admit(as_one("a", cpu=4, gibibytes=4)).admitted
+
+    (piece,) = stored(one)["pods"]
+
+    assert piece["cpus"] == {"pod": "4-7", "containers": {"app": "4-5", "helper": "6-7"}}
+    assert piece["memory"]["pod"] == [{"nodes": "1", "type": "memory", "bytes": 4 * GIB}]
+    with pytest.raises(HoldingsError) as caught:
+        from_document(stored(one), host_of_pieces(WITHOUT_SECOND).ledger)
+    assert list(caught.value.problems) == [
+        "CPUs 4-5 of default/a (container app) do not exist on this machine any more",
+        "CPUs 6-7 of default/a (container helper) do not exist on this machine any more",
+        "CPUs 4-7 of default/a do not exist on this machine any more",
+        "memory of default/a is on NUMA node 1, which does not exist on this machine any more",
+    ]
+
+
+pieces = st.tuples(st.integers(2, 5), st.integers(2, 20), st.booleans())
+
+
+@settings(max_examples=40)
+@given(st.lists(pieces, min_size=1, max_size=4), st.integers(0, 4))
+def test_pods_in_one_piece_are_stored_to_the_last_crumb(asked, gone):
+    one = host_of_pieces("pack:3 numa:1 core:4 pu:1")
+    for number, (cpu, gibibytes, init) in enumerate(asked):
+        wanted = as_one(f"u{number}", cpu=cpu, gibibytes=gibibytes, init=init)
+        if one.admit(wanted).admitted and init:
+            one.started(wanted.uid, "app")
+    one.release(f"u{gone}")
+
+    again = restored(stored(one), one)
+
+    assert again.ledger == one.ledger
+    for uid in one.ledger.pods:
+        again.release(uid)
+    assert again.ledger == host_of_pieces("pack:3 numa:1 core:4 pu:1").ledger
+
+
+def test_memory_spread_by_what_came_and_went_is_kept():
+    """A pod fills the first node and more, another follows; with the first gone the other is on the second node."""
+    one = host(Policy.BEST_EFFORT)
+    one.admit(pod("first", cpu="1", memory="18Gi"))
+    one.admit(pod("other", cpu="1", memory="6Gi"))
+    one.release("first")
+
+    book = restored(stored(one), one).ledger.books["memory"]
+
+    assert book == one.ledger.books["memory"]
+    assert [node.tables["memory"].reserved for node in book.nodes.values()] == [0, 6 * GIB]
+
+
+def shrunk(machine: Machine, by: int) -> Machine:
+    """The machine with less memory on its first node."""
+    first, *rest = machine.nodes
+    return replace(machine, nodes=(replace(first, memory=(first.memory or 0) - by), *rest))
+
+
+def test_a_machine_with_a_little_less_memory_keeps_its_pods():
+    """Firmware and kernel take some more or less at each boot; what was spread to the brim is spread anew."""
+    one = host(Policy.BEST_EFFORT)
+    one.admit(pod("wide", cpu="1", memory="20Gi"))
+
+    smaller = Host(shrunk(one.machine, 4096), one.settings)
+    book = from_document(stored(one), smaller.ledger).books["memory"]
+
+    first, second = (node.tables["memory"] for node in book.nodes.values())
+    assert (first.free, first.reserved + second.reserved) == (0, 20 * GIB)
+
+
+SMALLER = "pack:2 numa:1 core:1 pu:1"
+WITHOUT_SECOND = "pack:1 numa:1 core:4 pu:1"
+
+
+@pytest.mark.parametrize(
+    ("now", "problems"),
+    [
+        pytest.param(
+            host(shape=SMALLER),
+            ["CPU 2 of default/a (container app) does not exist on this machine any more"],
+            id="a CPU that is gone",
+        ),
+        pytest.param(
+            host(cpus=CpuSettings(policy="static", reservation=Quantity.parse("2"), explicit=bits.of([0, 1]))),
+            ["CPU 1 of default/a (container app) is reserved for the system now"],
+            id="a CPU that is reserved now",
+        ),
+        pytest.param(
+            host(cpus=CpuSettings()),
+            ["CPUs 1-2 of default/a (container app) are not to be had: no CPUs are given out now"],
+            id="CPUs that nobody gives out",
+        ),
+        pytest.param(
+            host(memory=False),
+            ["memory of default/a (container app) is not to be had: no memory is given out now"],
+            id="memory that nobody gives out",
+        ),
+    ],
+)
+def test_what_cannot_be_had_any_more_is_named(now, problems):
+    one = host()
+    one.admit(pod("a"))
+
+    with pytest.raises(HoldingsError) as caught:
+        from_document(stored(one), now.ledger)
+
+    assert list(caught.value.problems) == problems
+
+
+def test_everything_in_the_way_is_said_at_once():
+    """A machine that lost its second node, and most of the memory of the first."""
+    one = host(Policy.BEST_EFFORT)
+    one.admit(pod("a", memory="10Gi"))
+    one.admit(pod("b", cpu="3", memory="12Gi", gpu="1"))
+    machine = shrunk(parse(WITHOUT_SECOND, memory=16 * GIB), 12 * GIB)
+
+    with pytest.raises(HoldingsError) as caught:
+        from_document(stored(one), Host(machine, one.settings).ledger)
+
+    assert list(caught.value.problems) == [
+        "CPUs 4-6 of default/b (container app) do not exist on this machine any more",
+        "memory of default/b (container app) is on NUMA node 1, which does not exist on this machine any more",
+    ]
+    one.release("b")
+    with pytest.raises(HoldingsError) as caught:
+        from_document(stored(one), Host(machine, one.settings).ledger)
+    assert str(caught.value) == (
+        f"memory on NUMA node 0 is too little for {10 * GIB} bytes of default/a (container app): "
+        f"{10 * GIB} are held there, but there are only {4 * GIB - (64 << 20)}"
+    )
+
+
+def test_without_those_in_the_way_the_others_stay():
+    """Of three on one node the last to come has to go when there is room for two."""
+    one = host(Policy.BEST_EFFORT, shape="pack:1 numa:1 core:8 pu:1")
+    for uid in ("a", "b", "c"):
+        one.admit(pod(uid, memory="4Gi"))
+    smaller = Host(shrunk(one.machine, 6 * GIB), one.settings)
+
+    with pytest.raises(HoldingsError) as caught:
+        from_document(stored(one), smaller.ledger)
+    ledger = from_document(without_pods(stored(one), caught.value.uids), smaller.ledger)
+
+    one.release("c")
+    assert caught.value.uids == ("c",)
+    assert ledger.books["cpu"].held == one.ledger.books["cpu"].held
+    assert ledger.used == one.ledger.used
+    assert Host(smaller.machine, one.settings, ledger=ledger).admit(pod("d", memory="1Gi")).admitted
+
+
+def test_a_pod_that_has_to_go_has_nothing_to_use_again():
+    """What its init container left to it would be given for nothing when it is admitted anew."""
+    one = host()
+    asked = {"cpu": "2", "memory": "2Gi", GPU: "1"}
+    waiting = Pod(name="a", uid="a", init=(guaranteed("first", asked),), containers=(guaranteed("app", asked),))
+    prepared = replace(waiting, containers=(guaranteed("app", {"cpu": "1", "memory": "1Gi"}),))
+    assert one.admit(prepared).admitted
+
+    again = restored(without_pods(stored(one), {"a"}), one)
+
+    assert again.ledger.books["cpu"].reusable is None
+    assert again.ledger == Host(one.machine, one.settings).ledger
+    assert again.admit(waiting).placements == host().admit(waiting).placements
+
+
+def test_pages_of_a_size_that_is_gone_are_named():
+    one = host()
+    one.admit(pod("a"))
+    document = stored(one)
+    document["pods"][0]["memory"]["containers"]["app"][0]["type"] = "hugepages-1Gi"
+
+    with pytest.raises(HoldingsError, match=r"hugepages-1Gi of default/a .* on NUMA node 0, which has none of it"):
+        from_document(document, host().ledger)
+
+
+def both(kind: str) -> Callable[[Document], None]:
+    """The second pod is said to hold what the first does."""
+
+    def change(document: Document) -> None:
+        first, second = document["pods"]
+        second[kind] = deepcopy(first[kind])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        pytest.param("cpus", "CPUs 1-2 of default/b (container app) are held by default/a too", id="CPUs"),
+        pytest.param("devices", f"{GPU} gpu-0 of default/b (container app) is held by default/a too", id="devices"),
+    ],
+)
+def test_nothing_is_given_twice(kind, problem):
+    one = host()
+    for uid in ("a", "b"):
+        one.admit(pod(uid, gpu="1"))
+    document = stored(one)
+    both(kind)(document)
+
+    with pytest.raises(HoldingsError) as caught:
+        from_document(document, host().ledger)
+
+    assert problem in caught.value.problems
+
+
+def set_to(*path: Any, value: Any) -> Callable[[Document], None]:
+    """Some field has another value."""
+
+    def change(document: Document) -> None:
+        *way, last = path
+        for step in way:
+            document = document[step]
+        document[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        pytest.param(set_to("pods", value=None), "None is no list", id="pods that are no list"),
+        pytest.param(set_to("crumbs", value=[]), r"\[\] is no object", id="crumbs that are no object"),
+        pytest.param(set_to("crumbs", "cpus", value={}), "there is no 'lost'", id="a crumb that is missing"),
+        pytest.param(set_to("pods", 0, value={}), "there is no 'pod'", id="a piece without a pod"),
+        pytest.param(set_to("pods", 0, "pod", "uid", value=""), "has no uid", id="a pod without a uid"),
+        pytest.param(set_to("pods", 0, "pod", "uid", value="b"), "have the same uid", id="two pods of one uid"),
+        pytest.param(set_to("pods", 0, "pod", "name", value=7), "7 is no text", id="a name that is a number"),
+        pytest.param(set_to("pods", 0, "pod", "qos", value="High"), "'High' is not a valid QoS", id="an unknown class"),
+        pytest.param(
+            set_to("pods", 0, "cpus", "containers", value={"other": "1"}),
+            "default/a has no container other",
+            id="a container the pod does not have",
+        ),
+        pytest.param(
+            set_to("pods", 0, "cpus", "containers", value={"app": "1-"}), "invalid syntax", id="a list that is none"
+        ),
+        pytest.param(
+            set_to("pods", 0, "cpus", "pod", value="3"),
+            "containers of default/a have CPUs that are not among those of the pod",
+            id="containers outside their pod",
+        ),
+        pytest.param(
+            set_to("pods", 0, "memory", "containers", "app", 0, "nodes", value="0-1"),
+            "node 0 can belong to one group only",
+            id="groups of nodes that overlap",
+        ),
+        pytest.param(set_to("pods", 0, "uses", "memory", value=-1), "-1 is negative", id="less than nothing"),
+        pytest.param(
+            set_to("pods", 0, "hints", "app", "preferred", value=1), "1 is neither true nor false", id="a flag"
+        ),
+        pytest.param(
+            set_to("pods", 0, "pod", "priority", value="high"), "'high' is no whole number", id="a priority in words"
+        ),
+        pytest.param(
+            set_to("pods", 0, "pod", "containers", 0, "limits", "cpu", value="2 CPUs"),
+            "quantities must match",
+            id="an amount that is none",
+        ),
+        pytest.param(
+            set_to("crumbs", "others", value={"cache": {}}),
+            "there is a book of cache, but nobody here provides that",
+            id="the book of a stranger",
+        ),
+    ],
+)
+def test_what_is_no_ledger_is_refused(change, complaint):
+    one = host()
+    for uid in ("a", "b"):
+        one.admit(pod(uid, cpu="1"))
+    document = stored(one)
+    change(document)
+
+    with pytest.raises(StateError, match=complaint):
+        from_document(document, host().ledger)
+
+
+def test_a_ledger_is_put_together_on_an_idle_one():
+    one = host()
+    one.admit(pod("a"))
+
+    with pytest.raises(StateError, match="there are pods on this"):
+        from_document(stored(one), one.ledger)
+
+
+def test_holdings_without_a_pod_are_not_lost_without_a_word():
+    one = host()
+    one.admit(pod("a"))
+
+    with pytest.raises(StateError, match="pods a hold something, but are not there"):
+        crumbs(replace(one.ledger, pods={}))
+
+
+AMOUNTS = ("1", "2000m", "1.5Gi", "1e3", "5n", "0", "-3", "1536Mi", "12E", "1e-3", "0.5", "1000000", "1e300", "3e2147")
+
+
+@given(
+    st.sampled_from(AMOUNTS) | st.from_regex(r"[0-9]{1,20}(\.[0-9]{1,12})?(m|k|Ki|Gi|E|e[0-9]{1,4})?", fullmatch=True)
+)
+def test_amounts_are_the_same_in_every_respect(text):
+    """Two amounts may be equal and yet not be taken alike: one written 1.5Gi is refused where 1536Mi is not."""
+    try:
+        amount = Quantity.parse(text)
+    except QuantityError:
+        return
+    for each in (amount, amount + amount, amount.rounded_up_to_milli()):
+        said = Pod(name="a", overhead={"cpu": each})
+
+        (read,) = read_pod(json.loads(json.dumps(written_pod(said)))).overhead.values()
+
+        assert (read.unscaled, read.power, read.format) == (each.unscaled, each.power, each.format)
+        assert (read.dec, read.text) == (each.dec, each.text)
+
+
+def test_every_field_of_a_pod_is_kept():
+    claimed = Resources(amounts({"cpu": "1"}), amounts({"cpu": "2"}), ("gpu",))
+    full = Pod(
+        name="a",
+        namespace="",
+        uid="u",
+        init=(Container("first", claimed, restartable=True),),
+        containers=(guaranteed("app", {"memory": "1.5Gi"}),),
+        resources=claimed,
+        overhead=amounts({"memory": "1Mi"}),
+        claims=("gpu", "nic"),
+        recorded_qos=QoS.BURSTABLE,
+        statuses={"app": ContainerStatus(amounts({"cpu": "1"}), {})},
+        resize_infeasible=True,
+        priority=0,
+        os="linux",
+        labels={"app": "web \U0001f600 \udcff"},
+        annotations={"": "\x00"},
+    )
+
+    assert read_pod(json.loads(json.dumps(written_pod(full)))) == full
+
+
+Shelf = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Licences(Provider[Shelf]):
+    """A provider from outside: one licence a pod; with ``lasting`` it says how that is stored."""
+
+    count: int = 1
+    name = "licence"
+
+    def idle(self) -> Shelf:
+        return {}
+
+    def hints(self, book: Shelf, pod: Pod, container: Container | None) -> None:
+        return None
+
+    def allocate(self, book: Shelf, pod: Pod, container: Container | None, *, affinity: Hint) -> Shelf:
+        if len(book) == self.count:
+            raise ProviderError("no licence is left")
+        return {**book, pod.uid: len(book)}
+
+    def release(self, book: Shelf, uid: str) -> Shelf:
+        return {pod: number for pod, number in book.items() if pod != uid}
+
+    def given(self, book: Shelf, uid: str, container: str) -> Mapping[str, str]:
+        return {"licence": str(book[uid])}
+
+
+class LastingLicences(Licences):
+    def keep(self, book: Shelf) -> object:
+        return dict(book)
+
+    def kept(self, document: object) -> Shelf:
+        if not isinstance(document, dict) or len(document) > self.count:
+            raise StateError("more licences are held than there are")
+        return document
+
+
+def test_a_provider_from_outside_keeps_its_own_book():
+    one = host()
+    joined = Host(one.machine, one.settings, others=[LastingLicences()])
+    joined.admit(pod("a"))
+    document = json.loads(json.dumps(to_document(joined.ledger, providers=joined.providers)))
+    idle = Host(one.machine, one.settings, others=[LastingLicences()])
+
+    assert document["crumbs"]["others"] == {"licence": {"a": 0}}
+    assert from_document(document, idle.ledger, providers=idle.providers) == joined.ledger
+    with pytest.raises(StateError, match="more licences are held than there are"):
+        from_document(document, idle.ledger, providers=[LastingLicences(count=0)])
+    with pytest.raises(StateError, match="nobody is there who could keep the books of licence"):
+        crumbs(joined.ledger)
+
+
+def test_a_provider_that_cannot_keep_its_book_says_so():
+    """At once, with nothing held yet: an agent finds out when it starts, not when the first pod comes."""
+    one = host()
+    joined = Host(one.machine, one.settings, others=[Licences()])
+
+    with pytest.raises(StateError, match="the provider licence does not say how its ledger is stored"):
+        to_document(joined.ledger, providers=joined.providers)
+    with pytest.raises(StateError, match="the provider licence does not say how its ledger is stored"):
+        Licences().kept({})
+
+
+def test_a_provider_that_is_new_starts_idle():
+    one = host()
+    one.admit(pod("a"))
+    idle = Host(one.machine, one.settings, others=[LastingLicences()])
+
+    ledger = from_document(stored(one), idle.ledger, providers=idle.providers)
+
+    assert ledger.books["licence"] == {}
+    assert ledger.pods == one.ledger.pods
+
+
+@pytest.mark.parametrize("value", [3, True, "0", None, {"nodes": 0}])
+def test_nothing_but_an_object_is_a_pod(value):
+    with pytest.raises((ParseError, KeyError)):
+        read_pod(value)

@@ -1,0 +1,99 @@
+"""Marks of machines and settings: equal while nothing changed, and what did is said."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.host import Settings
+from alignup.align.machine import Device, HugePages
+from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.synthetic import parse
+from alignup.state.fingerprint import Mark, machine_mark, settings_mark
+
+GIB = 1 << 30
+MACHINE = parse("pack:2 numa:1 core:2 pu:2", memory=GIB)
+FIRST, SECOND = MACHINE.nodes
+AMOUNTS = {"cpu": Quantity.parse("1")}
+
+#: A change of every setting; those with parts have one for each part.
+CHANGED: dict[str, list[Any]] = {
+    "topology": [
+        TopologySettings(policy=Policy.RESTRICTED),
+        TopologySettings(scope=Scope.POD),
+        TopologySettings(options=TopologyOptions(prefer_closest=True)),
+        TopologySettings(options=TopologyOptions(max_nodes=9)),
+        TopologySettings(limit_nodes=False),
+    ],
+    "cpus": [
+        CpuSettings(policy="static"),
+        CpuSettings(options={"full-pcpus-only": "true"}),
+        CpuSettings(reservation=Quantity.parse("1")),
+        CpuSettings(explicit=0b10),
+    ],
+    "memory_policy": ["Static"],
+    "reserved_memory": [(ReservedMemory(0, AMOUNTS),), (ReservedMemory(1, AMOUNTS),)],
+    "reservation": [AMOUNTS, {"memory": Quantity.parse("1")}],
+    "gates": [FeatureGates({"PodLevelResourceManagers": True})],
+    "preferred_allocation": [frozenset({"example.com/gpu"})],
+    "fit_check": [False],
+    "max_pods": [111],
+    "own_policy": [True],
+    "kubelet_faults": [True],
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
+def test_every_setting_counts(name):
+    marks = [settings_mark(Settings()), *(settings_mark(replace(Settings(), **{name: to})) for to in CHANGED[name])]
+
+    assert len({mark.fingerprint for mark in marks}) == 1 + len(CHANGED[name])
+    assert all(len(marks[0].changes(mark)) == 1 for mark in marks[1:])
+
+
+@pytest.mark.parametrize(
+    ("now", "changes"),
+    [
+        pytest.param(MACHINE, [], id="the same"),
+        pytest.param(
+            replace(MACHINE, devices=(Device("example.com/gpu", "0", nodes=1),)), [], id="devices come and go"
+        ),
+        pytest.param(
+            replace(MACHINE, cpus=MACHINE.cpus[:-1]),
+            [
+                "CPUs: was 0-7, is 0-6",
+                "CPUs of sockets: was 0: 0-3; 1: 4-7, is 0: 0-3; 1: 4-6",
+                f"NUMA node 1: was CPUs 4-7, {GIB} bytes, is CPUs 4-6, {GIB} bytes",
+            ],
+            id="a CPU is gone",
+        ),
+        pytest.param(
+            replace(MACHINE, nodes=(FIRST, replace(SECOND, memory=5, hugepages=(HugePages(1 << 21, 3),)))),
+            [f"NUMA node 1: was CPUs 4-7, {GIB} bytes, is CPUs 4-7, 5 bytes, 3 hugepages-2Mi"],
+            id="other memory",
+        ),
+        pytest.param(
+            replace(MACHINE, nodes=(FIRST, SECOND, replace(FIRST, id=2, memory=None))),
+            ["NUMA node 2: was nothing, is CPUs none, memory unknown"],
+            id="a node more",
+        ),
+    ],
+)
+def test_what_changed_on_a_machine_is_said(now, changes):
+    before, after = machine_mark(MACHINE), machine_mark(now)
+
+    assert list(before.changes(after)) == changes
+    assert (before.fingerprint == after.fingerprint) is (not changes)
+
+
+def test_the_order_of_facts_does_not_matter():
+    assert Mark.of({"a": "1", "b": "2"}).fingerprint == Mark.of({"b": "2", "a": "1"}).fingerprint
+
+
+def test_a_mark_goes_into_a_document_and_back():
+    mark = machine_mark(MACHINE)
+
+    assert Mark.from_document(mark.to_document()) == mark

@@ -1,0 +1,461 @@
+"""The history: decisions in order, bounded, and never in the way of an admission."""
+
+import json
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from alignup.align.errors import StateError
+from alignup.align.record import from_document, to_document
+from alignup.state.history import ASIDE, NAME, Added, Entry, History
+from tests.align.hosts import host
+from tests.align.hosts import pod as small
+
+
+def decided(name="web", *, uid="", namespace="default", outcome="admitted", **more):
+    return {"pod": {"uid": uid or f"uid-{name}", "name": name, "namespace": namespace}, "outcome": outcome, **more}
+
+
+def ids(entries):
+    return [entry.id for entry in entries]
+
+
+@pytest.fixture
+def history(tmp_path):
+    made = History(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_is_written_is_read(history):
+    one = host()
+    decision = one.admit(small("a", gpu="1"))
+
+    added = history.add(to_document(decision), time=12.5)
+
+    assert added == Added(1)
+    entry = history.get(1)
+    assert (entry.id, entry.time) == (1, 12.5)
+    assert from_document(entry.document) == decision
+    assert history.latest() == (entry,)
+
+
+def test_there_may_be_nothing_yet(history):
+    assert history.latest() == ()
+    assert history.get(1) is None
+    assert history.open() == ""
+    assert history.latest() == ()
+
+
+CHOICES = [
+    decided("web"),
+    decided("web", namespace="other", outcome="refused"),
+    decided("db", uid="7", outcome="refused"),
+    decided("web", uid="8", outcome="asking"),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        pytest.param({}, [4, 3, 2, 1], id="all, the newest first"),
+        pytest.param({"limit": 2}, [4, 3], id="the newest two"),
+        pytest.param({"limit": 2, "before": 3}, [2, 1], id="the next two"),
+        pytest.param({"pod": "default/web"}, [4, 1], id="of a pod by its name"),
+        pytest.param({"pod": "7"}, [3], id="of a pod by its uid"),
+        pytest.param({"pod": "web"}, [], id="a name without its namespace is nobody"),
+        pytest.param({"outcome": "refused"}, [3, 2], id="of one outcome"),
+        pytest.param({"pod": "other/web", "outcome": "refused", "before": 4}, [2], id="of all these"),
+        pytest.param({"pod": "' OR 1=1 --"}, [], id="no query but a name"),
+        pytest.param({"limit": 0}, [], id="none"),
+        pytest.param({"limit": -5}, [], id="less than none"),
+        pytest.param({"before": 10**30, "limit": 10**30}, [4, 3, 2, 1], id="numbers of any size"),
+        pytest.param({"before": -(10**30)}, [], id="before the beginning"),
+    ],
+)
+def test_choosing(history, asked, found):
+    for number, document in enumerate(CHOICES):
+        history.add(document, time=number)
+
+    assert ids(history.latest(**asked)) == found
+
+
+def test_clocks_may_jump(history):
+    for time in (1000.0, 5.0, 2000.0, -1.0):
+        history.add(decided(), time=time)
+
+    assert [(entry.id, entry.time) for entry in history.latest()] == [(4, -1.0), (3, 2000.0), (2, 5.0), (1, 1000.0)]
+
+
+def test_the_oldest_go_when_there_are_too_many(tmp_path):
+    history = History(tmp_path, rows=3)
+    for number in range(7):
+        history.add(decided(f"pod-{number}"), time=0)
+
+    assert ids(history.latest()) == [7, 6, 5]
+    assert history.get(4) is None
+    history.close()
+
+
+def test_the_oldest_go_when_they_take_too_much_room(tmp_path):
+    history = History(tmp_path, size=10_000)
+    for length in (10, 4_000, 20, 4_000, 4_000, 20):
+        history.add(decided(text="x" * length), time=0)
+
+    assert ids(history.latest()) == [6, 5, 4, 3]
+    large = history.add(decided(text="x" * 20_000), time=0)
+    assert (large.id, large.problem[:13]) == (None, "a decision of")
+    assert ids(history.latest()) == [6, 5, 4, 3], "one that is too large drives nobody out"
+    history.close()
+
+
+def test_the_bounds_hold_over_restarts(tmp_path):
+    for number in range(10):
+        history = History(tmp_path, rows=4)
+        assert history.add(decided(f"pod-{number}"), time=0) == Added(number + 1)
+        history.close()
+
+    assert ids(History(tmp_path).latest()) == [10, 9, 8, 7]
+
+
+def test_the_file_does_not_grow_for_ever(tmp_path):
+    history = History(tmp_path, size=100_000)
+    for _ in range(400):
+        history.add(decided(text="x" * 5_000), time=0)
+
+    assert sum(path.stat().st_size for path in tmp_path.glob(f"{NAME}*")) < 6_000_000
+    history.close()
+    assert (tmp_path / NAME).stat().st_size < 250_000
+
+
+def test_numbers_are_never_used_again(tmp_path):
+    history = History(tmp_path, rows=1)
+    history.add(decided(), time=0)
+    history.add(decided(), time=0)
+    history.close()
+    with sqlite3.connect(tmp_path / NAME) as database:
+        database.execute("DELETE FROM decisions")
+    database.close()
+
+    assert History(tmp_path).add(decided(), time=0).id == 3
+
+
+def test_somebody_else_may_take_decisions_out(tmp_path):
+    history = History(tmp_path, rows=3)
+    for _ in range(3):
+        history.add(decided(), time=0)
+    with sqlite3.connect(tmp_path / NAME) as database:
+        database.execute("DELETE FROM decisions")
+    database.close()
+
+    for _ in range(4):
+        history.add(decided(), time=0)
+
+    assert ids(history.latest()) == [7, 6, 5]
+    history.close()
+
+
+def test_only_its_owner_may_read_it(tmp_path):
+    history = History(tmp_path)
+    history.add(decided(), time=0)
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {NAME: 0o600, f"{NAME}-shm": 0o600, f"{NAME}-wal": 0o600}
+    history.close()
+
+
+def foreign(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE songs (title TEXT)")
+    database.close()
+
+
+def later(path: Path) -> None:
+    history = History(path.parent)
+    history.add(decided(), time=0)
+    history.close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+
+
+def emptied(path: Path) -> None:
+    """Ours, but somebody took its table away."""
+    later(path)
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 1")
+        database.execute("DROP TABLE decisions")
+        database.execute("CREATE TABLE other (x)")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        pytest.param(
+            lambda path: path.write_text("not a database, but long enough\n" * 99), "not a database", id="text"
+        ),
+        pytest.param(foreign, "another program", id="somebody else's"),
+        pytest.param(later, "version 99", id="of a later version"),
+        pytest.param(emptied, "no such table", id="without its table"),
+    ],
+)
+def test_what_is_no_history_is_moved_aside(tmp_path, spoil, why):
+    spoil(tmp_path / NAME)
+    before = (tmp_path / NAME).read_bytes()
+    history = History(tmp_path)
+
+    added = history.add(decided(), time=0)
+
+    assert (added.id, added.problem) == (1, "")
+    assert why in added.note
+    assert f"{NAME}.aside-1" in added.note
+    assert (tmp_path / f"{NAME}.aside-1").read_bytes() == before
+    assert history.add(decided(), time=0) == Added(2), "that is news once"
+    history.close()
+
+
+def test_damage_is_found_on_opening_and_while_running(tmp_path):
+    """Whatever page is overwritten: decisions go on being written, now or after the next one."""
+    rng = random.Random(5)
+    for turn in range(6):
+        directory = tmp_path / str(turn)
+        directory.mkdir()
+        history = History(directory)
+        for number in range(200):
+            history.add(decided(f"pod-{number}", text="x" * 300), time=0)
+        history.close()
+        path = directory / NAME
+        data = bytearray(path.read_bytes())
+        for _ in range(4):
+            place = rng.randrange(len(data) // 4096) * 4096
+            data[place : place + 4096] = rng.randbytes(4096)
+        running = History(directory)
+        if turn % 2:
+            running.open()
+        path.write_bytes(data)
+
+        results = [running.add(decided(), time=0) for _ in range(300)]
+
+        assert results[-1].id is not None, results[-1]
+        running.close()
+        again = History(directory)
+        again.open()
+        assert again.add(decided(), time=0).id is not None
+        assert again.latest(limit=1)[0].document == decided()
+        again.close()
+
+
+def test_damage_under_an_open_database_costs_one_decision(tmp_path):
+    history = History(tmp_path, rows=40)
+    for _ in range(40):
+        history.add(decided(text="x" * 100_000), time=0)
+    history.close()
+    history.open()
+    with (tmp_path / NAME).open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * ((tmp_path / NAME).stat().st_size - 4096))
+
+    first, second, third = (history.add(decided(), time=0) for _ in range(3))
+
+    assert first.problem == "the history cannot be written: database disk image is malformed"
+    assert (second.id, second.problem) == (1, "")
+    assert "is now" in second.note
+    assert third == Added(2)
+    history.close()
+
+
+def test_a_database_in_use_is_not_moved_aside(tmp_path):
+    history = History(tmp_path)
+    history.add(decided(), time=0)
+    history.close()
+    other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+
+    assert history.open() == "the history cannot be opened: database is locked"
+    other.execute("ROLLBACK")
+    other.close()
+    assert history.open() == ""
+    assert [entry.id for entry in history.latest()] == [1]
+    history.close()
+
+
+def test_there_are_only_so_many_moved_aside(tmp_path):
+    for number in range(ASIDE):
+        (tmp_path / f"{NAME}.aside-{number + 1}").touch()
+    (tmp_path / NAME).write_bytes(b"nothing that could be read" * 99)
+    history = History(tmp_path)
+
+    added = history.add(decided(), time=0)
+
+    assert added.id is None
+    assert "remove them" in added.problem
+    assert "remove them" in history.open()
+
+
+def test_a_decision_that_is_none_is_a_problem_and_no_error(history):
+    history.add(decided(), time=0)
+
+    assert "cannot be written" in history.add({"outcome": "admitted"}, time=0).problem
+    assert "cannot be written" in history.add(decided(text={1, 2}), time=0).problem
+    assert history.add(decided(), time=0) == Added(2)
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "target").touch()
+    (tmp_path / NAME).symlink_to(tmp_path / "target")
+
+    assert "symbolic links" in History(tmp_path).add(decided(), time=0).problem
+    assert (tmp_path / "target").read_bytes() == b""
+
+
+def test_somebody_who_sits_on_the_database_does_not_stop_pods(history, tmp_path):
+    history.add(decided(), time=0)
+    other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    start = perf_counter()
+    added = history.add(decided(), time=0)
+
+    assert added.problem == "the history cannot be written: database is locked"
+    assert perf_counter() - start < 1
+    other.execute("ROLLBACK")
+    other.close()
+    assert history.add(decided(), time=0) == Added(2)
+
+
+def test_reading_from_other_threads_while_writing(history):
+    history.add(decided(), time=0)
+    seen: list[tuple[Entry, ...]] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(history.latest(limit=5))
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    results = [history.add(decided(f"pod-{number}"), time=0) for number in range(300)]
+    done.set()
+    for reader in readers:
+        reader.join()
+
+    assert ids(results) == list(range(2, 302))
+    assert all(ids(page) == sorted(ids(page), reverse=True) for page in seen)
+    assert ids(history.latest(limit=1)) == [301]
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    (tmp_path / NAME).write_bytes(b"nothing that could be read" * 99)
+
+    with pytest.raises(StateError, match="cannot be read: file is not a database"):
+        History(tmp_path).latest()
+
+
+#: Fills a disk that has room for little, and says what it was told.
+FULL = """
+import json, resource, sys
+from pathlib import Path
+from alignup.state.history import History
+history = History(Path(sys.argv[1]))
+history.open()
+def decided(text):
+    return {"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome": "admitted", "text": text}
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+added = [history.add(decided("x" * 20_000), time=0) for _ in range(40)]
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+after = history.add(decided("room again"), time=0)
+problems = sorted({one.problem for one in added})
+written = sum(one.id is not None for one in added)
+last = history.latest(limit=1)[0].document["text"]
+print(json.dumps({"problems": problems, "written": written, "after": after.problem, "last": last}))
+"""
+
+#: Tries where it may not write; root may anywhere, so it becomes somebody else.
+STRANGER = """
+import os, sys
+from pathlib import Path
+from alignup.state.history import History
+os.chdir(sys.argv[1])
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+history = History(Path("."))
+print(history.open())
+print(history.add({"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome": "admitted"}, time=0).problem)
+"""
+
+#: Writes for ever, and says each number.
+RESTLESS = """
+import sys
+from pathlib import Path
+from alignup.state.history import History
+history = History(Path(sys.argv[1]))
+decision = {"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome": "admitted"}
+while True:
+    print(history.add(decision, time=0).id, flush=True)
+"""
+
+
+def python(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program, str(directory)], capture_output=True, text=True, check=True, timeout=60
+    )
+
+
+def test_a_full_disk_is_a_problem_and_no_error(tmp_path):
+    told = json.loads(python(FULL, tmp_path).stdout)
+
+    assert told["written"] < 40
+    assert [problem for problem in told["problems"] if problem]
+    assert (told["after"], told["last"]) == ("", "room again")
+
+
+def test_a_directory_nobody_may_write_to_is_a_problem_and_no_error(tmp_path):
+    tmp_path.chmod(0o755)
+
+    told = python(STRANGER, tmp_path).stdout.splitlines()
+
+    assert [line.partition(": ")[0] for line in told] == [
+        "the history cannot be opened",
+        "the history cannot be written",
+    ]
+    assert all("Permission denied" in line for line in told)
+
+
+def test_a_killed_writer_leaves_a_good_history(tmp_path):
+    for _ in range(3):
+        writer = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-c", RESTLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout
+        said = [int(writer.stdout.readline()) for _ in range(20)]
+        writer.kill()
+        said += [int(line) for line in writer.stdout if line.endswith("\n")]
+        writer.wait()
+        writer.stdout.close()
+        history = History(tmp_path)
+
+        assert history.latest(limit=1)[0].id >= said[-1]
+        assert history.open() == ""
+        assert history.latest(limit=1)[0].id >= said[-1]
+        history.close()
+
+
+def test_a_relative_directory_will_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    history = History(Path())
+    history.add(decided(), time=0)
+
+    assert ids(history.latest()) == [1]
+    assert (tmp_path / NAME).exists()
+    history.close()

@@ -1,0 +1,89 @@
+"""One agent a directory."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from alignup.align.errors import CheckpointError
+from alignup.state.lock import NAME, lock
+
+#: Takes the lock, says so, and waits to be told to end.
+HOLDER = """
+import sys
+from pathlib import Path
+from alignup.state.lock import lock
+with lock(Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that has the lock."""
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "locked\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_process_is_told_who_was_first(tmp_path, holder):
+    with pytest.raises(CheckpointError) as caught, lock(tmp_path):
+        pass
+
+    assert caught.value.what == f"another agent (pid {holder.pid}) uses {tmp_path}"
+    assert "stop that one first" in caught.value.advice
+
+
+def test_a_killed_holder_lets_go(tmp_path, holder):
+    holder.kill()
+    holder.wait()
+
+    with lock(tmp_path):
+        assert (tmp_path / NAME).read_text() == f"{os.getpid()}\n"
+
+
+def test_one_process_cannot_have_it_twice(tmp_path):
+    with lock(tmp_path), pytest.raises(CheckpointError, match=f"pid {os.getpid()}"), lock(tmp_path):
+        pass
+
+    with lock(tmp_path):
+        pass
+
+
+def test_it_is_let_go_after_an_error(tmp_path):
+    with pytest.raises(ZeroDivisionError), lock(tmp_path):
+        raise ZeroDivisionError
+
+    with lock(tmp_path):
+        pass
+
+
+def test_nobody_is_named_when_the_file_does_not_say(tmp_path, holder):
+    (tmp_path / NAME).write_bytes(b"")
+
+    with pytest.raises(CheckpointError, match="pid unknown"), lock(tmp_path):
+        pass
+
+
+def test_only_its_owner_may_open_it(tmp_path):
+    with lock(tmp_path):
+        assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("way", ["link", "nowhere"])
+def test_what_cannot_be_locked_is_said(tmp_path, way):
+    directory = tmp_path / "nowhere" if way == "nowhere" else tmp_path
+    if way == "link":
+        (tmp_path / "target").touch()
+        (tmp_path / NAME).symlink_to(tmp_path / "target")
+
+    with pytest.raises(CheckpointError, match="cannot be locked"), lock(directory):
+        pass
