@@ -1,4 +1,4 @@
-"""The command ``alignup`` itself: which groups there are, and where to find them when one is called."""
+"""The command ``alignup`` itself: which commands there are, and where to find them when one is called."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +9,32 @@ import click
 
 from alignup import __version__
 
-#: Group → what it is about. Its module in this package is of the same name, and is not loaded for the help.
-GROUPS = {
+#: Command → what it is about. Its module in this package is of the same name, and is not loaded for the help.
+COMMANDS = {
+    "why": "Would a pod be admitted, where would it go, and if not, what would let it in?",
+    "simulate": "What becomes of a whole workload, under one configuration or compared under many?",
+    "doctor": "Will this kubelet start, and behave? State files looked into and repaired.",
+    "agent": "Admit pods on this node, each decision on disk before it is answered.",
+    "admit": "Send pods to an agent.",
+    "release": "Release pods: what they had is free again.",
+    "ps": "The pods an agent knows: what they have, and who waits.",
+    "decisions": "What an agent decided, and why.",
+    "watch": "What an agent does, as it happens.",
     "machine": "Machines: look at one, or record one to look at elsewhere.",
+    "completion": "Completion of commands and options for your shell.",
 }
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Complaint(click.ClickException):
+    """Input that is no good: what is wrong with it (a line each), where it is, and what to do."""
+
+    exit_code = 2
+
+    def __init__(self, *what: str, where: str = "", advice: str = "") -> None:
+        super().__init__("; ".join(what))
+        self.what, self.where, self.advice = what, where, advice
 
 
 @dataclass(slots=True)
@@ -30,19 +50,19 @@ class Lazy(click.Group):
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """The names, in the order people meet them."""
-        return list(GROUPS)
+        return list(COMMANDS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The group of that name."""
-        if cmd_name not in GROUPS:
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
             return None
-        group: click.Command = import_module(f"alignup.cli.{cmd_name}").group
-        return group
+        command: click.Command = import_module(f"alignup.cli.{cmd_name}").command
+        return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names and summaries, without loading anything."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(GROUPS.items()))
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 def debug_option(command: Command) -> Command:
@@ -69,7 +89,9 @@ def examples(*lines: str) -> str:
 @click.group(
     cls=Lazy,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=examples("alignup machine show"),
+    epilog=examples(
+        "alignup machine show", "alignup why -f examples/node/trainer.yaml --machine examples/node/machine.yaml"
+    ),
 )
 @click.version_option(__version__, message="alignup %(version)s")
 @debug_option

@@ -7,15 +7,22 @@ from collections.abc import Sequence
 import click
 
 from alignup.align.errors import AlignError
-from alignup.cli.app import Session, app
+from alignup.cli.app import Complaint, Session, app
 
 #: A shell reports 141 of a program that wrote to a pipe nobody reads any more and had no opinion about it.
 FAILED, INTERRUPTED, PIPE_CLOSED = 1, 130, 141
+
+#: Set by the shell that wants to complete a line; see ``alignup completion``.
+COMPLETE = "_ALIGNUP_COMPLETE"
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command and give its exit code; nothing is raised."""
     session = Session(debug=bool(os.environ.get("ALIGNUP_DEBUG")))
+    if asked := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete  # noqa: PLC0415 - only shells ask
+
+        return shell_complete(app, {}, "alignup", COMPLETE, asked)
     if sys.stdout is None:
         _say("the output is closed: there is nowhere to write to")
         return FAILED
@@ -34,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - nothing may leave here
         _tell(error, session)
         _discard()
-        return FAILED
+        return error.exit_code if isinstance(error, click.ClickException) else FAILED
     return code
 
 
@@ -53,7 +60,12 @@ def _tell(error: Exception, session: Session) -> None:
         import traceback  # noqa: PLC0415 - only for who asks
 
         traceback.print_exception(error)
-    if isinstance(error, AlignError):
+    if isinstance(error, Complaint):
+        for what in error.what:
+            _say(what)
+        for line in filter(None, (error.where, error.advice)):
+            click.echo(f"  {_one_line(line)}", err=True)
+    elif isinstance(error, AlignError):
         _say(str(error), session.advice)
     elif isinstance(error, click.ClickException):
         _say(error.message)

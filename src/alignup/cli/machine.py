@@ -17,11 +17,11 @@ _ADVICE = "See 'alignup machine show --help' for what MACHINE can be."
 
 @click.group(epilog=examples("alignup machine show 'pack:2 numa:1 core:8 pu:2'"))
 @debug_option
-def group() -> None:
+def command() -> None:
     """Machines: look at one, or record one to look at elsewhere."""
 
 
-@group.command(
+@command.command(
     short_help="Show a machine.",
     epilog=examples(
         "alignup machine show",
@@ -52,12 +52,12 @@ def show(session: Session, machine: str | None, form: str, kubelet: bool) -> Non
 
     session.advice = _ADVICE
     with screen.waiting(f"Reading {machine or 'this machine'}"):
-        found = _load(machine)
+        found = load_machine(machine)
     shown = _as_seen(found) if kubelet else found
     _FORMS[form](shown)
 
 
-@group.command(short_help="Record a machine.", epilog=examples("alignup machine record host.tar.gz"))
+@command.command(short_help="Record a machine.", epilog=examples("alignup machine record host.tar.gz"))
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--root",
@@ -88,7 +88,8 @@ def record(file: Path, root: Path, force: bool) -> None:  # noqa: FBT001 - click
     click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
 
 
-def _load(machine: str | None) -> "Machine":
+def load_machine(machine: str | None) -> "Machine":
+    """The machine that somebody named; this one when nobody did."""
     from alignup.discover import discover, load  # noqa: PLC0415 - msgspec and YAML are not needed for help
 
     if machine is None:

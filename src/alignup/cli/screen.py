@@ -5,7 +5,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -106,3 +106,27 @@ def waiting(what: str, *, after: float = 2.0, stream: TextIO | None = None) -> I
     finally:
         done.set()
         teller.join()
+
+
+@contextmanager
+def progress(what: str, things: str, *, after: float = 2.0) -> Iterator[Callable[[int, int], None] | None]:
+    """A function to tell how many *things* of how many are done; a person at a terminal sees it after some seconds."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    start = time.monotonic()
+    shown = False
+
+    def tell(done: int, total: int) -> None:
+        nonlocal shown
+        if shown or time.monotonic() - start > after:
+            sys.stderr.write(f"\r{what}: {done:,} of {total:,} {things}\033[K")
+            sys.stderr.flush()
+            shown = True
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

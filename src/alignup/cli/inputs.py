@@ -1,0 +1,190 @@
+"""Reading what commands are given, in one way for all of them: a machine, a configuration, the state of a node, pods.
+
+Whatever is wrong with them ends in a :class:`~alignup.cli.app.Complaint` that says what, where and what to do.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from alignup.align.errors import AlignError, ConfigurationError, DocumentError, ManifestError, ParseError
+from alignup.align.host import Host
+from alignup.align.machine import Machine
+from alignup.cli.app import Complaint
+from alignup.cli.machine import load_machine
+from alignup.cli.options import Given
+from alignup.discover import declared
+from alignup.kube import configuration, documents, manifests
+from alignup.kube.configuration import Configuration
+from alignup.kube.documents import Number
+from alignup.kube.manifests import Workload
+from alignup.state import kubelet_dir, restore
+
+#: The longest file of a kind that a person writes.
+MAX_CONFIG = 1 << 20
+_A_CONFIGURATION = "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1."
+_EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+#: Fields that ``--set`` takes as YAML has them; all others are texts.
+_PLAIN = {"maxPods", "podsPerCore", "cgroupsPerQOS", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"}
+_YAML = {"featureGates", "reservedMemory", "enforceNodeAllocatable", *_PLAIN}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node to decide on."""
+
+    host: Host
+    configuration: Configuration
+    notes: tuple[str, ...] = ()  #: what was overlooked, and what is not known
+
+
+def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
+    """The machine that ``--machine`` and ``--devices`` describe."""
+    where = f"in --machine {machine}" if machine else "on this machine"
+    with complaining(where, advice="See 'alignup machine show --help' for what a machine can be."):
+        found = load_machine(machine)
+    with complaining("in --devices", advice=f"Write it like {declared.EXAMPLE}."):
+        return declared.declare(found, devices)
+
+
+def read_configuration(config: Path | None, changes: tuple[str, ...] = ()) -> Configuration:
+    """The configuration of ``--config``, with the values of ``--set``."""
+    text, name = configuration_text(config, changes)
+    with complaining(f"in {name}", advice=_A_CONFIGURATION):
+        return configuration.read(text, name=name)
+
+
+def configuration_text(config: Path | None, changes: tuple[str, ...] = ()) -> tuple[bytes, str]:
+    """The text of ``--config`` with the values of ``--set``, not read yet, and what to call it in messages."""
+    name = str(config) if config else "--set"
+    text = _read(config, "--config") if config else json.dumps(_EMPTY).encode()
+    with complaining(f"in {name}", advice=_A_CONFIGURATION):
+        return _changed(text, changes) if changes else text, name
+
+
+def read_node(given: Given) -> Node:
+    """The node that all the options together describe."""
+    machine = read_machine(given.machine, given.devices)
+    read = read_configuration(given.config, given.changes)
+    where = f"with {given.config or 'this configuration'} on {given.machine or 'this machine'}"
+    with complaining(where, advice="'alignup doctor' says what a kubelet would say to it."):
+        host = Host(machine, configuration.settings(read, machine))
+    notes = tuple(f"{given.config or '--set'}: {warning}" for warning in read.warnings)
+    if given.state is None:
+        if given.pods:
+            raise Complaint("--pods names the pods of a node, but there is no --state", advice="Add --state DIR.")
+        return Node(host, read, notes)
+    return _restored(Node(host, read, notes), given)
+
+
+def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
+    """The workloads in *files*, and what was skipped."""
+    with complaining("", advice="Give manifests as kubectl takes them: files, directories, or - for what is piped in."):
+        reading = manifests.read_paths(files, sys.stdin.buffer)
+    return reading.workloads, reading.warnings
+
+
+def choose(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
+    """All of them, or the one of that name; there has to be one."""
+    chosen = [work for work in workloads if name in (None, work.name)]
+    if not chosen:
+        known = ", ".join(work.name for work in workloads)
+        raise Complaint(
+            f"there is no workload {name!r}, only {known}" if known else "there is no workload to judge",
+            where=f"in {', '.join(files)}",
+            advice="Give a file with a Pod, Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob.",
+        )
+    return chosen
+
+
+def warn(notes: tuple[str, ...]) -> None:
+    """Say what was overlooked, a line each."""
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _restored(node: Node, given: Given) -> Node:
+    """The same node, with the pods its state files tell of."""
+    if given.state is None:
+        return node
+    pods = [pod for work in read_workloads(given.pods)[0] for pod in work.pods()] if given.pods else []
+    with complaining(
+        f"in --state {given.state}", advice="'alignup doctor' looks into state files, and can repair them."
+    ):
+        files = kubelet_dir.read_dir(given.state, gates=node.host.settings.gates)
+        restored = restore.restore(node.host, files, pods)
+    host = Host(node.host.machine, node.host.settings, ledger=restored.ledger)
+    return Node(host, node.configuration, (*node.notes, *restored.gaps))
+
+
+@contextmanager
+def complaining(where: str, *, advice: str = "") -> Iterator[None]:
+    """Make a complaint of what is wrong with the input."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise Complaint(
+            *(str(problem) for problem in error.problems),
+            where=f"{where} (the kubelet stops at {error.stage})",
+            advice=error.advice or advice,
+        ) from error
+    except ManifestError as error:
+        first = error.problems[0]
+        one = len(error.problems) == 1
+        raise Complaint(
+            *([str(first.problem)] if one else error.lines()), where=f"in {first.where}" if one else "", advice=advice
+        ) from error
+    except DocumentError as error:
+        raise Complaint(error.what, where=f"{where}, line {error.line}", advice=advice) from error
+    except AlignError as error:
+        raise Complaint(str(error), where=where, advice=advice) from error
+    except OSError as error:
+        name = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        raise Complaint(f"{name}{error.strerror or error}", where=where, advice=advice) from error
+
+
+def _read(path: Path, option: str) -> bytes:
+    """A file somebody wrote by hand."""
+    advice = "Give a KubeletConfiguration, such as /var/lib/kubelet/config.yaml of the node."
+    with complaining(f"in {option}", advice=advice), path.open("rb") as file:
+        text = file.read(MAX_CONFIG + 1)
+    if len(text) > MAX_CONFIG:
+        raise Complaint(f"{path} is larger than {MAX_CONFIG >> 20} MiB", where=f"in {option}", advice=advice)
+    return text
+
+
+def _changed(text: bytes, changes: tuple[str, ...]) -> bytes:
+    """The configuration with other values, as JSON."""
+    found = documents.read(text)
+    value = found[0].value if found and found[0].number == 1 else {}
+    document = dict(value) if isinstance(value, Mapping) else {}
+    for change in changes:
+        path, equals, said = change.partition("=")
+        if not equals or not path.strip("."):
+            raise ParseError(f"--set {change}: write it like topologyManagerPolicy=restricted")
+        top, *rest = path.split(".", 1)
+        parsed = documents.read(said) if top in _YAML else ()
+        new: object = parsed[0].value if parsed else (None if top in _YAML else said)
+        if rest:
+            inner = document.get(top)
+            new = {**(inner if isinstance(inner, Mapping) else {}), rest[0]: new}
+        document[top] = new
+    return _json(document).encode()
+
+
+def _json(value: object) -> str:
+    """*value* as JSON, numbers as they were written."""
+    match value:
+        case Mapping():
+            return "{" + ",".join(f"{json.dumps(str(key))}:{_json(one)}" for key, one in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(_json, value)) + "]"
+        case Number():
+            return str(value)
+        case _:
+            return json.dumps(value)

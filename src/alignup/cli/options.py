@@ -1,0 +1,107 @@
+"""Options that several commands have, said the same way everywhere; ``inputs`` reads what they are given."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What was said on the command line about a node."""
+
+    machine: str | None
+    devices: tuple[str, ...]
+    config: Path | None
+    changes: tuple[str, ...]
+    state: Path | None
+    pods: tuple[str, ...]
+
+
+def node_options(command: Command) -> Command:
+    """``--machine``, ``--devices``, ``--config``, ``--set``, ``--state`` and ``--pods``, as one parameter ``given``."""
+
+    @functools.wraps(command)
+    def gathered(  # noqa: PLR0913 - one an option
+        *args: object,
+        machine: str | None,
+        devices: tuple[str, ...],
+        config: Path | None,
+        changes: tuple[str, ...],
+        state: Path | None,
+        pods: tuple[str, ...],
+        **rest: object,
+    ) -> object:
+        given = Given(machine=machine, devices=devices, config=config, changes=changes, state=state, pods=pods)
+        return command(*args, given=given, **rest)
+
+    options = (
+        machine_option,
+        devices_option,
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="The node's KubeletConfiguration; the kubelet's defaults unless given.",
+        ),
+        click.option(
+            "--set",
+            "changes",
+            multiple=True,
+            metavar="FIELD=VALUE",
+            help="Another value for a field of the configuration, such as topologyManagerPolicy=restricted.",
+        ),
+        click.option(
+            "--state",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="The kubelet's directory with cpu_manager_state and the like: the node as it is; empty unless given.",
+        ),
+        click.option(
+            "--pods",
+            multiple=True,
+            metavar="FILE",
+            help="Pods of the node (kubectl get pods -o yaml), so that those in --state have names.",
+        ),
+    )
+    wrapped: Any = gathered
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return] # the same command, with options
+
+
+def machine_option(command: Command) -> Command:
+    """``--machine``."""
+    return click.option(
+        "--machine",
+        metavar="MACHINE",
+        help="A recording, directory, description, hwloc XML, cAdvisor JSON, or 'pack:2 numa:2 core:8 pu:2'; this one.",
+    )(command)
+
+
+def devices_option(command: Command) -> Command:
+    """``--devices``."""
+    return click.option(
+        "--devices",
+        multiple=True,
+        metavar="RESOURCE=N@NODE,…",
+        help="Devices of the machine, such as example.com/gpu=4@0,4@1; repeatable.",
+    )(command)
+
+
+def workload_option(*, required: bool = True) -> Callable[[Command], Command]:
+    """``-f``."""
+    return click.option(
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        required=required,
+        metavar="FILE",
+        help="Pods, Deployments, Jobs and the like: a file, a directory, or - for what is piped in; repeatable.",
+    )

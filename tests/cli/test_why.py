@@ -1,0 +1,228 @@
+"""``alignup why``, run as people run it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alignup.align.record import from_document
+from tests.cli.commands import alignup, environment, on_a_terminal, started
+
+ROOT = Path(__file__).parents[2]
+NODE = ROOT / "examples" / "node"
+TRAINER = NODE / "trainer.yaml"
+ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml", "--state", NODE / "state")
+WITH_NAMES = (*ON_NODE, "--pods", NODE / "running.yaml")
+SMALL = ("--machine", "pack:2 numa:1 core:4 pu:1")
+STATIC = (
+    *("--set", "cpuManagerPolicy=static", "--set", "reservedSystemCPUs=0"),
+    *("--set", "topologyManagerPolicy=single-numa-node"),
+)
+
+
+def pod(name: str = "p", **limits: str) -> str:
+    """A manifest of a pod with one container."""
+    asked = {key.replace("gpu", "example.com/gpu"): value for key, value in limits.items()}
+    container = {"name": "app", "image": "registry.example/app", "resources": {"limits": asked}}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
+    )
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Writes a manifest and says where."""
+
+    def write(text: str, name: str = "pod.yaml") -> Path:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+def test_a_refusal_says_what_did_not_fit_and_what_would_admit_it():
+    run = alignup("why", "-f", TRAINER, *WITH_NAMES)
+
+    assert (run.returncode, run.stderr) == (1, "")
+    assert run.stdout.startswith(
+        "Pod ml/trainer-0 is refused: TopologyAffinityError\nResources cannot be allocated with Topology locality\n"
+    )
+    assert "  - node 1: 2 CPUs short (8 asked, 6 free)\n" in run.stdout
+    assert "  - let container train ask for 6 CPUs instead of 8\n" in run.stdout
+    assert "  - set topologyManagerPolicy to best-effort instead of single-numa-node\n" in run.stdout
+    assert "  - stop shop/indexer" in run.stdout
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(("--set", "topologyManagerPolicy=best-effort"), id="another policy"),
+        pytest.param(("--devices", "example.com/gpu=4@0,4@1", "--set", "topologyManagerPolicy=none"), id="no policy"),
+    ],
+)
+def test_what_was_proposed_can_be_tried(changes):
+    run = alignup("why", "-f", TRAINER, *WITH_NAMES, *changes)
+
+    assert run.returncode == 0
+    assert run.stdout.startswith("Pod ml/trainer-0 is admitted\n")
+
+
+def test_without_a_list_of_pods_they_go_by_their_uids_and_that_is_said():
+    run = alignup("why", "-f", TRAINER, *ON_NODE)
+
+    assert run.returncode == 1
+    assert run.stderr == "note: names and shared CPU use of 4 pods are not in the state files; give them with --pods\n"
+    assert "6d1f0c5e-0000-4000-8000-000000000005" in run.stdout
+    assert " /6d1f" not in run.stdout
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_machines_get_the_whole_decision_and_the_proposals(form, read):
+    run = alignup("why", "-f", TRAINER, *WITH_NAMES, "-o", form)
+
+    assert run.returncode == 1
+    (answer,) = read(run.stdout)["answers"]
+    assert from_document(answer["decision"]).refusal.reason == "TopologyAffinityError"
+    assert answer["workload"] == {"kind": "StatefulSet", "name": "trainer", "source": f"{TRAINER}, line 1"}
+    kinds = [change["kind"] for proposal in answer["proposals"] for change in proposal["changes"]]
+    assert {"request", "setting", "leaving"} <= set(kinds)
+    assert all(proposal["sentence"] and proposal["placements"] for proposal in answer["proposals"])
+
+
+def test_every_workload_is_judged_by_itself_one_replica_of_it(manifest):
+    file = manifest(f"{pod('a', cpu='4', memory='1Gi')}\n---\n{pod('b', cpu='5', memory='1Gi')}")
+
+    run = alignup("why", "-f", file, *SMALL, *STATIC)
+    only = alignup("why", "-f", file, *SMALL, *STATIC, "--pod", "a")
+
+    assert run.returncode == 1
+    assert "Pod default/a is admitted" in run.stdout
+    assert "Pod default/b is refused" in run.stdout
+    assert only.returncode == 0
+    assert "default/b" not in only.stdout
+
+
+def test_what_is_piped_in():
+    run = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-m", "alignup", "why", "-f", "-", *SMALL],
+        input=pod(cpu="1", memory="1Gi"),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_a_pod_without_resources(manifest):
+    run = alignup("why", "-f", manifest(pod()), *SMALL, *STATIC)
+
+    assert run.returncode == 0
+    assert "nothing of its own: it runs on the shared CPUs" in run.stdout
+
+
+def test_other_kinds_are_skipped_with_a_note(manifest):
+    service = "apiVersion: v1\nkind: Service\nmetadata: {name: front}\n"
+
+    run = alignup("why", "-f", manifest(f"{service}---\n{pod()}"), *SMALL)
+    alone = alignup("why", "-f", manifest(service, "service.yaml"), *SMALL)
+
+    assert run.returncode == 0
+    assert "Service front" in run.stderr
+    assert alone.returncode == 2
+    assert "there is no workload to judge" in alone.stderr
+
+
+BAD = {
+    "an empty file": ((), "", "is empty"),
+    "no YAML": ((), "a: [", "flow"),
+    "no quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: quantities must match"),
+    "an unknown policy": (("--set", "topologyManagerPolicy=strict"), pod(), "topologyManagerPolicy"),
+    "an unknown feature gate": (("--set", "featureGates.Nonsense=true"), pod(), "unrecognized feature gate: Nonsense"),
+    "a change that says nothing": (("--set", "topologyManagerPolicy"), pod(), "write it like"),
+    "a kubelet that would not start": (("--set", "cpuManagerPolicy=static"), pod(), "reserved CPU resources"),
+    "no configuration": (("--config", "nowhere.yaml"), pod(), "nowhere.yaml: No such file"),
+    "no state": (("--state", "nowhere"), pod(), "nowhere: there is no such directory"),
+    "pods without a state": (("--pods", "running.yaml"), pod(), "there is no --state"),
+    "no device": (("--devices", "gpu=1"), pod(), "is no name of a device resource"),
+    "no machine": (("--machine", "nowhere.xml"), pod(), "nowhere.xml is not there"),
+    "no such workload": (("--pod", "q"), pod(), "there is no workload 'q', only p"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "text", "told"), BAD.values(), ids=BAD)
+def test_bad_input_says_what_where_and_what_to_do(manifest, arguments, text, told):
+    run = alignup("why", "-f", manifest(text), *SMALL, *arguments)
+
+    lines = run.stderr.splitlines()
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert lines[0].startswith("alignup: ")
+    assert told in lines[0]
+    assert len(lines) >= 2
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        pytest.param(
+            "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
+            + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)),
+            id="a billion laughs",
+        ),
+        pytest.param("- x\n" * 2_600_000, id="ten megabytes of list"),
+        pytest.param("[" * 10_000_000, id="ten megabytes of brackets"),
+        pytest.param("a: '" + "x" * 40_000_000 + "'", id="forty megabytes of text"),
+    ],
+)
+def test_bombs_are_refused_with_a_limit(manifest, bomb):
+    run = alignup("why", "-f", manifest(bomb), *SMALL)
+
+    assert run.returncode == 2
+    assert run.stderr.startswith("alignup: ")
+    assert any(word in run.stderr for word in ("more than", "larger", "longer", "deep"))
+
+
+def test_output_that_nobody_reads_ends_quietly():
+    with started("why", "-f", str(TRAINER), *map(str, WITH_NAMES)) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+
+    assert (process.returncode, said) == (141, b"")
+
+
+def test_colours_are_for_terminals_and_for_those_who_want_them():
+    arguments = ("why", "-f", str(TRAINER), *map(str, WITH_NAMES))
+
+    assert "\033[" in on_a_terminal(*arguments, env={"TERM": "xterm"})
+    assert "\033[" not in on_a_terminal(*arguments, env={"TERM": "xterm", "NO_COLOR": "1"})
+    assert "\033[" not in alignup(*arguments).stdout
+
+
+def test_where_only_ascii_can_be_shown():
+    run = alignup("why", "-f", TRAINER, *WITH_NAMES, env={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
+
+    assert run.stdout.isascii()
+    assert "What did not fit" in run.stdout
+
+
+def test_the_search_can_be_cut_short_and_says_so():
+    run = alignup("why", "-f", TRAINER, *WITH_NAMES, "--search", "0")
+
+    assert run.returncode == 1
+    assert "What was not tried" in run.stdout
+
+
+def test_shells_can_complete():
+    shown = alignup("completion", "bash")
+    asked = alignup(env={"_ALIGNUP_COMPLETE": "bash_complete", "COMP_WORDS": "alignup why -o ", "COMP_CWORD": "3"})
+
+    assert "_ALIGNUP_COMPLETE=bash_complete" in shown.stdout
+    assert asked.stdout.split() == ["plain,text", "plain,json", "plain,yaml"]
