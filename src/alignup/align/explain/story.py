@@ -14,7 +14,7 @@ from alignup.align.merging.merge import Rule
 from alignup.align.settings import Policy
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 
-_HOST = "host"  #: the provider of a refusal by the fit check, which counts CPUs in thousandths
+HOST = "host"  #: the provider of a refusal by the fit check, which counts CPUs in thousandths
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
@@ -44,6 +44,11 @@ def amount(resource: str, number: int, *, milli: bool = False) -> str:
         whole = number // 1000 if milli else number
         return f"{whole} CPU" if whole == 1 else f"{whole} CPUs"
     return f"{size(number) if resource == MEMORY or is_hugepages(resource) else number} {resource}"
+
+
+def bare(resource: str, number: int, *, milli: bool = False) -> str:
+    """An amount without the name of what it is of."""
+    return amount(resource, number, milli=milli).split(" ", 1)[0]
 
 
 def size(number: int) -> str:
@@ -116,7 +121,7 @@ def _unserved(refusal: Refusal) -> Iterator[str]:
     """A provider, or the host as a whole, had too little."""
     whose = f"container {refusal.container}" if refusal.container else "the pod"
     for short in refusal.shortfalls:
-        milli = short.provider == _HOST
+        milli = short.provider == HOST
         where = "the host" if short.nodes is None else _on(short.nodes)
         numbers = _numbers(short, milli=milli)
         yield f"{where} has too little for {whose}: {amount(short.resource, short.missing, milli=milli)} {numbers}"
@@ -125,7 +130,7 @@ def _unserved(refusal: Refusal) -> Iterator[str]:
 
 
 def _numbers(short: Shortfall, *, milli: bool) -> str:
-    asked, free = (_bare(short.resource, number, milli=milli) for number in (short.needed, short.free))
+    asked, free = (bare(short.resource, number, milli=milli) for number in (short.needed, short.free))
     return f"short ({asked} asked, {free} free)"
 
 
@@ -161,16 +166,11 @@ def _lack(voice: Voice, node: int, policy: Policy) -> str | None:
         return None
     name, free = voice.resource or "", voice.free.get(node, 0)
     if free < voice.request:
-        numbers = f"({_bare(name, voice.request)} asked, {_bare(name, free)} free)"
+        numbers = f"({bare(name, voice.request)} asked, {bare(name, free)} free)"
         return f"{amount(name, voice.request - free)} short {numbers}"
     if policy is Policy.SINGLE_NUMA_NODE and not preferred_nodes(voice.options)[0] >> node & 1:
         return f"{name} has room, but not for a container on this node alone"
     return None
-
-
-def _bare(resource: str, number: int, *, milli: bool = False) -> str:
-    """An amount without the name of what it is of."""
-    return amount(resource, number, milli=milli).split(" ", 1)[0]
 
 
 def _wanted(voice: Voice) -> int:

@@ -1,0 +1,68 @@
+"""Simulations: pods that come and go on 8 NUMA nodes and 256 CPUs, with everything that is told of them in the end."""
+
+import io
+from collections.abc import Iterator, Sequence
+from functools import partial
+from random import Random
+from time import perf_counter
+
+from alignup.align.settings import Policy
+from alignup.fleet.events import Arrive, Event, Leave
+from alignup.fleet.generate import generate
+from alignup.fleet.profiles import Profile
+from alignup.fleet.simulate import Result, run
+from alignup.fleet.trace import read, write
+from bench.bench_admit import host, pod
+from bench.harness import Figure, best
+
+PODS = 4000
+ROUNDS = 3
+
+
+def figures() -> Iterator[Figure]:
+    """The issue's budget, and what stands around it."""
+    events = coming_and_going()
+    for policy in (Policy.BEST_EFFORT, Policy.SINGLE_NUMA_NODE):
+        yield simulated(f"{policy}", events, policy, budget=1 / 2000)
+    machine = host(8, Policy.NONE, cpus=256).machine
+    for profile in Profile:
+        made = generate(profile, machine, seed=1, pods=PODS // 4)
+        yield simulated(f"generated, {profile}", made, Policy.SINGLE_NUMA_NODE, budget=None)
+    yield from around(events)
+
+
+def coming_and_going() -> tuple[Event, ...]:
+    """Pods of one container, each staying for a while; some forty at a time."""
+    random = Random(1)
+    shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
+    events: list[Event] = []
+    for number, (cpus, memory, gpus) in enumerate(random.choices(shapes, k=PODS)):
+        one = pod(f"pod-{number}", cpus=cpus, memory=memory, gpus=gpus)
+        events += [Arrive(float(number), one), Leave(number + 40 + random.random(), one.uid)]
+    return tuple(events)
+
+
+def simulated(name: str, events: Sequence[Event], policy: Policy, *, budget: float | None) -> Figure:
+    """A whole simulation, by pod."""
+    spent, result = min((once(events, policy) for _ in range(ROUNDS)), key=lambda one: one[0])
+    each = spent / len(result.fates)
+    return Figure(f"simulation, {name}, per pod", each, budget, f"{1 / each:,.0f} pods/s, {result.admitted} admitted")
+
+
+def once(events: Sequence[Event], policy: Policy) -> tuple[float, Result]:
+    """How long one run takes on an idle host, and what comes of it."""
+    one = host(8, policy, cpus=256)
+    start = perf_counter()
+    result = run(one, events)
+    return perf_counter() - start, result
+
+
+def around(events: Sequence[Event]) -> Iterator[Figure]:
+    """Making workloads up, and traces."""
+    machine = host(8, Policy.NONE, cpus=256).machine
+    made = best(partial(generate, Profile.MIXED, machine, seed=1, pods=1000), rounds=3)
+    yield Figure("1,000 pods generated", made)
+    text = io.StringIO()
+    write(events, text)
+    yield Figure(f"a trace of {PODS:,} pods written", best(lambda: write(events, io.StringIO()), rounds=3))
+    yield Figure(f"a trace of {PODS:,} pods read", best(lambda: read(text.getvalue()), rounds=3))

@@ -1,0 +1,125 @@
+"""Where jobs are done: here, or in processes of their own; and how what they need travels."""
+
+import io
+import pickle
+import signal
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
+from os import sched_getaffinity
+from threading import current_thread, main_thread
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Value = TypeVar("Value")
+
+
+class Serial(Executor):
+    """Does every job at once, where it is asked to."""
+
+    def submit(self, job: Callable[Given, Value], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Value]:
+        """The job, done: what it raises comes with its result. Only an interruption is not held back."""
+        future: Future[Value] = Future()
+        try:
+            future.set_result(job(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - handed on to whoever asks for the result
+            future.set_exception(error)
+        return future
+
+
+def processes(count: int | None = None) -> ProcessPoolExecutor:
+    """*count* processes to do jobs in, as many as there are CPUs to run on unless said.
+
+    Left by an interruption or an error it ends within a moment, if jobs ask now and then whether they are
+    :func:`still_wanted`.
+    """
+    return _Processes(count or len(sched_getaffinity(0)))
+
+
+class _Processes(ProcessPoolExecutor):
+    """Processes that are not forked from this one: its threads and sockets are none of their business.
+
+    An interruption is for this process only. Workers are told to stop, and do so by themselves, because a pool whose
+    workers are killed may never end.
+    """
+
+    def __init__(self, count: int) -> None:
+        context = get_context("forkserver")
+        self._stop = context.Event()
+        super().__init__(count, mp_context=context, initializer=_begin, initargs=(self._stop,))
+
+    def submit(self, job: Callable[Given, Value], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Value]:
+        """The job, to be done; an interruption meanwhile comes after it, so that the pool stays whole."""
+        with _interrupted_later():
+            return super().submit(job, *args, **kwargs)
+
+    def __exit__(self, kind: type[BaseException] | None, *what: object) -> None:
+        if kind is not None:
+            self._stop.set()
+        self.shutdown(wait=True, cancel_futures=True)
+
+
+class StoppedError(Exception):
+    """Nobody waits for this job any more."""
+
+
+def still_wanted(*_: object) -> None:
+    """To be called now and then by a job: raises :class:`StoppedError` when it should stop."""
+    if _orders and _orders[0].is_set():
+        raise StoppedError
+
+
+#: In a worker, what tells it to stop.
+_orders: list[Event] = []
+
+
+def _begin(stop: Event) -> None:
+    """The first thing a worker does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _orders[:] = [stop]
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Put an interruption off until the end; other threads than the main one are not interrupted anyway."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def pack(value: object) -> bytes:
+    """*value* in few bytes."""
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5).dump(value)
+    return zlib.compress(stream.getvalue(), level=1)
+
+
+def unpack(parcel: bytes) -> Any:  # noqa: ANN401 - whatever was packed
+    """What was packed, by this program; not for parcels of strangers."""
+    return pickle.loads(zlib.decompress(parcel))  # noqa: S301 - our own
+
+
+class _Pickler(pickle.Pickler):
+    """Also takes read-only views of mappings, which settings are made of."""
+
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - as pickle wants it
+        if isinstance(value, MappingProxyType):
+            return _read_only, (dict(value),)
+        return NotImplemented
+
+
+def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    """A view of *mapping*; its class has no name by which another process could find it."""
+    return MappingProxyType(mapping)

@@ -1,0 +1,221 @@
+"""A workload played on a host: what became of every pod, and of the machine.
+
+    result = run(Host(machine, settings), events)
+
+The host decides as it always does; nothing here is an estimate. Containers are not started one by one: init containers
+keep what they have until their pod leaves, which is what the kubelet counts on when it admits.
+
+How fragmented the host is depends on when one looks. In the end it may be idle again, so it is also looked at when
+demand is highest: when the pods that have come and not left, refused or not, ask for the most CPUs. That moment is the
+same whatever the settings are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from alignup.align.bits import Nodes
+from alignup.align.decision import Refusal
+from alignup.align.errors import PodError
+from alignup.align.host import Host, Settings
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod, QoS
+from alignup.align.workload.names import CPU
+from alignup.fleet.admission import admit
+from alignup.fleet.events import Arrive, Event, ordered
+from alignup.fleet.meter import Meter, Use
+from alignup.fleet.places import Place, nodes_of, on_one, places
+from alignup.fleet.progress import Progress, Ticker
+from alignup.fleet.room import Stranded, kinds, largest, stranded
+
+#: The reason of pods that no kubelet gets to see: the API server's own word.
+INVALID = "Invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What became of one pod."""
+
+    time: float  #: when it came
+    uid: str
+    name: str
+    namespace: str
+    qos: QoS
+    refusal: Refusal | None = None  #: ``None``: it was admitted
+    places: tuple[Place, ...] = ()  #: what its containers were given; nothing when it was refused
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it may run."""
+        return self.refusal is None
+
+    @property
+    def on_one(self) -> bool | None:
+        """Whether all of the pod is on one NUMA node; ``None``: nothing of it has a place."""
+        return on_one(site for place in self.places for site in place.sites)
+
+    @property
+    def nodes(self) -> Nodes:
+        """The NUMA nodes all of the pod is on, or where there are none, those it is spread over."""
+        return nodes_of(site for place in self.places for site in place.sites)
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How many admitted pods, or containers of them, are on one NUMA node."""
+
+    on_one: int
+    on_several: int
+    anywhere: int  #: nothing of theirs has a place
+
+    @classmethod
+    def of(cls, verdicts: Iterable[bool | None]) -> "Alignment":
+        """Counted."""
+        counts = Counter(verdicts)
+        return cls(counts[True], counts[False], counts[None])
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A host at one time: who holds what, and what it could still take (``room``)."""
+
+    time: float
+    ledger: Ledger
+    room: Mapping[int, Mapping[str, int]]  #: NUMA node → resource → the most one container could still get there
+    stranded: Stranded
+
+    @property
+    def largest(self) -> dict[str, int]:
+        """The most one container could still get on any one node, by resource."""
+        return {name: max(own.get(name, 0) for own in self.room.values()) for own in self.room.values() for name in own}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A workload played to its end."""
+
+    machine: Machine
+    settings: Settings
+    fates: tuple[Fate, ...]  #: of every pod, in the order they came
+    reasons: Mapping[str, int]  #: why pods were refused, the most frequent reason first
+    pods: Alignment
+    containers: Alignment
+    uses: Mapping[str, Use]  #: in all, by resource; ``pods`` among them
+    nodes: Mapping[int, Mapping[str, Use]]  #: by NUMA node, rising, and by resource
+    height: Moment  #: when demand was highest
+    end: Moment
+    duration: float  #: seconds from the first event to the last
+
+    @property
+    def admitted(self) -> int:
+        """How many pods were."""
+        return len(self.fates) - self.refused
+
+    @property
+    def refused(self) -> int:
+        """How many pods were."""
+        return sum(self.reasons.values())
+
+
+def run(
+    host: Host,
+    events: Sequence[Event],
+    *,
+    progress: Progress | None = None,
+    now: Callable[[], float] = monotonic,
+) -> Result:
+    """Let *events* happen to *host*, which is left as it then is; *progress* is told how many of them have.
+
+    :class:`TraceError` when they cannot happen like that (``events.ordered``), ``WorkLimitError`` as of ``Host``.
+    """
+    events = ordered(events)
+    start = events[0].time if events else 0.0
+    highest = _highest(events)
+    height = (start, host.ledger)
+    meter = Meter(host, start)
+    ticker = Ticker(progress, len(events), now=now)
+    fates: list[Fate] = []
+    for number, event in enumerate(events):
+        if isinstance(event, Arrive):
+            fates.append(_arrive(host, event))
+        else:
+            host.release(event.uid)
+        meter.note(event.time, host.ledger)
+        ticker.done(number + 1)
+        if number == highest:
+            height = (event.time, host.ledger)
+    invalid = {fate.uid for fate in fates if fate.refusal and fate.refusal.reason == INVALID}
+    came = kinds(event.pod for event in events if isinstance(event, Arrive) and event.pod.uid not in invalid)
+    end = _moment(host, (events[-1].time if events else start, host.ledger), came)
+    same = height[1] is host.ledger
+    return _result(host, fates, meter, (replace(end, time=height[0]) if same else _moment(host, height, came), end))
+
+
+def _highest(events: Iterable[Event]) -> int:
+    """The place of the first event after which the most CPUs are asked for."""
+    there: dict[str, int] = {}
+    asked = most = place = 0
+    for number, event in enumerate(events):
+        if isinstance(event, Arrive):
+            there[event.pod.uid] = own = _milli(event.pod)
+            asked += own
+        else:
+            asked -= there.pop(event.uid, 0)
+        if asked > most:
+            most, place = asked, number
+    return place
+
+
+def _milli(pod: Pod) -> int:
+    """What the containers of *pod* ask for, in thousandths of a CPU."""
+    return sum([one.resources.requests[CPU].milli() for one in pod.containers if CPU in one.resources.requests])
+
+
+def _moment(host: Host, when: tuple[float, Ledger], came: Iterable[Pod]) -> Moment:
+    """The host as it was then; it is left as it is."""
+    time, ledger = when
+    now, host.ledger = host.ledger, ledger
+    try:
+        return Moment(time, ledger, largest(host), stranded(host, came))
+    finally:
+        host.ledger = now
+
+
+def _arrive(host: Host, event: Arrive) -> Fate:
+    pod = event.pod
+    given: tuple[Place, ...] = ()
+    try:
+        refusal = admit(host, pod).refusal
+        if refusal is None:
+            given = places(host, pod)
+    except PodError as error:
+        refusal = Refusal(INVALID, str(error))
+    return Fate(
+        time=event.time,
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        qos=pod.qos,
+        refusal=refusal,
+        places=given,
+    )
+
+
+def _result(host: Host, fates: list[Fate], meter: Meter, moments: tuple[Moment, Moment]) -> Result:
+    uses = meter.uses()
+    admitted = [fate for fate in fates if fate.admitted]
+    return Result(
+        machine=host.machine,
+        settings=host.settings,
+        fates=tuple(fates),
+        reasons=dict(Counter(fate.refusal.reason for fate in fates if fate.refusal).most_common()),
+        pods=Alignment.of(fate.on_one for fate in admitted),
+        containers=Alignment.of(place.on_one for fate in admitted for place in fate.places),
+        uses=uses[None],
+        nodes={node: uses.get(node, {}) for node in moments[1].room},
+        height=moments[0],
+        end=moments[1],
+        duration=meter.duration,
+    )

@@ -1,0 +1,220 @@
+"""One workload under many settings."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alignup.align.errors import WorkLimitError
+from alignup.align.host import Host
+from alignup.fleet import compare as module
+from alignup.fleet.compare import COLUMNS, columns, compare, rows, to_document
+from alignup.fleet.events import arrivals
+from alignup.fleet.executors import processes
+from alignup.fleet.generate import generate
+from alignup.fleet.profiles import Profile
+from alignup.fleet.report import write_rows
+from alignup.fleet.simulate import run
+from alignup.fleet.variants import combinations
+from tests.align.hosts import GPU, NIC, host
+from tests.fleet.workloads import small
+
+ONE = host()
+MACHINE, BASE = ONE.machine, ONE.settings
+#: Memory prefers one node, so under policy restricted CPUs of two nodes are had only where nobody manages it.
+UNMANAGED = host(memory=False).settings
+#: Nobody has 5 CPUs on one node; two do not leave room for a third.
+EVENTS = arrivals([small("a", cpu="5"), small("b", cpu="1"), small("c", cpu="2")])
+
+
+def compared(*dimensions: str, events=EVENTS, **how):
+    return compare(MACHINE, combinations(BASE, dimensions, machine=MACHINE), events, **how)
+
+
+def test_variants_are_ranked_by_what_they_admit_and_align():
+    variants = combinations(UNMANAGED, ["policy"], machine=MACHINE)
+
+    found = compare(MACHINE, variants, arrivals([small("b", cpu="1"), small("a", cpu="5"), small("c", gpu="1")]))
+
+    assert [(one.rank, one.variant.label, one.score.admitted, one.score.pods.on_one) for one in found.ranked] == [
+        (1, "policy=single-numa-node", 2, 2),
+        (2, "policy=none", 2, 1),
+        (2, "policy=best-effort", 2, 1),
+        (2, "policy=restricted", 2, 1),
+    ]
+
+
+def test_scores_are_those_of_a_simulation():
+    for one in compared("policy", "scope").ranked:
+        result = run(Host(MACHINE, one.variant.settings), EVENTS)
+
+        assert (one.score.admitted, one.score.reasons) == (result.admitted, result.reasons)
+        assert one.score.stranded == result.height.stranded
+
+
+def test_fewer_stranded_is_better():
+    variants = combinations(UNMANAGED, ["policy=single-numa-node|restricted"], machine=MACHINE)
+
+    first, second = compare(MACHINE, variants, arrivals([small("a", cpu="5", gpu="2")])).ranked
+
+    assert [first.variant.choices["policy"], second.variant.choices["policy"]] == ["restricted", "single-numa-node"]
+    assert [first.score.stranded.devices[GPU], second.score.stranded.devices[GPU]] == [0, 2]
+
+
+def test_equal_scores_share_a_rank_in_the_order_given():
+    found = compared("cpu-options=full-pcpus-only|strict-cpu-reservation")
+
+    assert [one.rank for one in found.ranked] == [1, 1, 1, 1]
+    assert found.ranked[0].variant.choices["cpu-options"] == "none"
+
+
+def test_what_a_kubelet_would_not_start_with_is_listed():
+    found = compared("policy=none|strict")
+
+    assert [one.variant.label for one in found.ranked] == ["policy=none"]
+    assert [(one.label, one.error) for one in found.illegal] == [("policy=strict", 'unknown policy: "strict"')]
+
+
+def test_nothing_to_compare():
+    found = compare(MACHINE, (), EVENTS)
+
+    assert (found.ranked, found.illegal) == ((), ())
+
+
+class TestExecutors:
+    """Where jobs are done makes no difference."""
+
+    EVENTS = generate(Profile.MIXED, MACHINE, seed=3, pods=60, load=1.5)
+    DIMENSIONS = ("policy", "scope", "memory-policy", "cpu-options=full-pcpus-only|align-by-socket")
+
+    def test_processes(self):
+        with processes(2) as executor:
+            found = compared(*self.DIMENSIONS, events=self.EVENTS, executor=executor)
+
+        assert found == compared(*self.DIMENSIONS, events=self.EVENTS)
+        assert len(found.ranked) == 28
+        assert len(found.illegal) == 28
+
+    def test_threads(self):
+        with ThreadPoolExecutor(2) as executor:
+            found = compared("policy", "scope", events=self.EVENTS, executor=executor)
+
+        assert found == compared("policy", "scope", events=self.EVENTS)
+
+
+def test_progress_is_told_piece_by_piece():
+    calls: list[tuple[int, int]] = []
+
+    compared("policy", progress=lambda done, total: calls.append((done, total)), now=iter(range(99)).__next__)
+
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_too_much_work_under_one_variant_does_not_end_the_others(monkeypatch):
+    def limited(one, events, progress):
+        if one.settings.topology.policy == "restricted":
+            raise WorkLimitError("too much work", sources=["cpu"])
+        return run(one, events)
+
+    monkeypatch.setattr(module, "run", limited)
+
+    found = compared("policy")
+
+    assert len(found.ranked) == 3
+    assert [(one.label, one.error) for one in found.illegal] == [("policy=restricted", "too much work")]
+
+
+def test_what_goes_wrong_goes_wrong_here(monkeypatch):
+    def broken(one, events, progress):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, "run", broken)
+
+    with pytest.raises(ZeroDivisionError):
+        compared("policy")
+
+
+INTERRUPTED = """
+import sys
+from alignup.fleet.compare import compare
+from alignup.fleet.executors import processes
+from alignup.fleet.generate import generate
+from alignup.fleet.profiles import Profile
+from alignup.fleet.variants import combinations
+from tests.align.hosts import host
+
+def main():
+    one = host()
+    events = generate(Profile.MIXED, one.machine, seed=1, pods=1500)
+    variants = combinations(one.settings, ("policy", "scope", "memory-policy", "cpu-options"), machine=one.machine)
+
+    def progress(done, total):
+        print(done, flush=True)
+
+    with processes(2) as executor:
+        compare(one.machine, variants, events, executor=executor, progress=progress)
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def test_an_interruption_ends_everything_at_once(tmp_path):
+    script = tmp_path / "interrupted.py"
+    script.write_text(textwrap.dedent(INTERRUPTED), encoding="utf-8")
+    with subprocess.Popen(  # noqa: S603 - ours
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            _, complaints = process.communicate(timeout=30)
+        finally:
+            process.kill()
+
+    assert process.returncode == 130
+    assert complaints == b""
+
+
+def test_a_table_and_a_document():
+    found = compared("policy=single-numa-node|strict", "scope=pod")
+    text = io.StringIO()
+
+    write_rows(columns(found), rows(found), text)
+
+    assert text.getvalue().splitlines() == [
+        ",".join(("rank", "policy", "scope", *COLUMNS[1:])),
+        f"1,single-numa-node,pod,2,1,2,0,0,0,{GPU}=2 {NIC}=2,TopologyAffinityError=1,",
+        ',strict,pod,,,,,,,,,"unknown policy: ""strict"""',
+    ]
+    document = to_document(found)
+    assert json.loads(json.dumps(document)) == document
+    assert document["ranked"][0]["choices"] == {"policy": "single-numa-node", "scope": "pod"}
+    assert document["ranked"][0]["alignment"]["pods"]["onOne"] == 2
+    assert document["illegal"] == [
+        {"choices": {"policy": "strict", "scope": "pod"}, "manager": "topology", "error": 'unknown policy: "strict"'}
+    ]
+
+
+def test_settings_are_compared_not_changed():
+    lenient = replace(BASE, memory_policy="None", reserved_memory=())
+
+    compare(MACHINE, combinations(lenient, ["memory-policy"], machine=MACHINE), EVENTS)
+
+    assert lenient.memory_policy == "None"

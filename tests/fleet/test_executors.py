@@ -1,0 +1,74 @@
+"""How work travels."""
+
+from pathlib import Path
+from time import monotonic, sleep
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+
+from alignup.fleet.executors import Serial, pack, processes, still_wanted, unpack
+from tests.align.hosts import hosts
+from tests.fleet.workloads import some, workloads
+
+
+@some
+@given(hosts(), workloads(max_pods=3))
+def test_what_is_packed_is_unpacked_as_it_was(one, events):
+    machine, settings, happened = unpack(pack((one.machine, one.settings, events)))
+
+    assert (machine, settings, happened) == (one.machine, one.settings, events)
+
+
+def test_read_only_views_stay_read_only():
+    view = unpack(pack(MappingProxyType({"a": 1})))
+
+    assert view == {"a": 1}
+    assert isinstance(view, MappingProxyType)
+
+
+def test_serial_work_is_done_when_it_is_asked_for():
+    future = Serial().submit(divmod, 7, 2)
+
+    assert future.done()
+    assert future.result() == (3, 1)
+
+
+def test_serial_work_fails_when_the_result_is_asked_for():
+    future = Serial().submit(divmod, 7, 0)
+
+    with pytest.raises(ZeroDivisionError):
+        future.result()
+
+
+def test_an_interruption_is_not_held_back():
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Serial().submit(interrupted)
+
+
+def endless(started: str) -> None:
+    """A job that goes on until nobody wants it any more."""
+    Path(started).touch()
+    while monotonic():
+        still_wanted()
+        sleep(0.01)
+
+
+def test_processes_that_are_left_in_a_hurry_stop_their_jobs(tmp_path):
+    started = tmp_path / "started"
+
+    with pytest.raises(ZeroDivisionError), processes(1) as executor:  # noqa: PT012 - leaving is what is tried
+        jobs = [executor.submit(endless, str(started)) for _ in range(5)]
+        while not started.exists():
+            sleep(0.01)
+        raise ZeroDivisionError
+
+    assert all(job.done() for job in jobs)
+    assert any(job.cancelled() for job in jobs)
+
+
+def test_here_every_job_is_wanted():
+    still_wanted()

@@ -1,0 +1,259 @@
+"""Traces, read and written."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.errors import AlignError, TraceError
+from alignup.align.workload.rules import accept
+from alignup.fleet.events import Arrive, Leave
+from alignup.fleet.trace import read, read_file, write
+from tests.align.hosts import GPU
+from tests.fleet.workloads import small, some, workloads
+from tests.strategies_pods import guaranteed
+
+YAML = """
+apiVersion: alignup.dev/v1
+kind: Trace
+templates:
+  web: {requests: {cpu: 2, memory: 1Gi}}
+  trainer:
+    pod:
+      apiVersion: v1
+      kind: Pod
+      metadata: {labels: {app: trainer}}
+      spec:
+        containers:
+        - name: main
+          resources: {limits: {cpu: "4", memory: 8Gi, example.com/gpu: 1}}
+events:
+- {at: 0, arrive: web-1, template: web, lifetime: 300}
+- {at: 2.5, arrive: web-2, template: web, requests: {cpu: 4}}
+- {at: 10, arrive: db, namespace: prod, requests: {cpu: 8, memory: 32Gi}}
+- {at: 30, leave: web-2}
+---
+at: 20
+pod:
+  apiVersion: v1
+  kind: Pod
+  metadata: {name: whole, namespace: prod}
+  spec: {containers: [{name: app, resources: {requests: {cpu: 500m}}}]}
+lifetime: 60
+---
+{at: 40, arrive: trainer-1, uid: abc, template: trainer}
+"""
+
+HEADER = (
+    '{"apiVersion": "alignup.dev/v1", "kind": "Trace", "templates": {"web": {"requests": {"cpu": 2, "memory": "1Gi"}}}}'
+)
+
+
+def test_a_trace_is_read_in_the_order_it_happens():
+    events = read(YAML)
+
+    assert [(event.time, event.pod.uid if isinstance(event, Arrive) else event.uid) for event in events] == [
+        (0, "web-1"),
+        (2.5, "web-2"),
+        (10, "prod/db"),
+        (20, "prod/whole"),
+        (30, "web-2"),
+        (40, "abc"),
+        (80, "prod/whole"),
+        (300, "web-1"),
+    ]
+
+
+def pods_of(events):
+    return {event.pod.uid: event.pod for event in events if isinstance(event, Arrive)}
+
+
+def test_requests_make_a_guaranteed_pod_of_one_container():
+    (event,) = read(f'{HEADER}\n{{"at": 0, "arrive": "a", "requests": {{"cpu": 2, "memory": "1Gi"}}}}')
+
+    assert event == Arrive(0, accept(replace(small("a"), uid="a")))
+
+
+def test_a_template_can_be_changed():
+    web_2 = pods_of(read(YAML))["web-2"]
+
+    assert str(web_2.qos) == "Guaranteed"
+    assert web_2.containers[0].resources.whole_cpus == 4
+    assert web_2.containers[0].resources.memory == {"memory": 1 << 30}
+
+
+def test_a_template_may_be_a_whole_pod():
+    trainer = pods_of(read(YAML))["abc"]
+
+    assert (trainer.name, trainer.labels) == ("trainer-1", {"app": "trainer"})
+    assert trainer.containers[0].resources.requests[GPU].value() == 1
+
+
+def test_a_lifetime_is_exact():
+    events = read(f'{HEADER}\n{{"at": 0.1, "arrive": "a", "template": "web", "lifetime": 0.2}}')
+
+    assert events[1] == Leave(0.3, "a")
+
+
+@some
+@given(workloads())
+def test_what_is_written_is_read_back(events):
+    text = io.StringIO()
+
+    write(events, text)
+
+    assert read(text.getvalue()) == events
+    assert read(text.getvalue().encode()) == events
+
+
+def test_pods_that_are_alike_share_a_template():
+    text = io.StringIO()
+    labelled = replace(
+        small("c"), containers=(guaranteed("main", {"cpu": "1", "memory": "1Gi"}),), labels={"app": "db"}
+    )
+    write([Arrive(0, small("a")), Arrive(1, small("b")), Leave(5, "a"), Arrive(2, labelled)], text)
+
+    head, *lines = map(json.loads, text.getvalue().splitlines())
+
+    assert head["templates"]["pod-1"] == {"requests": {"cpu": "2", "memory": "1Gi"}}
+    assert list(head["templates"]) == ["pod-1", "db-2"]
+    assert lines == [
+        {"at": 0, "arrive": "a", "template": "pod-1", "lifetime": 5},
+        {"at": 1, "arrive": "b", "template": "pod-1"},
+        {"at": 2, "arrive": "c", "template": "db-2"},
+    ]
+
+
+def with_event(**event: object) -> str:
+    return f"{HEADER}\n{json.dumps({'at': 0, **event})}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("", "t.json: no trace is here: it begins with", id="nothing"),
+        pytest.param("kind: Pod", "t.json, line 1, apiVersion: must be alignup.dev/v1, not null", id="something else"),
+        pytest.param("- 1", "t.json, line 1: must be an object with fields, not", id="a list"),
+        pytest.param("a: [", "t.json, line ", id="no YAML"),
+        pytest.param(f"{HEADER}\n{{", "t.json, line 2: ", id="no JSON"),
+        pytest.param(f'{HEADER}\n{{"at": 1, "at": 2}}', "line 2: at is there twice", id="a field twice"),
+        pytest.param(
+            HEADER[:-1] + ', "event": []}', "line 1, event: is not known here; there are: apiV", id="misspelt"
+        ),
+        pytest.param(HEADER[:-1] + ', "events": {}}', "line 1, events: must be a list of events", id="events no list"),
+        pytest.param(with_event(), "line 2: an event has one of arrive", id="an event without a kind"),
+        pytest.param(with_event(leave="a", arrive="b"), "line 2: an event has one of", id="an event of two kinds"),
+        pytest.param(
+            with_event(leave="a", lifetime=1), "line 2, lifetime: is not known here", id="what is not said so"
+        ),
+        pytest.param(with_event(leave=7), "line 2, leave: must be a text, not 7", id="a number for a name"),
+        pytest.param(with_event(leave="a", at=-1), "line 2, at: -1 is no time", id="before the beginning"),
+        pytest.param(with_event(leave="a", at="soon"), 'line 2, at: "soon" is no time', id="a text for a time"),
+        pytest.param(with_event(leave="a", at=None), "line 2, at: is missing", id="no time"),
+        pytest.param(with_event(leave="a", at=True), "line 2, at: true is no time", id="truth for a time"),
+        pytest.param(
+            with_event(arrive="a", template="web", lifetime=0), "line 2, lifetime: 0 is too short", id="no lifetime"
+        ),
+        pytest.param(with_event(arrive="a"), "line 2: what arrives is not said", id="nothing asked for"),
+        pytest.param(
+            with_event(arrive="a", template="wob"),
+            "template: there is no template wob; there are: web",
+            id="no template",
+        ),
+        pytest.param(with_event(arrive="A", template="web"), 'arrive: "A" is no name: it must be', id="no name"),
+        pytest.param(
+            with_event(arrive="a", requests={"cpu": "2x"}), 'requests.cpu: "2x" is no amount: ', id="no quantity"
+        ),
+        pytest.param(
+            with_event(arrive="a", requests={"cpu": None}),
+            "requests.cpu: null is no amount",
+            id="nothing for an amount",
+        ),
+        pytest.param(
+            with_event(arrive="a", requests={"hugepages-2Mi": "2Mi"}),
+            "line 2: spec.containers[0].resources: Forbidden: HugePages require cpu or memory",
+            id="what the API server refuses",
+        ),
+        pytest.param(
+            with_event(pod={"apiVersion": "v1", "kind": "Pod"}),
+            "line 2, pod: metadata.name: Required value",
+            id="a pod without anything",
+        ),
+        pytest.param(with_event(pod={"kind": "Job"}), "line 2, pod: ", id="no pod"),
+        pytest.param(with_event(pod=3), "line 2, pod: must be an object with fields, not 3", id="a number for a pod"),
+        pytest.param(
+            with_event(arrive="a", template="web") + '{"at": 1, "arrive": "a", "template": "web"}',
+            "line 3: pod a arrives at 1 s, but is there since 0 s",
+            id="twice the same pod",
+        ),
+        pytest.param(
+            HEADER.replace('{"requests"', '{"pod": {}, "requests"'),
+            "templates.web: a template is either",
+            id="two in one",
+        ),
+        pytest.param(
+            HEADER.replace('"requests"', '"limits"'), "templates.web.limits: is not known", id="misspelt template"
+        ),
+        pytest.param(HEADER.replace('"1Gi"', '"-1Gi"'), "templates.web: spec.containers[0]", id="a template refused"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(text, said):
+    with pytest.raises(TraceError) as caught:
+        read(text, file="t.json")
+
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("t.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_place_of_a_mistake_can_be_asked_for():
+    with pytest.raises(TraceError) as caught:
+        read(with_event(leave="a", at=-1), file="t.json")
+
+    error = caught.value
+    assert (error.file, error.line, error.field) == ("t.json", 2, "at")
+
+
+def test_events_in_a_list_are_named_by_their_number():
+    with pytest.raises(TraceError, match=r"events\[1\].at: is missing"):
+        read(HEADER[:-1] + ', "events": [{"at": 1, "leave": "a"}, {"leave": "b"}]}')
+
+
+def test_files_are_read(tmp_path):
+    path = tmp_path / "trace.yaml"
+    path.write_text(YAML, encoding="utf-8")
+
+    assert read_file(path) == read(YAML)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(TraceError, match=r"none\.yaml: cannot be read: No such file"):
+        read_file(tmp_path / "none.yaml")
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_whatever_is_no_trace_is_refused(text):
+    with pytest.raises(AlignError):
+        read(text)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=8),
+        lambda one: (
+            st.lists(one)
+            | st.dictionaries(
+                st.sampled_from(["at", "arrive", "leave", "pod", "template", "requests", "lifetime", "uid", "cpu"]), one
+            )
+        ),
+        max_leaves=8,
+    )
+)
+def test_no_event_whatever_makes_reading_fall_over(event):
+    try:
+        read(f"{HEADER}\n{json.dumps(event)}")
+    except AlignError as error:
+        assert str(error)

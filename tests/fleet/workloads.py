@@ -1,0 +1,35 @@
+"""Workloads for tests: pods that come and go, in any order and on any host."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from alignup.align.workload import Pod
+from alignup.fleet.events import Arrive, Event, Leave, ordered
+from tests.align.hosts import arrivals as arriving
+from tests.align.hosts import pod
+
+#: For properties of whole workloads: fewer examples, each of them many pods.
+some = settings(max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
+
+
+def came(*pods: Pod, every: float = 1.0) -> tuple[Event, ...]:
+    """One after the other."""
+    return tuple(Arrive(number * every, one) for number, one in enumerate(pods))
+
+
+def small(uid: str, **asked: str) -> Pod:
+    """A Guaranteed pod of 2 CPUs and 1 GiB unless it asks for something else."""
+    return pod(uid, None, **asked)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, *, max_pods: int = 5) -> tuple[Event, ...]:
+    """Pods that come, of which some leave, and nothing else."""
+    events: list[Event] = []
+    for number in range(draw(st.integers(0, max_pods))):
+        start = draw(st.integers(0, 20)) / 2
+        stays = draw(st.none() | st.integers(1, 20))
+        one = draw(arriving(f"u{number}"))
+        events.append(Arrive(start, one))
+        events += [Leave(start + stays / 4, one.uid)] if stays else []
+    return ordered(events)
