@@ -12,19 +12,23 @@ import alignup
 PUBLIC = [
     "AlignError",
     "Ask",
+    "ConfigurationError",
     "Container",
     "Cpu",
     "CpuSettings",
     "Decision",
     "Device",
     "Distances",
+    "DocumentError",
     "FeatureGates",
+    "FileError",
     "Hint",
     "Host",
     "HugePages",
     "Ledger",
     "Machine",
     "MachineError",
+    "ManifestError",
     "Need",
     "NumaNode",
     "Outcome",
@@ -51,6 +55,7 @@ PUBLIC = [
     "Step",
     "TopologyOptions",
     "TopologySettings",
+    "TraceError",
     "Voice",
     "WorkLimitError",
     "accept",
@@ -85,7 +90,7 @@ def test_no_other_name_is():
 def test_everything_that_can_go_wrong_is_an_align_error():
     errors = [getattr(alignup, name) for name in PUBLIC if name.endswith("Error")]
 
-    assert len(errors) == 10
+    assert len(errors) == 15
     assert all(issubclass(error, alignup.AlignError) for error in errors)
 
 

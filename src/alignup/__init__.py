@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from alignup.align.distances import Distances
     from alignup.align.errors import (
         AlignError,
+        ConfigurationError,
+        DocumentError,
+        FileError,
         MachineError,
+        ManifestError,
         ParseError,
         PodError,
         Problem,
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
         SettingsError,
         SourceError,
         StateError,
+        TraceError,
         WorkLimitError,
     )
     from alignup.align.hint import Hint
@@ -45,19 +50,23 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "AlignError",
     "Ask",
+    "ConfigurationError",
     "Container",
     "Cpu",
     "CpuSettings",
     "Decision",
     "Device",
     "Distances",
+    "DocumentError",
     "FeatureGates",
+    "FileError",
     "Hint",
     "Host",
     "HugePages",
     "Ledger",
     "Machine",
     "MachineError",
+    "ManifestError",
     "Need",
     "NumaNode",
     "Outcome",
@@ -84,6 +93,7 @@ __all__ = [
     "Step",
     "TopologyOptions",
     "TopologySettings",
+    "TraceError",
     "Voice",
     "WorkLimitError",
     "accept",
@@ -101,8 +111,8 @@ _HOMES = {
     "alignup.align.devices": "Ask",
     "alignup.align.distances": "Distances",
     "alignup.align.errors": (
-        "AlignError MachineError ParseError PodError Problem ProviderError "
-        "QuantityError SettingsError SourceError StateError WorkLimitError"
+        "AlignError ConfigurationError DocumentError FileError MachineError ManifestError ParseError PodError Problem "
+        "ProviderError QuantityError SettingsError SourceError StateError TraceError WorkLimitError"
     ),
     "alignup.align.hint": "Hint",
     "alignup.align.host": "Host Settings",
