@@ -1,7 +1,10 @@
 """What all tests share: the options of the test run, and what it prints at the end."""
 
 import os
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -43,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     vectors: Path = config.getoption("--vectors")
-    if not any(vectors.glob("*.jsonl.gz")):
+    if not any((*vectors.glob("*.jsonl.gz"), *vectors.glob("*/index-*.jsonl"))):
         raise pytest.UsageError(f"--vectors {vectors}: no such directory, or no vectors (*.jsonl.gz) in it")
     machines: Path = config.getoption("--machines")
     if not any(machines.glob("*.tar.gz")):
@@ -54,21 +57,42 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[TALLIES] = []
     config.stash[VERDICTS] = []
     config.stash[RUNS] = []
+    config.stash[ELSEWHERE] = []
+
+
+#: What is printed at the end: the section, the line, and whether it tells of a failure.
+Line = tuple[str, str, bool]
+#: The lines of other processes that ran tests of this run.
+ELSEWHERE = pytest.StashKey[list[Line]]()
+
+
+def lines(config: pytest.Config) -> list[Line]:
+    """What this process has to say."""
+    tallies: list[Tally] = config.stash[TALLIES]
+    verdicts: list[Verdict] = config.stash[VERDICTS]
+    runs: list[Run] = config.stash[RUNS]
+    return [
+        *(("conformance, cases per file", one.line(), bool(one.failures)) for one in tallies),
+        *(("recorded machines, each in two views", one.line(), bool(one.differences)) for one in verdicts),
+        *(("recorded runs of a kubelet, steps of each", one.line(), bool(one.failures)) for one in runs),
+    ]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)  # of a process that runs tests for another
+    if output is not None:
+        output["lines"] = lines(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    output = getattr(node, "workeroutput", None) or {}
+    node.config.stash[ELSEWHERE] += [tuple(line) for line in output.get("lines", ())]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    tallies: list[Tally] = config.stash[TALLIES]
-    if tallies:
-        terminalreporter.section("conformance, cases per file")
-    for tally in sorted(tallies, key=lambda tally: tally.file):
-        terminalreporter.write_line(tally.line(), red=bool(tally.failures))
-    verdicts: list[Verdict] = config.stash[VERDICTS]
-    if verdicts:
-        terminalreporter.section("recorded machines, each in two views")
-    for verdict in sorted(verdicts, key=lambda verdict: (verdict.name, verdict.view)):
-        terminalreporter.write_line(verdict.line(), red=bool(verdict.differences))
-    runs: list[Run] = config.stash[RUNS]
-    if runs:
-        terminalreporter.section("recorded runs of a kubelet, steps of each")
-    for run in sorted(runs, key=lambda run: run.name):
-        terminalreporter.write_line(run.line(), red=bool(run.failures))
+    told = sorted([*lines(config), *config.stash[ELSEWHERE]])
+    for section, of_section in groupby(told, key=itemgetter(0)):
+        terminalreporter.section(section)
+        for _, line, failed in of_section:
+            terminalreporter.write_line(line, red=failed)
