@@ -70,7 +70,7 @@ CHOICES = [
         pytest.param({"limit": 2, "before": 3}, [2, 1], id="the next two"),
         pytest.param({"pod": "default/web"}, [4, 1], id="of a pod by its name"),
         pytest.param({"pod": "7"}, [3], id="of a pod by its uid"),
-        pytest.param({"pod": "web"}, [], id="a name without its namespace is nobody"),
+        pytest.param({"pod": "web"}, [4, 2, 1], id="of pods by their name alone"),
         pytest.param({"outcome": "refused"}, [3, 2], id="of one outcome"),
         pytest.param({"pod": "other/web", "outcome": "refused", "before": 4}, [2], id="of all these"),
         pytest.param({"pod": "' OR 1=1 --"}, [], id="no query but a name"),

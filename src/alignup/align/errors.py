@@ -14,7 +14,9 @@ AlignError
 │   ├── HoldingsError   what pods held cannot be theirs any more, each thing with its pod and container
 │   └── CheckpointError a checkpoint cannot be read, trusted or written, with where and what to do
 ├── FileError           a file of state cannot be read or written
+├── EnforceError        what was decided cannot be made so on this machine, and why
 ├── ListenError         a socket, an address or the token that guards it is no good
+├── PluginError         a device plugin cannot be reached, is gone, or says no
 ├── TraceError          a trace of pods coming and going that cannot be read
 ├── ProviderError       a provider cannot serve a request: the pod is refused, with reason and message
 └── WorkLimitError      deciding exactly would take more work than allowed
@@ -174,8 +176,16 @@ class FileError(AlignError):
     """A file of state cannot be read or written; the message says which, why, and what to do."""
 
 
+class EnforceError(AlignError):
+    """What was decided cannot be made so, or looked at, on this machine; the message says what, where and why."""
+
+
 class ListenError(AlignError):
     """A socket or address cannot be listened on as asked; the message says which, why, and what to do."""
+
+
+class PluginError(AlignError):
+    """A device plugin cannot be reached, is gone, or says no; the message is the kubelet's."""
 
 
 class ProviderError(AlignError):

@@ -98,12 +98,12 @@ class History:
     def latest(
         self, *, pod: str | None = None, outcome: str | None = None, before: int | None = None, limit: int = 100
     ) -> tuple[Entry, ...]:
-        """The newest decisions first: of one pod (its uid or namespace/name), of one outcome, older than *before*.
+        """The newest decisions first: of one pod (its uid, name or both), of one outcome, older than *before*.
 
         :class:`StateError` when the database cannot be read.
         """
         wanted = {
-            "(uid = :pod OR pod = :pod)": pod is not None,
+            "(uid = :pod OR pod = :pod OR substr(pod, instr(pod, '/') + 1) = :pod)": pod is not None,
             "outcome = :outcome": outcome is not None,
             "id < :before": before is not None,
         }

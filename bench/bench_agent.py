@@ -1,0 +1,147 @@
+"""The agent, as a process of its own: admissions over its socket with every one on disk, starting, and memory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from socket import AF_UNIX, SOCK_STREAM, socket
+
+from bench.harness import Figure
+
+MACHINE = "pack:2 numa:4(memory=256GiB) core:16 pu:2"
+DEVICES = ("example.com/gpu=8@0,8@1,8@2,8@3,8@4,8@5,8@6,8@7",)
+HELD, ADMISSIONS, ROUNDS = 200, 100, 8
+CONFIG = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "topologyManagerPolicy": "single-numa-node",
+    "cpuManagerPolicy": "static",
+    "reservedSystemCPUs": "0",
+    "memoryManagerPolicy": "Static",
+    "maxPods": 1000,
+    "systemReserved": {"memory": "924Mi"},
+    "evictionHard": {"memory.available": "100Mi"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}],
+}
+
+
+class UnixConnection(HTTPConnection):
+    """HTTP over a unix socket, with nothing in between that would be measured too."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("agent", timeout=30)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        """Reach the socket."""
+        self.sock = socket(AF_UNIX, SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+    def ask(self, method: str, path: str, document: object = None) -> int:
+        """The status of the answer."""
+        body = None if document is None else json.dumps(document)
+        self.request(method, path, body, {"Content-Type": "application/json"})
+        answer = self.getresponse()
+        answer.read()
+        return answer.status
+
+
+def figures() -> Iterator[Figure]:
+    """Every budget of the agent."""
+    with tempfile.TemporaryDirectory(prefix="alignup-") as place:
+        root = Path(place)
+        (root / "kubelet.json").write_text(json.dumps(CONFIG))
+        with agent(root) as (process, connection):
+            idle = _resident(process.pid)
+            _fill(connection, HELD)
+            _admissions(connection, ADMISSIONS)
+            rounds = [sorted(_admissions(connection, ADMISSIONS)) for _ in range(ROUNDS)]
+            p50, p99 = (min(times[ADMISSIONS * part // 100] for times in rounds) for part in (50, 99))
+            note = f"one durable write of 128 KiB here: {_durable_write(root) * 1000:.1f} ms"
+            yield Figure("admission over the socket, 200 pods held, p50", p50, 0.004, note)
+            yield Figure("admission over the socket, 200 pods held, p99", p99, 0.015)
+            _fill(connection, 500, start=HELD, cpu="10m")
+        start = time.perf_counter()
+        with agent(root):
+            yield Figure("start with 500 pods in the checkpoint", time.perf_counter() - start, 2.0)
+        yield Figure("memory of an agent at rest", idle / 1e9, 0.080, "ms stand for MB")
+
+
+@contextmanager
+def agent(root: Path) -> Iterator[tuple[subprocess.Popen[bytes], UnixConnection]]:
+    """An agent that is ready, and a connection to it."""
+    command = [sys.executable, "-m", "alignup", "agent", "--machine", MACHINE, "--config", str(root / "kubelet.json")]
+    for devices in DEVICES:
+        command += ["--devices", devices]
+    command += ["--root-dir", str(root / "agent")]
+    with (root / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:  # noqa: S603 - our own
+        try:
+            yield process, _ready(process, root / "agent" / "agent.sock")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def _ready(process: subprocess.Popen[bytes], path: Path) -> UnixConnection:
+    end = time.monotonic() + 30
+    while time.monotonic() < end and process.poll() is None:
+        connection = UnixConnection(path)
+        try:
+            if connection.ask("GET", "/readyz") == 200:
+                return connection
+        except OSError:
+            time.sleep(0.005)
+    raise TimeoutError("the agent did not get ready")
+
+
+def _fill(connection: UnixConnection, upto: int, *, start: int = 0, cpu: str = "1") -> None:
+    for number in range(start, upto):
+        status = connection.ask("POST", "/v1/pods", _pod(f"held-{number}", cpu=cpu, memory="64Mi"))
+        assert status == 201, status
+
+
+def _admissions(connection: UnixConnection, rounds: int) -> Sequence[float]:
+    """What each of so many admissions took; the pod is released in between."""
+    times = []
+    for number in range(rounds):
+        document = _pod(f"new-{number}", cpu="2", memory="1Gi", gpu="1")
+        start = time.perf_counter()
+        status = connection.ask("POST", "/v1/pods", document)
+        times.append(time.perf_counter() - start)
+        assert status == 201, status
+        assert connection.ask("DELETE", f"/v1/pods/new-{number}") == 200
+    return times
+
+
+def _pod(name: str, *, cpu: str, memory: str, gpu: str = "") -> dict[str, object]:
+    limits = {"cpu": cpu, "memory": memory} | ({"example.com/gpu": gpu} if gpu else {})
+    container = {"name": "app", "image": "example.com/app", "resources": {"limits": limits}}
+    metadata = {"name": name, "namespace": "default", "uid": name}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def _durable_write(root: Path) -> float:
+    """What the disk takes to keep a file of a checkpoint's size: the floor of every admission."""
+    least = float("inf")
+    for _ in range(20):
+        start = time.perf_counter()
+        with (root / "floor").open("wb") as file:
+            file.write(b"x" * (128 << 10))
+            file.flush()
+            os.fsync(file.fileno())
+        least = min(least, time.perf_counter() - start)
+    return least
+
+
+def _resident(pid: int) -> int:
+    """Bytes of memory a process has."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))

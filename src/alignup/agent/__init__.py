@@ -1,0 +1,1 @@
+"""The agent: pods are admitted on this host one at a time, and every decision is on disk before it is answered."""

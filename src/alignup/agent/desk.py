@@ -1,0 +1,251 @@
+"""The desk: the one place that changes what stands.
+
+Jobs come from anywhere and wait in one queue; one thread takes them, one after the other. Each is decided on what the
+one before left, then all that came meanwhile are written down together, and only then does anybody hear of it. When
+that cannot be written, nothing of it has happened: what stands is a value, and the old one was never given up.
+
+Reading never waits: whoever asks gets what stands at that moment.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, Full, Queue
+from typing import Any, Protocol, TypeVar
+
+from alignup.agent.known import API
+from alignup.agent.standing import Clock, Draft, Happening, Standing
+from alignup.align.errors import AlignError
+from alignup.align.host import Host
+from alignup.align.machine import Device
+from alignup.align.workload import Pod
+from alignup.serve.service import Admission, BusyError, Entry, NotReadyError
+
+JOBS = 1_024  #: that may be in the queue
+TOGETHER = 32  #: jobs that are written down together at most
+AGAIN = 1.0  #: seconds until what could not be written is tried again
+
+#: Python runs one thread at a time. So whoever got an answer goes first, and whoever asks next: all others hear of it
+#: when nobody has asked for so many seconds, or when so much has happened.
+QUIET, MUCH = 0.001, 8
+
+_ENDED = "nothing can be decided any more, which is a fault of alignup; start the agent again, and report its log"
+
+Answer = TypeVar("Answer")
+Tell = Callable[[Sequence[Happening]], None]
+
+
+class Save(Protocol):
+    """Whoever makes what stands durable; ``OSError`` or an :class:`AlignError` when that cannot be."""
+
+    def __call__(self, standing: Standing, /) -> None:
+        """Return when *standing* would survive a crash, not before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is to be done, and who waits for it."""
+
+    action: Callable[[Draft], Any]
+    future: Future[Any]
+    after_telling: bool = False  #: answered only when everybody has heard what happened until then
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Jobs done on a draft each, waiting to be written down."""
+
+    standing: Standing
+    answers: list[tuple[_Job, Any]] = field(default_factory=list)
+    happenings: list[Happening] = field(default_factory=list)
+
+
+class Desk:
+    """Takes jobs until it is closed; *tell* hears what happened, once it is durable and whoever asked has an answer.
+
+    What stands at first is written too, so that a disk that cannot be written to shows at once. With *problems* nothing
+    is ever written: it answers questions and refuses everything else. *tell* must not raise.
+    """
+
+    def __init__(
+        self, standing: Standing, save: Save, *, clock: Clock, tell: Tell, problems: tuple[str, ...] = ()
+    ) -> None:
+        self._standing = standing
+        self._save = save
+        self._clock = clock
+        self._tell = tell
+        self._barred = problems
+        self._untold: list[Happening] = []  #: what has happened, and was answered, and nobody else has heard yet
+        self._unwritten = "" if problems else "nothing was written yet"  #: why it could not be; empty: it could
+        self._jobs: Queue[_Job | None] = Queue(JOBS)
+        self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
+        self._thread.start()
+
+    @property
+    def standing(self) -> Standing:
+        """What stands now."""
+        return self._standing
+
+    @property
+    def host(self) -> Host:
+        """The host as it stands now; it stays like that."""
+        return self._standing.host
+
+    @property
+    def alive(self) -> bool:
+        """Whether jobs are still taken."""
+        return self._thread.is_alive()
+
+    def problems(self) -> tuple[str, ...]:
+        """Why nothing can be decided now, each with what to do."""
+        ended = "" if self.alive or self._barred else _ENDED
+        return (*self._barred, *filter(None, (self._unwritten, ended)))
+
+    def entries(self) -> Sequence[Entry]:
+        """Every pod that is known."""
+        return self._standing.entries()
+
+    def entry(self, uid: str) -> Entry | None:
+        """The pod of that uid."""
+        return self._standing.entry(uid)
+
+    async def admit(self, pod: Pod, *, dry_run: bool = False) -> Admission:
+        """Decide on a pod; a *dry_run* is decided on what stands, and changes nothing."""
+        if dry_run:
+            decision = await asyncio.to_thread(self._standing.host.decide, pod)
+            return Admission(decision, None)
+        return await self._do(lambda draft: draft.admit(pod, source=API))
+
+    async def release(self, uid: str) -> Entry | None:
+        """A pod is gone."""
+        return await self._do(lambda draft: draft.release(uid))
+
+    async def exchange(self, gone: Iterable[str], come: Iterable[tuple[Pod, str]]) -> tuple[Admission | Exception, ...]:
+        """Pods of manifests go and others come."""
+        leaving, coming = tuple(gone), tuple(come)
+        return await self._do(lambda draft: draft.exchange(leaving, coming))
+
+    async def announce(self, resource: str, devices: Iterable[Device]) -> None:
+        """A device plugin says which devices there are."""
+        announced = tuple(devices)
+        await self._do(lambda draft: draft.announce(resource, announced))
+
+    async def try_waiting(self) -> None:
+        """Try again whoever waits."""
+        await self._do(Draft.try_waiting)
+
+    async def told(self) -> None:
+        """Return when everybody has heard what happened until now."""
+        await self._queued(lambda _: None, after_telling=True)
+
+    def close(self, *, seconds: float = 10.0) -> None:
+        """Finish what is in the queue, as far as that takes no longer than *seconds*, and take nothing more."""
+        self._barred = (*self._barred, "the agent stops; start it again")
+        with suppress(Full):
+            self._jobs.put(None, timeout=seconds)
+        self._thread.join(seconds)
+
+    async def _do(self, action: Callable[[Draft], Answer]) -> Answer:
+        """Have a job done, if anything may be."""
+        if self._barred:
+            raise NotReadyError("; ".join(self._barred))
+        if not self.alive:
+            raise NotReadyError(_ENDED)
+        return await self._queued(action)
+
+    async def _queued(self, action: Callable[[Draft], Answer], *, after_telling: bool = False) -> Answer:
+        """Have a job done; a caller who leaves takes it along, unless it was begun."""
+        future: Future[Answer] = Future()
+        try:
+            self._jobs.put_nowait(_Job(action, future, after_telling))
+        except Full:
+            raise BusyError(f"{JOBS} requests are in the queue, which is as many as may be; try again later") from None
+        return await asyncio.wrap_future(future)
+
+    def _work(self) -> None:
+        """Take jobs, as many as there are, until told to stop."""
+        stop = False
+        if not self._barred:
+            self._write(self._standing)
+        while not stop:
+            jobs, stop = self._next()
+            if jobs:
+                self._serve(jobs)
+            elif self._untold:
+                self._tell_all()
+            elif self._unwritten and not stop:
+                self._write(self._standing)
+        self._tell_all()
+
+    def _next(self) -> tuple[list[_Job], bool]:
+        """The jobs there are, and whether they are the last; none when there is something else to do instead."""
+        jobs: list[_Job] = []
+        patience = QUIET if self._untold else AGAIN if self._unwritten else None
+        try:
+            job = self._jobs.get(timeout=patience)
+            while job is not None:
+                jobs.append(job)
+                if len(jobs) == TOGETHER:
+                    return jobs, False
+                job = self._jobs.get_nowait()
+        except Empty:
+            return jobs, False
+        return jobs, True
+
+    def _serve(self, jobs: Iterable[_Job]) -> None:
+        """Do jobs one after the other, write down what came of them, and answer."""
+        batch = _Batch(self._standing)
+        for job in jobs:
+            if job.future.set_running_or_notify_cancel():
+                self._attempt(job, batch)
+        if batch.standing is not self._standing and not self._write(batch.standing):
+            for job, _ in batch.answers:
+                job.future.set_exception(NotReadyError(self._unwritten))
+            return
+        self._standing = batch.standing
+        for job, answer in batch.answers:
+            if not job.after_telling:
+                job.future.set_result(answer)
+        self._untold += batch.happenings
+        last = [(job, answer) for job, answer in batch.answers if job.after_telling]
+        if last or len(self._untold) >= MUCH:
+            self._tell_all()
+        for job, answer in last:
+            job.future.set_result(answer)
+
+    def _tell_all(self) -> None:
+        """Let everybody hear what has happened."""
+        happened, self._untold = self._untold, []
+        if happened:
+            self._tell(happened)
+
+    def _attempt(self, job: _Job, batch: _Batch) -> None:
+        """Do one job on what the others left; one that fails leaves nothing."""
+        draft = Draft(batch.standing, self._clock)
+        try:
+            answer = job.action(draft)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to whoever asked
+            job.future.set_exception(error)
+            return
+        batch.standing = draft.standing()
+        batch.answers.append((job, answer))
+        batch.happenings += draft.happenings
+
+    def _write(self, standing: Standing) -> bool:
+        """Whether *standing* is on disk now; if not, what is said of it stays until something is."""
+        try:
+            self._save(standing)
+        except (OSError, AlignError) as error:
+            self._unwritten = f"nothing can be admitted or released while the checkpoint cannot be written: {error}"
+            return False
+        except Exception as error:  # noqa: BLE001 - whoever waits for an answer must get one
+            self._unwritten = (
+                f"the checkpoint cannot be written, by a fault of alignup: {type(error).__name__}: {error}"
+            )
+            return False
+        self._unwritten = ""
+        return True

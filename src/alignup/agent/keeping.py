@@ -1,0 +1,75 @@
+"""What stands, written down: the checkpoint after every change, encoding only what is new in it."""
+
+from collections.abc import Mapping
+
+from alignup.agent.known import Known
+from alignup.agent.standing import Standing
+from alignup.agent.waiting import Line
+from alignup.align import snapshot
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.providers import Devices
+from alignup.align.workload import Pod
+from alignup.state.fingerprint import machine_mark, settings_mark
+from alignup.state.store import Checkpoint, Store, fragment
+
+_Waiting = tuple[Pod, bytes]  # the pod, and its fragment but for the last field
+
+
+class Keeper:
+    """Stores what stands on a host; ``CheckpointError`` when it cannot be stored.
+
+    Whoever changes what a pod holds has to make a new :class:`Known` of it.
+    """
+
+    def __init__(self, store: Store, host: Host) -> None:
+        self._store = store
+        self._machine = machine_mark(host.machine)
+        self._settings = settings_mark(host.settings)
+        self._running: dict[str, tuple[Known, bytes]] = {}  #: by uid
+        self._inventories: object = None  #: the devices there were when these were made
+        self._waiting: dict[str, _Waiting] = {}  #: by uid
+
+    def __call__(self, standing: Standing) -> None:
+        """Store *standing* for good."""
+        ledger = standing.host.ledger
+        self._store.save(
+            Checkpoint(
+                machine=self._machine,
+                settings=self._settings,
+                crumbs=snapshot.crumbs(ledger, providers=standing.host.providers),
+                pods=self._pods(ledger, standing.held),
+                waiting=self._line(standing.line),
+            )
+        )
+
+    def _pods(self, ledger: Ledger, held: Mapping[str, Known]) -> list[bytes]:
+        """The fragment of every pod that runs here: made once, and anew when plugins say where devices are now."""
+        inventories = ledger.books[Devices.name].inventories
+        if inventories is not self._inventories:
+            self._running, self._inventories = {}, inventories
+        now = {}
+        for uid, known in held.items():
+            before = self._running.get(uid)
+            now[uid] = before if before is not None and before[0] is known else (known, _running(ledger, known))
+        self._running = now
+        return [encoded for _, encoded in now.values()]
+
+    def _line(self, line: Line) -> list[bytes]:
+        """The fragment of every pod that waits: all but how often it was overtaken stays the same."""
+        now = {}
+        for uid, known in line.pods.items():
+            before = self._waiting.get(uid)
+            now[uid] = before if before is not None and before[0] is known.pod else (known.pod, _waiting(known))
+        self._waiting = now
+        return [b'%s,"overtaken":%d}' % (encoded, line.overtaken.get(uid, 0)) for uid, (_, encoded) in now.items()]
+
+
+def _running(ledger: Ledger, known: Known) -> bytes:
+    document = {**snapshot.pod_document(ledger, known.pod.uid), "since": known.since, "source": known.source}
+    return fragment(document)
+
+
+def _waiting(known: Known) -> bytes:
+    document = {"pod": snapshot.written_pod(known.pod), "since": known.since, "source": known.source}
+    return fragment(document).removesuffix(b"}")

@@ -1,0 +1,78 @@
+"""A pod the agent knows: it runs here, or waits to."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from alignup.align import record
+from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.decision import Decision
+from alignup.align.lazy import lazy
+from alignup.align.workload import Pod
+
+Document = Mapping[str, Any]  #: of JSON values
+
+CHOICES = (POLICY_ANNOTATION, SCOPE_ANNOTATION)
+API = "api"  #: where a pod comes from that came from no file
+
+
+class Record:
+    """A decision that is kept for long.
+
+    As it was made it keeps alive every ledger it was made on, and it takes as long to write it down as to make it. So
+    it is kept as it is while somebody waits for the answer, and as a text once it is *settled*.
+    """
+
+    __slots__ = ("_decision", "_text")
+
+    def __init__(self, decision: Decision) -> None:
+        self._decision: Decision | None = decision  #: ``None``: settled, and nobody has asked for it since
+        self._text = b""  #: empty: not settled
+
+    @property
+    def decision(self) -> Decision:
+        """The decision; once it is settled, without the ledgers."""
+        decision = self._decision  # it may be settled meanwhile, by another thread
+        if decision is None:
+            decision = self._decision = record.from_document(json.loads(self._text))
+        return decision
+
+    def settle(self) -> Document:
+        """Keep it as a text from now on, and give it as a document."""
+        document = record.to_document(self.decision)
+        if not self._text:
+            self._text = json.dumps(document, separators=(",", ":")).encode()
+            self._decision = None
+        return document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A pod, since when it is known, and the newest decision about it."""
+
+    pod: Pod
+    since: float  #: seconds since 1970
+    source: str  #: ``api``, or the manifest file it comes from
+    record: Record  #: of the newest decision about it
+
+    def told(self, decision: Decision) -> Self:
+        """The same pod, after a newer decision."""
+        newer = Record(decision)
+        newer.settle()
+        return replace(self, record=newer)
+
+    @lazy
+    def shape(self) -> str:
+        """The same for all pods that ask for the same, so that on one ledger they fare the same."""
+        return repr(replace(self.pod, name="", namespace="", uid="", labels={}))
+
+
+def same(one: Pod, other: Pod) -> bool:
+    """Whether two pods of one uid ask for the same."""
+    return _asked(one) == _asked(other)
+
+
+def _asked(pod: Pod) -> tuple[object, ...]:
+    choices = {name: said for name, said in pod.annotations.items() if name in CHOICES}
+    return pod.init, pod.containers, pod.resources, pod.overhead, choices

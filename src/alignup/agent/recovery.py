@@ -1,0 +1,161 @@
+"""What stood when the agent last wrote it down, put together again on the host as it is now.
+
+The host may have changed since. Where every pod can still have what it had, the agent goes on and says what changed.
+Where one cannot, it starts all the same, answers questions, and decides nothing: the checkpoint stays untouched until
+somebody has said what to do. So nothing is lost without a word, and nobody is restarted for ever.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from alignup.agent.known import API, Known, Record
+from alignup.agent.standing import Standing
+from alignup.agent.waiting import Line
+from alignup.align import snapshot
+from alignup.align.errors import AlignError, CheckpointError, HoldingsError, PodError, StateError, WorkLimitError
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Pod
+from alignup.state.fingerprint import machine_mark, settings_mark
+from alignup.state.store import Loaded, Store
+
+_ADVICE = (
+    "put the machine or the configuration back as it was, "
+    "or start with --recover drop-misfits to release just these pods"
+)
+_DAMAGE = "start the alignup that wrote it, or with --recover previous once it is moved away"
+
+
+class Recover(StrEnum):
+    """What may be given up when not everything can be had again."""
+
+    PREVIOUS = "previous"  #: where the checkpoint is no good, the one before it counts
+    DROP_MISFITS = "drop-misfits"  #: pods that cannot have what they had are released
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How the agent was told to go about it."""
+
+    line: Line = field(default_factory=Line)  #: empty, with its limits
+    wait: bool = False
+    recover: frozenset[Recover] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What stands again."""
+
+    standing: Standing
+    problems: tuple[str, ...] = ()  #: why nothing may be decided, each with what to do; then nothing may be written
+    notes: tuple[str, ...] = ()  #: what people should know, a sentence each
+
+
+def recover(
+    store: Store, host: Host, *, terms: Terms, now: float, imported: Callable[[], Ledger] | None = None
+) -> Recovered:
+    """What stood on *host*, which is idle; where nothing was ever stored, what *imported* tells, or nothing."""
+    empty = Standing(host=host, idle=host.ledger, line=terms.line, wait=terms.wait)
+    try:
+        loaded = _loaded(store, terms)
+    except CheckpointError as error:
+        return Recovered(standing=empty, problems=(str(error),))
+    if loaded is None:
+        return Recovered(standing=empty if imported is None else _imported(empty, imported(), now=now))
+    changes = (
+        *(f"the machine changed: {what}" for what in loaded.machine.changes(machine_mark(host.machine))),
+        *(f"the settings changed: {what}" for what in loaded.settings.changes(settings_mark(host.settings))),
+    )
+    found = _rebuilt(loaded, empty, terms=terms, now=now)
+    unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files were not looked at",)
+    return replace(found, notes=(*loaded.notes, *unused, *changes, *found.notes))
+
+
+def _loaded(store: Store, terms: Terms) -> Loaded | None:
+    """The checkpoint; the one before it only where this one is no good, so that leaving the option on does no harm."""
+    try:
+        return store.load()
+    except CheckpointError:
+        if Recover.PREVIOUS not in terms.recover:
+            raise
+        return store.load(previous=True)
+
+
+def _rebuilt(loaded: Loaded, empty: Standing, *, terms: Terms, now: float) -> Recovered:
+    """What the checkpoint says, as far as it can be so."""
+    document, misfits = _fitting(loaded.document, empty.host)
+    if document is None:
+        return Recovered(standing=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
+    try:
+        standing, dropped = _standing(document, loaded.waiting, empty, now=now)
+    except (AlignError, KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"the checkpoint makes no sense: {type(error).__name__}: {error}"
+        return Recovered(standing=empty, problems=(f"{what}; {_DAMAGE}",))
+    if misfits and Recover.DROP_MISFITS not in terms.recover:
+        return Recovered(standing=standing, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
+    released = (f"released, as it cannot stay: {what}" for what in misfits)
+    return Recovered(standing=standing, notes=(*released, *dropped))
+
+
+def _fitting(document: Mapping[str, Any], host: Host) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+    """The document without pods that cannot have what they had, and why; ``None`` when it is not about pods."""
+    misfits: tuple[str, ...] = ()
+    while True:
+        try:
+            snapshot.from_document(document, host.ledger, providers=host.providers)
+        except HoldingsError as error:
+            misfits += error.problems
+            if not error.uids:
+                return None, misfits
+            document = snapshot.without_pods(document, error.uids)
+        except StateError as error:
+            return None, (*misfits, str(error))
+        else:
+            return document, misfits
+
+
+def _standing(
+    document: Mapping[str, Any], waiting: tuple[Any, ...], empty: Standing, *, now: float
+) -> tuple[Standing, list[str]]:
+    """What stands, given a document that fits, and who cannot wait any longer."""
+    ledger = snapshot.from_document(document, empty.host.ledger, providers=empty.host.providers)
+    host = _with(empty.host, ledger)
+    held = {}
+    for piece, (uid, resident) in zip(document["pods"], ledger.pods.items(), strict=True):
+        since, source = piece.get("since", now), piece.get("source", API)
+        held[uid] = _known(resident.pod, host, since=float(since), source=str(source))
+    pods, overtaken, dropped = {}, {}, []
+    for one in waiting:
+        pod = snapshot.read_pod(one["pod"])
+        try:
+            pods[pod.uid] = _known(pod, host, since=float(one["since"]), source=str(one["source"]))
+        except (PodError, WorkLimitError) as error:  # by settings that are new
+            dropped.append(f"{pod.namespace}/{pod.name} waits no longer: {error}")
+        else:
+            overtaken[pod.uid] = int(one["overtaken"])
+    line = replace(empty.line, pods=pods, overtaken={uid: times for uid, times in overtaken.items() if times})
+    return replace(empty, host=host, held=held, line=line), dropped
+
+
+def _imported(empty: Standing, ledger: Ledger, *, now: float) -> Standing:
+    """What stands where a kubelet left off."""
+    host = _with(empty.host, ledger)
+    held = {uid: _known(one.pod, host, since=now, source=API) for uid, one in ledger.pods.items()}
+    return replace(empty, host=host, held=held)
+
+
+def _with(host: Host, ledger: Ledger) -> Host:
+    """The same host with another ledger."""
+    other = copy(host)
+    other.ledger = ledger
+    return other
+
+
+def _known(pod: Pod, host: Host, *, since: float, source: str) -> Known:
+    """A pod as it is found again: of one that runs here the newest decision is that it keeps what it has."""
+    record = Record(host.decide(pod))
+    record.settle()
+    return Known(pod=pod, since=since, source=source, record=record)

@@ -1,0 +1,88 @@
+"""Whoever wants to hear what happened: the log, the history, metrics, and those who listen to events.
+
+All of it is made from what happened, here, once it is durable. None of it may keep a pod from being admitted: that the
+history cannot be written is said in the log, and nothing else comes of it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from alignup.agent import log as logs
+from alignup.agent.known import Document
+from alignup.agent.standing import BEHIND, Happening, Kind
+from alignup.serve.feed import Feed
+from alignup.serve.metrics import Metrics
+from alignup.state.history import History
+
+#: Decisions that count as the kubelet counts: one that waits is not decided on yet, one that was there is not again.
+_COUNTED = (Kind.ADMITTED, Kind.REFUSED)
+
+
+class Teller:
+    """Tells everybody; called by the desk, while others live in *loop*."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        log: FilteringBoundLogger,
+        history: History,
+        metrics: Metrics,
+        feed: Feed,
+    ) -> None:
+        self._loop = loop
+        self._log = log
+        self._history = history
+        self._metrics = metrics
+        self._feed = feed
+        self._complaint = ""  #: what is wrong with the history, as last said
+
+    def __call__(self, happenings: Sequence[Happening]) -> None:
+        """Tell what happened; nothing is raised."""
+        told = []
+        for happening in happenings:
+            logs.write(self._log, happening)
+            document = None if happening.record is None else happening.record.settle()
+            if document is not None and happening.kind is not Kind.KEPT:
+                self._remember(document, happening.time)
+            told.append((happening, event(happening, document)))
+        with suppress(RuntimeError):  # the loop has ended, and all who listened with it
+            self._loop.call_soon_threadsafe(self._publish, told)
+
+    def _remember(self, document: Document, time: float) -> None:
+        """Write a decision into the history; what is wrong with that is said once."""
+        added = self._history.add(document, time=time)
+        for what in filter(None, (added.note, added.problem)):
+            if what != self._complaint:
+                self._log.warning("history", detail=what)
+        self._complaint = added.problem
+
+    def _publish(self, happenings: Sequence[tuple[Happening, Document]]) -> None:
+        """Metrics and events live in the loop."""
+        for happening, told in happenings:
+            decision, pod = happening.decision, happening.pod
+            behind = decision is not None and decision.refusal is not None and decision.refusal.reason == BEHIND
+            if happening.kind in _COUNTED and decision is not None and pod is not None and not behind:
+                self._metrics.decided(decision, pod=pod, seconds=happening.seconds)
+            self._feed.publish(str(happening.kind), told)
+
+
+def event(happening: Happening, document: Document | None) -> Document:
+    """What happened, as those who listen are told; *document* is the decision, where there was one."""
+    told: dict[str, Any] = {"source": happening.source}
+    if happening.pod is not None:
+        told["pod"] = {
+            "uid": happening.pod.uid,
+            "name": happening.pod.name,
+            "namespace": happening.pod.namespace,
+        }
+    if document is not None:
+        told["placements"] = document["placements"]
+        told["refusal"] = document["refusal"]
+    if happening.detail:
+        told["detail"] = happening.detail
+    return told

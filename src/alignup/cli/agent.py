@@ -1,0 +1,194 @@
+"""``alignup agent``: admit pods on this node, durably, until told to stop."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from alignup.cli.app import Session, debug_option, examples
+from alignup.cli.client import AgentError, installed
+from alignup.cli.options import Given, node_options
+
+if TYPE_CHECKING:
+    from alignup.agent.run import Options
+    from alignup.align.ledger import Ledger
+
+_ADVICE = "See 'alignup agent --help'."
+
+
+@click.command(
+    short_help="Admit pods on this node, each decision on disk before it is answered.",
+    epilog=examples(
+        "alignup agent --config examples/node/kubelet.yaml --machine examples/node/machine.yaml --root-dir run/agent",
+    ),
+)
+@node_options
+@click.option(
+    "--root-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where checkpoint, history and socket are: /var/lib/alignup for root, else ~/.local/state/alignup.",
+)
+@click.option(
+    "--manifest-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Pods whose manifests are in DIR run here as long as they are.",
+)
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="unix:PATH, HOST:PORT, or :PORT for this machine alone; a socket in the root directory unless given.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Requests have to bring the token in FILE; needed on the network.",
+)
+@click.option(
+    "--on-misfit",
+    type=click.Choice(["reject", "wait"]),
+    default="reject",
+    show_default=True,
+    help="What becomes of a pod that does not fit now, but would on an empty node.",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(min=0),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="How often a pod that waits is overtaken; after that nobody behind it is admitted before it is.",
+)
+@click.option(
+    "--waiting-room",
+    type=click.IntRange(min=0),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="How many pods may wait.",
+)
+@click.option(
+    "--history",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="How many decisions of the past are kept.",
+)
+@click.option(
+    "--runtime",
+    type=click.Choice(["none"]),
+    default="none",
+    show_default=True,
+    help="Who makes decisions true; none: whoever asked for them.",
+)
+@click.option(
+    "--recover",
+    type=click.Choice(["previous", "drop-misfits"]),
+    multiple=True,
+    help="Where the checkpoint is no good, go on from the one before; release pods that cannot stay. Repeatable.",
+)
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the kubelet's state files for what is here to DIR, and end.",
+)
+@debug_option
+@click.pass_obj
+def command(  # noqa: PLR0913 - one an option
+    session: Session,
+    *,
+    given: Given,
+    root_dir: Path | None,
+    manifest_dir: Path | None,
+    listen: str | None,
+    token_file: Path | None,
+    on_misfit: str,
+    patience: int,
+    waiting_room: int,
+    history: int,
+    runtime: str,
+    recover: tuple[str, ...],
+    export: Path | None,
+) -> None:
+    """Admit pods on this node as the kubelet would, one at a time, each decision on disk before it is answered.
+
+    Pods come over HTTP (alignup admit) or from a manifest directory. After a crash at any moment every admitted pod has
+    what it had. With --state, on a root directory that is empty, the agent goes on where a kubelet left off.
+
+    It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot begin, as when another agent uses the root
+    directory, 2 when something given cannot be used.
+    """
+    with installed():
+        from alignup.agent import export as exporting  # noqa: PLC0415 - loaded with the command, not with its help
+        from alignup.agent.recovery import Recover, Terms  # noqa: PLC0415
+        from alignup.agent.run import run  # noqa: PLC0415
+        from alignup.agent.waiting import Line  # noqa: PLC0415
+
+    del runtime  # there is only one so far
+    session.advice = _ADVICE
+    wait = on_misfit == "wait"
+    terms = Terms(
+        line=Line(patience=patience if wait else None, room=waiting_room),
+        wait=wait,
+        recover=frozenset(map(Recover, recover)),
+    )
+    options = _options(given, root_dir=root_dir, listen=listen)
+    options = replace(
+        options,
+        token_file=token_file,
+        manifests=None if manifest_dir is None else manifest_dir.absolute(),
+        terms=terms,
+        history=history,
+    )
+    with _beginning():
+        if export is None:
+            run(options)
+        else:
+            for line in exporting.export(options, export):
+                click.echo(line, err=True)
+
+
+@contextmanager
+def _beginning() -> Iterator[None]:
+    """Say why an agent cannot begin, where that is, and what to do."""
+    from alignup.align.errors import CheckpointError, ListenError  # noqa: PLC0415 - see above
+
+    try:
+        yield
+    except CheckpointError as error:
+        raise AgentError(error.what, where=error.where, advice=error.advice) from error
+    except ListenError as error:
+        what, *advice = str(error).splitlines()
+        raise AgentError(what, advice=" ".join(advice)) from error
+
+
+def _options(given: Given, *, root_dir: Path | None, listen: str | None) -> "Options":
+    """What the agent is to do, as far as it takes reading files to know."""
+    import os  # noqa: PLC0415 - see above
+
+    from alignup.agent.address import SOCKET, Unix, default_root, parse  # noqa: PLC0415
+    from alignup.agent.run import Options  # noqa: PLC0415
+    from alignup.cli import inputs  # noqa: PLC0415
+
+    root = (root_dir or default_root(os.environ)).absolute()
+    with inputs.complaining("in --listen"):
+        address = parse(listen) if listen else Unix(root / SOCKET)
+    node = inputs.read_node(replace(given, state=None, pods=()))
+
+    def imported() -> "Ledger":
+        return inputs.read_node(given).host.ledger
+
+    return Options(
+        host=node.host,
+        root=root,
+        address=address,
+        imported=None if given.state is None else imported,
+        notes=node.notes,
+    )

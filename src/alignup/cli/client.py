@@ -1,0 +1,248 @@
+"""Talking to an agent: where it is, what it is asked, and what is said when it does not answer.
+
+Whatever the agent refuses comes out as a message of its own words; that no agent is there is said with what to do.
+"""
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from alignup.cli.app import Complaint
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from alignup.align.workload import Amounts, Container, Pod, Resources
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Document = dict[str, Any]
+
+SECONDS = 65.0  #: until an answer is given up: a little longer than an agent takes at most
+
+
+class AgentError(Complaint):
+    """The agent is not there, or would not do it."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What was said on the command line about an agent."""
+
+    agent: str | None
+    token_file: Path | None
+
+
+def agent_options(command: Command) -> Command:
+    """``--agent`` and ``--token-file``, as one parameter ``where``."""
+
+    @functools.wraps(command)
+    def gathered(*args: object, agent: str | None, token_file: Path | None, **rest: object) -> object:
+        return command(*args, where=Where(agent=agent, token_file=token_file), **rest)
+
+    wrapped: Any = click.option(
+        "--token-file",
+        type=click.Path(path_type=Path),
+        envvar="ALIGNUP_TOKEN_FILE",
+        metavar="FILE",
+        help="The token of an agent on the network (or set ALIGNUP_TOKEN_FILE).",
+    )(gathered)
+    return click.option(  # type: ignore[no-any-return] # the same command, with options
+        "--agent",
+        envvar="ALIGNUP_AGENT",
+        metavar="ADDRESS",
+        help="Where the agent is: unix:PATH or HOST:PORT (or set ALIGNUP_AGENT); this user's unless given.",
+    )(wrapped)
+
+
+def form_option(command: Command) -> Command:
+    """``-o``."""
+    return click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="For people, or for machines.",
+    )(command)
+
+
+class Client:
+    """One agent, asked over HTTP."""
+
+    def __init__(self, http: "httpx2.Client", address: str) -> None:
+        self._http = http
+        self.address = address
+
+    def get(self, path: str, **query: str | int | None) -> Document:
+        """What is at *path*."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._answer(self._ask("GET", path, params=given))
+
+    def delete(self, path: str) -> Document:
+        """Have what is at *path* gone."""
+        return self._answer(self._ask("DELETE", path))
+
+    def admit(self, pod: "Pod", *, dry_run: bool) -> Document:
+        """Send a pod in; a refusal is an answer like any other."""
+        query = {"dryRun": "true"} if dry_run else {}
+        response = self._ask("POST", "/v1/pods", params=query, json=manifest(pod))
+        if response.status_code == 409:
+            return {"outcome": "refused", "dryRun": dry_run, "pod": None, **self._document(response)}
+        return self._answer(response)
+
+    def events(self) -> Iterator[Document]:
+        """What happens from now on, until the agent ends it."""
+        import httpx2  # noqa: PLC0415 - see below
+
+        with (
+            self._speaking(),
+            self._http.stream("GET", "/v1/events", timeout=httpx2.Timeout(SECONDS, read=None)) as response,
+        ):
+            if response.is_error:
+                response.read()
+                self._answer(response)
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line.removeprefix("data: "))
+
+    def _ask(self, method: str, path: str, **what: Any) -> "httpx2.Response":  # noqa: ANN401 - as httpx2 has it
+        with self._speaking():
+            return self._http.request(method, path, **what)
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Say in our words why nobody answers."""
+        import httpx2  # noqa: PLC0415 - loaded when an agent is asked
+
+        try:
+            yield
+        except httpx2.ConnectError as error:
+            raise _nobody(self.address, _why(error)) from error
+        except httpx2.TimeoutException as error:
+            raise AgentError(
+                f"the agent at {self.address} did not answer in time",
+                advice="What it was asked to do may still happen; look with 'alignup ps'.",
+            ) from error
+        except httpx2.HTTPError as error:
+            raise AgentError(
+                f"the agent at {self.address} broke off: {_why(error)}",
+                advice="Look at its log, and at what was done with 'alignup ps'.",
+            ) from error
+
+    def _answer(self, response: "httpx2.Response") -> Document:
+        """The document of an answer; one that is a problem is raised in its own words."""
+        document = self._document(response)
+        if not response.is_error:
+            return document
+        errors = [f"{one['field']}: {one['what']}" if one["field"] else one["what"] for one in document["errors"]]
+        raise AgentError(*(errors or [document["detail"]]), where=f"said the agent at {self.address}")
+
+    def _document(self, response: "httpx2.Response") -> Document:
+        try:
+            document = response.json()
+        except ValueError as error:
+            raise AgentError(
+                f"what answers at {self.address} is no agent", advice="Say where the agent is with --agent."
+            ) from error
+        return document if isinstance(document, dict) else {}
+
+
+@contextmanager
+def connected(where: Where) -> Iterator[Client]:
+    """The agent that the options name, or the one of this user."""
+    from alignup.agent.address import SOCKET, Unix, default_root, parse  # noqa: PLC0415
+    from alignup.cli.inputs import complaining  # noqa: PLC0415
+
+    with complaining("in --agent"):
+        address = parse(where.agent) if where.agent else Unix(default_root(os.environ) / SOCKET)
+    if isinstance(address, Unix) and not os.path.lexists(address.path):
+        raise _nobody(str(address), "there is no such socket")
+    headers = {}
+    if where.token_file is not None:
+        with complaining("in --token-file"):
+            headers["Authorization"] = f"Bearer {where.token_file.read_text('utf-8').strip()}"
+    with installed():
+        import httpx2  # noqa: PLC0415 - a tenth of a second, and not needed for help
+    socket = str(address.path) if isinstance(address, Unix) else None
+    base = "http://agent" if socket else f"http://{address}"
+    transport = httpx2.HTTPTransport(uds=socket, trust_env=False)
+    with httpx2.Client(transport=transport, base_url=base, headers=headers, timeout=SECONDS) as http:
+        yield Client(http, str(address))
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Say what to install where something is missing that only agents and those who talk to them need."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise AgentError(
+            f"{error.name} is not installed, and this command needs it", advice="Run: pip install 'alignup[agent]'"
+        ) from error
+
+
+def _nobody(address: str, why: str) -> AgentError:
+    advice = "Start one with 'alignup agent', or say where it is with --agent or ALIGNUP_AGENT."
+    return AgentError(f"no agent answers at {address}: {why}", advice=advice)
+
+
+def _why(error: Exception) -> str:
+    """What the system said: the cause of the cause of what httpx2 made of it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause.strerror or str(cause) if isinstance(cause, OSError) else str(error) or type(error).__name__
+
+
+def manifest(pod: "Pod") -> Document:
+    """A pod as a v1 Pod, amounts as the API server would write them."""
+    spec = {
+        "initContainers": [_container(one, sidecar=one.restartable) for one in pod.init],
+        "containers": [_container(one) for one in pod.containers],
+        "resources": _resources(pod.resources),
+        "overhead": _amounts(pod.overhead),
+        "resourceClaims": [{"name": name} for name in pod.claims],
+        "priority": pod.priority,
+        "os": {"name": pod.os} if pod.os else None,
+    }
+    metadata = {
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "uid": pod.uid,
+        "labels": dict(pod.labels),
+        "annotations": dict(pod.annotations),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {key: value for key, value in metadata.items() if value},
+        "spec": {key: value for key, value in spec.items() if value not in (None, [], {})},
+    }
+
+
+def _container(container: "Container", *, sidecar: bool = False) -> Document:
+    restart = {"restartPolicy": "Always"} if sidecar else {}
+    return {"name": container.name, "resources": _resources(container.resources), **restart}
+
+
+def _resources(resources: "Resources") -> Document:
+    found = {
+        "requests": _amounts(resources.requests),
+        "limits": _amounts(resources.limits),
+        "claims": [{"name": name} for name in resources.claims],
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _amounts(amounts: "Amounts") -> Mapping[str, str]:
+    return {name: amount.canonical() for name, amount in amounts.items()}

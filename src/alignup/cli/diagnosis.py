@@ -1,0 +1,200 @@
+"""What ``alignup doctor`` finds and does, for people and for machines."""
+
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from alignup.align.machine import Machine
+from alignup.cli import inputs, screen
+from alignup.cli.app import Complaint
+from alignup.doctor import Area, Finding, Repair, Report, Severity, examine, folder, look_into, users
+from alignup.picture.cells import Cell, Line, to_ascii
+from alignup.picture.words import clean, count
+
+_MARKS = {
+    Severity.ERROR: ("ERROR", "lost"),
+    Severity.WARNING: ("WARNING", "warn"),
+    Severity.NOTE: ("note", "label"),
+    Severity.OK: ("ok", "free"),
+}
+_COLUMN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a doctor is to look at."""
+
+    text: bytes  #: of the configuration
+    name: str
+    machine: Machine
+    machine_name: str
+    directory: Path | None = None
+    pods: Mapping[str, str] = field(default_factory=dict)  #: uid → namespace and name
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found, what can be done, and what has been done."""
+
+    report: Report
+    repairs: tuple[Repair, ...] = ()
+    backups: Mapping[str, Path] = field(default_factory=dict)  #: file → its backup, of those that were written
+    after: Report | None = None  #: the same once more, where something was to be written
+
+    @property
+    def last(self) -> Report:
+        """How things stand."""
+        return self.after or self.report
+
+
+def names(files: tuple[str, ...]) -> dict[str, str]:
+    """The pods in *files* by uid."""
+    pods = [pod for work in inputs.read_workloads(files)[0] for pod in work.pods()] if files else []
+    return {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods if pod.uid}
+
+
+def diagnose(asked: Asked) -> Diagnosis:
+    """Look at everything, change nothing."""
+    examined = examine(asked.text, asked.machine, name=asked.name)
+    if asked.directory is None:
+        return Diagnosis(Report(examined.findings))
+    with inputs.complaining("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
+        looked = look_into(folder.read(asked.directory), examined.basis, pods=asked.pods)
+    return Diagnosis(Report((*examined.findings, *looked.findings)), looked.repairs)
+
+
+def repaired(asked: Asked, directory: Path) -> Diagnosis:
+    """Look at everything, and repair the state files of *directory* that need it, unless a kubelet is at work there."""
+    _check_unused(directory)
+    found = diagnose(asked)
+    if not found.repairs:
+        return Diagnosis(found.report, after=found.report)
+    _check_unused(directory)
+    with inputs.complaining(
+        "in --kubelet-dir", advice="Run it as a user who may write there, with no kubelet running."
+    ):
+        backups = folder.write(directory, found.repairs, now=datetime.now(UTC))
+    return Diagnosis(found.report, found.repairs, backups, diagnose(asked).report)
+
+
+def _check_unused(directory: Path) -> None:
+    if using := users.users(directory):
+        raise Complaint(
+            *using,
+            where=f"{directory} is in use, so nothing was written",
+            advice="Stop the kubelet first (systemctl stop kubelet); containers go on running.",
+        )
+
+
+def _text(asked: Asked, found: Diagnosis) -> None:
+    lines = [*_told(asked, found)]
+    if not screen.draws_boxes():
+        lines = [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines]
+    screen.lines(lines)
+
+
+def _told(asked: Asked, found: Diagnosis) -> Iterator[Line]:
+    width = screen.width()
+    yield from _wrapped(f"{asked.name} on {asked.machine_name}", width, style="title")
+    for area in Area:
+        findings = found.report.of(area)
+        if findings:
+            yield ()
+            yield (Cell(area[0].upper() + area[1:], "title"),)
+        for one in findings:
+            yield from _finding(one, width)
+    yield from _paste(asked, found.report.findings)
+    yield from _repairs(found, width)
+    yield ()
+    yield from _wrapped(_verdict(found), width, style="title" if found.last.healthy else "warn")
+
+
+def _finding(one: Finding, width: int) -> Iterator[Line]:
+    mark, style = _MARKS[one.severity]
+    head = f"  {mark}".ljust(_COLUMN) + " "
+    what = f"{one.where}: {one.what}" if one.where else one.what
+    yield from _wrapped(what, width, head=head, head_style=style)
+    blank = " " * (_COLUMN + 1)
+    if one.said:
+        yield from _wrapped(f"it says: {one.said}", width, head=blank, style="dim")
+    if one.advice:
+        yield from _wrapped(f"→ {one.advice}", width, head=blank)
+
+
+def _paste(asked: Asked, findings: Iterable[Finding]) -> Iterator[Line]:
+    """All YAML that is proposed, one key once, at the left edge."""
+    keys: dict[str, tuple[str, ...]] = {}
+    for one in findings:
+        key, _, body = one.paste.partition("\n")
+        lines, before = tuple(body.splitlines()), keys.get(key, ())
+        if key and not body.startswith("-"):
+            keys[key] = (*before, *(line for line in lines if line not in before))
+        elif key:
+            keys[key] = before or lines
+    if keys:
+        yield ()
+        yield (Cell(f"To paste into {clean(asked.name)}, in place of what it has under these keys", "title"),)
+    for key, lines in keys.items():
+        yield (Cell(key),)
+        for line in lines:
+            yield (Cell(line),)
+
+
+def _repairs(found: Diagnosis, width: int) -> Iterator[Line]:
+    if found.after and not found.repairs:
+        yield ()
+        yield (Cell("There was nothing to repair, so nothing was written."),)
+    if not found.repairs:
+        return
+    yield ()
+    yield (Cell("What was done" if found.after else "What --write would do", "title"),)
+    for repair in found.repairs:
+        backup = found.backups.get(repair.name)
+        yield from _wrapped(f"{repair.name}{f' (as it was: {backup.name})' if backup else ''}", width, head="  ")
+        for line in repair.done:
+            yield from _wrapped(line, width, head="    - ")
+
+
+def _verdict(found: Diagnosis) -> str:
+    report = found.last
+    errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
+    now = " now" if found.backups else ""
+    if errors:
+        rest = f" and {count(warnings, 'warning')}" if warnings else ""
+        return f"This kubelet does not start{now}: {count(errors, 'error')}{rest}."
+    if warnings:
+        return f"This kubelet starts{now}, with {count(warnings, 'warning')}."
+    return f"This kubelet starts{now}, and behaves."
+
+
+def _wrapped(sentence: str, width: int, *, head: str = "", style: str = "", head_style: str = "") -> Iterator[Line]:
+    """A sentence in lines, those after the first under it; names of files stay whole, for people copy them."""
+    room = max(width - len(head), 1)
+    lines = textwrap.wrap(clean(sentence), room, break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(lines):
+        yield (Cell(" " * len(head)) if number else Cell(head, head_style), Cell(line, style))
+
+
+def _document(found: Diagnosis) -> dict[str, Any]:
+    repairs = [
+        {
+            "file": one.name,
+            "done": list(one.done),
+            "backup": str(found.backups[one.name]) if one.name in found.backups else None,
+        }
+        for one in found.repairs
+    ]
+    document = found.report.to_document() | {"healthy": found.last.healthy, "repairs": repairs}
+    return document | ({"after": found.after.to_document()["findings"]} if found.after else {})
+
+
+def _json(asked: Asked, found: Diagnosis) -> None:
+    del asked
+    screen.document(json.dumps(_document(found), indent=2, ensure_ascii=False) + "\n")
+
+
+FORMS: dict[str, Callable[[Asked, Diagnosis], None]] = {"text": _text, "json": _json}

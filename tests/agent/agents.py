@@ -1,0 +1,181 @@
+"""Agents as processes of their own, on a small machine, and talking to them over their sockets.
+
+What takes longest about an agent is loading Python's modules, so agents are forked from a process that has done so.
+"""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from alignup.cli import guard
+
+#: Two nodes, each with four CPUs, 16 GiB, and two GPUs; CPU 0 is reserved.
+MACHINE = "pack:2 numa:1(memory=16GiB) core:4 pu:1"
+DEVICES = "example.com/gpu=2@0,2@1"
+CONFIG = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "topologyManagerPolicy": "single-numa-node",
+    "cpuManagerPolicy": "static",
+    "reservedSystemCPUs": "0",
+    "memoryManagerPolicy": "Static",
+    "systemReserved": {"memory": "924Mi"},
+    "evictionHard": {"memory.available": "100Mi"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}],
+}
+
+Document = dict[str, Any]
+
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(
+    ["alignup.agent.run", "alignup.agent.export", "alignup.cli.agent", "alignup.cli.inputs"]
+)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent that runs."""
+
+    process: BaseProcess
+    root: Path
+    log_file: Path
+    http: httpx2.Client
+
+    def get(self, path: str) -> Document:
+        answer = self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        found: Document = answer.json()
+        return found
+
+    def pods(self) -> dict[str, Document]:
+        """Every pod that is known, by uid."""
+        return {one["uid"]: one for one in self.get("/v1/pods")["pods"]}
+
+    def admit(self, uid: str, **asked: str) -> httpx2.Response:
+        return self.http.post("/v1/pods", json=pod(uid, **asked))
+
+    def release(self, uid: str) -> httpx2.Response:
+        return self.http.delete(f"/v1/pods/{uid}")
+
+    def ready(self) -> bool:
+        return self.http.get("/readyz").status_code == 200
+
+    def log(self) -> list[Document]:
+        """What it has logged so far."""
+        return [json.loads(line) for line in self.log_file.read_text().splitlines() if line.startswith("{")]
+
+    def send(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.http.close()
+        self.send(signal.SIGKILL)
+        self.process.join()
+
+    def stop(self, number: int = signal.SIGTERM) -> int | None:
+        """End it as systemd would; its exit code."""
+        self.http.close()
+        if self.process.is_alive():
+            self.send(number)
+        self.process.join(30)
+        return self.process.exitcode
+
+
+def pod(uid: str, *, namespace: str = "default", **asked: str) -> Document:
+    """A Guaranteed pod of one container, 1 CPU and 1 GiB unless it asks for something else (``gpu="1"``)."""
+    limits = {"cpu": "1", "memory": "1Gi"} | {"example.com/gpu" if key == "gpu" else key: n for key, n in asked.items()}
+    container = {"name": "app", "image": "example.com/app", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": uid, "namespace": namespace, "uid": uid},
+        "spec": {"containers": [container]},
+    }
+
+
+def arguments(
+    root: Path, *options: str | Path, machine: str = MACHINE, config: Mapping[str, Any] = CONFIG
+) -> list[str]:
+    """What ``alignup`` is called with for an agent whose things are in *root*."""
+    file = root.with_name(f"{root.name}.config.json")
+    file.write_text(json.dumps(config))
+    fixed = ["--machine", machine, "--devices", DEVICES, "--config", str(file), "--root-dir", str(root)]
+    return ["agent", *fixed, *map(str, options)]
+
+
+def start(
+    root: Path,
+    *options: str | Path,
+    machine: str = MACHINE,
+    config: Mapping[str, Any] = CONFIG,
+    env: Mapping[str, str] | None = None,
+    largest: int | None = None,
+) -> Agent:
+    """An agent that listens, in the environment *env*; no file it writes may be larger than *largest*."""
+    return start_with(arguments(root, *options, machine=machine, config=config), root, env=env, largest=largest)
+
+
+def start_with(
+    given: Sequence[str], root: Path, *, env: Mapping[str, str] | None = None, largest: int | None = None
+) -> Agent:
+    """An agent that listens, started with all these arguments."""
+    log = root.with_name(f"{root.name}.log")
+    begin = log.stat().st_size if log.exists() else 0
+    process = _FORKING.Process(target=_serve, args=(given, log, dict(env or {}), largest), daemon=True)
+    process.start()
+    http = httpx2.Client(
+        transport=httpx2.HTTPTransport(uds=str(root / "agent.sock")), base_url="http://agent", timeout=30
+    )
+    agent = Agent(process, root, log, http)
+    wait_for(lambda: _listens(agent, begin), what=lambda: f"the agent to listen; it said: {log.read_text()[-2000:]}")
+    return agent
+
+
+@contextmanager
+def running(root: Path, *options: str | Path, **how: Any) -> Iterator[Agent]:
+    """An agent that listens, ended as systemd would end it."""
+    agent = start(root, *options, **how)
+    try:
+        yield agent
+    finally:
+        agent.stop()
+
+
+def wait_for(true: Callable[[], bool], *, what: Callable[[], str] = lambda: "it", seconds: float = 20.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} seconds for {what()}"
+        time.sleep(0.01)
+
+
+def _serve(given: Sequence[str], log: Path, env: Mapping[str, str], largest: int | None) -> None:
+    """Be an agent, in the process it is forked into."""
+    stream = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(stream, 2)
+    os.environ.update(env)
+    if largest is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+    sys.exit(guard.run(list(given)))
+
+
+def _listens(agent: Agent, begin: int) -> bool:
+    """Whether it has said so; to knock until it answers would leave sockets behind."""
+    said = agent.log_file.read_bytes()[begin:] if agent.log_file.exists() else b""
+    assert agent.process.is_alive(), f"it ended: {said.decode()}"
+    return b'"event": "listening"' in said

@@ -1,0 +1,221 @@
+"""Load on an agent, and what must be true of it whenever it was killed."""
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from socket import AF_UNIX, SOCK_STREAM, socket
+from typing import Any
+
+from alignup.align import bits
+from tests.agent.agents import Agent, Document, pod, start
+
+#: What a client meets when the other side is killed.
+BROKEN = (OSError, HTTPException)
+
+
+class Line(HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("agent", timeout=20)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket(AF_UNIX, SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+    def ask(self, method: str, path: str, document: object = None) -> tuple[int, Any]:
+        """Status and document of the answer."""
+        body = None if document is None else json.dumps(document)
+        self.request(method, path, body, {"Content-Type": "application/json"})
+        answer = self.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+@dataclass
+class Client:
+    """Somebody who sends pods and takes them back, and remembers what was promised."""
+
+    name: str
+    random: random.Random
+    has: dict[str, list[Document]] = field(default_factory=dict)  #: uid → the placements it was promised
+    waits: set[str] = field(default_factory=set)  #: told to wait; admitted meanwhile, perhaps
+    gone: set[str] = field(default_factory=set)  #: released for good
+    open: str = ""  #: what it was about when the agent was killed: nobody knows how that ended
+    sent: int = 0
+
+    def work(self, path: Path) -> None:
+        """Go on until the agent is killed."""
+        try:
+            with closing(Line(path)) as line:
+                while True:
+                    self._step(line)
+        except BROKEN:
+            return
+
+    def _step(self, line: Line) -> None:
+        mine = [*self.has, *self.waits]
+        if mine and (len(mine) > 4 or self.random.random() < 0.4):
+            self._release(line, self.random.choice(mine))
+        else:
+            self._admit(line)
+
+    def _admit(self, line: Line) -> None:
+        self.sent += 1
+        uid = self.open = f"{self.name}-{self.sent}"
+        asked = {"cpu": self.random.choice(("1", "1", "2", "500m")), "memory": "64Mi"}
+        if self.random.random() < 0.2:
+            asked["gpu"] = "1"
+        status, answer = line.ask("POST", "/v1/pods", pod(uid, **asked))
+        if status == 201:
+            self.has[uid] = answer["decision"]["placements"]
+        elif status == 202:
+            self.waits.add(uid)
+        else:
+            assert status == 409, answer
+            self.gone.add(uid)
+        self.open = ""
+
+    def _release(self, line: Line, uid: str) -> None:
+        self.open = uid
+        status, answer = line.ask("DELETE", f"/v1/pods/{uid}")
+        assert status == 200, answer
+        self.has.pop(uid, None)
+        self.waits.discard(uid)
+        self.gone.add(uid)
+        self.open = ""
+
+    def check(self, pods: dict[str, Document]) -> None:
+        """Every promise was kept; what was under way is one way or the other, and whole."""
+        for uid, placements in self.has.items():
+            if uid != self.open:
+                assert pods[uid]["placements"] == placements, f"{uid} has not what it was promised"
+        for uid in self.waits - {self.open}:
+            assert uid in pods, f"{uid} waited, and is forgotten"
+        for uid in self.gone - {self.open}:
+            assert uid not in pods, f"{uid} was released, and is back"
+        self._settle(pods)
+
+    def _settle(self, pods: dict[str, Document]) -> None:
+        """Find out how what was under way ended, and who has stopped waiting."""
+        found = pods.get(self.open)
+        if self.open and found is None:
+            self.has.pop(self.open, None)
+            self.waits.discard(self.open)
+        elif self.open:
+            self.waits.add(self.open)
+        for uid in [uid for uid in self.waits if pods[uid]["status"] == "admitted"]:
+            self.waits.discard(uid)
+            self.has[uid] = pods[uid]["placements"]
+        self.open = ""
+
+
+def check_nothing_twice(pods: dict[str, Document]) -> None:
+    """No CPU and no device belongs to two pods."""
+    cpus, devices = 0, Counter[str]()
+    for uid, one in pods.items():
+        for placement in one["placements"] if one["status"] == "admitted" else ():
+            given = placement["given"]
+            own = bits.parse(given.get("cpu", {}).get("cpu", ""))
+            assert not own & cpus, f"CPUs {bits.show(own & cpus)} of {uid} belong to somebody else too"
+            cpus |= own
+            devices.update(name for ids in given.get("device", {}).values() for name in ids.split(","))
+    assert not [name for name, count in devices.items() if count > 1]
+
+
+def kill_again_and_again(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:
+    """Kill an agent under load at random moments and look at it after each; how many answers were given in all."""
+    chance = random.Random(seed)
+    crowd = [Client(f"client{number}", random.Random(seed + number)) for number in range(clients)]
+    for _ in range(rounds):
+        agent = start(root, "--on-misfit", "wait", "--patience", "4")
+        _look(agent, crowd)
+        threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in crowd]
+        for thread in threads:
+            thread.start()
+        time.sleep(chance.uniform(0.002, 0.12))
+        agent.kill()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+    agent = start(root, "--on-misfit", "wait", "--patience", "4")
+    _look(agent, crowd)
+    for uid in agent.pods():
+        assert agent.release(uid).status_code == 200
+    assert agent.pods() == {}
+    assert agent.admit("whole", cpu="4").status_code == 201
+    agent.stop()
+    return sum(client.sent for client in crowd)
+
+
+def _look(agent: Agent, crowd: list[Client]) -> None:
+    assert agent.ready(), agent.http.get("/readyz").text
+    pods = agent.pods()
+    check_nothing_twice(pods)
+    for client in crowd:
+        client.check(pods)
+
+
+def memory_of(agent: Agent) -> int:
+    """Bytes an agent has in memory."""
+    status = Path(f"/proc/{agent.process.pid}/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def come_and_go(agent: Agent, count: int, *, at_once: int = 5) -> None:
+    """So many pods, a few of them here at a time."""
+    with closing(Line(agent.root / "agent.sock")) as line:
+        for number in range(count + at_once):
+            if number < count:
+                status, answer = line.ask("POST", "/v1/pods", pod(f"pod-{number}", cpu="1", memory="64Mi"))
+                assert status == 201, answer
+            if number >= at_once:
+                assert line.ask("DELETE", f"/v1/pods/pod-{number - at_once}")[0] == 200
+
+
+def nonsense(agent: Agent, count: int, *, seed: int) -> None:
+    """So many requests that are none, each on a connection of its own."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        with socket(AF_UNIX, SOCK_STREAM) as caller:
+            caller.settimeout(0.05)
+            caller.connect(str(agent.root / "agent.sock"))
+            try:
+                caller.sendall(_rubbish(chance))
+                if chance.random() < 0.7:
+                    caller.recv(4096)
+            except OSError:  # it has hung up, which is fair
+                continue
+
+
+def _rubbish(chance: random.Random) -> bytes:
+    """Bytes, torn requests, wrong lengths, deep and wrong documents."""
+    body = chance.choice(
+        (
+            b"",
+            b"[" * 5_000,
+            b'{"a":' * 2_000,
+            chance.randbytes(200),
+            json.dumps(pod("x"))[: chance.randrange(1, 200)].encode(),
+            json.dumps({**pod("x"), "spec": chance.choice((None, [], {"containers": "none"}, 5))}).encode(),
+            json.dumps(pod("x", cpu=chance.choice(("-1", "1e999", "many", "\x00")))).encode(),
+            b"a: &a [*a]\n",
+        )
+    )
+    length = len(body) + chance.choice((0, 0, 0, -1, 7))
+    kind = chance.choice(("application/json", "application/yaml", "text/html", ""))
+    verb = chance.choice(("POST", "POST", "POST", "PATCH", "BREW", "GET"))
+    head = (
+        f"{verb} /v1/pods{chance.choice(('', '?dryRun=maybe', '/%ff%00'))} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+    )
+    asked = f"{head}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n".encode() + body
+    return chance.choice(
+        (asked, asked, asked, chance.randbytes(300), asked[:40], b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 9_000)
+    )

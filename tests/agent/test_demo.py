@@ -1,0 +1,37 @@
+"""``make run``: an agent, pods, and where to look."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DEMO = [sys.executable, "examples/agent_demo.py"]
+
+
+def test_the_example_places_pods_and_ends_when_told_to():
+    run = subprocess.run(  # noqa: S603 - our own
+        DEMO, cwd=ROOT, env={**os.environ, "ONCE": "1"}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "ml/finetune is admitted: train: example.com/gpu gpu-0" in run.stdout
+    assert "ml/trainer-0 waits, number 1 in line: TopologyAffinityError" in run.stdout
+    assert re.search(r"^ml/trainer-0 +admitted ", run.stdout, re.MULTILINE)
+    assert "export ALIGNUP_AGENT=unix:" in run.stdout
+
+
+def test_the_example_stays_until_somebody_ends_it():
+    with subprocess.Popen(DEMO, cwd=ROOT, env={**os.environ, "ONCE": ""}, stdout=subprocess.PIPE, text=True) as demo:  # noqa: S603 - our own
+        assert demo.stdout is not None
+        socket = next(line for line in demo.stdout if "ALIGNUP_AGENT=unix:" in line).strip().partition("unix:")[2]
+        assert any("until Ctrl-C" in line for line in demo.stdout)
+        there = Path(socket).is_socket()
+        demo.send_signal(signal.SIGINT)
+        code = demo.wait(30)
+
+    assert there
+    assert code == 0
+    assert not Path(socket).exists()

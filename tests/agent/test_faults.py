@@ -1,0 +1,152 @@
+"""What an agent must survive: short forms, the long ones are in ``e2e/test_agent_faults.py``."""
+
+import json
+import os
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alignup.agent.keeping import Keeper
+from alignup.agent.recovery import Terms, recover
+from alignup.agent.standing import Clock, Draft
+from alignup.agent.waiting import Line as Queue
+from alignup.state.history import History
+from alignup.state.store import NAME, Store
+from tests.agent.agents import CONFIG, pod, running, wait_for
+from tests.agent.load import come_and_go, kill_again_and_again, memory_of, nonsense
+from tests.agent.rooms import clock, standing
+from tests.align.hosts import host
+from tests.align.hosts import pod as made
+
+ROOMY = {**CONFIG, "maxPods": 1000}
+
+
+def test_killed_under_load_it_keeps_every_promise(tmp_path):
+    assert kill_again_and_again(tmp_path / "root", rounds=8, seed=os.getpid()) > 50
+
+
+def test_a_disk_that_is_full_stops_admissions_and_nothing_else(tmp_path):
+    promised = {}
+    with running(tmp_path / "root", config=ROOMY, largest=48 << 10) as agent:
+        for number in range(200):
+            answer = agent.admit(f"pod-{number}", cpu="1m", memory="1Mi")
+            if answer.status_code != 201:
+                break
+            promised[f"pod-{number}"] = answer.json()["decision"]["placements"]
+        ready, shown = agent.http.get("/readyz"), agent.pods()
+        released = agent.release("pod-0")
+        wait_for(agent.ready)
+        again = agent.admit("pod-0", cpu="1m", memory="1Mi")
+        agent.kill()
+    with running(tmp_path / "root", config=ROOMY) as agent:
+        after = agent.pods()
+
+    assert answer.status_code == 503
+    assert "see that the disk is not full" in answer.json()["detail"]
+    assert ready.status_code == 503
+    assert len(promised) > 20
+    assert shown.keys() == promised.keys()
+    assert (released.status_code, again.status_code) == (200, 201)
+    assert {uid: one["placements"] for uid, one in after.items()} == promised
+
+
+def test_a_disk_that_goes_away_and_comes_back_is_waited_for(tmp_path):
+    root, away = tmp_path / "root", tmp_path / "away"
+    with running(root) as agent:
+        agent.admit("before", cpu="1")
+        root.rename(away)
+        root.mkdir()
+        (away / "agent.sock").rename(root / "agent.sock")
+        root.chmod(0o500)
+        (root / "checkpoint.json").mkdir()
+        refused, shown = agent.admit("during", cpu="1"), agent.pods()
+        (root / "checkpoint.json").rmdir()
+        root.chmod(0o700)
+        (root / "agent.sock").rename(away / "agent.sock")
+        root.rmdir()
+        away.rename(root)
+        wait_for(agent.ready)
+        admitted = agent.admit("after", cpu="1")
+
+    assert refused.status_code == 503
+    assert list(shown) == ["before"]
+    assert admitted.status_code == 201
+    assert [one["pod"]["uid"] for one in json.loads((root / NAME).read_bytes())["pods"]] == ["before", "after"]
+
+
+def test_nonsense_does_it_no_harm(tmp_path):
+    with running(tmp_path / "root") as agent:
+        nonsense(agent, 10, seed=1)
+        before = memory_of(agent)
+
+        nonsense(agent, 80, seed=2)
+
+        assert agent.ready()
+        assert agent.admit("sense", cpu="1").status_code == 201
+        assert memory_of(agent) - before < 10 << 20
+
+
+def test_pods_that_come_and_go_leave_nothing_behind(tmp_path):
+    with running(tmp_path / "root", "--history", "50") as agent:
+        come_and_go(agent, 100)
+        before, stored = memory_of(agent), (agent.root / NAME).stat().st_size
+
+        come_and_go(agent, 200)
+
+        assert memory_of(agent) - before < 4 << 20
+        assert (agent.root / NAME).stat().st_size == pytest.approx(stored, abs=200)
+        assert len(agent.get("/v1/decisions?limit=1000")["decisions"]) == 50
+
+
+def test_a_client_that_leaves_before_its_answer_does_no_harm(tmp_path):
+    with running(tmp_path / "root") as agent:
+        for number in range(20):
+            with agent.http.stream("POST", "/v1/pods", json=pod(f"left-{number}", cpu="100m", memory="1Mi")):
+                pass
+
+        wait_for(lambda: len(agent.pods()) == 20)
+        assert agent.ready()
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_any_bit_that_flips_and_any_length_that_is_lost_is_noticed(tmp_path_factory, data):
+    directory = tmp_path_factory.mktemp("root")
+    draft = Draft(standing(), clock())
+    draft.admit(made("a", gpu="1"))
+    Keeper(Store(directory), draft.standing().host)(draft.standing())
+    whole = (directory / NAME).read_bytes()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    flipped = whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7))]) + whole[place + 1 :]
+    (directory / NAME).write_bytes(data.draw(st.sampled_from((flipped, whole[:place]))))
+
+    recovered = recover(Store(directory), host(), terms=Terms(line=Queue()), now=0.0)
+
+    assert recovered.problems
+    assert recovered.standing.entries() == ()
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=8))
+def test_a_clock_that_jumps_changes_no_order(tmp_path_factory, times):
+    directory = tmp_path_factory.mktemp("root")
+    jumping = iter(times * 50)
+    clocked = Clock(now=lambda: next(jumping), watch=time.perf_counter)
+    now = standing(wait=True)
+    history = History(directory)
+    for number in range(5):
+        draft = Draft(now, clocked)
+        draft.admit(made(f"p{number}", cpu="4"))
+        for happening in draft.happenings:
+            assert history.add(happening.record.settle() if happening.record else {}, time=happening.time).problem == ""
+        now = draft.standing()
+    Keeper(Store(directory), now.host)(now)
+
+    again = recover(Store(directory), host(), terms=Terms(line=Queue(), wait=True), now=0.0).standing
+
+    assert [entry.pod.uid for entry in again.entries()] == ["p0", "p1", "p2", "p3", "p4"]
+    assert [known.since for known in again.everyone()] == [known.since for known in now.everyone()]
+    assert [one.document["pod"]["uid"] for one in history.latest()] == ["p4", "p3", "p2", "p1", "p0"]
+    history.close()

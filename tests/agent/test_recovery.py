@@ -1,0 +1,282 @@
+"""What stood is found again, or it is said why not and what to do."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from alignup.agent.keeping import Keeper
+from alignup.agent.recovery import Recover, Terms, recover
+from alignup.agent.standing import Draft, Standing
+from alignup.agent.waiting import Line
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.errors import PodError
+from alignup.align.host import Host
+from alignup.align.machine import Device
+from alignup.align.quantity import Quantity
+from alignup.state.store import NAME, Store
+from tests.agent.rooms import clock, standing
+from tests.align.hosts import GPU, host, pod
+
+WAITS = Terms(line=Line(patience=3, room=10), wait=True)
+PREVIOUS, DROP = frozenset({Recover.PREVIOUS}), frozenset({Recover.DROP_MISFITS})
+
+
+def kept(directory, *pods, release=()) -> Standing:
+    """What stands after pods came and some went, each step written down in *directory*."""
+    now = standing(wait=True, patience=3)
+    keeper = Keeper(Store(directory), now.host)
+    jobs = [lambda draft, one=one: draft.admit(one) for one in pods]
+    jobs += [lambda draft, uid=uid: draft.release(uid) for uid in release]
+    for job in jobs:
+        draft = Draft(now, clock())
+        job(draft)
+        now = draft.standing()
+        keeper(now)
+    return now
+
+
+def found(directory, one=None, *, terms=WAITS, imported=None):
+    return recover(Store(directory), one or host(), terms=terms, now=5.0, imported=imported)
+
+
+def facts(one: Standing):
+    """Everything that has to survive."""
+    return {
+        "ledger": one.host.ledger,
+        "held": [(known.pod, known.since, known.source) for known in one.held.values()],
+        "line": [(known.pod, known.since, known.source) for known in one.line.pods.values()],
+        "overtaken": one.line.overtaken,
+    }
+
+
+def test_where_nothing_was_stored_nothing_is_here(tmp_path):
+    recovered = found(tmp_path / "root")
+
+    assert recovered.problems == recovered.notes == ()
+    assert recovered.standing.entries() == ()
+
+
+def test_everything_is_found_again(tmp_path):
+    before = kept(
+        tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="1"), pod("d", cpu="2"), pod("e", cpu="3")
+    )
+
+    recovered = found(tmp_path)
+
+    assert recovered.problems == recovered.notes == ()
+    assert facts(recovered.standing) == facts(before)
+    assert list(before.line.pods) == ["b", "e"]
+    assert recovered.standing.line.overtaken == {"b": 2}
+    assert recovered.standing.idle == before.idle
+
+
+def test_a_pod_that_is_found_again_keeps_what_it_has(tmp_path):
+    before = kept(tmp_path, pod("a", gpu="1"))
+
+    decision = found(tmp_path).standing.held["a"].record.decision
+
+    assert decision.kept
+    assert decision.placements == before.held["a"].record.decision.placements
+
+
+def test_a_changed_machine_on_which_all_still_fits_is_no_trouble_but_said(tmp_path):
+    before = kept(tmp_path, pod("a", cpu="2"))
+    larger = host(shape="pack:2 numa:1 core:6 pu:1")
+
+    recovered = found(tmp_path, larger)
+
+    assert recovered.problems == ()
+    assert any("the machine changed: CPUs: was 0-7, is 0-11" in note for note in recovered.notes)
+    assert recovered.standing.held.keys() == before.held.keys()
+
+
+def test_changed_settings_that_harm_nobody_are_said(tmp_path):
+    kept(tmp_path, pod("a", cpu="2"))
+
+    recovered = found(tmp_path, host(max_pods=7))
+
+    assert recovered.problems == ()
+    assert "the settings changed: most pods: was 110, is 7" in recovered.notes
+
+
+NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        pytest.param({"shape": "pack:2 numa:1 core:3 pu:1"}, "not exist on this machine any more", id="CPUs are gone"),
+        pytest.param({"shape": "pack:1 numa:1 core:8 pu:1"}, "NUMA node 1", id="a node is gone"),
+        pytest.param(NO_CPUS, "no CPUs are given out now", id="another policy for CPUs"),
+        pytest.param({"memory": False}, "no memory is given out now", id="another policy for memory"),
+    ],
+)
+def test_what_cannot_stay_stops_decisions_and_nothing_is_lost(tmp_path, changed, said):
+    kept(tmp_path, pod("a", cpu="3"), pod("b", cpu="4"))
+    stored = (tmp_path / NAME).read_bytes()
+
+    recovered = found(tmp_path, host(**changed))
+
+    assert any(said in problem for problem in recovered.problems)
+    assert all("--recover drop-misfits" in problem for problem in recovered.problems)
+    assert (tmp_path / NAME).read_bytes() == stored
+
+
+def test_those_that_can_stay_are_shown_meanwhile(tmp_path):
+    kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
+
+    recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"))
+
+    assert len(recovered.problems) >= 1
+    assert [entry.pod.uid for entry in recovered.standing.entries()] == ["a"]
+
+
+def test_misfits_are_released_when_somebody_says_so(tmp_path):
+    kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
+
+    recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"), terms=replace(WAITS, recover=DROP))
+
+    assert recovered.problems == ()
+    assert any(note.startswith("released, as it cannot stay: ") and "default/b" in note for note in recovered.notes)
+    assert list(recovered.standing.held) == ["a"]
+
+
+def test_nothing_is_released_that_can_stay(tmp_path):
+    before = kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
+
+    recovered = found(tmp_path, terms=replace(WAITS, recover=DROP | PREVIOUS))
+
+    assert facts(recovered.standing) == facts(before)
+
+
+def test_devices_whose_plugin_is_not_back_stay_with_their_pods(tmp_path):
+    kept(tmp_path, pod("a", gpu="1"))
+    bare = host()
+    bare = Host(replace(bare.machine, devices=()), bare.settings)
+
+    recovered = found(tmp_path, bare)
+
+    assert recovered.problems == ()
+    assert recovered.standing.held["a"].record.decision.placements[0].given["device"][GPU] == "gpu-0"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda data: data[: len(data) // 2], id="cut short"),
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: data.replace(b'"cpu":"2"', b'"cpu":"3"'), id="changed"),
+        pytest.param(lambda data: bytes([data[0] ^ 1]) + data[1:], id="a bit flipped"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_there(tmp_path, harm):
+    before = kept(tmp_path, pod("a", cpu="2"))
+    kept_twice = Keeper(Store(tmp_path), before.host)
+    kept_twice(before)
+    (tmp_path / NAME).write_bytes(harm((tmp_path / NAME).read_bytes()))
+    damaged = (tmp_path / NAME).read_bytes()
+
+    refused = found(tmp_path)
+    recovered = found(tmp_path, terms=replace(WAITS, recover=PREVIOUS))
+
+    assert "--recover previous" in refused.problems[0]
+    assert refused.standing.entries() == ()
+    assert (tmp_path / NAME).read_bytes() == damaged
+    assert facts(recovered.standing) == facts(before)
+    assert any("went back" in note for note in recovered.notes)
+
+
+def test_a_good_checkpoint_counts_even_when_the_one_before_it_may(tmp_path):
+    before = kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="2"))
+
+    recovered = found(tmp_path, terms=replace(WAITS, recover=PREVIOUS))
+
+    assert facts(recovered.standing) == facts(before)
+
+
+def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
+    kept(tmp_path, pod("a"))
+    text = (tmp_path / NAME).read_bytes()
+    head, body = text.split(b",\n", 1)
+    import hashlib  # noqa: PLC0415 - only here
+
+    later = body.replace(b'"version":1', b'"version":99')
+    (tmp_path / NAME).write_bytes(b'{"sha256":"%s",\n%s' % (hashlib.sha256(later).hexdigest().encode(), later))
+
+    assert head.startswith(b'{"sha256"')
+    assert "version 99" in found(tmp_path).problems[0]
+
+
+def test_what_a_kubelet_left_is_taken_over_once(tmp_path):
+    there = host()
+    there.admit(pod("static-pod", cpu="3"))
+    ledger = there.ledger
+
+    first = found(tmp_path, imported=lambda: ledger)
+    Keeper(Store(tmp_path), first.standing.host)(first.standing)
+    second = found(tmp_path, imported=lambda: pytest.fail("there is a checkpoint"))
+
+    assert first.standing.host.ledger == ledger
+    assert "there is a checkpoint, so the kubelet's state files were not looked at" in second.notes
+    assert facts(second.standing) == facts(first.standing)
+
+
+def test_who_cannot_wait_under_new_settings_is_named(tmp_path):
+    choosy = replace(pod("b", cpu="4"), annotations={"topology.alignup.dev/policy": "strictest"})
+    kept(tmp_path, pod("a", cpu="4"), choosy)
+
+    recovered = found(tmp_path, host(own_policy=True))
+
+    assert recovered.problems == ()
+    assert any(note.startswith("default/b waits no longer: ") for note in recovered.notes)
+    assert [entry.pod.uid for entry in recovered.standing.entries()] == ["a"]
+
+
+def test_a_line_longer_than_the_room_there_is_now_stays(tmp_path):
+    before = kept(tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="4"))
+
+    recovered = found(tmp_path, terms=replace(WAITS, line=Line(patience=1, room=1)))
+
+    assert list(recovered.standing.line.pods) == list(before.line.pods) == ["b", "c"]
+
+
+def test_only_what_is_new_is_encoded_but_all_is_written(tmp_path):
+    now = standing()
+    keeper = Keeper(Store(tmp_path), now.host)
+    for uid in ("a", "b"):
+        draft = Draft(now, clock())
+        draft.admit(pod(uid, cpu="1", gpu="1"))
+        now = draft.standing()
+        keeper(now)
+    draft = Draft(now, clock())
+    draft.announce(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
+
+    keeper(draft.standing())
+
+    stored = json.loads((tmp_path / NAME).read_bytes())["pods"]
+    assert [one["devices"]["app"][GPU] for one in stored] == [{"gpu-0": "1"}, {"gpu-1": "0"}]
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("1234"), st.booleans()), max_size=14))
+def test_whatever_stood_is_found_again_and_goes_on_the_same(tmp_path_factory, jobs):
+    directory = tmp_path_factory.mktemp("root")
+    now = standing(wait=True, patience=3)
+    keeper = Keeper(Store(directory), now.host)
+    keeper(now)
+    for uid, cpu, comes in jobs:
+        draft = Draft(now, clock())
+        try:
+            draft.admit(pod(uid, cpu=cpu)) if comes else draft.release(uid)
+        except PodError:
+            continue
+        now = draft.standing()
+        keeper(now)
+
+    again = found(directory).standing
+
+    assert facts(again) == facts(now)
+    assert again.host.decide(pod("next", gpu="1")) == now.host.decide(pod("next", gpu="1"))

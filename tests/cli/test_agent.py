@@ -1,0 +1,318 @@
+"""The commands that talk to an agent, and the one that is one."""
+
+import json
+import os
+import re
+import shlex
+import sys
+import threading
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from alignup.cli import guard
+from alignup.cli.app import app
+from tests.agent.agents import running, start_with, wait_for
+from tests.cli.commands import alignup, started
+
+ROOT = Path(__file__).parents[2]
+TRAINER = ROOT / "examples" / "node" / "trainer.yaml"
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  containers:
+  - name: app
+    image: example.com/app
+    resources: {{limits: {{cpu: "{cpu}", memory: 1Gi}}}}
+"""
+
+
+def ran(*words: object) -> int:
+    """The exit code of a command run in this process; one that fails lets go of the output, so that is put back."""
+    handle = sys.stdout.fileno()
+    output = os.dup(handle)
+    try:
+        return guard.run([str(word) for word in words])
+    finally:
+        os.dup2(output, handle)
+        os.close(output)
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("agent") / "root", "--on-misfit", "wait") as one:
+        yield one
+
+
+@pytest.fixture
+def call(agent, capfd, monkeypatch):
+    """Run a command against the agent: its exit code, what it printed, and what it complained about."""
+    monkeypatch.setenv("ALIGNUP_AGENT", f"unix:{agent.root / 'agent.sock'}")
+    monkeypatch.chdir(ROOT)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        code = ran(*words)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    yield run
+    for uid in agent.pods():
+        agent.release(uid)
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    def write(name: str, *, cpu: str = "1", namespace: str = "default") -> Path:
+        file: Path = tmp_path / f"{namespace}-{name}.yaml"
+        file.write_text(POD.format(name=name, cpu=cpu, namespace=namespace))
+        return file
+
+    return write
+
+
+def test_a_pod_is_admitted_shown_and_released(call, manifest):
+    admitted = call("admit", "-f", manifest("web", cpu="2"))
+    shown = call("ps")
+    released = call("release", "web")
+    empty = call("ps")
+
+    assert admitted == (0, "default/web is admitted: app: CPUs 1-2 · 1Gi memory on node 0\n", "")
+    head, row = shown[1].splitlines()
+    assert head.startswith("POD          STATUS    QOS")
+    assert row.startswith("default/web  admitted  Guaranteed  0      ")
+    assert row.endswith("app: CPUs 1-2 · 1Gi memory on node 0")
+    assert released == (0, "default/web is released: app: CPUs 1-2 · 1Gi memory on node 0\n", "")
+    assert empty == (0, "", "No pods are here.\n")
+
+
+def test_every_replica_is_sent(call, tmp_path):
+    file = tmp_path / "web.yaml"
+    template = "{metadata: {labels: {a: b}}, spec: {containers: [{name: app, image: x}]}}"
+    file.write_text(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n"
+        f"spec: {{replicas: 3, selector: {{matchLabels: {{a: b}}}}, template: {template}}}\n"
+    )
+
+    code, out, _ = call("admit", "-f", file)
+
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["default/web-0", "default/web-1", "default/web-2"]
+
+
+def test_a_pod_that_is_there_keeps_what_it_has(call, manifest):
+    call("admit", "-f", manifest("web", cpu="2"))
+
+    code, out, _ = call("admit", "-f", manifest("web", cpu="2"))
+
+    assert (code, out) == (0, "default/web is there already: app: CPUs 1-2 · 1Gi memory on node 0\n")
+
+
+def test_a_dry_run_changes_nothing(call, manifest):
+    would = call("admit", "--dry-run", "-f", manifest("web", cpu="2"))
+    not_so = call("admit", "--dry-run", "-f", manifest("huge", cpu="9"))
+
+    assert would[:2] == (0, "default/web would be admitted: app: CPUs 1-2 · 1Gi memory on node 0\n")
+    assert not_so[0] == 1
+    assert "default/huge would be refused: TopologyAffinityError" in not_so[1]
+    assert call("ps")[1] == ""
+
+
+def test_a_refusal_says_what_did_not_fit(call, manifest):
+    code, out, _ = call("admit", "-f", manifest("huge", cpu="9"))
+
+    first, *rest = out.splitlines()
+    assert code == 1
+    assert first.startswith("default/huge is refused: TopologyAffinityError: ")
+    assert any("cpu" in line or "CPUs" in line for line in rest)
+
+
+def test_a_pod_that_waits_is_waited_for(call, agent, manifest):
+    call("admit", "-f", manifest("first", cpu="4"))
+    waits = call("admit", "-f", manifest("second", cpu="4"))
+    late = call("admit", "-f", manifest("second", cpu="4"), "--wait", "0.3")
+    shown = call("ps")
+    uid = next(uid for uid, one in agent.pods().items() if one["name"] == "first")
+    timer = threading.Timer(0.3, agent.release, [uid])
+    timer.start()
+    in_time = call("admit", "-f", manifest("second", cpu="4"), "--wait", "20", "-o", "json")
+    timer.join()
+
+    assert waits[0] == 0
+    assert waits[1].startswith("default/second waits, number 1 in line: TopologyAffinityError: ")
+    assert late[0] == 1
+    assert "waiting (1)" in shown[1]
+    assert in_time[0] == 0
+    assert json.loads(in_time[1])["admissions"][0]["outcome"] == "admitted"
+
+
+def test_decisions_of_the_past_are_told(call, manifest):
+    call("admit", "-f", manifest("told", cpu="2"))
+    call("admit", "-f", manifest("untold", cpu="9"))
+
+    code, out, _ = call("decisions", "--pod", "told")
+    number = out.splitlines()[1].split()[0]
+    story = call("decisions", number)
+    refused = call("decisions", "--outcome", "refused", "--limit", "1", "-o", "json")
+    none = call("decisions", "--pod", "default/nobody")
+
+    assert code == 0
+    assert out.splitlines()[0].split()[:4] == ["ID", "TIME", "POD", "OUTCOME"]
+    assert "Pod default/told is admitted" in story[1]
+    assert json.loads(refused[1])["decisions"][0]["decision"]["pod"]["name"] == "untold"
+    assert none == (0, "", "No such decision was made.\n")
+    assert call("decisions", 10**9)[0] == 1
+
+
+def test_a_name_that_could_be_several_has_to_be_said_exactly(call, agent, manifest):
+    call("admit", "-f", manifest("web"), "-f", manifest("web", namespace="other"))
+
+    both = call("release", "web")
+    one = call("release", "other/web")
+    unknown = call("release", "nobody")
+    by_uid = call("release", next(iter(agent.pods())))
+
+    assert both[0] == 2
+    assert "web could be any of 2 pods" in both[2]
+    assert one[1].startswith("other/web is released")
+    assert unknown[0] == 1
+    assert "there is no pod nobody" in unknown[2]
+    assert by_uid[1].startswith("default/web is released")
+
+
+def test_what_happens_is_watched_until_the_agent_ends(tmp_path, capfd):
+    heard: list[int] = []
+    with running(tmp_path / "root") as agent:
+        words = ["watch", "--agent", f"unix:{agent.root / 'agent.sock'}"]
+        watching = threading.Thread(target=lambda: heard.append(ran(*words)))
+        watching.start()
+        wait_for(lambda: _connections(agent) == 1)
+        time.sleep(0.2)  # it is connected, and has to be heard
+        agent.admit("web", cpu="2")
+        agent.admit("huge", cpu="9")
+        agent.release("web")
+        agent.get("/v1/decisions")
+    watching.join(20)
+    out, err = capfd.readouterr()
+
+    assert heard == [1]
+    assert [line.split()[1:3] for line in out.splitlines()] == [
+        ["admitted", "default/web"],
+        ["refused", "default/huge"],
+        ["released", "default/web"],
+    ]
+    assert "ended" in err
+
+
+def _connections(agent):
+    """How many are connected to the agent."""
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return sum(str(agent.root) in line and line.split()[5] == "03" for line in lines)
+
+
+@pytest.mark.parametrize(
+    "words", [("ps",), ("release", "x"), ("decisions",), ("watch",), ("admit", "-f", str(TRAINER))]
+)
+def test_without_an_agent_every_command_says_what_to_do(words, tmp_path, capfd):
+    code = ran(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
+
+    what, advice = capfd.readouterr().err.splitlines()
+    assert code == 1
+    assert what == f"alignup: no agent answers at unix:{tmp_path / 'nowhere.sock'}: there is no such socket"
+    assert advice.strip() == "Start one with 'alignup agent', or say where it is with --agent or ALIGNUP_AGENT."
+
+
+def test_what_is_not_installed_is_said_with_what_to_do(call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+
+    code, _, said = call("ps")
+
+    assert code == 1
+    assert said.splitlines() == [
+        "alignup: httpx2 is not installed, and this command needs it",
+        "  Run: pip install 'alignup[agent]'",
+    ]
+
+
+def test_an_address_that_is_none_is_said_so(capfd):
+    code = ran("ps", "--agent", "nowhere")
+
+    assert code == 2
+    assert "'nowhere' is no address" in capfd.readouterr().err
+
+
+def test_an_agent_that_cannot_decide_says_why(tmp_path, capfd, manifest):
+    with running(tmp_path / "root") as agent:
+        agent.admit("a", cpu="4")
+    (tmp_path / "root" / "checkpoint.json").write_text("{}")
+    with running(tmp_path / "root") as agent:
+        code = ran("admit", "-f", manifest("b"), "--agent", f"unix:{agent.root / 'agent.sock'}")
+
+    said = capfd.readouterr().err
+    assert code == 1
+    assert "--recover previous" in said
+
+
+def test_the_examples_of_the_help_run(call, monkeypatch, tmp_path):
+    """They are written for a node like the one in examples/node, with a pod called web."""
+    monkeypatch.setenv("ALIGNUP_AGENT", "")
+    with running(tmp_path / "run", machine=str(ROOT / "examples/node/machine.yaml")) as node:
+        monkeypatch.setenv("ALIGNUP_AGENT", f"unix:{node.root / 'agent.sock'}")
+        for name in ("admit", "ps", "decisions", "release"):
+            for number in range(20):
+                node.admit(f"d{number}", cpu="10m", memory="1Mi")
+            for uid in ("web", "trainer-0", "trainer-1"):
+                node.admit(uid, cpu="100m", memory="1Mi")
+            for example in _examples(name):
+                code, out, err = call(*_ml(shlex.split(example)[1:]))
+                assert code == 0, (example, err)
+                assert out
+
+
+def _ml(words):
+    """Our pods are in the default namespace."""
+    return [word.replace("ml/", "default/") for word in words]
+
+
+def _examples(name):
+    with click.Context(app) as context:
+        command = app.get_command(context, name)
+    assert command is not None
+    assert command.epilog is not None
+    return [line.strip() for line in command.epilog.splitlines()[2:]]
+
+
+def test_the_example_of_the_agent_runs(tmp_path):
+    (example,) = _examples("agent")
+    options = shlex.split(
+        example.replace("run/agent", str(tmp_path / "root")).replace("examples/", f"{ROOT}/examples/")
+    )
+    words = options[2:]
+
+    agent = start_with(["agent", *words], tmp_path / "root")
+    try:
+        assert agent.ready()
+        assert len(agent.get("/v1/machine")["devices"]) == 6
+    finally:
+        assert agent.stop() == 0
+
+
+def test_watching_is_ended_by_the_keyboard(agent):
+    before = _connections(agent)
+    with started("watch", env={"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"}) as process:
+        wait_for(lambda: _connections(agent) > before)
+        os.kill(process.pid, 2)
+        process.wait(20)
+
+    assert process.returncode == 130
+
+
+def test_help_of_the_agent_loads_nothing_heavy():
+    run = alignup("agent", "--help")
+
+    assert run.returncode == 0
+    assert re.search(r"--on-misfit \[reject\|wait\]", run.stdout)

@@ -1,0 +1,75 @@
+"""What tests of the doctor share: configurations in a line, findings by severity, vectors, verdicts made elsewhere."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from alignup.align.distances import Distances
+from alignup.align.errors import StateError
+from alignup.align.machine import Machine
+from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.synthetic import parse
+from alignup.doctor import Basis, Examined, Finding, Severity, examine
+from alignup.state import cpu_file, memory_file
+from tests.conformance import harness
+from tests.conformance.harness import Case
+
+GIB = 1 << 30
+SMT = "pack:2 numa:1 core:4 pu:2"  #: CPUs 0-15, siblings next to each other, two NUMA nodes
+STATIC: dict[str, Any] = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0,1"}
+MEMORY: dict[str, Any] = {
+    "memoryManagerPolicy": "Static",
+    "systemReserved": {"memory": "924Mi"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}],
+}
+
+
+def machine(shape: str = SMT, *, memory: int = 16 * GIB) -> Machine:
+    """A machine that tells everything, also the distances of its nodes."""
+    made = parse(shape, memory=memory)
+    ids = [node.id for node in made.nodes]
+    return replace(made, distances=Distances({a: {b: 10 if a == b else 21 for b in ids} for a in ids}))
+
+
+def text(**fields: Any) -> bytes:
+    """A configuration with these fields."""
+    head = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+    return json.dumps(head | fields).encode()
+
+
+def examined(on: Machine | None = None, **fields: Any) -> Examined:
+    return examine(text(**fields), on or machine(), name="kubelet.yaml")
+
+
+def of(severity: Severity, findings: tuple[Finding, ...]) -> list[Finding]:
+    return [one for one in findings if one.severity is severity]
+
+
+def cases(request: pytest.FixtureRequest, file: str) -> Iterator[Case]:
+    """The cases of a file of vectors; the test is skipped when there is none."""
+    path = request.config.getoption("--vectors") / file
+    if not path.exists():
+        pytest.skip(f"this set of vectors has no {path.name}")
+    reader = harness.cases if path.suffix == ".gz" else harness.plain_cases
+    for _, case in reader(path):
+        yield case
+
+
+def refusal(name: str, data: bytes, basis: Basis) -> str:
+    """What a kubelet has against a state file, said by the parser and the rules of its start alone."""
+    try:
+        if name == cpu_file.NAME:
+            assert basis.cpus
+            cpus = cpu_file.parse(data, configured_policy=basis.cpu_policy, gates=basis.gates, path="cpus")
+            basis.cpus.start(cpus.default, cpus.entries, pod_held=cpus.pod_entries)
+        elif name == memory_file.NAME:
+            assert basis.memory is not None
+            memory = memory_file.parse(data, configured_policy=basis.memory_policy, gates=basis.gates, path="memory")
+            stored = MemoryLedger(memory.machine_state, memory.entries, memory.pod_entries)
+            stored.restored(basis.memory, pod_level=basis.pod_level)
+    except StateError as refused:
+        return str(refused)
+    return ""

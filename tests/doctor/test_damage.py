@@ -1,0 +1,170 @@
+"""Any damage to files of any host: what is left is named, a kubelet starts on the repaired ones, and nobody is given
+what they did not have.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.host import Host
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.settings import FeatureGates
+from alignup.doctor import Basis, Files, Severity, look_into
+from alignup.doctor.state import DEVICES
+from alignup.state import cpu_file, device_file, memory_file
+from alignup.state.export import export
+from tests.align.hosts import admit, hosts
+from tests.conftest import EXAMPLES
+from tests.doctor.clinic import of, refusal
+from tests.state.test_export import comers
+
+CPU, MEM = cpu_file.NAME, memory_file.NAME
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+PARSERS: dict[str, Any] = {CPU: cpu_file.parse, MEM: memory_file.parse}
+
+
+def basis_of(one: Host) -> Basis:
+    """What a kubelet with the settings of a host judges its files by."""
+    told, gates = one.settings, one.settings.gates
+    provider = CpuProvider.create(one.view, told.cpus, topology=told.topology.policy, gates=gates, kubelet_faults=True)
+    memory = next(provider for provider in one.providers if provider.name == "memory")
+    return Basis(
+        gates=gates,
+        cpu_policy=told.cpus.policy,
+        memory_policy=told.memory_policy,
+        cpus=provider,
+        memory=memory.idle(),
+        pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
+    )
+
+
+def files_of(one: Host) -> dict[str, bytes]:
+    states, gates = export(one), one.settings.gates
+    assert states.cpu
+    assert states.memory
+    assert states.devices
+    return {
+        CPU: cpu_file.dump(states.cpu, gates=gates),
+        MEM: memory_file.dump(states.memory, gates=gates),
+        DEVICES: device_file.dump(states.devices),
+    }
+
+
+def busy(one: Host, data: st.DataObject) -> Host:
+    for number in range(data.draw(st.integers(0, 4))):
+        admit(one, data.draw(comers(one, f"u{number}")))
+    return one
+
+
+def flipped(draw: Draw, text: bytes) -> bytes:
+    at, bit = draw(st.integers(0, len(text) - 1)), draw(st.integers(0, 7))
+    return text[:at] + bytes([text[at] ^ 1 << bit]) + text[at + 1 :]
+
+
+def cut(draw: Draw, text: bytes) -> bytes:
+    end: int = draw(st.integers(0, len(text)))
+    return text[:end]
+
+
+def swapped(draw: Draw, text: bytes) -> bytes:
+    """Two pieces in each other's place."""
+    first, second, third, fourth = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 4)))
+    return text[:first] + text[third:fourth] + text[second:third] + text[first:second] + text[fourth:]
+
+
+def zeroed(draw: Draw, text: bytes) -> bytes:
+    ends: list[int] = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+    return text[: ends[0]] + b"\0" * (ends[1] - ends[0]) + text[ends[1] :]
+
+
+DAMAGES = (flipped, cut, swapped, zeroed)
+
+
+def held_in(name: str, text: bytes, gates: FeatureGates) -> Mapping[str, Mapping[str, Any]]:
+    """Pod → container → what it holds, in a sound file."""
+    if name == DEVICES:
+        held: dict[str, dict[str, Any]] = {}
+        for entry in device_file.parse(text, path="").entries:
+            held.setdefault(entry.uid, {})[f"{entry.container}/{entry.resource}"] = entry.devices
+        return held
+    state = PARSERS[name](text, configured_policy=None, gates=gates, path="")
+    entries: Mapping[str, Mapping[str, Any]] = state.entries
+    return entries
+
+
+def check_owners(text: bytes, gates: FeatureGates) -> None:
+    """No CPU with two pods, none of somebody's among the shared ones."""
+    state = cpu_file.parse(text, configured_policy=None, gates=gates, path="")
+    owners = [
+        bits.union([*state.entries.get(uid, {}).values(), state.pod_entries.get(uid, 0)])
+        for uid in {*state.entries, *state.pod_entries}
+    ]
+    assert sum(own.bit_count() for own in owners) == bits.union(owners).bit_count()
+    assert not state.default & bits.union(owners)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
+@given(hosts(), st.data())
+def test_files_of_a_host_are_healthy_and_one_damage_costs_nobody_what_others_have(one, data):
+    """With a single damage what is kept is just what was held before: the checksums see to that."""
+    one, gates = busy(one, data), one.settings.gates
+    on, files = basis_of(one), files_of(one)
+    assume(not refusal(CPU, files[CPU], on))  # all CPUs owned, none shared: a fault of the kubelet
+    whole = look_into(Files(texts=files), on)
+    assert not of(Severity.ERROR, whole.findings)
+    assert not of(Severity.WARNING, whole.findings)
+    name = data.draw(st.sampled_from(sorted(files)))
+    damaged = data.draw(st.sampled_from((flipped, cut)))(data.draw, files[name])
+
+    found = look_into(Files(texts={**files, name: damaged}), on)
+
+    refused = refusal(name, damaged, on) if name != DEVICES else ""
+    assert bool(of(Severity.ERROR, found.findings)) == bool(refused)
+    for repair in found.repairs:
+        assert not refusal(name, repair.after, on)
+        if name == CPU:
+            check_owners(repair.after, gates)
+        before, after = held_in(name, files[name], gates), held_in(name, repair.after, gates)
+        if name != DEVICES:  # which has one checksum only, so that nobody can tell what is right
+            assert all(after[uid][key] == before[uid][key] for uid in after for key in after[uid])
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
+@given(hosts(), st.data())
+def test_whatever_happened_to_a_file_a_kubelet_starts_on_the_repaired_one(one, data):
+    one, gates = busy(one, data), one.settings.gates
+    on, files = basis_of(one), files_of(one)
+    for name in files:
+        for damage in data.draw(st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=3)):
+            files[name] = damage(data.draw, files[name]) if files[name] else b""
+
+    found = look_into(Files(texts=files), on)
+
+    repaired = files | {repair.name: repair.after for repair in found.repairs}
+    assert not refusal(CPU, repaired[CPU], on)
+    assert not refusal(MEM, repaired[MEM], on)
+    device_file.parse(repaired[DEVICES], path="")
+    check_owners(repaired[CPU], gates)
+    assert not look_into(Files(texts=repaired), on).repairs
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
+@given(hosts(), hosts(), st.data())
+def test_files_of_another_host_are_made_to_fit(one, other, data):
+    """Another machine, another reservation, other policies: what cannot be kept is given up, all else stays."""
+    files, on = files_of(busy(one, data)), basis_of(other)
+
+    found = look_into(Files(texts=files), on)
+
+    repaired = files | {repair.name: repair.after for repair in found.repairs}
+    assert not refusal(CPU, repaired[CPU], on)
+    assert not refusal(MEM, repaired[MEM], on)
+    check_owners(repaired[CPU], on.gates)
+    if on.memory_policy == MemoryPolicy.STATIC == one.settings.memory_policy:
+        before = held_in(MEM, files[MEM], on.gates)
+        after = held_in(MEM, repaired[MEM], on.gates)
+        assert all(after[uid][name] == before[uid][name] for uid in after for name in after[uid])

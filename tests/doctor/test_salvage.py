@@ -1,0 +1,220 @@
+"""What can be had from a damaged file: named damage, and nothing that is not in the file."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.settings import FeatureGates
+from alignup.doctor.salvage import Source, readable_part, salvage, salvage_devices
+from alignup.state import cpu_file, device_file
+from alignup.state.cpu_file import CpuState
+from alignup.state.device_file import DeviceEntry, DeviceState
+
+GATES = FeatureGates({"PodLevelResourceManagers": True})
+STATE = CpuState(
+    policy="static",
+    default=bits.parse("0-3"),
+    entries={"a": {"app": bits.parse("4-5")}, "b": {"app": bits.parse("6"), "side": bits.parse("7")}},
+    pod_entries={"b": bits.parse("6-7")},
+)
+FILE = cpu_file.dump(STATE, gates=GATES)
+SUMS = json.loads(FILE)
+LISTS = {"a": {"app": "4-5"}, "b": {"app": "6", "side": "7"}}
+
+
+def changed(**members: object) -> bytes:
+    """The file with other members; ``None`` removes one."""
+    kept = {**json.loads(FILE), **members}
+    return json.dumps({key: value for key, value in kept.items() if value is not None}).encode()
+
+
+def older(**members: object) -> bytes:
+    """A file of before there were contents in it."""
+    return json.dumps({"policyName": "static", "defaultCpuSet": "0-3", "entries": LISTS, **members}).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "damage"),
+    [
+        pytest.param(FILE, Source.CONTENTS, [], id="nothing wrong"),
+        pytest.param(b"", Source.NOTHING, ["the file is empty"], id="empty"),
+        pytest.param(b" \n", Source.NOTHING, ["the file is empty"], id="blank"),
+        pytest.param(
+            b"\0" * 40, Source.NOTHING, ["the file holds nothing but zeros, as after a power failure"], id="zeros"
+        ),
+        pytest.param(b"[1]", Source.NOTHING, ["the file is JSON, but no object"], id="no object"),
+        pytest.param(
+            b"oops",
+            Source.NOTHING,
+            ["the file is not JSON: invalid character 'o' looking for beginning of value"],
+            id="no JSON",
+        ),
+        pytest.param(FILE[:-5], Source.CONTENTS, [f"the file is cut off after {len(FILE) - 5} bytes"], id="end cut"),
+        pytest.param(FILE[:200], Source.COPY, ["the file is cut off after 200 bytes"], id="contents cut off"),
+        pytest.param(FILE[:100], Source.REST, ["the file is cut off after 100 bytes"], id="cut off in the copy"),
+        pytest.param(FILE[:30], Source.REST, ["the file is cut off after 30 bytes"], id="hardly begun"),
+        pytest.param(
+            FILE + b"}",
+            Source.CONTENTS,
+            ["something stands after the end of the file's contents: invalid character '}' after top-level value"],
+            id="more at the end",
+        ),
+        pytest.param(
+            FILE.replace(b'"entries"', b'entries"', 1),
+            Source.CONTENTS,
+            ["the file is not JSON: invalid character 'e' looking for beginning of object key string"],
+            id="copy broken, contents whole",
+        ),
+        pytest.param(
+            changed(dataChecksum=1),
+            Source.CONTENTS,
+            [f"the checksum of its contents is wrong: 1 in the file, {SUMS['dataChecksum']} by what is there"],
+            id="contents vouched for by the copy",
+        ),
+        pytest.param(
+            changed(dataChecksum=1, checksum=1),
+            Source.UNCHECKED_CONTENTS,
+            [f"the checksum of its contents is wrong: 1 in the file, {SUMS['dataChecksum']} by what is there"],
+            id="vouched for by nobody",
+        ),
+        pytest.param(
+            changed(data="{"),
+            Source.COPY,
+            ["its contents cannot be read: unexpected end of JSON input"],
+            id="contents broken",
+        ),
+        pytest.param(
+            changed(data="{", checksum=1),
+            Source.UNCHECKED_COPY,
+            ["its contents cannot be read: unexpected end of JSON input"],
+            id="contents broken and the copy unsure",
+        ),
+        pytest.param(
+            changed(data=None), Source.COPY, ["its contents are missing, only their checksum is left"], id="no contents"
+        ),
+        pytest.param(
+            older(checksum=7), Source.UNCHECKED_CONTENTS, ["its checksum 7 is wrong for what is there"], id="old"
+        ),
+        pytest.param(older(), Source.CONTENTS, [], id="old without a checksum"),
+    ],
+)
+def test_damage_is_named_and_the_best_is_taken(text, source, damage):
+    found = salvage(cpu_file.FORMAT, text, gates=GATES)
+
+    assert (found.source, list(found.damage)) == (source, damage)
+    assert {uid: own for uid, own in (found.contents["entries"] or {}).items() if own != LISTS[uid]} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "tampered"),
+    [
+        pytest.param(FILE, "", id="nobody"),
+        pytest.param(
+            changed(checksum=7),
+            f"the checksum of the copy for older kubelets is wrong: 7, not {SUMS['checksum']}",
+            id="checksum",
+        ),
+        pytest.param(
+            changed(defaultCpuSet="0"), "the copy for older kubelets differs from the contents", id="something else"
+        ),
+        pytest.param(older(), "", id="there is no copy"),
+    ],
+)
+def test_who_changed_the_copy_is_found_out_though_the_kubelet_does_not_look(text, tampered):
+    assert salvage(cpu_file.FORMAT, text, gates=GATES).tampered == tampered
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        pytest.param('{"a": 1, "b": [2]}', {"a": 1, "b": [2]}, id="whole"),
+        pytest.param('{"a": 1, "b": 2', {"a": 1}, id="a number may have gone on"),
+        pytest.param('{"a": "1-', {}, id="a text must be whole"),
+        pytest.param('{"a": {"b": {"c": {"d": 1}, "e": {"f"', {"a": {"b": {"c": {"d": 1}}}}, id="what is whole stays"),
+        pytest.param('{"a": {"b": {"c": {"d": 1, "e"', {"a": {"b": {}}}, id="half of what one has is nothing"),
+        pytest.param('{"a": 1, b: 2}', {"a": 1}, id="no key"),
+        pytest.param('{"a": 1 "b": 2}', {"a": 1}, id="no comma"),
+        pytest.param('{"a" 1}', {}, id="no colon"),
+        pytest.param('{"a": tru', {}, id="half a word"),
+        pytest.param('{"a": 1.2.3, "b": 1}', {}, id="no number"),
+        pytest.param('{"a": [1, 2, [3, 4', {"a": [1, 2]}, id="lists"),
+        pytest.param("[" * 9999, {}, id="deeper than any file"),
+        pytest.param("7", {}, id="no object"),
+    ],
+)
+def test_of_a_broken_text_the_whole_parts_are_read(text, part):
+    assert json.loads(readable_part(text.encode()).json) == part
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), json_values, max_size=4), st.data())
+def test_of_a_text_that_is_cut_off_nothing_is_read_that_is_not_in_it(value, data):
+    text = json.dumps(value)
+    cut = data.draw(st.integers(0, len(text)))
+
+    part = readable_part(text[:cut].encode())
+
+    assert part.whole == (cut == len(text))
+    assert inside(json.loads(part.json), value)
+
+
+def inside(part: object, whole: object) -> bool:
+    """Whether a value is another one, without some of its members or items."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(key in whole and inside(one, whole[key]) for key, one in part.items())
+    if isinstance(part, list) and isinstance(whole, list):
+        return len(part) <= len(whole) and all(map(inside, part, whole))
+    return part == whole and type(part) is type(whole)
+
+
+@given(st.binary(max_size=300))
+def test_something_can_be_said_about_any_bytes(data):
+    found = salvage(cpu_file.FORMAT, data, gates=GATES)
+
+    assert found.damage or found.source is Source.CONTENTS
+    salvage_devices(data)
+
+
+class TestDevices:
+    """The device manager's file, of which every entry stands for itself."""
+
+    STATE = DeviceState(
+        entries=(
+            DeviceEntry(uid="a", container="c", resource="x/gpu", devices={0: ("g0", "g1")}, response=b"\x01"),
+            DeviceEntry(uid="b", container="c", resource="x/gpu", devices={-1: ("g2",)}),
+        ),
+        registered={"x/gpu": ("g0", "g1", "g2")},
+    )
+    TEXT = device_file.dump(STATE)
+
+    def test_a_whole_file_is_read(self):
+        assert salvage_devices(self.TEXT) == (self.STATE, 0)
+
+    def test_of_a_file_that_is_cut_off_the_entries_that_are_whole_are(self):
+        cut = self.TEXT.index(b'"g2"')
+
+        assert salvage_devices(self.TEXT[:cut]) == (DeviceState(entries=self.STATE.entries[:1]), 0)
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            pytest.param(b'"PodUID":"b"', b'"PodUID":7', id="a name that is none"),
+            pytest.param(b'{"-1":["g2"]}', b'{"-1":[7]}', id="an id that is none"),
+            pytest.param(b'{"-1":["g2"]}', b'{"x":["g2"]}', id="a node that is none"),
+            pytest.param(b'{"-1":["g2"]}', b"null", id="no devices"),
+            pytest.param(b'"AllocResp":"AQ=="', b'"AllocResp":"%"', id="an answer that is none"),
+        ],
+    )
+    def test_entries_that_make_no_sense_are_counted(self, old, new):
+        state, unread = salvage_devices(self.TEXT.replace(old, new))
+
+        assert (len(state.entries), unread) == (1, 1)
