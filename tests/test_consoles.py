@@ -1,7 +1,8 @@
 """What README and documents show on a terminal is what comes out there.
 
 A ``console`` block holds commands, each after ``$ ``, and what they print. Three dots on a line of their own stand for
-any lines left out. The commands of a document are run one after the other, in a directory with the examples in it.
+any lines left out. The commands of a document are run one after the other, in a directory with the examples in it; what
+ends in ``&`` runs until the document ends, and ``export`` counts for the commands after it.
 """
 
 import os
@@ -10,6 +11,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 CONSOLE = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: How a command is run here, where it is not by its name.
-PROGRAMS = {"make run": f"{sys.executable} examples/announcement.py"}
+PROGRAMS = {"make run": f"{sys.executable} examples/agent_demo.py"}
 
 
 class Shown(NamedTuple):
@@ -49,21 +53,62 @@ DOCUMENTS = {
 }
 
 
-def output_of(command: str, directory: Path) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    ran = subprocess.run(  # noqa: S602 - our own documents
-        PROGRAMS.get(command, command),
-        shell=True,
-        cwd=directory,
-        env=environment({"PATH": path}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        encoding="utf-8",
-        timeout=60,
-    )
-    assert ran.returncode in (0, 1), ran.stdout
-    return ran.stdout
+class Shell:
+    """Somebody who types the commands of one document."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.env = environment({"PATH": path, "ONCE": "1"})
+        self.running: list[subprocess.Popen[str]] = []
+
+    def output_of(self, command: str) -> str:
+        if command.startswith("export "):
+            name, _, value = command.removeprefix("export ").partition("=")
+            self.env[name] = value
+            return ""
+        if command.endswith(" &"):
+            self.running.append(self.started(command.removesuffix(" &"), subprocess.DEVNULL))
+            self.wait_for_the_agent()
+            return ""
+        with self.started(PROGRAMS.get(command, command), subprocess.PIPE) as process:
+            output, _ = process.communicate(timeout=60)
+        assert process.returncode in (0, 1), output
+        return re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
+
+    def started(self, command: str, output: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(  # noqa: S602 - our own documents
+            f"exec {command}" if output == subprocess.DEVNULL else command,
+            shell=True,
+            cwd=self.directory,
+            env=self.env,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+        )
+
+    def wait_for_the_agent(self) -> None:
+        end = time.monotonic() + 30
+        while not any(self.directory.rglob("*.sock")):
+            assert time.monotonic() < end, "no agent listens"
+            time.sleep(0.05)
+
+    def leave(self) -> None:
+        for process in self.running:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    """In a place with a short name: those of sockets may not be long."""
+    with tempfile.TemporaryDirectory(prefix="docs-") as directory:
+        shutil.copytree(ROOT / "examples", Path(directory) / "examples")
+        typist = Shell(Path(directory))
+        try:
+            yield typist
+        finally:
+            typist.leave()
 
 
 def test_the_readme_shows_the_main_commands():
@@ -74,12 +119,10 @@ def test_the_readme_shows_the_main_commands():
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_documents_show_what_comes_out(document, tmp_path):
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-
+def test_documents_show_what_comes_out(document, shell):
     for command, said in DOCUMENTS[document]:
         first, *pieces = re.split(r"^\.\.\.\n", said, flags=re.MULTILINE)
-        output = output_of(command, tmp_path)
+        output = shell.output_of(command)
 
         assert output.startswith(first), f"not what {command} begins with:\n{first}\nbut:\n{output[: len(first) + 200]}"
         rest = output[len(first) :]
@@ -87,3 +130,13 @@ def test_documents_show_what_comes_out(document, tmp_path):
         for piece in filter(None, pieces):
             assert piece in rest, f"not in the output of {command}:\n{piece}"
             rest = rest[rest.index(piece) + len(piece) :]
+
+
+def test_the_story_of_the_announcement_is_told_to_its_end():
+    told = subprocess.run(  # noqa: S603 - our own
+        [sys.executable, ROOT / "examples" / "announcement.py"], capture_output=True, check=True, encoding="utf-8"
+    ).stdout
+
+    assert "   Merged: {0}*, preferred by every resource\n" in told
+    assert "     train-c   refused:  TopologyAffinityError: Resources cannot be allocated with Topology locality\n" in told
+    assert told.rstrip().splitlines()[-1].startswith("     train-c   admitted: ")
