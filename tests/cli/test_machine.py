@@ -7,7 +7,7 @@ import pytest
 
 from alignup.discover import discover, document, load
 from alignup.picture import draw_svg
-from tests.cli.commands import alignup, on_a_terminal
+from tests.cli.commands import alignup, inside, on_a_terminal
 
 SERVER = "pack:2 numa:1(memory=64GiB) l3:1 core:8 pu:2"
 RECORDED = Path(__file__).parents[1] / "machines" / "guest-4n-2s.tar.gz"
@@ -22,7 +22,7 @@ def test_this_machine_is_shown_unless_another_is_named():
 
 @pytest.mark.parametrize("source", [SERVER, RECORDED], ids=["a synthetic machine", "a recording"])
 def test_a_picture_for_the_terminal_fits_80_columns(source):
-    run = alignup("machine", "show", source)
+    run = inside("machine", "show", source)
 
     assert run.returncode == 0
     assert max(map(len, run.stdout.splitlines())) <= 80
@@ -31,23 +31,23 @@ def test_a_picture_for_the_terminal_fits_80_columns(source):
 
 
 def test_an_svg_of_the_same():
-    run = alignup("machine", "show", SERVER, "-o", "svg")
+    run = inside("machine", "show", SERVER, "-o", "svg")
 
     assert run.stdout == draw_svg(load(SERVER))
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_a_description_reads_back_as_the_same_machine(form, tmp_path):
-    run = alignup("machine", "show", RECORDED, "-o", form)
+    run = inside("machine", "show", RECORDED, "-o", form)
     file = tmp_path / f"machine.{form}"
     file.write_text(run.stdout, encoding="utf-8")
 
     assert load(file) == load(RECORDED)
-    assert alignup("machine", "show", file).stdout == alignup("machine", "show", RECORDED).stdout
+    assert inside("machine", "show", file).stdout == inside("machine", "show", RECORDED).stdout
 
 
 def test_the_kubelets_view_has_the_kubelets_numbers():
-    run = alignup("machine", "show", "pack:1 numa:1 core:2 pu:2(indexes=0,2,1,3)", "--kubelet", "-o", "json")
+    run = inside("machine", "show", "pack:1 numa:1 core:2 pu:2(indexes=0,2,1,3)", "--kubelet", "-o", "json")
 
     seen = json.loads(run.stdout)
     assert "report" not in seen
@@ -61,7 +61,7 @@ def test_a_kubelet_that_would_not_start_is_said_so(tmp_path):
         "report: {num_cpus: 0, num_sockets: 0, cpus: [], nodes: []}\n"
     )
 
-    run = alignup("machine", "show", machine, "--kubelet")
+    run = inside("machine", "show", machine, "--kubelet")
 
     assert run.returncode == 0
     assert "could not detect number of cpus" in " ".join(run.stdout.replace("│", "").split())
@@ -77,7 +77,7 @@ def test_a_kubelet_that_would_not_start_is_said_so(tmp_path):
     ],
 )
 def test_what_is_no_machine_is_one_line_and_what_to_do(machine, said):
-    run = alignup("machine", "show", machine)
+    run = inside("machine", "show", machine)
 
     what, advice = run.stderr.splitlines()
     assert run.returncode == 1
@@ -103,9 +103,9 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path):
     file = tmp_path / "host.tar.gz"
     file.write_text("precious")
 
-    refused = alignup("machine", "record", file)
+    refused = inside("machine", "record", file)
     kept = file.read_text()
-    forced = alignup("machine", "record", "--force", file)
+    forced = inside("machine", "record", "--force", file)
 
     assert (refused.returncode, kept) == (1, "precious")
     assert refused.stderr == f"alignup: {file} exists already. Choose another name, or replace it with --force.\n"
@@ -123,7 +123,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path):
     ],
 )
 def test_a_failed_recording_leaves_nothing_behind(file, root, said, tmp_path):
-    run = alignup("machine", "record", file, "--root", root, cwd=tmp_path)
+    run = inside("machine", "record", file, "--root", root, cwd=tmp_path)
 
     assert run.returncode == 1
     assert run.stderr.startswith("alignup: ")
@@ -139,11 +139,11 @@ def test_colours_are_for_terminals_and_for_those_who_want_them():
     assert "\x1b[" in coloured
     assert "\x1b[" not in plain
     assert plain == dumb
-    assert document.dump(load(SERVER)) == alignup("machine", "show", SERVER, "-o", "yaml").stdout
+    assert document.dump(load(SERVER)) == inside("machine", "show", SERVER, "-o", "yaml").stdout
 
 
 def test_a_wider_terminal_is_used():
-    wide = alignup("machine", "show", SERVER, env={"COLUMNS": "100"})
+    wide = inside("machine", "show", SERVER, env={"COLUMNS": "100"})
 
     assert max(map(len, wide.stdout.splitlines())) == 100
 

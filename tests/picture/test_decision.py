@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from alignup.align.explain.parts import parts
 from alignup.align.machine import Device
-from alignup.align.settings import Policy, Scope
+from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Pod
 from alignup.picture.cells import plain
 from alignup.picture.decision import draw
@@ -113,6 +113,73 @@ def test_what_is_nowhere_enough_has_no_say():
     assert "│ hints      there is not enough, so it has no say                             │" in lines
 
 
+def test_memory_that_fits_nowhere_has_no_say():
+    one = host(memory=True)
+    for name in ("a", "b"):
+        assert one.admit(pod(name, cpu="1", memory="9Gi")).admitted
+
+    lines = drawn(one, pod("late", cpu="1", memory="10Gi"))
+
+    told = " ".join(" ".join(lines).replace("│", "").split())
+    assert "none: no set of nodes has it all, and then memory has no say" in told
+    assert "is preferred by every resource that has a say" in told
+
+
+def test_many_sets_that_do_not_fit_do_not_hide_that_others_do():
+    options = TopologyOptions(max_nodes=64)
+    wide = host(
+        shape="pack:2 numa:18 core:2 pu:2",
+        memory=False,
+        topology=TopologySettings(policy=Policy.BEST_EFFORT, options=options),
+    )
+
+    lines = drawn(wide, pod("late", cpu="20"))
+
+    assert any("sets of several nodes, too many to look through" in line for line in lines)
+    assert not any("fits on no set of nodes" in line for line in lines)
+
+
+def test_strips_stand_under_one_another():
+    one = host(shape="pack:2 numa:4 core:4 pu:1", memory=False)
+    for name in ("a", "b", "c"):
+        one.admit(pod(name, cpu="3"))
+    one.release("b")
+
+    lines = drawn(one, pod("late", cpu="2"))
+
+    strips = [line.index(next(sign for sign in line if sign in "█▓░")) for line in lines if " free" in line]
+    assert any("nodes 1,3-7" in line for line in lines)
+    assert len(strips) > 1
+    assert len(set(strips)) == 1
+
+
+def test_what_an_init_container_gives_back_is_not_short():
+    reusing = Pod(
+        name="a",
+        uid="a",
+        init=(guaranteed("init", {"cpu": "3", "memory": "1Gi"}),),
+        containers=(guaranteed("app", {"cpu": "3", "memory": "1Gi"}),),
+    )
+
+    lines = drawn(host(memory=False), reusing)
+
+    line = next(line for line in lines[lines.index("Container app") :] if "3 this pod" in line)
+    assert "0 free · 1 reserved" in line
+
+
+def test_a_single_holder_more_is_named_too():
+    one = host(memory=False, shape="pack:1 numa:1 core:8 pu:1")
+    names = ["p1", "p2", "p3", "p4", "p5", "p6"]
+    for name in names[:5]:
+        assert one.admit(pod(name, cpu="1")).admitted
+    five = " ".join(drawn(one, pod("late", cpu="1")))
+    assert one.admit(pod("p6", cpu="1")).admitted
+    six = " ".join(drawn(one, pod("late", cpu="1")))
+
+    assert all(f"1 default/{name}" in five for name in names[:5])
+    assert "2 in 2 other pods" in six
+
+
 def test_an_ill_device_is_not_free():
     one = host()
     one.announce(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False), Device(GPU, "gpu-1", nodes=2)])
@@ -123,7 +190,7 @@ def test_an_ill_device_is_not_free():
 
 
 def test_a_pod_that_asks_for_nothing():
-    assert "asks for     nothing that is given out" in drawn(
+    assert "asks for     nothing that would be its own" in drawn(
         host(Policy.NONE, memory=False), Pod(name="a", uid="a", containers=(guaranteed("app", {}),))
     )
 

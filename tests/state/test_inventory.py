@@ -54,7 +54,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             (held("a"),),
             ("a",),
             {"a": (2, True)},
-            [f"devices a of {GPU} are on other NUMA nodes in the state files than declared; taken as declared"],
+            [f"device a of {GPU} is on other NUMA nodes in the state files than declared; taken as declared"],
             id="known to be elsewhere",
         ),
         pytest.param(
@@ -73,7 +73,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             [
                 (
                     f"devices x, y of {GPU} are in the state files, but there are not as many declared "
-                    "on their NUMA nodes; added there"
+                    "on the same NUMA nodes; added there"
                 ),
                 (
                     f"devices {DECLARED[0].id}, {DECLARED[1].id} of {GPU} are declared, but not among the healthy ones "

@@ -55,12 +55,18 @@ class Voice:
     @property
     def hints(self) -> tuple[Hint, ...]:
         """In the kubelet's order, the first few; empty: it cannot be placed anywhere."""
-        return _shown(self.options)[0]
+        return self.shown[0]
 
     @property
     def hidden(self) -> bool:
         """Whether there are more hints than shown."""
-        return self.cut or _shown(self.options)[1]
+        return self.shown[1]
+
+    @property
+    def shown(self) -> tuple[tuple[Hint, ...], bool]:
+        """Both of these, worked out once."""
+        hints, more = _shown(self.options)
+        return hints, self.cut or more
 
     @property
     def indifferent(self) -> bool:
@@ -75,7 +81,7 @@ class Voice:
 
     @property
     def _facts(self) -> tuple[object, ...]:
-        return self.provider, self.resource, self.request, self.free, self.hints, self.hidden
+        return self.provider, self.resource, self.request, self.free, self.shown
 
 
 def _shown(options: Listed | Family) -> tuple[tuple[Hint, ...], bool]:

@@ -154,13 +154,14 @@ def _read_step(document: Mapping[str, Any]) -> Step:
 
 
 def _voice(voice: Voice) -> dict[str, Any]:
+    hints, hidden = voice.shown
     return {
         "provider": voice.provider,
         "resource": voice.resource,
         "request": voice.request,
         "free": None if voice.free is None else {str(node): amount for node, amount in voice.free.items()},
-        "hints": [_hint(hint) for hint in voice.hints],
-        "hidden": voice.hidden,
+        "hints": [_hint(hint) for hint in hints],
+        "hidden": hidden,
     }
 
 

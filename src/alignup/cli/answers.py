@@ -17,7 +17,7 @@ from alignup.cli.inputs import Node
 from alignup.kube.dump import dump
 from alignup.kube.manifests import Workload
 from alignup.picture import decision as picture
-from alignup.picture.cells import Cell, Line, to_ascii, words, wrapped
+from alignup.picture.cells import Cell, Line, words, wrapped
 from alignup.picture.words import clean
 
 VERSION = 1  #: of the documents
@@ -48,8 +48,6 @@ def _text(node: Node, answers: Sequence[Answer]) -> None:
     for one in answers:
         lines += [(), (Cell("─" * width, "frame"),), ()] if lines else []
         lines += _told(node, one, width)
-    if not screen.draws_boxes():
-        lines = [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines]
     screen.lines(lines)
 
 
@@ -74,7 +72,7 @@ def _proposals(one: Answer, width: int) -> Iterator[Line]:
         yield from _wrapped(advice.advice(proposal, ledger), width, head="  - ")
         yield from _wrapped(f"→ {advice.result(proposal)}", width, head="    ", style="dim")
     if not found:
-        yield from _wrapped("nothing that was tried", width, head="  - ")
+        yield from _wrapped("no single change that was tried", width, head="  - ")
     if one.search.unsearched:
         yield from _list("What was not tried", one.search.unsearched, width)
 
@@ -102,7 +100,7 @@ def _document(node: Node, one: Answer) -> dict[str, Any]:
         "misfits": list(story.misfits(decision)),
         "proposals": [advice.to_document(proposal, decision.before) for proposal in one.search.proposals],
         "unsearched": list(one.search.unsearched),
-        "notes": list(node.notes),
+        "notes": [*node.notes, *inputs.overlooked(node, [one.pod])],
     }
 
 

@@ -45,6 +45,11 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
+def one_line(message: str) -> str:
+    """*message* without line ends and what else a terminal would obey: file names and contents may be in it."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in message)
+
+
 def _run(arguments: Sequence[str], session: Session) -> int:
     """Click's own ``main`` would make 1 of a closed pipe, so its two halves are called here."""
     try:
@@ -64,7 +69,7 @@ def _tell(error: Exception, session: Session) -> None:
         for what in error.what:
             _say(what)
         for line in filter(None, (error.where, error.advice)):
-            click.echo(f"  {_one_line(line)}", err=True)
+            click.echo(f"  {one_line(line)}", err=True)
     elif isinstance(error, AlignError):
         _say(str(error), session.advice)
     elif isinstance(error, click.ClickException):
@@ -80,14 +85,9 @@ def _tell(error: Exception, session: Session) -> None:
 
 
 def _say(what: str, advice: str = "") -> None:
-    click.echo(f"alignup: {_one_line(what)}", err=True)
+    click.echo(f"alignup: {one_line(what)}", err=True)
     if advice:
         click.echo(advice, err=True)
-
-
-def _one_line(message: str) -> str:
-    """*message* without line ends and what else a terminal would obey: file names and contents may be in it."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in message)
 
 
 def _discard() -> None:

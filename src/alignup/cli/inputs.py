@@ -5,22 +5,25 @@ Whatever is wrong with them ends in a :class:`~alignup.cli.app.Complaint` that s
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
 from alignup.align.errors import AlignError, ConfigurationError, DocumentError, ManifestError, ParseError
 from alignup.align.host import Host
 from alignup.align.machine import Machine
+from alignup.align.workload import Pod, names
 from alignup.cli.app import Complaint
+from alignup.cli.guard import one_line
 from alignup.cli.machine import load_machine
 from alignup.cli.options import Given
 from alignup.discover import declared
 from alignup.kube import configuration, documents, manifests
-from alignup.kube.configuration import Configuration
+from alignup.kube.configuration import Configuration, Stage
 from alignup.kube.documents import Number
 from alignup.kube.manifests import Workload
 from alignup.state import kubelet_dir, restore
@@ -28,6 +31,11 @@ from alignup.state import kubelet_dir, restore
 #: The longest file of a kind that a person writes.
 MAX_CONFIG = 1 << 20
 _A_CONFIGURATION = "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1."
+_A_VALUE = "Correct it there, or try another value with --set."
+_DOCTOR = "'alignup doctor' says what a kubelet would say to it."
+_MANY = "A kubelet takes more when told so: --set topologyManagerPolicyOptions.max-allowable-numa-nodes={}"
+#: Stages of a kubelet's start whose names say little.
+_ENDS = {str(Stage.DEFAULTING_PANIC): "the kubelet panics as it fills in defaults"}
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 #: Fields that ``--set`` takes as YAML has them; all others are texts.
 _PLAIN = {"maxPods", "podsPerCore", "cgroupsPerQOS", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"}
@@ -72,8 +80,11 @@ def read_node(given: Given) -> Node:
     machine = read_machine(given.machine, given.devices)
     read = read_configuration(given.config, given.changes)
     where = f"with {given.config or 'this configuration'} on {given.machine or 'this machine'}"
-    with complaining(where, advice="'alignup doctor' says what a kubelet would say to it."):
-        host = Host(machine, configuration.settings(read, machine))
+    with complaining(where, advice=_DOCTOR):
+        settings = configuration.settings(read, machine)
+    many = len(machine.nodes) > settings.topology.options.max_nodes
+    with complaining(where, advice=_MANY.format(len(machine.nodes)) if many else _DOCTOR):
+        host = Host(machine, settings)
     notes = tuple(f"{given.config or '--set'}: {warning}" for warning in read.warnings)
     if given.state is None:
         if given.pods:
@@ -85,8 +96,13 @@ def read_node(given: Given) -> Node:
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """The workloads in *files*, and what was skipped."""
     with complaining("", advice="Give manifests as kubectl takes them: files, directories, or - for what is piped in."):
-        reading = manifests.read_paths(files, sys.stdin.buffer)
+        reading = manifests.read_paths(files, piped())
     return reading.workloads, reading.warnings
+
+
+def piped() -> BinaryIO | None:
+    """What is piped in; ``None``: the program was started without an input."""
+    return sys.stdin.buffer if sys.stdin else None
 
 
 def choose(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
@@ -102,24 +118,56 @@ def choose(workloads: Sequence[Workload], name: str | None, *, files: Sequence[s
     return chosen
 
 
+def overlooked(node: Node, pods: Iterable[Pod]) -> tuple[str, ...]:
+    """What *pods* ask for and a kubelet passes over in silence, a sentence each."""
+    pods = tuple(pods)
+    gates, offered = node.host.settings.gates, node.host.ledger.books["device"].handled
+    asked = {name for pod in pods for one in pod.everyone for name in one.resources.requests if names.is_extended(name)}
+    told = [
+        f"nobody offers {name} here, and a kubelet lets pods that ask for it pass; if somebody does, give "
+        f"--devices {name}=..."
+        for name in sorted(asked - offered)
+    ]
+    whole = [pod for pod in pods if pod.resources.requests or pod.resources.limits]
+    if whole and not (gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")):
+        told.append(
+            f"{whole[0].name}{' and others have' if len(whole) > 1 else ' has'} resources as a pod (spec.resources): "
+            "no CPUs or memory are aligned for it without feature gate PodLevelResourceManagers"
+        )
+    return tuple(told)
+
+
 def warn(notes: tuple[str, ...]) -> None:
     """Say what was overlooked, a line each."""
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {one_line(note)}", err=True)
 
 
 def _restored(node: Node, given: Given) -> Node:
     """The same node, with the pods its state files tell of."""
     if given.state is None:
         return node
-    pods = [pod for work in read_workloads(given.pods)[0] for pod in work.pods()] if given.pods else []
+    pods, strangers = _running(given.pods) if given.pods else ((), ())
+    where = f"in --state {given.state}"
     with complaining(
-        f"in --state {given.state}", advice="'alignup doctor' looks into state files, and can repair them."
+        where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state and the like in it."
     ):
         files = kubelet_dir.read_dir(given.state, gates=node.host.settings.gates)
+    with complaining(where, advice="'alignup doctor' looks into state files, and can repair them."):
         restored = restore.restore(node.host, files, pods)
     host = Host(node.host.machine, node.host.settings, ledger=restored.ledger)
-    return Node(host, node.configuration, (*node.notes, *restored.gaps))
+    return Node(host, node.configuration, (*node.notes, *strangers, *restored.gaps))
+
+
+def _running(files: tuple[str, ...]) -> tuple[tuple[Pod, ...], tuple[str, ...]]:
+    """The pods in *files* that may hold something, and what was left out."""
+    workloads, skipped = read_workloads(files)
+    strangers = [
+        f"{work.source}: {work.kind} {work.name} tells no uid, so it cannot be found in the state files; left out"
+        for work in workloads
+        if not work.known
+    ]
+    return tuple(work.pod for work in workloads if work.known and not work.finished), (*skipped, *strangers)
 
 
 @contextmanager
@@ -128,10 +176,12 @@ def complaining(where: str, *, advice: str = "") -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
+        stage = error.stage.replace("_", " ")
+        loaded = advice == _A_CONFIGURATION and error.stage != Stage.LOAD
         raise Complaint(
             *(str(problem) for problem in error.problems),
-            where=f"{where} (the kubelet stops at {error.stage})",
-            advice=error.advice or advice,
+            where=f"{where} ({_ENDS.get(error.stage, f'the kubelet stops at {stage}')})",
+            advice=_sentence(error.advice or "") or (_A_VALUE if loaded else advice),
         ) from error
     except ManifestError as error:
         first = error.problems[0]
@@ -146,6 +196,11 @@ def complaining(where: str, *, advice: str = "") -> Iterator[None]:
     except OSError as error:
         name = f"{error.filename}: " if isinstance(error.filename, str) else ""
         raise Complaint(f"{name}{error.strerror or error}", where=where, advice=advice) from error
+
+
+def _sentence(advice: str) -> str:
+    """*advice* as the line it becomes."""
+    return f"{advice[:1].upper()}{advice[1:].rstrip('.')}." if advice else ""
 
 
 def _read(path: Path, option: str) -> bytes:

@@ -1,9 +1,10 @@
 """What ``alignup simulate`` does, and how it tells."""
 
+import io
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -37,7 +38,10 @@ def from_files(files: tuple[str, ...]) -> tuple[Event, ...]:
     """The pods of manifests, one after the other, as many of each workload as it has replicas."""
     workloads, skipped = inputs.read_workloads(files)
     inputs.warn(skipped)
-    events = timed.arrivals([pod for work in workloads for pod in work.pods()])
+    ended = sum(work.finished for work in workloads)
+    if ended:
+        inputs.warn((f"{count(ended, 'pod')} that ran to the end left out",))
+    events = timed.arrivals([pod for work in workloads if not work.finished for pod in work.pods()])
     if not events:
         raise Complaint("there is no pod to play", where=f"in {', '.join(files)}", advice="Give files with workloads.")
     return events
@@ -47,13 +51,21 @@ def from_trace(path: Path) -> tuple[Event, ...]:
     """The events of a trace file."""
     with inputs.complaining("in --trace", advice="docs/simulate.md describes traces; --save writes one to look at."):
         if str(path) == "-":
-            return trace.read(sys.stdin.buffer.read(), file="-")
+            return trace.read_stream(inputs.piped() or io.BytesIO(), file="-")
         return trace.read_file(path)
 
 
 def made_up(profile: str, node: Node, *, count: int, load: float, seed: int) -> tuple[Event, ...]:
     """A workload for the node's machine."""
-    return generate.generate(Profile(profile), node.host.machine, seed=seed, pods=count, load=load)
+    with inputs.complaining(
+        "in --generate", advice="See 'alignup simulate --help' for what --count and --load can be."
+    ):
+        return generate.generate(Profile(profile), node.host.machine, seed=seed, pods=count, load=load)
+
+
+def overlooked(node: Node, events: Iterable[Event]) -> tuple[str, ...]:
+    """What the pods ask for and nobody notices."""
+    return inputs.overlooked(node, (event.pod for event in events if isinstance(event, Arrive)))
 
 
 def save(events: Sequence[Event], path: Path) -> None:
@@ -89,14 +101,14 @@ def draw(result: Result, path: Path) -> None:
         path.write_text(svg.draw(result.machine, result.end.ledger), encoding="utf-8")
 
 
-def show(result: Result, form: str) -> None:
-    """What came of one play."""
+def show(result: Result, form: str, *, dated: bool) -> None:
+    """What came of one play; *dated*: whether the workload itself says when its pods come."""
     if form == "json":
         screen.document(json.dumps(report.to_document(result), indent=2, ensure_ascii=False) + "\n")
     elif form == "csv":
         report.write_csv(result, sys.stdout)
     else:
-        screen.lines(_told(result))
+        screen.lines(_told(result, dated=dated))
 
 
 def show_comparison(comparison: Comparison, form: str) -> None:
@@ -109,11 +121,11 @@ def show_comparison(comparison: Comparison, form: str) -> None:
         screen.lines(_compared(comparison))
 
 
-def _told(result: Result) -> Iterator[Line]:
+def _told(result: Result, *, dated: bool) -> Iterator[Line]:
     """One play, for people."""
     yield (Cell(f"{count(len(result.fates), 'pod')}: {result.admitted} admitted, {result.refused} refused", "title"),)
     topology = result.settings.topology
-    took = f" · {_span(result.duration)} of workload" if result.duration else ""
+    took = f" · {_span(result.duration)} of workload" if result.duration and dated else ""
     yield (Cell(f"policy {topology.policy} · scope {topology.scope}{took}", "dim"),)
     pods = result.pods
     alignment = {"on one NUMA node": pods.on_one, "on several": pods.on_several, "nothing to align": pods.anywhere}
@@ -122,17 +134,23 @@ def _told(result: Result) -> Iterator[Line]:
     if result.reasons:
         yield from _section("Refused")
         yield from _table([], [[clean(reason), str(number)] for reason, number in result.reasons.items()])
+    yield from _in_use(result)
+    yield from _pods(result)
+
+
+def _in_use(result: Result) -> Iterator[Line]:
+    """How full the nodes got, and what nobody could use."""
+    rows = [row for node, uses in result.nodes.items() for row in _node(result, node, uses)]
+    if not rows:
+        yield from _section("In use", "nothing that belongs to a NUMA node: no manager of these settings gives any out")
+        return
     yield from _section(
         "In use",
         "room is the largest request of one container that still fits there, when demand is highest and in the end",
     )
-    yield from _table(
-        ["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"],
-        [row for node, uses in result.nodes.items() for row in _node(result, node, uses)],
-    )
+    yield from _table(["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"], rows)
     yield from _section("Stranded", "when demand was highest: free, but of no use to any pod of this workload")
     yield (Cell(f"  {_stranded(result.height.stranded)}"),)
-    yield from _pods(result)
 
 
 def _section(title: str, caption: str = "") -> Iterator[Line]:
@@ -146,7 +164,7 @@ def _span(seconds: float) -> str:
     for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {name}"
-    return f"{timed.seconds(seconds)} s"
+    return timed.seconds(seconds)
 
 
 def _node(result: Result, node: int, uses: Mapping[str, Use]) -> Iterator[list[str]]:
@@ -193,7 +211,8 @@ def _compared(comparison: Comparison) -> Iterator[Line]:
     """Many plays, for people: a table, and what could not be."""
     ranked, illegal = comparison.ranked, comparison.illegal
     tried = count(len(ranked) + len(illegal), "combination")
-    yield (Cell(f"{tried}, {len(ranked)} of them legal; the best first", "title"),)
+    best = "; the best first" if ranked else ""
+    yield (Cell(f"{tried}, {len(ranked)} of them legal{best}", "title"),)
     if ranked:
         yield ()
         figures = ["admitted", "refused", "one node", "stranded CPUs", "devices", "refused for"]

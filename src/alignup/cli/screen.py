@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from alignup.picture.cells import Line, plain
+from alignup.picture.cells import Cell, Line, plain, to_ascii
 
-WIDEST = 120
+NARROWEST, WIDEST = 40, 120
 
 #: Styles of pictures → styles of rich.
 _STYLES = {
@@ -38,8 +38,8 @@ _STYLES = {
 
 
 def width() -> int:
-    """Columns to draw in: the terminal's, up to what the eye still follows; 80 where there is no terminal."""
-    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
+    """Columns to write in: the terminal's, within what can still be read; 80 where there is no terminal."""
+    return min(max(shutil.get_terminal_size((80, 24)).columns, NARROWEST), WIDEST)
 
 
 def draws_boxes() -> bool:
@@ -57,7 +57,9 @@ def coloured(stream: TextIO) -> bool:
 
 
 def lines(picture: Iterable[Line]) -> None:
-    """Show a picture for the terminal."""
+    """Show a picture for the terminal, made of ASCII where there is nothing else."""
+    if not draws_boxes():
+        picture = (tuple(Cell(to_ascii(cell.text.replace("→", ">")), cell.style) for cell in line) for line in picture)
     if not coloured(sys.stdout):
         for line in picture:
             sys.stdout.write(f"{plain(line)}\n")

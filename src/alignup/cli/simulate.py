@@ -87,7 +87,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
             "there has to be one workload: -f, --trace or --generate",
             advice="For a first try: alignup simulate --generate mixed",
         )
-    if dimensions and svg:
+    if dimensions is not None and svg:
         raise Complaint("--svg draws one host, and --compare plays on many", advice="Leave one of them out.")
     node = inputs.read_node(given)
     inputs.warn(node.notes)
@@ -97,12 +97,13 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
         events = plays.from_trace(trace)
     else:
         events = plays.made_up(generate or "", node, count=count, load=load, seed=seed)
+    inputs.warn(plays.overlooked(node, events))
     if save:
         plays.save(events, save)
-    if dimensions:
+    if dimensions is not None:
         plays.show_comparison(plays.compare(node, events, dimensions, jobs=jobs), form)
     else:
         result = plays.play(node, events)
         if svg:
             plays.draw(result, svg)
-        plays.show(result, form)
+        plays.show(result, form, dated=not files)

@@ -1,8 +1,10 @@
 """``alignup why``: would a pod be admitted, where would it go, and if not, what would let it in?"""
 
+from math import isnan
+
 import click
 
-from alignup.cli.app import debug_option, examples
+from alignup.cli.app import Complaint, debug_option, examples
 from alignup.cli.options import Given, node_options, workload_option
 
 REFUSED = 1
@@ -48,10 +50,13 @@ def command(given: Given, files: tuple[str, ...], only: str | None, seconds: flo
     """
     from alignup.cli import answers, inputs, screen  # noqa: PLC0415 - loaded with the command, not with its help
 
+    if isnan(seconds):  # which no time is past
+        raise Complaint("--search nan is no time", advice="Give seconds, such as --search 10.")
     node = inputs.read_node(given)
     workloads, skipped = inputs.read_workloads(files)
     inputs.warn((*node.notes, *skipped))
     chosen = inputs.choose(workloads, only, files=files)
+    inputs.warn(inputs.overlooked(node, (work.pod for work in chosen)))
     with screen.waiting("Looking for what would admit it"):
         found = [answers.answer(node, work, seconds=seconds) for work in chosen]
     answers.FORMS[form](node, found)

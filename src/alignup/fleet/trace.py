@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from alignup.align.errors import DocumentError, PodError, QuantityError, TraceError
 from alignup.align.quantity import Quantity
@@ -40,6 +40,7 @@ from alignup.kube.documents import Number
 from alignup.kube.pod import read_pod
 
 API_VERSION, KIND = "alignup.dev/v1", "Trace"
+MAX_BYTES = 256 << 20  #: a million pods and more
 
 _HEADER = ("apiVersion", "kind", "templates", "events")
 _BY_NAME = ("at", "arrive", "namespace", "uid", "template", "requests", "lifetime")
@@ -54,9 +55,18 @@ _NAMESPACE = "default"
 def read_file(path: Path) -> tuple[Event, ...]:
     """The events of a trace file, in the order they happen; :class:`TraceError` says what is wrong where."""
     try:
-        return read(path.read_bytes(), file=str(path))
+        with path.open("rb") as stream:
+            return read_stream(stream, file=str(path))
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error
+
+
+def read_stream(stream: BinaryIO, *, file: str = "") -> tuple[Event, ...]:
+    """The events of a trace that comes from *stream*, likewise; what is endless is refused."""
+    text = stream.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise TraceError(f"more than {MAX_BYTES >> 20} MiB are not read", file=file)
+    return read(text, file=file)
 
 
 def read(text: str | bytes, *, file: str = "") -> tuple[Event, ...]:

@@ -60,6 +60,7 @@ class Workload:
     source: Source
     phase: str = ""  #: of a Pod from a cluster
     host: str = ""  #: where a Pod from a cluster runs; empty: nowhere yet
+    known: bool = False  #: whether this is a Pod that tells its uid, as one from a cluster does
 
     @property
     def finished(self) -> bool:
@@ -319,8 +320,9 @@ def _single(place: _Place, top: Mapping[str, Any], accept: Accept) -> Workload:
     if reader.problems:
         raise PodError(reader.problems)
     pod = _accepted({**top, "metadata": {**metadata, "name": _named(metadata, place)}}, accept)
+    known = bool(pod.uid)
     pod = replace(pod, uid=pod.uid or _uid("Pod", pod.namespace, pod.name))
-    return Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
+    return Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host, known=known)
 
 
 def _accepted(document: Mapping[str, Any], accept: Accept, *, template: str = "") -> Pod:

@@ -16,16 +16,19 @@ from alignup.align import bits
 from alignup.align.decision import Decision, Step, Voice
 from alignup.align.explain import story
 from alignup.align.explain.parts import Part
+from alignup.align.hint import Listed
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import NOTHING
+from alignup.align.merging.merge import Rule
 from alignup.align.workload.names import MEMORY, is_hugepages
 from alignup.picture.cells import Cell, Chunk, Line, boxed, field, to_ascii, words
 from alignup.picture.text import NARROWEST
 from alignup.picture.uses import State, Uses, devices_of, uses_of
-from alignup.picture.words import clean, listed, shorten, size
+from alignup.picture.words import clean, columns, listed, shorten, size
 
 _BAR = 16
+_LABEL = 18  #: the longest name of a line, as ``cells.field`` has it
 _HOLDERS = 4  #: of a node that are named
 _DOT = Cell("· ", "dim")
 
@@ -69,7 +72,7 @@ class _Desk:
         if part.step:
             yield from self._told("chosen", _chosen(part.step, decision))
         elif not part.voices:
-            yield from self._told("asks for", "nothing that is given out")
+            yield from self._told("asks for", "nothing that would be its own")
         for placement in part.placements:
             name = "given" if part.container else f"given {placement.container}"
             yield from self._told(clean(name), clean(story.given(placement)))
@@ -77,19 +80,20 @@ class _Desk:
     def voice(self, voice: Voice, *, asked: bool) -> list[Line]:
         """A box for one resource: its nodes, and its hints where it was *asked* for any."""
         name = voice.resource or ""
-        lines: list[Line] = []
+        rows: list[tuple[str, Sequence[Chunk]]] = []
         for ids, shares in self._alike(voice):
-            chunks = [_strip(shares), *self._words(voice, shares)]
             label = f"node{'s' if len(ids) > 1 else ''} {listed(ids)}"
-            lines += field(label, chunks, width=self.width - 4, between=" ", column=11)
+            rows.append((label, [_strip(shares), *_words(voice, shares, ids)]))
         homeless = self._homeless(voice)
         if homeless:
-            chunks = [_strip(homeless), *self._words(replace(voice, request=None), homeless)]
-            lines += field("no node", chunks, width=self.width - 4, between=" ", column=11)
+            rows.append(("no node", [_strip(homeless), *_words(replace(voice, request=None), homeless)]))
         if asked:
             free = sum((voice.free or {}).values()) + (homeless[-1].amount if homeless else 0)
-            lines += field("hints", _hints(voice, free=free), width=self.width - 4, column=11)
+            rows.append(("hints", _hints(voice, free=free)))
         request = "" if voice.request is None else f" · {_bare(name, voice.request)} asked for"
+        # Strips stand under one another, however long the names of some nodes are.
+        column = max(11, *(min(columns(label), _LABEL) + 2 for label, _ in rows)) if rows else 11
+        lines = [line for row in rows for line in field(*row, width=self.width - 4, column=column)]
         return boxed(f"{clean(name)}{request}", lines, width=self.width)
 
     def _told(self, label: str, sentence: str) -> list[Line]:
@@ -159,35 +163,47 @@ class _Desk:
             yield Share(State.HELD, left, ", ".join(spread) + (" (spread over nodes)" if spread else ""))
         yield Share(State.FREE, table.free)
 
-    def _words(self, voice: Voice, shares: Sequence[Share]) -> Iterator[Chunk]:
-        """What the strip shows, in words: first what is free and what is missing, then who has the rest."""
-        name = voice.resource or ""
-        free = shares[-1].amount
-        yield (Cell(f"{_bare(name, free)} free", "free"),)
-        if voice.request is not None and free < voice.request:
-            yield _DOT, Cell(f"{_bare(name, voice.request - free)} short", "warn")
-        named = sorted((one for one in shares[:-1] if one.who), key=lambda one: -one.amount)
-        for share in [one for one in shares[:-1] if not one.who] + named[:_HOLDERS]:
-            what = {State.RESERVED: "reserved", State.LOST: "unhealthy or lost", State.UNSEEN: "not seen"}
-            told = shorten(clean(share.who), 40) if share.who else what.get(share.state, str(share.state))
-            yield _DOT, Cell(f"{_bare(name, share.amount)} {told}", str(share.state))
-        if more := named[_HOLDERS:]:
-            yield _DOT, Cell(f"{_bare(name, sum(one.amount for one in more))} {len(more)} others", "held")
+
+def _words(voice: Voice, shares: Sequence[Share], ids: Iterable[int] = ()) -> Iterator[Chunk]:
+    """What the strip of nodes *ids* shows, in words: what is free there and what is missing, then who has the rest."""
+    name = voice.resource or ""
+    free = shares[-1].amount
+    yield (Cell(f"{_bare(name, free)} free", "free"),)
+    if voice.request is not None and free < voice.request and not any(_takes(voice, node) for node in ids):
+        yield _DOT, Cell(f"{_bare(name, voice.request - free)} short", "warn")
+    named = sorted((one for one in shares[:-1] if one.who), key=lambda one: -one.amount)
+    shown = len(named) if len(named) <= _HOLDERS + 1 else _HOLDERS
+    for share in [one for one in shares[:-1] if not one.who] + named[:shown]:
+        what = {State.RESERVED: "reserved", State.LOST: "unhealthy or lost", State.UNSEEN: "not seen"}
+        told = shorten(clean(share.who), 40) if share.who else what.get(share.state, str(share.state))
+        yield _DOT, Cell(f"{_bare(name, share.amount)} {told}", str(share.state))
+    if more := named[shown:]:
+        yield _DOT, Cell(f"{_bare(name, sum(one.amount for one in more))} in {len(more)} other pods", "held")
+
+
+def _takes(voice: Voice, node: int) -> bool:
+    """Whether a node that has too little free is enough all the same: this pod can use again what it has there."""
+    options, alone = voice.options, 1 << node
+    return alone in options.masks if isinstance(options, Listed) else options.fits(alone)
 
 
 def _chosen(step: Step, decision: Decision) -> str:
     if step.accepted:
         return story.choice(step)
-    if step.hint.nodes is None or not step.width:
-        return f"nothing: {story.choice(step)}"
-    return f"nothing: policy {decision.policy} does not take {story.choice(step)}"
+    if step.rule is Rule.NOTHING or step.hint.nodes is None:
+        return "nothing: no set of nodes suits every resource"
+    return f"nothing: policy {decision.policy} does not take {story.hint(step.hint)}, which not every resource prefers"
 
 
 def _hints(voice: Voice, *, free: int) -> list[Chunk]:
+    if story.mute(voice):
+        return words((Cell("none: no set of nodes has it all, and then memory has no say", "warn"),))
     if voice.indifferent:
         enough = voice.request is None or voice.request <= free
         return words((Cell("anywhere" if enough else "there is not enough, so it has no say", "dim"),))
     told: list[Chunk] = [(Cell(story.hint(one), "free" if one.preferred else ""),) for one in voice.hints]
+    if not told and voice.hidden:
+        return words((Cell("sets of several nodes, too many to look through", "dim"),))
     if not told:
         return words((Cell("none: it fits on no set of nodes", "warn"),))
     return [*told, (Cell("…", "dim"),)] if voice.hidden else told

@@ -88,20 +88,21 @@ def _gaps(
     resource: str, *, moved: Collection[str], crowded: Collection[str], unplaced: int, ill: Collection[str]
 ) -> Iterator[str]:
     if moved:
-        yield (
-            f"devices {', '.join(moved)} of {resource} are on other NUMA nodes in the state files than declared; "
-            "taken as declared"
-        )
+        yield f"{_they_are(moved, resource)} on other NUMA nodes in the state files than declared; taken as declared"
     if crowded:
         yield (
-            f"devices {', '.join(crowded)} of {resource} are in the state files, but there are not as many declared "
-            "on their NUMA nodes; added there"
+            f"{_they_are(crowded, resource)} in the state files, but there are not as many declared on the same NUMA "
+            "nodes; added there"
         )
     if unplaced:
         those = "a free device" if unplaced == 1 else f"{unplaced} free devices"
         yield f"the topology of {those} of {resource} is not in the state files; give --devices {resource}=..."
     if ill:
         yield (
-            f"devices {', '.join(ill)} of {resource} are declared, but not among the healthy ones in the state files; "
+            f"{_they_are(ill, resource)} declared, but not among the healthy ones in the state files; "
             "taken as not healthy"
         )
+
+
+def _they_are(ids: Collection[str], resource: str) -> str:
+    return f"device{'s' if len(ids) > 1 else ''} {', '.join(ids)} of {resource} {'are' if len(ids) > 1 else 'is'}"

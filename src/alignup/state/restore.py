@@ -92,7 +92,7 @@ def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
         if pods:
             yield (
                 f"{those} of the state files counted as running, though not in the list; "
-                f"if gone, a kubelet takes back what they hold when the next pod comes: {', '.join(unknown)}"
+                f"if gone, a kubelet takes everything back when the next pod comes: {', '.join(unknown)}"
             )
 
 

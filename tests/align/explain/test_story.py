@@ -1,17 +1,25 @@
 """A decision in sentences."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.decision import Outcome, Refusal, Voice
 from alignup.align.explain import story
 from alignup.align.explain.parts import parts
+from alignup.align.hint import DONT_CARE, Hint
 from alignup.align.host import Host
 from alignup.align.machine import Device
+from alignup.align.merging.merge import Rule
 from alignup.align.quantity import Quantity
 from alignup.align.record import from_document, to_document
-from alignup.align.settings import Policy, Scope
-from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
+from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.workload import Container, Pod, Resources
+from tests.align.hosts import GPU, RESERVATION, admit, arrivals, host, hosts, pod
+from tests.strategies_pods import guaranteed
 
 
 @pytest.mark.parametrize(
@@ -44,7 +52,7 @@ def test_an_admission():
     assert story.verdict(decision) == "Pod default/a is admitted"
     assert story.rules(decision) == "policy single-numa-node · scope container · Guaranteed pod"
     assert story.choice(decision.steps[0]) == (
-        "{0}* is preferred by every resource; so is {1}, which is less close or higher in number"
+        "{0}* is preferred by every resource; so is {1}, which is higher in number"
     )
     assert story.given(decision.placements[0]) == "example.com/gpu gpu-0 · CPUs 1-2 · 1Gi memory on node 0"
     assert story.misfits(decision) == ()
@@ -61,7 +69,7 @@ def test_a_container_without_cpus_of_its_own():
     decision = host(memory=False).decide(pod("a", cpu="500m"))
 
     assert story.given(decision.placements[0]) == "nothing of its own: it runs on the shared CPUs"
-    assert story.choice(decision.steps[0]) == "nothing asked for belongs to NUMA nodes: anywhere will do"
+    assert story.choice(decision.steps[0]) == "anywhere: nothing it asks for is tied to a NUMA node"
 
 
 def test_a_plugin_that_is_to_be_asked():
@@ -131,6 +139,127 @@ def test_restricted_also_says_who_prefers_what():
         "cpu prefers {1}",
         "memory prefers {0} or {1}",
     )
+
+
+def two_shares(policy: Policy) -> Host:
+    """Both nodes hold memory of a pod each, and have 7 GiB or less of 16 left."""
+    one = host(policy)
+    for each in ("left", "right"):
+        assert one.admit(pod(each, cpu="2", memory="9Gi", gpu="1")).admitted
+    return one
+
+
+def test_memory_that_no_node_has_and_no_nodes_may_share():
+    decision = two_shares(Policy.BEST_EFFORT).decide(pod(cpu="1", memory="10Gi"))
+
+    assert decision.refusal is not None
+    assert decision.refusal.provider == "memory"
+    assert story.misfits(decision) == (
+        (
+            "10Gi memory: no node has that much free (7Gi at most), and nodes can be joined only while nobody has "
+            "memory there, or as they are joined already"
+        ),
+    )
+    assert story.choice(decision.steps[0]).startswith("{0}* is preferred by every resource that has a say")
+
+
+def test_memory_that_would_be_missing_next_is_told_with_what_is_missing_first():
+    told = story.misfits(host().decide(pod(cpu="9", memory="40Gi")))
+
+    assert told == (
+        "node 0: 6 CPUs short (9 asked, 3 free)",
+        "node 1: 5 CPUs short (9 asked, 4 free)",
+        "40Gi memory: all nodes together have 32704Mi free, 8256Mi short",
+    )
+
+
+def test_kinds_of_memory_that_are_not_on_the_same_nodes():
+    one = host(shape="pack:2 numa:1 core:4 pu:1")
+    voices = (
+        Voice("memory", "memory", 4 << 30, {0: 8 << 30, 1: 1 << 30}, DONT_CARE),
+        Voice("memory", "hugepages-2Mi", 2 << 20, {0: 0, 1: 4 << 20}, DONT_CARE),
+    )
+    decision = one.decide(pod())
+    step = replace(decision.steps[0], told=lambda: voices)
+    refusal = Refusal("UnexpectedAdmissionError", "Allocate failed", container="app", provider="memory")
+    refused = replace(decision, outcome=Outcome.REFUSED, refusal=refusal, steps=(step,))
+
+    assert story.misfits(refused) == ("4Gi memory and 2Mi hugepages-2Mi: not on the same nodes",)
+
+
+def test_cores_that_are_not_whole():
+    cpus = CpuSettings(policy="static", reservation=RESERVATION["cpu"], options={"full-pcpus-only": "true"})
+    one = host(Policy.BEST_EFFORT, shape="pack:2 numa:1 core:2 pu:2", cpus=cpus)
+
+    assert story.misfits(one.decide(pod(cpu="1"))) == (
+        "the CPUs of container app cannot be made up of free cores as a whole, and full-pcpus-only gives nothing else",
+    )
+
+
+def test_a_machine_of_one_node_does_not_say_anywhere():
+    (step,) = host(shape="pack:1 numa:1 core:4 pu:1").decide(pod()).steps
+
+    assert story.choice(step) == "the only node is preferred by every resource"
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        pytest.param(Rule.AT_TARGET, "the best of 2 nodes, as many as the widest request needs", id="as wide"),
+        pytest.param(Rule.NARROWER, "can be had, so one of fewer", id="narrower"),
+        pytest.param(Rule.WIDER, "can be had, so one of more", id="wider"),
+    ],
+)
+def test_a_second_best_choice_says_why(rule, told):
+    step = replace(host().decide(pod()).steps[0], rule=rule, hint=Hint(3, preferred=False), width=2)
+
+    said = story.choice(step)
+
+    assert said.startswith("{0-1}, which not every resource prefers: ")
+    assert said.endswith(told)
+
+
+def test_what_fits_nowhere_is_told_without_what_the_others_prefer():
+    told = story.misfits(host(Policy.RESTRICTED).decide(pod(cpu="1", gpu="3")))
+
+    assert told[-1] == "example.com/gpu fits nowhere"
+    assert not any("prefers" in sentence for sentence in told)
+
+
+def test_many_sets_that_do_not_fit_do_not_hide_that_others_do():
+    wide = host(
+        shape="pack:2 numa:18 core:2 pu:2",
+        topology=TopologySettings(policy=Policy.RESTRICTED, options=TopologyOptions(max_nodes=64)),
+        memory=False,
+    )
+
+    decision = wide.decide(pod(cpu="20", gpu="1"))
+
+    assert story.misfits(decision) == (
+        f"{GPU} prefers {{0}}, {{1}}, {{2}}, {{3}}, {{4}}, {{5}}, {{6}}, {{7}}, …",
+        "cpu takes several nodes",
+    )
+
+
+def test_memory_that_later_containers_took_over_is_not_told():
+    taking = Pod(
+        name="a",
+        uid="a",
+        init=(guaranteed("init", {"cpu": "1", "memory": "1Gi"}),),
+        containers=(guaranteed("app", {"cpu": "1", "memory": "1Gi"}),),
+    )
+
+    first, second = host().decide(taking).placements
+
+    assert story.given(first) == "CPU 1"
+    assert story.given(second) == "CPU 1 · 1Gi memory on node 0"
+
+
+def test_pods_that_get_nothing_of_their_own_are_told_so():
+    limits, requests = ({"cpu": Quantity.parse(cpu)} for cpu in ("2", "1"))
+    burstable = Pod(name="a", uid="a", containers=(Container("app", Resources(requests, limits)),))
+
+    assert story.rules(host().decide(burstable)).endswith(" · Burstable pod: no CPUs or memory of its own")
 
 
 @settings(deadline=None)

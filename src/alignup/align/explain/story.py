@@ -12,9 +12,11 @@ from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortf
 from alignup.align.hint import Hint, preferred_nodes
 from alignup.align.merging.merge import Rule
 from alignup.align.settings import Policy
+from alignup.align.workload import QoS
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 
 HOST = "host"  #: the provider of a refusal by the fit check, which counts CPUs in thousandths
+_SMT = "SMTAlignmentError"
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
@@ -31,9 +33,12 @@ def verdict(decision: Decision) -> str:
 
 def rules(decision: Decision) -> str:
     """By what the pod was judged, in a line."""
+    pod = f"{decision.qos} pod"
+    if decision.qos is not QoS.GUARANTEED:
+        pod += ": no CPUs or memory of its own"
     if decision.policy is Policy.NONE:
-        return f"policy none, which asks nobody and aligns nothing · {decision.qos} pod"
-    return f"policy {decision.policy} · scope {decision.scope} · {decision.qos} pod"
+        return f"policy none, which asks nobody and aligns nothing · {pod}"
+    return f"policy {decision.policy} · scope {decision.scope} · {pod}"
 
 
 def amount(resource: str, number: int, *, milli: bool = False) -> str:
@@ -76,22 +81,30 @@ def hint(one: Hint) -> str:
 
 def choice(step: Step) -> str:
     """How a merge came to its result."""
-    if not step.width:
-        return "nothing asked for belongs to NUMA nodes: anywhere will do"
-    if step.rule is Rule.PREFERRED:
-        others = ", ".join(map(nodes, step.runners_up))
-        also = f"; so is {others}, which is less close or higher in number" if len(step.runners_up) == 1 else ""
-        also = also or (f"; so are {others}, less close or higher in number" if others else "")
-        return f"{hint(step.hint)} is preferred by every resource{also}"
     if step.rule is Rule.NOTHING:
-        return "no set of nodes suits every resource"
-    return f"{hint(step.hint)}, {step.rule}"
+        return "no set of nodes suits every resource" + (": all of them" if step.accepted else "")
+    everyone = "every resource that has a say" if any(map(mute, step.voices)) else "every resource"
+    if not step.width:
+        tied = "that has a say" if any(map(mute, step.voices)) else "it asks for"
+        return f"anywhere: nothing {tied} is tied to a NUMA node"
+    if step.rule is Rule.PREFERRED:
+        chosen = "the only node" if step.hint.nodes is None else hint(step.hint)
+        return f"{chosen} is preferred by {everyone}{_also(step)}"
+    return f"{hint(step.hint)}, which not {everyone} prefers: {_second_best(step)}"
+
+
+def mute(voice: Voice) -> bool:
+    """Whether something was asked for that fits nowhere, of a provider that keeps quiet about it until it is to give.
+
+    The kubelet's memory manager gives no hints at all then, which reads like "anywhere".
+    """
+    return bool(voice.indifferent and voice.provider == MEMORY and voice.request)
 
 
 def given(placement: Placement) -> str:
     """What a container got of its own: ``CPUs 4-7 · 4Gi memory on node 1 · example.com/gpu gpu-2``."""
     own = [_given(resource, what) for part in placement.given.values() for resource, what in part.items()]
-    return " · ".join(own) or "nothing of its own: it runs on the shared CPUs"
+    return " · ".join(filter(None, own)) or "nothing of its own: it runs on the shared CPUs"
 
 
 def misfits(decision: Decision) -> tuple[str, ...]:
@@ -101,7 +114,7 @@ def misfits(decision: Decision) -> tuple[str, ...]:
         return ()
     if decision.steps and not decision.steps[-1].accepted:
         return tuple(_unaligned(decision.steps[-1], decision.policy))
-    return tuple(_unserved(refusal))
+    return tuple(_unserved(refusal, decision.steps))
 
 
 def _given(resource: str, what: str) -> str:
@@ -109,6 +122,8 @@ def _given(resource: str, what: str) -> str:
         return f"CPUs {what}" if set(what) & set(",-") else f"CPU {what}"
     if resource == MEMORY or is_hugepages(resource):
         where, _, held = what.partition("=")
+        if not int(held):
+            return ""  # of an init container whose memory the next ones took over
         return f"{amount(resource, int(held))} on {_on(bits.parse(where))}"
     return f"{resource} {what}"
 
@@ -117,7 +132,7 @@ def _on(mask: Nodes) -> str:
     return f"node {bits.show(mask)}" if mask.bit_count() == 1 else f"nodes {bits.show(mask)}"
 
 
-def _unserved(refusal: Refusal) -> Iterator[str]:
+def _unserved(refusal: Refusal, steps: Sequence[Step]) -> Iterator[str]:
     """A provider, or the host as a whole, had too little."""
     whose = f"container {refusal.container}" if refusal.container else "the pod"
     for short in refusal.shortfalls:
@@ -125,8 +140,33 @@ def _unserved(refusal: Refusal) -> Iterator[str]:
         where = "the host" if short.nodes is None else _on(short.nodes)
         numbers = _numbers(short, milli=milli)
         yield f"{where} has too little for {whose}: {amount(short.resource, short.missing, milli=milli)} {numbers}"
-    if not refusal.shortfalls:
-        yield f"{refusal.provider or 'the host'} could not serve {whose}: {refusal.message}"
+    if refusal.shortfalls:
+        return
+    memory = [*_nowhere(steps[-1])] if steps and refusal.provider == MEMORY else []
+    if refusal.reason == _SMT:
+        yield f"the CPUs of {whose} cannot be made up of free cores as a whole, and full-pcpus-only gives nothing else"
+    else:
+        yield from memory or [f"{refusal.provider or 'the host'} could not serve {whose}: {refusal.message}"]
+
+
+def _nowhere(step: Step) -> Iterator[str]:
+    """Memory that fits on no set of nodes: the kubelet finds out when it is to give it."""
+    asked = [voice for voice in step.voices if mute(voice)]
+    told = False
+    for voice in asked:
+        name, request, free = voice.resource or "", voice.request or 0, voice.free or {}
+        most, total = max(free.values(), default=0), sum(free.values())
+        if total < request:
+            told = True
+            yield f"{amount(name, request)}: all nodes together have {size(total)} free, {size(request - total)} short"
+        elif most < request:
+            told = True
+            yield (
+                f"{amount(name, request)}: no node has that much free ({size(most)} at most), and nodes can be joined "
+                "only while nobody has memory there, or as they are joined already"
+            )
+    if asked and not told:
+        yield f"{' and '.join(amount(one.resource or '', one.request or 0) for one in asked)}: not on the same nodes"
 
 
 def _numbers(short: Shortfall, *, milli: bool) -> str:
@@ -149,6 +189,7 @@ def _unaligned(step: Step, policy: Policy) -> Iterator[str]:
         yield f"{_on(mask)}{' each' if mask.bit_count() > 1 else ''}: {text}"
     if policy is Policy.RESTRICTED:
         yield from _disagreement(voices)
+    yield from _nowhere(step)
 
 
 def _too_wide(voice: Voice, policy: Policy) -> Iterator[str]:
@@ -175,19 +216,26 @@ def _lack(voice: Voice, node: int, policy: Policy) -> str | None:
 
 def _wanted(voice: Voice) -> int:
     """On how many nodes it wants to be: 0 where it prefers nothing that is still possible."""
+    if not voice.hints and voice.hidden:
+        return 2  # or more: the record would show those of one node
     widths = {one.nodes.bit_count() for one in voice.hints if one.preferred and one.nodes is not None}
     return min(widths, default=0)
 
 
 def _disagreement(voices: Sequence[Voice]) -> Iterator[str]:
     """What each resource would prefer, where nobody's preference is everybody's."""
-    for voice in voices:
+    homeless = [voice for voice in voices if not voice.hints and not voice.hidden]
+    for voice in homeless or voices:
         preferred = [one.nodes for one in voice.hints if one.preferred]
         if preferred:
-            yield f"{voice.resource} prefers {_either(preferred, more=voice.hidden)}"
+            # Hints are shown from narrow to wide: what comes after one that is not preferred is hardly preferred.
+            more = voice.hidden and voice.hints[-1].preferred
+            yield f"{voice.resource} prefers {_either(preferred, more=more)}"
         elif voice.hints:
             possible = _either([one.nodes for one in voice.hints], more=voice.hidden)
             yield f"{voice.resource} could go to {possible}, but an empty machine would take fewer nodes"
+        elif voice.hidden:
+            yield f"{voice.resource} takes several nodes"
         else:
             yield f"{voice.resource} fits nowhere"
 
@@ -197,3 +245,26 @@ def _either(masks: Iterable[Nodes | None], *, more: bool) -> str:
     if more:
         return ", ".join([*names, "…"])
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _also(step: Step) -> str:
+    """The runners-up, and why they are that."""
+    others = [nodes(mask) for mask in step.runners_up]
+    if not others:
+        return ""
+    alone = all(mask.bit_count() == 1 and mask > (step.hint.nodes or 0) for mask in step.runners_up)
+    why = "higher in number" if alone else "less close or higher in number"
+    if len(others) == 1:
+        return f"; so is {others[0]}, which is {why}"
+    return f"; so are {', '.join(others)}, {why}"
+
+
+def _second_best(step: Step) -> str:
+    """Why a set was chosen that is not everybody's first choice."""
+    needed = "1 node" if step.width == 1 else f"{step.width} nodes"
+    if step.rule is Rule.AT_TARGET:
+        if step.width == 1:
+            return "the best single node, and no request needs more"
+        return f"the best of {needed}, as many as the widest request needs"
+    other = "fewer" if step.rule is Rule.NARROWER else "more"
+    return f"no set of {needed}, as many as the widest request needs, can be had, so one of {other}"
