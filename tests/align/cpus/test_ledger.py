@@ -101,6 +101,35 @@ def test_a_second_piece_loses_the_first():
     assert second.take_back("pod", "a").shared == cpus("0,3-7")
 
 
+def test_who_owns_no_cpus_runs_on_the_shared_ones():
+    ledger = IDLE.give("pod", "app", cpus=cpus("1-2")).give_pod(
+        "whole", cpus("4-6"), containers={"own": cpus("4"), "shares": cpus("5-6")}
+    )
+
+    assert ledger.runs_on("pod", "app") == cpus("1-2")
+    assert ledger.runs_on("pod", "log") == ledger.runs_on("other", "app") == cpus("0,3,7")
+    assert ledger.runs_on("whole", "shares") == cpus("5-6"), "what its pod shares"
+
+
+def test_strictly_reserved_cpus_are_nobodys_to_run_on():
+    strict = CpuLedger(node_cpus={0: cpus("0-3")}, reserved=cpus("0"), shared=cpus("1-3"))
+
+    assert strict.runs_on("pod", "app") == cpus("1-3")
+    assert strict.give("pod", "app", cpus=cpus("1-3")).runs_on("other", "app") == 0
+
+
+def test_who_is_not_there_any_more_owns_nothing():
+    ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
+    ledger = ledger.give_pod("whole", cpus("4-6"), containers={"a": cpus("4"), "b": cpus("5-6")})
+
+    here = {("pod", "app"), ("whole", "b"), ("unknown", "app")}
+
+    assert ledger.only(here).held == {"pod": {"app": cpus("2-3")}, "whole": {"b": cpus("5-6")}}
+    assert ledger.only(here).shared == cpus("0-1,7"), "one piece comes back as one piece"
+    assert ledger.only(()) == IDLE
+    assert ledger.only({(uid, name) for uid, own in ledger.held.items() for name in own}) is ledger
+
+
 def test_reusable_cpus_are_those_of_one_pod_only():
     ledger = IDLE.with_reusable("pod", cpus("1-2"))
 

@@ -4,7 +4,7 @@ A ledger never changes: giving and taking back return a new one. Undoing a decis
 it, a refused pod leaves no trace because nothing was written, and deciding stays pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -42,6 +42,11 @@ class CpuLedger:
     def holds(self, uid: str, container: str) -> Cpus | None:
         """What a container owns; ``None`` when it owns nothing and runs on the shared CPUs."""
         return self.held.get(uid, {}).get(container)
+
+    def runs_on(self, uid: str, container: str) -> Cpus:
+        """The CPUs a container may use: those it owns, or else the shared ones."""
+        own = self.holds(uid, container)
+        return self.shared if own is None else own
 
     def owned(self, uid: str) -> Cpus:
         """All that a pod and its containers own."""
@@ -102,6 +107,14 @@ class CpuLedger:
         del held[uid]
         pod_held = {pod: cpus for pod, cpus in self.pod_held.items() if pod != uid}
         return replace(self, shared=self.shared | freed, held=held, pod_held=pod_held)
+
+    def only(self, containers: Collection[tuple[str, str]]) -> Self:
+        """Whoever is not among *containers*, each by its pod's uid and its name, owns nothing any more."""
+        gone = [(uid, name) for uid, own in self.held.items() for name in own if (uid, name) not in containers]
+        ledger = self
+        for uid, name in gone:
+            ledger = ledger.take_back(uid, name)
+        return ledger
 
     def with_reusable(self, uid: str, cpus: Cpus) -> Self:
         """The pod's next container may use *cpus* again; what other pods might have used again is forgotten."""

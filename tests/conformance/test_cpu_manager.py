@@ -1,0 +1,193 @@
+"""The CPU manager of a node, event by event: what pods leave behind, and containers kept on their CPUs.
+
+The kubelet tells the runtime pod by pod; here those who share CPUs are told first. So the updates of a pass are
+compared without their order, and traces where it differs are counted apart. From a fault of the kubelet on only what
+must always hold is checked.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+from alignup.agent.reconcile import Phase, Seen, Statuses, Told, Verdict, containers_of, reconcile_once
+from alignup.align import bits
+from alignup.align.bits import Cpus
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.errors import EnforceError, ProviderError
+from tests.conformance.cpu_cases import held_of, options_of
+from tests.conformance.harness import Case, run
+from tests.conformance.test_cpu_trace import Trace, fault_of
+from tests.shapes import view_of
+
+Updates = list[tuple[str, str]]  #: container id and Linux list
+Event = dict[str, Any]
+
+
+def test_containers_are_kept_on_the_cpus_where_the_kubelet_keeps_them(request):
+    run(request, "cpu_manager", check)
+
+
+def check(case: Case) -> str | None:
+    manager = Manager(case)
+    label = None
+    fault = None
+    for number, event in enumerate(case["events"]):
+        manager.tidy(event)
+        before, told = manager.trace.ledger, manager.told
+        seen = manager.play(event)
+        manager.trace.check_owners()
+        if fault:
+            continue
+        if seen != expected(event):
+            fault = fault_of(event, before, manager.trace.provider) or overlooked(manager, told)
+            assert fault, f"event {number} {event}: {seen}"
+        elif manager.updates != updates_of(event):
+            assert sharers_first(manager), f"event {number} {event}: {manager.updates}"
+            label = "those who share told first"
+    return fault or label
+
+
+def overlooked(manager: "Manager", told: Told) -> str | None:
+    """Whether someone was told who had been started again elsewhere, which the kubelet does not notice."""
+    again = {id_ for id_, name in manager.told.ids.items() if name in told.outdated}
+    return "started again on other CPUs" if again.intersection(id_ for id_, _ in manager.updates) else None
+
+
+def sharers_first(manager: "Manager") -> bool:
+    ledger, names = manager.trace.ledger, manager.told.ids
+    own = [ledger.holds(*names[id_]) is not None for id_, _ in manager.updates]
+    return own == sorted(own)
+
+
+class Scripted:
+    """A runtime that shows what an event says and refuses what the event says."""
+
+    def __init__(self, event: Event) -> None:
+        self.failing = event.get("runtime_fails_for", ())
+        self.shown = {uid: seen_of(texts) for uid, texts in event.get("statuses", {}).items()}
+        self.updates: Updates = []
+
+    def statuses(self) -> Statuses:
+        return self.shown
+
+    def update(self, container_id: str, cpus: Cpus) -> None:
+        self.updates.append((container_id, bits.show(cpus)))
+        if container_id in self.failing:
+            raise EnforceError("the runtime refuses")
+
+
+class Manager:
+    """The CPUs of a node, its pods, and what its runtime was told."""
+
+    def __init__(self, case: Case) -> None:
+        provider = CpuProvider(
+            view=view_of(case["topology"]),
+            policy=CpuPolicy.STATIC,
+            options=options_of(case["options"]),
+            reserved=bits.parse(case["reserved"]),
+        )
+        self.trace = Trace(case, provider)
+        self.trace.start({})
+        self.told = Told()
+        self.active: list[str] = []
+        self.ready = True
+        self.updates: Updates = []
+        self.verdicts: tuple[Verdict, ...] = ()
+
+    def tidy(self, event: Event) -> None:
+        """Before an allocation or a pass, take back what gone pods left behind, if all pods are known."""
+        if self.ready and event["op"] in {"allocate", "reconcile"}:
+            here = containers_of(self.trace.pods[uid] for uid in self.active)
+            self.trace.ledger = self.trace.ledger.only(here)
+            self.told = self.told.only(here)
+
+    def play(self, event: Event) -> dict[str, Any]:
+        """Let one event happen, and tell what came of it in the form of the vectors."""
+        self.updates = []
+        self.verdicts = ()
+        error = None
+        try:
+            getattr(self, event["op"])(event)
+        except ProviderError as refusal:
+            error = {
+                "raw": str(refusal),
+                "admission_reason": refusal.reason,
+                "admission_message": refusal.message,
+            }
+        return {
+            "error": error,
+            "updates": sorted(self.updates),
+            "success": self.listed(problem=False),
+            "failure": self.listed(problem=True),
+            "default": self.trace.ledger.shared,
+            "assignments": self.trace.ledger.held,
+            "last_update": self.last_update(),
+            "container_map": sorted(f"{uid}/{name}={id_}" for id_, (uid, name) in self.told.ids.items()),
+        }
+
+    def listed(self, *, problem: bool) -> list[str]:
+        """Whom the pass brought where it belongs, or whom it did not."""
+        return [f"{one.uid}/{one.container}={one.id}" for one in self.verdicts if bool(one.problem) is problem]
+
+    def last_update(self) -> dict[str, dict[str, Cpus]]:
+        last: dict[str, dict[str, Cpus]] = defaultdict(dict)
+        for (uid, name), cpus in self.told.last.items():
+            last[uid][name] = cpus
+        return last
+
+    def pod_active(self, event: Event) -> None:
+        self.active.append(event["pod"])
+
+    def pod_inactive(self, event: Event) -> None:
+        self.active.remove(event["pod"])
+
+    def sources_ready(self, event: Event) -> None:
+        self.ready = event["sources_ready"]
+
+    def allocate(self, event: Event) -> None:
+        self.trace.allocate(event)
+
+    def add_container(self, event: Event) -> None:
+        name = event["pod"], event["container"]
+        self.told = self.told.added(event["container_id"], name, ledger=self.trace.ledger)
+
+    def remove_container(self, event: Event) -> None:
+        gone = self.told.ids.get(event["container_id"])
+        if gone:
+            self.trace.ledger = self.trace.ledger.take_back(*gone)
+        self.told = self.told.removed(event["container_id"])
+
+    def reconcile(self, event: Event) -> None:
+        assert self.active == event.get("active", [])
+        pods = [self.trace.pods[uid] for uid in self.active]
+        runtime = Scripted(event)
+        self.told, self.verdicts = reconcile_once(
+            self.told, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready
+        )
+        self.updates = runtime.updates
+
+
+def seen_of(texts: dict[str, str]) -> dict[str, Seen]:
+    """Containers by name, those that are ``absent`` left out."""
+    shown = {name: text.partition(":") for name, text in texts.items() if text != "absent"}
+    return {
+        name: Seen() if phase == "no-id" else Seen(Phase(phase), container_id)
+        for name, (phase, _, container_id) in shown.items()
+    }
+
+
+def updates_of(event: Event) -> Updates:
+    return [(id_, cpus) for id_, cpus in event.get("runtime_updates") or ()]
+
+
+def expected(event: Event) -> dict[str, Any]:
+    return {
+        "error": event.get("error"),
+        "updates": sorted(updates_of(event)),
+        "success": event.get("success") or [],
+        "failure": event.get("failure") or [],
+        "default": bits.parse(event["default"]),
+        "assignments": held_of(event["assignments"]),
+        "last_update": held_of(event["last_update"]),
+        "container_map": sorted(event["container_map"]),
+    }
