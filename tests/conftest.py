@@ -1,6 +1,7 @@
 """What all tests share: the options of the test run, and what it prints at the end."""
 
 import os
+import signal
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -54,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     recorded: Path = config.getoption("--recorded")
     if not any(recorded.glob("*.json.gz")):
         raise pytest.UsageError(f"--recorded {recorded}: no such directory, or no recorded runs (*.json.gz) in it")
+    # Started in the background, this process ignores Ctrl-C, and so would all that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[TALLIES] = []
     config.stash[VERDICTS] = []
     config.stash[RUNS] = []
