@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.synchronize import Event
 from os import sched_getaffinity
 from threading import current_thread, main_thread
@@ -48,6 +48,7 @@ class _Processes(ProcessPoolExecutor):
     """
 
     def __init__(self, count: int) -> None:
+        _start_server()
         context = get_context("forkserver")
         self._stop = context.Event()
         super().__init__(count, mp_context=context, initializer=_begin, initargs=(self._stop,))
@@ -75,6 +76,16 @@ def still_wanted(*_: object) -> None:
 
 #: In a worker, what tells it to stop.
 _orders: list[Event] = []
+
+
+def _start_server() -> None:
+    """Start the process that workers are forked from, so that no interruption ever reaches them, however young."""
+    resource_tracker.ensure_running()  # on its own way it would let interruptions through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(stop: Event) -> None:
