@@ -3,17 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test lint bench e2e format lock clean
+.PHONY: help setup run test lint bench e2e format lock clean again
 
 help:
-	@echo "make run     the worked example, explained step by step (ONCE=1: exit by itself)"
+	@echo "make run     an agent on an example machine, with pods; Ctrl-C ends it (ONCE=1: by itself)"
 	@echo "make test    all tests            make lint    ruff, mypy, import rules"
 	@echo "make bench   benchmarks beside their budgets"
 	@echo "make e2e     what needs QEMU (skips with the reason where it is missing)"
 
 setup: $(READY)
 
-$(READY): lock/dev.txt pyproject.toml
+# src/alignup/wire is made from proto/ by the last of these commands, and made again where it is missing.
+$(READY): lock/dev.txt pyproject.toml hatch_build.py $(wildcard proto/alignup/wire/*.proto) \
+          $(if $(wildcard src/alignup/wire/__init__.py),,again)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "alignup needs Python 3.11 or newer; $(PYTHON) is older. Say which: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
@@ -22,10 +24,10 @@ $(READY): lock/dev.txt pyproject.toml
 	@touch $@
 
 run: $(READY)
-	@$(BIN)/python examples/announcement.py
+	@$(BIN)/python examples/agent_demo.py
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -49,4 +51,4 @@ lock:
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/dev.txt
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/alignup/wire
