@@ -16,7 +16,7 @@ from socket import AF_UNIX, SOCK_STREAM, socket
 from bench.harness import Figure
 
 MACHINE = "pack:2 numa:4(memory=256GiB) core:16 pu:2"
-DEVICES = ("example.com/gpu=8@0,8@1,8@2,8@3,8@4,8@5,8@6,8@7",)
+GPU, GPUS = "example.com/gpu", "8@0,8@1,8@2,8@3,8@4,8@5,8@6,8@7"
 HELD, ADMISSIONS, ROUNDS = 200, 100, 8
 CONFIG = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -59,7 +59,7 @@ def figures() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         root = Path(place)
         (root / "kubelet.json").write_text(json.dumps(CONFIG))
-        with agent(root) as (process, connection):
+        with agent(root, devices=(f"{GPU}={GPUS}",)) as (process, connection):
             idle = _resident(process.pid)
             _fill(connection, HELD)
             _admissions(connection, ADMISSIONS)
@@ -69,22 +69,48 @@ def figures() -> Iterator[Figure]:
             yield Figure("admission over the socket, 200 pods held, p50", p50, 0.004, note)
             yield Figure("admission over the socket, 200 pods held, p99", p99, 0.015)
             _fill(connection, 500, start=HELD, cpu="10m")
+        yield Figure(
+            "admission with a device plugin, 200 pods held, p50", _with_plugin(root), 0.008, "asked and allocated"
+        )
         start = time.perf_counter()
-        with agent(root):
+        with agent(root, devices=(f"{GPU}={GPUS}",)):
             yield Figure("start with 500 pods in the checkpoint", time.perf_counter() - start, 2.0)
         yield Figure("memory of an agent at rest", idle / 1e9, 0.080, "ms stand for MB")
 
 
+def _with_plugin(root: Path) -> float:
+    """What an admission takes whose devices a plugin chooses and prepares, in a process of its own."""
+    directory = root / "plugged" / "device-plugins"
+    program = [sys.executable, "-m", "alignup.testing.plugin", "--resource", GPU, "--devices", GPUS]
+    options = ["--dir", str(directory), "--preferred", "highest"]
+    with (
+        agent(root, name="plugged") as (_, connection),
+        subprocess.Popen([*program, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as plugin,  # noqa: S603 - our own
+    ):
+        try:
+            assert plugin.stdout is not None
+            plugin.stdout.readline()  # it has registered, and lists its devices now
+            time.sleep(0.2)
+            _fill(connection, HELD)
+            _admissions(connection, ADMISSIONS)
+            rounds = [sorted(_admissions(connection, ADMISSIONS)) for _ in range(ROUNDS)]
+        finally:
+            plugin.kill()
+    return min(times[ADMISSIONS // 2] for times in rounds)
+
+
 @contextmanager
-def agent(root: Path) -> Iterator[tuple[subprocess.Popen[bytes], UnixConnection]]:
+def agent(
+    root: Path, *, name: str = "agent", devices: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[bytes], UnixConnection]]:
     """An agent that is ready, and a connection to it."""
     command = [sys.executable, "-m", "alignup", "agent", "--machine", MACHINE, "--config", str(root / "kubelet.json")]
-    for devices in DEVICES:
-        command += ["--devices", devices]
-    command += ["--root-dir", str(root / "agent")]
+    for declared in devices:
+        command += ["--devices", declared]
+    command += ["--root-dir", str(root / name)]
     with (root / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:  # noqa: S603 - our own
         try:
-            yield process, _ready(process, root / "agent" / "agent.sock")
+            yield process, _ready(process, root / name / "agent.sock")
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)

@@ -40,7 +40,7 @@ Document = dict[str, Any]
 
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(
-    ["alignup.agent.run", "alignup.agent.export", "alignup.cli.agent", "alignup.cli.inputs"]
+    ["alignup.agent.plugged", "alignup.agent.run", "alignup.agent.export", "alignup.cli.agent", "alignup.cli.inputs"]
 )
 
 
@@ -108,12 +108,17 @@ def pod(uid: str, *, namespace: str = "default", **asked: str) -> Document:
 
 
 def arguments(
-    root: Path, *options: str | Path, machine: str = MACHINE, config: Mapping[str, Any] = CONFIG
+    root: Path,
+    *options: str | Path,
+    machine: str = MACHINE,
+    devices: str = DEVICES,
+    config: Mapping[str, Any] = CONFIG,
 ) -> list[str]:
     """What ``alignup`` is called with for an agent whose things are in *root*."""
     file = root.with_name(f"{root.name}.config.json")
     file.write_text(json.dumps(config))
-    fixed = ["--machine", machine, "--devices", DEVICES, "--config", str(file), "--root-dir", str(root)]
+    declared = ["--devices", devices] if devices else []
+    fixed = ["--machine", machine, *declared, "--config", str(file), "--root-dir", str(root)]
     return ["agent", *fixed, *map(str, options)]
 
 
@@ -121,12 +126,14 @@ def start(
     root: Path,
     *options: str | Path,
     machine: str = MACHINE,
+    devices: str = DEVICES,
     config: Mapping[str, Any] = CONFIG,
     env: Mapping[str, str] | None = None,
     largest: int | None = None,
 ) -> Agent:
     """An agent that listens, in the environment *env*; no file it writes may be larger than *largest*."""
-    return start_with(arguments(root, *options, machine=machine, config=config), root, env=env, largest=largest)
+    given = arguments(root, *options, machine=machine, devices=devices, config=config)
+    return start_with(given, root, env=env, largest=largest)
 
 
 def start_with(

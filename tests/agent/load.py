@@ -13,6 +13,7 @@ from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import Any
 
 from alignup.align import bits
+from tests.agent import plugs
 from tests.agent.agents import Agent, Document, pod, start
 
 #: What a client meets when the other side is killed.
@@ -45,11 +46,14 @@ class Client:
 
     name: str
     random: random.Random
+    gpus: float = 0.2  #: how many of its pods ask for a GPU
+    cpus: tuple[str, ...] = ("1", "1", "2", "500m")  #: how many CPUs they ask for
     has: dict[str, list[Document]] = field(default_factory=dict)  #: uid → the placements it was promised
     waits: set[str] = field(default_factory=set)  #: told to wait; admitted meanwhile, perhaps
     gone: set[str] = field(default_factory=set)  #: released for good
     open: str = ""  #: what it was about when the agent was killed: nobody knows how that ended
     sent: int = 0
+    with_devices: int = 0  #: of those sent, whose answer promised devices
 
     def work(self, path: Path) -> None:
         """Go on until the agent is killed."""
@@ -70,12 +74,13 @@ class Client:
     def _admit(self, line: Line) -> None:
         self.sent += 1
         uid = self.open = f"{self.name}-{self.sent}"
-        asked = {"cpu": self.random.choice(("1", "1", "2", "500m")), "memory": "64Mi"}
-        if self.random.random() < 0.2:
+        asked = {"cpu": self.random.choice(self.cpus), "memory": "64Mi"}
+        if self.random.random() < self.gpus:
             asked["gpu"] = "1"
         status, answer = line.ask("POST", "/v1/pods", pod(uid, **asked))
         if status == 201:
             self.has[uid] = answer["decision"]["placements"]
+            self.with_devices += "device" in self.has[uid][0]["given"]
         elif status == 202:
             self.waits.add(uid)
         else:
@@ -153,6 +158,56 @@ def kill_again_and_again(root: Path, *, rounds: int, seed: int, clients: int = 3
     assert agent.admit("whole", cpu="4").status_code == 201
     agent.stop()
     return sum(client.sent for client in crowd)
+
+
+def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:
+    """Kill an agent and the plugin of its GPUs in turn, under load; how many pods were promised a GPU in all."""
+    chance = random.Random(seed)
+    crowd = [
+        Client(f"client{number}", random.Random(seed + number), gpus=0.6, cpus=("1", "100m"))
+        for number in range(clients)
+    ]
+    plugin = plugs.spawn(root / "device-plugins", "--preferred", "highest")
+    try:
+        for _ in range(rounds):
+            agent = start(root, "--on-misfit", "wait", "--patience", "4", devices="")
+            plugs.wait_for_devices(agent)
+            _look(agent, crowd)
+            threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in crowd]
+            for thread in threads:
+                thread.start()
+            time.sleep(chance.uniform(0.05, 0.3))
+            plugin.kill()
+            plugin.wait()
+            time.sleep(chance.uniform(0.0, 0.1))
+            plugin = plugs.spawn(root / "device-plugins", "--preferred", "highest")
+            time.sleep(chance.uniform(0.0, 0.9))
+            agent.kill()
+            for thread in threads:
+                thread.join(30)
+                assert not thread.is_alive()
+        agent = start(root, "--on-misfit", "wait", "--patience", "4", devices="")
+        plugs.wait_for_devices(agent)
+        _look(agent, crowd)
+        check_granted(agent.pods())
+        for uid in agent.pods():
+            assert agent.release(uid).status_code == 200
+        for uid in ("one", "two"):
+            assert agent.admit(uid, cpu="1", gpu="2").status_code == 201
+        agent.stop()
+    finally:
+        plugin.kill()
+        plugin.wait()
+    return sum(client.with_devices for client in crowd)
+
+
+def check_granted(pods: dict[str, Document]) -> None:
+    """Whoever has a device has what its plugin gave with it."""
+    for uid, one in pods.items():
+        for placement in one["placements"] if one["status"] == "admitted" else ():
+            for resource, ids in placement["given"].get("device", {}).items():
+                given = one["grants"][placement["container"]][resource]
+                assert given["envs"] == {"GPU_DEVICES": ids}, f"{uid} was given something else"
 
 
 def _look(agent: Agent, crowd: list[Client]) -> None:

@@ -185,16 +185,15 @@ def test_a_dry_run_is_decided_at_once_and_changes_nothing(desk, disk):
         disk.go_on.clear()
         asked = asyncio.ensure_future(desk.admit(pod("a", cpu="4")))
         await asyncio.sleep(0.05)
-        tried = await asyncio.wait_for(desk.admit(pod("b", cpu="4"), dry_run=True), 5)
+        tried = await asyncio.wait_for(desk.consider(pod("b", cpu="4"), {}), 5)
         disk.go_on.set()
         await asked
-        return tried, await desk.admit(pod("b", cpu="4"), dry_run=True)
+        return tried, await desk.consider(pod("b", cpu="4"), {})
 
-    before, after = asyncio.run(beside())
+    (before, asks), (after, _) = asyncio.run(beside())
 
-    assert before.decision.admitted
-    assert not after.decision.admitted
-    assert (before.entry, after.entry) == (None, None)
+    assert (before.admitted, asks) == (True, ())
+    assert not after.admitted
     assert [entry.pod.uid for entry in desk.entries()] == ["a"]
 
 
@@ -235,13 +234,13 @@ def test_whoever_leaves_before_its_turn_takes_its_job_along(desk, disk):
 def test_a_desk_that_was_barred_answers_questions_only(disk):
     barred = Desk(standing(), disk, clock=clock(), tell=lambda _: None, problems=("CPU 9 is gone; do this",))
     try:
-        admission, error, tried = run(barred.admit(pod("a")), barred.release("a"), barred.admit(pod("a"), dry_run=True))
+        admission, error, tried = run(barred.admit(pod("a")), barred.release("a"), barred.consider(pod("a"), {}))
     finally:
         barred.close()
 
     assert isinstance(admission, NotReadyError)
     assert "CPU 9 is gone; do this" in str(error)
-    assert tried.decision.admitted
+    assert tried[0].admitted
     assert barred.problems()[0] == "CPU 9 is gone; do this"
     assert disk.written == []
 

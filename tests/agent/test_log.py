@@ -6,7 +6,7 @@ import json
 import pytest
 
 from alignup.agent import log
-from alignup.agent.standing import Draft
+from alignup.agent.draft import Draft
 from tests.agent.rooms import clock, standing
 from tests.align.hosts import pod
 

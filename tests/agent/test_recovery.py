@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.draft import Draft
 from alignup.agent.keeping import Keeper
-from alignup.agent.recovery import Recover, Terms, recover
-from alignup.agent.standing import Draft, Standing
+from alignup.agent.recovery import Imported, Recover, Terms, recover
+from alignup.agent.standing import Standing
 from alignup.agent.waiting import Line
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import PodError
@@ -215,7 +216,7 @@ def test_what_a_kubelet_left_is_taken_over_once(tmp_path):
     there.admit(pod("static-pod", cpu="3"))
     ledger = there.ledger
 
-    first = found(tmp_path, imported=lambda: ledger)
+    first = found(tmp_path, imported=lambda: Imported(ledger))
     Keeper(Store(tmp_path), first.standing.host)(first.standing)
     second = found(tmp_path, imported=lambda: pytest.fail("there is a checkpoint"))
 

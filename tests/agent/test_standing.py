@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.draft import Draft
 from alignup.agent.known import Known
-from alignup.agent.standing import BEHIND, Draft, Kind, Standing
+from alignup.agent.pending import BEHIND
+from alignup.agent.standing import Kind, Standing
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
-from alignup.serve.service import BusyError, Status
+from alignup.serve.service import Admission, BusyError, Status
 from tests.agent.rooms import NOTHING, clock, standing
 from tests.align.hosts import GPU, pod
 from tests.sound import check_sound
@@ -33,6 +35,13 @@ def the(found):
     return found
 
 
+def sent(draft, wanted) -> Admission:
+    """What became of a pod that has nothing to do with plugins."""
+    answer = draft.admit(wanted)
+    assert isinstance(answer, Admission)
+    return answer
+
+
 def admits(uid, *, source="api", **asked):
     return lambda draft: draft.admit(pod(uid, **asked), source=source)
 
@@ -44,7 +53,7 @@ def releases(uid):
 def test_a_pod_that_fits_is_admitted_and_known():
     draft = Draft(standing(), clock())
 
-    admission = draft.admit(pod("a"))
+    admission = sent(draft, pod("a"))
 
     entry = the(draft.standing().entry("a"))
     assert admission.decision.admitted
@@ -67,7 +76,7 @@ def test_a_refused_pod_leaves_what_stood():
     before = after(standing(), admits("a", cpu="4"))
     draft = Draft(before, clock())
 
-    admission = draft.admit(pod("b", cpu="4"))
+    admission = sent(draft, pod("b", cpu="4"))
 
     assert admission.entry is None
     assert draft.standing() is before
@@ -78,7 +87,7 @@ def test_a_pod_sent_twice_keeps_what_it_has():
     before = after(standing(), admits("a"))
     draft = Draft(before, clock())
 
-    again = draft.admit(pod("a"))
+    again = sent(draft, pod("a"))
 
     assert again.decision.kept
     assert the(again.entry).since == the(before.entry("a")).since
@@ -101,7 +110,7 @@ def test_a_pod_that_does_not_fit_now_waits_where_it_may():
     before = after(standing(wait=True), admits("a", cpu="4"))
     draft = Draft(before, clock())
 
-    admission = draft.admit(pod("b", cpu="4"))
+    admission = sent(draft, pod("b", cpu="4"))
 
     assert (the(admission.entry).status, the(admission.entry).position) == (Status.WAITING, 1)
     assert the(admission.decision.refusal).reason == "TopologyAffinityError"
@@ -112,13 +121,13 @@ def test_a_pod_that_does_not_fit_now_waits_where_it_may():
 def test_a_pod_that_waits_and_is_sent_again_keeps_its_place():
     before = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
 
-    again = Draft(before, clock()).admit(pod("b", cpu="4"))
+    again = sent(Draft(before, clock()), pod("b", cpu="4"))
 
     assert (the(again.entry).status, the(again.entry).position) == (Status.WAITING, 1)
 
 
 def test_a_pod_that_could_never_fit_is_refused_at_once():
-    admission = Draft(standing(wait=True), clock()).admit(pod("huge", cpu="5"))
+    admission = sent(Draft(standing(wait=True), clock()), pod("huge", cpu="5"))
 
     assert admission.entry is None
 
@@ -157,7 +166,7 @@ def test_who_was_overtaken_often_enough_lets_nobody_pass():
     before = after(before, admits("s1", cpu="1"), admits("s2", cpu="1"))
     draft = Draft(before, clock())
 
-    admission = draft.admit(pod("s3", cpu="1"))
+    admission = sent(draft, pod("s3", cpu="1"))
 
     assert before.line.overtaken == {"big": 2}
     assert the(admission.decision.refusal).reason == BEHIND
@@ -244,8 +253,9 @@ def test_devices_announced_let_in_who_waited_for_them():
 
     draft.announce(GPU, more)
 
+    (pending,) = draft.begun
     assert the(before.entry("c")).status is Status.WAITING
-    assert the(draft.standing().entry("c")).status is Status.ADMITTED
+    assert the(after(draft.standing(), lambda one: one.commit(pending, {})).entry("c")).status is Status.ADMITTED
     assert draft.happenings[0].kind is Kind.ANNOUNCED
     assert "4 of 4 devices" in draft.happenings[0].detail
 

@@ -16,9 +16,13 @@ from dataclasses import dataclass, field
 from queue import Empty, Full, Queue
 from typing import Any, Protocol, TypeVar
 
+from alignup.agent.draft import Draft
 from alignup.agent.known import API
-from alignup.agent.standing import Clock, Draft, Happening, Standing
-from alignup.align.errors import AlignError
+from alignup.agent.pending import Grants, Pending
+from alignup.agent.standing import Clock, Happening, Standing
+from alignup.align.decision import Decision
+from alignup.align.devices import Answers, Ask
+from alignup.align.errors import AlignError, ProviderError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
@@ -36,6 +40,7 @@ _ENDED = "nothing can be decided any more, which is a fault of alignup; start th
 
 Answer = TypeVar("Answer")
 Tell = Callable[[Sequence[Happening]], None]
+Send = Callable[[Sequence[Pending]], None]
 
 
 class Save(Protocol):
@@ -53,6 +58,7 @@ class _Job:
     action: Callable[[Draft], Any]
     future: Future[Any]
     after_telling: bool = False  #: answered only when everybody has heard what happened until then
+    light: bool = False  #: nothing of it has to survive, so it is done whether anything can be written or not
 
 
 @dataclass(slots=True)
@@ -62,6 +68,8 @@ class _Batch:
     standing: Standing
     answers: list[tuple[_Job, Any]] = field(default_factory=list)
     happenings: list[Happening] = field(default_factory=list)
+    begun: list[Pending] = field(default_factory=list)
+    durable: bool = False  #: whether something of it has to be written down
 
 
 class Desk:
@@ -79,11 +87,16 @@ class Desk:
         self._clock = clock
         self._tell = tell
         self._barred = problems
+        self._send: Send | None = None
         self._untold: list[Happening] = []  #: what has happened, and was answered, and nobody else has heard yet
         self._unwritten = "" if problems else "nothing was written yet"  #: why it could not be; empty: it could
         self._jobs: Queue[_Job | None] = Queue(JOBS)
         self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
         self._thread.start()
+
+    def hand_to(self, send: Send) -> None:
+        """Let *send* hear of pods in line that are on their way in, and have their device plugins asked."""
+        self._send = send
 
     @property
     def standing(self) -> Standing:
@@ -100,6 +113,16 @@ class Desk:
         """Whether jobs are still taken."""
         return self._thread.is_alive()
 
+    @property
+    def settled(self) -> Host:
+        """The same with just the pods that are here for good."""
+        return self._standing.settled()
+
+    @property
+    def barred(self) -> bool:
+        """Whether nothing may ever be decided here."""
+        return bool(self._barred)
+
     def problems(self) -> tuple[str, ...]:
         """Why nothing can be decided now, each with what to do."""
         ended = "" if self.alive or self._barred else _ENDED
@@ -113,12 +136,36 @@ class Desk:
         """The pod of that uid."""
         return self._standing.entry(uid)
 
-    async def admit(self, pod: Pod, *, dry_run: bool = False) -> Admission:
-        """Decide on a pod; a *dry_run* is decided on what stands, and changes nothing."""
-        if dry_run:
-            decision = await asyncio.to_thread(self._standing.host.decide, pod)
-            return Admission(decision, None)
+    async def admit(self, pod: Pod) -> Admission | Pending:
+        """Decide on a pod; one that is on its way in then is for :class:`alignup.agent.errands.Errands`."""
         return await self._do(lambda draft: draft.admit(pod, source=API))
+
+    async def consider(self, pod: Pod, answers: Answers) -> tuple[Decision, tuple[Ask, ...]]:
+        """What would become of a pod as things stand, and what plugins should be asked first; changes nothing."""
+        draft = Draft(self._standing, self._clock)
+        decision, asks, _ = await asyncio.to_thread(draft.consider, pod, answers=answers)
+        return decision, asks
+
+    async def advise(self, pending: Pending, answers: Answers, *, last: bool = False) -> Admission | Pending:
+        """Plugins have said which devices they prefer for a pod on its way in."""
+        return await self._do(lambda draft: draft.advise(pending, answers, last=last))
+
+    async def commit(self, pending: Pending, grants: Grants) -> Admission:
+        """Plugins have prepared the devices of a pod on its way in."""
+        return await self._do(lambda draft: draft.commit(pending, grants))
+
+    async def fail(self, pending: Pending, error: ProviderError) -> Admission:
+        """A plugin has said no to a pod on its way in."""
+        return await self._do(lambda draft: draft.fail(pending, error))
+
+    async def undo(self, pending: Pending) -> None:
+        """A pod on its way in gives its place back, whatever can be written."""
+        if self.alive:
+            await self._queued(lambda draft: draft.undo(pending), light=True)
+
+    async def wake(self, uid: str) -> bool:
+        """Try one again that rests; whether it still waits."""
+        return await self._do(lambda draft: draft.wake(uid))
 
     async def release(self, uid: str) -> Entry | None:
         """A pod is gone."""
@@ -129,10 +176,18 @@ class Desk:
         leaving, coming = tuple(gone), tuple(come)
         return await self._do(lambda draft: draft.exchange(leaving, coming))
 
-    async def announce(self, resource: str, devices: Iterable[Device]) -> None:
-        """A device plugin says which devices there are."""
+    async def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> None:
+        """A device plugin says which devices there are, and whether it wants to be asked which to take."""
         announced = tuple(devices)
-        await self._do(lambda draft: draft.announce(resource, announced))
+        await self._do(lambda draft: draft.announce(resource, announced, preferred_allocation=preferred_allocation))
+
+    async def stop(self, resource: str) -> None:
+        """A device plugin is gone."""
+        await self._do(lambda draft: draft.stop(resource))
+
+    async def give_up(self, resource: str) -> None:
+        """A device plugin did not come back in time."""
+        await self._do(lambda draft: draft.give_up(resource))
 
     async def try_waiting(self) -> None:
         """Try again whoever waits."""
@@ -157,11 +212,13 @@ class Desk:
             raise NotReadyError(_ENDED)
         return await self._queued(action)
 
-    async def _queued(self, action: Callable[[Draft], Answer], *, after_telling: bool = False) -> Answer:
+    async def _queued(
+        self, action: Callable[[Draft], Answer], *, after_telling: bool = False, light: bool = False
+    ) -> Answer:
         """Have a job done; a caller who leaves takes it along, unless it was begun."""
         future: Future[Answer] = Future()
         try:
-            self._jobs.put_nowait(_Job(action, future, after_telling))
+            self._jobs.put_nowait(_Job(action, future, after_telling, light))
         except Full:
             raise BusyError(f"{JOBS} requests are in the queue, which is as many as may be; try again later") from None
         return await asyncio.wrap_future(future)
@@ -202,20 +259,30 @@ class Desk:
         for job in jobs:
             if job.future.set_running_or_notify_cancel():
                 self._attempt(job, batch)
-        if batch.standing is not self._standing and not self._write(batch.standing):
-            for job, _ in batch.answers:
-                job.future.set_exception(NotReadyError(self._unwritten))
-            return
+        if batch.durable and not self._write(batch.standing):
+            batch = self._without_writing(batch)
         self._standing = batch.standing
         for job, answer in batch.answers:
             if not job.after_telling:
                 job.future.set_result(answer)
+        if batch.begun and self._send is not None:
+            self._send(batch.begun)
         self._untold += batch.happenings
         last = [(job, answer) for job, answer in batch.answers if job.after_telling]
         if last or len(self._untold) >= MUCH:
             self._tell_all()
         for job, answer in last:
             job.future.set_result(answer)
+
+    def _without_writing(self, failed: _Batch) -> _Batch:
+        """What is left of jobs that could not be written down: those that leave nothing to write."""
+        batch = _Batch(self._standing)
+        for job, _ in failed.answers:
+            if job.light:
+                self._attempt(job, batch)
+            else:
+                job.future.set_exception(NotReadyError(self._unwritten))
+        return batch
 
     def _tell_all(self) -> None:
         """Let everybody hear what has happened."""
@@ -234,6 +301,8 @@ class Desk:
         batch.standing = draft.standing()
         batch.answers.append((job, answer))
         batch.happenings += draft.happenings
+        batch.begun += draft.begun
+        batch.durable = batch.durable or draft.durable
 
     def _write(self, standing: Standing) -> bool:
         """Whether *standing* is on disk now; if not, what is said of it stays until something is."""

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 
+from alignup.agent import hardware
 from alignup.agent.desk import Desk
+from alignup.agent.errands import Errands
 from alignup.align.errors import DocumentError, StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, rules
@@ -23,13 +25,14 @@ class Front:
     """The agent, as ``serve.service.Service`` has it."""
 
     desk: Desk
+    errands: Errands
     history: History
     feed: Feed
 
     @property
     def host(self) -> Host:
-        """The machine, the settings and the ledger as they are now."""
-        return self.desk.host
+        """The machine with all devices, the settings and the ledger as they are now."""
+        return hardware.shown(self.desk.settled)
 
     def problems(self) -> tuple[str, ...]:
         """Why nothing can be decided now, each with what to do."""
@@ -45,7 +48,7 @@ class Front:
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> Admission:
         """Decide, durably unless it is a *dry_run*."""
-        return await self.desk.admit(pod, dry_run=dry_run)
+        return await (self.errands.consider(pod) if dry_run else self.errands.admit(pod))
 
     async def release(self, uid: str) -> Entry | None:
         """The pod is gone, durably."""

@@ -13,6 +13,8 @@ from alignup.align.workload import Pod
 from alignup.state.fingerprint import machine_mark, settings_mark
 from alignup.state.store import Checkpoint, Store, fragment
 
+PLUGINS = "plugins"  #: under which it is kept which resources device plugins serve
+
 _Waiting = tuple[Pod, bytes]  # the pod, and its fragment but for the last field
 
 
@@ -32,7 +34,7 @@ class Keeper:
 
     def __call__(self, standing: Standing) -> None:
         """Store *standing* for good."""
-        ledger = standing.host.ledger
+        ledger = standing.settled().ledger
         self._store.save(
             Checkpoint(
                 machine=self._machine,
@@ -40,6 +42,7 @@ class Keeper:
                 crumbs=snapshot.crumbs(ledger, providers=standing.host.providers),
                 pods=self._pods(ledger, standing.held),
                 waiting=self._line(standing.line),
+                extra={PLUGINS: sorted(standing.plugins)},
             )
         )
 
@@ -67,6 +70,8 @@ class Keeper:
 
 def _running(ledger: Ledger, known: Known) -> bytes:
     document = {**snapshot.pod_document(ledger, known.pod.uid), "since": known.since, "source": known.source}
+    if known.grants:
+        document["grants"] = known.grants
     return fragment(document)
 
 

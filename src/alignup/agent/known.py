@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from alignup.align import record
@@ -55,6 +55,8 @@ class Known:
     since: float  #: seconds since 1970
     source: str  #: ``api``, or the manifest file it comes from
     record: Record  #: of the newest decision about it
+    #: container → resource → what device plugins gave with the devices (``plugins.grants``)
+    grants: Mapping[str, Mapping[str, Document]] = field(default_factory=dict)
 
     def told(self, decision: Decision) -> Self:
         """The same pod, after a newer decision."""

@@ -5,13 +5,16 @@ Where one cannot, it starts all the same, answers questions, and decides nothing
 somebody has said what to do. So nothing is lost without a word, and nobody is restarted for ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from alignup.agent.known import API, Known, Record
+from alignup.agent import hardware
+from alignup.agent.keeping import PLUGINS
+from alignup.agent.known import API, Document, Known, Record
+from alignup.agent.pending import Grants
 from alignup.agent.standing import Standing
 from alignup.agent.waiting import Line
 from alignup.align import snapshot
@@ -45,6 +48,14 @@ class Terms:
     recover: frozenset[Recover] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a kubelet left."""
+
+    ledger: Ledger
+    grants: Mapping[str, Grants] = field(default_factory=dict)  #: by uid
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
     """What stands again."""
@@ -55,7 +66,7 @@ class Recovered:
 
 
 def recover(
-    store: Store, host: Host, *, terms: Terms, now: float, imported: Callable[[], Ledger] | None = None
+    store: Store, host: Host, *, terms: Terms, now: float, imported: Callable[[], Imported] | None = None
 ) -> Recovered:
     """What stood on *host*, which is idle; where nothing was ever stored, what *imported* tells, or nothing."""
     empty = Standing(host=host, idle=host.ledger, line=terms.line, wait=terms.wait)
@@ -69,7 +80,7 @@ def recover(
         *(f"the machine changed: {what}" for what in loaded.machine.changes(machine_mark(host.machine))),
         *(f"the settings changed: {what}" for what in loaded.settings.changes(settings_mark(host.settings))),
     )
-    found = _rebuilt(loaded, empty, terms=terms, now=now)
+    found = _rebuilt(loaded, _unplugged(empty, loaded.extra.get(PLUGINS, ())), terms=terms, now=now)
     unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files were not looked at",)
     return replace(found, notes=(*loaded.notes, *unused, *changes, *found.notes))
 
@@ -82,6 +93,13 @@ def _loaded(store: Store, terms: Terms) -> Loaded | None:
         if Recover.PREVIOUS not in terms.recover:
             raise
         return store.load(previous=True)
+
+
+def _unplugged(empty: Standing, served: Iterable[str]) -> Standing:
+    """*empty*, where devices of resources that plugins served are unknown until these are back."""
+    plugins = frozenset(map(str, served))
+    host = _with(empty.host, hardware.without(empty.host.ledger, plugins))
+    return replace(empty, host=host, plugins=plugins)
 
 
 def _rebuilt(loaded: Loaded, empty: Standing, *, terms: Terms, now: float) -> Recovered:
@@ -126,7 +144,8 @@ def _standing(
     held = {}
     for piece, (uid, resident) in zip(document["pods"], ledger.pods.items(), strict=True):
         since, source = piece.get("since", now), piece.get("source", API)
-        held[uid] = _known(resident.pod, host, since=float(since), source=str(source))
+        known = _known(resident.pod, host, since=float(since), source=str(source))
+        held[uid] = replace(known, grants=_grants(piece.get("grants", {})))
     pods, overtaken, dropped = {}, {}, []
     for one in waiting:
         pod = snapshot.read_pod(one["pod"])
@@ -140,11 +159,15 @@ def _standing(
     return replace(empty, host=host, held=held, line=line), dropped
 
 
-def _imported(empty: Standing, ledger: Ledger, *, now: float) -> Standing:
-    """What stands where a kubelet left off."""
-    host = _with(empty.host, ledger)
-    held = {uid: _known(one.pod, host, since=now, source=API) for uid, one in ledger.pods.items()}
-    return replace(empty, host=host, held=held)
+def _imported(empty: Standing, found: Imported, *, now: float) -> Standing:
+    """What stands where a kubelet left off; devices the machine does not tell of are those of plugins."""
+    host = _with(empty.host, found.ledger)
+    held = {
+        uid: replace(_known(one.pod, host, since=now, source=API), grants=found.grants.get(uid, {}))
+        for uid, one in found.ledger.pods.items()
+    }
+    declared = {device.resource for device in host.machine.devices}
+    return replace(empty, host=host, held=held, plugins=frozenset(hardware.book(host).inventories) - declared)
 
 
 def _with(host: Host, ledger: Ledger) -> Host:
@@ -159,3 +182,10 @@ def _known(pod: Pod, host: Host, *, since: float, source: str) -> Known:
     record = Record(host.decide(pod))
     record.settle()
     return Known(pod=pod, since=since, source=source, record=record)
+
+
+def _grants(document: Mapping[str, Any]) -> dict[str, dict[str, Document]]:
+    """What device plugins gave with the devices, as it was kept."""
+    return {
+        container: {resource: dict(given) for resource, given in own.items()} for container, own in document.items()
+    }

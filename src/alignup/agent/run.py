@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,18 @@ from alignup.agent import log as logs
 from alignup.agent import notify
 from alignup.agent.address import Address, Tcp
 from alignup.agent.desk import Desk
+from alignup.agent.errands import Errands
 from alignup.agent.front import Front, read_pod
 from alignup.agent.keeping import Keeper
 from alignup.agent.known import API
 from alignup.agent.manifests import Folder
 from alignup.agent.notify import Notifier
-from alignup.agent.recovery import Recovered, Terms, recover
+from alignup.agent.recovery import Imported, Recovered, Terms, recover
 from alignup.agent.standing import Clock
 from alignup.agent.telling import Teller
 from alignup.agent.watching import Watcher
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
-from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.discover import document as machines
 from alignup.serve import app, listen
@@ -42,6 +42,9 @@ from alignup.serve.service import NotReadyError
 from alignup.state.history import History
 from alignup.state.lock import lock
 from alignup.state.store import Store
+
+#: In the root unless said otherwise: the directory of device plugins, and the socket of PodResources.
+PLUGINS, POD_RESOURCES, LISTER = "device-plugins", "pod-resources", "kubelet.sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,9 @@ class Options:
     manifests: Path | None = None
     terms: Terms = field(default_factory=Terms)
     history: int = 10_000  #: decisions of the past that are kept
-    imported: Callable[[], Ledger] | None = None  #: what a kubelet left, for a root that is empty
+    plugins: Path | None = None  #: the directory of device plugins; ``None``: in the root
+    lister: Path | None = None  #: the socket of PodResources; ``None``: in the root
+    imported: Callable[[], Imported] | None = None  #: what a kubelet left, for a root that is empty
     notes: tuple[str, ...] = ()  #: what to say first
     clock: Clock = field(default_factory=lambda: Clock(now=time.time, watch=time.perf_counter))
 
@@ -92,12 +97,14 @@ async def _main(options: Options, store: Store, recovered: Recovered, *, log: Fi
     stop = _signals(log)
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
     async with AsyncExitStack() as stack:
-        desk, front, metrics = _assembled(options, store, recovered, log=log)
-        stack.callback(front.history.close)
+        desk, history, feed, metrics = _assembled(options, store, recovered, log=log)
+        stack.callback(history.close)
         stack.push_async_callback(asyncio.to_thread, desk.close)
         with suppress(NotReadyError):  # said by /readyz, and those who wait are tried again at the next release
             await desk.try_waiting()
-        await stack.enter_async_context(_listening(options, front, metrics))
+        errands = await stack.enter_async_context(_plugged(options, desk, metrics, log=log))
+        await stack.enter_async_context(_listening(options, Front(desk, errands, history, feed), metrics))
+        stack.push_async_callback(errands.close)  # before requests are waited for, some of which wait for plugins
         folder = None if recovered.problems else options.manifests
         await stack.enter_async_context(_beside(folder, desk, notifier, log=log))
         pods, waiting = len(desk.standing.held), len(desk.standing.line.pods)
@@ -111,22 +118,33 @@ async def _main(options: Options, store: Store, recovered: Recovered, *, log: Fi
 
 def _assembled(
     options: Options, store: Store, recovered: Recovered, *, log: FilteringBoundLogger
-) -> tuple[Desk, Front, Metrics]:
-    """The desk, what the API sees of it, and the metrics of what happens there."""
+) -> tuple[Desk, History, Feed, Metrics]:
+    """The desk, and whoever hears what happens there."""
     history = History(options.root, rows=options.history)
     if note := history.open():
         log.warning("history", detail=note)
     feed = Feed(now=options.clock.now)
     made: list[Desk] = []
     metrics = Metrics(
-        lambda: made[0].host if made else recovered.standing.host,
+        lambda: made[0].settled if made else recovered.standing.host,
         waiting=lambda: len(made[0].standing.line.pods) if made else 0,
     )
     teller = Teller(asyncio.get_running_loop(), log=log, history=history, metrics=metrics, feed=feed)
     keeper = Keeper(store, options.host)
     desk = Desk(recovered.standing, keeper, clock=options.clock, tell=teller, problems=recovered.problems)
     made.append(desk)
-    return desk, Front(desk, history, feed), metrics
+    return desk, history, feed, metrics
+
+
+def _plugged(
+    options: Options, desk: Desk, metrics: Metrics, *, log: FilteringBoundLogger
+) -> AbstractAsyncContextManager[Errands]:
+    """Device plugins and PodResources."""
+    from alignup.agent.plugged import plugged  # noqa: PLC0415 - gRPC is for whoever runs an agent, and nobody else
+
+    directory = options.plugins or options.root / PLUGINS
+    lister = options.lister or options.root / POD_RESOURCES / LISTER
+    return plugged(desk, directory=directory, lister=lister, metrics=metrics, log=log)
 
 
 def _signals(log: FilteringBoundLogger) -> asyncio.Event:

@@ -13,7 +13,8 @@ from structlog.typing import FilteringBoundLogger
 
 from alignup.agent import log as logs
 from alignup.agent.known import Document
-from alignup.agent.standing import BEHIND, Happening, Kind
+from alignup.agent.pending import BEHIND
+from alignup.agent.standing import Happening, Kind
 from alignup.serve.feed import Feed
 from alignup.serve.metrics import Metrics
 from alignup.state.history import History

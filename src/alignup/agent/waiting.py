@@ -59,11 +59,6 @@ class Line:
         """Whether it has been overtaken as often as it may be."""
         return self.patience is not None and self.overtaken.get(uid, 0) >= self.patience
 
-    @property
-    def first_impatient(self) -> Known | None:
-        """Behind whom nobody is admitted; ``None``: anybody may be."""
-        return next((known for uid, known in self.pods.items() if self.impatient(uid)), None)
-
     def position(self, uid: str) -> int | None:
         """Its place, from 1; ``None`` when it does not wait."""
         return next((place for place, other in enumerate(self.pods, start=1) if other == uid), None)

@@ -13,8 +13,8 @@ from alignup.cli.client import AgentError, installed
 from alignup.cli.options import Given, node_options
 
 if TYPE_CHECKING:
+    from alignup.agent.recovery import Imported
     from alignup.agent.run import Options
-    from alignup.align.ledger import Ledger
 
 _ADVICE = "See 'alignup agent --help'."
 
@@ -48,6 +48,18 @@ _ADVICE = "See 'alignup agent --help'."
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Requests have to bring the token in FILE; needed on the network.",
+)
+@click.option(
+    "--device-plugin-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where device plugins register, as with a kubelet; device-plugins in the root directory unless given.",
+)
+@click.option(
+    "--pod-resources-socket",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Where PodResources is served; pod-resources/kubelet.sock in the root directory unless given.",
 )
 @click.option(
     "--on-misfit",
@@ -109,6 +121,8 @@ def command(  # noqa: PLR0913 - one an option
     manifest_dir: Path | None,
     listen: str | None,
     token_file: Path | None,
+    device_plugin_dir: Path | None,
+    pod_resources_socket: Path | None,
     on_misfit: str,
     patience: int,
     waiting_room: int,
@@ -146,6 +160,8 @@ def command(  # noqa: PLR0913 - one an option
         manifests=None if manifest_dir is None else manifest_dir.absolute(),
         terms=terms,
         history=history,
+        plugins=None if device_plugin_dir is None else device_plugin_dir.absolute(),
+        lister=None if pod_resources_socket is None else pod_resources_socket.absolute(),
     )
     with _beginning():
         if export is None:
@@ -182,8 +198,12 @@ def _options(given: Given, *, root_dir: Path | None, listen: str | None) -> "Opt
         address = parse(listen) if listen else Unix(root / SOCKET)
     node = inputs.read_node(replace(given, state=None, pods=()))
 
-    def imported() -> "Ledger":
-        return inputs.read_node(given).host.ledger
+    def imported() -> "Imported":
+        from alignup.agent.export import granted  # noqa: PLC0415
+        from alignup.agent.recovery import Imported  # noqa: PLC0415
+
+        restored = inputs.read_node(given).host
+        return Imported(restored.ledger, {} if given.state is None else granted(given.state, restored.settings.gates))
 
     return Options(
         host=node.host,

@@ -31,6 +31,7 @@ def of_entry(entry: Entry) -> dict[str, Any]:
         "source": entry.source,
         "placements": decided["placements"],
         "refusal": decided["refusal"],
+        "grants": {container: dict(own) for container, own in entry.grants.items()},
     }
 
 

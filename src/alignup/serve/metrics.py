@@ -7,8 +7,9 @@ cannot (``docs/why/differences.md``).
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -75,6 +76,10 @@ class Metrics:
         milliseconds = int(seconds * 1000)
         self._times[bisect_left(BUCKETS, milliseconds)] += 1
         self._total_ms += milliseconds
+
+    def join(self, families: Callable[[], Iterable[Any]]) -> None:
+        """Show what others count too; *families* have the fields of the library's, whoever made them."""
+        self.registry.register(_Collected(lambda: iter(families())))
 
     def text(self) -> bytes:
         """Everything in the text format of Prometheus, as ``CONTENT_TYPE`` says."""

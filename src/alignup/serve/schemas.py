@@ -123,6 +123,16 @@ _DECISION = _object(
     says="The full record of one admission.",
     open_=True,
 )
+_GRANT = _object(
+    {
+        "envs": _by_name(TEXT),
+        "mounts": _many(_object({"container_path": TEXT, "host_path": TEXT, "read_only": FLAG})),
+        "devices": _many(_object({"container_path": TEXT, "host_path": TEXT, "permissions": TEXT})),
+        "annotations": _by_name(TEXT),
+        "cdi": _many(TEXT),
+    },
+    says="What a device plugin gave a container with its devices.",
+)
 _POD: dict[str, Schema] = {
     "uid": TEXT,
     "name": TEXT,
@@ -134,6 +144,7 @@ _POD: dict[str, Schema] = {
     "source": TEXT | {"description": "api, or the manifest file it comes from."},
     "placements": _many(ref("Placement")),
     "refusal": _or_null(ref("Refusal")),
+    "grants": _by_name(_by_name(ref("Grant"))) | {"description": "By container and resource."},
 }
 _STORY = _many(TEXT) | {"description": "The decision in sentences."}
 _KEPT: dict[str, Schema] = {"id": NUMBER, "time": MOMENT, "decision": _object({"version": NUMBER}, open_=True)}
@@ -220,6 +231,7 @@ SCHEMAS: Mapping[str, Schema] = {
         }
     ),
     "Description": {"type": "object", "description": "An OpenAPI 3.1 document."},
+    "Grant": _GRANT,
     "Hint": _HINT,
     "Kept": _object(_KEPT, says="A decision of the past."),
     "KeptInFull": _object(_KEPT | {"story": _STORY}, says="A decision of the past, also in sentences."),

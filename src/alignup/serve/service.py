@@ -6,7 +6,7 @@ and how a decision is kept are for others to know.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -40,6 +40,8 @@ class Entry:
     source: str  #: ``api``, or the manifest file it comes from
     decision: Decision  #: the newest about it
     position: int | None = None  #: its place among those that wait, from 1
+    #: container → resource → what the device plugin gave with the devices: variables, mounts, device nodes and more
+    grants: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

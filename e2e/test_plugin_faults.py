@@ -1,0 +1,50 @@
+"""What an agent with device plugins must survive, in full: both killed again and again, a plugin that flaps.
+
+The short forms are in ``tests/agent/test_plugins.py``.
+"""
+# ruff: noqa: S101 - a test, as those in tests/
+
+import os
+from pathlib import Path
+
+from tests.agent.agents import running, wait_for
+from tests.agent.load import check_granted, check_nothing_twice, kill_plugins_too, memory_of
+from tests.agent.plugs import process, wait_for_devices
+
+ROUNDS = 60
+FLAPS = 100
+
+
+def test_agent_and_plugin_killed_in_turn_60_times_under_load(tmp_path: Path) -> None:
+    """After each: every acknowledged placement is there, no device has two owners, and in the end none is lost."""
+    assert kill_plugins_too(tmp_path / "root", rounds=ROUNDS, seed=int.from_bytes(os.urandom(4), "big")) > 20
+
+
+def test_a_plugin_that_flaps_a_hundred_times_does_no_harm(tmp_path: Path) -> None:
+    """Pods are admitted while it is there, wait while it is not, and keep what they have."""
+    root, script = tmp_path / "root", tmp_path / "script"
+    script.write_text('{"after": 0.03, "do": "restart"}\n{"after": 0.03, "do": "register"}\n' * FLAPS)
+    with running(root, "--on-misfit", "wait", devices="") as agent:
+        with process(root / "device-plugins", "--preferred", "lowest", "--script", str(script)):
+            wait_for_devices(agent)
+            before = memory_of(agent)
+            for number in range(4):
+                assert agent.admit(f"pod-{number}", cpu="100m", gpu="1").status_code in {201, 202}
+            wait_for(lambda: _flaps(agent.http.get("/metrics").text) > FLAPS, seconds=60)
+            wait_for(lambda: all(one["status"] == "admitted" for one in agent.pods().values()), seconds=60)
+            pods = agent.pods()
+            check_nothing_twice(pods)
+            check_granted(pods)
+            assert memory_of(agent) - before < 20 << 20
+        wait_for_devices(agent, 0)
+        assert agent.pods() == pods
+    with running(root, "--on-misfit", "wait", devices="") as agent:
+        assert {uid: one["grants"] for uid, one in agent.pods().items()} == {
+            uid: one["grants"] for uid, one in pods.items()
+        }
+
+
+def _flaps(metrics: str) -> int:
+    """How often the plugin has registered."""
+    name = 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"}'
+    return next((int(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name)), 0)

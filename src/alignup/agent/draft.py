@@ -1,0 +1,411 @@
+"""How one job changes what stands: pods that come and go, devices that are announced, one after the other.
+
+Everything here is pure: a :class:`Draft` is the next :class:`Standing` in the making. Whoever holds it makes it durable
+first and lets it count then, or drops it, and nothing has happened.
+"""
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
+
+from alignup.agent import hardware
+from alignup.agent import pending as on_the_way
+from alignup.agent.known import API, Known, Record, same
+from alignup.agent.pending import Grants, Pending, tentative
+from alignup.agent.standing import Clock, Happening, Kind, Standing, entry_of
+from alignup.align.decision import Decision
+from alignup.align.devices import Answers, Ask
+from alignup.align.errors import AlignError, PodError, Problem, ProviderError
+from alignup.align.machine import Device
+from alignup.align.workload import Pod
+from alignup.serve.service import Admission, BusyError, Entry, NotReadyError, Status
+
+
+class Draft:
+    """The next standing in the making."""
+
+    def __init__(self, standing: Standing, clock: Clock) -> None:
+        self._before = standing
+        self._clock = clock
+        self._host = copy(standing.host)  # a ledger is a value, so a copy may go its own way
+        self._held = dict(standing.held)
+        self._line = standing.line
+        self._pending = dict(standing.pending)
+        self._resting = set(standing.resting)
+        self._changed = False
+        self.durable = False  #: whether something changed that has to survive a crash
+        self.happenings: list[Happening] = []
+        self.begun: list[Pending] = []  #: those in line that have a place now, and whose plugins have to be asked
+
+    def standing(self) -> Standing:
+        """What came of it: the very same standing, if nothing did."""
+        return self._drafted() if self._changed else self._before
+
+    def consider(
+        self, pod: Pod, *, source: str = API, answers: Answers | None = None
+    ) -> tuple[Decision, tuple[Ask, ...], float]:
+        """What would become of a pod now, what plugins should be asked first, and how many seconds it took to know."""
+        start = self._clock.watch()
+        decision, asks = tentative(self._host, pod, answers or {})
+        if decision.admitted and self._waits(source) and (missing := tuple(hardware.unserved(self._host, pod))):
+            decision = on_the_way.unannounced(decision, missing)
+        asks = tuple(ask for ask in asks if ask.resource in self._before.plugins) if decision.admitted else ()
+        return decision, asks, self._clock.watch() - start
+
+    def admit(self, pod: Pod, *, source: str = API) -> Admission | Pending:
+        """Admit a pod, refuse it, or let it wait; one that is known stays as it is.
+
+        One whose devices have to be prepared has its place, and is on its way in. ``PodError`` when a pod of this uid
+        is known that asks for something else, ``BusyError`` when too many wait.
+        """
+        if pod.uid in self._held or pod.uid in self._line.pods or pod.uid in self._pending:
+            return self._again(pod, source)
+        decision, asks, seconds = self.consider(pod, source=source)
+        first = next((known for uid, known in self._line.pods.items() if self._holds_up(uid)), None)
+        if decision.admitted and first is None:
+            if pending := self._place(pod, decision, source=source, asks=asks, seconds=seconds):
+                return pending if source == API else self._follow(pending)
+            self._line = self._line.passed_by()
+            return self._take(pod, decision, since=self._clock.now(), source=source, seconds=seconds)
+        if decision.admitted and first is not None:
+            decision = on_the_way.behind(decision, first.pod)
+        elif not self._may_wait(pod, source):
+            return self._refuse(pod, decision, source=source, seconds=seconds)
+        return self._queue(pod, decision, source=source, seconds=seconds)
+
+    def advise(self, pending: Pending, answers: Answers, *, last: bool = False) -> Admission | Pending:
+        """Place a pod again, now that plugins have given *answers*; after the *last* they are asked no more."""
+        if not self._leave(pending):
+            return Admission(on_the_way.left(pending.decision), None)
+        decision, asks, seconds = self.consider(pending.pod, source=pending.source, answers=answers)
+        if not decision.admitted:
+            return self._back(pending, decision)
+        again = self._place(
+            pending.pod,
+            decision,
+            source=pending.source,
+            asks=() if last else asks,
+            seconds=pending.seconds + seconds,
+            ticket=pending.ticket,
+        )
+        if again is None:
+            raise AssertionError("a pod whose plugins were asked has devices of theirs")
+        return again
+
+    def commit(self, pending: Pending, grants: Grants) -> Admission:
+        """A pod's plugins have prepared all its devices: it is here from now on, with what they gave along."""
+        uid = pending.pod.uid
+        if not self._has_place(pending):
+            return Admission(on_the_way.left(pending.decision), None)
+        del self._pending[uid]
+        if uid in self._line.pods:
+            self._line = self._line.passed_by(uid).without(uid)
+        else:
+            self._line = self._line.passed_by()
+        return self._keep(
+            pending.pod,
+            pending.decision,
+            since=self._clock.now(),
+            source=pending.source,
+            seconds=pending.seconds,
+            grants=grants,
+        )
+
+    def fail(self, pending: Pending, error: ProviderError) -> Admission:
+        """A pod's plugin said no: it gives its place back, and is refused, or waits, and rests for a while."""
+        decision = on_the_way.refused(pending.decision, error)
+        if not self._leave(pending):
+            return Admission(on_the_way.left(decision), None)
+        return self._back(pending, decision)
+
+    def undo(self, pending: Pending) -> None:
+        """A pod gives its place back; if it waits it goes on waiting, and rests for a while."""
+        if self._leave(pending) and pending.pod.uid in self._line.pods:
+            self._resting.add(pending.pod.uid)
+
+    def wake(self, uid: str) -> bool:
+        """One that rests is tried again, with everybody else; whether it still waits then."""
+        self._changed = self._changed or uid in self._resting
+        self._resting.discard(uid)
+        self._retry()
+        return uid in self._line.pods
+
+    def release(self, uid: str) -> Entry | None:
+        """A pod is gone, running or waiting; whoever waits is tried again. ``None`` when nobody knew it."""
+        entry = self._remove(uid)
+        if entry is not None:
+            self._retry()
+        return entry
+
+    def exchange(self, gone: Iterable[str], come: Iterable[tuple[Pod, str]]) -> tuple[Admission | Exception, ...]:
+        """Pods of manifests go and others come, with their sources, before anybody who waits is tried again.
+
+        For each that comes what became of it; one that cannot be taken keeps nobody else from it.
+        """
+        left = [self._remove(uid) for uid in gone]
+        answers = tuple(self._tried(pod, source) for pod, source in come)
+        if any(left):
+            self._retry()
+        return answers
+
+    def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> None:
+        """A device plugin says which devices there are; whoever waits is tried again."""
+        devices = tuple(devices)
+        before = hardware.remembered(self._host, resource)
+        hardware.announce(self._host, resource, devices, preferred_allocation=preferred_allocation)
+        idle = copy(self._host)
+        idle.ledger = self._before.idle
+        hardware.announce(idle, resource, (replace(device, healthy=True) for device in devices))
+        self._before = replace(self._before, idle=idle.ledger, plugins=self._before.plugins | {resource})
+        self._hardware_changed(resource, before)
+        detail = f"{resource}: {sum(device.healthy for device in devices)} of {len(devices)} devices are healthy"
+        self.happenings.append(Happening(kind=Kind.ANNOUNCED, time=self._clock.now(), detail=detail))
+        self._retry()
+
+    def stop(self, resource: str) -> None:
+        """A device plugin is gone: none of its devices can be given out until it comes back."""
+        hardware.stop(self._host, resource)
+        self._changed = True
+        detail = f"{resource}: its device plugin is gone, and its devices are not given out until it is back"
+        self.happenings.append(Happening(kind=Kind.STOPPED, time=self._clock.now(), detail=detail))
+
+    def give_up(self, resource: str) -> None:
+        """A device plugin did not come back in time: its resource is known only as long as pods hold some of it."""
+        before = hardware.remembered(self._host, resource)
+        hardware.give_up(self._host, resource)
+        self._hardware_changed(resource, before)
+        detail = f"{resource}: its device plugin did not come back in time, and it is given up"
+        self.happenings.append(Happening(kind=Kind.GONE, time=self._clock.now(), detail=detail))
+
+    def try_waiting(self) -> None:
+        """Try again whoever waits, as after a restart."""
+        self._retry()
+
+    def _again(self, pod: Pod, source: str) -> Admission:
+        """What is said of a pod that is known."""
+        known: Known | Pending = self._held.get(pod.uid) or self._line.pods.get(pod.uid) or self._pending[pod.uid]
+        if not same(pod, known.pod):
+            name = f"{known.pod.namespace}/{known.pod.name}"
+            raise PodError(
+                [Problem("metadata.uid", f"pod {name} has it and asks for something else; release it first")]
+            )
+        if isinstance(known, Pending):
+            raise NotReadyError(f"the devices of pod {pod.namespace}/{pod.name} are being prepared already")
+        waits = pod.uid in self._line.pods
+        decision = known.record.decision if waits else self._host.decide(known.pod)
+        if not waits:
+            self._tell(Kind.KEPT, known.pod, source=source, decision=decision)
+        return Admission(decision, self._drafted().entry(pod.uid))
+
+    def _tried(self, pod: Pod, source: str) -> Admission | Exception:
+        try:
+            admission = self.admit(pod, source=source)
+        except (AlignError, BusyError, NotReadyError) as error:
+            return error
+        # Pods of manifests wait in line while their devices are prepared.
+        return Admission(admission.decision, None) if isinstance(admission, Pending) else admission
+
+    def _place(  # noqa: PLR0913 - what is known of a pod on its way in
+        self,
+        pod: Pod,
+        decision: Decision,
+        *,
+        source: str,
+        asks: tuple[Ask, ...],
+        seconds: float,
+        ticket: object = None,
+    ) -> Pending | None:
+        """Give an admitted pod its place, if its plugins have to be asked; ``None``: they need not."""
+        wants = hardware.wants(decision, pod, served=self._before.plugins)
+        if not wants:
+            return None
+        self._host.apply(decision)
+        pending = self._pending[pod.uid] = Pending(
+            pod=pod,
+            source=source,
+            decision=decision,
+            asks=asks,
+            wants=wants,
+            seconds=seconds,
+            ticket=ticket or object(),
+        )
+        self._changed = True
+        return pending
+
+    def _follow(self, pending: Pending) -> Admission:
+        """Let a pod that has a place wait for its plugins, and nobody wait for it."""
+        try:
+            admission = self._queue(
+                pending.pod, on_the_way.preparing(pending), source=pending.source, seconds=pending.seconds
+            )
+        except BusyError:
+            self._leave(pending)
+            raise
+        self.begun.append(pending)
+        return admission
+
+    def _has_place(self, pending: Pending) -> bool:
+        """Whether a pod is still on its way in; it may have been released meanwhile."""
+        found = self._pending.get(pending.pod.uid)
+        return found is not None and found.ticket is pending.ticket
+
+    def _leave(self, pending: Pending) -> bool:
+        """Take back a pod's place; whether it had one."""
+        if not self._has_place(pending):
+            return False
+        self._host.release(pending.pod.uid)
+        del self._pending[pending.pod.uid]
+        self._changed = True
+        return True
+
+    def _back(self, pending: Pending, decision: Decision) -> Admission:
+        """What becomes of a pod that had a place, and is refused now; others may have that place."""
+        pod = pending.pod
+        known = self._line.pods.get(pod.uid)
+        if known is not None:
+            self._line = self._line.noted(known.told(decision))
+            self._tell(Kind.WAITING, pod, source=pending.source, decision=decision, seconds=pending.seconds)
+        elif self._may_wait(pod, pending.source):
+            self._queue(pod, decision, source=pending.source, seconds=pending.seconds)
+        else:
+            self._refuse(pod, decision, source=pending.source, seconds=pending.seconds)
+        if pod.uid in self._line.pods:
+            self._resting.add(pod.uid)
+        self._retry()
+        return Admission(decision, self._drafted().entry(pod.uid))
+
+    def _take(self, pod: Pod, decision: Decision, *, since: float, source: str, seconds: float) -> Admission:
+        """Give the pod what was decided."""
+        self._host.apply(decision)
+        return self._keep(pod, decision, since=since, source=source, seconds=seconds)
+
+    def _keep(  # noqa: PLR0913 - all that is known of a pod
+        self, pod: Pod, decision: Decision, *, since: float, source: str, seconds: float, grants: Grants | None = None
+    ) -> Admission:
+        """The pod is here from now on."""
+        record = self._tell(Kind.ADMITTED, pod, source=source, decision=decision, seconds=seconds)
+        known = Known(pod=pod, since=since, source=source, record=record, grants=grants or {})
+        self._held[pod.uid] = known
+        self._changed = self.durable = True
+        return Admission(decision, entry_of(known, Status.ADMITTED))
+
+    def _refuse(self, pod: Pod, decision: Decision, *, source: str, seconds: float) -> Admission:
+        self._tell(Kind.REFUSED, pod, source=source, decision=decision, seconds=seconds)
+        return Admission(decision, None)
+
+    def _queue(self, pod: Pod, decision: Decision, *, source: str, seconds: float) -> Admission:
+        """Let the pod wait."""
+        self._line.check_room()
+        record = self._tell(Kind.WAITING, pod, source=source, decision=decision, seconds=seconds)
+        known = Known(pod=pod, since=self._clock.now(), source=source, record=record)
+        self._line = self._line.joined(known)
+        self._changed = self.durable = True
+        return Admission(decision, entry_of(known, Status.WAITING, position=len(self._line.pods)))
+
+    def _remove(self, uid: str) -> Entry | None:
+        """Forget a pod, and take back what it has."""
+        entry = self._drafted().entry(uid)
+        if pending := self._pending.get(uid):
+            self._leave(pending)
+            entry = entry or on_the_way.entry_of(pending, since=self._clock.now())
+        if entry is None:
+            return None
+        if uid in self._held:
+            self._host.release(uid)
+            del self._held[uid]
+        else:
+            self._line = self._line.without(uid)
+            self._resting.discard(uid)
+        self._changed = self.durable = True
+        self.happenings.append(
+            Happening(kind=Kind.RELEASED, time=self._clock.now(), pod=entry.pod, source=entry.source)
+        )
+        return entry
+
+    def _retry(self) -> None:
+        """Admit of those who wait all that fit now, in their order."""
+        hopeless: set[str] = set()  # shapes that do not fit the ledger as it is
+        passed: list[str] = []
+        for uid, known in self._line.pods.items():
+            if uid in self._pending or uid in self._resting:
+                continue
+            if known.shape not in hopeless and self._retried(known):
+                hopeless.clear()
+                overtaken = passed
+            else:
+                hopeless.add(known.shape)
+                passed.append(uid)
+                overtaken = [uid]
+            if any(map(self._holds_up, overtaken)):
+                return
+
+    def _retried(self, known: Known) -> bool:
+        """Whether one that waits fits now; then it is admitted, or on its way in."""
+        pod, source = known.pod, known.source
+        try:
+            decision, asks, seconds = self.consider(pod, source=source)
+        except (AlignError, NotReadyError):  # that one cannot be decided on must not keep others from anything
+            return False
+        if not decision.admitted:
+            self._line = self._line.noted(known.told(decision))
+            self._changed = True
+            return False
+        if pending := self._place(pod, decision, source=source, asks=asks, seconds=seconds):
+            self._line = self._line.noted(known.told(on_the_way.preparing(pending)))
+            self.begun.append(pending)
+            return True
+        self._line = self._line.passed_by(pod.uid).without(pod.uid)
+        self._take(pod, decision, since=self._clock.now(), source=source, seconds=seconds)
+        return True
+
+    def _holds_up(self, uid: str) -> bool:
+        """Whether nobody behind one that waits may be admitted; whoever waits for a device plugin holds up nobody."""
+        return (
+            self._line.impatient(uid)
+            and uid not in self._pending
+            and uid not in self._resting
+            and not hardware.late(self._host, self._line.pods[uid].pod)
+        )
+
+    def _waits(self, source: str) -> bool:
+        """Whether pods from there may wait."""
+        return self._before.wait or source != API
+
+    def _may_wait(self, pod: Pod, source: str) -> bool:
+        """Whether a refused pod waits: it may, and it would fit if nothing else were here."""
+        if not self._waits(source):
+            return False
+        alone = copy(self._host)
+        alone.ledger = self._before.idle
+        return tentative(alone, pod, {})[0].admitted
+
+    def _hardware_changed(self, resource: str, before: tuple[object, ...]) -> None:
+        """What plugins say is said again after a crash: just what pods hold of it has to be written down."""
+        self._changed = True
+        self.durable = self.durable or hardware.remembered(self._host, resource) != before
+
+    def _drafted(self) -> Standing:
+        return replace(
+            self._before,
+            host=self._host,
+            held=self._held,
+            line=self._line,
+            pending=self._pending,
+            resting=frozenset(self._resting),
+        )
+
+    def _tell(self, kind: Kind, pod: Pod, *, source: str, decision: Decision, seconds: float = 0.0) -> Record:
+        """Note what was decided, and give it to be kept."""
+        record = Record(decision)
+        self.happenings.append(
+            Happening(
+                kind=kind,
+                time=self._clock.now(),
+                pod=pod,
+                source=source,
+                decision=decision,
+                record=record,
+                seconds=seconds,
+            )
+        )
+        return record

@@ -1,0 +1,134 @@
+"""A desk with device plugins on real sockets, all in one process; and plugins as processes of their own."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from alignup.agent import hardware
+from alignup.agent.desk import Desk, Save
+from alignup.agent.errands import Errands
+from alignup.agent.plugged import Ears, expected
+from alignup.agent.standing import Clock, Standing
+from alignup.align.workload import Pod
+from alignup.plugins.endpoint import Deadlines
+from alignup.plugins.exchange import Exchange
+from alignup.testing import Advice, Plugin
+from tests.agent.agents import wait_for
+from tests.agent.rooms import standing
+from tests.align.hosts import GPU
+
+DEVICES = "2@0,2@1"
+PATIENT = Deadlines()
+STRICT = Deadlines(preferred=0.3, allocate=0.3)  #: on a busy machine even good plugins may be too slow for it
+
+
+@dataclass(frozen=True)
+class Room:
+    """What an agent is made of, without HTTP."""
+
+    desk: Desk
+    exchange: Exchange
+    errands: Errands
+    directory: Path
+
+    def free(self, resource: str = GPU) -> int:
+        """How many devices nobody has."""
+        return hardware.book(self.desk.host).free[resource].bit_count()
+
+    def healthy(self, resource: str = GPU) -> int:
+        inventory = hardware.book(self.desk.host).inventories.get(resource)
+        return inventory.healthy.bit_count() if inventory and resource in self.desk.standing.plugins else 0
+
+    def devices(self, uid: str, container: str = "app") -> dict[str, tuple[str, ...]]:
+        return dict(hardware.book(self.desk.host).holds(uid, container))
+
+    async def admit(self, pod: Pod) -> Any:
+        """What became of a pod."""
+        return await self.errands.admit(pod)
+
+    def entry(self, uid: str) -> Any:
+        """A pod that has to be known."""
+        return self.desk.entry(uid)
+
+    def status(self, uid: str) -> str:
+        entry = self.desk.entry(uid)
+        return str(entry.status) if entry else ""
+
+    @asynccontextmanager
+    async def plugin(
+        self, devices: str = DEVICES, *, resource: str = GPU, advice: Advice = Advice.NONE, count: int | None = None
+    ) -> AsyncIterator[Plugin]:
+        """A plugin whose devices can be had, *count* of them."""
+        async with Plugin(resource, devices, directory=self.directory, advice=advice) as made:
+            wanted = len(made.service.devices) if count is None else count
+            await until(lambda: self.healthy(resource) == wanted)
+            yield made
+
+
+@asynccontextmanager
+async def room(
+    directory: Path, *, now: Standing | None = None, save: Save = lambda _: None, deadlines: Deadlines = PATIENT
+) -> AsyncIterator[Room]:
+    """A desk that is open for plugins in *directory*."""
+    desk = Desk(
+        now or standing(),
+        save,
+        clock=Clock(now=time.time, watch=time.perf_counter),
+        tell=lambda _: None,
+    )
+    exchange = Exchange(directory, Ears(desk), deadlines=deadlines)
+    errands = Errands(desk, exchange, log=structlog.get_logger())
+    try:
+        async with exchange:
+            exchange.expect(expected(desk))
+            yield Room(desk, exchange, errands, directory)
+            await errands.close()
+    finally:
+        await asyncio.to_thread(desk.close)
+
+
+async def until(true: Callable[[], bool], *, seconds: float = 10.0) -> None:
+    """Return when something is so."""
+    async with asyncio.timeout(seconds):
+        while not true():  # noqa: ASYNC110 - nobody tells when it is
+            await asyncio.sleep(0.005)
+
+
+@contextmanager
+def process(directory: Path, *options: str, resource: str = GPU, devices: str = DEVICES) -> Iterator[Any]:
+    """A plugin as a process of its own; killed at the end, if it is still there."""
+    made = spawn(directory, *options, resource=resource, devices=devices)
+    try:
+        yield made
+    finally:
+        made.kill()
+        made.communicate()
+
+
+def spawn(directory: Path, *options: str, resource: str = GPU, devices: str = DEVICES) -> "subprocess.Popen[str]":
+    """A plugin as a process of its own."""
+    told = ["--resource", resource, "--devices", devices, "--dir", str(directory), *options]
+    return subprocess.Popen(  # noqa: S603 - our own
+        [sys.executable, "-m", "alignup.testing.plugin", *told],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def wait_for_devices(agent: Any, count: int = 4, resource: str = GPU) -> None:
+    """Wait until an agent has so many healthy devices."""
+
+    def healthy() -> bool:
+        found = agent.get("/v1/machine").get("devices", ())
+        return len([one for one in found if one["resource"] == resource and one.get("healthy", True)]) == count
+
+    wait_for(healthy, what=lambda: f"{count} devices of {resource}")

@@ -1,0 +1,518 @@
+"""Device plugins at the desk: real sockets, plugins good and bad; and the agent with plugins as processes."""
+
+import asyncio
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alignup.agent.keeping import Keeper
+from alignup.agent.recovery import Terms, recover
+from alignup.agent.waiting import Line
+from alignup.align.devices import Ask
+from alignup.align.errors import FileError, PluginError
+from alignup.plugins import rpc
+from alignup.plugins.endpoint import Deadlines
+from alignup.serve.service import NotReadyError
+from alignup.state import kubelet_dir
+from alignup.state.store import Store
+from alignup.testing import Advice, Fault
+from alignup.wire import device_plugin_pb2 as plugin_wire
+from alignup.wire import pod_resources_pb2 as wire
+from tests.agent.agents import arguments, running, wait_for
+from tests.agent.load import kill_plugins_too
+from tests.agent.plugs import STRICT, process, room, until, wait_for_devices
+from tests.agent.rooms import standing
+from tests.align.hosts import GPU, NIC, host, pod
+from tests.cli.commands import alignup
+
+pytestmark = pytest.mark.anyio
+
+FPGA: Any = {"example.com/fpga": "1"}  #: what nobody has announced
+BAD = {
+    "error": Fault(error="out of order"),
+    "garbage": Fault(garbage=True),
+    "hang": Fault(hang=True),
+    "late": Fault(delay=1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def one_loop(anyio_backend):
+    """All tests here share a loop: gRPC goes on for a moment in the one it was used in."""
+    yield
+    await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+def directory():
+    """With a short name, as sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="alignup-") as place:
+        yield Path(place)
+
+
+async def test_a_pod_gets_the_devices_its_plugin_prefers_and_what_it_gives_with_them(directory):
+    async with room(directory) as here, here.plugin(advice=Advice.HIGHEST) as plugin:
+        admission = await here.admit(pod("a", gpu="1"))
+
+        (asked,) = plugin.asked("GetPreferredAllocation")
+        (allocated,) = plugin.asked("Allocate")
+        grant = admission.entry.grants["app"][GPU]
+        assert list(asked.container_requests[0].available_deviceIDs) == ["gpu-0", "gpu-1"]
+        assert list(allocated.container_requests[0].devices_ids) == ["gpu-1"]
+        assert here.devices("a") == {GPU: ("gpu-1",)}
+        assert grant["envs"] == {"GPU_DEVICES": "gpu-1"}
+        assert grant["devices"][0]["container_path"] == "/dev/gpu/gpu-1"
+        assert (here.desk.standing.pending, here.free()) == ({}, 3)
+
+
+async def test_a_pod_without_devices_of_plugins_has_nothing_to_do_with_them(directory):
+    async with room(directory) as here, here.plugin() as plugin:
+        admission = await here.admit(pod("a", nic="1"))
+
+        assert admission.decision.admitted
+        assert here.devices("a") == {NIC: ("nic-0",)}
+        assert plugin.asked("Allocate") == ()
+
+
+async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
+    async with room(directory) as here, here.plugin(advice=Advice.HIGHEST) as plugin:
+        admission = await here.errands.consider(pod("a", gpu="1"))
+
+        assert admission.decision.placements[0].given["device"] == {GPU: "gpu-1"}
+        assert (plugin.asked("Allocate"), here.desk.entries(), here.free()) == ((), (), 4)
+
+
+@pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
+@pytest.mark.parametrize("fault", BAD)
+async def test_what_a_plugin_does_not_prepare_in_time_is_undone(directory, method, fault):
+    async with room(directory, deadlines=STRICT) as here, here.plugin(advice=Advice.LOWEST) as plugin:
+        plugin.misbehave(method, BAD[fault])
+        before = here.desk.host.ledger.books
+
+        admission = await here.admit(pod("a", gpu="1"))
+
+        assert admission.entry is None
+        assert admission.decision.refusal.reason == "UnexpectedAdmissionError"
+        assert admission.decision.refusal.message.startswith("Allocate failed due to ")
+        assert admission.decision.refusal.message.endswith(", which is unexpected")
+        assert here.desk.host.ledger.books == before
+        plugin.misbehave(method, Fault())
+        assert (await here.admit(pod("a", gpu="1"))).decision.admitted
+
+
+async def test_the_words_are_the_kubelets(directory):
+    async with room(directory) as here, here.plugin() as plugin:
+        plugin.misbehave("Allocate", Fault(error="out of order"))
+
+        refusal = (await here.admit(pod("a", gpu="1"))).decision.refusal
+
+        text = "rpc error: code = Unknown desc = out of order"
+        assert refusal.message == f"Allocate failed due to {text}, which is unexpected"
+        assert (refusal.container, refusal.provider) == ("app", "device")
+
+
+async def test_where_one_of_two_plugins_fails_nothing_of_the_other_is_kept(directory):
+    async with room(directory) as here, here.plugin() as gpus, here.plugin("1@0,1@1", resource=NIC) as nics:
+        nics.misbehave("Allocate", Fault(error="no"))
+
+        refused = await here.admit(pod("a", gpu="1", nic="1"))
+
+        assert refused.entry is None
+        assert (here.free(GPU), here.free(NIC)) == (4, 2)
+        nics.misbehave("Allocate", Fault())
+        admitted = await here.admit(pod("a", gpu="1", nic="1"))
+        assert admitted.entry.grants["app"].keys() == {GPU, NIC}
+        assert len(gpus.asked("Allocate")) == 2
+
+
+async def test_a_plugin_that_hangs_holds_up_nobody_else(directory):
+    async with room(directory) as here, here.plugin() as gpus, here.plugin("1@0,1@1", resource=NIC):
+        gpus.misbehave("Allocate", Fault(hang=True))
+        hanging = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
+        await until(lambda: bool(gpus.asked("Allocate")))
+
+        async with asyncio.timeout(5):
+            plain = await here.admit(pod("b", cpu="1"))
+            other = await here.admit(pod("c", cpu="1", nic="1"))
+            gone = await here.desk.release("b")
+
+        assert plain.decision.admitted
+        assert other.decision.admitted
+        assert gone is not None
+        assert not hanging.done()
+        assert here.free(GPU) == 3
+        assert here.desk.settled.ledger.pods.keys() == {"c"}
+        await here.errands.close()
+        with pytest.raises(NotReadyError, match="stops"):
+            await hanging
+
+
+async def test_nobody_else_gets_what_a_pod_on_its_way_in_has(directory):
+    async with room(directory) as here, here.plugin("1@0") as plugin:
+        plugin.misbehave("Allocate", Fault(delay=0.2))
+        first = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
+        await until(lambda: "a" in here.desk.standing.pending)
+
+        second = await here.admit(pod("b", cpu="1", gpu="1"))
+
+        assert second.entry is None
+        assert (await first).decision.admitted
+
+
+async def test_a_pod_sent_again_on_its_way_in_is_the_same_pod(directory):
+    async with room(directory) as here, here.plugin() as plugin:
+        plugin.misbehave("Allocate", Fault(delay=0.2))
+        first = asyncio.create_task(here.admit(pod("a", gpu="1")))
+        await until(lambda: "a" in here.desk.standing.pending)
+
+        both = await asyncio.gather(first, here.admit(pod("a", gpu="1")))
+
+        assert both[0] == both[1]
+        assert len(plugin.asked("Allocate")) == 1
+
+
+async def test_a_pod_released_on_its_way_in_is_gone(directory):
+    async with room(directory) as here, here.plugin() as plugin:
+        plugin.misbehave("Allocate", Fault(delay=0.2))
+        asked = asyncio.create_task(here.admit(pod("a", gpu="1")))
+        await until(lambda: "a" in here.desk.standing.pending)
+
+        gone: Any = await here.desk.release("a")
+        admission = await asked
+
+        assert gone.pod.uid == "a"
+        assert (admission.entry, admission.decision.refusal.reason) == (None, "Released")
+        assert (here.free(), here.desk.standing.pending) == (4, {})
+
+
+async def test_containers_are_prepared_in_their_order_and_init_containers_too(directory):
+    two = pod("a", cpu="1", gpu="1")
+    app = two.containers[0]
+    both = type(two)(
+        name="a",
+        uid="a",
+        init=(type(app)("first", app.resources),),
+        containers=(app, type(app)("second", app.resources)),
+    )
+    async with room(directory) as here, here.plugin(advice=Advice.HIGHEST) as plugin:
+        admission = await here.admit(both)
+
+        asked = [list(one.container_requests[0].devices_ids) for one in plugin.asked("Allocate")]
+        assert asked == [["gpu-1"], ["gpu-1"], ["gpu-0"]]
+        assert list(admission.entry.grants) == ["first", "app", "second"]
+
+
+async def test_a_late_plugin_is_waited_for(directory):
+    now = standing(wait=True)
+    async with room(directory, now=now) as here:
+        waits = await here.admit(pod("a", cpu="1", **FPGA))
+        too_much = await here.admit(pod("b", cpu="9", **FPGA))
+        reason = waits.decision.refusal.reason
+
+        async with here.plugin("1@0", resource="example.com/fpga"):
+            await until(lambda: here.status("a") == "admitted")
+
+            assert (str(waits.entry.status), reason) == ("waiting", "OutOfexample.com/fpga")
+            assert too_much.entry is None
+            assert here.devices("a") == {"example.com/fpga": ("fpga-0",)}
+            assert "example.com/fpga" in here.entry("a").grants["app"]
+
+
+async def test_who_waits_for_a_plugin_holds_up_nobody(directory):
+    async with room(directory, now=standing(wait=True, patience=1)) as here:
+        await here.admit(pod("late", cpu="1", **FPGA))
+
+        others = [await here.admit(pod(f"p{number}", cpu="1")) for number in range(3)]
+
+        assert all(one.decision.admitted for one in others)
+
+
+async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(directory):
+    async with room(directory, now=standing(wait=True)) as here, here.plugin() as plugin:
+        plugin.misbehave("Allocate", Fault(error="not yet"))
+
+        refused = await here.admit(pod("a", gpu="1"))
+        plugin.misbehave("Allocate", Fault())
+        await until(lambda: here.status("a") == "admitted")
+
+        assert str(refused.entry.status) == "waiting"
+        assert "not yet" in refused.decision.refusal.message
+        assert here.desk.standing.resting == frozenset()
+        assert here.entry("a").grants["app"].keys() == {GPU}
+
+
+async def test_a_release_lets_in_who_waits_for_its_devices(directory):
+    async with room(directory, now=standing(wait=True)) as here, here.plugin("1@0", advice=Advice.LOWEST):
+        await here.admit(pod("a", cpu="1", gpu="1"))
+        waits = await here.admit(pod("b", cpu="1", gpu="1"))
+
+        await here.desk.release("a")
+        await until(lambda: here.status("b") == "admitted")
+
+        assert str(waits.entry.status) == "waiting"
+        assert here.entry("b").grants["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-0"}
+
+
+async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(directory):
+    async with room(directory) as here, here.plugin() as plugin:
+        plugin.misbehave("Allocate", Fault(delay=0.2))
+
+        answers: Any = await here.desk.exchange([], [(pod("a", gpu="1"), "a.yaml"), (pod("b"), "b.yaml")])
+        with_devices, plain = answers
+        waiting = here.status("a")
+        await until(lambda: here.status("a") == "admitted")
+
+        assert with_devices.decision.refusal.reason == "DevicesArePrepared"
+        assert (waiting, plain.decision.admitted) == ("waiting", True)
+        assert here.entry("a").source == "a.yaml"
+
+
+async def test_a_plugin_that_dies_between_decision_and_allocation_leaves_nothing(directory):
+    async with room(directory) as here:
+        async with here.plugin() as plugin:
+            plugin.misbehave("Allocate", Fault(hang=True))
+            asked = asyncio.create_task(here.admit(pod("a", gpu="1")))
+            await until(lambda: bool(plugin.asked("Allocate")))
+        admission = await asked
+        await until(lambda: here.healthy() == 0)
+
+        assert admission.decision.refusal.reason == "UnexpectedAdmissionError"
+        assert here.desk.host.ledger.pods == {}
+        async with here.plugin():
+            assert here.free() == 4
+
+
+async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(directory):
+    async with room(directory, deadlines=Deadlines(comeback=0.05)) as here:
+        async with here.plugin():
+            await here.admit(pod("a", gpu="1"))
+        await until(lambda: here.healthy() == 0)
+        stopped = await here.admit(pod("b", gpu="1"))
+        await asyncio.sleep(0.06)
+        deleted = here.exchange.capacity().deleted
+        await here.exchange.settled()
+        given_up = await here.admit(pod("c", gpu="1"))
+
+        assert stopped.entry is None
+        assert deleted == (GPU,)
+        assert given_up.entry is None
+        assert here.devices("a") == {GPU: ("gpu-0",)}
+        async with here.plugin():
+            assert here.free() == 3
+
+
+async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
+    async with room(directory, now=standing(wait=True)) as here:
+        for number in range(12):
+            async with here.plugin(advice=Advice.LOWEST):
+                await here.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
+        async with here.plugin():
+            await until(lambda: here.free() == 0)
+            admitted = [one.pod.uid for one in here.desk.entries() if str(one.status) == "admitted"]
+            held = [id_ for uid in admitted for id_ in here.devices(uid)[GPU]]
+            for one in here.desk.entries():
+                await here.desk.release(one.pod.uid)
+
+            assert sorted(held) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+            assert (here.desk.entries(), here.free()) == ((), 4)
+
+
+async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory):
+    async with room(directory, now=standing(wait=True, room=100)) as here, here.plugin(advice=Advice.HIGHEST) as plugin:
+
+        async def come_and_go(number):
+            for turn in range(5):
+                uid = f"p{number}-{turn}"
+                await here.admit(pod(uid, cpu="10m", memory="1Mi", gpu="1"))
+                await asyncio.sleep(0.001 * number)
+                await here.desk.release(uid)
+
+        async def disturb():
+            for number in range(8):
+                plugin.misbehave("Allocate", Fault(error="no") if number % 2 else Fault(delay=0.005))
+                plugin.set_health(f"gpu-{number % 4}", "Unhealthy" if number % 2 else "Healthy")
+                await asyncio.sleep(0.02)
+
+        await asyncio.gather(disturb(), *map(come_and_go, range(8)))
+
+        for id_ in ("gpu-0", "gpu-1", "gpu-2", "gpu-3"):
+            plugin.set_health(id_, "Healthy")
+        await until(lambda: here.free() == 4)
+        assert (here.desk.standing.pending, here.desk.entries()) == ({}, ())
+        assert here.desk.host.ledger.pods == {}
+
+
+async def test_what_cannot_be_written_down_did_not_happen(directory):
+    full: list[bool] = []
+
+    def save(_):
+        if full:
+            raise FileError("No space left on device")
+
+    async with room(directory, save=save) as here, here.plugin():
+        full.append(True)
+
+        with pytest.raises(NotReadyError, match="No space left"):
+            await here.admit(pod("a", gpu="1"))
+
+        assert (here.free(), here.desk.standing.pending, here.desk.entries()) == (4, {}, ())
+        full.clear()
+        assert (await here.admit(pod("a", gpu="1"))).decision.admitted
+
+
+async def test_nothing_of_a_pod_on_its_way_in_is_on_disk(directory):
+    root = directory / "root"
+    saving = room(directory, now=standing(wait=True), save=Keeper(Store(root), host()))
+    async with saving as here, here.plugin() as plugin:
+        await here.admit(pod("kept", cpu="1", gpu="1"))
+        plugin.misbehave("Allocate", Fault(hang=True))
+        asked = asyncio.create_task(here.admit(pod("half", cpu="1", gpu="1")))
+        await until(lambda: "half" in here.desk.standing.pending)
+        await here.admit(pod("plain", cpu="1"))
+
+        again = recover(Store(root), host(), terms=Terms(line=Line(), wait=True), now=0.0)
+
+        assert again.problems == ()
+        assert list(again.standing.held) == ["kept", "plain"]
+        assert again.standing.held["kept"].grants == here.desk.standing.held["kept"].grants
+        assert again.standing.plugins == {GPU}
+        assert again.standing.host.ledger.books["device"].inventories[GPU].healthy == 0
+        await here.errands.close()
+        with pytest.raises(NotReadyError):
+            await asked
+
+
+async def test_plugins_are_told_of_a_start_if_they_want_to_be(directory):
+    async with room(directory) as here, here.plugin() as plugin:
+        plugin.service.pre_start = True
+        await plugin.register()
+        await here.admit(pod("a", gpu="2"))
+
+        await here.errands.pre_start("a", "app")
+
+        (told,) = plugin.asked("PreStartContainer")
+        assert list(told.devices_ids) == ["gpu-0", "gpu-1"]
+        plugin.misbehave("PreStartContainer", Fault(error="no"))
+        with pytest.raises(PluginError, match="device plugin PreStartContainer rpc failed with err: "):
+            await here.errands.pre_start("a", "app")
+        with pytest.raises(PluginError, match="there is no container app of pod b here"):
+            await here.errands.pre_start("b", "app")
+
+
+async def test_an_answer_for_devices_that_have_changed_is_asked_for_again_and_in_the_end_done_without(directory):
+    class Fickle:
+        """Whenever a plugin is asked, the devices there are change."""
+
+        def __init__(self, here, plugin):
+            self.asked = 0
+            self._here, self._plugin = here, plugin
+
+        async def preferred(self, ask: Ask):
+            self.asked += 1
+            self._plugin.set_devices(f"{2 + self.asked % 2}@0")
+            await until(lambda: self._here.healthy() == 2 + self.asked % 2)
+            return ask.available[-1:]
+
+        async def allocate(self, resource, ids):
+            return await self._here.exchange.allocate(resource, ids)
+
+    async with room(directory) as here, here.plugin("2@0", advice=Advice.LOWEST) as plugin:
+        fickle: Any = Fickle(here, plugin)
+        here.errands._plugins = fickle  # noqa: SLF001 - plugins cannot be made to answer just in between
+
+        admission = await here.admit(pod("a", cpu="1", gpu="1"))
+
+        assert admission.decision.admitted
+        assert 1 < fickle.asked < 10
+
+
+def test_an_agent_with_plugins_as_processes(tmp_path):
+    root = tmp_path / "root"
+    with running(root, devices="") as agent, process(root / "device-plugins", "--preferred", "highest"):
+        wait_for_devices(agent)
+        answer = agent.admit("a", cpu="2", gpu="1")
+        shown = agent.pods()["a"]
+        metrics = agent.http.get("/metrics").text
+        listed = list_pods(root / "pod-resources/kubelet.sock")
+        agent.kill()
+    state = tmp_path / "kubelet"
+    exported = alignup(*arguments(root, "--export", state, devices=""))
+    with running(root, devices="") as agent:  # and no plugin
+        after = agent.pods()["a"]
+        refused = agent.admit("b", gpu="1")
+        stored = json.loads((root / "checkpoint.json").read_bytes())
+
+    with running(tmp_path / "other", "--state", state, devices="") as agent:
+        taken_over = agent.pods()["a"]
+
+    (placement,) = shown["placements"]
+    assert answer.status_code == 201, answer.text
+    assert placement["given"]["device"] == {GPU: "gpu-1"}
+    assert shown["grants"]["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-1"}
+    assert (after["placements"], after["grants"]) == (shown["placements"], shown["grants"])
+    assert stored["pods"][0]["grants"] == shown["grants"]
+    assert refused.status_code == 409
+    assert 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"} 1' in metrics
+    assert 'kubelet_device_plugin_alloc_duration_seconds_count{resource_name="example.com/gpu"} 1' in metrics
+    assert [(one.resource_name, list(one.device_ids)) for one in listed["a"]] == [(GPU, ["gpu-1"])]
+    assert exported.returncode == 0, exported.stderr
+    assert response(state) == {"GPU_DEVICES": "gpu-1"}
+    assert (taken_over["placements"][0]["given"], taken_over["grants"]) == (placement["given"], shown["grants"])
+
+
+def list_pods(path):
+    """The devices PodResources tells of, by pod."""
+
+    async def ask():
+        async with rpc.channel(path) as line:
+            told = await rpc.call(
+                line,
+                "/v1.PodResourcesLister/List",
+                wire.ListPodResourcesRequest(),
+                answer=wire.ListPodResourcesResponse,
+                seconds=5,
+            )
+        return {one.name: [device for app in one.containers for device in app.devices] for one in told.pod_resources}
+
+    return asyncio.run(ask())
+
+
+def response(state):
+    """The variables that are in the kubelet's own file."""
+    found: Any = kubelet_dir.read_dir(state, gates=host().settings.gates)
+    (entry,) = found.devices.entries
+    return dict(plugin_wire.ContainerAllocateResponse.FromString(entry.response).envs)
+
+
+def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, directory):
+    plugins, lister = directory / "plugins", directory / "list.sock"
+    given = ("--on-misfit", "wait", "--device-plugin-dir", plugins, "--pod-resources-socket", lister)
+    with running(tmp_path / "root", *given, devices="") as agent, process(plugins):
+        wait_for_devices(agent)
+        agent.admit("runs", gpu="1")
+        agent.kill()
+    with running(tmp_path / "root", *given, devices="") as agent:
+        waits = agent.admit("waits", gpu="1")
+        before, listed = agent.pods(), list_pods(lister)
+        with process(plugins):
+            wait_for(lambda: agent.pods()["waits"]["status"] == "admitted")
+            after = agent.pods()
+
+    assert waits.status_code == 202
+    assert [list(one.device_ids) for one in listed["runs"]] == [["gpu-0"]]
+    assert before["runs"]["placements"] == after["runs"]["placements"]
+    assert after["runs"]["placements"][0]["given"]["device"] == {GPU: "gpu-0"}
+    assert after["waits"]["placements"][0]["given"]["device"] == {GPU: "gpu-1"}
+
+
+def test_plugins_and_agent_killed_in_turn_under_load_keep_every_promise(tmp_path):
+    assert kill_plugins_too(tmp_path / "root", rounds=2, seed=os.getpid()) > 2
