@@ -1,0 +1,330 @@
+"""``alignup run``: one command on CPUs, memory and devices that belong together."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from alignup.align import bits
+from alignup.align.errors import AlignError, CheckpointError
+from alignup.cli.app import Complaint, debug_option, examples
+from alignup.cli.client import Where, agent_options
+
+if TYPE_CHECKING:
+    from alignup.align.host import Settings
+    from alignup.align.machine import Machine
+    from alignup.cli.embedded import Ledgers
+    from alignup.cli.running import Office
+    from alignup.cli.wish import Wish
+
+REFUSED, FAILED = 124, 125
+_FOR_EVER = "for ever"
+_OF_THE_MOMENT = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: told to a command, and different every time
+
+
+class Failure(Complaint):
+    """The command was not run, for a reason of ours."""
+
+    exit_code = FAILED
+
+
+class Misuse(click.UsageError):
+    """The command was not run, since nobody could tell what was meant."""
+
+    exit_code = FAILED
+
+
+class Runner(click.Command):
+    """A command whose own failures cannot be taken for those of what it runs."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - as click has it
+        """What was said on the command line."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            raise Misuse(error.format_message(), ctx=error.ctx) from error
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
+        """Run it."""
+        with _failing():
+            return super().invoke(ctx)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What was said on the command line about who decides, and by what."""
+
+    machine: str | None
+    devices: tuple[str, ...]
+    config: Path | None
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be run, and how."""
+
+    wish: "Wish"
+    command: tuple[str, ...]
+    by: str
+    patience: float  #: seconds to wait for room
+    dry_run: bool
+
+
+@click.command(
+    cls=Runner,
+    short_help="Run one command on CPUs, memory and devices that belong together.",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    epilog=examples(
+        "alignup run --dry-run -- nproc",
+        "alignup run --dry-run --cpus 4 --memory 2Gi --machine 'pack:2 numa:1(memory=16GiB) core:8 pu:2' -- ./train",
+    ),
+)
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND…", type=click.UNPROCESSED)
+@click.option("--cpus", metavar="N", help="CPUs; whole ones are its own, a part of one (500m) is of the shared ones.")
+@click.option("--memory", metavar="SIZE", help="Memory to set aside for it, such as 4Gi.")
+@click.option("--hugepages", multiple=True, metavar="PAGE=SIZE", help="Huge pages, such as 2Mi=64Mi; repeatable.")
+@click.option("--device", "wanted", multiple=True, metavar="RESOURCE=N", help="Devices of a resource; repeatable.")
+@click.option(
+    "--policy",
+    type=click.Choice(["none", "best-effort", "restricted", "single-numa-node"]),
+    help="What alignment to insist on; best-effort unless said here or by --config.",
+)
+@click.option("--scope", type=click.Choice(["container", "pod"]), help="As in a KubeletConfiguration.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the topology or CPU manager's policy, such as prefer-closest-numa-nodes=true; repeatable.",
+)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A KubeletConfiguration to decide by.")
+@click.option(
+    "--devices",
+    multiple=True,
+    metavar="RESOURCE=N@NODE,…",
+    help="Devices this machine has but does not tell of, such as example.com/gpu=4@0,4@1; repeatable.",
+)
+@click.option("--name", metavar="NAME", help="What to call it; after its command unless given.")
+@click.option(
+    "--wait",
+    is_flag=False,
+    flag_value=_FOR_EVER,
+    metavar="[SECONDS]",
+    help="Wait for room, for ever or so long; what would not fit on the empty machine is refused at once.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["auto", "cgroup", "affinity"]),
+    default="auto",
+    show_default=True,
+    help="How to hold it there: a cpuset of its own, or affinity and memory policy; auto takes the first permitted.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would become of it.")
+@click.option("--machine", metavar="MACHINE", help="With --dry-run: on this machine instead (see 'machine show').")
+@click.option("--no-agent", is_flag=True, help="Decide by this user's own ledger, even if an agent runs.")
+@agent_options
+@debug_option
+def command(  # noqa: PLR0913 - one an option
+    *,
+    words: tuple[str, ...],
+    cpus: str | None,
+    memory: str | None,
+    hugepages: tuple[str, ...],
+    wanted: tuple[str, ...],
+    policy: str | None,
+    scope: str | None,
+    options: tuple[str, ...],
+    config: Path | None,
+    devices: tuple[str, ...],
+    name: str | None,
+    wait: str | None,
+    by: str,
+    dry_run: bool,
+    machine: str | None,
+    no_agent: bool,
+    where: Where,
+) -> None:
+    """Run COMMAND on CPUs, memory and devices that belong together, and tell it where it is.
+
+    It is decided by the agent, if one runs, and else by a ledger of this user's own; nobody else's run gets the same
+    CPUs. The command finds ALIGNUP_CPUS, ALIGNUP_NUMA_NODES, ALIGNUP_MEMORY_NODES, ALIGNUP_DEVICES_… and, for GPUs,
+    CUDA_VISIBLE_DEVICES in its environment. Signals are passed on to it. What it had is free again when it ends.
+
+    The exit code is the command's, or 128+N when signal N ended it; 124 when it is refused, 125 when it was not run for
+    another reason, 126 when it cannot be executed, 127 when there is no such command.
+    """
+    from alignup.cli import wish as wishes  # noqa: PLC0415 - loaded with the command, not with its help
+
+    if machine is not None and not dry_run:
+        raise Complaint("a command runs on this machine, not on another", advice="Add --dry-run, or drop --machine.")
+    uid = os.urandom(5).hex()
+    wish = wishes.Wish(
+        uid=uid,
+        name=wishes.named(name, words[0], uid),
+        amounts=wishes.amounts(cpus=cpus, memory=memory, hugepages=hugepages, devices=wanted),
+        policy=policy,
+        scope=scope,
+    )
+    said = Said(machine=machine, devices=devices, config=config, options=options)
+    order = Order(wish=wish, command=words, by=by, patience=_patience(wait), dry_run=dry_run)
+    own = no_agent or machine is not None
+    raise click.exceptions.Exit(_by_ledger(order, said) if own else _by_agent(order, said, where))
+
+
+def _by_agent(order: Order, said: Said, where: Where) -> int:
+    """Have the agent decide; the user's own ledger, if none runs."""
+    from alignup.agent.address import SOCKET, default_root  # noqa: PLC0415 - see above
+
+    if not where.agent and not os.path.lexists(default_root(os.environ) / SOCKET):
+        return _by_ledger(order, said)
+    from alignup.cli import asking  # noqa: PLC0415 - see above
+
+    agent = asking.asked(where)
+    if agent is None:
+        return _by_ledger(order, said)
+    if said.config or said.options or said.devices:
+        raise Complaint(
+            f"the agent at {agent.address} decides by its own configuration and knows its own devices",
+            advice="Leave --config, --option and --devices out, or do without the agent: --no-agent.",
+        )
+    if order.dry_run:
+        answer = agent.admit(order.wish, dry_run=True)
+        asking.show(answer, file=sys.stdout)
+        return 0 if answer["outcome"] in {"admitted", "kept"} else REFUSED
+    online = bits.parse(Path("/sys/devices/system/cpu/online").read_text("ascii").strip())
+    return _run(asking.Bureau(agent, online=online), order)
+
+
+def _by_ledger(order: Order, said: Said) -> int:
+    """Decide by the user's own ledger."""
+    from alignup.cli import embedded, runs  # noqa: PLC0415 - see above
+    from alignup.cli.wish import GPU  # noqa: PLC0415
+    from alignup.enforce import cgroup, process  # noqa: PLC0415
+
+    machine = _machine(said, gpus=GPU in order.wish.amounts)
+    around = cgroup.permitted() if said.machine is None else None
+    permitted = machine.kubelet_view().all_cpus
+    if said.machine is None:
+        permitted = around.cpus if around else process.widest()
+        machine = embedded.usable(machine, around)
+    if said.devices:
+        from alignup.discover import declared  # noqa: PLC0415 - see above
+
+        machine = declared.declare(machine, said.devices)
+    rules = embedded.Rules(
+        policy=order.wish.policy, scope=order.wish.scope, options=said.options, settings=_settings(said, machine)
+    )
+    idle = embedded.host(machine, rules, permitted=permitted)
+    directory = runs.default_directory(os.environ)
+    office = embedded.Ledgers(directory, idle, permitted=permitted)
+    if not order.dry_run:
+        return _run(office, order)
+    if said.machine is None and directory.exists():
+        known = runs.Runs(directory)
+        with known.locked():
+            gone = {one.uid for one in runs.over(known.all())}
+            office.open(alive=[one.uid for one in known.all() if one.uid not in gone], gone=())
+    return _shown(office, order)
+
+
+def _machine(said: Said, *, gpus: bool) -> "Machine":
+    """The machine to run on; its driver takes half a second to tell of GPUs, and is asked when one is wanted."""
+    if gpus or said.machine is not None:
+        from alignup.cli.machine import load_machine  # noqa: PLC0415 - see above
+
+        return load_machine(said.machine)
+    from alignup.discover import system  # noqa: PLC0415 - see above
+    from alignup.discover.tree import Directory, Tree  # noqa: PLC0415
+
+    return system.read(Tree(Directory("")), name="this machine")
+
+
+def _run(office: "Office", order: Order) -> int:
+    """Run the command, and say what is to be said."""
+    from alignup.cli import running, runs  # noqa: PLC0415 - see above
+    from alignup.cli.wish import RefusedError  # noqa: PLC0415
+    from alignup.enforce.child import NotStartedError  # noqa: PLC0415
+
+    job = running.Job(
+        wish=order.wish,
+        command=order.command,
+        runs=runs.Runs(runs.default_directory(os.environ)),
+        by=order.by,
+        note=lambda what: click.echo(f"note: {what}", err=True),
+    )
+    try:
+        return running.run(office, job, patience=order.patience)
+    except RefusedError as refused:
+        refused.show()
+        return REFUSED
+    except NotStartedError as error:
+        click.echo(f"alignup: {error}", err=True)
+        return error.exit_code
+
+
+def _shown(office: "Ledgers", order: Order) -> int:
+    """Say what would become of a run."""
+    from alignup.cli import embedded, wish  # noqa: PLC0415 - see above
+
+    asking = embedded.pod(order.wish)
+    host = office.host
+    embedded.explained(host, asking)
+    decision = host.decide(asking)
+    if not decision.admitted:
+        return REFUSED
+    click.echo()
+    click.echo("What the command would be told")
+    for name, value in wish.environment(order.wish, wish.given(office.offer(decision))).items():
+        if value and name not in _OF_THE_MOMENT:
+            click.echo(f"  {name}={value}")
+    return 0
+
+
+def _settings(said: Said, machine: "Machine") -> "Settings | None":
+    """What a KubeletConfiguration says; ``None`` when there is none."""
+    if said.config is None:
+        return None
+    from alignup.cli import inputs  # noqa: PLC0415 - see above
+    from alignup.kube import configuration  # noqa: PLC0415
+
+    read = inputs.read_configuration(said.config)
+    with inputs.complaining(f"with {said.config} on this machine"):
+        return configuration.settings(read, machine)
+
+
+def _patience(said: str | None) -> float:
+    """How many seconds to wait for room."""
+    if said in {None, _FOR_EVER}:
+        return 0.0 if said is None else inf
+    try:
+        seconds = float(said or "")
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= inf:
+        raise Complaint(
+            f"--wait {said}: that is no number of seconds", advice="Put -- between the options and the command."
+        )
+    return seconds
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Give whatever goes wrong here an exit code of its own."""
+    try:
+        yield
+    except Complaint as error:
+        raise Failure(*error.what, where=error.where, advice=error.advice) from error
+    except CheckpointError as error:
+        raise Failure(error.what, where=error.where, advice=error.advice) from error
+    except AlignError as error:
+        raise Failure(str(error)) from error
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        raise Failure(f"{name}{error.strerror or error}") from error

@@ -1,0 +1,21 @@
+"""Commands to look at and move about."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+
+
+def started(*command: str, env: Mapping[str, str] | None = None, group: int | None = None) -> subprocess.Popen[str]:
+    """A command, its output to be read; with *group* 0 in a process group of its own."""
+    program = shutil.which(command[0])
+    assert program is not None
+    return subprocess.Popen(  # noqa: S603 - our own tests
+        [program, *command[1:]], env={**os.environ, **(env or {})}, stdout=-1, text=True, process_group=group
+    )
+
+
+def python(script: str, *arguments: str) -> subprocess.Popen[str]:
+    """Python with a script, which can import what this one can."""
+    return started(sys.executable, "-c", f"import sys\nsys.path[:0] = {sys.path!r}\n{script}", *arguments)

@@ -1,0 +1,118 @@
+"""Processes are told apart, found again, and put on CPUs."""
+
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.errors import EnforceError
+from alignup.enforce import process
+from alignup.enforce.process import Process
+from tests.enforce.commands import python, started
+
+PERMITTED = process.widest()
+LOWEST = PERMITTED & -PERMITTED
+
+
+@pytest.fixture
+def sleeper():
+    with started("sleep", "60") as one:
+        yield one
+        one.kill()
+
+
+def test_a_process_is_itself_until_it_ends(sleeper):
+    one = Process.of(sleeper.pid)
+
+    alive = one.alive
+    sleeper.kill()
+    sleeper.wait()
+
+    assert alive
+    assert not one.alive
+    assert Process.from_document(one.to_document()) == one
+
+
+def test_one_that_has_ended_is_gone_even_if_nobody_has_asked_after_it():
+    with started("true") as ended:
+        one = Process.of(ended.pid)
+        while "Z" not in Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2]:
+            time.sleep(0.001)
+
+        assert not one.alive
+
+
+@pytest.mark.parametrize(
+    ("change", "alive"),
+    [
+        pytest.param({"start": 1}, False, id="another that has its number now"),
+        pytest.param({"boot": "before"}, False, id="one of before the machine was switched on"),
+        pytest.param({"space": 1}, True, id="one that cannot be seen from here"),
+    ],
+)
+def test_a_number_alone_is_no_name(change, alive):
+    assert replace(Process.of(os.getpid()), **change).alive is alive
+
+
+def test_there_has_to_be_a_process():
+    with pytest.raises(EnforceError, match="there is no process 0"):
+        Process.of(0)
+
+
+def test_all_threads_are_put_on_cpus():
+    script = "import threading, time\nfor _ in range(3): threading.Thread(target=time.sleep, args=[60]).start()\n"
+    with python(f"{script}print('ready', flush=True)") as threads:
+        assert threads.stdout is not None
+        threads.stdout.readline()
+
+        process.pin(threads.pid, LOWEST)
+        allowed = process.allowed(threads.pid)
+        threads.kill()
+
+    assert [one.cpus for one in allowed] == [LOWEST] * 4
+
+
+def test_cpus_that_are_not_there_are_refused(sleeper):
+    with pytest.raises(EnforceError, match="cannot be put on CPUs 99999"):
+        process.pin(sleeper.pid, 1 << 99999)
+
+
+def test_the_widest_is_found_without_changing_anything():
+    found: list[tuple[int, set[int]]] = []
+
+    def narrow():
+        os.sched_setaffinity(0, bits.members(LOWEST))
+        found.append((process.widest(), os.sched_getaffinity(0)))
+
+    thread = threading.Thread(target=narrow)
+    thread.start()
+    thread.join()
+
+    assert found == [(PERMITTED, set(bits.members(LOWEST)))]
+
+
+def test_processes_are_found_by_their_mark_and_by_descent():
+    script = "env -i sh -c 'sleep 60' & MARKED=inner sleep 60 & wait"
+    with started("sh", "-c", script, env={"MARKED": "outer"}, group=0) as outer:
+        deadline = time.monotonic() + 10
+        found: dict[str, tuple[int, ...]] = {}
+        while (len(found.get("outer", ())), len(found.get("inner", ()))) not in {(2, 1), (3, 1)}:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.01)
+            found = process.marked("MARKED")
+        os.killpg(outer.pid, 9)
+
+    assert outer.pid in found["outer"]
+    assert not set(found["outer"]) & set(found["inner"])
+
+
+def test_a_process_that_is_gone_has_no_threads():
+    with started("true") as gone:
+        pass
+
+    assert process.allowed(gone.pid) == ()
+    process.pin(gone.pid, LOWEST)
