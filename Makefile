@@ -27,7 +27,7 @@ run: $(READY)
 	@$(BIN)/python examples/agent_demo.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -39,6 +39,7 @@ PASSED_ON = frozenset(
 Signals = set[signal.Signals]
 
 _HEARD = PASSED_ON | {signal.SIGCHLD}
+_LOOK = 1.0  #: seconds after which we look for ourselves whether the command has ended
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)  #: what Python ignores, and a command should not
 
 
@@ -98,8 +99,9 @@ def start(
 def attend(pid: int) -> int:
     """Pass on signals until the command ends; its exit code, or 128 and the number of the signal that ended it."""
     while True:
-        heard = signal.sigwaitinfo(_HEARD)
-        if heard.si_signo == signal.SIGCHLD:
+        # Where there are other threads one of them may be handed the signal in our place, and drop it.
+        heard = signal.sigtimedwait(_HEARD, _LOOK)
+        if heard is None or heard.si_signo == signal.SIGCHLD:
             code = _ended(pid)
             if code is not None:
                 return code
