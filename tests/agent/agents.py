@@ -177,6 +177,7 @@ def _serve(given: Sequence[str], log: Path, env: Mapping[str, str], largest: int
     os.environ.update(env)
     if largest is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        sys.dont_write_bytecode = True  # half of a compiled module would stay, and fail whoever loads it next
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     sys.exit(guard.run(list(given)))
 

@@ -119,6 +119,7 @@ def _be(words: list[str], place: Path, env: Mapping[str, str], largest: int | No
     os.environ.update(env)
     if largest is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        sys.dont_write_bytecode = True  # half of a compiled module would stay, and fail whoever loads it next
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     if user is not None:
         os.setgroups([])

@@ -67,7 +67,8 @@ def test_the_command_hears_signals_that_python_does_not():
     with python(script) as one:
         lines = one.communicate()[0].splitlines()
 
-    masks = {line.split()[0]: int(line.split()[1], 16) for line in lines}
+    # What real-time signals are ignored is the business of whoever started the tests.
+    masks = {line.split()[0]: int(line.split()[1], 16) & 0x7FFFFFFF for line in lines}
     assert json.dumps(masks) == json.dumps({"SigBlk:": 0, "SigIgn:": 0})
 
 

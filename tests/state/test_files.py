@@ -31,6 +31,7 @@ import resource, sys
 from pathlib import Path
 from alignup.align.errors import FileError
 from alignup.state import files
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     files.write(Path(sys.argv[1]), b"x" * 5000)

@@ -370,6 +370,7 @@ history = History(Path(sys.argv[1]))
 history.open()
 def decided(text):
     return {"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome": "admitted", "text": text}
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 added = [history.add(decided("x" * 20_000), time=0) for _ in range(40)]
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -464,6 +464,7 @@ def holding(count):
 
 store.save(holding(1))
 store.save(holding(2))
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
 problems = []
 for _ in range(3):
