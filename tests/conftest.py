@@ -55,8 +55,11 @@ def pytest_configure(config: pytest.Config) -> None:
     recorded: Path = config.getoption("--recorded")
     if not any(recorded.glob("*.json.gz")):
         raise pytest.UsageError(f"--recorded {recorded}: no such directory, or no recorded runs (*.json.gz) in it")
-    # Started in the background, this process ignores Ctrl-C, and so would all that tests start and interrupt.
+    # Started in the background, this process ignores Ctrl-C and the like, and so would all that tests start and end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     config.stash[TALLIES] = []
     config.stash[VERDICTS] = []
     config.stash[RUNS] = []

@@ -289,7 +289,7 @@ def test_a_dry_run_on_another_machine_aligns(bench):
 
 
 def test_a_full_disk_keeps_the_command_from_running(bench, tmp_path):
-    code, _, err = bench.run("run", "--cpus", 1, "--", "touch", tmp_path / "ran", largest=700)
+    code, _, err = bench.run("run", "--cpus", 1, "--", "touch", tmp_path / "ran", largest=1100)
 
     assert code == 125
     assert "cannot be written: " in err
