@@ -7,7 +7,7 @@ from hypothesis import given
 
 from alignup.agent.known import same
 from alignup.align.workload.rules import accept
-from alignup.cli import tables
+from alignup.cli import app, tables
 from alignup.cli.client import manifest
 from alignup.kube.pod import read_pod_text
 from tests.align.hosts import arrivals
@@ -44,7 +44,7 @@ def test_columns_are_as_wide_as_what_is_in_them(capfd):
     ],
 )
 def test_what_a_terminal_would_obey_is_shown_instead(text, shown):
-    assert tables.printable(text) == shown
+    assert app.harmless(text) == shown
 
 
 def test_nodes_of_containers_are_told_once_each():

@@ -7,8 +7,8 @@ from urllib.parse import quote
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.client import Client, Where, agent_options, connected, form_option
-from alignup.cli.options import workload_option
+from alignup.cli.client import Client, Where, agent_options, connected
+from alignup.cli.options import form_option, workload_option
 
 if TYPE_CHECKING:
     from alignup.align.workload import Pod
@@ -35,7 +35,7 @@ _EVERY = 0.2  #: seconds between looks at a pod that waits
     help="How long to wait for pods that the agent lets wait.",
 )
 @agent_options
-@form_option
+@form_option("text", "json")
 @debug_option
 def command(
     *,
@@ -50,7 +50,7 @@ def command(
     A pod that is there already keeps what it has. The exit code is 0 when all are admitted or may wait, 1 when one is
     refused, still waits after --wait, or no agent answers, 2 when something given cannot be used.
     """
-    from alignup.cli import inputs, tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inputs, screen  # noqa: PLC0415 - loaded with the command, not with its help
 
     workloads, skipped = inputs.read_workloads(files)
     inputs.warn(skipped)
@@ -60,7 +60,7 @@ def command(
         if seconds:
             answers = _awaited(agent, answers, seconds=seconds)
     if form == "json":
-        tables.documents({"admissions": answers})
+        screen.values({"admissions": answers})
     late = {"refused", "waiting"} if seconds else {"refused"}
     if any(answer["outcome"] in late for answer in answers):
         raise click.exceptions.Exit(REFUSED)
@@ -96,7 +96,7 @@ def _awaited(agent: Client, answers: list[dict[str, Any]], *, seconds: float) ->
 
 def _show(answer: dict[str, Any]) -> None:
     """One line for what became of a pod; for a refusal all that did not fit."""
-    from alignup.cli import tables  # noqa: PLC0415 - see above
+    from alignup.cli import screen, tables  # noqa: PLC0415 - see above
 
     decision = answer["decision"]
     name = f"{decision['pod']['namespace']}/{decision['pod']['name']}"
@@ -108,9 +108,9 @@ def _show(answer: dict[str, Any]) -> None:
     }.get(answer["outcome"], answer["outcome"])
     refusal = decision["refusal"]
     if refusal is None:
-        tables.line(f"{name} {verdict}: {tables.placed(decision['placements'])}")
+        screen.line(f"{name} {verdict}: {tables.placed(decision['placements'])}")
         return
     place = f", number {answer['pod']['position']} in line" if answer["outcome"] == "waiting" else ""
-    tables.line(f"{name} {verdict}{place}: {refusal['reason']}: {refusal['message']}")
+    screen.line(f"{name} {verdict}{place}: {refusal['reason']}: {refusal['message']}")
     for sentence in answer["story"][1:]:
-        tables.line(f"  {sentence}")
+        screen.line(f"  {sentence}")

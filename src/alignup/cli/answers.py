@@ -1,8 +1,7 @@
 """What ``alignup why`` answers, for people and for machines."""
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,11 @@ from alignup.align.explain.remedies import Search
 from alignup.align.workload import Pod
 from alignup.cli import inputs, screen
 from alignup.cli.inputs import Node
+from alignup.cli.prose import section, sentence
 from alignup.kube.dump import dump
 from alignup.kube.manifests import Workload
 from alignup.picture import decision as picture
-from alignup.picture.cells import Cell, Line, words, wrapped
-from alignup.picture.words import clean
+from alignup.picture.cells import Cell, Line
 
 VERSION = 1  #: of the documents
 
@@ -43,52 +42,37 @@ def answer(node: Node, workload: Workload, *, seconds: float) -> Answer:
 
 
 def _text(node: Node, answers: Sequence[Answer]) -> None:
-    width = screen.width()
     lines: list[Line] = []
     for one in answers:
-        lines += [(), (Cell("─" * width, "frame"),), ()] if lines else []
-        lines += _told(node, one, width)
+        lines += [(), (Cell("─" * screen.width(), "frame"),), ()] if lines else []
+        lines += _told(node, one)
     screen.lines(lines)
 
 
-def _told(node: Node, one: Answer, width: int) -> Iterator[Line]:
+def _told(node: Node, one: Answer) -> Iterator[Line]:
     """The whole story, from the verdict to what would change it."""
     decision, host = one.decision, node.host
-    yield from _wrapped(story.verdict(decision), width, style="warn" if decision.refusal else "title")
+    yield from sentence(story.verdict(decision), style="warn" if decision.refusal else "title")
     if decision.refusal:
-        yield from _wrapped(decision.refusal.message, width)
-    yield from _wrapped(story.rules(decision), width, style="dim")
-    yield from picture.draw(host.machine, decision, parts(host, one.pod, decision), width=width)
+        yield from sentence(decision.refusal.message)
+    yield from sentence(story.rules(decision), style="dim")
+    yield from picture.draw(host.machine, decision, parts(host, one.pod, decision), width=screen.width())
     if decision.refusal:
-        yield from _list("What did not fit", story.misfits(decision), width)
-        yield from _proposals(one, width)
+        yield from section("What did not fit", story.misfits(decision))
+        yield from _proposals(one)
 
 
-def _proposals(one: Answer, width: int) -> Iterator[Line]:
-    ledger = one.decision.before
+def _proposals(one: Answer) -> Iterator[Line]:
     found = one.search.proposals
-    yield from _list("What would admit it (each was tried)" if found else "What would admit it", (), width)
-    for proposal in found:
-        yield from _wrapped(advice.advice(proposal, ledger), width, head="  - ")
-        yield from _wrapped(f"→ {advice.result(proposal)}", width, head="    ", style="dim")
     if not found:
-        yield from _wrapped("no single change that was tried", width, head="  - ")
+        yield from section("What would admit it", ["no single change that was tried"])
+    else:
+        yield from section("What would admit it (each was tried)")
+    for proposal in found:
+        yield from sentence(advice.advice(proposal, one.decision.before), head="  - ")
+        yield from sentence(f"→ {advice.result(proposal)}", head="    ", style="dim")
     if one.search.unsearched:
-        yield from _list("What was not tried", one.search.unsearched, width)
-
-
-def _list(title: str, sentences: Iterable[str], width: int) -> Iterator[Line]:
-    yield ()
-    yield (Cell(title, "title"),)
-    for sentence in sentences:
-        yield from _wrapped(sentence, width, head="  - ")
-
-
-def _wrapped(sentence: str, width: int, *, head: str = "", style: str = "") -> Iterator[Line]:
-    """A sentence in lines, those after the first under it."""
-    lines = wrapped(words((Cell(clean(sentence), style),)), width - len(head))
-    for number, line in enumerate(lines):
-        yield (Cell(" " * len(head) if number else head), *line)
+        yield from section("What was not tried", one.search.unsearched)
 
 
 def _document(node: Node, one: Answer) -> dict[str, Any]:
@@ -109,7 +93,7 @@ def _documents(node: Node, answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def _json(node: Node, answers: Sequence[Answer]) -> None:
-    screen.document(json.dumps(_documents(node, answers), indent=2, ensure_ascii=False) + "\n")
+    screen.values(_documents(node, answers))
 
 
 def _yaml(node: Node, answers: Sequence[Answer]) -> None:

@@ -83,6 +83,11 @@ def debug_option(command: Command) -> Command:
     )(command)
 
 
+def harmless(text: str) -> str:
+    """*text* without line ends and what else a terminal would obey: names and contents of files may be in it."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
 def examples(*lines: str) -> str:
     """Commands to try, as the end of a help page, each on a line of its own."""
     return "\b\n" + "\n".join(["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])

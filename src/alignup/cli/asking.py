@@ -15,6 +15,7 @@ import click
 
 from alignup.agent.address import SOCKET, Address, Unix, default_root, parse
 from alignup.align import bits
+from alignup.cli.app import harmless
 from alignup.cli.client import AgentError, Where
 from alignup.cli.wish import CONTAINER, Offer, RefusedError, Wish
 from alignup.enforce import nodes
@@ -150,15 +151,10 @@ class Bureau:
 def show(answer: Document, *, file: TextIO) -> None:
     """What an agent says about a run, in sentences."""
     for sentence in answer.get("story", ()):
-        click.echo(printable(str(sentence)), file=file)
+        click.echo(harmless(str(sentence)), file=file)
     refusal = answer["decision"]["refusal"]
     if refusal:
-        click.echo(printable(refusal["message"]), file=file)
-
-
-def printable(text: str) -> str:
-    """*text* without what a terminal would obey."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+        click.echo(harmless(refusal["message"]), file=file)
 
 
 def asked(where: Where) -> Agent | None:

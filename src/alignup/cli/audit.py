@@ -8,6 +8,7 @@ import click
 
 from alignup.cli.app import debug_option, examples
 from alignup.cli.client import Where, agent_options
+from alignup.cli.options import form_option
 
 if TYPE_CHECKING:
     from alignup.cli.inspection import Inspection
@@ -21,15 +22,7 @@ VERSION = 1  #: of the documents
     epilog=examples("alignup audit", "alignup audit -o json"),
 )
 @click.option("--fix", is_flag=True, help="Put back what drifted.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json", "prometheus"]),
-    default="text",
-    show_default=True,
-    help="For people, for machines, or as metrics.",
-)
+@form_option("text", "json", "prometheus", what="For people, for machines, or as metrics.")
 @agent_options
 @debug_option
 def command(*, fix: bool, form: str, where: Where) -> None:
@@ -49,25 +42,24 @@ def command(*, fix: bool, form: str, where: Where) -> None:
 
 
 def _text(found: "Inspection") -> None:
-    from alignup.cli import tables  # noqa: PLC0415 - see above
+    from alignup.cli import inputs, screen  # noqa: PLC0415 - see above
 
     for drift in found.fixed:
-        tables.line(f"{drift} (put back)")
+        screen.line(f"{drift} (put back)")
     for drift in found.drifts:
-        tables.line(str(drift))
-    for trouble in found.troubles:
-        click.echo(f"note: {tables.printable(trouble)}", err=True)
+        screen.line(str(drift))
+    inputs.warn(found.troubles)
     count = len(found.runs)
     runs = {0: "nothing runs", 1: "1 run"}.get(count, f"{count} runs")
     if not found.drifts:
-        tables.line(f"{runs}: all is where it was placed" if count else f"{runs} that was placed by alignup run")
+        screen.line(f"{runs}: all is where it was placed" if count else f"{runs} that was placed by alignup run")
 
 
 def _json(found: "Inspection") -> None:
-    from alignup.cli import tables  # noqa: PLC0415 - see above
+    from alignup.cli import screen  # noqa: PLC0415 - see above
 
     drifts = [(one, True) for one in found.fixed] + [(one, False) for one in found.drifts]
-    tables.documents(
+    screen.values(
         {
             "version": VERSION,
             "runs": [{**run.intent.to_document(), "processes": list(run.pids)} for run in found.runs],

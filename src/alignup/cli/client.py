@@ -63,19 +63,6 @@ def agent_options(command: Command) -> Command:
     )(wrapped)
 
 
-def form_option(command: Command) -> Command:
-    """``-o``."""
-    return click.option(
-        "-o",
-        "--output",
-        "form",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="For people, or for machines.",
-    )(command)
-
-
 class Client:
     """One agent, asked over HTTP."""
 

@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.client import Where, agent_options, connected, form_option
+from alignup.cli.client import Where, agent_options, connected
+from alignup.cli.options import form_option
 
 
 @click.command(
@@ -19,7 +20,7 @@ from alignup.cli.client import Where, agent_options, connected, form_option
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N", help="At most so many."
 )
 @agent_options
-@form_option
+@form_option("text", "json")
 @debug_option
 def command(  # noqa: PLR0913 - one an option
     *, where: Where, number: int | None, pod: str | None, outcome: str | None, limit: int, form: str
@@ -28,7 +29,7 @@ def command(  # noqa: PLR0913 - one an option
 
     The exit code is 1 when no agent answers, or the decision is not kept any more.
     """
-    from alignup.cli import tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
 
     with connected(where) as agent:
         if number is None:
@@ -36,10 +37,10 @@ def command(  # noqa: PLR0913 - one an option
         else:
             found = agent.get(f"/v1/decisions/{number}")
     if form == "json":
-        tables.documents(found)
+        screen.values(found)
     elif number is not None:
         for sentence in (f"Decision {number} of {found['time']}", *found["story"]):
-            tables.line(sentence)
+            screen.line(sentence)
     elif not found["decisions"]:
         click.echo("No such decision was made.", err=True)
     else:
@@ -50,11 +51,10 @@ def _row(kept: dict[str, Any]) -> tuple[str, ...]:
     from alignup.cli import tables  # noqa: PLC0415 - see above
 
     decision = kept["decision"]
-    refusal = decision["refusal"]
     return (
         str(kept["id"]),
         kept["time"],
         f"{decision['pod']['namespace']}/{decision['pod']['name']}",
         decision["outcome"],
-        f"{refusal['reason']}: {refusal['message']}" if refusal else tables.placed(decision["placements"]),
+        tables.outcome(decision["refusal"], decision["placements"]),
     )

@@ -1,7 +1,5 @@
 """What ``alignup doctor`` finds and does, for people and for machines."""
 
-import json
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,8 +9,9 @@ from typing import Any
 from alignup.align.machine import Machine
 from alignup.cli import inputs, screen
 from alignup.cli.app import Complaint
+from alignup.cli.prose import section, sentence
 from alignup.doctor import Area, Finding, Repair, Report, Severity, examine, folder, look_into, users
-from alignup.picture.cells import Cell, Line, to_ascii
+from alignup.picture.cells import Cell, Line
 from alignup.picture.words import clean, count
 
 _MARKS = {
@@ -91,38 +90,32 @@ def _check_unused(directory: Path) -> None:
 
 
 def _text(asked: Asked, found: Diagnosis) -> None:
-    lines = [*_told(asked, found)]
-    if not screen.draws_boxes():
-        lines = [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines]
-    screen.lines(lines)
+    screen.lines(_told(asked, found))
 
 
 def _told(asked: Asked, found: Diagnosis) -> Iterator[Line]:
-    width = screen.width()
-    yield from _wrapped(f"{asked.name} on {asked.machine_name}", width, style="title")
+    yield from sentence(f"{asked.name} on {asked.machine_name}", style="title")
     for area in Area:
         findings = found.report.of(area)
         if findings:
-            yield ()
-            yield (Cell(area[0].upper() + area[1:], "title"),)
+            yield from section(area[0].upper() + area[1:])
         for one in findings:
-            yield from _finding(one, width)
+            yield from _finding(one)
     yield from _paste(asked, found.report.findings)
-    yield from _repairs(found, width)
+    yield from _repairs(found)
     yield ()
-    yield from _wrapped(_verdict(found), width, style="title" if found.last.healthy else "warn")
+    yield from sentence(_verdict(found), style="title" if found.last.healthy else "warn")
 
 
-def _finding(one: Finding, width: int) -> Iterator[Line]:
+def _finding(one: Finding) -> Iterator[Line]:
     mark, style = _MARKS[one.severity]
     head = f"  {mark}".ljust(_COLUMN) + " "
-    what = f"{one.where}: {one.what}" if one.where else one.what
-    yield from _wrapped(what, width, head=head, head_style=style)
+    yield from sentence(f"{one.where}: {one.what}" if one.where else one.what, head=head, head_style=style)
     blank = " " * (_COLUMN + 1)
     if one.said:
-        yield from _wrapped(f"it says: {one.said}", width, head=blank, style="dim")
+        yield from sentence(f"it says: {one.said}", head=blank, style="dim")
     if one.advice:
-        yield from _wrapped(f"→ {one.advice}", width, head=blank)
+        yield from sentence(f"→ {one.advice}", head=blank)
 
 
 def _paste(asked: Asked, findings: Iterable[Finding]) -> Iterator[Line]:
@@ -136,27 +129,25 @@ def _paste(asked: Asked, findings: Iterable[Finding]) -> Iterator[Line]:
         elif key:
             keys[key] = before or lines
     if keys:
-        yield ()
-        yield (Cell(f"To paste into {clean(asked.name)}, in place of what it has under these keys", "title"),)
+        yield from section(f"To paste into {clean(asked.name)}, in place of what it has under these keys")
     for key, lines in keys.items():
         yield (Cell(key),)
         for line in lines:
             yield (Cell(line),)
 
 
-def _repairs(found: Diagnosis, width: int) -> Iterator[Line]:
+def _repairs(found: Diagnosis) -> Iterator[Line]:
     if found.after and not found.repairs:
         yield ()
         yield (Cell("There was nothing to repair, so nothing was written."),)
     if not found.repairs:
         return
-    yield ()
-    yield (Cell("What was done" if found.after else "What --write would do", "title"),)
+    yield from section("What was done" if found.after else "What --write would do")
     for repair in found.repairs:
         backup = found.backups.get(repair.name)
-        yield from _wrapped(f"{repair.name}{f' (as it was: {backup.name})' if backup else ''}", width, head="  ")
+        yield from sentence(f"{repair.name}{f' (as it was: {backup.name})' if backup else ''}", head="  ")
         for line in repair.done:
-            yield from _wrapped(line, width, head="    - ")
+            yield from sentence(line, head="    - ")
 
 
 def _verdict(found: Diagnosis) -> str:
@@ -169,14 +160,6 @@ def _verdict(found: Diagnosis) -> str:
     if warnings:
         return f"This kubelet starts{now}, with {count(warnings, 'warning')}."
     return f"This kubelet starts{now}, and behaves."
-
-
-def _wrapped(sentence: str, width: int, *, head: str = "", style: str = "", head_style: str = "") -> Iterator[Line]:
-    """A sentence in lines, those after the first under it; names of files stay whole, for people copy them."""
-    room = max(width - len(head), 1)
-    lines = textwrap.wrap(clean(sentence), room, break_long_words=False, break_on_hyphens=False)
-    for number, line in enumerate(lines):
-        yield (Cell(" " * len(head)) if number else Cell(head, head_style), Cell(line, style))
 
 
 def _document(found: Diagnosis) -> dict[str, Any]:
@@ -194,7 +177,7 @@ def _document(found: Diagnosis) -> dict[str, Any]:
 
 def _json(asked: Asked, found: Diagnosis) -> None:
     del asked
-    screen.document(json.dumps(_document(found), indent=2, ensure_ascii=False) + "\n")
+    screen.values(_document(found))
 
 
 FORMS: dict[str, Callable[[Asked, Diagnosis], None]] = {"text": _text, "json": _json}

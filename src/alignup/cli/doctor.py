@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.options import devices_option, machine_option
+from alignup.cli.options import config_option, devices_option, form_option, machine_option, pods_option, set_option
 
 UNHEALTHY = 1
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
@@ -18,19 +18,8 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
         f"alignup doctor {_NODE} --kubelet-dir examples/doctor/state",
     ),
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The node's KubeletConfiguration; config.yaml of --kubelet-dir, or the kubelet's defaults, unless given.",
-)
-@click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Another value for a field of the configuration, such as cpuManagerPolicy=static.",
-)
+@config_option("config.yaml of --kubelet-dir, or the kubelet's defaults,")
+@set_option
 @machine_option
 @devices_option
 @click.option(
@@ -40,22 +29,9 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
     metavar="DIR",
     help="The kubelet's directory, such as /var/lib/kubelet: its state files are looked into.",
 )
-@click.option(
-    "--pods",
-    multiple=True,
-    metavar="FILE",
-    help="Pods of the node (kubectl get pods -o yaml): they have names then, and keep what they hold before others.",
-)
+@pods_option("so that they have names, and keep what they hold before others")
 @click.option("--write", is_flag=True, help="Repair the state files, after a backup of each.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="For people, or for machines.",
-)
+@form_option("text", "json")
 @debug_option
 def command(  # noqa: PLR0913 - one an option
     *,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from alignup.align.errors import AlignError
-from alignup.cli.app import Complaint, Session, app
+from alignup.cli.app import Complaint, Session, app, harmless
 
 #: A shell reports 141 of a program that wrote to a pipe nobody reads any more and had no opinion about it.
 FAILED, INTERRUPTED, PIPE_CLOSED = 1, 130, 141
@@ -45,11 +45,6 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def one_line(message: str) -> str:
-    """*message* without line ends and what else a terminal would obey: file names and contents may be in it."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in message)
-
-
 def _run(arguments: Sequence[str], session: Session) -> int:
     """Click's own ``main`` would make 1 of a closed pipe, so its two halves are called here."""
     try:
@@ -69,7 +64,7 @@ def _tell(error: Exception, session: Session) -> None:
         for what in error.what:
             _say(what)
         for line in filter(None, (error.where, error.advice)):
-            click.echo(f"  {one_line(line)}", err=True)
+            click.echo(f"  {harmless(line)}", err=True)
     elif isinstance(error, AlignError):
         _say(str(error), session.advice)
     elif isinstance(error, click.ClickException):
@@ -85,7 +80,7 @@ def _tell(error: Exception, session: Session) -> None:
 
 
 def _say(what: str, advice: str = "") -> None:
-    click.echo(f"alignup: {one_line(what)}", err=True)
+    click.echo(f"alignup: {harmless(what)}", err=True)
     if advice:
         click.echo(advice, err=True)
 

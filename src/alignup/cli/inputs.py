@@ -17,8 +17,7 @@ from alignup.align.errors import AlignError, ConfigurationError, DocumentError, 
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod, names
-from alignup.cli.app import Complaint
-from alignup.cli.guard import one_line
+from alignup.cli.app import Complaint, harmless
 from alignup.cli.machine import load_machine
 from alignup.cli.options import Given
 from alignup.discover import declared
@@ -140,7 +139,7 @@ def overlooked(node: Node, pods: Iterable[Pod]) -> tuple[str, ...]:
 def warn(notes: tuple[str, ...]) -> None:
     """Say what was overlooked, a line each."""
     for note in notes:
-        click.echo(f"note: {one_line(note)}", err=True)
+        click.echo(f"note: {harmless(note)}", err=True)
 
 
 def _restored(node: Node, given: Given) -> Node:

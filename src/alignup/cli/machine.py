@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli.app import Session, debug_option, examples
+from alignup.cli.options import form_option
 
 if TYPE_CHECKING:
     from alignup.align.machine import Machine
@@ -30,14 +31,12 @@ def command() -> None:
     ),
 )
 @click.argument("machine", required=False)
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "svg", "yaml", "json"]),
-    default="text",
-    show_default=True,
-    help="A picture for the terminal or as SVG, or a description that alignup reads back.",
+@form_option(
+    "text",
+    "svg",
+    "yaml",
+    "json",
+    what="A picture for the terminal or as SVG, or a description that alignup reads back.",
 )
 @click.option("--kubelet", is_flag=True, help="Show the machine as the kubelet sees it.")
 @debug_option

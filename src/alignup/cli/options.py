@@ -40,35 +40,7 @@ def node_options(command: Command) -> Command:
         given = Given(machine=machine, devices=devices, config=config, changes=changes, state=state, pods=pods)
         return command(*args, given=given, **rest)
 
-    options = (
-        machine_option,
-        devices_option,
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="The node's KubeletConfiguration; the kubelet's defaults unless given.",
-        ),
-        click.option(
-            "--set",
-            "changes",
-            multiple=True,
-            metavar="FIELD=VALUE",
-            help="Another value for a field of the configuration, such as topologyManagerPolicy=restricted.",
-        ),
-        click.option(
-            "--state",
-            type=click.Path(path_type=Path),
-            metavar="DIR",
-            help="The kubelet's directory with cpu_manager_state and the like: the node as it is; empty unless given.",
-        ),
-        click.option(
-            "--pods",
-            multiple=True,
-            metavar="FILE",
-            help="Pods of the node (kubectl get pods -o yaml), so that those in --state have names.",
-        ),
-    )
+    options = (machine_option, devices_option, config_option(), set_option, state_option, pods_option())
     wrapped: Any = gathered
     for option in reversed(options):
         wrapped = option(wrapped)
@@ -92,6 +64,51 @@ def devices_option(command: Command) -> Command:
         metavar="RESOURCE=N@NODE,…",
         help="Devices of the machine, such as example.com/gpu=4@0,4@1; repeatable.",
     )(command)
+
+
+def config_option(otherwise: str = "the kubelet's defaults") -> Callable[[Command], Command]:
+    """``--config``, and what counts where it is not given."""
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"The node's KubeletConfiguration; {otherwise} unless given.",
+    )
+
+
+def set_option(command: Command) -> Command:
+    """``--set``."""
+    return click.option(
+        "--set",
+        "changes",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        help="Another value for a field of the configuration, such as topologyManagerPolicy=restricted.",
+    )(command)
+
+
+def state_option(command: Command) -> Command:
+    """``--state``."""
+    return click.option(
+        "--state",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The kubelet's directory with cpu_manager_state and the like: the node as it is; empty unless given.",
+    )(command)
+
+
+def pods_option(what_for: str = "so that those in --state have names") -> Callable[[Command], Command]:
+    """``--pods``, and what they are good for."""
+    return click.option(
+        "--pods", multiple=True, metavar="FILE", help=f"Pods of the node (kubectl get pods -o yaml), {what_for}."
+    )
+
+
+def form_option(*forms: str, what: str = "For people, or for machines.") -> Callable[[Command], Command]:
+    """``-o``; the first of *forms* counts unless another is given."""
+    return click.option(
+        "-o", "--output", "form", type=click.Choice(forms), default=forms[0], show_default=True, help=what
+    )
 
 
 def workload_option(*, required: bool = True) -> Callable[[Command], Command]:

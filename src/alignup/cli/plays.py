@@ -1,8 +1,6 @@
 """What ``alignup simulate`` does, and how it tells."""
 
 import io
-import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from alignup.align.workload.names import CPU
 from alignup.cli import inputs, screen
 from alignup.cli.app import Complaint
 from alignup.cli.inputs import Node
+from alignup.cli.prose import section, sentence, table
 from alignup.fleet import compare as comparing
 from alignup.fleet import events as timed
 from alignup.fleet import generate, report, simulate, trace, variants
@@ -26,11 +25,10 @@ from alignup.fleet.room import Stranded
 from alignup.fleet.score import Score
 from alignup.fleet.simulate import Result
 from alignup.picture import svg
-from alignup.picture.cells import Cell, Line, words, wrapped
-from alignup.picture.words import clean, columns, count, size
+from alignup.picture.cells import Cell, Line
+from alignup.picture.words import clean, count, size
 
 _SHOWN = 20  #: pods, or combinations, that are listed one by one
-_NUMBER = re.compile(r"[\d.,]*( [KMGTPE]?i?B)?")
 _ALIKE = 4  #: combinations with the same error that are
 
 
@@ -104,7 +102,7 @@ def draw(result: Result, path: Path) -> None:
 def show(result: Result, form: str, *, dated: bool) -> None:
     """What came of one play; *dated*: whether the workload itself says when its pods come."""
     if form == "json":
-        screen.document(json.dumps(report.to_document(result), indent=2, ensure_ascii=False) + "\n")
+        screen.values(report.to_document(result))
     elif form == "csv":
         report.write_csv(result, sys.stdout)
     else:
@@ -114,7 +112,7 @@ def show(result: Result, form: str, *, dated: bool) -> None:
 def show_comparison(comparison: Comparison, form: str) -> None:
     """What came of many."""
     if form == "json":
-        screen.document(json.dumps(comparing.to_document(comparison), indent=2, ensure_ascii=False) + "\n")
+        screen.values(comparing.to_document(comparison))
     elif form == "csv":
         report.write_rows(comparing.columns(comparison), comparing.rows(comparison), sys.stdout)
     else:
@@ -129,11 +127,11 @@ def _told(result: Result, *, dated: bool) -> Iterator[Line]:
     yield (Cell(f"policy {topology.policy} · scope {topology.scope}{took}", "dim"),)
     pods = result.pods
     alignment = {"on one NUMA node": pods.on_one, "on several": pods.on_several, "nothing to align": pods.anywhere}
-    yield from _section("Admitted")
-    yield from _table([], [[name, str(number)] for name, number in alignment.items() if number])
+    yield from section("Admitted")
+    yield from table([[name, str(number)] for name, number in alignment.items() if number])
     if result.reasons:
-        yield from _section("Refused")
-        yield from _table([], [[clean(reason), str(number)] for reason, number in result.reasons.items()])
+        yield from section("Refused")
+        yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
     yield from _in_use(result)
     yield from _pods(result)
 
@@ -142,22 +140,14 @@ def _in_use(result: Result) -> Iterator[Line]:
     """How full the nodes got, and what nobody could use."""
     rows = [row for node, uses in result.nodes.items() for row in _node(result, node, uses)]
     if not rows:
-        yield from _section("In use", "nothing that belongs to a NUMA node: no manager of these settings gives any out")
+        none = "nothing that belongs to a NUMA node: no manager of these settings gives any out"
+        yield from section("In use", caption=none)
         return
-    yield from _section(
-        "In use",
-        "room is the largest request of one container that still fits there, when demand is highest and in the end",
-    )
-    yield from _table(["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"], rows)
-    yield from _section("Stranded", "when demand was highest: free, but of no use to any pod of this workload")
+    room = "room is the largest request of one container that still fits there, when demand is highest and in the end"
+    yield from section("In use", caption=room)
+    yield from table(rows, ["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"])
+    yield from section("Stranded", caption="when demand was highest: free, but of no use to any pod of this workload")
     yield (Cell(f"  {_stranded(result.height.stranded)}"),)
-
-
-def _section(title: str, caption: str = "") -> Iterator[Line]:
-    yield ()
-    yield (Cell(title, "title"),)
-    if caption:
-        yield from ((Cell("  "), *line) for line in wrapped(words((Cell(caption, "dim"),)), screen.width() - 2))
 
 
 def _span(seconds: float) -> str:
@@ -171,7 +161,7 @@ def _node(result: Result, node: int, uses: Mapping[str, Use]) -> Iterator[list[s
     for number, (resource, use) in enumerate(uses.items()):
         figures = [_figure(resource, amount) for amount in (use.total, use.mean, use.peak, use.end)]
         room = [_figure(resource, moment.room.get(node, {}).get(resource, 0)) for moment in (result.height, result.end)]
-        yield ["" if number else f"node {node}", clean(resource), *figures, *room]
+        yield ["" if number else f"node {node}", resource, *figures, *room]
 
 
 def _figure(resource: str, amount: float) -> str:
@@ -192,7 +182,7 @@ def _pods(result: Result) -> Iterator[Line]:
     told = [fate for fate in result.fates if few or not fate.admitted]
     if not told:
         return
-    yield from _section("Pods" if few else "Pods that were refused")
+    yield from section("Pods" if few else "Pods that were refused")
     rows = []
     for row in (row for row in report.rows(result) if few or row["outcome"] != "admitted"):
         what = f"CPUs {row['cpus']}" if row["cpus"] else ""
@@ -200,10 +190,10 @@ def _pods(result: Result) -> Iterator[Line]:
         where = f"node {row['nodes']}" if row["nodes"] else "anywhere"
         refused = f"{row['reason']}: {row['shortfall'] or row['message']}"
         said = f"{where} {given}" if row["outcome"] == "admitted" else refused
-        rows.append([clean(f"{row['namespace']}/{row['name']}"), row["outcome"], clean(said)])
+        rows.append([f"{row['namespace']}/{row['name']}", row["outcome"], said])
         if len(rows) == _SHOWN:
             break
-    yield from _table([], rows)
+    yield from table(rows)
     yield from _more(len(told))
 
 
@@ -217,12 +207,12 @@ def _compared(comparison: Comparison) -> Iterator[Line]:
         yield ()
         figures = ["admitted", "refused", "one node", "stranded CPUs", "devices", "refused for"]
         rows = [[str(one.rank), *one.variant.choices.values(), *_figures(one.score)] for one in ranked[:_SHOWN]]
-        yield from _table(["", *ranked[0].variant.choices, *figures], rows)
+        yield from table(rows, ["", *ranked[0].variant.choices, *figures])
         yield from _more(len(ranked))
     if illegal:
-        yield from _section("With these a kubelet would not start")
+        yield from section("With these a kubelet would not start")
         for error in dict.fromkeys(one.error for one in illegal):
-            yield from _wrapped(clean(error), "  ", style="warn")
+            yield from sentence(error, head="  ", style="warn")
             labels = [clean(one.label) for one in illegal if one.error == error]
             for label in labels[:_ALIKE]:
                 yield (Cell(f"      {label}"),)
@@ -232,34 +222,9 @@ def _compared(comparison: Comparison) -> Iterator[Line]:
 def _figures(score: Score) -> list[str]:
     reasons = ", ".join(f"{number} {reason}" for reason, number in score.reasons.items())
     numbers = (score.admitted, score.refused, score.pods.on_one, score.stranded.cpus, score.stranded.all_devices)
-    return [*map(str, numbers), clean(reasons)]
+    return [*map(str, numbers), reasons]
 
 
 def _more(number: int, *, shown: int = _SHOWN) -> Iterator[Line]:
     if number > shown:
         yield (Cell(f"      … and {number - shown} more; -o csv lists all", "dim"),)
-
-
-def _wrapped(text: str, head: str, *, style: str = "") -> Iterator[Line]:
-    """*text* after *head*, and under itself where it is long."""
-    for number, line in enumerate(wrapped(words((Cell(text, style),)), max(screen.width() - len(head), 48)) or [()]):
-        yield (Cell(" " * len(head) if number else head), *line)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Line]:
-    """Columns, numbers on the right; what is in the last one is wrapped."""
-    everything = [*([header] if header else []), *rows]
-    widths = [max(map(columns, column)) for column in zip(*everything, strict=True)]
-    numeric = [all(map(_NUMBER.fullmatch, column)) for column in zip(*rows, strict=True)]
-    for place, row in enumerate(everything):
-        cells = [
-            f"{blanks}{cell}" if right else f"{cell}{blanks}"
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-            for blanks in [" " * (width - columns(cell))]
-        ]
-        if header and not place:
-            yield (Cell(f"  {'  '.join(cells)}".rstrip(), "dim"),)
-        elif numeric[-1]:
-            yield (Cell(f"  {'  '.join(cells)}".rstrip()),)
-        else:
-            yield from _wrapped(row[-1], f"  {'  '.join(cells[:-1])}  ")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.client import AgentError, Where, agent_options, connected, form_option
+from alignup.cli.client import AgentError, Where, agent_options, connected
+from alignup.cli.options import form_option
 
 if TYPE_CHECKING:
     from alignup.enforce.audit import Living
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     epilog=examples("alignup ps", "alignup ps -o json"),
 )
 @agent_options
-@form_option
+@form_option("text", "json")
 @debug_option
 def command(where: Where, form: str) -> None:
     """Show the pods an agent knows: those that run on its node and what they have, then those that wait and why.
 
     Before them what 'alignup run' runs for this user. The exit code is 1 when no agent answers and nothing runs.
     """
-    from alignup.cli import runs, tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import runs, screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
 
     going = runs.going_on(runs.default_directory(os.environ))
     try:
@@ -37,7 +38,7 @@ def command(where: Where, form: str) -> None:
         found = {"pods": []}
     if form == "json":
         told = [{**run.intent.to_document(), "processes": list(run.pids)} for run in going]
-        tables.documents({**found, "runs": told})
+        screen.values({**found, "runs": told})
         return
     if going:
         tables.table(("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND"), map(_run_row, going))
@@ -55,7 +56,6 @@ def _row(pod: dict[str, Any]) -> tuple[str, ...]:
     from alignup.cli import tables  # noqa: PLC0415 - see above
 
     place = f" ({pod['position']})" if pod["position"] else ""
-    refusal = pod["refusal"]
     return (
         f"{pod['namespace']}/{pod['name']}",
         f"{pod['status']}{place}",
@@ -63,7 +63,7 @@ def _row(pod: dict[str, Any]) -> tuple[str, ...]:
         tables.nodes(pod["placements"]),
         pod["since"],
         pod["source"],
-        f"{refusal['reason']}: {refusal['message']}" if refusal else tables.placed(pod["placements"]),
+        tables.outcome(pod["refusal"], pod["placements"]),
     )
 
 

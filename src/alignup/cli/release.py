@@ -7,7 +7,8 @@ from urllib.parse import quote
 import click
 
 from alignup.cli.app import Complaint, debug_option, examples
-from alignup.cli.client import AgentError, Where, agent_options, connected, form_option
+from alignup.cli.client import AgentError, Where, agent_options, connected
+from alignup.cli.options import form_option
 
 
 @click.command(
@@ -16,7 +17,7 @@ from alignup.cli.client import AgentError, Where, agent_options, connected, form
 )
 @click.argument("pods", nargs=-1, required=True, metavar="POD…")
 @agent_options
-@form_option
+@form_option("text", "json")
 @debug_option
 def command(where: Where, pods: tuple[str, ...], form: str) -> None:
     """Release pods: what each POD had is free again, and whoever waits is tried; one that waits no longer does.
@@ -24,18 +25,18 @@ def command(where: Where, pods: tuple[str, ...], form: str) -> None:
     POD is a name, a namespace and name with a slash between them, or a uid. A pod of a manifest directory comes back,
     as long as its file is there. The exit code is 1 when one is not known, 2 when it could be several.
     """
-    from alignup.cli import tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
 
     with connected(where) as agent:
         known = agent.get("/v1/pods")["pods"]
         meant = [_meant(said, known) for said in pods]
         released = [agent.delete(f"/v1/pods/{quote(one['uid'], safe='')}")["pod"] for one in meant]
     if form == "json":
-        tables.documents({"released": released})
+        screen.values({"released": released})
         return
     for one in released:
         what = tables.placed(one["placements"])
-        tables.line(f"{one['namespace']}/{one['name']} is released{f': {what}' if what else ''}")
+        screen.line(f"{one['namespace']}/{one['name']} is released{f': {what}' if what else ''}")
 
 
 def _meant(said: str, known: Iterable[dict[str, Any]]) -> dict[str, Any]:

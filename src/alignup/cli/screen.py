@@ -1,5 +1,6 @@
 """The terminal, or whatever stands in its place: what it can show, and showing it."""
 
+import json
 import os
 import shutil
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from alignup.cli.app import harmless
 from alignup.picture.cells import Cell, Line, plain, to_ascii
 
 NARROWEST, WIDEST = 40, 120
@@ -79,6 +81,16 @@ def document(text: str) -> None:
     while left:  # without Python's buffers (PYTHONUNBUFFERED) a write may stop half-way
         left = left[sys.stdout.buffer.write(left) :]
     sys.stdout.buffer.flush()
+
+
+def line(text: str) -> None:
+    """Write one line; what a terminal would obey in it is shown, not obeyed."""
+    document(harmless(text) + "\n")
+
+
+def values(found: object) -> None:
+    """Write values as JSON."""
+    document(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from alignup.cli.app import Complaint, debug_option, examples
-from alignup.cli.options import Given, node_options, workload_option
+from alignup.cli.options import Given, form_option, node_options, workload_option
 
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 
@@ -51,15 +51,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 )
 @node_options
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write a picture of the end to FILE.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json", "csv"]),
-    default="text",
-    show_default=True,
-    help="For people, for machines, or a table.",
-)
+@form_option("text", "json", "csv", what="For people, for machines, or a table.")
 @debug_option
 def command(  # noqa: PLR0913, PLR0917 - one an option
     given: Given,

@@ -1,6 +1,5 @@
-"""Tables for the terminal: columns as wide as what is in them, the last one as long as it likes."""
+"""What agents and runs tell, for the terminal: tables, and what containers have in a line."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,25 +9,17 @@ from alignup.align.decision import Placement
 from alignup.align.explain import story
 from alignup.align.hint import Hint
 from alignup.cli import screen
+from alignup.cli.app import harmless
+from alignup.picture.words import columns
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Show rows under their heads; what a terminal would obey in them is shown, not obeyed."""
-    lines = [heads, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    """Show rows under their heads, a line each however long, so that they can be searched."""
+    lines = [heads, *([harmless(cell) for cell in row] for row in rows)]
+    widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        screen.document("  ".join(cells).rstrip() + "\n")
-
-
-def documents(found: object) -> None:
-    """Show a document for machines."""
-    screen.document(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-
-
-def line(text: str) -> None:
-    """Show one line."""
-    screen.document(printable(text) + "\n")
+        cells = [cell + " " * (width - columns(cell)) for cell, width in zip(line, widths, strict=True)]
+        screen.line("  ".join(cells).rstrip())
 
 
 def placed(placements: Iterable[Mapping[str, Any]]) -> str:
@@ -36,14 +27,14 @@ def placed(placements: Iterable[Mapping[str, Any]]) -> str:
     return "; ".join(f"{one['container']}: {story.given(_placement(one))}" for one in placements)
 
 
+def outcome(refusal: Mapping[str, Any] | None, placements: Iterable[Mapping[str, Any]]) -> str:
+    """Why a pod was refused, or what its containers have."""
+    return f"{refusal['reason']}: {refusal['message']}" if refusal else placed(placements)
+
+
 def nodes(placements: Iterable[Mapping[str, Any]]) -> str:
     """The NUMA nodes of containers that have some."""
     return ",".join(dict.fromkeys(one["hint"]["nodes"] for one in placements if one["hint"]["nodes"])) or "-"
-
-
-def printable(text: str) -> str:
-    """*text* without line ends and what else a terminal would obey: names come from anywhere."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def _placement(document: Mapping[str, Any]) -> Placement:

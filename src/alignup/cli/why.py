@@ -5,7 +5,7 @@ from math import isnan
 import click
 
 from alignup.cli.app import Complaint, debug_option, examples
-from alignup.cli.options import Given, node_options, workload_option
+from alignup.cli.options import Given, form_option, node_options, workload_option
 
 REFUSED = 1
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
@@ -30,15 +30,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     metavar="SECONDS",
     help="How long to look for what would admit a pod that is refused.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="For people, or for machines.",
-)
+@form_option("text", "json", "yaml")
 @debug_option
 def command(given: Given, files: tuple[str, ...], only: str | None, seconds: float, form: str) -> None:
     """Explain what becomes of a pod: the verdict, what was asked of whom, how the nodes were chosen, the placement.

@@ -1,0 +1,10 @@
+import pytest
+
+from tests.places import short_directory
+
+
+@pytest.fixture
+def tmp_path():
+    """With a short name, as agents have sockets there."""
+    with short_directory() as place:
+        yield place
