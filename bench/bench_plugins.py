@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignup import rpc
 from alignup.align import synthetic
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.devices import Ask
@@ -17,7 +18,6 @@ from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from alignup.plugins import rpc
 from alignup.plugins.counting import Tally
 from alignup.plugins.exchange import Exchange
 from alignup.plugins.holdings import HostBooks

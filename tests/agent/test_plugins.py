@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from alignup import rpc
 from alignup.agent.keeping import Keeper
 from alignup.agent.recovery import Terms, recover
 from alignup.agent.waiting import Line
 from alignup.align.devices import Ask
 from alignup.align.errors import FileError, PluginError
-from alignup.plugins import rpc
-from alignup.plugins.endpoint import Deadlines
+from alignup.plugins.endpoint import Deadlines, failure
 from alignup.serve.service import NotReadyError
 from alignup.state import kubelet_dir
 from alignup.state.store import Store
@@ -480,6 +480,7 @@ def list_pods(path):
                 wire.ListPodResourcesRequest(),
                 answer=wire.ListPodResourcesResponse,
                 seconds=5,
+                failure=failure,
             )
         return {one.name: [device for app in one.containers for device in app.devices] for one in told.pod_resources}
 

@@ -17,7 +17,7 @@ import grpc.aio
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 
-from alignup.plugins import rpc
+from alignup import rpc
 from alignup.wire import device_plugin_pb2 as wire
 from tests.plugins.raw import send
 

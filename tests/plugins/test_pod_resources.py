@@ -7,11 +7,11 @@ import grpc.aio
 import pytest
 from google.protobuf.json_format import MessageToDict
 
+from alignup import rpc
 from alignup.align import bits
 from alignup.align.errors import ListenError
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.plugins import rpc
 from alignup.plugins.counting import Tally
 from alignup.plugins.holdings import Allocatable, ContainerHolding, PodHolding
 from alignup.plugins.pod_resources import Limit, pod_resources

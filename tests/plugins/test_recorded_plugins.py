@@ -7,7 +7,7 @@ from google.protobuf.json_format import ParseDict
 from alignup.align.devices import Ask
 from alignup.align.errors import PluginError
 from alignup.plugins.grants import Grant
-from alignup.plugins.rpc import error_text
+from alignup.rpc import error_text
 from alignup.wire import device_plugin_pb2 as wire
 from tests.plugins.replay import RECORDED, sessions, speaking
 from tests.recorded.setting import announced

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from alignup.plugins import rpc
+from alignup import rpc
 from alignup.plugins.counting import Tally
 from alignup.plugins.holdings import HostBooks
 from alignup.plugins.pod_resources import Limit, pod_resources

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from alignup.plugins import rpc
+from alignup import rpc
 from alignup.plugins.exchange import Exchange
 from alignup.plugins.registry import socket_of
 from alignup.testing import Plugin

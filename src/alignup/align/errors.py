@@ -15,6 +15,7 @@ AlignError
 │   └── CheckpointError a checkpoint cannot be read, trusted or written, with where and what to do
 ├── FileError           a file of state cannot be read or written
 ├── EnforceError        what was decided cannot be made so on this machine, and why
+│   └── CriError        a container runtime cannot be reached, or did not do as it was told
 ├── ListenError         a socket, an address or the token that guards it is no good
 ├── PluginError         a device plugin cannot be reached, is gone, or says no
 ├── TraceError          a trace of pods coming and going that cannot be read
@@ -178,6 +179,35 @@ class FileError(AlignError):
 
 class EnforceError(AlignError):
     """What was decided cannot be made so, or looked at, on this machine; the message says what, where and why."""
+
+
+class CriError(EnforceError):
+    """A container runtime cannot be reached, or did not do as it was told; the message names what it was told.
+
+    ``code`` is gRPC's name of the failure (``NOT_FOUND``), and ``details`` is what the runtime said. ``image_missing``:
+    it does not have the image, or nobody has.
+    """
+
+    def __init__(self, text: str, *, code: str, details: str = "", image_missing: bool = False) -> None:
+        super().__init__(text)
+        self.code = code
+        self.details = details
+        self.image_missing = image_missing
+
+    @property
+    def not_found(self) -> bool:
+        """Whether what the call was about is not there (any more)."""
+        return self.code == "NOT_FOUND"
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether the runtime is away; what was asked may have been done, if it left in the middle."""
+        return self.code in {"UNAVAILABLE", "CANCELLED"}
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it took too long; it may come about all the same."""
+        return self.code == "DEADLINE_EXCEEDED"
 
 
 class ListenError(AlignError):

@@ -15,12 +15,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from alignup import rpc
 from alignup.align import bits
 from alignup.align.bits import Nodes
 from alignup.align.devices import Ask
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
-from alignup.plugins import rpc
 from alignup.plugins.grants import Grant
 from alignup.wire import device_plugin_pb2 as wire
 
@@ -75,7 +75,9 @@ class Endpoint:
 
     async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
         """The devices the plugin lists, each list in place of the one before; ``PluginError`` when that ends badly."""
-        lists = rpc.stream(self._line, _method("ListAndWatch"), wire.Empty(), answer=wire.ListAndWatchResponse)
+        lists = rpc.stream(
+            self._line, _method("ListAndWatch"), wire.Empty(), answer=wire.ListAndWatchResponse, failure=failure
+        )
         async for told in lists:
             yield devices_of(self.resource, told)
 
@@ -132,6 +134,7 @@ class Endpoint:
                 wire.Empty(),
                 answer=wire.DevicePluginOptions,
                 seconds=self._deadlines.dial,
+                failure=failure,
             )
         except PluginError as error:
             if self._line.get_state() is grpc.ChannelConnectivity.READY:
@@ -142,11 +145,18 @@ class Endpoint:
     async def _call(self, method: str, request: Message, *, answer: type[rpc.Answer], seconds: float) -> rpc.Answer:
         try:
             if not self._closed:
-                return await rpc.call(self._line, _method(method), request, answer=answer, seconds=seconds)
+                return await rpc.call(
+                    self._line, _method(method), request, answer=answer, seconds=seconds, failure=failure
+                )
         except PluginError:
             if not self._closed:
                 raise
         raise PluginError(f"endpoint {self} has been stopped")
+
+
+def failure(code: grpc.StatusCode, details: str) -> PluginError:
+    """A failed call in the words of the kubelet."""
+    return PluginError(rpc.error_text(code, details))
 
 
 def devices_of(resource: str, told: wire.ListAndWatchResponse) -> tuple[Device, ...]:

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from alignup import rpc
 from alignup.align import bits
 from alignup.align.errors import AlignError, ListenError
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.plugins import rpc
 from alignup.plugins.counting import Tally
 from alignup.plugins.holdings import Books, ContainerHolding, PodHolding
 from alignup.plugins.roster import Clock

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from alignup import rpc
 from alignup.align.bits import quote
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.workload import names
-from alignup.plugins import rpc
 from alignup.plugins.counting import Tally
 from alignup.wire import device_plugin_pb2 as wire
 

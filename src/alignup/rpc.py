@@ -1,4 +1,4 @@
-"""gRPC on unix sockets: calls that fail in the kubelet's words, and services whose callers may send anything.
+"""gRPC on unix sockets: calls that fail with the caller's own error, and services whose callers may send anything.
 
 Messages are taken as bytes and read here. The library would write a page into the log for each one that cannot be read,
 and hand on nothing in its place.
@@ -19,14 +19,15 @@ import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from alignup.align.errors import ListenError, PluginError
+from alignup.align.errors import ListenError
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Method = tuple[type[Message], Callable[[Any], Awaitable[Message]]]  #: what is asked, and who answers
+Failure = Callable[[grpc.StatusCode, str], Exception]  #: what a caller raises for a call that failed, and why it did
 
 _LONGEST_PATH = 107  #: bytes; the kernel's limit for the name of a unix socket, less its end
 _CLIENT = (
-    # A plugin that comes back at the same path is to be reached at once, whatever became of the one before.
+    # Whoever comes back at the same path is to be reached at once, whatever became of the one before.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -35,7 +36,7 @@ _CLIENT = (
 #: What the kubelet calls them where that is not the name with its words joined.
 _CODES = {"CANCELLED": "Canceled", "OK": "OK"}
 
-_HUNG_UP = "rpc error: code = Canceled desc = grpc: the client connection is closing"
+_HUNG_UP = "grpc: the client connection is closing"
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -53,9 +54,9 @@ def address(path: Path) -> str:
     return f"unix:{quote(str(path.absolute()))}"
 
 
-def channel(path: Path) -> grpc.aio.Channel:
-    """A channel to whoever listens at *path*; it connects when it is first used."""
-    return grpc.aio.insecure_channel(address(path), options=_CLIENT)
+def channel(path: Path, *, largest: int = 4 << 20) -> grpc.aio.Channel:
+    """A channel to whoever listens at *path*, for answers of up to *largest* bytes; it connects when first used."""
+    return grpc.aio.insecure_channel(address(path), options=(*_CLIENT, ("grpc.max_receive_message_length", largest)))
 
 
 def error_text(code: grpc.StatusCode, details: str | None) -> str:
@@ -64,46 +65,56 @@ def error_text(code: grpc.StatusCode, details: str | None) -> str:
     return f"rpc error: code = {name} desc = {details or ''}"
 
 
-def read(kind: type[Answer], raw: bytes) -> Answer:
-    """The message in an answer; ``PluginError`` when it holds none."""
+def read(kind: type[Answer], raw: bytes, *, failure: Failure) -> Answer:
+    """The message in an answer; *failure* when it holds none."""
     try:
         return kind.FromString(raw)
     except DecodeError as error:
         what = f"grpc: failed to unmarshal the received message: {error}"
-        raise PluginError(error_text(grpc.StatusCode.INTERNAL, what)) from error
+        raise failure(grpc.StatusCode.INTERNAL, what) from error
 
 
-async def call(
-    line: grpc.aio.Channel, method: str, request: Message, *, answer: type[Answer], seconds: float
+async def call(  # noqa: PLR0913 - a call has these parts
+    line: grpc.aio.Channel,
+    method: str,
+    request: Message,
+    *,
+    answer: type[Answer],
+    seconds: float,
+    failure: Failure,
+    patient: bool = True,
 ) -> Answer:
-    """Call *method*; ``PluginError`` when that fails, or takes longer than *seconds*, connecting included."""
+    """Call *method*; *failure* is raised when that fails, or takes longer than *seconds*, connecting included.
+
+    Where nobody listens, a *patient* call waits for somebody to come, and another fails at once.
+    """
     ask: grpc.aio.UnaryUnaryMultiCallable[Message, bytes] = line.unary_unary(method, request_serializer=_bytes)
     try:
-        raw = await ask(request, timeout=seconds, wait_for_ready=True)
+        raw = await ask(request, timeout=seconds, wait_for_ready=patient)
     except grpc.aio.AioRpcError as error:
-        raise PluginError(error_text(error.code(), error.details())) from error
+        raise failure(error.code(), error.details() or "") from error
     except asyncio.CancelledError:
         if _ends():
             raise
-        raise PluginError(_HUNG_UP) from None
-    return read(answer, raw)
+        raise failure(grpc.StatusCode.CANCELLED, _HUNG_UP) from None
+    return read(answer, raw, failure=failure)
 
 
 async def stream(
-    line: grpc.aio.Channel, method: str, request: Message, *, answer: type[Answer]
+    line: grpc.aio.Channel, method: str, request: Message, *, answer: type[Answer], failure: Failure
 ) -> AsyncIterator[Answer]:
-    """The messages *method* sends, as they come; ``PluginError`` when the stream breaks or holds something else."""
+    """The messages *method* sends, as they come; *failure* when the stream breaks or holds something else."""
     ask: grpc.aio.UnaryStreamMultiCallable[Message, bytes] = line.unary_stream(method, request_serializer=_bytes)
     watch = ask(request)
     try:
         async for raw in watch:
-            yield read(answer, raw)
+            yield read(answer, raw, failure=failure)
     except grpc.aio.AioRpcError as error:
-        raise PluginError(error_text(error.code(), error.details())) from error
+        raise failure(error.code(), error.details() or "") from error
     except asyncio.CancelledError:
         if _ends():
             raise
-        raise PluginError(_HUNG_UP) from None
+        raise failure(grpc.StatusCode.CANCELLED, _HUNG_UP) from None
     finally:
         watch.cancel()
 

@@ -1,0 +1,266 @@
+"""A container runtime of its own: Debian's containerd in a directory, with images made here and nothing fetched.
+
+It needs root, ``containerd``, ``runc``, ``ctr`` and a static ``busybox``. Containers are on the host's network: no CNI
+is set up. What it leaves to others is the configuration and the archive of images, for a guest to use.
+"""
+# ruff: noqa: S603, S607 - programs of the machine, with arguments made here
+
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BUSYBOX = "localhost/busybox:1"  #: a shell and the usual commands; runs ``sleep`` where no command is given
+NOBODY = "localhost/nobody:1"  #: the same, as user 65534
+PAUSE = "localhost/pause:1"  #: of sandboxes
+IMAGES: Mapping[str, str] = {BUSYBOX: "", NOBODY: "65534:65534", PAUSE: ""}  #: name → as whom it runs
+
+PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
+APPLETS = (
+    *("cat", "cp", "dd", "echo", "env", "false", "grep", "head", "hostname", "id", "kill", "ls", "mkdir"),
+    *("nproc", "ps", "sh", "sleep", "tail", "taskset", "touch", "true", "wc"),
+)
+
+_NAMESPACE = "k8s.io"  #: where containerd keeps what CRI clients made
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_START = 30.0  #: seconds
+_READY = "Start streaming server"  #: the last it writes before it listens to CRI clients
+
+
+def missing() -> str | None:
+    """Why no containerd can be started here; ``None`` when one can."""
+    absent = [program for program in PROGRAMS if not shutil.which(program)]
+    if absent:
+        return f"not installed: {', '.join(absent)}"
+    if os.geteuid():
+        return "containerd needs root"
+    groups = Path("/sys/fs/cgroup")
+    if not any((groups / name).exists() for name in ("cgroup.controllers", "cpuset")):
+        return f"no groups with cpusets at {groups}"
+    return None
+
+
+def configuration(place: Path, *, snapshotter: str = "overlayfs") -> str:
+    """The configuration of a containerd that keeps all it has in *place*."""
+    cri = 'plugins."io.containerd.grpc.v1.cri"'
+    return f"""version = 2
+root = "{place}/root"
+state = "{place}/state"
+[grpc]
+address = "{place}/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{place}/opt"
+[{cri}]
+sandbox_image = "{PAUSE}"
+restrict_oom_score_adj = true
+disable_apparmor = true
+[{cri}.containerd]
+snapshotter = "{snapshotter}"
+[{cri}.cni]
+bin_dir = "{place}/cni/bin"
+conf_dir = "{place}/cni/net.d"
+"""
+
+
+def archive(path: Path, images: Mapping[str, str] = IMAGES) -> Path:
+    """Write a docker-archive with busybox under each of these names, and give its *path*."""
+    layer = _layer()
+    digest = hashlib.sha256(layer).hexdigest()
+    entries = []
+    files = {"layer.tar": layer}
+    for name, user in images.items():
+        told = json.dumps(_config(digest, user=user, name=name)).encode()
+        config = f"{hashlib.sha256(told).hexdigest()}.json"
+        files[config] = told
+        entries.append({"Config": config, "RepoTags": [name], "Layers": ["layer.tar"]})
+    files["manifest.json"] = json.dumps(entries).encode()
+    with tarfile.open(path, "w") as packed:
+        for name, content in files.items():
+            packed.addfile(_member(name, len(content)), io.BytesIO(content))
+    return path
+
+
+@dataclass
+class Containerd:
+    """A containerd in a directory; it can be killed and started again, and its containers live on."""
+
+    place: Path
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.place / "containerd.sock"
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens, as ``--runtime-endpoint`` takes it."""
+        return f"unix://{self.socket}"
+
+    def start(self) -> None:
+        """Return when it answers."""
+        with (self.place / "containerd.log").open("ab") as log:
+            written = log.tell()
+            self._process = subprocess.Popen(
+                ["containerd", "--config", os.fspath(self.place / "config.toml")], stdout=log, stderr=log
+            )
+        until = time.monotonic() + _START
+        while _READY not in self.log()[written:]:
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"containerd did not start:\n{self.log()[-2000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def ctr(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """What containerd's own command line says."""
+        command = ["ctr", "--address", os.fspath(self.socket), "--namespace", _NAMESPACE, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=check)
+
+    def load(self, packed: Path, images: Mapping[str, str] = IMAGES) -> None:
+        """Take in an archive of *images*."""
+        self.ctr("images", "import", os.fspath(packed))
+        for name in images:
+            self.ctr("images", "label", name, "io.cri-containerd.image=managed")
+
+    def log(self) -> str:
+        """What it wrote."""
+        return (self.place / "containerd.log").read_text("utf-8", "replace")
+
+    def clear(self) -> None:
+        """End every container and containerd itself, and leave nothing of them on the machine."""
+        groups: set[Path] = set()
+        for shim in _shims(self.socket):
+            for pid in (*_descendants(shim), shim):
+                groups.update(_groups(pid))
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.kill()
+        for _ in range(20):  # what was killed takes a moment to be gone
+            _unmount(self.place)
+            groups = {group for group in groups if not _removed(group)}
+            if not groups:
+                break
+            time.sleep(0.05)
+
+
+@contextmanager
+def containerd(place: Path) -> Iterator[Containerd]:
+    """A containerd with its images, for as long as this lasts; *place* is a directory with a short name."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "config.toml").write_text(configuration(place))
+    made = Containerd(place)
+    try:
+        made.start()
+        made.load(archive(place / "images.tar"))
+        yield made
+    finally:
+        made.clear()
+
+
+def _layer() -> bytes:
+    """A file system with busybox in it."""
+    binary = Path(shutil.which("busybox") or "").read_bytes()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as packed:
+        for name in ("bin", "dev", "etc", "proc", "sys", "tmp"):
+            made = _member(name, 0)
+            made.type, made.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            packed.addfile(made)
+        packed.addfile(_member("bin/busybox", len(binary)), io.BytesIO(binary))
+        for applet in APPLETS:
+            link = _member(f"bin/{applet}", 0)
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            packed.addfile(link)
+        users = b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
+        packed.addfile(_member("etc/passwd", len(users)), io.BytesIO(users))
+    return buffer.getvalue()
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.size, made.mode = size, 0o755
+    return made
+
+
+def _config(layer: str, *, user: str, name: str) -> dict[str, object]:
+    """What an image says of itself; the label tells images of the same content apart."""
+    machine = platform.machine()
+    return {
+        "architecture": _ARCHITECTURES.get(machine, machine),
+        "os": "linux",
+        "config": {
+            "Entrypoint": ["/bin/sleep"],
+            "Cmd": ["2147483647"],
+            "Env": ["PATH=/bin"],
+            "User": user,
+            "Labels": {"name": name},
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
+    }
+
+
+def _shims(socket: Path) -> Sequence[int]:
+    """The processes that stand between this containerd and its containers."""
+    found = []
+    for pid in _pids():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "containerd-shim" in words[0] and os.fspath(socket) in words:
+                found.append(pid)
+    return found
+
+
+def _descendants(pid: int) -> Sequence[int]:
+    parents: dict[int, int] = {}
+    for one in _pids():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            parents[one] = int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1])
+    found: list[int] = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def _pids() -> Sequence[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _groups(pid: int) -> Iterator[Path]:
+    """The groups that were made for a container, by a process in it."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            inside = path.lstrip("/")
+            names = (controllers.removeprefix("name="),) if controllers else ("", "unified")
+            # A container's group has its id, 64 digits, for a name.
+            if len(Path(inside).name) == 64:
+                yield from (Path("/sys/fs/cgroup") / name / inside for name in names)
+
+
+def _removed(group: Path) -> bool:
+    with suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+def _unmount(place: Path) -> None:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    for point in sorted((line.split(" ")[4] for line in lines), reverse=True):
+        if Path(point).is_relative_to(place):
+            subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)

@@ -1,0 +1,428 @@
+"""The CRI client and the real containerd: what a plan says is seen inside the container, and what happens is told."""
+# ruff: noqa: D103, S101 - a test, as those in tests/
+
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.errors import CriError
+from alignup.align.workload import Pod
+from alignup.enforce.cri.client import Runtime, parse_endpoint
+from alignup.enforce.cri.groups import Groups
+from alignup.enforce.cri.plan import (
+    ContainerPlan,
+    DeviceNode,
+    LinuxResources,
+    Mount,
+    Namespaces,
+    SandboxPlan,
+    Security,
+    SeenContainer,
+    State,
+)
+from alignup.enforce.cri.resources import container_resources, pod_resources
+from e2e import containerd, disk, guest
+from e2e.containerd import BUSYBOX, NOBODY, Containerd
+from e2e.guest import Node, Shape
+from tests.strategies_pods import guaranteed
+
+WHY = containerd.missing()
+HOST = Namespaces(host_network=True)
+ABSENT = "localhost/absent:1"
+
+#: Groups are made, looked at, and removed: when a process is in one, and when it has left.
+IN_GUEST = """
+import ctypes, json, os
+ctypes.CDLL(None).mount(b"cgroup2", b"/sys/fs/cgroup", b"cgroup2", 0, None)
+from pathlib import Path
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, Pod, Resources
+from alignup.enforce.cri.groups import Groups
+from alignup.enforce.cri.resources import pod_resources
+def pod(requests, limits):
+    read = [{name: Quantity.parse(text) for name, text in one.items()} for one in (requests, limits)]
+    return Pod(name="web", uid="1234-abcd", containers=(Container("web", Resources(*read)),))
+firm = {"cpu": "500m", "memory": "64Mi", "hugepages-2Mi": "4Mi"}
+firm, loose = pod(firm, firm), pod({"cpu": "250m"}, {})
+groups = Groups()
+notes = [groups.balance([loose]), groups.make(firm, pod_resources(firm, ground=groups.ground(memory=256 << 20)))]
+ground = groups.ground(memory=256 << 20)
+notes[1] = groups.make(firm, pod_resources(firm, ground=ground))
+folder = Path("/sys/fs/cgroup" + groups.parent(firm))
+files = ("cpu.weight", "cpu.max", "memory.max", "hugetlb.2MB.max")
+read = {name: (folder / name).read_text().strip() for name in files}
+(folder / "inner").mkdir()
+(folder / "inner" / "cgroup.procs").write_text(str(os.getpid()))
+gone = [groups.remove(firm)]
+Path("/sys/fs/cgroup/cgroup.procs").write_text(str(os.getpid()))
+gone.append(groups.remove(firm))
+print(json.dumps({"notes": notes, "files": read, "gone": gone, "unified": ground.unified, "swap": ground.swap,
+    "sizes": ground.page_sizes, "burstable": Path("/sys/fs/cgroup/alignup/burstable/cpu.weight").read_text().strip()}))
+"""
+
+pytestmark = [pytest.mark.skipif(WHY is not None, reason=str(WHY)), pytest.mark.anyio]
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Containerd]:
+    with tempfile.TemporaryDirectory(prefix="cri") as place, containerd.containerd(Path(place)) as started:
+        yield started
+
+
+@pytest.fixture
+async def runtime(daemon: Containerd) -> AsyncIterator[Runtime]:
+    async with Runtime(parse_endpoint(daemon.endpoint)) as made:
+        yield made
+        for sandbox in await made.sandboxes():
+            await made.stop_sandbox(sandbox.id)
+            await made.remove_sandbox(sandbox.id)
+
+
+@pytest.fixture
+def plan(tmp_path: Path, request: pytest.FixtureRequest) -> SandboxPlan:
+    name = request.node.name.replace("_", "-")
+    return SandboxPlan(
+        uid=f"uid-{name}",
+        name=name,
+        namespace="default",
+        log_directory=str(tmp_path / "logs"),
+        labels={"app": name},
+        annotations={"note": "kept"},
+        namespaces=HOST,
+    )
+
+
+def shell(script: str, *, name: str = "web", image: str = BUSYBOX, **more: object) -> ContainerPlan:
+    fields = {"command": ("/bin/sh", "-c", script), "log_path": f"{name}.log", "namespaces": HOST, **more}
+    return ContainerPlan(name=name, image=image, **fields)  # type: ignore[arg-type] # fields of the plan, by name
+
+
+@asynccontextmanager
+async def started(runtime: Runtime, plan: SandboxPlan, container: ContainerPlan) -> AsyncIterator[str]:
+    sandbox = await runtime.run_sandbox(plan)
+    made = await runtime.create(sandbox, container, sandbox=plan)
+    await runtime.start(made)
+    yield made
+
+
+async def ended(runtime: Runtime, id_: str) -> SeenContainer:
+    until = time.monotonic() + 20
+    while (seen := await runtime.container(id_)).state is not State.EXITED:
+        assert time.monotonic() < until, seen
+        await asyncio.sleep(0.05)
+    return seen
+
+
+async def said(runtime: Runtime, id_: str, *command: str) -> str:
+    done = await runtime.execute(id_, command, seconds=10)
+    assert not done.exit_code, done
+    return done.output.decode().strip()
+
+
+async def test_the_runtime_says_who_and_how_it_is(runtime: Runtime) -> None:
+    identity = await runtime.identity()
+    conditions = {one.type: one.ready for one in await runtime.conditions()}
+    driver = await runtime.cgroup_driver()
+
+    assert (identity.name, identity.api) == ("containerd", "v1")
+    assert conditions["RuntimeReady"] is True
+    assert driver in {None, "cgroupfs"}
+
+
+async def test_a_sandbox_is_shown_as_it_was_planned_and_can_go_twice(runtime: Runtime, plan: SandboxPlan) -> None:
+    made = await runtime.run_sandbox(plan)
+    shown, (listed,) = await runtime.sandbox(made), await runtime.sandboxes({"app": plan.name})
+    await runtime.stop_sandbox(made)
+    stopped = await runtime.sandbox(made)
+    await runtime.remove_sandbox(made)
+    await runtime.stop_sandbox(made)
+    await runtime.remove_sandbox(made)
+
+    assert (shown.uid, shown.name, shown.namespace) == (plan.uid, plan.name, plan.namespace)
+    assert (shown.labels, shown.annotations, shown.ready) == (plan.labels, plan.annotations, True)
+    assert abs(shown.created - time.time()) < 60
+    assert listed.id == made
+    assert not stopped.ready
+    assert await runtime.sandboxes({"app": plan.name}) == ()
+    with pytest.raises(CriError) as gone:
+        await runtime.sandbox(made)
+    assert gone.value.not_found
+
+
+async def test_what_the_plan_says_is_seen_inside(runtime: Runtime, plan: SandboxPlan, tmp_path: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    (tmp_path / "shown").write_text("from the host")
+    container = shell(
+        "sleep 1000",
+        attempt=3,
+        envs={"B": "two words", "A": "ümlaut"},
+        mounts=(Mount(container_path="/mnt/shown", host_path=str(tmp_path / "shown"), read_only=True),),
+        devices=(DeviceNode(container_path="/dev/empty", host_path="/dev/null", permissions="r"),),
+        working_dir="/mnt",
+        labels={"app": plan.name},
+        security=Security(user=1234, group=2345, groups=(3456,), seccomp="Unconfined", no_new_privileges=True),
+        resources=LinuxResources(
+            cpus=1 << cpu,
+            nodes=1,
+            cpu_shares=512,
+            cpu_quota=50_000,
+            cpu_period=100_000,
+            memory_limit=64 << 20,
+            oom_score_adj=999,
+        ),
+    )
+
+    async with started(runtime, plan, container) as made:
+        seen = await runtime.container(made)
+        status = await said(runtime, made, "cat", "/proc/1/status")
+        env = (await said(runtime, made, "env")).splitlines()
+        identity = await said(runtime, made, "id")
+        content = await said(runtime, made, "cat", "/mnt/shown")
+        device = await said(runtime, made, "ls", "-l", "/dev/empty")
+        where = await said(runtime, made, "sh", "-c", "pwd; cat /proc/1/oom_score_adj")
+        written = await runtime.execute(made, ["sh", "-c", "echo >/mnt/shown"], seconds=5)
+
+    lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert (lines["Cpus_allowed_list"], lines["Mems_allowed_list"]) == (str(cpu), "0")
+    assert lines["NoNewPrivs"] == "1"
+    assert {"B=two words", "A=ümlaut"} <= set(env)
+    assert identity == "uid=1234 gid=2345 groups=2345,3456"
+    assert content == "from the host"
+    assert device.startswith("cr")
+    assert where.split() == ["/mnt", "999"]
+    assert written.exit_code
+    assert (seen.state, seen.attempt, seen.labels, seen.image) == (State.RUNNING, 3, {"app": plan.name}, BUSYBOX)
+    assert seen.sandbox == (await runtime.containers({"app": plan.name}))[0].sandbox
+    assert seen.pid is not None
+    assert os.getpgid(seen.pid) > 0
+
+
+async def test_the_limits_reach_the_groups_and_change_while_it_runs(runtime: Runtime, plan: SandboxPlan) -> None:
+    cpus = bits.of(os.sched_getaffinity(0))
+    first = cpus & -cpus
+    container = shell("sleep 1000", resources=LinuxResources(cpus=first, nodes=1, cpu_shares=2))
+
+    async with started(runtime, plan, container) as made:
+        pid = (await runtime.container(made)).pid
+        before = os.sched_getaffinity(pid or 0)
+        await runtime.update(made, LinuxResources(cpus=cpus))
+        after = os.sched_getaffinity(pid or 0)
+
+    assert before == set(bits.members(first))
+    assert after == set(bits.members(cpus))
+
+
+async def test_a_pod_runs_in_its_group_and_is_held_to_what_it_may_have(runtime: Runtime, plan: SandboxPlan) -> None:
+    groups = Groups(root=f"alignup-e2e-{os.getpid()}")
+    container = guaranteed("web", {"cpu": "500m", "memory": "64Mi"})
+    pod = Pod(name="web", uid="1234-abcd", containers=(container,))
+    ground = groups.ground(memory=8 << 30)
+    parent = groups.parent(pod)
+    top = groups.top if ground.unified else groups.top / "memory"
+    limit = "memory.max" if ground.unified else "memory.limit_in_bytes"
+
+    notes = groups.make(pod, pod_resources(pod, ground=ground))
+    made = shell("sleep 1000", resources=container_resources(pod, container, ground=ground))
+    async with started(runtime, replace(plan, cgroup_parent=parent), made) as id_:
+        inside = [f"{top}{parent}/{limit}", f"{top}{parent}/{id_}/{limit}"]
+        limits = [await asyncio.to_thread(Path(path).read_text) for path in inside]
+        busy = groups.remove(pod)
+        sandbox = (await runtime.container(id_)).sandbox
+        await runtime.stop_sandbox(sandbox)
+        await runtime.remove_sandbox(sandbox)
+    gone = groups.remove(pod)
+    for folder in await asyncio.to_thread(_group_folders):
+        if folder.endswith(groups.root):
+            os.rmdir(folder)  # noqa: PTH106 - of a file system in memory
+
+    assert notes == ()
+    assert [int(text) for text in limits] == [64 << 20, 64 << 20]
+    assert (busy, gone) == (False, True)
+
+
+async def test_an_image_knows_as_whom_it_runs(runtime: Runtime, plan: SandboxPlan) -> None:
+    image, other = await runtime.image(NOBODY), await runtime.image(BUSYBOX)
+    async with started(runtime, plan, shell("sleep 1000", image=NOBODY)) as made:
+        user = await said(runtime, made, "id", "-u")
+
+    assert image is not None
+    assert other is not None
+    assert NOBODY in image.tags
+    assert (image.user, user) == (65534, "65534")
+    assert image.id != other.id
+    assert await runtime.image(ABSENT) is None
+
+
+async def test_what_it_says_is_in_its_log_and_goes_on_in_a_new_one(
+    runtime: Runtime, plan: SandboxPlan, tmp_path: Path
+) -> None:
+    log = tmp_path / "logs" / "web.log"
+
+    async with started(runtime, plan, shell("echo one; while sleep 0.1; do echo two; done")) as made:
+        await asyncio.sleep(0.3)
+        log.rename(log.with_suffix(".old"))
+        await runtime.reopen_log(made)
+        await asyncio.sleep(0.5)
+        await runtime.stop(made, grace=0)
+
+    old, new = log.with_suffix(".old").read_text().splitlines(), log.read_text().splitlines()
+    assert old[0].split(" ")[1:] == ["stdout", "F", "one"]
+    assert new
+    assert {line.split(" ")[3] for line in new} == {"two"}
+
+
+async def test_commands_are_run_and_end_in_time(runtime: Runtime, plan: SandboxPlan) -> None:
+    async with started(runtime, plan, shell("sleep 1000")) as made:
+        done = await runtime.execute(made, ["sh", "-c", "echo out; echo err >&2; exit 3"], seconds=10)
+        with pytest.raises(CriError) as late:
+            await runtime.execute(made, ["sleep", "60"], seconds=0.5)
+        with pytest.raises(CriError) as absent:
+            await runtime.execute(made, ["/no/such/program"], seconds=5)
+
+    assert (done.exit_code, done.output, done.errors) == (3, b"out\n", b"err\n")
+    assert late.value.timed_out
+    assert "run /no/such/program in container" in str(absent.value)
+    assert not absent.value.timed_out
+
+
+@pytest.mark.parametrize(
+    ("script", "grace", "code"),
+    [
+        pytest.param("trap 'exit 7' TERM; while :; do sleep 0.1; done", 20, 7, id="it-listens"),
+        pytest.param("trap '' TERM; while :; do sleep 0.1; done", 1, 137, id="it-does-not"),
+        pytest.param("exit 5", 1, 5, id="it-has-ended-by-itself"),
+    ],
+)
+async def test_a_container_stops_when_it_is_told(
+    runtime: Runtime, plan: SandboxPlan, script: str, *, grace: float, code: int
+) -> None:
+    async with started(runtime, plan, shell(script)) as made:
+        await asyncio.sleep(0.3)
+        await runtime.stop(made, grace=grace)
+        seen = await ended(runtime, made)
+        await runtime.remove(made)
+        await runtime.remove(made)
+        await runtime.stop(made, grace=grace)
+
+    assert seen.exit_code == code
+    assert seen.reason == "Error"
+    # containerd notes the end of one that ends at once a moment before its start.
+    assert seen.created <= seen.started <= seen.finished + 0.5
+    assert seen.pid is None
+
+
+async def test_one_that_takes_too_much_memory_is_killed_for_it(runtime: Runtime, plan: SandboxPlan) -> None:
+    hog = shell("head -c 200000000 /dev/zero | tail -n 1", resources=LinuxResources(memory_limit=16 << 20))
+
+    async with started(runtime, plan, hog) as made:
+        seen = await ended(runtime, made)
+
+    assert (seen.exit_code, seen.reason) == (137, "OOMKilled")
+
+
+async def test_an_image_that_is_not_there_is_named(runtime: Runtime, plan: SandboxPlan) -> None:
+    sandbox = await runtime.run_sandbox(plan)
+
+    with pytest.raises(CriError) as made:
+        await runtime.create(sandbox, shell("true", image=ABSENT), sandbox=plan)
+    with pytest.raises(CriError) as pulled:
+        await runtime.pull(ABSENT)
+
+    assert made.value.image_missing
+    assert str(made.value) == f"the runtime could not create container web: it does not have the image {ABSENT}"
+    assert f"could not pull image {ABSENT}: " in str(pulled.value)
+    assert not pulled.value.unavailable
+
+
+async def test_a_program_that_is_not_there_is_no_missing_image(runtime: Runtime, plan: SandboxPlan) -> None:
+    sandbox = await runtime.run_sandbox(plan)
+    made = await runtime.create(sandbox, ContainerPlan(name="web", image=BUSYBOX, command=("/none",)), sandbox=plan)
+
+    with pytest.raises(CriError, match="could not start container") as refused:
+        await runtime.start(made)
+    seen = await runtime.container(made)
+
+    assert not refused.value.image_missing
+    assert (seen.state, seen.exit_code) == (State.EXITED, 128)
+
+
+async def test_the_same_client_goes_on_when_the_runtime_has_crashed_and_come_back(
+    runtime: Runtime, daemon: Containerd, plan: SandboxPlan
+) -> None:
+    async with started(runtime, plan, shell("sleep 1000")) as made:
+        before = await runtime.container(made)
+        daemon.kill()
+        with pytest.raises(CriError) as away:
+            await runtime.container(made)
+        daemon.start()
+        until = time.monotonic() + 10
+        after = None
+        while after is None and time.monotonic() < until:
+            try:
+                after = await runtime.container(made)
+            except CriError as error:
+                if not error.unavailable:
+                    raise
+                await asyncio.sleep(0.05)
+
+    assert away.value.unavailable
+    assert f"nobody listens at {daemon.socket}" in str(away.value)
+    assert after == before
+
+
+async def test_nothing_is_left_of_a_containerd_that_is_cleared_away(plan: SandboxPlan) -> None:
+    with tempfile.TemporaryDirectory(prefix="cri") as place:
+        with containerd.containerd(Path(place)) as daemon:
+            async with Runtime(daemon.socket) as runtime, started(runtime, plan, shell("sleep 1000")) as made:
+                pid = (await runtime.container(made)).pid or 0
+            groups = await asyncio.to_thread(Path(f"/proc/{pid}/cgroup").read_text)
+        mounts = await asyncio.to_thread(Path("/proc/self/mountinfo").read_text)
+
+    assert made in groups
+    assert place not in mounts
+    assert not await asyncio.to_thread(_lives, pid)
+    assert not [found for found in await asyncio.to_thread(_group_folders) if made in found]
+
+
+@pytest.mark.skipif(guest.missing() is not None, reason=str(guest.missing()))
+def test_groups_of_pods_in_version_2(tmp_path: Path) -> None:
+    shape = Shape(sockets=1, cores=2, threads=1, nodes=(Node(256, "0-1"),))
+
+    seen = json.loads(guest.run(shape, IN_GUEST, image=disk.make(tmp_path)).splitlines()[-1])
+
+    assert seen["notes"] == [[], []]
+    assert seen["files"] == {
+        "cpu.weight": "20",
+        "cpu.max": "50000 100000",
+        "memory.max": str(64 << 20),
+        "hugetlb.2MB.max": str(4 << 20),
+    }
+    assert seen["burstable"] == "10"
+    assert (seen["unified"], seen["sizes"], seen["swap"]) == (True, [2 << 20], True)
+    assert seen["gone"] == [False, True]
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process runs; one that nobody has asked about since it ended does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _group_folders() -> list[str]:
+    return [place for place, _, _ in os.walk("/sys/fs/cgroup")]

@@ -1,0 +1,28 @@
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="package")
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="package", autouse=True)
+async def one_loop(anyio_backend):
+    """All tests here share a loop.
+
+    gRPC hands what is left of a call that was given up to the loop it was made in, a little later, and when that is
+    closed by then it complains in the next one.
+    """
+    yield
+    await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+def socket():
+    """Where a runtime listens; with a short name, as sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="alignup-") as place:
+        yield Path(place) / "cri.sock"
