@@ -15,6 +15,7 @@ _Kind = TypeVar("_Kind")
 _BLANKS = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _PRINTABLE = 2_000  # bits; Python may refuse to print a longer int
 _INT32 = range(-(1 << 31), 1 << 31)
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass
@@ -74,12 +75,21 @@ class FieldReader:
 
     def integer(self, value: object, where: str) -> int | None:
         """A 32-bit integer; ``null`` is ``None``."""
-        if value is None:
-            return None
-        text = _number_text(value)
-        if text and len(text) <= 11 and text.removeprefix("-").isdecimal() and int(text) in _INT32:
-            return int(text)
-        return self._wrong(value, where, "a 32-bit integer", None)
+        return self._within(_INT32, value, where, "a 32-bit integer")
+
+    def long(self, value: object, where: str) -> int | None:
+        """A 64-bit integer; ``null`` is ``None``."""
+        return self._within(_INT64, value, where, "a 64-bit integer")
+
+    def flag(self, value: object, where: str) -> bool | None:
+        """True or false; ``null`` is ``None``."""
+        return value if value is None or isinstance(value, bool) else self._wrong(value, where, "true or false", None)
+
+    def strings(self, value: object, where: str) -> tuple[str, ...]:
+        """A list of strings; ``null`` is the empty list."""
+        if value is not None and not isinstance(value, list | tuple):
+            value = self._wrong(value, where, "a list", ())
+        return tuple(self.text(item, f"{where}[{index}]") for index, item in enumerate(value or ()))
 
     def amounts(self, value: object, where: str) -> Amounts:
         """An object whose values are quantities."""
@@ -99,6 +109,14 @@ class FieldReader:
         except ValueError as error:
             self.problems.append(Problem(where, str(error)))
             return None
+
+    def _within(self, numbers: range, value: object, where: str, wanted: str) -> int | None:
+        if value is None:
+            return None
+        text = _number_text(value)
+        if text and len(text) <= 20 and text.removeprefix("-").isdecimal() and int(text) in numbers:
+            return int(text)
+        return self._wrong(value, where, wanted, None)
 
     def _wrong(self, value: object, where: str, wanted: str, instead: _Kind) -> _Kind:
         self.problems.append(Problem(where, f"must be {wanted}, not {_kind(value)}"))

@@ -32,6 +32,7 @@ _Identity = tuple[str, str, str]  # kind, namespace, name
 
 #: What the API server, or whoever stands for it, makes of a pod; a :class:`PodError` when it refuses it.
 Accept = Callable[[Pod], Pod]
+_Make = Callable[[Mapping[str, Any]], Pod]  # the same, from a document
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,15 @@ class Reading:
     warnings: tuple[str, ...] = ()
 
 
-def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, accept: Accept = rules.accept) -> Reading:
+def read_paths(
+    paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, accept: Accept = rules.accept, keep: bool = False
+) -> Reading:
     """The workloads in files and directories, ``-`` being *stdin*; :class:`ManifestError` tells all that is wrong.
 
     Of a directory the files that end in ``SUFFIXES`` are read, in the order of their names, as ``kubectl -f`` does it.
+    With *keep* each pod has its manifest; pods made from one template share it, under the name of what makes them.
     """
-    collector = _Collector(accept)
+    collector = _Collector(_maker(accept, keep=keep))
     for path in paths:
         if str(path) == "-":
             collector.add_file(stdin, "standard input")
@@ -96,11 +100,18 @@ def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, ac
     return collector.reading()
 
 
-def read_workloads(text: str | bytes, *, name: str, accept: Accept = rules.accept) -> Reading:
-    """The workloads in a YAML or JSON text that people call *name*; :class:`ManifestError` tells all that is wrong."""
-    collector = _Collector(accept)
+def read_workloads(text: str | bytes, *, name: str, accept: Accept = rules.accept, keep: bool = False) -> Reading:
+    """The workloads in a YAML or JSON text that people call *name*; :class:`ManifestError` tells all that is wrong.
+
+    With *keep* each pod has its manifest, as :func:`read_paths` has it.
+    """
+    collector = _Collector(_maker(accept, keep=keep))
     collector.add(text, name)
     return collector.reading()
+
+
+def _maker(accept: Accept, *, keep: bool) -> _Make:
+    return lambda document: accept(read_pod(document, keep=keep))
 
 
 def _files(path: Path, collector: "_Collector") -> list[Path]:
@@ -121,7 +132,7 @@ def _files(path: Path, collector: "_Collector") -> list[Path]:
 class _Collector:
     """Gathers what the texts hold, and what is wrong with them."""
 
-    accept: Accept
+    make: _Make
     workloads: dict[_Identity, Workload] = field(default_factory=dict)
     owners: set[_Identity] = field(default_factory=set)  #: what made some of them
     warnings: list[str] = field(default_factory=list)
@@ -198,7 +209,7 @@ class _Collector:
 
     def _add_workload(self, place: "_Place", top: Mapping[str, Any]) -> None:
         try:
-            workload = _workload(place, top, self.accept)
+            workload = _workload(place, top, self.make)
         except PodError as error:
             self._tell(error.problems, place, name=f"{top['kind']} {_name(top)}")
             return
@@ -283,12 +294,12 @@ _TEMPLATES = {
 }
 
 
-def _workload(place: _Place, top: Mapping[str, Any], accept: Accept) -> Workload:
+def _workload(place: _Place, top: Mapping[str, Any], make: _Make) -> Workload:
     """The workload an object describes; :class:`PodError` names the fields of the object that are wrong."""
     kind = top["kind"]
     template = _TEMPLATES.get((top["apiVersion"], kind))
     if template is None:
-        return _single(place, top, accept)
+        return _single(place, top, make)
     reader = FieldReader()
     metadata = reader.mapping(top.get("metadata"), "metadata")
     holder, where = top, ""
@@ -305,12 +316,12 @@ def _workload(place: _Place, top: Mapping[str, Any], accept: Accept) -> Workload
         "metadata": {**own, "name": _named(metadata, place), "namespace": metadata.get("namespace"), "uid": None},
         "spec": holder.get("spec"),
     }
-    pod = _accepted(made, accept, template=where)
+    pod = _accepted(made, make, template=where)
     workload = Workload(kind, pod.name, pod.namespace, replicas, pod, place.source())
     return replace(workload, pod=_replica(pod, workload, 0))
 
 
-def _single(place: _Place, top: Mapping[str, Any], accept: Accept) -> Workload:
+def _single(place: _Place, top: Mapping[str, Any], make: _Make) -> Workload:
     """A Pod by itself."""
     reader = FieldReader()
     metadata = reader.mapping(top.get("metadata"), "metadata")
@@ -319,16 +330,16 @@ def _single(place: _Place, top: Mapping[str, Any], accept: Accept) -> Workload:
     host = reader.text(spec.get("nodeName"), "spec.nodeName")
     if reader.problems:
         raise PodError(reader.problems)
-    pod = _accepted({**top, "metadata": {**metadata, "name": _named(metadata, place)}}, accept)
+    pod = _accepted({**top, "metadata": {**metadata, "name": _named(metadata, place)}}, make)
     known = bool(pod.uid)
     pod = replace(pod, uid=pod.uid or _uid("Pod", pod.namespace, pod.name))
     return Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host, known=known)
 
 
-def _accepted(document: Mapping[str, Any], accept: Accept, *, template: str = "") -> Pod:
+def _accepted(document: Mapping[str, Any], make: _Make, *, template: str = "") -> Pod:
     """The pod, its problems told by their fields in the object that has it as *template*."""
     try:
-        return accept(read_pod(document))
+        return make(document)
     except PodError as error:
         if not template:
             raise

@@ -6,9 +6,13 @@ are not looked at. What a well-formed pod may and may not ask for is said by ``a
 Amounts may be numbers, and how a number was written shows in the amount (``1e3`` prints as ``1e3``, ``1000`` as
 ``1k``), so :func:`read_pod_text` keeps the text of every number, in YAML the one JSON would have. A document decoded
 elsewhere is taken too, with its numbers as they came out.
+
+Whoever runs the pod needs more than is read here, so the manifest can be kept with it, as it came.
 """
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from alignup.align.bits import quote
@@ -20,6 +24,23 @@ from alignup.kube.scalars import Number
 
 __all__ = ["Number", "identity", "read_pod", "read_pod_text"]
 
+#: What a cluster notes about a pod, and nobody who runs it asks for.
+_NOTED = frozenset(
+    {
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "managedFields",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    }
+)
+_MAX_DIGITS = 1_000  # Python's own reader of JSON stops at some thousands
 _RESTART_POLICIES = ("Always", "Never", "OnFailure")
 
 
@@ -34,15 +55,18 @@ def read_pod_text(text: str | bytes) -> Pod:
     return read_pod(found[0].value)
 
 
-def read_pod(document: Mapping[str, Any]) -> Pod:
-    """The pod a decoded document describes; :class:`PodError` names every field that cannot be read."""
+def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
+    """The pod a decoded document describes; :class:`PodError` names every field that cannot be read.
+
+    With *keep* it has its manifest, for whoever runs it.
+    """
     reader = FieldReader()
     top = reader.mapping(document, "")
     _expect_pod(reader, top)
     pod = _pod(reader, top) if not reader.problems else None
     if pod is None or reader.problems:
         raise PodError(reader.problems)
-    return pod
+    return replace(pod, manifest=_manifest(top)) if keep else pod
 
 
 def identity(reader: FieldReader, document: Mapping[str, Any]) -> tuple[str, str]:
@@ -85,6 +109,27 @@ def _pod(reader: FieldReader, document: Mapping[str, Any]) -> Pod:
         statuses=_statuses(reader, status),
         resize_infeasible=_resize_infeasible(reader, status),
     )
+
+
+def _manifest(document: Mapping[str, Any]) -> str:
+    """Metadata and spec as one line of JSON, without what a cluster notes."""
+    metadata = document.get("metadata") or {}
+    said = {key: value for key, value in metadata.items() if key not in _NOTED and value is not None}
+    return _json({"metadata": said, "spec": document.get("spec") or {}})
+
+
+def _json(value: object) -> str:
+    """*value* as JSON, its numbers spelled as they came."""
+    match value:
+        case Number() if len(value) <= _MAX_DIGITS:
+            return str(value)
+        case Mapping():
+            return "{" + ",".join(f"{json.dumps(key)}:{_json(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(_json, value)) + "]"
+        case _:
+            # A number that is too long becomes a text: as an amount it is the same, as anything else it is wrong.
+            return json.dumps(value)
 
 
 def _containers(reader: FieldReader, value: object, where: str) -> tuple[Container, ...]:

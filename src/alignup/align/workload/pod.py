@@ -107,6 +107,8 @@ class Pod:
     os: str = ""  #: the operating system it is made for; empty: not said
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    #: the manifest as a JSON text (metadata and spec), for whoever runs the pod; empty: nobody does. Not looked at here
+    manifest: str = field(default="", compare=False, repr=False)
 
     @lazy
     def everyone(self) -> tuple[Container, ...]:

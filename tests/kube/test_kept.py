@@ -1,0 +1,108 @@
+"""Manifests that are kept with their pods."""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+
+from alignup.align.errors import PodError
+from alignup.kube.manifests import read_paths, read_workloads
+from alignup.kube.pod import read_pod
+from alignup.kube.running import read_spec, spec_of
+from tests.kube.running import EVERYTHING
+from tests.kube.test_pod import written_as
+from tests.strategies_pods import pods
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  uid: u1
+  labels: {app: x}
+  annotations:
+  creationTimestamp: 2026-01-01T00:00:00Z
+  lables: {}
+spec:
+  terminationGracePeriodSeconds: 0x10
+  containers:
+  - {name: app, image: "alpine:3", command: [echo, "1"], resources: {limits: {cpu: 1.50, memory: 1e3}}}
+status: {phase: Running}
+"""
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop, labels: {team: y}}
+spec:
+  replicas: 2
+  template:
+    metadata: {labels: {app: x}}
+    spec: {containers: [{name: app, image: "alpine:3"}]}
+"""
+
+
+def kept(text):
+    (workload,) = read_workloads(text, name="some.yaml", keep=True).workloads
+    return list(workload.pods())
+
+
+def test_a_manifest_is_kept_as_it_came():
+    (pod,) = kept(POD)
+
+    assert pod.manifest == (
+        '{"metadata":{"name":"web","labels":{"app":"x"},"lables":{}},"spec":{"terminationGracePeriodSeconds":16,'
+        '"containers":[{"name":"app","image":"alpine:3","command":["echo","1"],'
+        '"resources":{"limits":{"cpu":1.5,"memory":1000}}}]}}'
+    )
+
+
+def test_nothing_is_kept_unless_it_is_asked_for(tmp_path):
+    file = tmp_path / "pod.yaml"
+    file.write_text(POD)
+
+    assert read_workloads(POD, name="some.yaml").workloads[0].pod.manifest == ""
+    assert read_paths([file]).workloads[0].pod.manifest == ""
+    assert read_paths([file], keep=True).workloads[0].pod.manifest == kept(POD)[0].manifest
+
+
+def test_pods_of_one_template_share_it_and_run_under_their_own_names():
+    first, second = kept(DEPLOYMENT)
+
+    assert first.manifest is second.manifest
+    assert json.loads(first.manifest) == {
+        "metadata": {"labels": {"app": "x"}, "name": "web", "namespace": "shop"},
+        "spec": {"containers": [{"name": "app", "image": "alpine:3"}]},
+    }
+    specs = [spec_of(pod, allowed=EVERYTHING).spec for pod in (first, second)]
+    assert [(spec.name, spec.namespace, spec.labels) for spec in specs] == [
+        ("web-0", "shop", {"app": "x"}),
+        ("web-1", "shop", {"app": "x"}),
+    ]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1" + "0" * 5000 + ".5"])
+def test_a_number_that_python_would_not_read_is_kept_as_a_text(number):
+    text = json.dumps(yaml.safe_load(POD), default=str).replace("1.5", number)
+
+    (pod,) = kept(text)
+
+    assert json.loads(pod.manifest)["spec"]["containers"][0]["resources"]["limits"]["cpu"] == number
+
+
+@given(pods())
+def test_whatever_is_a_pod_can_be_read_again_from_what_is_kept(pod):
+    document = {**written_as(pod), "status": {"phase": "Running"}}
+    (found,) = kept(json.dumps(document))
+
+    said = json.loads(found.manifest)
+    again = read_pod({"apiVersion": "v1", "kind": "Pod", **said})
+    assert (again.init, again.containers) == (pod.init, pod.containers)
+    with pytest.raises(PodError) as refusal:
+        read_spec(said, allowed=EVERYTHING)
+    assert {problem.what for problem in refusal.value.problems} == {"Required value"}
+    for one in said["spec"]["containers"] + said["spec"]["initContainers"]:
+        one["image"] = "alpine:3"
+    assert [each.name for each in read_spec(said, allowed=EVERYTHING).spec.containers] == [
+        each.name for each in pod.everyone
+    ]
