@@ -9,7 +9,8 @@
     {"after": 5, "do": "restart"}
     {"after": 5, "do": "crash"}
 
-A fault may have ``delay``, ``error``, ``garbage``, ``hang`` and ``crash``; with none of them the method is well again.
+A fault may have ``delay``, ``error`` and its ``code``, ``garbage``, ``hang``, ``crash``, ``done`` and ``times``
+(``alignup.testing.faults.Fault``); with none of them the method is well again.
 After ``restart`` the plugin has ended its connections; ``register`` has it registered again.
 """
 
@@ -17,7 +18,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,10 @@ from alignup.testing.faults import Fault
 from alignup.testing.offer import offered
 from alignup.testing.server import Plugin
 
-_Kind = type | tuple[type, ...]
+Kind = type | tuple[type, ...]
+Fields = Mapping[str, Mapping[str, Kind]]  #: what each thing to do has to be told
 
-#: What each thing to do has to be told.
-_FIELDS: dict[str, dict[str, _Kind]] = {
+_FIELDS: Fields = {
     "health": {"id": str, "health": str},
     "remove": {"id": str},
     "devices": {"devices": str},
@@ -40,7 +41,16 @@ _FIELDS: dict[str, dict[str, _Kind]] = {
     "restart": {},
     "crash": {},
 }
-_FAULTS: dict[str, _Kind] = {"delay": (int, float), "error": str, "garbage": bool, "hang": bool, "crash": bool}
+_FAULTS: dict[str, Kind] = {
+    "delay": (int, float),
+    "error": str,
+    "code": str,
+    "garbage": bool,
+    "hang": bool,
+    "crash": bool,
+    "done": bool,
+    "times": int,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +62,14 @@ class Step:
     told: dict[str, Any]
 
 
-def parse(text: str) -> tuple[Step, ...]:
-    """The steps of a script; ``ParseError`` says in which line something is wrong."""
+def parse(text: str, *, fields: Fields = _FIELDS) -> tuple[Step, ...]:
+    """The steps of a script, of a plugin's unless said otherwise; ``ParseError`` tells the line with an error."""
     steps = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            steps.append(_step(json.loads(line)))
+            steps.append(_step(json.loads(line), fields))
         except ValueError as error:
             raise ParseError(f"line {number} of the script: {error}") from error
     return tuple(steps)
@@ -82,8 +92,7 @@ async def _do(step: Step, plugin: Plugin) -> None:
         case "devices":
             plugin.set_devices(told["devices"])
         case "fault":
-            faults = {name: value for name, value in told.items() if name != "method"}
-            plugin.misbehave(told["method"], Fault(**faults))
+            plugin.misbehave(told["method"], fault(told))
         case "register":
             try:
                 await plugin.register()
@@ -95,22 +104,37 @@ async def _do(step: Step, plugin: Plugin) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _step(told: object) -> Step:
+def fault(told: Mapping[str, Any]) -> Fault:
+    """The fault a step tells of."""
+    return Fault(**{name: value for name, value in told.items() if name != "method"})
+
+
+def _step(told: object, fields: Fields) -> Step:
     """One line, once it is known to hold what it has to."""
     if not isinstance(told, dict):
         raise ParseError("a thing to do is an object")
     after, do = told.pop("after", 0), told.pop("do", None)
-    if do not in _FIELDS:
-        raise ParseError(f"there is no such thing to do: {do}; there are {', '.join(_FIELDS)}")
+    if do not in fields:
+        raise ParseError(f"there is no such thing to do: {do}; there are {', '.join(fields)}")
     if not isinstance(after, int | float) or after < 0:
         raise ParseError(f"after is a number of seconds, not {after}")
-    kinds = _FIELDS[do] | (_FAULTS if do == "fault" else {})
+    kinds = {**fields[do], **(_FAULTS if do == "fault" else {})}
     for name, value in told.items():
         if name not in kinds or not isinstance(value, kinds[name]):
             raise ParseError(f"{do} is told {', '.join(kinds) or 'nothing'}, not {name}: {value}")
-    missing = _FIELDS[do].keys() - told.keys()
+    missing = fields[do].keys() - told.keys()
     if missing:
         raise ParseError(f"{do} has to be told {', '.join(sorted(missing))}")
-    if do == "devices":
-        offered("example.com/device", told["devices"])
+    _check(do, told)
     return Step(float(after), do, told)
+
+
+def _check(do: str, told: Mapping[str, Any]) -> None:
+    """Refuse what would fail only when it is done."""
+    match do:
+        case "devices":
+            offered("example.com/device", told["devices"])
+        case "fault":
+            fault(told)
+        case "kill" if told["signal"] not in signal.valid_signals():
+            raise ParseError(f"{told['signal']} is no signal")

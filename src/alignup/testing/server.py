@@ -82,11 +82,11 @@ class Plugin:
 
         ``ListAndWatch`` is spoilt at the next list.
         """
-        self.service.faults[method] = fault
+        self.service.calls.faults.set(method, fault)
 
     def asked(self, method: str) -> tuple[Any, ...]:
         """The requests of one kind, in the order they came."""
-        return tuple(request for name, request in self.service.asked if name == method)
+        return self.service.calls.of(method)
 
     async def registered(self, times: int = 1) -> None:
         """Return when so many registrations were taken."""

@@ -1,0 +1,207 @@
+"""The methods of a runtime for tests: what containerd does, with processes that nothing keeps apart."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from alignup.rpc import RefusedError
+from alignup.testing.runtime import answers
+from alignup.testing.runtime.containers import Container, Place, Sandbox
+from alignup.testing.runtime.images import Images
+from alignup.wire import cri_pb2 as wire
+
+NAME, VERSION = "alignup-testing", "1"
+NO_NETWORK = "cni plugin not initialized"
+DRIVERS = {"systemd": wire.CgroupDriver.SYSTEMD, "cgroupfs": wire.CgroupDriver.CGROUPFS}
+
+
+class Service:
+    """All sandboxes and containers, and what can be asked of them."""
+
+    def __init__(self, place: Place, images: Images) -> None:
+        self.place = place
+        self.images = images
+        self.sandboxes: dict[str, Sandbox] = {}  #: by id
+        self.containers: dict[str, Container] = {}  #: by id, in the order they were made
+        self.ready = True
+        self.network = True  #: pods can have addresses of their own
+        self.cgroup_driver = ""  #: ``systemd`` or ``cgroupfs``; empty: it does not tell, as containerd 1.6
+
+    def methods(self) -> dict[str, Callable[[Any], Awaitable[Message]]]:
+        """Who answers what; of both services."""
+        return {
+            "Version": self._version,
+            "Status": self._status,
+            "RuntimeConfig": self._runtime_config,
+            "RunPodSandbox": self._run_pod_sandbox,
+            "StopPodSandbox": self._stop_pod_sandbox,
+            "RemovePodSandbox": self._remove_pod_sandbox,
+            "PodSandboxStatus": self._pod_sandbox_status,
+            "ListPodSandbox": self._list_pod_sandbox,
+            "CreateContainer": self._create_container,
+            "StartContainer": self._start_container,
+            "StopContainer": self._stop_container,
+            "RemoveContainer": self._remove_container,
+            "ListContainers": self._list_containers,
+            "ContainerStatus": self._container_status,
+            "UpdateContainerResources": self._update_container_resources,
+            "ReopenContainerLog": self._reopen_container_log,
+            "ExecSync": self._exec_sync,
+            "ImageStatus": self.images.status,
+            "PullImage": self.images.pull,
+        }
+
+    async def lose(self, sandbox: Sandbox) -> None:
+        """Have a sandbox end with all that runs in it."""
+        await asyncio.gather(*(one.stop(0) for one in self._in(sandbox)))
+        sandbox.ready = False
+
+    async def _version(self, _: wire.VersionRequest) -> wire.VersionResponse:
+        return wire.VersionResponse(
+            version="0.1.0", runtime_name=NAME, runtime_version=VERSION, runtime_api_version="v1"
+        )
+
+    async def _status(self, request: wire.StatusRequest) -> wire.StatusResponse:
+        network = wire.RuntimeCondition(type="NetworkReady", status=self.network)
+        if not self.network:
+            network.reason = "NetworkPluginNotReady"
+            network.message = f"Network plugin returns error: {NO_NETWORK}"
+        conditions = [wire.RuntimeCondition(type="RuntimeReady", status=self.ready), network]
+        runc = {"options": {"SystemdCgroup": self.cgroup_driver == "systemd"}}
+        config = {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": runc}}}
+        return wire.StatusResponse(
+            status=wire.RuntimeStatus(conditions=conditions),
+            info={"config": json.dumps(config)} if request.verbose else {},
+        )
+
+    async def _runtime_config(self, _: wire.RuntimeConfigRequest) -> wire.RuntimeConfigResponse:
+        if not self.cgroup_driver:
+            what = "unknown method RuntimeConfig for service runtime.v1.RuntimeService"
+            raise RefusedError(what, code=grpc.StatusCode.UNIMPLEMENTED)
+        driver = DRIVERS[self.cgroup_driver]
+        return wire.RuntimeConfigResponse(linux=wire.LinuxRuntimeConfiguration(cgroup_driver=driver))
+
+    async def _run_pod_sandbox(self, request: wire.RunPodSandboxRequest) -> wire.RunPodSandboxResponse:
+        sandbox = Sandbox(request.config, request.runtime_handler)
+        _reserve("sandbox", sandbox, self.sandboxes.values())
+        sandbox.wired = not sandbox.on_host_network
+        self.sandboxes[sandbox.id] = sandbox
+        if sandbox.wired and not self.network:
+            # It stays, and with it its name: without a network containerd cannot take down what it began either.
+            sandbox.ready = False
+            raise RefusedError(f'failed to setup network for sandbox "{sandbox.id}": {NO_NETWORK}')
+        return wire.RunPodSandboxResponse(pod_sandbox_id=sandbox.id)
+
+    async def _stop_pod_sandbox(self, request: wire.StopPodSandboxRequest) -> wire.StopPodSandboxResponse:
+        await self._stop(self._sandbox(request.pod_sandbox_id))
+        return wire.StopPodSandboxResponse()
+
+    async def _remove_pod_sandbox(self, request: wire.RemovePodSandboxRequest) -> wire.RemovePodSandboxResponse:
+        if sandbox := self.sandboxes.get(request.pod_sandbox_id):
+            try:
+                await self._stop(sandbox)
+            except RefusedError as error:
+                raise RefusedError(f'failed to forcibly stop sandbox "{sandbox.id}": {error}') from error
+            for container in self._in(sandbox):
+                self.containers.pop(container.id, None)
+            self.sandboxes.pop(sandbox.id, None)
+        return wire.RemovePodSandboxResponse()
+
+    async def _pod_sandbox_status(self, request: wire.PodSandboxStatusRequest) -> wire.PodSandboxStatusResponse:
+        sandbox = self._sandbox(request.pod_sandbox_id)
+        info = {"info": json.dumps({"pid": 0})} if request.verbose else {}
+        return wire.PodSandboxStatusResponse(status=answers.sandbox_status(sandbox), info=info)
+
+    async def _list_pod_sandbox(self, request: wire.ListPodSandboxRequest) -> wire.ListPodSandboxResponse:
+        wanted = (one for one in self.sandboxes.values() if answers.is_wanted_sandbox(one, request.filter))
+        return wire.ListPodSandboxResponse(items=map(answers.listed_sandbox, wanted))
+
+    async def _create_container(self, request: wire.CreateContainerRequest) -> wire.CreateContainerResponse:
+        sandbox = self.sandboxes.get(request.pod_sandbox_id)
+        if not sandbox:
+            what = f'failed to find sandbox id "{request.pod_sandbox_id}": not found'
+            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
+        if not sandbox.ready:
+            raise RefusedError(
+                f"failed to get sandbox container task: no running task found: task {sandbox.id} not found: not found",
+                code=grpc.StatusCode.NOT_FOUND,
+            )
+        image = self.images.find(request.config.image.image)
+        if not image:
+            what = f'failed to resolve image "{request.config.image.image}": not found'
+            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
+        container = Container(sandbox, request.config, image, self.place)
+        _reserve("container", container, self.containers.values())
+        if not container.command:
+            raise RefusedError(f'failed to generate container "{container.id}" spec: no command specified')
+        self.containers[container.id] = container
+        return wire.CreateContainerResponse(container_id=container.id)
+
+    async def _start_container(self, request: wire.StartContainerRequest) -> wire.StartContainerResponse:
+        self._container(request.container_id).start()
+        return wire.StartContainerResponse()
+
+    async def _stop_container(self, request: wire.StopContainerRequest) -> wire.StopContainerResponse:
+        await self._container(request.container_id).stop(request.timeout)
+        return wire.StopContainerResponse()
+
+    async def _remove_container(self, request: wire.RemoveContainerRequest) -> wire.RemoveContainerResponse:
+        if container := self.containers.get(request.container_id):
+            await container.stop(0)
+            self.containers.pop(container.id, None)
+        return wire.RemoveContainerResponse()
+
+    async def _list_containers(self, request: wire.ListContainersRequest) -> wire.ListContainersResponse:
+        wanted = (one for one in self.containers.values() if answers.is_wanted_container(one, request.filter))
+        return wire.ListContainersResponse(containers=map(answers.listed_container, wanted))
+
+    async def _container_status(self, request: wire.ContainerStatusRequest) -> wire.ContainerStatusResponse:
+        container = self._container(request.container_id)
+        info = answers.container_info(container) if request.verbose else {}
+        return wire.ContainerStatusResponse(status=answers.container_status(container), info=info)
+
+    async def _update_container_resources(
+        self, request: wire.UpdateContainerResourcesRequest
+    ) -> wire.UpdateContainerResourcesResponse:
+        self._container(request.container_id).update(request.linux)
+        return wire.UpdateContainerResourcesResponse()
+
+    async def _reopen_container_log(self, request: wire.ReopenContainerLogRequest) -> wire.ReopenContainerLogResponse:
+        self._container(request.container_id).reopen_log()
+        return wire.ReopenContainerLogResponse()
+
+    async def _exec_sync(self, request: wire.ExecSyncRequest) -> wire.ExecSyncResponse:
+        return await self._container(request.container_id).execute(tuple(request.cmd), seconds=request.timeout)
+
+    async def _stop(self, sandbox: Sandbox) -> None:
+        await self.lose(sandbox)
+        if sandbox.wired and not self.network:
+            raise RefusedError(f'failed to destroy network for sandbox "{sandbox.id}": {NO_NETWORK}')
+        sandbox.wired = False
+
+    def _in(self, sandbox: Sandbox) -> list[Container]:
+        return [one for one in self.containers.values() if one.sandbox is sandbox]
+
+    def _sandbox(self, id_: str) -> Sandbox:
+        if id_ not in self.sandboxes:
+            what = "an error occurred when try to find sandbox: not found"
+            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
+        return self.sandboxes[id_]
+
+    def _container(self, id_: str) -> Container:
+        if id_ not in self.containers:
+            what = f'an error occurred when try to find container "{id_}": not found'
+            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
+        return self.containers[id_]
+
+
+def _reserve(kind: str, new: Sandbox | Container, there: Iterable[Sandbox | Container]) -> None:
+    """Refuse a name that is taken."""
+    for other in there:
+        if other.name == new.name:
+            what = f'failed to reserve {kind} name "{new.name}": name "{new.name}" is reserved for "{other.id}"'
+            raise RefusedError(what)

@@ -1,0 +1,93 @@
+"""Images of the runtime for tests: which it has, and which it can fetch."""
+
+import pytest
+
+from alignup.align.errors import CriError
+from alignup.enforce.cri.plan import ContainerPlan
+from alignup.testing.runtime.images import full_name
+from tests.testing.runtimes import exited, pod, runtime_and_client, started
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("busybox", "docker.io/library/busybox:latest"),
+        ("busybox:1", "docker.io/library/busybox:1"),
+        ("someone/tool", "docker.io/someone/tool:latest"),
+        ("registry.test/tool", "registry.test/tool:latest"),
+        ("localhost:5000/a/b", "localhost:5000/a/b:latest"),
+        ("localhost/tool:2", "localhost/tool:2"),
+        ("busybox@sha256:0", "docker.io/library/busybox@sha256:0"),
+    ],
+)
+def test_names_are_completed(name, full):
+    assert full_name(name) == full
+
+
+@pytest.mark.anyio
+async def test_an_image_is_here_by_any_of_its_names(runtime, client):
+    image = await client.image("busybox")
+
+    assert image
+    assert image.tags == ("docker.io/library/busybox:latest",)
+    assert await client.image("docker.io/library/busybox:latest") == image
+    assert await client.image(image.id) == image
+    assert await client.image("busybox:2") is None
+
+
+@pytest.mark.anyio
+async def test_an_image_is_here_when_it_was_fetched(place):
+    async with runtime_and_client(place, pullable=["registry.test/app:1"]) as (_, client):
+        before = await client.image("registry.test/app:1")
+        reference = await client.pull("registry.test/app:1")
+        after = await client.image("registry.test/app:1")
+
+    assert before is None
+    assert after
+    assert after.id == reference
+
+
+@pytest.mark.anyio
+async def test_what_is_not_offered_cannot_be_fetched(runtime, client):
+    for name in ("busybox", "registry.test/app:1"):
+        with pytest.raises(CriError) as caught:
+            await client.pull(name)
+        assert caught.value.image_missing
+        assert caught.value.details.endswith(f"{full_name(name)}: not found")
+
+    runtime.images.offer("registry.test/app:1")
+    assert await client.pull("registry.test/app:1")
+
+
+@pytest.mark.anyio
+async def test_a_container_needs_an_image_that_is_here(runtime, client):
+    sandbox = await client.run_sandbox(pod())
+    runtime.images.remove("busybox")
+
+    with pytest.raises(CriError) as caught:
+        await client.create(sandbox, ContainerPlan(name="main", image="busybox", command=("true",)), sandbox=pod())
+
+    assert caught.value.image_missing
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("command", "args", "code"),
+    [
+        pytest.param((), (), 3, id="as the image says"),
+        pytest.param((), ("exit 4",), 3, id="with arguments after it"),
+        pytest.param(("sh", "-c"), ("exit 5",), 5, id="as the container says"),
+    ],
+)
+async def test_what_an_image_runs(runtime, client, command, args, code):
+    runtime.images.add("app=sh -c 'exit 3'")
+
+    made = await started(client, ContainerPlan(name="main", image="app", command=command, args=args))
+
+    assert (await exited(client, made)).exit_code == code
+
+
+@pytest.mark.anyio
+async def test_something_has_to_be_run(client):
+    with pytest.raises(CriError, match="no command specified"):
+        await started(client, ContainerPlan(name="main", image="busybox"))

@@ -1,0 +1,382 @@
+"""Sandboxes and containers of the runtime for tests, from their beginning to their end."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from alignup.align.errors import CriError
+from alignup.enforce.cri.plan import ContainerPlan, Mount, State
+from alignup.rpc import RefusedError
+from alignup.wire import cri_pb2 as wire
+from tests.testing.runtimes import exited, lives, pod, runtime_and_client, shell, started, until
+
+pytestmark = pytest.mark.anyio
+
+FOREVER = shell("sleep 1000")
+
+
+async def test_a_container_is_created_runs_and_ends(runtime, client):
+    sandbox = await client.run_sandbox(pod())
+    made = await client.create(sandbox, shell("exit 0"), sandbox=pod())
+    created = await client.container(made)
+
+    await client.start(made)
+    seen = await exited(client, made)
+    await client.remove(made)
+
+    assert (created.state, created.sandbox, created.started, created.pid) == (State.CREATED, sandbox, 0.0, None)
+    assert (seen.exit_code, seen.reason) == (0, "Completed")
+    assert created.created < seen.started < seen.finished <= time.time()
+    assert await client.containers() == ()
+
+
+async def test_a_running_container_is_a_process(client):
+    made = await started(client, FOREVER)
+    seen = await client.container(made)
+
+    assert seen.state == State.RUNNING
+    assert seen.pid
+    assert os.getsid(seen.pid) == seen.pid
+    assert lives(seen.pid)
+
+
+@pytest.mark.parametrize(
+    ("script", "grace", "code", "reason"),
+    [
+        pytest.param("exit 3", None, 3, "Error", id="fails by itself"),
+        pytest.param("kill -SEGV $$", None, 139, "Error", id="dies of a signal"),
+        pytest.param("sleep 1000", 30, 143, "Error", id="ends when told"),
+        pytest.param("trap 'exit 0' TERM; echo > ready; while :; do sleep 0.01; done", 30, 0, "Completed", id="well"),
+        pytest.param("trap '' TERM; echo > ready; while :; do sleep 0.01; done", 1, 137, "Error", id="does not listen"),
+        pytest.param("sleep 1000", 0, 137, "Error", id="killed at once"),
+    ],
+)
+async def test_how_it_ends_shows(both, script, grace, code, reason):
+    runtime, client = both
+    made = await started(client, shell(script))
+    if "ready" in script:
+        await until((runtime.service.place.directory / "ready").exists)
+    if grace is not None:
+        await client.stop(made, grace=grace)
+
+    seen = await exited(client, made)
+
+    assert (seen.exit_code, seen.reason) == (code, reason)
+
+
+async def test_nothing_a_container_started_is_left(runtime, client):
+    made = await started(client, shell("sleep 1000 & echo $! > child; wait"))
+    child = runtime.service.place.directory / "child"
+    await until(lambda: child.exists() and child.read_text().strip() != "")
+
+    runtime.kill("main")
+    seen = await exited(client, made)
+
+    assert seen.exit_code == 137
+    await until(lambda: not lives(int(child.read_text())))
+
+
+async def test_what_surrounds_a_container(place, client, runtime):
+    plan = shell(
+        'echo "$GREETING" "$MOUNT_dev_termination_log" "$(pwd)" "$(env | wc -l)"',
+        envs={"GREETING": "hello"},
+        mounts=(Mount(container_path="/dev/termination-log", host_path="/somewhere/1"),),
+        working_dir="/usr",
+        log_path="main.log",
+    )
+
+    await exited(client, await started(client, plan, sandbox=pod(logs=place)))
+
+    said = (place / "main.log").read_text().split()[3:]
+    assert said[:3] == ["hello", "/somewhere/1", "/usr"]
+    assert int(said[3]) <= 7, "a few that are given, and those the shell makes"
+
+
+async def test_a_directory_that_is_not_there_is_replaced(place, client, runtime):
+    plan = shell("pwd", working_dir="/no/such/place", log_path="main.log")
+
+    await exited(client, await started(client, plan, sandbox=pod(logs=place)))
+
+    assert (place / "main.log").read_text().split()[3:] == [str(runtime.service.place.directory)]
+
+
+async def test_input_stays_open_where_it_is_wanted(client):
+    without = await started(client, shell("cat"))
+    with_it = await started(client, shell("cat", stdin=True), sandbox=pod("other"))
+
+    assert (await exited(client, without)).exit_code == 0
+    assert (await client.container(with_it)).state == State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        pytest.param(
+            ContainerPlan(name="main", image="busybox", command=("no-such-program",)),
+            'exec: "no-such-program": executable file not found in $PATH',
+            id="not in the path",
+        ),
+        pytest.param(
+            ContainerPlan(name="main", image="busybox", command=("/no/such/program",)),
+            'exec: "/no/such/program": stat /no/such/program: no such file or directory',
+            id="no such file",
+        ),
+        pytest.param(
+            ContainerPlan(name="main", image="busybox", command=("/etc/passwd",)),
+            'exec: "/etc/passwd": permission denied',
+            id="no program",
+        ),
+        pytest.param(shell("true", log_path="cri.sock/log"), "failed to create container loggers", id="no log"),
+    ],
+)
+async def test_what_cannot_be_started_has_ended(place, client, plan, says):
+    made = await client.create(await client.run_sandbox(pod(logs=place)), plan, sandbox=pod(logs=place))
+
+    with pytest.raises(CriError) as caught:
+        await client.start(made)
+    seen = await client.container(made)
+
+    assert says in str(caught.value)
+    assert (seen.state, seen.exit_code, seen.reason) == (State.EXITED, 128, "StartError")
+    assert says in seen.message
+
+
+async def test_a_container_starts_once(client):
+    made = await started(client, FOREVER)
+
+    with pytest.raises(CriError, match="container is in CONTAINER_RUNNING state"):
+        await client.start(made)
+
+
+async def test_names_are_taken_until_their_owner_is_removed(client):
+    sandbox = await client.run_sandbox(pod())
+    made = await client.create(sandbox, FOREVER, sandbox=pod())
+
+    with pytest.raises(CriError, match=f'name "web_default_uid-of-web_0" is reserved for "{sandbox}"'):
+        await client.run_sandbox(pod())
+    with pytest.raises(CriError, match=f'name "main_web_default_uid-of-web_0" is reserved for "{made}"'):
+        await client.create(sandbox, FOREVER, sandbox=pod())
+
+    await client.create(sandbox, replace(FOREVER, attempt=1), sandbox=pod())
+    await client.remove(made)
+    await client.create(sandbox, FOREVER, sandbox=pod())
+    await client.remove_sandbox(sandbox)
+    await client.run_sandbox(pod())
+
+
+async def test_a_sandbox_that_stops_takes_its_containers_with_it(client):
+    made = await started(client, FOREVER)
+    (sandbox,) = await client.sandboxes()
+    waiting = await client.create(sandbox.id, shell("true", name="other"), sandbox=pod())
+
+    await client.stop_sandbox(sandbox.id)
+    await client.stop_sandbox(sandbox.id)
+
+    assert (await client.container(made)).exit_code == 137
+    assert not (await client.sandbox(sandbox.id)).ready
+    with pytest.raises(CriError, match="is not running"):
+        await client.start(waiting)
+    assert (await client.container(waiting)).reason == "StartError"
+    with pytest.raises(CriError, match="no running task found"):
+        await client.create(sandbox.id, shell("true", name="third"), sandbox=pod())
+
+    await client.remove_sandbox(sandbox.id)
+    assert (await client.sandboxes(), await client.containers()) == ((), ())
+
+
+async def test_what_runs_can_be_removed_by_force(client):
+    made = await started(client, FOREVER)
+    pid = (await client.container(made)).pid
+    await client.remove(made)
+    again = await started(client, FOREVER, sandbox=pod("other"))
+    await client.remove_sandbox((await client.container(again)).sandbox)
+
+    assert pid
+    assert not lives(pid)
+    assert await client.containers() == ()
+
+
+async def test_what_is_not_there_can_be_removed_and_nothing_else(runtime, client):
+    await client.remove("nobody")
+    await client.remove_sandbox("nobody")
+
+    for asked in (client.container("nobody"), client.sandbox("nobody"), client.start("nobody")):
+        with pytest.raises(CriError) as caught:
+            await asked
+        assert caught.value.not_found
+    for method, request in (
+        ("StopContainer", wire.StopContainerRequest(container_id="nobody")),
+        ("StopPodSandbox", wire.StopPodSandboxRequest(pod_sandbox_id="nobody")),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            await runtime.service.methods()[method](request)
+        assert refused.value.code == grpc.StatusCode.NOT_FOUND
+
+
+async def test_lists_hold_what_was_asked_for(runtime, client):
+    one = await started(client, replace(FOREVER, labels={"tier": "front"}))
+    other = await started(client, shell("true", name="job"), sandbox=pod("batch"))
+    await exited(client, other)
+    sandboxes = {seen.name: seen.id for seen in await client.sandboxes()}
+
+    async def names(**wanted) -> list[str]:
+        request = wire.ListContainersRequest(filter=wire.ContainerFilter(**wanted))
+        listed = await runtime.service.methods()["ListContainers"](request)
+        return [seen.metadata.name for seen in listed.containers]
+
+    assert [seen.name for seen in await client.sandboxes({"app": "batch"})] == ["batch"]
+    assert [seen.id for seen in await client.containers()] == [one, other]
+    assert await names(label_selector={"tier": "front"}) == ["main"]
+    assert await names(label_selector={"tier": "front", "app": "x"}) == []
+    assert await names(pod_sandbox_id=sandboxes["batch"]) == ["job"]
+    assert await names(id=one) == ["main"]
+    assert await names(state=wire.ContainerStateValue(state=wire.ContainerState.CONTAINER_EXITED)) == ["job"]
+    assert await names(state=wire.ContainerStateValue(state=wire.ContainerState.CONTAINER_CREATED)) == []
+
+
+async def test_a_pod_has_an_address_where_there_is_a_network(runtime, client):
+    own = await client.run_sandbox(pod("own", host_network=False))
+    shared = await client.run_sandbox(pod("shared"))
+
+    assert (await client.sandbox(own)).ips == ("127.0.0.1",)
+    assert (await client.sandbox(shared)).ips == ()
+
+
+async def test_without_a_network_pods_are_on_the_hosts(runtime, client):
+    runtime.service.network = False
+
+    conditions = {one.type: one for one in await client.conditions()}
+    await client.run_sandbox(pod())
+    with pytest.raises(CriError, match="cni plugin not initialized"):
+        await client.run_sandbox(pod("own", host_network=False))
+
+    left = (await client.sandboxes({"app": "own"}))[0]
+    with pytest.raises(CriError, match="failed to destroy network"):
+        await client.remove_sandbox(left.id)
+    runtime.service.network = True
+    await client.remove_sandbox(left.id)
+
+    assert not left.ready
+    assert conditions["RuntimeReady"].ready
+    assert (conditions["NetworkReady"].ready, conditions["NetworkReady"].reason) == (False, "NetworkPluginNotReady")
+
+
+@pytest.mark.parametrize("driver", ["", "systemd", "cgroupfs"])
+async def test_it_tells_of_itself(runtime, client, driver):
+    runtime.service.cgroup_driver = driver
+
+    assert (await client.identity()).name == "alignup-testing"
+    assert await client.cgroup_driver() == (driver or None)
+
+
+async def test_commands_run_beside_a_container(client):
+    made = await started(client, shell("sleep 1000", envs={"GREETING": "hello"}))
+
+    seen = await client.execute(made, ("sh", "-c", "echo $GREETING; echo trouble >&2; exit 4"), seconds=10)
+
+    assert (seen.exit_code, seen.output, seen.errors) == (4, b"hello\n", b"trouble\n")
+
+
+async def test_commands_that_take_too_long_are_ended(runtime, client):
+    made = await started(client, FOREVER)
+
+    with pytest.raises(CriError) as caught:
+        await client.execute(made, ("sh", "-c", "echo $$ > child; exec sleep 1000"), seconds=1)
+
+    assert caught.value.timed_out
+    assert not lives(int((runtime.service.place.directory / "child").read_text()))
+
+
+async def test_commands_need_a_container_that_runs(client):
+    made = await started(client, FOREVER)
+    with pytest.raises(CriError, match="executable file not found"):
+        await client.execute(made, ("no-such-program",), seconds=10)
+    await client.stop(made, grace=0)
+
+    with pytest.raises(CriError, match="container is in CONTAINER_EXITED state"):
+        await client.execute(made, ("true",), seconds=10)
+
+
+async def test_a_container_is_held_to_what_was_said_last(runtime, client):
+    made = await started(client, FOREVER)
+    container = runtime.container("main")
+
+    for linux in (
+        wire.LinuxContainerResources(cpuset_cpus="0-3", cpu_shares=2),
+        wire.LinuxContainerResources(cpuset_cpus="1", hugepage_limits=[wire.HugepageLimit(page_size="2MB", limit=1)]),
+        wire.LinuxContainerResources(hugepage_limits=[wire.HugepageLimit(page_size="2MB", limit=2)]),
+    ):
+        await _update(runtime, made, linux)
+
+    assert (container.resources.cpuset_cpus, container.resources.cpu_shares) == ("1", 2)
+    assert [limit.limit for limit in container.resources.hugepage_limits] == [2]
+    assert [request.container_id for request in runtime.asked("UpdateContainerResources")] == [made] * 3
+
+
+async def _update(runtime, made: str, linux: wire.LinuxContainerResources) -> None:
+    async with grpc.aio.insecure_channel(f"unix:{runtime.socket}") as line:
+        ask: grpc.aio.UnaryUnaryMultiCallable = line.unary_unary(
+            "/runtime.v1.RuntimeService/UpdateContainerResources",
+            request_serializer=wire.UpdateContainerResourcesRequest.SerializeToString,
+        )
+        await ask(wire.UpdateContainerResourcesRequest(container_id=made, linux=linux))
+
+
+async def test_what_is_no_list_of_cpus_is_refused(runtime, client):
+    made = await started(client, FOREVER)
+
+    with pytest.raises(grpc.aio.AioRpcError, match="invalid cpuset"):
+        await _update(runtime, made, wire.LinuxContainerResources(cpuset_cpus="all"))
+    request = wire.CreateContainerRequest(pod_sandbox_id=runtime.sandboxes[0].id, config=_config(cpus="all"))
+    with pytest.raises(RefusedError, match="invalid cpuset"):
+        await runtime.service.methods()["CreateContainer"](request)
+
+    assert runtime.container("main").resources.cpuset_cpus == ""
+
+
+def _config(*, cpus: str) -> wire.ContainerConfig:
+    linux = wire.LinuxContainerConfig(resources=wire.LinuxContainerResources(cpuset_cpus=cpus))
+    return wire.ContainerConfig(image=wire.ImageSpec(image="busybox"), command=["true"], linux=linux)
+
+
+async def test_containers_can_be_bound_to_cpus_this_machine_has(place):
+    first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+    given = wire.LinuxContainerResources(cpuset_cpus=f"{first},4000")
+    async with runtime_and_client(place, affinity=True) as (runtime, client):
+        made = await started(client, shell("sleep 1000 & echo $! > child; wait"))
+        child = runtime.service.place.directory / "child"
+        await until(lambda: child.exists() and child.read_text().strip() != "")
+
+        await _update(runtime, made, given)
+        bound = [os.sched_getaffinity(pid) for pid in (runtime.container("main").pid, int(child.read_text()))]
+        await _update(runtime, made, wire.LinuxContainerResources(cpuset_cpus=f"{last}"))
+        moved = os.sched_getaffinity(runtime.container("main").pid)
+        said = await client.execute(made, ("cat", "/proc/self/status"), seconds=10)
+
+    assert bound == [{first}, {first}]
+    assert moved == {last}
+    assert f"Cpus_allowed_list:\t{last}\n".encode() in said.output
+
+
+async def test_a_container_may_end_for_a_reason_of_the_kernels(runtime, client):
+    made = await started(client, FOREVER)
+
+    runtime.kill("main", reason="OOMKilled")
+    seen = await exited(client, made)
+
+    assert (seen.exit_code, seen.reason) == (137, "OOMKilled")
+
+
+async def test_signals_reach_the_last_container_of_a_name(runtime, client):
+    made = await started(client, shell("trap 'exit 7' USR1; echo > ready; while :; do sleep 0.01; done"))
+    await until((runtime.service.place.directory / "ready").exists)
+
+    runtime.kill("main", signal.SIGUSR1)
+
+    assert (await exited(client, made)).exit_code == 7
+    with pytest.raises(KeyError):
+        runtime.container("nobody")
