@@ -215,7 +215,7 @@ def _connections(agent):
 
 
 @pytest.mark.parametrize(
-    "words", [("ps",), ("release", "x"), ("decisions",), ("watch",), ("admit", "-f", str(TRAINER))]
+    "words", [("ps",), ("release", "x"), ("logs", "x"), ("decisions",), ("watch",), ("admit", "-f", str(TRAINER))]
 )
 def test_without_an_agent_every_command_says_what_to_do(words, tmp_path, capfd):
     code = ran(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")

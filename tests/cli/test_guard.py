@@ -172,7 +172,7 @@ def test_every_command_has_help_with_an_example(words):
 
 
 #: Examples that do not end by themselves, or need what is not everywhere; they are run where their command is tested.
-ELSEWHERE = ("alignup agent", "alignup admit", "alignup release", "alignup ps", "alignup decisions", "alignup watch")
+ELSEWHERE = tuple(f"alignup {name}" for name in ("agent", "admit", "release", "ps", "logs", "decisions", "watch"))
 
 
 #: Commands that leave the process they run in as it was.

@@ -1,9 +1,9 @@
-"""A small agent to stand behind the API in tests: a real host, its history in a list."""
+"""A small agent to stand behind the API in tests: a real host, its history in a list, containers only told of."""
 
 import asyncio
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,17 @@ from alignup.kube.pod import read_pod
 from alignup.serve.app import Behind, Limits, build
 from alignup.serve.feed import Feed
 from alignup.serve.metrics import Metrics
-from alignup.serve.service import Admission, Entry, Kept, Query, Status
+from alignup.serve.service import (
+    Admission,
+    ContainerRun,
+    Entry,
+    Kept,
+    LogQuery,
+    PodRun,
+    Query,
+    RuntimeReport,
+    Status,
+)
 
 GPU = "example.com/gpu"
 BEGIN = 1_800_000_000.0
@@ -73,8 +83,54 @@ def read(body: bytes, media_type: str) -> Pod:
     return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
 
 
+def running(name="app", **how) -> ContainerRun:
+    """A container that runs."""
+    return ContainerRun(**{"name": name, "kind": "app", "state": "running", "ready": True, "started": BEGIN} | how)
+
+
+def run_of(*containers: ContainerRun, phase="Running", **how) -> PodRun:
+    """How a pod is whose containers are these."""
+    return PodRun(phase=phase, containers=containers or (running(),), **how)
+
+
+class Printed:
+    """What a container printed, and whether it will print more."""
+
+    def __init__(self, *lines: bytes, over=True) -> None:
+        self.lines = list(lines)
+        self.over = over
+        self.readers = 0
+        self._news = asyncio.Event()
+
+    def print(self, line: bytes) -> None:
+        self.lines.append(line)
+        self._news.set()
+
+    def end(self) -> None:
+        self.over = True
+        self._news.set()
+
+    async def read(self, query: LogQuery) -> AsyncIterator[bytes]:
+        self.readers += 1
+        try:
+            place = 0 if query.tail is None else max(0, len(self.lines) - query.tail)
+            while True:
+                while place < len(self.lines):
+                    yield (b"2027-01-15T08:00:00Z " if query.timestamps else b"") + self.lines[place]
+                    place += 1
+                if self.over or not query.follow:
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self.readers -= 1
+
+
 class Agent:
-    """Decides at once, keeps everything; pods in *patient* wait when they do not fit."""
+    """Decides at once, keeps everything; pods in *patient* wait when they do not fit.
+
+    Nobody runs pods but those that are told to be run; they end when they are told to be gone.
+    """
 
     def __init__(self, of: Host | None = None, *, patient=False) -> None:
         self.host = of or host()
@@ -86,6 +142,9 @@ class Agent:
         self.feed = Feed(now=lambda: float(next(self.clock)), room=4)
         self.known: dict[str, Entry] = {}
         self.kept: list[Kept] = []
+        self.printed: dict[tuple[str, str, bool], Printed] = {}  #: uid, container, whether the time before
+        self.report: RuntimeReport | None = None
+        self.graces: list[int | None] = []  #: with which pods were released
         self.metrics = Metrics(
             lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
         )
@@ -120,8 +179,12 @@ class Agent:
             return Admission(decision, None)
         return Admission(decision, self.note(pod, decision, waits=waits))
 
+    async def admit_document(self, document: dict[str, Any]) -> Admission:
+        return await self.admit(read(as_json(document), "application/json"))
+
     def note(self, pod: Pod, decision: Decision, *, waits: bool) -> Entry:
         position = len(self.waiting) + 1 if waits else None
+        before = self.known.get(pod.uid)
         self.known[pod.uid] = Entry(
             pod=pod,
             status=Status.WAITING if waits else Status.ADMITTED,
@@ -129,17 +192,48 @@ class Agent:
             source="api",
             decision=decision,
             position=position,
+            run=before.run if before else None,
         )
         return self.known[pod.uid]
 
-    async def release(self, uid: str) -> Entry | None:
+    def run(self, uid: str, run: PodRun) -> None:
+        """A pod is run so."""
+        self.known[uid] = replace(self.known[uid], run=run)
+
+    async def release(self, uid: str, *, grace: int | None = None) -> Entry | None:
         if self.fails:
             raise self.fails
+        self.graces.append(grace)
+        known = self.known.get(uid)
+        if known and known.run:
+            self.run(uid, replace(known.run, ending=True))
+            return self.known[uid]
+        return self.gone(uid)
+
+    def gone(self, uid: str) -> Entry | None:
+        """Nothing of a pod is left."""
         self.host.release(uid)
         entry = self.known.pop(uid, None)
         if entry:
             self.feed.publish("released", {"uid": uid})
         return entry
+
+    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
+        if self.fails:
+            raise self.fails
+        if uid not in self.known:
+            raise LookupError(f"no pod of uid {uid} is known")
+        run = self.known[uid].run or PodRun(phase="Pending")
+        name = query.container or next((one.name for one in run.containers if one.kind == "app"), "")
+        if name not in {one.name for one in run.containers}:
+            raise LookupError(f"pod {uid} has no container {name}")
+        found = self.printed.get((uid, name, query.previous))
+        if found is None:
+            raise LookupError(f"container {name} has no log")
+        return found.read(query)
+
+    def runtime(self) -> RuntimeReport | None:
+        return self.report
 
     async def decisions(self, query: Query) -> Sequence[Kept]:
         if self.fails:

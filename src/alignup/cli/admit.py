@@ -96,7 +96,7 @@ def _awaited(agent: Client, answers: list[dict[str, Any]], *, seconds: float) ->
 
 def _show(answer: dict[str, Any]) -> None:
     """One line for what became of a pod; for a refusal all that did not fit."""
-    from alignup.cli import screen, tables  # noqa: PLC0415 - see above
+    from alignup.cli import inputs, screen, tables  # noqa: PLC0415 - see above
 
     decision = answer["decision"]
     name = f"{decision['pod']['namespace']}/{decision['pod']['name']}"
@@ -109,6 +109,8 @@ def _show(answer: dict[str, Any]) -> None:
     refusal = decision["refusal"]
     if refusal is None:
         screen.line(f"{name} {verdict}: {tables.placed(decision['placements'])}")
+        run = (answer["pod"] or {}).get("run") or {"warnings": ()}
+        inputs.warn(tuple(f"{name}: {what}" for what in run["warnings"]))
         return
     place = f", number {answer['pod']['position']} in line" if answer["outcome"] == "waiting" else ""
     screen.line(f"{name} {verdict}{place}: {refusal['reason']}: {refusal['message']}")

@@ -13,8 +13,13 @@ from alignup.cli.client import AgentError, installed
 from alignup.cli.options import Given, node_options
 
 if TYPE_CHECKING:
+    from alignup.agent.pods.assembly import Containers
     from alignup.agent.recovery import Imported
     from alignup.agent.run import Options
+
+#: What manifests have to be allowed to ask for; ``kube.spec.Permission`` says what each is.
+PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port", "privileged", "sysctl")
+LOGS = "logs"  #: in the root unless said otherwise
 
 _ADVICE = "See 'alignup agent --help'."
 
@@ -94,10 +99,50 @@ _ADVICE = "See 'alignup agent --help'."
 )
 @click.option(
     "--runtime",
-    type=click.Choice(["none"]),
+    type=click.Choice(["none", "cri"]),
     default="none",
     show_default=True,
-    help="Who makes decisions true; none: whoever asked for them.",
+    help="Who makes decisions true. none: whoever asked for them. cri: this agent, which runs the pods in containers.",
+)
+@click.option(
+    "--runtime-endpoint",
+    default="unix:///run/containerd/containerd.sock",
+    show_default=True,
+    metavar="SOCKET",
+    help="Where the container runtime listens: containerd, CRI-O, or another that speaks CRI v1.",
+)
+@click.option(
+    "--allow",
+    type=click.Choice(PERMISSIONS),
+    multiple=True,
+    help="What manifests may ask for; all of it is refused unless given. Repeatable.",
+)
+@click.option(
+    "--network",
+    type=click.Choice(["auto", "cni", "host"]),
+    default="auto",
+    show_default=True,
+    help="Pods have a network of their own (cni) or the host's; auto: cni where the runtime has it.",
+)
+@click.option(
+    "--cgroup-driver",
+    type=click.Choice(["auto", "cgroupfs", "systemd"]),
+    default="auto",
+    show_default=True,
+    help="Who makes groups, as the runtime is set up; auto: as it says, or cgroupfs where it does not.",
+)
+@click.option(
+    "--cgroup-root",
+    default="alignup",
+    show_default=True,
+    metavar="NAME",
+    help="The group under which pods have theirs; none: the runtime puts containers where it likes.",
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the logs of containers are; logs in the root directory unless given.",
 )
 @click.option(
     "--recover",
@@ -128,6 +173,12 @@ def command(  # noqa: PLR0913 - one an option
     waiting_room: int,
     history: int,
     runtime: str,
+    runtime_endpoint: str,
+    allow: tuple[str, ...],
+    network: str,
+    cgroup_driver: str,
+    cgroup_root: str,
+    log_dir: Path | None,
     recover: tuple[str, ...],
     export: Path | None,
 ) -> None:
@@ -135,6 +186,9 @@ def command(  # noqa: PLR0913 - one an option
 
     Pods come over HTTP (alignup admit) or from a manifest directory. After a crash at any moment every admitted pod has
     what it had. With --state, on a root directory that is empty, the agent goes on where a kubelet left off.
+
+    With --runtime cri it runs the pods too, on the CPUs, memory and devices they were given, and keeps them there. When
+    it stops they go on; when it starts again it finds them.
 
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot begin, as when another agent uses the root
     directory, 2 when something given cannot be used.
@@ -145,7 +199,6 @@ def command(  # noqa: PLR0913 - one an option
         from alignup.agent.run import run  # noqa: PLC0415
         from alignup.agent.waiting import Line  # noqa: PLC0415
 
-    del runtime  # there is only one so far
     session.advice = _ADVICE
     wait = on_misfit == "wait"
     terms = Terms(
@@ -154,6 +207,16 @@ def command(  # noqa: PLR0913 - one an option
         recover=frozenset(map(Recover, recover)),
     )
     options = _options(given, root_dir=root_dir, listen=listen)
+    containers = None
+    if runtime == "cri":
+        containers = _containers(
+            runtime_endpoint,
+            allow=allow,
+            network=network,
+            cgroup_driver=cgroup_driver,
+            cgroup_root=None if cgroup_root == "none" else cgroup_root,
+            log_root=(log_dir or options.root / LOGS).absolute(),
+        )
     options = replace(
         options,
         token_file=token_file,
@@ -162,6 +225,7 @@ def command(  # noqa: PLR0913 - one an option
         history=history,
         plugins=None if device_plugin_dir is None else device_plugin_dir.absolute(),
         lister=None if pod_resources_socket is None else pod_resources_socket.absolute(),
+        containers=containers,
     )
     with _beginning():
         if export is None:
@@ -174,15 +238,44 @@ def command(  # noqa: PLR0913 - one an option
 @contextmanager
 def _beginning() -> Iterator[None]:
     """Say why an agent cannot begin, where that is, and what to do."""
-    from alignup.align.errors import CheckpointError, ListenError  # noqa: PLC0415 - see above
+    from alignup.align.errors import CheckpointError, EnforceError, ListenError  # noqa: PLC0415 - see above
 
     try:
         yield
     except CheckpointError as error:
         raise AgentError(error.what, where=error.where, advice=error.advice) from error
-    except ListenError as error:
+    except (EnforceError, ListenError) as error:
         what, *advice = str(error).splitlines()
         raise AgentError(what, advice=" ".join(advice)) from error
+
+
+def _containers(  # noqa: PLR0913 - one an option
+    endpoint: str,
+    *,
+    allow: tuple[str, ...],
+    network: str,
+    cgroup_driver: str,
+    cgroup_root: str | None,
+    log_root: Path,
+) -> "Containers":
+    """How pods are to be run."""
+    from alignup.agent.pods.assembly import Containers  # noqa: PLC0415 - see above
+    from alignup.align.errors import EnforceError  # noqa: PLC0415
+    from alignup.enforce.cri.client import parse_endpoint  # noqa: PLC0415
+    from alignup.kube.spec import Permission  # noqa: PLC0415
+
+    try:
+        path = parse_endpoint(endpoint)
+    except EnforceError as error:
+        raise click.UsageError(f"--runtime-endpoint: {error}") from error
+    return Containers(
+        endpoint=path,
+        log_root=log_root,
+        allowed=frozenset(map(Permission, allow)),
+        network=network,
+        cgroup_driver=cgroup_driver,
+        cgroup_root=cgroup_root,
+    )
 
 
 def _options(given: Given, *, root_dir: Path | None, listen: str | None) -> "Options":

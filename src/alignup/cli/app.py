@@ -20,6 +20,7 @@ COMMANDS = {
     "admit": "Send pods to an agent.",
     "release": "Release pods: what they had is free again.",
     "ps": "What runs where: pods an agent knows, who waits, and what alignup run runs.",
+    "logs": "What a container printed.",
     "decisions": "What an agent decided, and why.",
     "watch": "What an agent does, as it happens.",
     "machine": "Machines: look at one, or record one to look at elsewhere.",

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote
 
@@ -30,6 +30,7 @@ NAMESPACE = "run"  #: of the pods that runs are to an agent
 _POLICY, _SCOPE = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
 _NOMINAL = "1Mi"  #: asked for beside whole CPUs, which only pods with memory of their own get
 _SECONDS = 65.0
+_HERE = ("127.0.0.1", "::1", "localhost")
 
 
 class Agent:
@@ -59,10 +60,25 @@ class Agent:
         if status != 404:
             self._good(status, found)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is on this machine beyond doubt."""
+        return isinstance(self._address, Unix) or self._address.host in _HERE
+
+    def pods(self) -> Sequence[Document]:
+        """Every pod it knows."""
+        status, found = self._ask("GET", "/v1/pods")
+        known: Sequence[Document] = self._good(status, found)["pods"]
+        return known
+
+    def runtime(self) -> Document:
+        """Its container runtime; an agent that knows of none says nothing of it."""
+        status, found = self._ask("GET", "/v1/runtime")
+        return {"runtime": None, "strays": [], "problems": []} if status == 404 else self._good(status, found)
+
     def taken(self) -> "Cpus":
         """The CPUs that are somebody's own."""
-        status, found = self._ask("GET", "/v1/pods")
-        placements = [one for pod in self._good(status, found)["pods"] for one in pod["placements"]]
+        placements = [one for pod in self.pods() for one in pod["placements"]]
         return bits.union(bits.parse(one["given"].get("cpu", {}).get("cpu", "")) for one in placements)
 
     def devices(self) -> "Devices":
@@ -157,8 +173,11 @@ def show(answer: Document, *, file: TextIO) -> None:
         click.echo(harmless(refusal["message"]), file=file)
 
 
-def asked(where: Where) -> Agent | None:
-    """The agent that the options name, which has to be there; or the one of this user, ``None`` when none runs."""
+def asked(where: Where, *, otherwise: str = "do without: --no-agent") -> Agent | None:
+    """The agent that the options name, which has to be there; or the one of this user, ``None`` when none runs.
+
+    *otherwise* is what else can be done where it is not.
+    """
     address = parse(where.agent) if where.agent else Unix(default_root(os.environ) / SOCKET)
     token = where.token_file.read_text("utf-8").strip() if where.token_file else ""
     try:
@@ -168,7 +187,7 @@ def asked(where: Where) -> Agent | None:
             return None
         raise AgentError(
             f"no agent answers at {address}: {error.strerror or error}",
-            advice="Start one with 'alignup agent', or do without: --no-agent.",
+            advice=f"Start one with 'alignup agent', or {otherwise}.",
         ) from error
     return Agent(address, token=token)
 

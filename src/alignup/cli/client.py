@@ -75,9 +75,15 @@ class Client:
         given = {name: value for name, value in query.items() if value is not None}
         return self._answer(self._ask("GET", path, params=given))
 
-    def delete(self, path: str) -> Document:
+    def find(self, path: str) -> Document | None:
+        """What is at *path*; ``None`` when nothing is."""
+        response = self._ask("GET", path)
+        return None if response.status_code == 404 else self._answer(response)
+
+    def delete(self, path: str, **query: str | int | None) -> Document:
         """Have what is at *path* gone."""
-        return self._answer(self._ask("DELETE", path))
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._answer(self._ask("DELETE", path, params=given))
 
     def admit(self, pod: "Pod", *, dry_run: bool) -> Document:
         """Send a pod in; a refusal is an answer like any other."""
@@ -89,18 +95,28 @@ class Client:
 
     def events(self) -> Iterator[Document]:
         """What happens from now on, until the agent ends it."""
-        import httpx2  # noqa: PLC0415 - see below
-
-        with (
-            self._speaking(),
-            self._http.stream("GET", "/v1/events", timeout=httpx2.Timeout(SECONDS, read=None)) as response,
-        ):
-            if response.is_error:
-                response.read()
-                self._answer(response)
+        with self._stream("/v1/events", {}) as response:
             for line in response.iter_lines():
                 if line.startswith("data: "):
                     yield json.loads(line.removeprefix("data: "))
+
+    def text(self, path: str, **query: str | int | None) -> Iterator[bytes]:
+        """What is at *path*, piece by piece as it comes."""
+        given = {name: value for name, value in query.items() if value is not None}
+        with self._stream(path, given) as response:
+            yield from response.iter_raw()
+
+    @contextmanager
+    def _stream(self, path: str, query: Mapping[str, str | int]) -> Iterator["httpx2.Response"]:
+        """An answer that may take any time."""
+        import httpx2  # noqa: PLC0415 - see below
+
+        patience = httpx2.Timeout(SECONDS, read=None)
+        with self._speaking(), self._http.stream("GET", path, params=query, timeout=patience) as response:
+            if response.is_error:
+                response.read()
+                self._answer(response)
+            yield response
 
     def _ask(self, method: str, path: str, **what: Any) -> "httpx2.Response":  # noqa: ANN401 - as httpx2 has it
         with self._speaking():
@@ -192,7 +208,17 @@ def _why(error: Exception) -> str:
 
 
 def manifest(pod: "Pod") -> Document:
-    """A pod as a v1 Pod, amounts as the API server would write them."""
+    """A pod as a v1 Pod: as it was written, so that it can be run, or as much as decides on its place."""
+    head = {"apiVersion": "v1", "kind": "Pod"}
+    if not pod.manifest:
+        return head | _written(pod)
+    written = json.loads(pod.manifest)
+    own = {name: said for name in ("name", "namespace", "uid") if (said := getattr(pod, name))}
+    return head | {"metadata": {**written.get("metadata", {}), **own}, "spec": written["spec"]}
+
+
+def _written(pod: "Pod") -> Document:
+    """Metadata and spec, amounts as the API server would write them."""
     spec = {
         "initContainers": [_container(one, sidecar=one.restartable) for one in pod.init],
         "containers": [_container(one) for one in pod.containers],
@@ -210,8 +236,6 @@ def manifest(pod: "Pod") -> Document:
         "annotations": dict(pod.annotations),
     }
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
         "metadata": {key: value for key, value in metadata.items() if value},
         "spec": {key: value for key, value in spec.items() if value not in (None, [], {})},
     }

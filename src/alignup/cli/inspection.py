@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from alignup.align import bits
-from alignup.cli import asking, runs
+from alignup.cli import asking, housing, runs
 from alignup.cli.asking import Agent
 from alignup.cli.client import Where
+from alignup.cli.housing import Look
 from alignup.cli.wish import CONTAINER, GPU
 from alignup.enforce import audit
 from alignup.enforce.audit import Drift, Found, Kind, Living
+from alignup.enforce.containers import Housed
 from alignup.enforce.intent import Intent
 
 
@@ -22,35 +24,65 @@ class Inspection:
     runs: tuple[Living, ...]
     drifts: tuple[Drift, ...]  #: what is not as intended, after fixing if that was asked for
     fixed: tuple[Drift, ...] = ()  #: what was not, and is again
-    troubles: tuple[str, ...] = ()  #: why something could not be fixed
+    troubles: tuple[str, ...] = ()  #: why something could not be fixed, or not be looked at
+    containers: tuple[Housed, ...] = ()
+    runtime: str = ""  #: that of the agent which runs the containers; empty: no agent does
 
 
 def inspect(directory: Path, *, where: Where, fix: bool) -> Inspection:
-    """Compare everything placed from *directory* with what was intended; with *fix* put it back."""
+    """Compare everything placed from *directory*, or by an agent, with what was intended; with *fix* put it back."""
+    agent = asking.asked(where, otherwise="say where it is with --agent or ALIGNUP_AGENT")
+    first = _looked(directory, agent)
+    if not fix or not first.drifts:
+        return first.told()
+    troubles = (*_restored(first.runs, first.strayed, directory), *housing.restored(first.look))
+    second = _looked(directory, agent)
+    left = set(map(housing.mark, second.drifts))
+    fixed = tuple(one for one in first.drifts if housing.mark(one) not in left)
+    return second.told(fixed=fixed, troubles=troubles)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Everything, looked at once."""
+
+    runs: tuple[Living, ...]
+    strayed: tuple[Drift, ...]  #: of runs
+    look: Look
+
+    @property
+    def drifts(self) -> tuple[Drift, ...]:
+        return (*self.strayed, *self.look.drifts)
+
+    def told(self, *, fixed: tuple[Drift, ...] = (), troubles: tuple[str, ...] = ()) -> Inspection:
+        return Inspection(
+            self.runs,
+            self.drifts,
+            fixed,
+            (*troubles, *self.look.notes),
+            containers=self.look.containers,
+            runtime=self.look.runtime,
+        )
+
+
+def _looked(directory: Path, agent: Agent | None) -> _Seen:
     going = runs.going_on(directory)
-    drifts = _drifts(going, directory, where)
-    if not fix or not drifts:
-        return Inspection(going, drifts)
+    return _Seen(going, _drifts(going, directory, agent), housing.look(agent))
+
+
+def _restored(going: Sequence[Living], drifts: Sequence[Drift], directory: Path) -> tuple[str, ...]:
+    """Put runs that have drifted back; why not, a sentence each."""
     astray = {one.uid for one in drifts}
-    troubles: list[str] = []
+    if not astray:
+        return ()
     with runs.Runs(directory).locked():
-        for run in going:
-            if run.intent.uid in astray:
-                troubles += audit.restore(run)
-    going = runs.going_on(directory)
-    left = _drifts(going, directory, where)
-    again = {(one.uid, one.kind, one.where) for one in left}
-    fixed = tuple(one for one in drifts if (one.uid, one.kind, one.where) not in again)
-    return Inspection(going, left, fixed, tuple(troubles))
+        return tuple(trouble for run in going if run.intent.uid in astray for trouble in audit.restore(run))
 
 
-def _drifts(going: Sequence[Living], directory: Path, where: Where) -> tuple[Drift, ...]:
+def _drifts(going: Sequence[Living], directory: Path, agent: Agent | None) -> tuple[Drift, ...]:
     own = [run for run in going if not run.intent.agent]
     others = [run for run in going if run.intent.agent]
     found = (*audit.audit(own, devices=_devices(own)), *_by_ledger([run.intent for run in own], directory))
-    if not others:
-        return found
-    agent = asking.asked(where)
     return (*found, *audit.audit(others), *_by_agent([run.intent for run in others], agent))
 
 

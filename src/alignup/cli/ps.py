@@ -1,6 +1,7 @@
 """``alignup ps``: the pods an agent knows, and what ``alignup run`` runs."""
 
 import os
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +14,21 @@ from alignup.cli.options import form_option
 if TYPE_CHECKING:
     from alignup.enforce.audit import Living
 
+Document = dict[str, Any]
+
 
 @click.command(
     short_help="What runs where: pods an agent knows, who waits, and what alignup run runs.",
-    epilog=examples("alignup ps", "alignup ps -o json"),
+    epilog=examples("alignup ps", "alignup ps -o wide", "alignup ps -o json"),
 )
 @agent_options
-@form_option("text", "json")
+@form_option("text", "wide", "json", what="For people, with more of each pod, or for machines.")
 @debug_option
 def command(where: Where, form: str) -> None:
     """Show the pods an agent knows: those that run on its node and what they have, then those that wait and why.
 
-    Before them what 'alignup run' runs for this user. The exit code is 1 when no agent answers and nothing runs.
+    Where the agent runs their containers, STATUS is what 'kubectl get pods' would say, and those that have run come
+    last. Before them what 'alignup run' runs for this user. The exit code is 1 when no agent answers and nothing runs.
     """
     from alignup.cli import runs, screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
 
@@ -47,24 +51,32 @@ def command(where: Where, form: str) -> None:
         click.echo()
     if not found["pods"]:
         click.echo("No pods are here.", err=True)
-    else:
-        heads = ("POD", "STATUS", "QOS", "NODES", "SINCE", "SOURCE", "WHAT IT HAS, OR WHY IT WAITS")
-        tables.table(heads, map(_row, found["pods"]))
+        return
+    columns = _columns(found["pods"], wide=form == "wide")
+    rows = [[of(pod) for of in columns.values()] for pod in found["pods"]]
+    tables.table(tuple(columns), rows)
 
 
-def _row(pod: dict[str, Any]) -> tuple[str, ...]:
-    from alignup.cli import tables  # noqa: PLC0415 - see above
+def _columns(known: Sequence[Document], *, wide: bool) -> dict[str, Callable[[Document], str]]:
+    """Head → what stands under it; some only where somebody runs the pods."""
+    from alignup.cli import pods, tables  # noqa: PLC0415 - see above
 
-    place = f" ({pod['position']})" if pod["position"] else ""
-    return (
-        f"{pod['namespace']}/{pod['name']}",
-        f"{pod['status']}{place}",
-        pod["qos"],
-        tables.nodes(pod["placements"]),
-        pod["since"],
-        pod["source"],
-        tables.outcome(pod["refusal"], pod["placements"]),
-    )
+    runs = any(pod.get("run") for pod in known)
+    columns: dict[str, Callable[[Document], str]] = {
+        "POD": pods.full_name,
+        **({"READY": pods.ready} if runs else {}),
+        "STATUS": pods.status,
+        **({"RESTARTS": pods.restarts} if runs else {}),
+        "QOS": lambda pod: str(pod["qos"]),
+        "NODES": lambda pod: tables.nodes(() if pod["status"] == "finished" else pod["placements"]),
+        "SINCE": lambda pod: str(pod["since"]),
+        "SOURCE": lambda pod: str(pod["source"]),
+    }
+    if wide:
+        columns |= {"UID": lambda pod: str(pod["uid"])}
+        columns |= {"IP": pods.ips, "CPUS": pods.cpus} if runs else {}
+    columns["WHAT IT HAS, OR WHY IT WAITS"] = pods.what
+    return columns
 
 
 def _run_row(run: "Living") -> tuple[str, ...]:

@@ -1,14 +1,16 @@
 """``alignup release``: pods are gone, and give back what they had."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
 
 import click
 
-from alignup.cli.app import Complaint, debug_option, examples
-from alignup.cli.client import AgentError, Where, agent_options, connected
+from alignup.cli.app import debug_option, examples
+from alignup.cli.client import Client, Where, agent_options, connected
 from alignup.cli.options import form_option
+
+_SOONEST, _LATEST = 0.05, 1.0  #: seconds between looks at a pod that ends
 
 
 @click.command(
@@ -16,36 +18,50 @@ from alignup.cli.options import form_option
     epilog=examples("alignup release web", "alignup release ml/trainer-0 ml/trainer-1"),
 )
 @click.argument("pods", nargs=-1, required=True, metavar="POD…")
+@click.option(
+    "--grace",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="How long containers have to stop before they are killed; as long as the pod says unless given.",
+)
+@click.option(
+    "--wait/--no-wait", "waits", default=True, show_default=True, help="Wait until all its containers are gone."
+)
 @agent_options
 @form_option("text", "json")
 @debug_option
-def command(where: Where, pods: tuple[str, ...], form: str) -> None:
+def command(*, where: Where, pods: tuple[str, ...], grace: int | None, waits: bool, form: str) -> None:
     """Release pods: what each POD had is free again, and whoever waits is tried; one that waits no longer does.
 
     POD is a name, a namespace and name with a slash between them, or a uid. A pod of a manifest directory comes back,
     as long as its file is there. The exit code is 1 when one is not known, 2 when it could be several.
     """
     from alignup.cli import screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli.pods import full_name, is_ending, meant, path  # noqa: PLC0415
 
     with connected(where) as agent:
         known = agent.get("/v1/pods")["pods"]
-        meant = [_meant(said, known) for said in pods]
-        released = [agent.delete(f"/v1/pods/{quote(one['uid'], safe='')}")["pod"] for one in meant]
+        told = [agent.delete(path(one), grace=grace)["pod"] for one in [meant(said, known) for said in pods]]
+        ending = [one for one in told if is_ending(one)]
+        if waits and ending:
+            names = ", ".join(map(full_name, ending))
+            with screen.waiting(f"{names}: containers are told to stop"):
+                _until_gone(agent, ending)
     if form == "json":
-        screen.values({"released": released})
+        screen.values({"released": told})
         return
-    for one in released:
+    for one in told:
         what = tables.placed(one["placements"])
-        screen.line(f"{one['namespace']}/{one['name']} is released{f': {what}' if what else ''}")
+        verdict = "ends" if one in ending and not waits else "is released"
+        screen.line(f"{full_name(one)} {verdict}{f': {what}' if what else ''}")
 
 
-def _meant(said: str, known: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The one pod that somebody calls *said*."""
-    found = [one for one in known if said in (one["uid"], one["name"], f"{one['namespace']}/{one['name']}")]
-    if not found:
-        raise AgentError(f"there is no pod {said}", advice="'alignup ps' shows the pods there are.")
-    exact = [one for one in found if one["uid"] == said] or found
-    if len(exact) > 1:
-        uids = ", ".join(one["uid"] for one in exact)
-        raise Complaint(f"{said} could be any of {len(exact)} pods", advice=f"Say which by its uid: {uids}.")
-    return exact[0]
+def _until_gone(agent: Client, ending: Iterable[dict[str, Any]]) -> None:
+    """Wait for pods to end; one that is back, as its manifest is still there, has ended before."""
+    from alignup.cli.pods import is_ending, path  # noqa: PLC0415 - see above
+
+    pause = _SOONEST
+    for one in ending:
+        while is_ending(agent.find(path(one))):
+            time.sleep(pause)
+            pause = min(2 * pause, _LATEST)

@@ -5,13 +5,15 @@ programs do so on purpose: only one that may run elsewhere has drifted. Of memor
 counts, and only from a size on that the kernel does not spend by itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import Cpus, Nodes
 from alignup.align.errors import EnforceError
 from alignup.enforce import cgroup, memory, process
 from alignup.enforce.intent import MARK, Intent
@@ -31,6 +33,36 @@ class Kind(StrEnum):
     PAGES = "pages"  #: a process has memory elsewhere
     DEVICE = "device"  #: a device is gone, or near other nodes
     DECISION = "decision"  #: who decided knows nothing of it any more, or something else
+    STRAY = "stray"  #: containers of which nobody knows
+
+
+class Placed(Protocol):
+    """Whatever was put somewhere: a run, or a container."""
+
+    @property
+    def uid(self) -> str:
+        """Of the run, or of the container's pod."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def cpus(self) -> Cpus:
+        """The CPUs it is to run on; empty: any."""
+        ...
+
+    @property
+    def memory(self) -> Nodes:
+        """The NUMA nodes its memory is to come from; empty: any."""
+        ...
+
+    @property
+    def cgroup(self) -> Path | None:
+        """The group that holds it there, if one does."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +75,7 @@ class Drift:
     where: str
     intended: str
     actual: str
+    container: str = ""  #: its name; empty: it is about a run
 
     def __str__(self) -> str:
         return f"{self.name}: {self.where}: intended {self.intended}, actually {self.actual}"
@@ -79,76 +112,98 @@ def restore(run: Living) -> tuple[str, ...]:
     troubles: list[str] = []
     intent = run.intent
     if intent.cgroup is not None:
-        with _noting(troubles):
+        with noting(troubles):
             if cgroup.read(intent.cgroup) is None:
                 intent.cgroup.mkdir()
             cgroup.write(intent.cgroup, intent.cpus, nodes=intent.memory)
             for pid in set(run.pids) - set(cgroup.members(intent.cgroup)):
                 with suppress(ProcessLookupError):
                     cgroup.join(intent.cgroup, pid)
-    for pid in run.pids:
-        with _noting(troubles):
-            if any(one.cpus & ~intent.cpus for one in process.allowed(pid)):
-                process.pin(pid, intent.cpus)
-            elsewhere = bits.of(_elsewhere(pid, intent.memory))
+    return (*troubles, *move_back(intent, run.pids))
+
+
+def move_back(placed: Placed, pids: Iterable[int]) -> tuple[str, ...]:
+    """Put processes of *placed*, and what memory they have, back where they belong; why not, a sentence each."""
+    troubles: list[str] = []
+    for pid in pids:
+        with noting(troubles):
+            if placed.cpus and any(one.cpus & ~placed.cpus for one in process.allowed(pid)):
+                process.pin(pid, placed.cpus)
+            elsewhere = bits.of(_elsewhere(pid, placed.memory))
             if elsewhere:
-                memory.move(pid, elsewhere, to=intent.memory)
+                memory.move(pid, elsewhere, to=placed.memory)
     return tuple(troubles)
 
 
+def compare(placed: Placed, pids: Iterable[int]) -> Iterator[Drift]:
+    """What of the group and of the processes of *placed* has drifted."""
+    inside: tuple[int, ...] | None = None
+    if placed.cgroup is not None:
+        yield from _of_group(placed, placed.cgroup)
+        inside = cgroup.members(placed.cgroup)
+    for pid in pids:
+        if inside is not None and pid not in inside:
+            yield drifted(placed, Kind.MEMBER, f"process {pid}", intended=f"in {placed.cgroup}", actual="not in it")
+        yield from _of_threads(placed, pid)
+        yield from _of_pages(placed, pid)
+
+
+def drifted(placed: Placed, kind: Kind, where: str, *, intended: str, actual: str) -> Drift:
+    """Something of *placed* that is not as intended."""
+    return Drift(uid=placed.uid, name=placed.name, kind=kind, where=where, intended=intended, actual=actual)
+
+
+@contextmanager
+def noting(troubles: list[str]) -> Iterator[None]:
+    """Note what cannot be done, and go on."""
+    try:
+        yield
+    except (EnforceError, OSError) as error:
+        troubles.append(str(error))
+
+
 def _of_run(run: Living, devices: Found | None) -> Iterator[Drift]:
-    intent = run.intent
-    inside = set(run.pids)
-    if intent.cgroup is not None:
-        yield from _of_group(intent)
-        inside = set(cgroup.members(intent.cgroup))
-    for pid in run.pids:
-        if pid not in inside:
-            yield _drift(intent, Kind.MEMBER, f"process {pid}", intended=f"in {intent.cgroup}", actual="not in it")
-        yield from _of_threads(intent, pid)
-        yield from _of_pages(intent, pid)
+    yield from compare(run.intent, run.pids)
     if devices is not None:
-        yield from _of_devices(intent, devices)
+        yield from _of_devices(run.intent, devices)
 
 
-def _of_group(intent: Intent) -> Iterator[Drift]:
-    if intent.cgroup is None:
-        return
-    actual = cgroup.read(intent.cgroup)
+def _of_group(placed: Placed, folder: Path) -> Iterator[Drift]:
+    actual = cgroup.read(folder)
     if actual is None:
-        yield _drift(intent, Kind.GROUP, str(intent.cgroup), intended="there", actual="gone")
+        yield drifted(placed, Kind.GROUP, str(folder), intended="there", actual="gone")
         return
-    if actual.cpus != intent.cpus:
-        shown = [f"CPUs {bits.show(cpus) or 'any'}" for cpus in (intent.cpus, actual.cpus)]
-        yield _drift(intent, Kind.GROUP, str(intent.cgroup), intended=shown[0], actual=shown[1])
-    if intent.memory and actual.nodes != intent.memory:
-        shown = [f"memory of nodes {bits.show(nodes) or 'any'}" for nodes in (intent.memory, actual.nodes)]
-        yield _drift(intent, Kind.GROUP, str(intent.cgroup), intended=shown[0], actual=shown[1])
+    if placed.cpus and actual.cpus != placed.cpus:
+        shown = [f"CPUs {bits.show(cpus) or 'any'}" for cpus in (placed.cpus, actual.cpus)]
+        yield drifted(placed, Kind.GROUP, str(folder), intended=shown[0], actual=shown[1])
+    if placed.memory and actual.nodes != placed.memory:
+        shown = [f"memory of nodes {bits.show(nodes) or 'any'}" for nodes in (placed.memory, actual.nodes)]
+        yield drifted(placed, Kind.GROUP, str(folder), intended=shown[0], actual=shown[1])
 
 
-def _of_threads(intent: Intent, pid: int) -> Iterator[Drift]:
+def _of_threads(placed: Placed, pid: int) -> Iterator[Drift]:
     """Threads of one process that may be elsewhere; those alike in one line."""
     cpus: dict[int, int] = {}
     nodes: dict[int, int] = {}
     for one in process.allowed(pid):
-        if one.cpus & ~intent.cpus:
+        if placed.cpus and one.cpus & ~placed.cpus:
             cpus[one.cpus] = cpus.get(one.cpus, 0) + 1
-        if intent.cgroup is not None and intent.memory and one.nodes & ~intent.memory:
+        if placed.cgroup is not None and placed.memory and one.nodes & ~placed.memory:
             nodes[one.nodes] = nodes.get(one.nodes, 0) + 1
     for allowed, count in cpus.items():
-        intended, actual = f"CPUs {bits.show(intent.cpus)}", f"CPUs {bits.show(allowed)}"
-        yield _drift(intent, Kind.CPUS, _threads(pid, count), intended=intended, actual=actual)
+        intended, actual = f"CPUs {bits.show(placed.cpus)}", f"CPUs {bits.show(allowed)}"
+        yield drifted(placed, Kind.CPUS, _threads(pid, count), intended=intended, actual=actual)
     for allowed, count in nodes.items():
-        intended, actual = f"memory of nodes {bits.show(intent.memory)}", f"nodes {bits.show(allowed)}"
-        yield _drift(intent, Kind.MEMORY, _threads(pid, count), intended=intended, actual=actual)
+        intended, actual = f"memory of nodes {bits.show(placed.memory)}", f"nodes {bits.show(allowed)}"
+        yield drifted(placed, Kind.MEMORY, _threads(pid, count), intended=intended, actual=actual)
 
 
-def _of_pages(intent: Intent, pid: int) -> Iterator[Drift]:
-    elsewhere = _elsewhere(pid, intent.memory)
+def _of_pages(placed: Placed, pid: int) -> Iterator[Drift]:
+    elsewhere = _elsewhere(pid, placed.memory)
     if elsewhere:
         actual = ", ".join(f"{size >> 10} KiB on node {node}" for node, size in elsewhere.items())
-        intended = f"memory on nodes {bits.show(intent.memory)}"
-        yield _drift(intent, Kind.PAGES, f"process {pid}", intended=intended, actual=actual)
+        intended = f"memory on nodes {bits.show(placed.memory)}"
+        yield drifted(placed, Kind.PAGES, f"process {pid}", intended=intended, actual=actual)
 
 
 def _of_devices(intent: Intent, devices: Found) -> Iterator[Drift]:
@@ -156,10 +211,10 @@ def _of_devices(intent: Intent, devices: Found) -> Iterator[Drift]:
         for id_, nodes in ids.items():
             where = f"{resource} {id_}"
             if (resource, id_) not in devices:
-                yield _drift(intent, Kind.DEVICE, where, intended=_near(nodes), actual="gone")
+                yield drifted(intent, Kind.DEVICE, where, intended=_near(nodes), actual="gone")
             elif devices[resource, id_] != nodes:
                 actual = _near(devices[resource, id_])
-                yield _drift(intent, Kind.DEVICE, where, intended=_near(nodes), actual=actual)
+                yield drifted(intent, Kind.DEVICE, where, intended=_near(nodes), actual=actual)
 
 
 def _elsewhere(pid: int, nodes: Nodes) -> dict[int, int]:
@@ -169,21 +224,9 @@ def _elsewhere(pid: int, nodes: Nodes) -> dict[int, int]:
     return found if sum(found.values()) > SLACK else {}
 
 
-def _drift(intent: Intent, kind: Kind, where: str, *, intended: str, actual: str) -> Drift:
-    return Drift(uid=intent.uid, name=intent.name, kind=kind, where=where, intended=intended, actual=actual)
-
-
 def _threads(pid: int, count: int) -> str:
     return f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
 
 
 def _near(nodes: Nodes | None) -> str:
     return f"near node {bits.show(nodes)}" if nodes else "near no node in particular"
-
-
-@contextmanager
-def _noting(troubles: list[str]) -> Iterator[None]:
-    try:
-        yield
-    except (EnforceError, OSError) as error:
-        troubles.append(str(error))

@@ -50,6 +50,15 @@ def permitted(proc: Path = PROC) -> Cpuset | None:
     return None
 
 
+def of(pid: int, proc: Path = PROC.parent) -> Path | None:
+    """The group with a cpuset that a process is in; ``None`` when it is gone, or no such group is to be seen."""
+    try:
+        folders = [folder for folder, _ in _folders(proc / str(pid) / "cgroup", proc / "self" / "mountinfo")]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return next((folder for folder in folders if (folder / "cpuset.cpus").exists()), None)
+
+
 def create(name: str, cpus: Cpus, *, nodes: Nodes, proc: Path = PROC) -> Path:
     """Make a group for a run, that holds it to *cpus* and *nodes* (empty: any), and give its folder.
 
@@ -77,7 +86,7 @@ def create(name: str, cpus: Cpus, *, nodes: Nodes, proc: Path = PROC) -> Path:
 
 
 def write(folder: Path, cpus: Cpus, *, nodes: Nodes) -> None:
-    """Hold a group to *cpus* and *nodes*, and move its memory along; ``EnforceError`` when that cannot be."""
+    """Hold a group to *cpus* and *nodes*, empty: any, and move its memory along; ``EnforceError`` when it cannot be."""
     try:
         if not _is_v2(folder):
             _put(folder / "cpuset.memory_migrate", "1")
@@ -88,7 +97,7 @@ def write(folder: Path, cpus: Cpus, *, nodes: Nodes) -> None:
     except OSError as error:
         where, why = error.filename or folder, error.strerror or error
         raise EnforceError(f"the group of CPUs {bits.show(cpus)} cannot be made so: {where}: {why}") from error
-    if granted != cpus or (nodes and from_nodes != nodes):
+    if (cpus and granted != cpus) or (nodes and from_nodes != nodes):
         got = f"CPUs {bits.show(granted)}, NUMA nodes {bits.show(from_nodes)}"
         asked = f"CPUs {bits.show(cpus)}, NUMA nodes {bits.show(nodes) or 'any'}"
         raise EnforceError(f"{folder} was to have {asked}, and is granted {got}")
@@ -132,22 +141,28 @@ _EFFECTIVE = {
 
 def _own(proc: Path) -> Iterator[tuple[Path, Path]]:
     """The folder of the group this process is in and the topmost one to be seen, version 2 first."""
+    return _folders(proc / "cgroup", proc / "mountinfo")
+
+
+def _folders(groups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
+    """The folder of the group that *groups* tells of, where *mountinfo* says groups are, and the topmost one."""
     paths = {}
-    for line in (proc / "cgroup").read_text("utf-8", "surrogateescape").splitlines():
+    for line in groups.read_text("utf-8", "surrogateescape").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             paths["cgroup2"] = path
         elif _CPUSET in controllers.split(","):
             paths["cgroup"] = path
     mounts: dict[str, tuple[str, str]] = {}
-    for line in (proc / "mountinfo").read_text("utf-8", "surrogateescape").splitlines():
+    for line in mountinfo.read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and _CPUSET in options.replace(" ", ",").split(",")):
             root, point = map(_unescaped, before.split(" ")[3:5])
             mounts.setdefault(kind, (root, point))
     for kind in ("cgroup2", "cgroup"):
-        if kind in paths and kind in mounts:
+        # A path that goes up is of a group outside of all that this process can see.
+        if kind in paths and kind in mounts and ".." not in paths[kind].split("/"):
             root, point = mounts[kind]
             inside = os.path.relpath(paths[kind], root)
             if not inside.startswith(".."):

@@ -7,6 +7,7 @@ anything, reading a document or drawing a picture, is done beside the event loop
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,13 +32,13 @@ from alignup.align.machine import Machine
 from alignup.align.record import to_document
 from alignup.align.workload import Pod
 from alignup.picture import draw_svg
-from alignup.serve import answers, body, documents, openapi
+from alignup.serve import answers, body, documents, events, logs, openapi
 from alignup.serve.answers import ProblemError
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
 from alignup.serve.operations import by_path
 from alignup.serve.resource import Given, Handler, Resource, not_found, unexpected
-from alignup.serve.service import Admission, BusyError, NotReadyError, Query, Service
-from alignup.serve.stream import EventStream
+from alignup.serve.service import Admission, BusyError, LogQuery, NotReadyError, Query, Service
+from alignup.serve.stream import Stream
 
 ReadPod = Callable[[bytes, str], Pod]  #: body, and its media type: ``application/json`` or ``application/yaml``
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
@@ -59,7 +60,8 @@ class Limits:
     answer_seconds: float = 60.0  #: until a pod is decided on; the decision is made and kept all the same
     heartbeat_seconds: float = 15.0  #: of silence on a stream of events
     read_seconds: float = 60.0  #: until what was sent on a stream is read
-    streams: int = 64  #: at the same time
+    streams: int = 64  #: of events, at the same time
+    logs: int = 64  #: that are read at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class _Api:
         self._limits = limits
         self._stopping = stopping
         self._description = description
-        self._streams = 0
+        self._streams: Counter[str] = Counter()  #: how many go on, by media type
         self._under_way: set[asyncio.Future[Any]] = set()  #: what goes on, whether somebody waits for it or not
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -115,6 +117,8 @@ class _Api:
             "admitPod": self.admit_pod,
             "getPod": self.get_pod,
             "releasePod": self.release_pod,
+            "getLogs": self.get_logs,
+            "getRuntime": self.get_runtime,
             "listDecisions": self.list_decisions,
             "getDecision": self.get_decision,
             "getMachine": self.get_machine,
@@ -158,10 +162,31 @@ class _Api:
         """A pod is gone."""
         del request
         with _told():
-            entry = await self._in_time(self._service.release(str(given["uid"])))
+            entry = await self._in_time(self._service.release(**given))
         if entry is None:
             raise _no_pod(given["uid"])
-        return answers.document({"pod": documents.of_entry(entry)})
+        ends = entry.run is not None and entry.run.ending
+        return answers.document({"pod": documents.of_entry(entry)}, status=202 if ends else 200)
+
+    async def get_logs(self, request: Request, given: Given) -> ASGIApp:
+        """What a container printed."""
+        query = LogQuery(**{name: value for name, value in given.items() if name != "uid"})
+        self._check_room(answers.TEXT, self._limits.logs, "read logs")
+        try:
+            with _told():
+                log = await self._service.logs(str(given["uid"]), query)
+        except LookupError as error:
+            raise ProblemError(404, str(error.args[0]) if error.args else "There is no such log.") from error
+        if request.method == "HEAD":
+            await logs.close(log)
+            return answers.plain("", media_type=answers.TEXT)
+        stopping = self._stopping if query.follow else None  # half a log that looks whole would be a lie
+        return self._counted(logs.stream(log, patience=self._limits.read_seconds, stopping=stopping))
+
+    async def get_runtime(self, request: Request, given: Given) -> Response:
+        """The container runtime."""
+        del request, given
+        return answers.document(documents.of_runtime(self._service.runtime()))
 
     async def list_decisions(self, request: Request, given: Given) -> Response:
         """Decisions of the past."""
@@ -197,11 +222,10 @@ class _Api:
         del given
         if request.method == "HEAD":
             return answers.plain("", media_type="text/event-stream")
-        if self._streams >= self._limits.streams:
-            raise ProblemError(429, f"{self._streams} are listening, and no more may.", headers=_LATER)
+        self._check_room(events.MEDIA_TYPE, self._limits.streams, "are listening")
         return self._counted(
-            EventStream(
-                events=self._service.events,
+            events.stream(
+                self._service.events,
                 heartbeat=self._limits.heartbeat_seconds,
                 patience=self._limits.read_seconds,
                 stopping=self._stopping,
@@ -266,15 +290,21 @@ class _Api:
         if not task.cancelled():
             task.exception()  # looked at, also where nobody waits for it any more
 
-    def _counted(self, stream: EventStream) -> ASGIApp:
+    def _check_room(self, media_type: str, most: int, what: str) -> None:
+        """Refuse one more stream where there are as many as may be."""
+        going_on = self._streams[media_type]
+        if going_on >= most:
+            raise ProblemError(429, f"{going_on} {what}, and no more may.", headers=_LATER)
+
+    def _counted(self, stream: Stream) -> ASGIApp:
         """*stream*, counted while it goes on."""
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - as ASGI has it
-            self._streams += 1
+            self._streams[stream.media_type] += 1
             try:
                 await stream(scope, receive, send)
             finally:
-                self._streams -= 1
+                self._streams[stream.media_type] -= 1
 
         return answer
 

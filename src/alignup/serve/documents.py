@@ -5,11 +5,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from alignup.align import bits
 from alignup.align.decision import Decision, Outcome
 from alignup.align.errors import ParseError
 from alignup.align.explain import story
 from alignup.align.record import from_document, to_document
-from alignup.serve.service import Admission, Entry, Kept, Status
+from alignup.serve.service import Admission, ContainerRun, Entry, Kept, PodRun, RuntimeReport, Status
 
 
 def timestamp(seconds: float) -> str:
@@ -32,6 +33,41 @@ def of_entry(entry: Entry) -> dict[str, Any]:
         "placements": decided["placements"],
         "refusal": decided["refusal"],
         "grants": {container: dict(own) for container, own in entry.grants.items()},
+        "run": None if entry.run is None else of_run(entry.run),
+    }
+
+
+def of_run(run: PodRun) -> dict[str, Any]:
+    """How a pod is that a runtime runs."""
+    return {
+        "phase": run.phase,
+        "reason": run.reason,
+        "message": run.message,
+        "ending": run.ending,
+        "ips": list(run.ips),
+        "containers": [_of_container(one) for one in run.containers],
+        "warnings": list(run.warnings),
+    }
+
+
+def of_runtime(report: RuntimeReport | None) -> dict[str, Any]:
+    """The container runtime, if there is one, and what it has that nobody asked for."""
+    if report is None:
+        return {"runtime": None, "strays": [], "problems": []}
+    return {
+        "runtime": {
+            "name": report.name,
+            "version": report.version,
+            "endpoint": report.endpoint,
+            "ready": report.ready,
+            "network": report.network,
+            "others": report.others,
+        },
+        "strays": [
+            {"id": one.id, "pod": one.pod, "uid": one.uid, "containers": list(one.containers), "why": one.why}
+            for one in report.strays
+        ],
+        "problems": list(report.problems),
     }
 
 
@@ -90,6 +126,31 @@ def sentences(decision: Decision) -> Iterator[str]:
     for placement in decision.placements:
         yield f"{_whose(placement.container)}: {story.given(placement)}"
     yield from story.misfits(decision)
+
+
+def _of_container(one: ContainerRun) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "state": one.state,
+        "ready": one.ready,
+        "restarts": one.restarts,
+        "image": one.image,
+        "id": one.id,
+        "pid": one.pid,
+        "cpus": bits.show(one.cpus),
+        "nodes": bits.show(one.nodes),
+        "started": _moment(one.started),
+        "ended": _moment(one.ended),
+        "exitCode": one.exit_code,
+        "reason": one.reason,
+        "message": one.message,
+        "last": None if one.last is None else _of_container(one.last),
+    }
+
+
+def _moment(seconds: float | None) -> str | None:
+    return None if seconds is None else timestamp(seconds)
 
 
 def _whose(container: str | None) -> str:

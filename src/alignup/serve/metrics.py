@@ -19,7 +19,8 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.decision import Decision, Outcome
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.serve import counting, gauges
+from alignup.serve import containers, counting, gauges
+from alignup.serve.containers import Runs
 from alignup.serve.counting import Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -80,6 +81,10 @@ class Metrics:
     def join(self, families: Callable[[], Iterable[Any]]) -> None:
         """Show what others count too; *families* have the fields of the library's, whoever made them."""
         self.registry.register(_Collected(lambda: iter(families())))
+
+    def show_containers(self, runs: Runs) -> None:
+        """Show the containers of the pods that a runtime runs, which *runs* tells of as they are now."""
+        self.registry.register(_Collected(lambda: containers.families(runs())))
 
     def text(self) -> bytes:
         """Everything in the text format of Prometheus, as ``CONTENT_TYPE`` says."""

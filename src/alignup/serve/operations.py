@@ -8,10 +8,11 @@ from typing import Any
 
 from alignup.align.decision import Outcome
 from alignup.serve.answers import JSON, SVG, TEXT
-from alignup.serve.stream import MEDIA_TYPE as EVENTS
+from alignup.serve.events import MEDIA_TYPE as EVENTS
 
 _MOST = (1 << 63) - 1  #: the largest number a store of decisions can hold
 _LONGEST = 1024  #: characters of a text in a query
+_LONGEST_GRACE = (1 << 31) - 1  #: seconds
 
 
 class Kind(StrEnum):
@@ -148,9 +149,55 @@ OPERATIONS = (
         method="DELETE",
         path="/v1/pods/{uid}",
         says="The pod is gone, and gives back all it has; one that waits no longer does.",
-        parameters=(_UID,),
-        answers={200: Answer(says="What it was.", schema="Released")},
+        more=(
+            "Where a runtime runs it, its containers are told to stop first, and are killed after `grace` seconds, or "
+            "as many as the pod says. It has what it has until they are gone: ask for the pod until it is not found."
+        ),
+        parameters=(
+            _UID,
+            Parameter(
+                name="grace",
+                says="Seconds its containers have to stop.",
+                kind=Kind.INTEGER,
+                least=0,
+                most=_LONGEST_GRACE,
+            ),
+        ),
+        answers={
+            200: Answer(says="It is gone. What it was.", schema="Released"),
+            202: Answer(says="It ends, and is gone when its containers are. What it is.", schema="Released"),
+        },
         problems={**_NO_POD, **_UNREADY},
+    ),
+    Operation(
+        id="getLogs",
+        method="GET",
+        path="/v1/pods/{uid}/logs",
+        says="What a container printed, as it did.",
+        more="The text is sent as it is read. With `follow` it goes on until the container has ended.",
+        parameters=(
+            _UID,
+            Parameter(name="container", says="Whose; the only one, or the first that is no init container."),
+            Parameter(
+                name="previous", says="Of the time before it was started again.", kind=Kind.BOOLEAN, default=False
+            ),
+            Parameter(name="tail", says="Only the last so many lines.", kind=Kind.INTEGER, least=0, most=_MOST),
+            Parameter(name="follow", says="And all that comes.", kind=Kind.BOOLEAN, default=False),
+            Parameter(name="timestamps", says="When, before each line.", kind=Kind.BOOLEAN, default=False),
+        ),
+        answers={200: Answer(says="The text, until it ends or one side ends it.", media_type=TEXT)},
+        problems={
+            404: "There is no such pod, container or log; `detail` says which.",
+            429: "As many read logs as may.",
+            503: "Logs cannot be read now, and why.",
+        },
+    ),
+    Operation(
+        id="getRuntime",
+        method="GET",
+        path="/v1/runtime",
+        says="The container runtime that runs the pods, if one does, and sandboxes that belong to none of them.",
+        answers={200: Answer(says="The runtime.", schema="Runtime")},
     ),
     Operation(
         id="listDecisions",
@@ -195,8 +242,9 @@ OPERATIONS = (
         path="/v1/events",
         says="What happens from now on, as server-sent events.",
         more=(
-            "Every event has an id that rises by one, a name (admitted, refused, waiting, released, …) and an object: "
-            "`{id, time, kind, detail}`. Who reads too slowly is told by an event `missed` how many were left out. "
+            "Every event has an id that rises by one, a name (admitted, refused, waiting, released, …; of containers "
+            "started, ended, …) and an object: `{id, time, kind, detail}`. There may be more kinds. "
+            "Who reads too slowly is told by an event `missed` how many were left out. "
             "A comment every few seconds says that the server is still there. Events are not kept, so "
             "`Last-Event-ID` is not heeded: after a break, ask for the pods anew."
         ),

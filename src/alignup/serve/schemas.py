@@ -133,6 +133,59 @@ _GRANT = _object(
     },
     says="What a device plugin gave a container with its devices.",
 )
+_CONTAINER_RUN = _object(
+    {
+        "name": TEXT,
+        "kind": {"type": "string", "enum": ["init", "sidecar", "app"]},
+        "state": {"type": "string", "enum": ["waiting", "running", "ended"]},
+        "ready": FLAG,
+        "restarts": NUMBER | {"minimum": 0},
+        "image": TEXT,
+        "id": TEXT | {"description": "By which the runtime knows it; empty: it does not."},
+        "pid": _or_null(NUMBER | {"description": "Of its first process."}),
+        "cpus": LIST | {"description": "The CPUs it was put on; empty: any."},
+        "nodes": LIST | {"description": "The NUMA nodes its memory is to come from; empty: any."},
+        "started": _or_null(MOMENT),
+        "ended": _or_null(MOMENT),
+        "exitCode": _or_null(NUMBER),
+        "reason": TEXT | {"description": "Why it waits, or ended, in Kubernetes' words."},
+        "message": TEXT,
+        "last": _or_null(ref("ContainerRun")) | {"description": "How it ended the time before."},
+    },
+    says="A container that a runtime has, or is to have.",
+)
+_RUN = _object(
+    {
+        "phase": {"type": "string", "enum": ["Pending", "Running", "Succeeded", "Failed"]},
+        "reason": TEXT,
+        "message": TEXT,
+        "ending": FLAG | {"description": "It was told to stop."},
+        "ips": _many(TEXT),
+        "containers": _many(ref("ContainerRun")) | {"description": "In the order they begin."},
+        "warnings": _many(TEXT) | {"description": "What its manifest says and nobody here heeds."},
+    },
+    says="How a pod is that a runtime runs.",
+)
+_RUNTIME = _object(
+    {
+        "runtime": _or_null(
+            _object(
+                {
+                    "name": TEXT,
+                    "version": TEXT,
+                    "endpoint": TEXT,
+                    "ready": FLAG,
+                    "network": TEXT | {"description": "host: pods have that of the host; cni: each has its own."},
+                    "others": NUMBER | {"description": "Sandboxes it has for somebody else."},
+                },
+                says="null: none is used.",
+            )
+        ),
+        "strays": _many(ref("Stray")),
+        "problems": _many(TEXT) | {"description": "What is wrong with it, and what to do."},
+    },
+    says="The container runtime, and what it has that nobody asked for.",
+)
 _POD: dict[str, Schema] = {
     "uid": TEXT,
     "name": TEXT,
@@ -145,6 +198,7 @@ _POD: dict[str, Schema] = {
     "placements": _many(ref("Placement")),
     "refusal": _or_null(ref("Refusal")),
     "grants": _by_name(_by_name(ref("Grant"))) | {"description": "By container and resource."},
+    "run": _or_null(ref("Run")) | {"description": "null: nobody runs it here."},
 }
 _STORY = _many(TEXT) | {"description": "The decision in sentences."}
 _KEPT: dict[str, Schema] = {"id": NUMBER, "time": MOMENT, "decision": _object({"version": NUMBER}, open_=True)}
@@ -223,6 +277,7 @@ _MANIFEST: Schema = {
 SCHEMAS: Mapping[str, Schema] = {
     "Admission": _ADMISSION,
     "Ask": _ASK,
+    "ContainerRun": _CONTAINER_RUN,
     "Decision": _DECISION,
     "DecisionPage": _object(
         {
@@ -246,7 +301,13 @@ SCHEMAS: Mapping[str, Schema] = {
     "Refusal": _REFUSAL,
     "Refused": _REFUSED,
     "Released": _object({"pod": ref("Pod")}),
+    "Run": _RUN,
+    "Runtime": _RUNTIME,
     "Shortfall": _SHORTFALL,
     "Step": _STEP,
+    "Stray": _object(
+        {"id": TEXT, "pod": TEXT, "uid": TEXT, "containers": _many(TEXT), "why": TEXT},
+        says="A sandbox that belongs to no pod that is known.",
+    ),
     "Voice": _VOICE,
 }

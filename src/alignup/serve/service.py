@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from alignup.align.bits import Cpus, Nodes
 from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.workload import Pod
@@ -28,11 +29,47 @@ class Status(StrEnum):
 
     ADMITTED = "admitted"
     WAITING = "waiting"  #: it does not fit now, and is tried again when something is released
+    FINISHED = "finished"  #: it has run to its end, and holds nothing any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRun:
+    """How a container is that a runtime has, or is to have."""
+
+    name: str
+    kind: str  #: ``init``, ``sidecar`` or ``app``
+    state: str  #: ``waiting``, ``running`` or ``ended``, the newest of it
+    ready: bool = False
+    restarts: int = 0
+    image: str = ""
+    id: str = ""  #: by which the runtime knows it
+    pid: int | None = None  #: of its first process
+    cpus: Cpus = 0  #: on which it was put
+    nodes: Nodes = 0  #: from which its memory is to come; empty: any
+    started: float | None = None  #: seconds since 1970
+    ended: float | None = None
+    exit_code: int | None = None
+    reason: str = ""  #: why it waits, or ended: ``CrashLoopBackOff``, ``OOMKilled``, ``Completed`` …
+    message: str = ""
+    last: "ContainerRun | None" = None  #: how it ended the time before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRun:
+    """How a pod is that a runtime runs."""
+
+    phase: str  #: ``Pending``, ``Running``, ``Succeeded`` or ``Failed``
+    reason: str = ""
+    message: str = ""
+    ending: bool = False  #: it was told to stop
+    ips: tuple[str, ...] = ()
+    containers: tuple[ContainerRun, ...] = ()  #: in the order they begin
+    warnings: tuple[str, ...] = ()  #: what its manifest says and nobody here heeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A pod that is known: it runs here, or waits to."""
+    """A pod that is known: it runs here, or waits to, or has run."""
 
     pod: Pod
     status: Status
@@ -42,6 +79,7 @@ class Entry:
     position: int | None = None  #: its place among those that wait, from 1
     #: container → resource → what the device plugin gave with the devices: variables, mounts, device nodes and more
     grants: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    run: PodRun | None = None  #: ``None``: nobody runs it here
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +110,48 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuery:
+    """Which part of a log."""
+
+    container: str = ""  #: empty: the only one, or the first that is no init container
+    previous: bool = False  #: of the time before it was started again
+    tail: int | None = None  #: the last so many lines; ``None``: all
+    follow: bool = False  #: and all that come, until the container has ended
+    timestamps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """A sandbox that the runtime has for a pod which is not known here, or not any more."""
+
+    id: str
+    pod: str  #: namespace and name with a slash between them, as the sandbox is labelled
+    uid: str  #: likewise
+    containers: tuple[str, ...] = ()  #: the names of those in it
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeReport:
+    """How the container runtime is, and what it has that nobody asked for."""
+
+    name: str  #: ``containerd``, ``cri-o`` …
+    version: str
+    endpoint: str = ""  #: where it is asked
+    ready: bool
+    network: str  #: ``host``: pods have that of the host; ``cni``: each has its own
+    others: int = 0  #: sandboxes it has for somebody else
+    strays: tuple[Stray, ...] = ()
+    problems: tuple[str, ...] = ()  #: each with what to do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened; ``id`` rises by one each time, and begins anew when the agent does."""
 
     id: int
     time: float
-    kind: str  #: admitted, refused, waiting, released, announced, …
+    kind: str  #: admitted, refused, waiting, released, announced, started, ended, …
     document: Mapping[str, Any]
 
 
@@ -105,8 +179,12 @@ class Service(Protocol):
         """Decide, durably unless it is a *dry_run*; ``PodError``, :class:`NotReadyError`, :class:`BusyError`."""
         ...
 
-    async def release(self, uid: str) -> Entry | None:
-        """The pod is gone, durably; what it was, or ``None`` when nobody knew it."""
+    async def release(self, uid: str, *, grace: int | None = None) -> Entry | None:
+        """The pod is gone, durably; what it was, or ``None`` when nobody knew it.
+
+        Where a runtime runs it, it begins to end, and ``run.ending`` of what comes back says so: it is gone when its
+        containers have stopped, which have *grace* seconds for that, or as many as the pod says.
+        """
         ...
 
     async def decisions(self, query: Query) -> Sequence[Kept]:
@@ -115,6 +193,14 @@ class Service(Protocol):
 
     async def decision(self, id_: int) -> Kept | None:
         """One of them."""
+        ...
+
+    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
+        """What a container printed; ``LookupError`` with what is missing: the pod, the container, or its log."""
+        ...
+
+    def runtime(self) -> RuntimeReport | None:
+        """The container runtime as it was seen last; ``None``: none is used."""
         ...
 
     def events(self) -> AbstractAsyncContextManager[AsyncIterator[Event]]:

@@ -1,11 +1,10 @@
-"""Server-sent events: an answer that goes on until the client is gone, or the server is.
+"""An answer that is sent piece by piece as it comes to be, until it ends, the client is gone, or the server is.
 
-A comment is sent when nothing else is, so that both sides notice when the other has vanished. ``Last-Event-ID`` is not
-heeded: events are not kept, and whoever comes back asks for the pods anew.
+A piece is made only when the one before it was read. Where the format knows a piece that says nothing, it is sent when
+nothing else is, so that both sides notice when the other has vanished.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -13,88 +12,84 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from alignup.serve.documents import timestamp
-from alignup.serve.service import Event
-
-MEDIA_TYPE = "text/event-stream"
-_OPENING = ": events from now on\nretry: 5000\n\n"
-_HEARTBEAT = ": still here\n\n"
+from alignup.serve.answers import HEADERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventStream:
-    """Sends what *events* tells."""
+class Stream:
+    """Sends the *pieces* of one answer."""
 
-    events: Callable[[], AbstractAsyncContextManager[AsyncIterator[Event]]]
-    heartbeat: float  #: seconds of silence after which a comment is sent
+    pieces: Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
+    media_type: str
     patience: float  #: seconds a client may take to read what it was sent
-    stopping: asyncio.Event  #: set when the server is to end
+    opening: bytes = b""  #: what comes first
+    heartbeat: tuple[float, bytes] | None = None  #: after how many seconds of silence what is sent
+    stopping: asyncio.Event | None = None  #: set when the answer is to end though there may be more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         del scope
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+        said = {"Content-Type": f"{self.media_type}; charset=utf-8", **HEADERS}
+        headers = [(name.lower().encode(), value.encode()) for name, value in said.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        gone = asyncio.ensure_future(_gone(receive))
-        ended = asyncio.ensure_future(_wait(self.stopping))
+        until = [asyncio.ensure_future(_gone(receive))]
+        if self.stopping is not None:
+            until.append(asyncio.ensure_future(_set(self.stopping)))
         try:
-            async with self.events() as events:
-                await self._pump(events, _Writer(send, self.patience), until=(gone, ended))
+            async with self.pieces() as pieces:
+                await self._pump(pieces, _Writer(send, self.patience), until=frozenset(until))
         except TimeoutError:  # it reads nothing any more; the connection is given up
             return
         finally:
-            gone.cancel()
-            ended.cancel()
+            for one in until:
+                one.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pump(
-        self, events: AsyncIterator[Event], writer: "_Writer", *, until: tuple[asyncio.Future[None], ...]
+        self, pieces: AsyncIterator[bytes], writer: "_Writer", *, until: frozenset[asyncio.Future[None]]
     ) -> None:
-        """Pass events on until one of *until* is done."""
-        await writer.write(_OPENING)
-        upcoming = asyncio.ensure_future(_next(events))
+        """Pass pieces on until there are no more, or one of *until* is done."""
+        silence, beat = self.heartbeat or (None, b"")
+        if self.opening:
+            await writer.write(self.opening)
+        upcoming = asyncio.ensure_future(_next(pieces))
         try:
             while True:
                 watched: set[asyncio.Future[Any]] = {upcoming, *until}
-                done, _ = await asyncio.wait(watched, timeout=self.heartbeat, return_when=asyncio.FIRST_COMPLETED)
-                if done.intersection(until):
+                done, _ = await asyncio.wait(watched, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
+                if done & until:
                     return
                 if upcoming not in done:
-                    await writer.write(_HEARTBEAT)
+                    await writer.write(beat)
                     continue
-                event = upcoming.result()
-                if event is None:
+                piece = upcoming.result()
+                if piece is None:
                     return
-                upcoming = asyncio.ensure_future(_next(events))
-                await writer.write(written(event))
+                await writer.write(piece)
+                upcoming = asyncio.ensure_future(_next(pieces))
         finally:
             upcoming.cancel()
-
-
-def written(event: Event) -> str:
-    """The event as it goes over the wire."""
-    data = {"id": event.id, "time": timestamp(event.time), "kind": event.kind, "detail": event.document}
-    kind = "".join(event.kind.splitlines())
-    return f"id: {event.id}\nevent: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+            # Whoever makes the pieces is to be done before it is closed; how it fared matters to nobody any more.
+            await asyncio.gather(upcoming, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Sends text to a client that has to read it in time."""
+    """Sends bytes to a client that has to read them in time."""
 
     send: Send
     patience: float
 
-    async def write(self, text: str) -> None:
+    async def write(self, piece: bytes) -> None:
         async with asyncio.timeout(self.patience):
-            await self.send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            await self.send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
-async def _next(events: AsyncIterator[Event]) -> Event | None:
-    return await anext(events, None)
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)
 
 
-async def _wait(event: asyncio.Event) -> None:
+async def _set(event: asyncio.Event) -> None:
     await event.wait()
 
 

@@ -1,0 +1,213 @@
+"""``ps``, ``admit``, ``release``, ``logs`` and ``watch`` where the agent runs containers."""
+
+import json
+import os
+import shlex
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alignup.align.workload import Pod
+from alignup.cli.client import manifest as sent
+from alignup.serve.service import ContainerRun, PodRun, Status
+from tests.agent.agents import wait_for
+from tests.cli.commands import inside, started
+from tests.cli.standing_in import standing_in
+from tests.cli.test_guard import examples_of
+from tests.places import short_directory
+from tests.serve.agents import Printed, run_of, running
+
+CRASHING = ContainerRun(
+    name="app", kind="app", state="waiting", restarts=3, reason="CrashLoopBackOff", message="back-off 40s"
+)
+LOG = ("default-web", "app", False)
+
+
+@pytest.fixture
+def node():
+    with short_directory() as place, standing_in(place) as node:
+        yield node
+
+
+@pytest.fixture
+def call(node):
+    return lambda *words, **how: inside(*words, env=node.env, **how)
+
+
+def test_pods_are_listed_with_how_they_are(node, call):
+    node.admit("web", run_of(running(cpus=0b110), running("side", ready=False, restarts=2), ips=("10.0.0.7",)))
+    node.admit("worker", run_of(CRASHING))
+    uid = node.admit("job", PodRun(phase="Failed", reason="DeadlineExceeded", message="it took too long"))
+    node.do(lambda agent: agent.known.update({uid: replace(agent.known[uid], status=Status.FINISHED)}))
+    node.admit("huge", cpu="12")
+
+    plain = call("ps")
+    wide = call("ps", "-o", "wide")
+
+    rows = {line.split()[0]: line.split() for line in plain.stdout.splitlines()}
+    assert rows["POD"][:5] == ["POD", "READY", "STATUS", "RESTARTS", "QOS"]
+    assert rows["default/web"][1:4] == ["1/2", "Running", "2"]
+    assert rows["default/worker"][1:4] == ["0/1", "CrashLoopBackOff", "3"]
+    assert plain.stdout.splitlines()[2].endswith("memory on node 0; app: CrashLoopBackOff: back-off 40s")
+    assert rows["default/job"][1:4] == ["0/0", "DeadlineExceeded", "0"]
+    assert rows["default/job"][5] == "-"
+    assert rows["default/huge"][1:5] == ["-", "waiting", "(1)", "-"]
+    assert "default-web" not in plain.stdout
+    assert wide.stdout.splitlines()[1].split()[8:12] == ["default-web", "10.0.0.7", "app:1-2", "side:any"]
+
+
+def test_what_a_manifest_says_in_vain_is_said_when_it_is_admitted(node, call, tmp_path):
+    node.admit("web", replace(run_of(), warnings=("spec.hostAliases is not heeded",)))
+    file = tmp_path / "web.yaml"
+    limits = '{limits: {cpu: "1", memory: 1Gi}}'
+    metadata = "{name: web, uid: default-web}"
+    file.write_text(
+        f"apiVersion: v1\nkind: Pod\nmetadata: {metadata}\n"
+        f"spec: {{containers: [{{name: app, image: x, resources: {limits}}}]}}\n"
+    )
+
+    run = call("admit", "-f", file)
+
+    assert run.stdout.startswith("default/web is there already: app: CPU 2 ")
+    assert (run.returncode, run.stderr) == (0, "note: default/web: spec.hostAliases is not heeded\n")
+
+
+def test_a_pod_is_sent_as_it_was_written():
+    """Whoever runs it needs all of it; its name and uid are its own, also when others were made from the same text."""
+    written = {
+        "metadata": {"name": "web", "labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "app", "image": "x"}]},
+    }
+
+    found = sent(Pod(name="web-1", namespace="shop", uid="u", manifest=json.dumps(written)))
+
+    assert found["metadata"] == {"name": "web-1", "namespace": "shop", "uid": "u", "labels": {"a": "b"}}
+    assert (found["kind"], found["spec"]) == ("Pod", written["spec"])
+
+
+@pytest.mark.parametrize(("words", "grace"), [((), None), (("--grace", 0), 0)], ids=["in its time", "at once"])
+def test_release_waits_until_nothing_is_left(node, call, words, grace):
+    node.admit("web", run_of())
+    timer = threading.Timer(0.4, lambda: node.do(lambda agent: agent.gone("default-web")))
+    timer.start()
+
+    run = call("release", "web", *words)
+
+    assert not timer.is_alive()
+    assert run.stdout.startswith("default/web is released: app: CPU 2 ")
+    assert (run.returncode, run.stderr, node.agent.graces) == (0, "", [grace])
+
+
+def test_release_need_not_wait(node, call):
+    node.admit("web", run_of())
+    node.admit("idle")
+
+    run = call("release", "web", "idle", "--no-wait")
+
+    ends, gone = run.stdout.splitlines()
+    assert ends.startswith("default/web ends: ")
+    assert gone.startswith("default/idle is released: ")
+    assert list(node.agent.known) == ["default-web"]
+
+
+def test_a_pod_that_is_back_is_not_waited_for(node, call):
+    """Its manifest is still there, so as soon as it has ended it runs again."""
+    node.admit("web", run_of())
+    timer = threading.Timer(0.3, lambda: node.do(lambda agent: agent.run("default-web", run_of())))
+    timer.start()
+
+    assert call("release", "web").returncode == 0
+    assert not timer.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        pytest.param((), "one\ntwo\n", id="all of it"),
+        pytest.param(("--tail", 1), "two\n", id="the last line"),
+        pytest.param(("--tail", 0), "", id="nothing"),
+        pytest.param(("-c", "side", "-p"), "alas\n", id="of another, the time before"),
+        pytest.param(("--timestamps", "--tail", 1), "2027-01-15T08:00:00Z two\n", id="with the time"),
+        pytest.param(("-f",), "one\ntwo\n", id="followed to its end"),
+    ],
+)
+def test_logs_show_what_a_container_printed(node, call, words, text):
+    node.admit("web", run_of(running("app"), running("side")))
+    node.agent.printed |= {LOG: Printed(b"one\n", b"two\n"), ("default-web", "side", True): Printed(b"alas\n")}
+
+    run = call("logs", "default/web", *words)
+
+    assert (run.returncode, run.stdout, run.stderr) == (0, text, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        pytest.param(("nobody",), 1, "there is no pod nobody", id="no such pod"),
+        pytest.param(("web", "-c", "x"), 1, "pod default-web has no container x", id="no such container"),
+        pytest.param(("web",), 1, "container app has no log", id="no such log"),
+        pytest.param(("web", "--tail", "-1"), 2, "-1 is not in the range", id="no number of lines"),
+    ],
+)
+def test_a_log_that_is_not_there_is_said_so(node, call, words, code, said):
+    node.admit("web", run_of())
+
+    run = call("logs", *words)
+
+    assert (run.returncode, run.stdout) == (code, "")
+    assert said in run.stderr
+
+
+def test_a_log_is_followed_until_the_keyboard_ends_it(node):
+    node.admit("web", run_of())
+    log = node.agent.printed[LOG] = Printed(b"one\n", over=False)
+
+    with started("logs", "web", "-f", env=node.env) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        node.do(lambda _: log.print(b"\x1b[1mtwo\n"))
+        second = process.stdout.readline()
+        os.kill(process.pid, 2)
+        process.wait(20)
+        said = process.stderr.read()
+
+    assert (first, second) == (b"one\n", b"\x1b[1mtwo\n")
+    assert (process.returncode, said) == (130, b"")
+    wait_for(lambda: not log.readers)
+
+
+def test_examples_of_logs_run(node, call):
+    node.admit("web", run_of())
+    node.admit("trainer-0", run_of(running("train")))
+    node.agent.printed |= {LOG: Printed(b"one\n"), ("default-trainer-0", "train", False): Printed(b"two\n")}
+
+    for example in examples_of(("logs",)):
+        words = shlex.split(example.replace("ml/", "default/"))[1:]
+        run = call(*words)
+        assert (run.returncode, bool(run.stdout)) == (0, True), example
+
+
+def test_whatever_happens_is_watched(node, tmp_path):
+    pod = {"uid": "u", "namespace": "shop", "name": "web"}
+    happened = [
+        ("started", {"pod": pod, "source": "api", "detail": "container app"}),
+        ("ended", {"pod": pod, "source": "api", "detail": "container app: OOMKilled, exit code 137"}),
+        ("unheard-of", {"source": "api"}),
+    ]
+    out = tmp_path / "out"
+    with out.open("wb") as file, started("watch", env=node.env, stdout=file.fileno()) as process:
+        wait_for(lambda: node.agent.feed.listening == 1)
+        for kind, detail in happened:
+            node.do(lambda agent, kind=kind, detail=detail: agent.feed.publish(kind, detail))
+        wait_for(lambda: out.read_bytes().count(b"\n") == len(happened))
+        process.kill()
+
+    lines = [line.split(maxsplit=1)[1] for line in Path(out).read_text().splitlines()]
+    assert lines == [
+        "started    shop/web  container app",
+        "ended      shop/web  container app: OOMKilled, exit code 137",
+        "unheard-of",
+    ]
