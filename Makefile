@@ -27,7 +27,7 @@ run: $(READY)
 	@$(BIN)/python examples/agent_demo.py
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(READY)
 	$(BIN)/ruff check

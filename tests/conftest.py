@@ -15,7 +15,7 @@ from tests.discover.expected import VERDICTS, Verdict
 from tests.recorded.replay import RUNS, Run
 
 #: Examples a property is tried on; more of them for a long look (``ALIGNUP_EXAMPLES=2000 make test``).
-EXAMPLES = int(os.environ.get("ALIGNUP_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("ALIGNUP_EXAMPLES", "100"))
 
 settings.register_profile("alignup", deadline=None, print_blob=True, max_examples=EXAMPLES)
 settings.load_profile("alignup")

@@ -16,4 +16,6 @@ def short_directory() -> Iterator[Path]:
     usual = tempfile.gettempdir()
     base = usual if len(os.fsencode(usual)) <= _SHORT else _ELSEWHERE
     with tempfile.TemporaryDirectory(prefix="alignup-", dir=base) as place:
-        yield Path(place)
+        own = Path(place) / "t"  # in one of its own, so that whoever renames it meets nobody
+        own.mkdir()
+        yield own

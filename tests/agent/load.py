@@ -145,7 +145,8 @@ def kill_again_and_again(root: Path, *, rounds: int, seed: int, clients: int = 3
         threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in crowd]
         for thread in threads:
             thread.start()
-        time.sleep(chance.uniform(0.002, 0.12))
+        _wait_for_more(crowd, chance.randint(7, 14))
+        time.sleep(chance.uniform(0, 0.02))
         agent.kill()
         for thread in threads:
             thread.join(30)
@@ -158,6 +159,15 @@ def kill_again_and_again(root: Path, *, rounds: int, seed: int, clients: int = 3
     assert agent.admit("whole", cpu="4").status_code == 201
     agent.stop()
     return sum(client.sent for client in crowd)
+
+
+def _wait_for_more(crowd: list[Client], pods: int) -> None:
+    """Wait until so many more pods were sent, however long this machine takes for that."""
+    enough = sum(client.sent for client in crowd) + pods
+    deadline = time.monotonic() + 30
+    while sum(client.sent for client in crowd) < enough:
+        assert time.monotonic() < deadline, "nothing is answered any more"
+        time.sleep(0.001)
 
 
 def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from alignup.agent.front import RUNS_ITSELF
+from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.cli import asking
 from alignup.cli.client import AgentError, Where
 from alignup.cli.wish import RefusedError, Wish, environment, given
@@ -60,7 +62,7 @@ def test_what_a_plugin_grants_reaches_the_command(tmp_path):
     sent = json.loads(body)
     told = environment(WISH, given(offer))
     assert head.startswith(b"POST /v1/pods HTTP/1.0\r\n")
-    assert sent["metadata"]["annotations"] == {"topology.alignup.dev/policy": "restricted"}
+    assert sent["metadata"]["annotations"] == {RUNS_ITSELF: "true", POLICY_ANNOTATION: "restricted"}
     assert sent["spec"]["containers"][0]["resources"]["limits"] == {
         "cpu": "1",
         "memory": "1Mi",
@@ -108,3 +110,8 @@ def test_answers_that_are_none_are_errors(tmp_path, answer, message):
 def test_an_agent_that_was_named_has_to_be_there(tmp_path):
     with pytest.raises(AgentError, match="no agent answers at unix:"):
         asking.asked(Where(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None))
+
+
+def test_annotations_are_called_as_those_call_them_who_heed_them():
+    assert (asking.POLICY, asking.SCOPE) == (POLICY_ANNOTATION, SCOPE_ANNOTATION)
+    assert asking.RUNS_ITSELF == RUNS_ITSELF

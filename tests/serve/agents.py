@@ -156,6 +156,9 @@ class Agent:
     def problems(self) -> tuple[str, ...]:
         return self.wrong
 
+    def notes(self) -> tuple[str, ...]:
+        return ("web.yaml cannot be used",)
+
     def entries(self) -> Sequence[Entry]:
         return sorted(self.known.values(), key=lambda entry: entry.position or 0)
 

@@ -52,7 +52,7 @@ def command(
     """
     from alignup.cli import inputs, screen  # noqa: PLC0415 - loaded with the command, not with its help
 
-    workloads, skipped = inputs.read_workloads(files)
+    workloads, skipped = inputs.read_workloads(files, keep=True)
     inputs.warn(skipped)
     pods = [pod for work in inputs.choose(workloads, None, files=files) for pod in work.pods()]
     with connected(where) as agent:

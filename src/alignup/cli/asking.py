@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 NAMESPACE = "run"  #: of the pods that runs are to an agent
-_POLICY, _SCOPE = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
+#: Annotations, here once more: loading those who heed them would take longer than asking.
+POLICY, SCOPE = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
+RUNS_ITSELF = "run.alignup.dev/itself"
 _NOMINAL = "1Mi"  #: asked for beside whole CPUs, which only pods with memory of their own get
 _SECONDS = 65.0
 _HERE = ("127.0.0.1", "::1", "localhost")
@@ -229,10 +231,15 @@ def _manifest(wish: Wish) -> dict[str, Any]:
     amounts = dict(wish.amounts)
     if amounts.get("cpu", "").isdecimal() and "memory" not in amounts:
         amounts["memory"] = _NOMINAL
-    choices = {name: said for name, said in ((_POLICY, wish.policy), (_SCOPE, wish.scope)) if said}
+    choices = {name: said for name, said in ((POLICY, wish.policy), (SCOPE, wish.scope)) if said}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": wish.name, "namespace": NAMESPACE, "uid": wish.uid, "annotations": choices},
+        "metadata": {
+            "name": wish.name,
+            "namespace": NAMESPACE,
+            "uid": wish.uid,
+            "annotations": {RUNS_ITSELF: "true", **choices},
+        },
         "spec": {"containers": [{"name": CONTAINER, "resources": {"limits": amounts, "requests": amounts}}]},
     }

@@ -92,10 +92,10 @@ def read_node(given: Given) -> Node:
     return _restored(Node(host, read, notes), given)
 
 
-def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
-    """The workloads in *files*, and what was skipped."""
+def read_workloads(files: tuple[str, ...], *, keep: bool = False) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
+    """The workloads in *files*, and what was skipped; their pods *keep* their manifests for whoever is to run them."""
     with complaining("", advice="Give manifests as kubectl takes them: files, directories, or - for what is piped in."):
-        reading = manifests.read_paths(files, piped())
+        reading = manifests.read_paths(files, piped(), keep=keep)
     return reading.workloads, reading.warnings
 
 

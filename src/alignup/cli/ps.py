@@ -30,7 +30,7 @@ def command(where: Where, form: str) -> None:
     Where the agent runs their containers, STATUS is what 'kubectl get pods' would say, and those that have run come
     last. Before them what 'alignup run' runs for this user. The exit code is 1 when no agent answers and nothing runs.
     """
-    from alignup.cli import runs, screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inputs, runs, screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
 
     going = runs.going_on(runs.default_directory(os.environ))
     try:
@@ -44,6 +44,7 @@ def command(where: Where, form: str) -> None:
         told = [{**run.intent.to_document(), "processes": list(run.pids)} for run in going]
         screen.values({**found, "runs": told})
         return
+    inputs.warn(tuple(found.get("notes", ())))
     if going:
         tables.table(("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND"), map(_run_row, going))
         if not found["pods"]:

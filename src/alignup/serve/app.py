@@ -133,7 +133,8 @@ class _Api:
     async def list_pods(self, request: Request, given: Given) -> Response:
         """Every pod that is known."""
         del request, given
-        return answers.document({"pods": [documents.of_entry(entry) for entry in self._service.entries()]})
+        pods = [documents.of_entry(entry) for entry in self._service.entries()]
+        return answers.document({"pods": pods, "notes": list(self._service.notes())})
 
     async def admit_pod(self, request: Request, given: Given) -> Response:
         """Decide on a pod."""

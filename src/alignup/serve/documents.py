@@ -88,10 +88,15 @@ def of_admission(admission: Admission, *, dry_run: bool) -> dict[str, Any]:
 
 
 def outcome(admission: Admission) -> str:
-    """``admitted``, ``kept``, ``waiting``, ``refused``, or ``asking`` where a plugin would have to be asked first."""
+    """``admitted``, ``kept``, ``waiting``, ``refused``, or ``asking`` where a plugin would have to be asked first.
+
+    One that has run is ``kept`` too: it is known, and is not run again.
+    """
     decision, entry = admission.decision, admission.entry
     if entry is not None and entry.status is Status.WAITING:
         return str(Status.WAITING)
+    if entry is not None and entry.status is Status.FINISHED:
+        return "kept"
     if decision.outcome is Outcome.ADMITTED and decision.kept:
         return "kept"
     return str(decision.outcome)

@@ -295,7 +295,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "Placement": _PLACEMENT,
     "Pod": _object(_POD, says="A pod that is known."),
     "PodInFull": _object(_POD | {"decision": ref("Decision"), "story": _STORY}, says="A pod, and why it is where."),
-    "PodList": _object({"pods": _many(ref("Pod"))}),
+    "PodList": _object({"pods": _many(ref("Pod")), "notes": _many(TEXT)}),
     "Problem": _PROBLEM,
     "Ready": _object({"ready": {"type": "boolean", "const": True}}),
     "Refusal": _REFUSAL,

@@ -167,6 +167,10 @@ class Service(Protocol):
         """Why nothing can be decided now, each with what to do; empty when all is well."""
         ...
 
+    def notes(self) -> tuple[str, ...]:
+        """What people who look at pods should know: manifests that cannot be used, and why."""
+        ...
+
     def entries(self) -> Sequence[Entry]:
         """Every pod that is known, those admitted first, in the order they came."""
         ...

@@ -1,0 +1,414 @@
+"""Pods on this machine: the agent, Debian's containerd, a device plugin, and what the kernel says of it all.
+
+Two CPUs are enough: CPU 0 is kept back, so one container can have CPU 1 to itself, and all others share what is left.
+"""
+# ruff: noqa: D102, D103, S101, S603 - a test, as those in tests/, that starts the project's own programs
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from alignup.align import bits
+from e2e import containerd as containerds
+from e2e.containerd import BUSYBOX, Containerd
+from tests.places import short_directory
+
+CPUS = os.sched_getaffinity(0)
+WHY = containerds.missing() or (None if len(CPUS) > 1 else "there is only one CPU")
+CONFIG = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "cpuManagerPolicy": "static",
+    "topologyManagerPolicy": "best-effort",
+    "reservedSystemCPUs": "0",
+}
+SLEEP = "sleep 100000"
+PATIENCE = 30.0  #: seconds
+
+Document = dict[str, Any]
+
+pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
+
+
+def container(script: str = SLEEP, /, name: str = "app", **more: Any) -> Document:  # noqa: ANN401 - of a manifest
+    return {"name": name, "image": BUSYBOX, "command": ["sh", "-c", script], **more}
+
+
+def pod(name: str, *containers: Document, **spec: Any) -> Document:  # noqa: ANN401 - of a manifest
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "uid": name},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": list(containers) or [container()], **spec},
+    }
+
+
+def owning(cpus: int = 1) -> Document:
+    return {"resources": {"limits": {"cpu": str(cpus), "memory": "64Mi"}}}
+
+
+@dataclass
+class Node:
+    """A machine on which an agent runs pods."""
+
+    place: Path
+    runtime: Containerd
+    options: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def root(self) -> Path:
+        return self.place / "root"
+
+    def start(self, *options: str) -> None:
+        """Start the agent, and return when it answers."""
+        config = self.place / "kubelet.json"
+        config.write_text(json.dumps(CONFIG))
+        command = [sys.executable, "-m", "alignup", "agent", "--config", str(config), "--root-dir", str(self.root)]
+        command += ["--manifest-dir", str(self.place / "manifests")]
+        command += ["--runtime", "cri", "--runtime-endpoint", self.runtime.endpoint, *options]
+        with (self.place / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log)
+        until(self.answers, self.log)
+
+    def answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.root / "agent.sock")) == 0
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(30)
+
+    def alignup(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "ALIGNUP_AGENT": f"unix:{self.root / 'agent.sock'}"}
+        done = subprocess.run(
+            [sys.executable, "-m", "alignup", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert not check or done.returncode == 0, (words, done.stdout, done.stderr, self.log())
+        return done
+
+    def admit(self, document: Document, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+        file = self.place / "pod.json"
+        file.write_text(json.dumps(document))
+        return self.alignup("admit", "-f", str(file), check=check)
+
+    def put(self, document: Document) -> Path:
+        """Have a pod in the manifest directory."""
+        file = self.place / "manifests" / f"{document['metadata']['name']}.json"
+        aside = file.with_suffix(".new")
+        aside.write_text(json.dumps(document))
+        aside.rename(file)
+        return file
+
+    def pods(self) -> dict[str, Document]:
+        """Every pod that is known; asked without the command line, which takes a second to start."""
+        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(self.root / "agent.sock"))) as http:
+            found = http.get("http://agent/v1/pods").json()["pods"]
+        return {one["name"]: one for one in found}
+
+    def containers(self, name: str) -> dict[str, Document]:
+        run = self.pods().get(name, {}).get("run") or {"containers": []}
+        return {one["name"]: one for one in run["containers"]}
+
+    def running(self, name: str, one: str = "app") -> Document:
+        """A container, when it runs."""
+        until(lambda: self.containers(name).get(one, {}).get("state") == "running", self.log)
+        return self.containers(name)[one]
+
+    def ended(self, name: str) -> None:
+        until(lambda: name not in self.pods(), self.log)
+
+    def log(self) -> str:
+        return (self.place / "agent.log").read_text()[-4000:]
+
+
+def until(so: Callable[[], object], said: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not so():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.1)
+
+
+def cpus_of(pid: int) -> str:
+    """Where the kernel lets a process run."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list"))
+
+
+def all_but(cpus: str) -> str:
+    return bits.show(bits.of(os.sched_getaffinity(0)) & ~bits.parse(cpus))
+
+
+@contextmanager
+def node_in(place: Path) -> Iterator[Node]:
+    (place / "manifests").mkdir()
+    with containerds.containerd(place / "c") as runtime:
+        made = Node(place, runtime)
+        made.start("--allow", "host-path")
+        try:
+            yield made
+        finally:
+            if made.process is not None and made.process.poll() is None:
+                made.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_node() -> Iterator[Node]:
+    with ExitStack() as stack:
+        yield stack.enter_context(node_in(stack.enter_context(short_directory())))
+
+
+@pytest.fixture
+def node(shared_node: Node) -> Iterator[Node]:
+    """The node, which is empty again afterwards."""
+    yield shared_node
+    for file in (shared_node.place / "manifests").iterdir():
+        file.unlink()
+    if names := list(shared_node.pods()):
+        shared_node.alignup("release", *names, "--grace", "0", check=False)
+    until(lambda: not shared_node.pods(), shared_node.log)
+    assert shared_node.runtime.ctr("containers", "list", "--quiet").stdout == ""
+
+
+def test_a_container_is_pinned_and_sees_it(node: Node) -> None:
+    node.admit(pod("owner", container(f"grep Cpus_allowed_list /proc/self/status; nproc; {SLEEP}", **owning())))
+
+    one = node.running("owner")
+
+    until(lambda: len(node.alignup("logs", "owner").stdout.splitlines()) == 2)
+    assert bits.parse(one["cpus"]).bit_count() == 1
+    assert node.alignup("logs", "owner").stdout == f"Cpus_allowed_list:\t{one['cpus']}\n1\n"
+    assert cpus_of(one["pid"]) == one["cpus"]
+
+
+def test_shared_cpus_change_under_running_containers(node: Node) -> None:
+    node.put(pod("shares"))
+    shares = node.running("shares")
+    before = cpus_of(shares["pid"])
+    node.admit(pod("owner", container(**owning())))
+    own = node.running("owner")["cpus"]
+    meanwhile = cpus_of(shares["pid"])
+    node.alignup("release", "owner")
+    until(lambda: cpus_of(shares["pid"]) == before)
+
+    assert before == all_but("")
+    assert meanwhile == all_but(own)
+    assert node.running("shares")["pid"] == shares["pid"]
+
+
+def test_containers_go_on_when_the_agent_is_killed_and_are_found_again(node: Node) -> None:
+    node.put(pod("shares"))
+    node.admit(pod("owner", container(**owning())))
+    pids = {name: node.running(name)["pid"] for name in ("shares", "owner")}
+    node.kill()
+    alive = {name: cpus_of(pid) for name, pid in pids.items()}
+    node.start("--allow", "host-path")
+
+    again = {name: node.running(name) for name in pids}
+
+    assert {name: one["pid"] for name, one in again.items()} == pids
+    assert {name: one["restarts"] for name, one in again.items()} == {"shares": 0, "owner": 0}
+    assert {name: cpus_of(one["pid"]) for name, one in again.items()} == alive
+    assert json.loads(node.alignup("audit", "-o", "json").stdout)["drift"] == []
+
+
+def test_containers_go_on_when_containerd_is_killed(node: Node) -> None:
+    node.admit(pod("owner", container(**owning())))
+    pid = node.running("owner")["pid"]
+    node.runtime.kill()
+    time.sleep(2)
+    node.runtime.start()
+    node.admit(pod("later"))
+
+    node.running("later")
+
+    assert node.running("owner")["pid"] == pid
+
+
+def test_what_a_device_plugin_gives_is_in_the_container(node: Node) -> None:
+    plugin = [sys.executable, "-m", "alignup.testing.plugin", "--resource", "example.com/gpu", "--devices", "2@0"]
+    with subprocess.Popen([*plugin, "--dir", str(node.root / "device-plugins")]) as process:
+        try:
+            until(lambda: "example.com/gpu: 2 of 2 devices are healthy" in node.log(), node.log)
+            asked = {"resources": {"limits": {"example.com/gpu": "1"}}}
+            node.admit(pod("gpu", container(f"env | grep -i gpu; ls /dev; {SLEEP}", **asked)))
+            node.running("gpu")
+            until(lambda: "gpu-" in node.alignup("logs", "gpu").stdout)
+            printed = node.alignup("logs", "gpu").stdout
+        finally:
+            process.terminate()
+
+    assert "gpu-0" in printed or "gpu-1" in printed
+
+
+def test_init_containers_sidecars_and_volumes(node: Node) -> None:
+    mount: Document = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    node.admit(
+        pod(
+            "web",
+            container("cat /work/order; cat /work/beside; " + SLEEP, **mount),
+            initContainers=[
+                container("echo first >> /work/order", "one", **mount),
+                container(
+                    "while true; do echo up > /work/beside; sleep 1; done", "beside", restartPolicy="Always", **mount
+                ),
+                container(
+                    "while ! test -e /work/beside; do sleep 0.1; done; echo second >> /work/order", "two", **mount
+                ),
+            ],
+            volumes=[{"name": "work", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}],
+        )
+    )
+
+    node.running("web")
+
+    until(lambda: "up" in node.alignup("logs", "web").stdout)
+    assert node.alignup("logs", "web").stdout == "first\nsecond\nup\n"
+    states = {name: one["reason"] or one["state"] for name, one in node.containers("web").items()}
+    assert states == {"one": "Completed", "beside": "running", "two": "Completed", "app": "running"}
+
+
+def test_a_job_runs_once_and_gives_back_what_it_had(node: Node) -> None:
+    node.admit(pod("job", container("echo done; exit 3", **owning()), restartPolicy="Never"))
+    until(lambda: node.pods()["job"]["status"] == "finished", node.log)
+    node.admit(pod("owner", container(**owning())))
+
+    node.running("owner")
+
+    run = node.pods()["job"]["run"]
+    assert (run["phase"], run["containers"][0]["exitCode"]) == ("Failed", 3)
+    assert node.alignup("logs", "job").stdout == "done\n"
+
+
+def test_one_that_keeps_failing_is_started_again_and_again_with_longer_pauses(node: Node) -> None:
+    node.admit(pod("fails", container("exit 1")))
+
+    until(lambda: node.containers("fails")["app"]["reason"] == "CrashLoopBackOff", node.log)
+
+    one = node.containers("fails")["app"]
+    assert one["restarts"] >= 1
+    assert one["last"]["exitCode"] == 1
+
+
+def test_a_container_that_takes_too_much_memory_says_so(node: Node) -> None:
+    hungry = container("head -c 200m /dev/zero | tail", **owning())
+    node.admit(pod("hungry", hungry, restartPolicy="Never"))
+
+    until(lambda: node.pods()["hungry"]["status"] == "finished", node.log)
+
+    assert node.containers("hungry")["app"]["exitCode"] != 0
+
+
+def test_an_image_that_is_not_here_is_named(node: Node) -> None:
+    node.admit(pod("none", {**container(), "image": "localhost/none:1", "imagePullPolicy": "Never"}))
+
+    until(lambda: node.containers("none").get("app", {}).get("reason") == "ErrImageNeverPull", node.log)
+
+    assert "localhost/none:1" in node.alignup("ps").stdout
+
+
+def test_a_changed_manifest_ends_the_pod_and_starts_the_new_one(node: Node) -> None:
+    node.put(pod("web", container(f"echo old; {SLEEP}", **owning())))
+    before = node.running("web")["pid"]
+    node.put(pod("web", container(f"echo new; {SLEEP}", **owning())))
+
+    until(lambda: node.containers("web").get("app", {}).get("pid") not in (None, before), node.log)
+    until(lambda: node.alignup("logs", "web", check=False).stdout == "new\n")
+
+    assert not Path(f"/proc/{before}").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        pytest.param({"hostNetwork": True}, "--allow host-network", id="the host's network"),
+        pytest.param({"hostPID": True}, "--allow host-pid", id="the host's processes"),
+    ],
+)
+def test_what_is_not_allowed_is_refused(node: Node, asked: Document, said: str) -> None:
+    answer = node.admit(pod("bad", **asked), check=False)
+
+    assert answer.returncode == 1
+    assert said in answer.stderr
+
+
+def test_a_privileged_container_is_refused(node: Node) -> None:
+    answer = node.admit(pod("bad", container(securityContext={"privileged": True})), check=False)
+
+    assert answer.returncode == 1
+    assert "--allow privileged" in answer.stderr
+
+
+def test_a_host_path_that_is_allowed_is_seen(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "word").write_text("hello\n")
+    mount: Document = {"volumeMounts": [{"name": "host", "mountPath": "/host", "readOnly": True}]}
+    volume = {"name": "host", "hostPath": {"path": str(tmp_path), "type": "Directory"}}
+    node.admit(
+        pod("reads", container("cat /host/word; touch /host/x", **mount), volumes=[volume], restartPolicy="Never")
+    )
+
+    until(lambda: node.pods()["reads"]["status"] == "finished", node.log)
+
+    assert "hello" in node.alignup("logs", "reads").stdout.splitlines()
+    assert [path.name for path in tmp_path.iterdir()] == ["word"]
+
+
+def test_what_is_moved_by_hand_is_found_and_put_back(node: Node) -> None:
+    node.admit(pod("owner", container(**owning())))
+    one = node.running("owner")
+    before = node.alignup("audit").returncode
+    os.sched_setaffinity(one["pid"], bits.members(bits.parse(one["cpus"])))
+    group = next(
+        Path("/sys/fs/cgroup/cpuset") / line.split(":")[2].lstrip("/")
+        for line in Path(f"/proc/{one['pid']}/cgroup").read_text().splitlines()
+        if line.split(":")[1] in ("cpuset", "")
+    )
+    (group / "cpuset.cpus").write_text(all_but(""))
+    drifted = node.alignup("audit", check=False)
+    fixed = node.alignup("audit", "--fix")
+
+    assert before == 0
+    assert drifted.returncode == 1
+    assert "owner" in drifted.stdout
+    assert fixed.returncode == 0
+    assert cpus_of(one["pid"]) == one["cpus"]
+
+
+def test_nothing_is_left_of_a_pod(node: Node) -> None:
+    volume = {"name": "work", "emptyDir": {"medium": "Memory"}}
+    mount: Document = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    node.admit(pod("web", container(**mount, **owning()), volumes=[volume]))
+    pid = node.running("web")["pid"]
+    groups = {line.split(":")[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
+    node.alignup("release", "web")
+
+    assert not Path(f"/proc/{pid}").exists()
+    assert node.pods() == {}
+    assert not list((node.root / "pods").glob("*"))
+    assert not list((node.root / "logs").glob("*"))
+    assert str(node.root) not in Path("/proc/mounts").read_text()
+    parents = {str(Path(group).parent) for group in groups if "pod" in group}
+    assert parents
+    assert not any((Path("/sys/fs/cgroup/cpuset") / parent.lstrip("/")).exists() for parent in parents)
