@@ -101,13 +101,13 @@ def _with_plugin(root: Path) -> float:
 
 @contextmanager
 def agent(
-    root: Path, *, name: str = "agent", devices: Sequence[str] = ()
+    root: Path, *options: str, name: str = "agent", devices: Sequence[str] = ()
 ) -> Iterator[tuple[subprocess.Popen[bytes], UnixConnection]]:
     """An agent that is ready, and a connection to it."""
     command = [sys.executable, "-m", "alignup", "agent", "--machine", MACHINE, "--config", str(root / "kubelet.json")]
     for declared in devices:
         command += ["--devices", declared]
-    command += ["--root-dir", str(root / name)]
+    command += ["--root-dir", str(root / name), *options]
     with (root / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:  # noqa: S603 - our own
         try:
             yield process, _ready(process, root / name / "agent.sock")
