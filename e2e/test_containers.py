@@ -2,176 +2,26 @@
 
 Two CPUs are enough: CPU 0 is kept back, so one container can have CPU 1 to itself, and all others share what is left.
 """
-# ruff: noqa: D102, D103, S101, S603 - a test, as those in tests/, that starts the project's own programs
+# ruff: noqa: D103, S101, S603 - a test, as those in tests/, that starts the project's own programs
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import httpx2
 import pytest
 
 from alignup.align import bits
-from e2e import containerd as containerds
-from e2e.containerd import BUSYBOX, Containerd
+from e2e.node import SLEEP, Document, Node, all_but, container, cpus_of, missing, node_in, owning, pod, until
 from tests.places import short_directory
 
-CPUS = os.sched_getaffinity(0)
-WHY = containerds.missing() or (None if len(CPUS) > 1 else "there is only one CPU")
-CONFIG = {
-    "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    "kind": "KubeletConfiguration",
-    "cpuManagerPolicy": "static",
-    "topologyManagerPolicy": "best-effort",
-    "reservedSystemCPUs": "0",
-}
-SLEEP = "sleep 100000"
-PATIENCE = 30.0  #: seconds
-
-Document = dict[str, Any]
+WHY = missing()
 
 pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
-
-
-def container(script: str = SLEEP, /, name: str = "app", **more: Any) -> Document:  # noqa: ANN401 - of a manifest
-    return {"name": name, "image": BUSYBOX, "command": ["sh", "-c", script], **more}
-
-
-def pod(name: str, *containers: Document, **spec: Any) -> Document:  # noqa: ANN401 - of a manifest
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "uid": name},
-        "spec": {"terminationGracePeriodSeconds": 1, "containers": list(containers) or [container()], **spec},
-    }
-
-
-def owning(cpus: int = 1) -> Document:
-    return {"resources": {"limits": {"cpu": str(cpus), "memory": "64Mi"}}}
-
-
-@dataclass
-class Node:
-    """A machine on which an agent runs pods."""
-
-    place: Path
-    runtime: Containerd
-    options: tuple[str, ...] = ()
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def root(self) -> Path:
-        return self.place / "root"
-
-    def start(self, *options: str) -> None:
-        """Start the agent, and return when it answers."""
-        config = self.place / "kubelet.json"
-        config.write_text(json.dumps(CONFIG))
-        command = [sys.executable, "-m", "alignup", "agent", "--config", str(config), "--root-dir", str(self.root)]
-        command += ["--manifest-dir", str(self.place / "manifests")]
-        command += ["--runtime", "cri", "--runtime-endpoint", self.runtime.endpoint, *options]
-        with (self.place / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stderr=log)
-        until(self.answers, self.log)
-
-    def answers(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.root / "agent.sock")) == 0
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> int:
-        assert self.process is not None
-        self.process.terminate()
-        return self.process.wait(30)
-
-    def alignup(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "ALIGNUP_AGENT": f"unix:{self.root / 'agent.sock'}"}
-        done = subprocess.run(
-            [sys.executable, "-m", "alignup", *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert not check or done.returncode == 0, (words, done.stdout, done.stderr, self.log())
-        return done
-
-    def admit(self, document: Document, *, check: bool = True) -> subprocess.CompletedProcess[str]:
-        file = self.place / "pod.json"
-        file.write_text(json.dumps(document))
-        return self.alignup("admit", "-f", str(file), check=check)
-
-    def put(self, document: Document) -> Path:
-        """Have a pod in the manifest directory."""
-        file = self.place / "manifests" / f"{document['metadata']['name']}.json"
-        aside = file.with_suffix(".new")
-        aside.write_text(json.dumps(document))
-        aside.rename(file)
-        return file
-
-    def pods(self) -> dict[str, Document]:
-        """Every pod that is known; asked without the command line, which takes a second to start."""
-        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(self.root / "agent.sock"))) as http:
-            found = http.get("http://agent/v1/pods").json()["pods"]
-        return {one["name"]: one for one in found}
-
-    def containers(self, name: str) -> dict[str, Document]:
-        run = self.pods().get(name, {}).get("run") or {"containers": []}
-        return {one["name"]: one for one in run["containers"]}
-
-    def running(self, name: str, one: str = "app") -> Document:
-        """A container, when it runs."""
-        until(lambda: self.containers(name).get(one, {}).get("state") == "running", self.log)
-        return self.containers(name)[one]
-
-    def ended(self, name: str) -> None:
-        until(lambda: name not in self.pods(), self.log)
-
-    def log(self) -> str:
-        return (self.place / "agent.log").read_text()[-4000:]
-
-
-def until(so: Callable[[], object], said: Callable[[], str] = str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not so():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.1)
-
-
-def cpus_of(pid: int) -> str:
-    """Where the kernel lets a process run."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list"))
-
-
-def all_but(cpus: str) -> str:
-    return bits.show(bits.of(os.sched_getaffinity(0)) & ~bits.parse(cpus))
-
-
-@contextmanager
-def node_in(place: Path) -> Iterator[Node]:
-    (place / "manifests").mkdir()
-    with containerds.containerd(place / "c") as runtime:
-        made = Node(place, runtime)
-        made.start("--allow", "host-path")
-        try:
-            yield made
-        finally:
-            if made.process is not None and made.process.poll() is None:
-                made.stop()
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +102,7 @@ def test_what_a_device_plugin_gives_is_in_the_container(node: Node) -> None:
     with subprocess.Popen([*plugin, "--dir", str(node.root / "device-plugins")]) as process:
         try:
             until(lambda: "example.com/gpu: 2 of 2 devices are healthy" in node.log(), node.log)
-            asked = {"resources": {"limits": {"example.com/gpu": "1"}}}
+            asked: Document = {"resources": {"limits": {"example.com/gpu": "1"}}}
             node.admit(pod("gpu", container(f"env | grep -i gpu; ls /dev; {SLEEP}", **asked)))
             node.running("gpu")
             until(lambda: "gpu-" in node.alignup("logs", "gpu").stdout)
