@@ -9,7 +9,7 @@ help:
 	@echo "make run     an agent on an example machine, with pods; Ctrl-C ends it (ONCE=1: by itself)"
 	@echo "make test    all tests            make lint    ruff, mypy, import rules"
 	@echo "make bench   benchmarks beside their budgets"
-	@echo "make e2e     what needs QEMU (skips with the reason where it is missing)"
+	@echo "make e2e     what needs root, containerd or QEMU (skips with the reason where they are missing)"
 
 setup: $(READY)
 

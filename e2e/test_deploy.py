@@ -1,0 +1,138 @@
+"""The agent under the restrictions of ``deploy/alignup-agent.service``, with a pod that needs all it may still do."""
+# ruff: noqa: D102, D103, S101, S603 - a test, as those in tests/, of programs of the machine
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e import containerd
+from tests.places import short_directory
+from tests.units import settings
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "alignup-agent.service"
+PROGRAMS = ("setpriv", "systemd-analyze")
+
+#: As nobody, with volumes on disk and in memory that belong to a group, a part of one, and files that tell of the pod.
+POD = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: needy
+  labels: {app: needy}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  securityContext: {runAsUser: 65534, runAsGroup: 65534, fsGroup: 2000}
+  containers:
+  - name: app
+    image: localhost/busybox:1
+    command: [sh, -ec]
+    args:
+    - |
+      grep -c localhost /etc/hosts
+      cat /told/labels; echo
+      mkdir -m 700 /disk/mine; touch /disk/mine/file /memory/file /part/file
+      echo all is well > /dev/termination-log
+      grep Cpus_allowed_list /proc/self/status
+    resources: {limits: {cpu: 1, memory: 64Mi}}
+    volumeMounts:
+    - {name: disk, mountPath: /disk}
+    - {name: memory, mountPath: /memory}
+    - {name: disk, mountPath: /part, subPath: part}
+    - {name: told, mountPath: /told}
+  volumes:
+  - {name: disk, emptyDir: {}}
+  - {name: memory, emptyDir: {medium: Memory}}
+  - name: told
+    downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}
+"""
+
+
+def missing() -> str | None:
+    absent = [program for program in PROGRAMS if not shutil.which(program)]
+    return f"not installed: {', '.join(absent)}" if absent else containerd.missing()
+
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "it can be had")
+
+
+class Service:
+    """The agent as the unit starts it, with somebody in systemd's place."""
+
+    def __init__(self, place: Path, endpoint: str) -> None:
+        self.place = place
+        self.manifests = place / "manifests"
+        self.manifests.mkdir()
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.listener.bind(str(place / "notify"))
+        self.listener.settimeout(30)
+        instead = {
+            "/opt/alignup/bin/alignup": f"{Path(sys.executable).parent}/alignup",
+            "/etc/alignup/kubelet.yaml": str(DEPLOY / "kubelet.yaml"),
+            "/etc/alignup/manifests": str(self.manifests),
+            "unix:///run/containerd/containerd.sock": endpoint,
+        }
+        words = shlex.split(settings(UNIT)["ExecStart"])
+        command = [instead.get(word, word) for word in words] + ["--root-dir", str(place / "root")]
+        env = {**os.environ, "NOTIFY_SOCKET": str(place / "notify"), "WATCHDOG_USEC": "900000"}
+        self.process = subprocess.Popen([sys.executable, "-m", "e2e.confined", str(UNIT), *command], env=env, cwd=ROOT)
+
+    def heard(self) -> str:
+        """What systemd would hear next."""
+        return self.listener.recv(4096).decode()
+
+    def alignup(self, *words: str) -> str:
+        agent = f"--agent=unix:{self.place}/root/agent.sock"
+        command = [sys.executable, "-m", "alignup", *words, agent]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout + done.stderr
+
+    def comes(self, look: Callable[[], bool]) -> None:
+        until = time.monotonic() + 60
+        while not look():
+            assert time.monotonic() < until, self.alignup("ps", "-o", "wide")
+            time.sleep(0.3)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with short_directory() as place, containerd.containerd(place / "c") as runtime:
+        made = Service(place, runtime.endpoint)
+        try:
+            yield made
+        finally:
+            made.process.send_signal(signal.SIGTERM)
+            made.process.wait(timeout=30)
+            made.listener.close()
+
+
+def test_an_agent_held_to_the_unit_runs_a_pod_that_needs_all_of_it(service: Service) -> None:
+    assert service.heard().startswith("READY=1\n")
+    assert service.heard() == "WATCHDOG=1"
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{service.process.pid}/status").read_text().splitlines())
+    assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
+    assert int(status["CapEff"], 16).bit_count() == len(settings(UNIT)["CapabilityBoundingSet"].split())
+
+    (service.manifests / "needy.yaml").write_text(POD)
+    service.comes(lambda: "Completed" in service.alignup("ps"))
+
+    assert re.search(r'^app="needy"\nCpus_allowed_list:\t\d+$', service.alignup("logs", "needy"), re.MULTILINE)
+    assert "all is well" in service.alignup("ps", "-o", "json")
+
+    (service.manifests / "needy.yaml").unlink()
+    service.comes(lambda: "No pods are here." in service.alignup("ps"))
+
+    assert not any((service.place / "root" / "pods").iterdir())
+    assert not any((service.place / "root" / "logs").iterdir())
