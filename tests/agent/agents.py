@@ -40,7 +40,15 @@ Document = dict[str, Any]
 
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(
-    ["alignup.agent.plugged", "alignup.agent.run", "alignup.agent.export", "alignup.cli.agent", "alignup.cli.inputs"]
+    [
+        "alignup.agent.plugged",
+        "alignup.agent.pods.assembly",
+        "alignup.agent.run",
+        "alignup.agent.export",
+        "alignup.cli.agent",
+        "alignup.cli.inputs",
+        "alignup.testing.runtime.__main__",
+    ]
 )
 
 
@@ -142,8 +150,7 @@ def start_with(
     """An agent that listens, started with all these arguments."""
     log = root.with_name(f"{root.name}.log")
     begin = log.stat().st_size if log.exists() else 0
-    process = _FORKING.Process(target=_serve, args=(given, log, dict(env or {}), largest), daemon=True)
-    process.start()
+    process = forked(_serve, given, log, dict(env or {}), largest)
     http = httpx2.Client(
         transport=httpx2.HTTPTransport(uds=str(root / "agent.sock")), base_url="http://agent", timeout=30
     )
@@ -160,6 +167,13 @@ def running(root: Path, *options: str | Path, **how: Any) -> Iterator[Agent]:
         yield agent
     finally:
         agent.stop()
+
+
+def forked(target: Callable[..., None], *given: Any) -> BaseProcess:
+    """A process that has loaded what agents need."""
+    process = _FORKING.Process(target=target, args=given, daemon=True)
+    process.start()
+    return process
 
 
 def wait_for(true: Callable[[], bool], *, what: Callable[[], str] = lambda: "it", seconds: float = 20.0) -> None:

@@ -182,6 +182,22 @@ def test_nobody_is_put_on_no_cpus():
     assert runtime.made() == [("b", "1-3")]
 
 
+def test_an_owner_does_not_wait_for_one_who_has_nowhere_to_go():
+    """Waiting would leave it on CPUs that are another's by now; that somebody shares its new ones is said."""
+    strict = CpuLedger(node_cpus={0: cpus("0-3")}, reserved=cpus("0"), shared=cpus("1-3"))
+    full = strict.give("b", "app", cpus=cpus("1")).give("c", "app", cpus=cpus("2-3"))
+    runtime = runtime_of(A, B, on="1-2")
+    runtime.containers["b"].cpus = cpus("3")
+
+    told, verdicts = reconcile_once(
+        told_of(a="1-2", b="3"), [pod("a"), pod("b"), pod("c")], ledger=full, runtime=runtime
+    )
+
+    assert verdicts == (Verdict(*A, "a", NO_CPUS), Verdict(*B, "b"), Verdict("c", problem=NO_STATUS))
+    assert told.last == {A: cpus("1-2"), B: cpus("1")}
+    assert runtime.made() == [("b", "1")]
+
+
 def test_one_that_starts_on_cpus_of_its_own_need_not_be_told():
     ledger = owned(a="1-2")
     told = Told().added("a", A, ledger=ledger).added("b", B, ledger=ledger)
@@ -405,11 +421,11 @@ class Life(RuleBasedStateMachine):
         return verdicts
 
     def check_update(self, before: set[tuple[str, str]]) -> None:
-        """Who has just moved met nobody on its own CPUs, but those who would not go, or if all were in others' way."""
-        new = {(owner, other) for owner, other in set(self.meetings()) - before if other not in self.runtime.failing}
+        """Who has just moved met nobody on its own CPUs, but those who stay, or if all were in others' way."""
+        new = {(owner, other) for owner, other in set(self.meetings()) - before if not self.stays(other)}
         if new:
             mover = self.runtime.updates[-1][0]
-            rest = [id_ for id_ in self.misplaced() if id_ not in self.runtime.failing and id_ != mover]
+            rest = [id_ for id_ in self.misplaced() if not self.stays(id_) and id_ != mover]
             assert {other for _, other in new} <= set(rest), "somebody is met who will not move any more"
             assert all(self.would_meet(id_) for id_ in rest), f"{mover} moved before its time"
         before |= set(self.meetings())
@@ -450,6 +466,10 @@ class Life(RuleBasedStateMachine):
                 if own & another.cpus and one.name[0] != another.name[0]:
                     yield owner, other
 
+    def stays(self, id_: str) -> bool:
+        """Whether someone does not move now: the runtime refuses, or there is no CPU it could go to."""
+        return id_ in self.runtime.failing or not self.ledger.runs_on(*self.runtime.containers[id_].name)
+
     def misplaced(self) -> list[str]:
         return [id_ for id_, one in self.runtime.running() if one.cpus != self.ledger.runs_on(*one.name)]
 
@@ -463,6 +483,21 @@ class Life(RuleBasedStateMachine):
         """The containers of these pods are gone."""
         gone = set(uids)
         self.runtime.containers = {id_: one for id_, one in self.runtime.containers.items() if one.name[0] not in gone}
+
+
+def test_life_when_nothing_is_left_to_be_shared():
+    """Found by the machine below: one that shared has no CPU to go to, and an owner moves to where it is."""
+    life = Life()
+    life.begin(strict=True, scope=Scope.POD)
+    life.place_anew(["again", "as one"])
+    life.host.release("again")
+    life.admit("shares", start=True)
+    life.run(("as one", "c0"))
+    life.place_anew(["as one", "shares", "two", "again", "both"])
+
+    verdicts = {one.name: one.problem for one in life.passed(ready=False) if one.id}
+
+    assert verdicts == {("shares", "c0"): NO_CPUS, ("as one", "c0"): ""}
 
 
 TestLife = Life.TestCase

@@ -203,3 +203,19 @@ def test_an_agent_follows_its_directory_over_a_restart(tmp_path):
     assert [(uid, one["placements"]) for uid, one in after.items()] == [
         (uid, one["placements"]) for uid, one in before.items() if one["name"] == "web"
     ]
+
+
+def test_what_is_wrong_now_is_told_to_whoever_asks(rooms, tmp_path):
+    room = rooms()
+    put(tmp_path, "large.json", written("large", cpu="9"))
+    (tmp_path / "bad.yaml").write_text("{")
+    room.look()
+    wrong = room.watcher.notes
+    (tmp_path / "large.json").unlink()
+    (tmp_path / "bad.yaml").unlink()
+    room.look(3)
+
+    assert len(wrong) == 2
+    assert any("bad.yaml cannot be used" in note for note in wrong)
+    assert any("pod default/large is refused: " in note for note in wrong)
+    assert room.watcher.notes == ()

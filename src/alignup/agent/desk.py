@@ -26,7 +26,7 @@ from alignup.align.errors import AlignError, ProviderError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.serve.service import Admission, BusyError, Entry, NotReadyError
+from alignup.serve.service import Admission, BusyError, Entry, NotReadyError, PodRun
 
 JOBS = 1_024  #: that may be in the queue
 TOGETHER = 32  #: jobs that are written down together at most
@@ -170,6 +170,18 @@ class Desk:
     async def release(self, uid: str) -> Entry | None:
         """A pod is gone."""
         return await self._do(lambda draft: draft.release(uid))
+
+    async def end(self, uid: str, *, grace: float | None = None) -> Entry | None:
+        """A pod that somebody runs is to end."""
+        return await self._do(lambda draft: draft.end(uid, grace=grace))
+
+    async def finish(self, uid: str, run: PodRun) -> None:
+        """A pod has run to its end."""
+        await self._do(lambda draft: draft.finish(uid, run))
+
+    async def started(self, uid: str, container: str) -> None:
+        """A container starts."""
+        await self._do(lambda draft: draft.started(uid, container))
 
     async def exchange(self, gone: Iterable[str], come: Iterable[tuple[Pod, str]]) -> tuple[Admission | Exception, ...]:
         """Pods of manifests go and others come."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from alignup.agent import hardware
 from alignup.agent import pending as on_the_way
-from alignup.agent.known import API, Known, Record, same
+from alignup.agent.known import API, Ending, Finished, Known, Record, same
 from alignup.agent.pending import Grants, Pending, tentative
 from alignup.agent.standing import Clock, Happening, Kind, Standing, entry_of
 from alignup.align.decision import Decision
@@ -18,7 +18,9 @@ from alignup.align.devices import Answers, Ask
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.serve.service import Admission, BusyError, Entry, NotReadyError, Status
+from alignup.serve.service import Admission, BusyError, Entry, NotReadyError, PodRun, Status
+
+FINISHED = 1_000  #: pods that have run and came from no file that are remembered
 
 
 class Draft:
@@ -32,6 +34,7 @@ class Draft:
         self._line = standing.line
         self._pending = dict(standing.pending)
         self._resting = set(standing.resting)
+        self._finished = dict(standing.finished)
         self._changed = False
         self.durable = False  #: whether something changed that has to survive a crash
         self.happenings: list[Happening] = []
@@ -58,7 +61,7 @@ class Draft:
         One whose devices have to be prepared has its place, and is on its way in. ``PodError`` when a pod of this uid
         is known that asks for something else, ``BusyError`` when too many wait.
         """
-        if pod.uid in self._held or pod.uid in self._line.pods or pod.uid in self._pending:
+        if any(pod.uid in known for known in (self._held, self._line.pods, self._pending, self._finished)):
             return self._again(pod, source)
         decision, asks, seconds = self.consider(pod, source=source)
         first = next((known for uid, known in self._line.pods.items() if self._holds_up(uid)), None)
@@ -137,6 +140,49 @@ class Draft:
             self._retry()
         return entry
 
+    def end(self, uid: str, *, grace: float | None = None) -> Entry | None:
+        """A pod that somebody runs is to end, in *grace* seconds or as it says itself; one that waits is released.
+
+        Whoever runs it releases it when nothing of it is left. Told twice, it ends the earlier of the two.
+        ``None`` when nobody knows it.
+        """
+        known = self._held.get(uid)
+        if known is None and uid in self._finished:
+            known = self._finished[uid].known
+        if known is None:
+            return self.release(uid)
+        ending = Ending(self._clock.now(), grace)
+        if known.ending is None or _sooner(ending, known.ending):
+            self._note(replace(known, ending=ending))
+            happening = Happening(kind=Kind.ENDING, time=ending.since, pod=known.pod, source=known.source)
+            self.happenings.append(happening)
+        return self._drafted().entry(uid)
+
+    def finish(self, uid: str, run: PodRun) -> None:
+        """A pod has run to its end: it gives back all it has, and is remembered with how it ended."""
+        known = self._held.pop(uid, None)
+        if known is None:
+            return
+        self._host.release(uid)
+        self._finished[uid] = Finished(known=known, run=run)
+        self._forget_finished()
+        self._changed = self.durable = True
+        detail = ": ".join(filter(None, (run.phase, run.reason, run.message)))
+        self.happenings.append(
+            Happening(kind=Kind.FINISHED, time=self._clock.now(), pod=known.pod, source=known.source, detail=detail)
+        )
+        self._retry()
+
+    def started(self, uid: str, container: str) -> None:
+        """A container of a pod that is here starts; init containers before it may give back what nobody reuses."""
+        if uid not in self._held:
+            return
+        before = self._host.ledger
+        self._host.started(uid, container)
+        if self._host.ledger.books != before.books:
+            self._note(replace(self._held[uid]))
+            self._retry()
+
     def exchange(self, gone: Iterable[str], come: Iterable[tuple[Pod, str]]) -> tuple[Admission | Exception, ...]:
         """Pods of manifests go and others come, with their sources, before anybody who waits is tried again.
 
@@ -183,7 +229,7 @@ class Draft:
 
     def _again(self, pod: Pod, source: str) -> Admission:
         """What is said of a pod that is known."""
-        known: Known | Pending = self._held.get(pod.uid) or self._line.pods.get(pod.uid) or self._pending[pod.uid]
+        known = self._known(pod.uid)
         if not same(pod, known.pod):
             name = f"{known.pod.namespace}/{known.pod.name}"
             raise PodError(
@@ -191,11 +237,32 @@ class Draft:
             )
         if isinstance(known, Pending):
             raise NotReadyError(f"the devices of pod {pod.namespace}/{pod.name} are being prepared already")
-        waits = pod.uid in self._line.pods
-        decision = known.record.decision if waits else self._host.decide(known.pod)
-        if not waits:
+        runs = pod.uid in self._held
+        decision = self._host.decide(known.pod) if runs else known.record.decision
+        if runs:
             self._tell(Kind.KEPT, known.pod, source=source, decision=decision)
         return Admission(decision, self._drafted().entry(pod.uid))
+
+    def _known(self, uid: str) -> Known | Pending:
+        """A pod that is known in whatever way."""
+        if finished := self._finished.get(uid):
+            return finished.known
+        return self._held.get(uid) or self._line.pods.get(uid) or self._pending[uid]
+
+    def _note(self, known: Known) -> None:
+        """Something is new about a pod that is here, or has been."""
+        uid = known.pod.uid
+        if uid in self._held:
+            self._held[uid] = known
+        else:
+            self._finished[uid] = replace(self._finished[uid], known=known)
+        self._changed = self.durable = True
+
+    def _forget_finished(self) -> None:
+        """Of pods that have run and came from no file, only so many are remembered; a file would have its pod back."""
+        others = [uid for uid, one in self._finished.items() if one.known.source == API]
+        for uid in others[: max(len(others) - FINISHED, 0)]:
+            del self._finished[uid]
 
     def _tried(self, pod: Pod, source: str) -> Admission | Exception:
         try:
@@ -313,6 +380,8 @@ class Draft:
         if uid in self._held:
             self._host.release(uid)
             del self._held[uid]
+        elif uid in self._finished:
+            del self._finished[uid]
         else:
             self._line = self._line.without(uid)
             self._resting.discard(uid)
@@ -392,6 +461,7 @@ class Draft:
             line=self._line,
             pending=self._pending,
             resting=frozenset(self._resting),
+            finished=self._finished,
         )
 
     def _tell(self, kind: Kind, pod: Pod, *, source: str, decision: Decision, seconds: float = 0.0) -> Record:
@@ -409,3 +479,10 @@ class Draft:
             )
         )
         return record
+
+
+def _sooner(one: Ending, other: Ending) -> bool:
+    """Whether *one* has its pod killed earlier than *other*; as the pod says is not known here, and is the latest."""
+    if one.grace is None:
+        return False
+    return other.grace is None or one.since + one.grace < other.since + other.grace

@@ -3,21 +3,61 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from alignup.agent import hardware
 from alignup.agent.desk import Desk
 from alignup.agent.errands import Errands
+from alignup.agent.known import Known
+from alignup.agent.standing import Standing
+from alignup.agent.watching import Watcher
 from alignup.align.errors import DocumentError, StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, rules
 from alignup.kube import documents, manifests
+from alignup.kube.manifests import Accept
 from alignup.kube.pod import read_pod as read_document
+from alignup.kube.running import spec_of
+from alignup.kube.spec import Permission
 from alignup.serve.feed import Feed
-from alignup.serve.service import Admission, BusyError, Entry, Event, Kept, NotReadyError, Query
+from alignup.serve.service import (
+    Admission,
+    BusyError,
+    Entry,
+    Event,
+    Kept,
+    LogQuery,
+    NotReadyError,
+    PodRun,
+    Query,
+    RuntimeReport,
+)
 from alignup.state.history import History
 
+RUNS_ITSELF = "run.alignup.dev/itself"  #: the annotation of pods that are not to be run by the agent
+
 _PATIENCE = 1.0  #: seconds that a question about the past waits for the present
+
+
+class Runner(Protocol):
+    """Whoever runs the pods."""
+
+    def nudge(self) -> None:
+        """Something has changed."""
+        ...
+
+    def run_of(self, known: Known) -> PodRun:
+        """How a pod is that is here."""
+        ...
+
+    async def logs(self, pod: Pod, run: PodRun, query: LogQuery) -> AsyncIterator[bytes]:
+        """What a container of a pod printed; ``LookupError`` with what is missing."""
+        ...
+
+    def report(self) -> RuntimeReport:
+        """How the runtime is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +68,8 @@ class Front:
     errands: Errands
     history: History
     feed: Feed
+    runner: Runner | None = None  #: ``None``: pods are only admitted here
+    watcher: Watcher | None = None  #: ``None``: no manifests are followed
 
     @property
     def host(self) -> Host:
@@ -38,21 +80,38 @@ class Front:
         """Why nothing can be decided now, each with what to do."""
         return self.desk.problems()
 
+    def notes(self) -> tuple[str, ...]:
+        """What is wrong with manifests."""
+        return () if self.watcher is None else self.watcher.notes
+
     def entries(self) -> Sequence[Entry]:
         """Every pod that is known."""
-        return self.desk.entries()
+        standing = self.desk.standing
+        return [self._with_run(entry, standing) for entry in standing.entries()]
 
     def entry(self, uid: str) -> Entry | None:
         """The pod of that uid."""
-        return self.desk.entry(uid)
+        standing = self.desk.standing
+        found = standing.entry(uid)
+        return None if found is None else self._with_run(found, standing)
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> Admission:
         """Decide, durably unless it is a *dry_run*."""
-        return await (self.errands.consider(pod) if dry_run else self.errands.admit(pod))
+        if dry_run:
+            return await self.errands.consider(pod)
+        admission = await self.errands.admit(pod)
+        if self.runner is None or admission.entry is None:
+            return admission
+        return replace(admission, entry=self._with_run(admission.entry, self.desk.standing))
 
-    async def release(self, uid: str) -> Entry | None:
-        """The pod is gone, durably."""
-        return await self.desk.release(uid)
+    async def release(self, uid: str, *, grace: int | None = None) -> Entry | None:
+        """The pod is gone, durably; where it runs, it is to end, and is gone when it has."""
+        known = self.desk.standing.held.get(uid)
+        if self.runner is None or (known is not None and runs_itself(known.pod)):
+            return await self.desk.release(uid)
+        entry = await self.desk.end(uid, grace=grace)
+        self.runner.nudge()
+        return None if entry is None else self._with_run(entry, self.desk.standing)
 
     async def decisions(self, query: Query) -> Sequence[Kept]:
         """Decisions of the past."""
@@ -74,6 +133,26 @@ class Front:
             raise NotReadyError(str(error)) from error
         return None if found is None else Kept(id=found.id, time=found.time, document=found.document)
 
+    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
+        """What a container printed."""
+        if self.runner is None:
+            raise LookupError("nobody runs pods here, so there are no logs; start the agent with --runtime cri")
+        entry = self.entry(uid)
+        if entry is None or entry.run is None:
+            raise LookupError(f"no pod {uid} runs here, or has")
+        return await self.runner.logs(entry.pod, entry.run, query)
+
+    def runtime(self) -> RuntimeReport | None:
+        """The container runtime."""
+        return None if self.runner is None else self.runner.report()
+
+    def _with_run(self, entry: Entry, standing: Standing) -> Entry:
+        """A pod, and how it runs if it does."""
+        known = standing.held.get(entry.pod.uid)
+        if self.runner is None or known is None or runs_itself(known.pod):
+            return entry
+        return replace(entry, run=self.runner.run_of(known))
+
     async def _told(self) -> None:
         """Wait until what was answered is in the history too, unless that takes long."""
         with suppress(TimeoutError, BusyError):
@@ -84,14 +163,35 @@ class Front:
         return self.feed.listen()
 
 
-def read_pod(content: bytes, media_type: str) -> Pod:
-    """The pod a request brings, as the API server hands it on; without a uid it gets the one its name always gets."""
+def read_pod(content: bytes, media_type: str, *, accept: Accept = rules.accept, keep: bool = False) -> Pod:
+    """The pod a request brings, as the API server hands it on; without a uid it gets the one its name always gets.
+
+    It is to *keep* its manifest where somebody runs it.
+    """
     del media_type  # JSON is YAML enough
     found = documents.read(content)
     if len(found) != 1:
         raise DocumentError(f"expected one document, not {len(found) or 'none'}", line=1)
-    pod = rules.accept(read_document(found[0].value))
+    pod = accept(read_document(found[0].value, keep=keep))
     if pod.uid:
         return pod
-    (workload,) = manifests.read_workloads(content, name="the document").workloads
+    (workload,) = manifests.read_workloads(content, name="the document", keep=keep).workloads
     return workload.pod
+
+
+def runs_itself(pod: Pod) -> bool:
+    """Whether only a place is wanted for a pod: whoever sent it runs it, as ``alignup run`` does."""
+    return pod.annotations.get(RUNS_ITSELF) == "true"
+
+
+def runnable(allowed: frozenset[Permission]) -> Accept:
+    """Takes pods as the API server does, of which the manifest can be run with what is *allowed*."""
+
+    def accept(pod: Pod) -> Pod:
+        accepted = rules.accept(pod)
+        if runs_itself(accepted):
+            return replace(accepted, manifest="")
+        spec_of(accepted, allowed=allowed)
+        return accepted
+
+    return accept

@@ -1,8 +1,11 @@
 """What stands, written down: the checkpoint after every change, encoding only what is new in it."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
-from alignup.agent.known import Known
+from alignup.agent import remembered
+from alignup.agent.known import Finished, Known
 from alignup.agent.standing import Standing
 from alignup.agent.waiting import Line
 from alignup.align import snapshot
@@ -14,6 +17,7 @@ from alignup.state.fingerprint import machine_mark, settings_mark
 from alignup.state.store import Checkpoint, Store, fragment
 
 PLUGINS = "plugins"  #: under which it is kept which resources device plugins serve
+FINISHED = "finished"  #: under which pods are kept that have run
 
 _Waiting = tuple[Pod, bytes]  # the pod, and its fragment but for the last field
 
@@ -31,6 +35,7 @@ class Keeper:
         self._running: dict[str, tuple[Known, bytes]] = {}  #: by uid
         self._inventories: object = None  #: the devices there were when these were made
         self._waiting: dict[str, _Waiting] = {}  #: by uid
+        self._finished: tuple[Mapping[str, Finished], list[dict[str, Any]]] = ({}, [])
 
     def __call__(self, standing: Standing) -> None:
         """Store *standing* for good."""
@@ -42,7 +47,7 @@ class Keeper:
                 crumbs=snapshot.crumbs(ledger, providers=standing.host.providers),
                 pods=self._pods(ledger, standing.held),
                 waiting=self._line(standing.line),
-                extra={PLUGINS: sorted(standing.plugins)},
+                extra={PLUGINS: sorted(standing.plugins), **self._ended(standing.finished)},
             )
         )
 
@@ -58,6 +63,12 @@ class Keeper:
         self._running = now
         return [encoded for _, encoded in now.values()]
 
+    def _ended(self, finished: Mapping[str, Finished]) -> dict[str, Any]:
+        """Those that have run, written anew only when one of them is new."""
+        if finished != self._finished[0]:
+            self._finished = finished, [_ended(one) for one in finished.values()]
+        return {FINISHED: self._finished[1]} if finished else {}
+
     def _line(self, line: Line) -> list[bytes]:
         """The fragment of every pod that waits: all but how often it was overtaken stays the same."""
         now = {}
@@ -72,9 +83,29 @@ def _running(ledger: Ledger, known: Known) -> bytes:
     document = {**snapshot.pod_document(ledger, known.pod.uid), "since": known.since, "source": known.source}
     if known.grants:
         document["grants"] = known.grants
-    return fragment(document)
+    return fragment(document | _beyond(known))
 
 
 def _waiting(known: Known) -> bytes:
     document = {"pod": snapshot.written_pod(known.pod), "since": known.since, "source": known.source}
-    return fragment(document).removesuffix(b"}")
+    return fragment(document | _beyond(known)).removesuffix(b"}")
+
+
+def _ended(finished: Finished) -> dict[str, Any]:
+    known = finished.known
+    document = {
+        "pod": snapshot.written_pod(known.pod),
+        "since": known.since,
+        "source": known.source,
+        "run": remembered.document(finished.run),
+        "decision": known.record.settle(),
+    }
+    return document | _beyond(known)
+
+
+def _beyond(known: Known) -> dict[str, Any]:
+    """What there is to know of a pod that somebody runs."""
+    document: dict[str, Any] = {"manifest": known.pod.manifest} if known.pod.manifest else {}
+    if known.ending is not None:
+        document["ending"] = asdict(known.ending)
+    return document

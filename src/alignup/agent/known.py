@@ -1,4 +1,4 @@
-"""A pod the agent knows: it runs here, or waits to."""
+"""A pod the agent knows: it runs here, or waits to, or has run."""
 
 import json
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.decision import Decision
 from alignup.align.lazy import lazy
 from alignup.align.workload import Pod
+from alignup.serve.service import PodRun
 
 Document = Mapping[str, Any]  #: of JSON values
 
@@ -47,6 +48,14 @@ class Record:
         return document
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A pod was told to end; it holds what it has until the last of its containers has stopped."""
+
+    since: float  #: seconds since 1970
+    grace: float | None = None  #: seconds until they are killed; ``None``: as the pod says
+
+
 @dataclass(frozen=True, kw_only=True)
 class Known:
     """A pod, since when it is known, and the newest decision about it."""
@@ -57,6 +66,7 @@ class Known:
     record: Record  #: of the newest decision about it
     #: container → resource → what device plugins gave with the devices (``plugins.grants``)
     grants: Mapping[str, Mapping[str, Document]] = field(default_factory=dict)
+    ending: Ending | None = None  #: ``None``: it is to go on
 
     def told(self, decision: Decision) -> Self:
         """The same pod, after a newer decision."""
@@ -70,9 +80,24 @@ class Known:
         return repr(replace(self.pod, name="", namespace="", uid="", labels={}))
 
 
-def same(one: Pod, other: Pod) -> bool:
-    """Whether two pods of one uid ask for the same."""
-    return _asked(one) == _asked(other)
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A pod that has run to its end, and holds nothing any more."""
+
+    known: Known
+    run: PodRun  #: how it ended
+
+
+def same(pod: Pod, known: Pod) -> bool:
+    """Whether *pod* asks for the same as the one of its uid that is known, and would run the same if it is run here."""
+    return _asked(pod) == _asked(known) and (
+        not pod.manifest or pod.manifest == known.manifest or _spec(pod) == _spec(known)
+    )
+
+
+def _spec(pod: Pod) -> object:
+    """What it runs; labels and the like may change without anybody having to stop."""
+    return json.loads(pod.manifest)["spec"] if pod.manifest else None
 
 
 def _asked(pod: Pod) -> tuple[object, ...]:

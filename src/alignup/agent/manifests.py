@@ -16,6 +16,7 @@ from alignup.agent.known import API, Known, same
 from alignup.align.errors import ManifestError
 from alignup.align.workload import Pod, rules
 from alignup.kube import documents, manifests
+from alignup.kube.manifests import Accept
 
 _IDS = uuid.UUID("0f6a8f0a-4c0e-5b5e-8d3c-53a1b54c2f0e")  # made once; ids made from it stay the same for ever
 #: What a file is known by: its time, size, number and device.
@@ -57,9 +58,16 @@ class Folder:
     """A directory of manifests, and what was seen in it so far."""
 
     directory: Path
+    accept: Accept = rules.accept
+    keep: bool = False  #: pods keep their manifests, for whoever runs them
     _files: dict[str, "_File"] = field(default_factory=dict)
     _before: dict[str, Signature] | None = None  #: what the last look saw; ``None``: there was none
     _said: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong as of the last look."""
+        return tuple(self._said.values())
 
     def look(self) -> Look:
         """Look again."""
@@ -76,11 +84,43 @@ class Folder:
             known = self._files.get(path)
             settled = self._before is None or self._before.get(path) == signature
             if settled and (known is None or known.signature != signature):
-                self._files[path] = _read(path, signature, known)
+                self._files[path] = self._read(path, signature)
         self._before = seen
         said |= {path: file.problem for path, file in self._files.items() if file.problem}
         unsure = {path for path in seen if path not in self._files or self._files[path].pods is None}
         return Look(tuple(self._wanted(said)), frozenset(unsure), notes=self._new(said))
+
+    def _read(self, path: str, signature: Signature) -> "_File":
+        """A file as it is now; one that cannot be read wants what it wanted before."""
+        nameless: set[str] = set()
+
+        def accept(pod: Pod) -> Pod:
+            accepted = self.accept(pod)
+            if accepted.uid:
+                return accepted
+            made = str(uuid.uuid5(_IDS, f"{path}\n{accepted!r}{accepted.manifest}"))
+            nameless.add(made)
+            return replace(accepted, uid=made)
+
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123 - a path that scandir gave
+                text = file.read(documents.MAX_BYTES + 1)
+            reading = manifests.read_workloads(text, name=path, accept=accept, keep=self.keep)
+        except (OSError, ManifestError) as error:
+            if isinstance(error, OSError):
+                why = error.strerror or str(error)
+            else:  # the file is named already
+                why = "; ".join(line.removeprefix(path).lstrip(",: ") for line in error.lines(3))
+            before = self._files.get(path)
+            problem = f"{path} cannot be used ({why}); its pods stay as they are"
+            return _File(signature, before.pods if before else None, problem)
+        pods = tuple(
+            Wanted(pod, path, nameless=pod.uid in nameless or work.kind != "Pod")
+            for work in reading.workloads
+            if not work.finished
+            for pod in work.pods()
+        )
+        return _File(signature, pods, "; ".join(reading.warnings))
 
     def _wanted(self, said: dict[str, str]) -> Iterator[Wanted]:
         """Every pod once: of two with one uid the first file's counts."""
@@ -143,32 +183,3 @@ def _listed(directory: Path) -> Iterator[tuple[str, Signature]]:
                 continue
             if stat.S_ISREG(found.st_mode):
                 yield entry.path, (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
-
-
-def _read(path: str, signature: Signature, before: _File | None) -> _File:
-    """A file as it is now; one that cannot be read wants what it wanted *before*."""
-    nameless: set[str] = set()
-
-    def accept(pod: Pod) -> Pod:
-        accepted = rules.accept(pod)
-        if accepted.uid:
-            return accepted
-        made = str(uuid.uuid5(_IDS, f"{path}\n{accepted!r}"))
-        nameless.add(made)
-        return replace(accepted, uid=made)
-
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a path that scandir gave
-            text = file.read(documents.MAX_BYTES + 1)
-        reading = manifests.read_workloads(text, name=path, accept=accept)
-    except (OSError, ManifestError) as error:
-        why = error.strerror or str(error) if isinstance(error, OSError) else "; ".join(error.lines(3))
-        problem = f"{path} cannot be used ({why}); its pods stay as they are"
-        return _File(signature, before.pods if before else None, problem)
-    pods = tuple(
-        Wanted(pod, path, nameless=pod.uid in nameless or work.kind != "Pod")
-        for work in reading.workloads
-        if not work.finished
-        for pod in work.pods()
-    )
-    return _File(signature, pods, "; ".join(reading.warnings))

@@ -6,7 +6,8 @@ asked what runs and is told what it has not been told yet. What it refuses is tr
 
 The surprising rule is the order. The kubelet goes pod by pod, so that a container may be put on CPUs of its own that
 others are still on. Here those who share move first: the CPUs they move to are nobody's. When those who own CPUs move,
-all who shared these have left; and of two owners the one in the other's way moves first, unless they swap.
+all who shared these have left; and of two owners the one in the other's way moves first, unless they swap. Only one
+who has no CPU to go to stays, for nothing is left to be shared, and that is said of it.
 
 Only under the static policy is there anything to keep. All here is pure but :func:`reconcile_once`.
 """

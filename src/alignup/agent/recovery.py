@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from alignup.agent import hardware
-from alignup.agent.keeping import PLUGINS
-from alignup.agent.known import API, Document, Known, Record
+from alignup.agent import hardware, remembered
+from alignup.agent.keeping import FINISHED, PLUGINS
+from alignup.agent.known import API, Document, Ending, Finished, Known, Record
 from alignup.agent.pending import Grants
 from alignup.agent.standing import Standing
 from alignup.agent.waiting import Line
-from alignup.align import snapshot
+from alignup.align import record, snapshot
 from alignup.align.errors import AlignError, CheckpointError, HoldingsError, PodError, StateError, WorkLimitError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -81,6 +81,8 @@ def recover(
         *(f"the settings changed: {what}" for what in loaded.settings.changes(settings_mark(host.settings))),
     )
     found = _rebuilt(loaded, _unplugged(empty, loaded.extra.get(PLUGINS, ())), terms=terms, now=now)
+    finished, lost = _finished(loaded.extra.get(FINISHED, ()))
+    found = replace(found, standing=replace(found.standing, finished=finished), notes=(*found.notes, *lost))
     unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files were not looked at",)
     return replace(found, notes=(*loaded.notes, *unused, *changes, *found.notes))
 
@@ -144,11 +146,11 @@ def _standing(
     held = {}
     for piece, (uid, resident) in zip(document["pods"], ledger.pods.items(), strict=True):
         since, source = piece.get("since", now), piece.get("source", API)
-        known = _known(resident.pod, host, since=float(since), source=str(source))
-        held[uid] = replace(known, grants=_grants(piece.get("grants", {})))
+        known = _known(_with_manifest(resident.pod, piece), host, since=float(since), source=str(source))
+        held[uid] = replace(known, grants=_grants(piece.get("grants", {})), ending=_ending(piece))
     pods, overtaken, dropped = {}, {}, []
     for one in waiting:
-        pod = snapshot.read_pod(one["pod"])
+        pod = _with_manifest(snapshot.read_pod(one["pod"]), one)
         try:
             pods[pod.uid] = _known(pod, host, since=float(one["since"]), source=str(one["source"]))
         except (PodError, WorkLimitError) as error:  # by settings that are new
@@ -157,6 +159,36 @@ def _standing(
             overtaken[pod.uid] = int(one["overtaken"])
     line = replace(empty.line, pods=pods, overtaken={uid: times for uid, times in overtaken.items() if times})
     return replace(empty, host=host, held=held, line=line), dropped
+
+
+def _finished(documents: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Finished], list[str]]:
+    """Pods that have run, and what cannot be read of them, which nobody needs to go on."""
+    found, lost = {}, []
+    for one in documents:
+        try:
+            pod = _with_manifest(snapshot.read_pod(one["pod"]), one)
+            kept = Record(record.from_document(one["decision"]))
+            kept.settle()
+            known = Known(pod=pod, since=float(one["since"]), source=str(one["source"]), record=kept)
+            run = remembered.read(one["run"])
+            found[pod.uid] = Finished(known=replace(known, ending=_ending(one)), run=run)
+        except (AlignError, KeyError, TypeError, ValueError, AttributeError) as error:
+            lost.append(f"a pod that has run is forgotten, as it cannot be read: {type(error).__name__}: {error}")
+    return found, lost
+
+
+def _with_manifest(pod: Pod, document: Mapping[str, Any]) -> Pod:
+    """A pod, with its manifest where that was kept."""
+    manifest = document.get("manifest")
+    return replace(pod, manifest=str(manifest)) if manifest else pod
+
+
+def _ending(document: Mapping[str, Any]) -> Ending | None:
+    """When a pod was told to end."""
+    told = document.get("ending")
+    if told is None:
+        return None
+    return Ending(float(told["since"]), None if told["grace"] is None else float(told["grace"]))
 
 
 def _imported(empty: Standing, found: Imported, *, now: float) -> Standing:
@@ -179,9 +211,9 @@ def _with(host: Host, ledger: Ledger) -> Host:
 
 def _known(pod: Pod, host: Host, *, since: float, source: str) -> Known:
     """A pod as it is found again: of one that runs here the newest decision is that it keeps what it has."""
-    record = Record(host.decide(pod))
-    record.settle()
-    return Known(pod=pod, since=since, source=source, record=record)
+    kept = Record(host.decide(pod))
+    kept.settle()
+    return Known(pod=pod, since=since, source=source, record=kept)
 
 
 def _grants(document: Mapping[str, Any]) -> dict[str, dict[str, Document]]:

@@ -10,8 +10,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -21,7 +22,7 @@ from alignup.agent import notify
 from alignup.agent.address import Address, Tcp
 from alignup.agent.desk import Desk
 from alignup.agent.errands import Errands
-from alignup.agent.front import Front, read_pod
+from alignup.agent.front import Front, read_pod, runnable
 from alignup.agent.keeping import Keeper
 from alignup.agent.known import API
 from alignup.agent.manifests import Folder
@@ -35,13 +36,17 @@ from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.discover import document as machines
 from alignup.serve import app, listen
-from alignup.serve.app import Behind
+from alignup.serve.app import Behind, ReadPod
 from alignup.serve.feed import Feed
 from alignup.serve.metrics import Metrics
 from alignup.serve.service import NotReadyError
 from alignup.state.history import History
 from alignup.state.lock import lock
 from alignup.state.store import Store
+
+if TYPE_CHECKING:
+    from alignup.agent.pods.assembly import Containers
+    from alignup.agent.pods.runner import Runner
 
 #: In the root unless said otherwise: the directory of device plugins, and the socket of PodResources.
 PLUGINS, POD_RESOURCES, LISTER = "device-plugins", "pod-resources", "kubelet.sock"
@@ -61,6 +66,7 @@ class Options:
     plugins: Path | None = None  #: the directory of device plugins; ``None``: in the root
     lister: Path | None = None  #: the socket of PodResources; ``None``: in the root
     imported: Callable[[], Imported] | None = None  #: what a kubelet left, for a root that is empty
+    containers: "Containers | None" = None  #: how pods are run; ``None``: they are not
     notes: tuple[str, ...] = ()  #: what to say first
     clock: Clock = field(default_factory=lambda: Clock(now=time.time, watch=time.perf_counter))
 
@@ -97,16 +103,26 @@ async def _main(options: Options, store: Store, recovered: Recovered, *, log: Fi
     stop = _signals(log)
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
     async with AsyncExitStack() as stack:
-        desk, history, feed, metrics = _assembled(options, store, recovered, log=log)
+        desk, history, feed, metrics, teller = _assembled(options, store, recovered, log=log)
         stack.callback(history.close)
         stack.push_async_callback(asyncio.to_thread, desk.close)
         with suppress(NotReadyError):  # said by /readyz, and those who wait are tried again at the next release
             await desk.try_waiting()
         errands = await stack.enter_async_context(_plugged(options, desk, metrics, log=log))
-        await stack.enter_async_context(_listening(options, Front(desk, errands, history, feed), metrics))
+        runner = None
+        if options.containers is not None:
+            runner = await stack.enter_async_context(
+                _running(options, options.containers, desk, errands=errands, teller=teller, log=log)
+            )
+        watcher = None
+        if options.manifests is not None and not recovered.problems:
+            watcher = Watcher(_folder(options, options.manifests), desk, log=log, ends=runner is not None)
+        front = Front(desk, errands, history, feed, runner, watcher)
+        if runner is not None:
+            metrics.show_containers(lambda: [(one.pod, one.run) for one in front.entries() if one.run is not None])
+        await stack.enter_async_context(_listening(options, front, metrics))
         stack.push_async_callback(errands.close)  # before requests are waited for, some of which wait for plugins
-        folder = None if recovered.problems else options.manifests
-        await stack.enter_async_context(_beside(folder, desk, notifier, log=log))
+        await stack.enter_async_context(_beside(watcher, desk, notifier))
         pods, waiting = len(desk.standing.held), len(desk.standing.line.pods)
         log.info("listening", at=str(options.address), pods=pods, waiting=waiting)
         notifier.tell(notify.READY, notify.status(f"{pods} pods are here, {waiting} wait"))
@@ -118,7 +134,7 @@ async def _main(options: Options, store: Store, recovered: Recovered, *, log: Fi
 
 def _assembled(
     options: Options, store: Store, recovered: Recovered, *, log: FilteringBoundLogger
-) -> tuple[Desk, History, Feed, Metrics]:
+) -> tuple[Desk, History, Feed, Metrics, Teller]:
     """The desk, and whoever hears what happens there."""
     history = History(options.root, rows=options.history)
     if note := history.open():
@@ -133,7 +149,7 @@ def _assembled(
     keeper = Keeper(store, options.host)
     desk = Desk(recovered.standing, keeper, clock=options.clock, tell=teller, problems=recovered.problems)
     made.append(desk)
-    return desk, history, feed, metrics
+    return desk, history, feed, metrics, teller
 
 
 def _plugged(
@@ -145,6 +161,43 @@ def _plugged(
     directory = options.plugins or options.root / PLUGINS
     lister = options.lister or options.root / POD_RESOURCES / LISTER
     return plugged(desk, directory=directory, lister=lister, metrics=metrics, log=log)
+
+
+@asynccontextmanager
+async def _running(  # noqa: PLR0913 - everybody who is spoken to
+    options: Options,
+    containers: "Containers",
+    desk: Desk,
+    *,
+    errands: Errands,
+    teller: Teller,
+    log: FilteringBoundLogger,
+) -> "AsyncIterator[Runner | None]":
+    """Pods run as long as this lasts; where nothing may be decided, they are left as they are."""
+    if desk.barred:
+        log.warning("runtime", detail="containers are left as they are while nothing can be decided")
+        yield None
+        return
+    from alignup.agent.pods.assembly import running  # noqa: PLC0415 - for whoever runs pods, and nobody else
+
+    async with running(
+        containers,
+        desk,
+        root=options.root,
+        errands=errands,
+        clock=options.clock,
+        tell=lambda happening: teller([happening]),
+        log=log,
+    ) as runner:
+        teller.wake(runner.nudge)
+        yield runner
+
+
+def _folder(options: Options, manifests: Path) -> Folder:
+    """The directory of manifests; those that are run have to be runnable."""
+    if options.containers is None:
+        return Folder(manifests)
+    return Folder(manifests, accept=runnable(options.containers.allowed), keep=True)
 
 
 def _signals(log: FilteringBoundLogger) -> asyncio.Event:
@@ -164,9 +217,12 @@ async def _listening(options: Options, front: Front, metrics: Metrics) -> AsyncI
     """Answer requests as long as this lasts."""
     token = None if options.token_file is None else listen.read_token(options.token_file)
     stopping = asyncio.Event()
+    reader: ReadPod = read_pod
+    if options.containers is not None:
+        reader = partial(read_pod, accept=runnable(options.containers.allowed), keep=True)
     behind = Behind(
         service=front,
-        read_pod=read_pod,
+        read_pod=reader,
         machine_document=machine_document,
         metrics=metrics,
         version=__version__,
@@ -191,13 +247,10 @@ def _socket(address: Address, *, token: bytes | None) -> Iterator[socket.socket]
 
 
 @asynccontextmanager
-async def _beside(
-    manifests: Path | None, desk: Desk, notifier: Notifier, *, log: FilteringBoundLogger
-) -> AsyncIterator[None]:
+async def _beside(watcher: Watcher | None, desk: Desk, notifier: Notifier) -> AsyncIterator[None]:
     """What goes on beside requests: manifests are watched, and systemd gets its signs of life."""
     tasks = []
-    if manifests is not None:
-        watcher = Watcher(Folder(manifests), desk, log=log)
+    if watcher is not None:
         tasks.append(asyncio.ensure_future(watcher.watch()))
     if notifier.watchdog is not None:
         tasks.append(asyncio.ensure_future(_live(desk, notifier, every=notifier.watchdog / 3)))

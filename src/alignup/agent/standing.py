@@ -5,10 +5,10 @@ Everything here is a value that never changes; ``agent.draft`` makes the next on
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from alignup.agent.known import API, Known, Record
+from alignup.agent.known import API, Finished, Known, Record
 from alignup.agent.pending import Pending
 from alignup.agent.waiting import Line
 from alignup.align.decision import Decision
@@ -29,6 +29,11 @@ class Kind(StrEnum):
     ANNOUNCED = "announced"
     STOPPED = "stopped"  #: a device plugin
     GONE = "gone"  #: and it was not back in time
+    ENDING = "ending"  #: a pod was told to stop
+    FINISHED = "finished"  #: it has run to its end
+    STARTED = "started"  #: a container
+    ENDED = "ended"  #: a container
+    TROUBLE = "trouble"  #: something cannot be done for a pod now, and is tried again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class Standing:
     #: those on their way in, by uid: they have a place in the ledger, and are not written down; some wait in line too
     pending: Mapping[str, Pending] = field(default_factory=dict)
     resting: frozenset[str] = frozenset()  #: of those that wait, whom a plugin refused a moment ago
+    finished: Mapping[str, Finished] = field(default_factory=dict)  #: those that have run, by uid, as they ended
 
     def settled(self) -> Host:
         """The host with just the pods that are here for good."""
@@ -82,18 +88,24 @@ class Standing:
             return entry_of(known, Status.ADMITTED)
         if known := self.line.pods.get(uid):
             return entry_of(known, Status.WAITING, position=self.line.position(uid))
+        if finished := self.finished.get(uid):
+            return finished_entry(finished)
         return None
 
     def entries(self) -> tuple[Entry, ...]:
-        """Every pod that is known, those admitted first."""
+        """Every pod that is known, those admitted first, those that have run last."""
         running = [entry_of(known, Status.ADMITTED) for known in self.held.values()]
-        waiting = enumerate(self.line.pods.values(), start=1)
-        return (*running, *(entry_of(known, Status.WAITING, position=place) for place, known in waiting))
+        waiting = [
+            entry_of(known, Status.WAITING, position=place)
+            for place, known in enumerate(self.line.pods.values(), start=1)
+        ]
+        return (*running, *waiting, *map(finished_entry, self.finished.values()))
 
     def everyone(self) -> Iterator[Known]:
         """Every pod that is known."""
         yield from self.held.values()
         yield from self.line.pods.values()
+        yield from (one.known for one in self.finished.values())
 
 
 def entry_of(known: Known, status: Status, *, position: int | None = None) -> Entry:
@@ -107,3 +119,8 @@ def entry_of(known: Known, status: Status, *, position: int | None = None) -> En
         position=position,
         grants=known.grants,
     )
+
+
+def finished_entry(finished: Finished) -> Entry:
+    """A pod that has run, as others are told of it."""
+    return replace(entry_of(finished.known, Status.FINISHED), run=finished.run)

@@ -5,7 +5,7 @@ history cannot be written is said in the log, and nothing else comes of it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -41,9 +41,16 @@ class Teller:
         self._metrics = metrics
         self._feed = feed
         self._complaint = ""  #: what is wrong with the history, as last said
+        self._wake: Callable[[], None] | None = None
+
+    def wake(self, somebody: Callable[[], None]) -> None:
+        """Have *somebody* know whenever something has happened; called from any thread."""
+        self._wake = somebody
 
     def __call__(self, happenings: Sequence[Happening]) -> None:
         """Tell what happened; nothing is raised."""
+        if self._wake is not None:
+            self._wake()
         told = []
         for happening in happenings:
             logs.write(self._log, happening)

@@ -345,7 +345,7 @@ async def test_where_there_is_nothing_the_error_says_what_to_do(socket):
         with pytest.raises(CriError) as deserted:
             await runtime.identity()
 
-    advice = "\nstart the runtime, or say where it listens"
+    advice = "\nstart the runtime, or say where it listens with --runtime-endpoint"
     told = "the runtime could not say who it is: "
     assert str(absent.value) == f"{told}there is no {socket}{advice}"
     assert str(no_socket.value) == f"{told}{socket} is no socket{advice}"

@@ -358,7 +358,7 @@ def _age(seen: SeenSandbox | SeenContainer) -> tuple[float, int, str]:
 
 def _absence(path: Path) -> str:
     """Why nobody can be reached at *path*; empty when somebody can."""
-    advice = "start the runtime, or say where it listens"
+    advice = "start the runtime, or say where it listens with --runtime-endpoint"
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
             return f"{path} is no socket\n{advice}"

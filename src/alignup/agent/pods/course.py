@@ -1,0 +1,355 @@
+"""The course of a pod: what is to be done next, given what it is to be and what the runtime shows.
+
+Pure, so every turn a pod can take is tried without any container. Whoever drives it looks at the runtime, asks here,
+does what is said, remembers what the runtime does not (:class:`Memory`), and looks again: when something has changed,
+or at ``Course.wake``. Whatever order things happen in, a pod that is to run runs, and one that is to end ends.
+
+Only what the runtime shows counts. So an act is said again until its effect is seen; whoever drives this does not do
+the same twice at a time, nor in haste what had no effect, and does not take a pod for ended while something is being
+done. Where the kubelet remembers, here everything is read off the containers: who has ended when tells how long to
+wait, and after the agent was away all goes on as if it had not been.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from alignup.agent.pods import backoff
+from alignup.agent.pods.life import (
+    LIVE,
+    Act,
+    Course,
+    Discard,
+    Ending,
+    Health,
+    MakeSandbox,
+    Memory,
+    Phase,
+    Rest,
+    Seen,
+    Start,
+    Stop,
+    StopSandbox,
+)
+from alignup.enforce.cri.plan import SeenContainer, SeenSandbox, State
+from alignup.kube.spec import ContainerSpec, Kind, PodSpec, RestartPolicy
+
+__all__ = [
+    "Act",
+    "Course",
+    "Discard",
+    "Ending",
+    "Health",
+    "MakeSandbox",
+    "Memory",
+    "Phase",
+    "Rest",
+    "Seen",
+    "Start",
+    "Stop",
+    "StopSandbox",
+    "course",
+    "has_started",
+    "starts_again",
+]
+
+DEADLINE = "DeadlineExceeded"
+CRASHING = "CrashLoopBackOff"
+SHORTEST = 2.0  #: seconds that every container has to stop in, also when the time of its pod is over
+
+_TOO_LONG = "Pod was active on the node longer than the specified deadline"
+_LOST = "its sandbox is gone, and nothing of it is started again"
+
+
+def course(spec: PodSpec, seen: Seen, memory: Memory, *, now: float) -> Course:
+    """What is to be done next."""
+    turn = _Turn(spec, seen, memory, now)
+    ending = _ending(turn)
+    if ending is not None:
+        return _end(turn, ending)
+    return _renew(turn) if seen.box is None else _go_on(turn, seen.box)
+
+
+def starts_again(spec: PodSpec, container: ContainerSpec, ended: SeenContainer) -> bool:
+    """Whether a container that has ended is started again, as long as its pod goes on."""
+    good = ended.exit_code == 0
+    if container.kind is Kind.SIDECAR:
+        return True
+    if container.kind is Kind.INIT and good:
+        return False
+    return spec.restart is RestartPolicy.ALWAYS or (spec.restart is RestartPolicy.ON_FAILURE and not good)
+
+
+def has_started(container: ContainerSpec, newest: SeenContainer, memory: Memory) -> bool:
+    """Whether a container runs and, where it is probed for that, has come up."""
+    up = container.startup is None or memory.health.get(newest.id, Health()).started
+    return newest.state is State.RUNNING and up
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """All that is known at one moment."""
+
+    spec: PodSpec
+    seen: Seen
+    memory: Memory
+    now: float
+
+    @property
+    def apps(self) -> list[ContainerSpec]:
+        return [one for one in self.spec.containers if one.kind is Kind.APP]
+
+    @property
+    def inits(self) -> list[ContainerSpec]:
+        """Those that begin before the apps: init containers and sidecars."""
+        return [one for one in self.spec.containers if one.kind is not Kind.APP]
+
+    @property
+    def sidecars(self) -> list[str]:
+        return [one.name for one in self.spec.containers if one.kind is Kind.SIDECAR]
+
+    @property
+    def limit(self) -> float:
+        """Until when the pod may run."""
+        began, deadline = self.memory.began, self.spec.deadline
+        return began + deadline if began and deadline is not None else math.inf
+
+    def ended(self, container: ContainerSpec) -> SeenContainer | None:
+        """The newest of a container, if it has ended."""
+        newest = next(iter(self.seen.instances(container.name)), None)
+        return newest if newest is not None and newest.state is State.EXITED else None
+
+    def done(self, container: ContainerSpec) -> bool:
+        """Whether a container has ended for good."""
+        ended = self.ended(container)
+        return ended is not None and not starts_again(self.spec, container, ended)
+
+    def good(self, container: ContainerSpec) -> bool:
+        """Whether a container has ended well."""
+        ended = self.ended(container)
+        return ended is not None and ended.exit_code == 0
+
+    def lives(self, container: ContainerSpec) -> bool:
+        return any(one.state in LIVE for one in self.seen.instances(container.name))
+
+    def waits(self, container: ContainerSpec) -> bool:
+        """Whether one of it was made, and never started."""
+        return any(one.state is State.CREATED for one in self.seen.instances(container.name))
+
+
+def _ending(turn: _Turn) -> Ending | None:
+    """Since when, and why, a pod is to end; ``None``: it goes on."""
+    if turn.memory.ending is not None:
+        return turn.memory.ending
+    since = _over_since(turn)
+    if since is not None and since < turn.limit:
+        return Ending(since=since, grace=turn.spec.grace)
+    late = turn.now >= turn.limit
+    return Ending(since=turn.limit, grace=turn.spec.grace, reason=DEADLINE) if late else None
+
+
+def _over_since(turn: _Turn) -> float | None:
+    """Since when there is nothing left for a pod to do; ``None``: there is."""
+    if not (all(map(turn.done, turn.apps)) or _init_failed(turn) or _lost(turn)):
+        return None
+    ran = [one for one in turn.seen.containers if one.state is not State.CREATED]
+    counting = [one for one in ran if one.name not in turn.sidecars] or ran
+    if any(one.state in LIVE for one in counting):
+        return turn.now
+    return max(map(backoff.ended_at, counting), default=turn.now)
+
+
+def _init_failed(turn: _Turn) -> bool:
+    """Whether an init container has failed, and is not started again."""
+    return any(turn.done(one) and not turn.good(one) for one in turn.inits)
+
+
+def _lost(turn: _Turn) -> bool:
+    """Whether the sandbox is gone in which a pod ran that runs only once."""
+    ran = any(one.state is not State.CREATED for one in turn.seen.containers)
+    return turn.spec.restart is RestartPolicy.NEVER and turn.seen.box is None and ran
+
+
+def _end(turn: _Turn, ending: Ending) -> Course:
+    """Bring a pod to its end: containers stop, sidecars after all others and the last first, then the sandbox."""
+    live = turn.seen.live
+    ready = [one for one in turn.seen.sandboxes if one.ready]
+    ended = not live and not ready
+    why = _TOO_LONG if ending.reason == DEADLINE else "the pod is to end"
+    stops = _stops(turn, live, since=ending.since, grace=ending.grace, why=why)
+    over = ending.since + ending.grace
+    boxes = () if live else tuple(StopSandbox(one.id) for one in ready)
+    return Course(
+        acts=() if ended else (*stops, *boxes, *_discards(turn)),
+        wake=over if len(stops) < len(live) and turn.now < over else None,
+        phase=_phase_at_end(turn, ending),
+        ended=ended,
+        reason=ending.reason,
+        message=_message_at_end(turn, ending),
+    )
+
+
+def _stops(turn: _Turn, live: tuple[SeenContainer, ...], *, since: float, grace: float, why: str) -> tuple[Stop, ...]:
+    """Those of *live* whose turn it is to stop; when the time is over, it is everybody's."""
+    left = min(since + grace - turn.now, grace)  # a clock that is set back makes nobody wait for longer
+    due = [one for one in live if one.name not in turn.sidecars]
+    if not due and live:
+        last = max(turn.sidecars.index(one.name) for one in live)
+        due = [one for one in live if one.name == turn.sidecars[last]]
+    return tuple(Stop(one.id, one.name, max(left, SHORTEST), why) for one in (due if left > 0 else live))
+
+
+def _phase_at_end(turn: _Turn, ending: Ending) -> Phase:
+    if ending.reason or _init_failed(turn):
+        return Phase.FAILED
+    if turn.seen.live:
+        return _phase(turn)
+    return Phase.SUCCEEDED if all(map(turn.good, turn.apps)) else Phase.FAILED
+
+
+def _message_at_end(turn: _Turn, ending: Ending) -> str:
+    if ending.reason == DEADLINE:
+        return _TOO_LONG
+    ran_out = all(map(turn.done, turn.apps)) or _init_failed(turn)
+    return _LOST if turn.memory.ending is None and not ran_out else ""
+
+
+def _renew(turn: _Turn) -> Course:
+    """Make a sandbox, once nothing is left in those before; one that dies young is not made again in haste."""
+    seen, newest = turn.seen, turn.seen.newest
+    acts = (*_clearing(turn, None), *_discards(turn))
+    until = max(
+        turn.memory.sandbox.until if turn.memory.sandbox is not None else 0.0,
+        newest.created + backoff.delay(newest.attempt) if newest is not None else 0.0,
+    )
+    waits = turn.now < until <= turn.now + backoff.LONGEST  # more than that only where the clock was set back
+    if not waits and not seen.live and not any(one.ready for one in seen.sandboxes):
+        make = MakeSandbox(newest.attempt + 1, newest.id) if newest is not None else MakeSandbox(0)
+        acts = (make, *acts)
+    wake = min(until if waits else math.inf, turn.limit)
+    return Course(acts=acts, wake=wake if wake < math.inf else None, phase=_phase(turn))
+
+
+def _go_on(turn: _Turn, box: SeenSandbox) -> Course:
+    """Bring a pod further in its sandbox."""
+    starts = []
+    resting = {}
+    for container in _wanted(turn, box):
+        rest = _rest(turn, container, box)
+        if rest is None:
+            attempt = max((one.attempt + 1 for one in turn.seen.instances(container.name)), default=0)
+            starts.append(Start(container.name, box.id, attempt))
+        else:
+            resting[container.name] = rest
+    wake = min((*(rest.until for rest in resting.values()), turn.limit))
+    return Course(
+        acts=(*_clearing(turn, box), *_repairs(turn, box), *starts, *_discards(turn)),
+        wake=wake if wake < math.inf else None,
+        phase=_phase(turn),
+        resting=resting,
+    )
+
+
+def _clearing(turn: _Turn, box: SeenSandbox | None) -> Iterator[Act]:
+    """What is not in its place goes: containers in other sandboxes than *box*, and then these."""
+    strays = tuple(one for one in turn.seen.live if box is None or one.sandbox != box.id)
+    yield from _stops(turn, strays, since=turn.now, grace=turn.spec.grace, why="its sandbox is gone")
+    held = {one.sandbox for one in strays}
+    yield from (
+        StopSandbox(one.id) for one in turn.seen.sandboxes if one.ready and one is not box and one.id not in held
+    )
+
+
+def _repairs(turn: _Turn, box: SeenSandbox) -> Iterator[Stop]:
+    """What runs in its place and has to stop all the same; whether it starts again shows when it has ended."""
+    for one in turn.seen.live:
+        health = turn.memory.health.get(one.id, Health())
+        grace = float(turn.spec.grace)
+        if one.sandbox != box.id:
+            continue
+        elif one is not turn.seen.instances(one.name)[0]:
+            why = "there is a newer one"
+        elif one.state is State.UNKNOWN:
+            why = "the runtime does not know whether it runs"
+        elif health.sick:
+            why, grace = health.sick, grace if health.grace is None else health.grace
+        else:
+            continue
+        yield Stop(one.id, one.name, max(grace, SHORTEST), why)
+
+
+def _wanted(turn: _Turn, box: SeenSandbox) -> Iterator[ContainerSpec]:
+    """The containers whose turn it is and that do not run; those that have to wait are among them.
+
+    One that was made and not started may be about to, if who made it was interrupted: it has to be gone first.
+    """
+    inits, behind = turn.inits, _behind(turn, box)
+    due = [one for one in inits[:behind] if one.kind is Kind.SIDECAR]
+    due += inits[behind : behind + 1] or [app for app in turn.apps if not turn.done(app)]
+    return (one for one in due if not turn.lives(one) and not turn.waits(one))
+
+
+def _behind(turn: _Turn, box: SeenSandbox) -> int:
+    """How many init containers a pod has behind it: ended well, or as sidecars started.
+
+    The runtime may have lost some, but whoever comes before one that was begun is behind it.
+    """
+    if any(turn.seen.instances(app.name, box.id) for app in turn.apps):
+        return len(turn.inits)
+    begun = [(place, turn.seen.instances(one.name, box.id)) for place, one in enumerate(turn.inits)]
+    place, instances = next((one for one in reversed(begun) if one[1]), (0, ()))
+    if not instances:
+        return 0
+    container, newest = turn.inits[place], instances[0]
+    if container.kind is Kind.SIDECAR:
+        return place + has_started(container, newest, turn.memory)
+    return place + (newest.state is State.EXITED and newest.exit_code == 0)
+
+
+def _rest(turn: _Turn, container: ContainerSpec, box: SeenSandbox) -> Rest | None:
+    """Why a container is not started yet; ``None``: it is."""
+    ends = [one for one in turn.seen.instances(container.name) if one.state is State.EXITED]
+    rests = []
+    # In a new sandbox, what comes before the apps begins anew.
+    if ends and (container.kind is Kind.APP or ends[0].sandbox == box.id):
+        before = ends[1] if len(ends) > 1 else None
+        crashes = backoff.crashes(ends[0], before)
+        message = f"back-off {backoff.delay(crashes):.0f}s restarting failed container={container.name}"
+        until = backoff.again_at(ends[0], before)
+        rests.append(Rest(until=until, reason=CRASHING, message=message, failures=crashes))
+    if container.name in turn.memory.rests:
+        rests.append(_in_words(turn.memory.rests[container.name], container))
+    # Nobody rests for longer than that, unless the clock was set back.
+    lasting = [one for one in rests if turn.now < one.until <= turn.now + backoff.LONGEST]
+    return max(lasting, key=lambda one: one.until, default=None)
+
+
+def _in_words(rest: Rest, container: ContainerSpec) -> Rest:
+    """A rest as it is told while it lasts; Kubernetes has two words for an image that could not be pulled."""
+    if rest.reason != "ErrImagePull":
+        return rest
+    message = f'Back-off pulling image "{container.image}": {rest.reason}: {rest.message}'
+    return replace(rest, reason="ImagePullBackOff", message=message)
+
+
+def _phase(turn: _Turn) -> Phase:
+    """How far a pod is that has not ended."""
+    box = turn.seen.box
+    set_up = box is None or _behind(turn, box) == len(turn.inits)
+    ran = {one.name for one in turn.seen.containers if one.state is not State.CREATED}
+    return Phase.RUNNING if set_up and all(app.name in ran for app in turn.apps) else Phase.PENDING
+
+
+def _discards(turn: _Turn) -> Iterator[Discard]:
+    """Who has ended, or never began: of each container the newest is kept, and how it ended the time before."""
+    seen = turn.seen
+    kept = {one.id for one in seen.live}
+    for container in turn.spec.containers:
+        instances = [one for one in seen.instances(container.name) if one.state is not State.CREATED]
+        newest, *older = instances or (None,)
+        last = next((one for one in older if one is not None and one.state is State.EXITED), None)
+        kept |= {one.id for one in (newest, last) if one is not None}
+    needed = {one.sandbox for one in seen.containers if one.id in kept}
+    gone = {one.id for one in seen.sandboxes if not one.ready and one is not seen.newest and one.id not in needed}
+    yield from (Discard(one, sandbox=True) for one in sorted(gone))
+    yield from (Discard(one.id) for one in seen.containers if one.id not in kept and one.sandbox not in gone)

@@ -1,0 +1,198 @@
+"""Containers on the CPUs the ledger says, from their first moment on, and moved whenever that changes.
+
+One lock for all: while a container is being made on the shared CPUs, these stay as they are; and before one starts on
+CPUs of its own, everybody who shared these has been told to leave them (``agent.reconcile``).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from alignup.agent.pods.life import Seen as SeenPod
+from alignup.agent.reconcile import Name, Phase, Seen, Statuses, Told, Update, Verdict, containers_of, plan
+from alignup.align import bits
+from alignup.align.bits import Cpus, Nodes
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.errors import CriError
+from alignup.align.host import Host
+from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.providers import Cpus as CpuProvider
+from alignup.align.providers import Memory
+from alignup.enforce.cri.plan import LinuxResources, SeenContainer, State
+
+_PHASES = {State.RUNNING: Phase.RUNNING, State.EXITED: Phase.TERMINATED}
+
+
+class Mover(Protocol):
+    """As much of a runtime as moving containers takes."""
+
+    async def update(self, id_: str, resources: LinuxResources) -> None:
+        """Hold a running container to other resources."""
+        ...
+
+    async def container(self, id_: str) -> SeenContainer:
+        """One, with all there is to know."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a container belongs."""
+
+    cpus: Cpus = 0  #: empty: wherever
+    nodes: Nodes = 0  #: from which its memory comes; empty: any
+    exclusive: bool = False  #: the CPUs are its own
+
+
+def place_of(host: Host, uid: str, container: str) -> Place:
+    """Where a container of a pod belongs as things stand; only static policies say."""
+    cpus, exclusive, nodes = 0, False, 0
+    if is_static(host):
+        book = cpu_book(host)
+        cpus, exclusive = book.runs_on(uid, container), book.holds(uid, container) is not None
+    if host.settings.memory_policy == MemoryPolicy.STATIC:
+        nodes = bits.union(block.nodes for block in memory_book(host).blocks(uid, container) or ())
+    return Place(cpus, nodes, exclusive)
+
+
+def is_static(host: Host) -> bool:
+    """Whether containers are held to CPUs at all."""
+    return host.settings.cpus.policy == CpuPolicy.STATIC
+
+
+def cpu_book(host: Host) -> CpuLedger:
+    """Who owns which CPUs."""
+    book: CpuLedger = host.ledger.books[CpuProvider.name]
+    return book
+
+
+def memory_book(host: Host) -> MemoryLedger:
+    """Who owns which memory."""
+    book: MemoryLedger = host.ledger.books[Memory.name]
+    return book
+
+
+@dataclass
+class Cpusets:
+    """Keeps containers where *host* says; *seen* tells what runs."""
+
+    host: Callable[[], Host]
+    seen: Callable[[], Mapping[str, SeenPod]]  #: by uid
+    runtime: Mover
+    log: FilteringBoundLogger
+    _told: Told = field(default_factory=Told)
+    _new: dict[str, Name] = field(default_factory=dict)  #: container id → of those that were not seen to run yet
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _complaints: Mapping[Name, str] = field(default_factory=dict)
+    _shared: Cpus | None = None  #: as of the last pass
+
+    @property
+    def stale(self) -> bool:
+        """Whether the shared CPUs have changed since everybody was put where they belong."""
+        host = self.host()
+        return is_static(host) and cpu_book(host).shared != self._shared
+
+    def remembers(self) -> frozenset[str]:
+        """The ids of containers of which something is remembered: those there are, and no others."""
+        return frozenset(self._told.ids) | self._new.keys()
+
+    async def reconcile(self) -> None:
+        """Put everybody where they belong, as far as the runtime lets us."""
+        async with self._lock:
+            await self._pass()
+
+    @asynccontextmanager
+    async def making(self, uid: str, container: str) -> AsyncIterator[Place]:
+        """Where a container is to be made, as long as this lasts; everybody else is out of its way."""
+        async with self._lock:
+            place = place_of(self.host(), uid, container)
+            if place.exclusive:
+                await self._pass()
+            yield place
+
+    def made(self, id_: str, name: Name, place: Place) -> None:
+        """A container was made in *place*, and is about to start; the ledger may say another by now."""
+        host = self.host()
+        if not is_static(host):
+            return
+        book = cpu_book(host)
+        self._new = {**{one: other for one, other in self._new.items() if other != name}, id_: name}
+        self._told = self._told.added(id_, name, ledger=book)
+        if place.cpus != book.runs_on(*name):
+            self._told = replace(self._told, outdated=self._told.outdated | {name})
+            self._shared = None
+
+    async def _pass(self) -> None:
+        host = self.host()
+        if not is_static(host):
+            return
+        book = cpu_book(host)
+        pods = [resident.pod for resident in host.ledger.pods.values()]
+        here = containers_of(pods)
+        statuses = self._statuses(here)
+        planned = plan(self._remembered(here), pods, statuses=statuses, ledger=book)
+        failures: dict[Name, str] = {}
+        for update in planned.updates:
+            if problem := await self._moved(update):
+                failures[update.name] = problem
+        self._told, verdicts = planned.done(failures)
+        # What could not be done is tried again with the next pass, which comes by itself.
+        self._shared = book.shared
+        self._complain(verdicts, failures)
+
+    async def _moved(self, update: Update) -> str:
+        """Have a container moved; why it is not where it should be. One that has ended need not be anywhere."""
+        try:
+            await self.runtime.update(update.id, LinuxResources(cpus=update.cpus))
+        except CriError as problem:
+            try:
+                seen = await self.runtime.container(update.id)
+            except CriError as error:
+                if not error.not_found:
+                    return str(problem)
+                self._new.pop(update.id, None)
+                return ""
+            return "" if seen.state is State.EXITED else str(problem)
+        return ""
+
+    def _remembered(self, here: frozenset[Name]) -> Told:
+        """What was told of containers that are still there."""
+        told = self._told.only(here)
+        ids = {one.id for seen in self.seen().values() for one in seen.containers} | self._new.keys()
+        return replace(told, ids={id_: name for id_, name in told.ids.items() if id_ in ids})
+
+    def _statuses(self, here: frozenset[Name]) -> Statuses:
+        """What runs, as ``agent.reconcile`` has it: of each container the newest.
+
+        Who was made here a moment ago counts as running: nobody may have looked since, and it starts where it was made.
+        """
+        found = {
+            uid: {
+                one.name: Seen(_PHASES.get(one.state, Phase.WAITING), one.id)
+                for one in sorted(seen.containers, key=lambda one: (one.attempt, one.created))
+            }
+            for uid, seen in self.seen().items()
+        }
+        begun = {one.id for seen in self.seen().values() for one in seen.containers if one.state is not State.CREATED}
+        self._new = {id_: name for id_, name in self._new.items() if name in here and id_ not in begun}
+        for id_, (uid, container) in self._new.items():
+            found.setdefault(uid, {})[container] = Seen(Phase.RUNNING, id_)
+        return found
+
+    def _complain(self, verdicts: tuple[Verdict, ...], failures: Mapping[Name, str]) -> None:
+        """Say once what the runtime would not do."""
+        pods = self.host().ledger.pods
+        for one in verdicts:
+            problem = failures.get(one.name)
+            if problem and self._complaints.get(one.name) != problem:
+                pod = f"{pods[one.uid].pod.namespace}/{pods[one.uid].pod.name}" if one.uid in pods else one.uid
+                self.log.warning(
+                    "cpus", pod=pod, detail=f"container {one.container} is not on the CPUs it should be: {problem}"
+                )
+        self._complaints = failures

@@ -1,0 +1,80 @@
+"""Images: a container's image is there, or is fetched as its pull policy says, or there is a reason why not."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from alignup.agent.pods.failing import StartError
+from alignup.align.errors import CriError
+from alignup.enforce.cri.plan import Image
+from alignup.kube.spec import ContainerSpec, PullPolicy
+
+
+class Source(Protocol):
+    """As much of a runtime as images take."""
+
+    async def image(self, name: str) -> Image | None:
+        """An image that is there."""
+        ...
+
+    async def pull(self, name: str) -> str:
+        """Fetch one."""
+        ...
+
+
+@dataclass
+class Images:
+    """Images of *runtime*; of two who want the same, one waits for the other."""
+
+    runtime: Source
+    #: image → what keeps all but one of those who want it waiting, and how many they are
+    _locks: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
+
+    async def ensure(self, container: ContainerSpec) -> Image:
+        """The image of a container; :class:`StartError` where it cannot be had."""
+        lock, waiting = self._locks.get(container.image, (asyncio.Lock(), 0))
+        self._locks[container.image] = lock, waiting + 1
+        try:
+            async with lock:
+                return await self._ensured(container)
+        finally:
+            lock, waiting = self._locks.pop(container.image)
+            if waiting > 1:
+                self._locks[container.image] = lock, waiting - 1
+
+    async def _ensured(self, container: ContainerSpec) -> Image:
+        found = await self._found(container.image)
+        if container.pull is PullPolicy.NEVER or (found is not None and container.pull is PullPolicy.IF_NOT_PRESENT):
+            if found is None:
+                what = f"image {container.image} is not on this host, and imagePullPolicy is Never"
+                raise StartError("ErrImageNeverPull", f"{what}; import it, or let it be pulled")
+            return found
+        try:
+            reference = await self.runtime.pull(container.image)
+        except CriError as error:
+            raise StartError("ErrImagePull", f"image {container.image} cannot be pulled: {error}") from error
+        fetched = await self._found(container.image) or await self._found(reference)
+        if fetched is None:
+            raise StartError("ErrImagePull", f"image {container.image} was pulled, and the runtime does not have it")
+        return fetched
+
+    async def _found(self, name: str) -> Image | None:
+        try:
+            return await self.runtime.image(name)
+        except CriError as error:
+            raise StartError("ImageInspectError", f"the runtime cannot tell of image {name}: {error}") from error
+
+
+def check_user(container: ContainerSpec, image: Image) -> None:
+    """:class:`StartError` where a container must not run as root, and would, or might."""
+    rights = container.rights
+    if not rights.non_root:
+        return
+    where = f"container {container.name} must not run as root (runAsNonRoot)"
+    if rights.user == 0:
+        raise StartError("CreateContainerConfigError", f"{where}, and runAsUser is 0")
+    if rights.user is None and image.user is None and image.username:
+        what = f"{where}, and its image names a user, {image.username}, whose number is not known; set runAsUser"
+        raise StartError("CreateContainerConfigError", what)
+    if rights.user is None and not image.user:
+        raise StartError("CreateContainerConfigError", f"{where}, and its image does; set runAsUser")

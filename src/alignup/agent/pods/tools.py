@@ -1,0 +1,78 @@
+"""What all pods that run have in common: the runtime, what is seen of it, and who else has to be asked or told."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from alignup.agent.desk import Desk
+from alignup.agent.pods import logs, plans
+from alignup.agent.pods.cpusets import Cpusets
+from alignup.agent.pods.images import Images
+from alignup.agent.pods.scene import Scene
+from alignup.align.errors import AlignError
+from alignup.align.workload import Pod
+from alignup.enforce.cri.client import Runtime
+from alignup.enforce.cri.groups import Groups
+from alignup.enforce.cri.plan import Identity, SeenContainer, State
+from alignup.enforce.cri.resources import Ground
+
+MUCH = 1_000  #: of what was said that is remembered
+
+
+class Errand(Protocol):
+    """Whoever tells device plugins that a container starts; ``PluginError`` where one says no."""
+
+    async def pre_start(self, uid: str, container: str) -> None:
+        """A container starts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """All of it."""
+
+    runtime: Runtime
+    identity: Identity
+    scene: Scene
+    cpusets: Cpusets
+    images: Images
+    groups: Groups | None  #: ``None``: the runtime puts containers into groups as it likes
+    ground: Ground
+    errands: Errand
+    desk: Desk
+    place: plans.Place
+    root: Path  #: under which pods have their directories
+    log: FilteringBoundLogger
+    said: dict[str, None] = field(default_factory=dict)  #: the newest last
+
+    def say(self, note: str) -> None:
+        """Have people know something, once; as long as not too much else was said since."""
+        if note in self.said:
+            return
+        self.said[note] = None
+        if len(self.said) > MUCH:
+            del self.said[next(iter(self.said))]
+        self.log.warning("runtime", detail=note)
+
+    async def rotate(self) -> None:
+        """Begin new files for logs that have grown large."""
+        for seen in tuple(self.scene.pods().values()):
+            for one in seen.containers:
+                if one.state is State.RUNNING:
+                    await self._rotate_one(one)
+
+    async def _rotate_one(self, one: SeenContainer) -> None:
+        path = plans.log_directory(self.place.log_root, _owner(one)) / plans.log_path(one.name, one.attempt)
+        try:
+            await logs.rotate(path, reopen=partial(self.runtime.reopen_log, one.id))
+        except (AlignError, OSError) as error:
+            self.say(f"the log {path} cannot be rotated: {error}")
+
+
+def _owner(container: SeenContainer) -> Pod:
+    """The pod of a container, as far as its labels tell."""
+    labels = container.labels
+    return Pod(name=labels[plans.POD_NAME], namespace=labels[plans.POD_NAMESPACE], uid=labels[plans.POD_UID])

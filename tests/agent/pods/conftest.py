@@ -1,0 +1,12 @@
+import pytest
+
+from alignup.agent.pods import mounting
+from tests.places import short_directory
+
+
+@pytest.fixture
+def tmp_path():
+    """In which things may be mounted: whatever stays mounted is unmounted, so that the directory can go."""
+    with short_directory() as place:
+        yield place
+        mounting.unmount_below(place)

@@ -1,0 +1,204 @@
+"""An agent that runs pods and a container runtime, each a process that can be killed, and what they say of each other.
+
+What a container does is seen on disk: every instance of it says there when it starts, and whether the one before it was
+still alive.
+"""
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from alignup.align import bits
+from alignup.rpc import address
+from alignup.testing.runtime import __main__ as runtime
+from alignup.wire import cri_pb2 as wire
+from tests.agent import agents
+from tests.agent.agents import CONFIG, Agent, Document, wait_for
+from tests.agent.pods.disk import names_in
+from tests.agent.pods.houses import IMAGE
+
+RUNNING = wire.ContainerState.CONTAINER_RUNNING
+
+#: Every pod fits.
+ROOMY = {**CONFIG, "maxPods": 1000}
+
+_MARK = """\
+if p=$(cat {mark}.pid 2>/dev/null) && kill -0 "$p" 2>/dev/null; then echo {mark} >> twice; fi
+echo $$ > {mark}.pid
+echo ran >> {mark}.ran
+"""
+
+
+@dataclass
+class Rig:
+    """A runtime that runs, and a place for an agent."""
+
+    directory: Path
+    process: BaseProcess
+
+    @property
+    def root(self) -> Path:
+        return self.directory / "root"
+
+    @property
+    def boxes(self) -> Path:
+        """The directory in which containers run."""
+        return self.directory / "boxes"
+
+    @property
+    def manifests(self) -> Path:
+        return self.directory / "manifests"
+
+    def agent(self, *options: str | Path, **how: Any) -> Agent:
+        """An agent that runs pods there."""
+        endpoint = self.directory / "cri.sock"
+        given = ("--runtime", "cri", "--runtime-endpoint", endpoint, "--cgroup-root", "none", "--on-misfit", "wait")
+        watched = ("--manifest-dir", self.manifests)
+        return agents.start(self.root, *given, *watched, *options, **{"config": ROOMY, "devices": "", **how})
+
+    def stall(self) -> None:
+        """Have the runtime answer nobody; what runs goes on."""
+        self._send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def ran(self, uid: str, container: str) -> int:
+        """How often a container was started."""
+        try:
+            return len((self.boxes / f"{uid}-{container}.ran").read_text().splitlines())
+        except FileNotFoundError:
+            return 0
+
+    def twice(self) -> list[str]:
+        """The containers of which two were alive at the same time."""
+        try:
+            return (self.boxes / "twice").read_text().split()
+        except FileNotFoundError:
+            return []
+
+    def sandboxes(self) -> Counter[str]:
+        """How many sandboxes pods have, by uid."""
+        told = self._ask("ListPodSandbox", wire.ListPodSandboxRequest(), wire.ListPodSandboxResponse)
+        return Counter(one.metadata.uid for one in told.items)
+
+    def running(self) -> dict[tuple[str, str], list[int]]:
+        """The CPUs that the runtime was told for each running container of a pod; two where two run."""
+        found: dict[tuple[str, str], list[int]] = {}
+        listed = self._ask("ListContainers", wire.ListContainersRequest(), wire.ListContainersResponse)
+        for one in listed.containers:
+            if one.state != RUNNING:
+                continue
+            request = wire.ContainerStatusRequest(container_id=one.id)
+            status = self._ask("ContainerStatus", request, wire.ContainerStatusResponse).status
+            name = one.labels["io.kubernetes.pod.uid"], one.metadata.name
+            found.setdefault(name, []).append(bits.parse(status.resources.linux.cpuset_cpus))
+        return found
+
+    def left(self) -> list[str]:
+        """What there is on disk of pods."""
+        places = (self.root / "pods", self.root / "logs")
+        return sorted(name for place in places if place.exists() for name in names_in(place))
+
+    def _ask(self, method: str, request: Any, answer: Any) -> Any:
+        with grpc.insecure_channel(address(self.directory / "cri.sock")) as line:
+            call = line.unary_unary(
+                f"/runtime.v1.RuntimeService/{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=answer.FromString,
+            )
+            return call(request, timeout=20, wait_for_ready=True)
+
+
+@contextmanager
+def rig(directory: Path) -> Iterator[Rig]:
+    """A runtime as long as this lasts."""
+    made = Rig(directory, _runtime(directory))
+    made.manifests.mkdir()
+    try:
+        yield made
+    finally:
+        made.go_on()
+        made.process.terminate()
+        made.process.join(20)
+
+
+def container(uid: str, name: str, does: str = "exec sleep 1000", **more: Any) -> Document:
+    """A container that leaves its mark, and then *does* something."""
+    script = _MARK.format(mark=f"{uid}-{name}") + does
+    return {"name": name, "image": IMAGE, "command": ["sh", "-c", script], **more}
+
+
+def manifest(uid: str, *containers: Mapping[str, Any], **spec: Any) -> Document:
+    """A pod that is killed after a second of grace."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": uid, "uid": uid},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": list(containers), **spec},
+    }
+
+
+def server(uid: str, cpus: int = 0, inits: int = 0) -> Document:
+    """A pod that runs until it is told to end, after so many init containers, on CPUs of its own or shared ones."""
+    own: Document = {"resources": {"limits": {"cpu": str(cpus), "memory": "64Mi"}}} if cpus else {}
+    begins = [container(uid, f"init{number}", "sleep 0.02", **own) for number in range(inits)]
+    return manifest(uid, container(uid, "app", **own), initContainers=begins)
+
+
+def job(uid: str, seconds: float = 0.1) -> Document:
+    """A pod that may run once, and ends by itself."""
+    return manifest(uid, container(uid, "app", f"sleep {seconds}"), restartPolicy="Never")
+
+
+def is_running(entry: Document | None) -> bool:
+    """Whether all containers of a pod, as the API shows it, run, or have done what they had to."""
+    run = (entry or {}).get("run") or {}
+    return run.get("phase") == "Running" and all(
+        one["state"] == ("ended" if one["kind"] == "init" else "running") for one in run["containers"]
+    )
+
+
+def has_finished(entry: Document | None) -> bool:
+    """Whether a pod has run to its end, and well."""
+    return entry is not None and entry["status"] == "finished" and entry["run"]["phase"] == "Succeeded"
+
+
+def owned(agent: Agent) -> dict[tuple[str, str], int]:
+    """The CPUs that the ledger says each container is on."""
+    return {
+        (uid, one["name"]): bits.parse(one["cpus"])
+        for uid, entry in agent.pods().items()
+        for one in (entry.get("run") or {"containers": ()})["containers"]
+        if entry["status"] == "admitted" and one["state"] == "running"
+    }
+
+
+def _runtime(directory: Path) -> BaseProcess:
+    socket, output = directory / "cri.sock", directory / "runtime.log"
+    given = ["--socket", str(socket), "--dir", str(directory / "boxes"), "--image", IMAGE]
+    process = agents.forked(_serve, given, output)
+    wait_for(lambda: output.exists() and "listening" in output.read_text(), what=lambda: "the runtime to listen")
+    return process
+
+
+def _serve(given: list[str], output: Path) -> None:
+    """Be a runtime, in the process it is forked into."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stream = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    sys.exit(runtime.main(given))

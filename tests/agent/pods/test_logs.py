@@ -1,0 +1,333 @@
+"""Logs of containers: read, followed, and kept from growing, through any number of files."""
+
+import asyncio
+import gzip
+from collections.abc import Callable
+from contextlib import aclosing
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from alignup.agent.pods import logs
+from alignup.align.errors import EnforceError
+from alignup.serve.service import LogQuery
+from tests.agent.pods.disk import names_in
+
+T = b"2026-01-31T23:59:59.5Z"
+ALL = LogQuery()
+
+
+def records(*lines: object, stream: bytes = b"stdout") -> bytes:
+    return b"".join(T + b" " + stream + b" F " + str(line).encode() + b"\n" for line in lines)
+
+
+def grow(path: Path, *lines: object) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("ab") as file:
+        file.write(records(*lines))
+
+
+def text(path: Path, query: LogQuery = ALL) -> list[str]:
+    """All lines of a log."""
+
+    async def gathered() -> bytes:
+        return b"".join([part async for part in await logs.read(path, query)])
+
+    return asyncio.run(gathered()).decode().splitlines()
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "app" / "0.log"
+
+
+@pytest.fixture
+def rotated(log):
+    """A log that was renamed twice, the older of them compressed."""
+    grow(log, 1, 2, 3)
+    old = log.with_name("0.log.20260101-000000.gz")
+    old.write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    grow(log, 4, 5)
+    log.rename(log.with_name("0.log.20260102-000000"))
+    grow(log, 6, 7)
+    grow(log.with_name("0.log.notes"), "not a log")
+    grow(log.with_name("0.log.20260101-000000"), "compressed already")
+    grow(log.with_name("0.log.20260101-000000.tmp"), "half compressed")
+    grow(log.with_name("00.log.20260101-000000"), "of another")
+    return log
+
+
+def test_all_of_it_the_oldest_first(rotated):
+    assert text(rotated) == list("1234567")
+
+
+@pytest.mark.parametrize("tail", range(9))
+def test_the_last_lines_of_all_files(rotated, tail):
+    assert text(rotated, LogQuery(tail=tail)) == list("1234567")[max(0, 7 - tail) :]
+
+
+def test_times(log):
+    grow(log, "x")
+
+    assert text(log, LogQuery(timestamps=True)) == ["2026-01-31T23:59:59.500000000Z x"]
+
+
+def test_no_log(log):
+    with pytest.raises(LookupError, match=r"there is no log .*0\.log"):
+        text(log)
+    with pytest.raises(LookupError):
+        text(log, LogQuery(follow=True))
+
+
+def test_what_is_left_of_a_log(rotated):
+    rotated.unlink()
+
+    assert text(rotated) == list("12345")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.text("ab", max_size=40), st.booleans()), max_size=40),
+    st.integers(0, 12),
+    st.integers(1, 600),
+    st.booleans(),
+)
+def test_the_last_lines_are_found_from_the_end(tmp_path, printed, tail, block, cut):
+    """In blocks of any size, with lines in pieces, and with a record that is just being written."""
+    log = tmp_path / "0.log"
+    tags = {True: b" stdout F ", False: b" stdout P "}
+    log.write_bytes(
+        b"".join(T + tags[last] + piece.encode() + b"\n" for piece, last in printed) + (T[:7] if cut else b"")
+    )
+    *ended, begun = "".join(piece + ("\n" if last else "") for piece, last in printed).split("\n")
+    lines = [*(f"{line}\n" for line in ended), *([begun] if printed and not printed[-1][1] else [])]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_BLOCK", block)
+        found = text(log, LogQuery(tail=tail))
+
+    assert found == "".join(lines[len(lines) - min(tail, len(lines)) :]).splitlines()
+
+
+def test_a_long_log_is_not_read_at_once(log):
+    log.parent.mkdir()
+    with log.open("wb") as file:
+        for number in range(8):
+            file.write(records(*range(number * 10_000, (number + 1) * 10_000)))
+
+    async def largest() -> tuple[int, int]:
+        sizes = [len(part) async for part in await logs.read(log, ALL)]
+        return max(sizes), len(sizes)
+
+    most, parts = asyncio.run(largest())
+    assert most <= 1 << 18
+    assert parts > 8
+
+
+def test_the_end_for_whoever_asks_why(log):
+    grow(log, *range(1000))
+
+    assert logs.last(log, lines=3) == "997\n998\n999\n"
+    assert logs.last(log, size=6) == "8\n999\n"
+    assert logs.last(log.with_name("1.log")) == ""
+
+
+class Container:
+    """One that prints, whose log somebody follows."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.running = True
+        self.stamps = count(1_000_000_000)
+
+    async def reopen(self) -> None:
+        self.log.touch()
+
+    async def rotate(self, **more: int) -> bool:
+        return await logs.rotate(self.log, reopen=self.reopen, now=lambda: next(self.stamps), **{"size": 1, **more})
+
+
+def followed(
+    log: Path, script: Callable[[Container], list[Callable[[], object]]], tail: int | None = None
+) -> list[str]:
+    """What is read while one thing after the other happens, until the container has ended."""
+
+    async def both() -> bytes:
+        container = Container(log)
+        reading = await logs.read(log, LogQuery(follow=True, tail=tail), alive=lambda: container.running, poll=0.01)
+
+        async def happens() -> None:
+            for step in script(container):
+                await asyncio.sleep(0.03)
+                done = step()
+                if asyncio.iscoroutine(done):
+                    await done
+            container.running = False
+
+        happening = asyncio.create_task(happens())
+        text = b"".join([part async for part in reading])
+        await happening
+        return text
+
+    return asyncio.run(asyncio.wait_for(both(), 20)).decode().splitlines()
+
+
+def test_following_ends_with_the_last_that_was_printed(log):
+    grow(log, 1, 2, 3)
+
+    found = followed(log, lambda _: [lambda: grow(log, 4), lambda: grow(log, 5, 6)], tail=2)
+
+    assert found == ["2", "3", "4", "5", "6"]
+
+
+def test_following_through_renames(log):
+    grow(log, 1)
+
+    found = followed(
+        log,
+        lambda container: [
+            container.rotate,
+            lambda: grow(log, 2),
+            container.rotate,
+            container.rotate,  # it is empty, and too small for that
+            lambda: grow(log, 3),
+            container.rotate,
+            lambda: grow(log, 4),
+        ],
+    )
+
+    assert found == ["1", "2", "3", "4"]
+
+
+def test_following_a_runtime_that_notices_late(log):
+    grow(log, 1)
+    old = log.with_name("0.log.20260101-000000")
+
+    def renamed() -> None:
+        log.rename(old)
+        grow(old, 2)
+
+    def reopened() -> None:
+        grow(log, 4)
+        grow(old, 3)
+
+    found = followed(log, lambda _: [renamed, reopened])
+
+    assert found == ["1", "2", "3", "4"]
+
+
+def test_following_what_is_not_there_yet(log):
+    assert followed(log, lambda _: [lambda: grow(log, 1), lambda: grow(log, 2)]) == ["1", "2"]
+
+
+def test_a_record_that_is_being_written_is_waited_for(log):
+    grow(log, 1)
+
+    def half() -> None:
+        with log.open("ab") as file:
+            file.write(records("half and half")[:-6])
+
+    def rest() -> None:
+        with log.open("ab") as file:
+            file.write(records("half and half")[-6:])
+
+    assert followed(log, lambda _: [half, rest]) == ["1", "half and half"]
+
+
+def test_whoever_stops_following_leaves_nothing_open(log):
+    grow(log, 1)
+
+    async def some() -> int:
+        before = len(names_in("/proc/self/fd"))
+        reading = await logs.read(log, LogQuery(follow=True), alive=lambda: True, poll=0.01)
+        async with aclosing(reading) as parts:
+            assert await anext(parts) == b"1\n"
+        return len(names_in("/proc/self/fd")) - before
+
+    assert asyncio.run(some()) <= 0
+
+
+def rotate(log: Path, times: int, **more: int) -> list[bool]:
+    async def again() -> list[bool]:
+        container = Container(log)
+        done = []
+        for number in range(times):
+            grow(log, number)
+            done.append(await container.rotate(**more))
+        return done
+
+    return asyncio.run(again())
+
+
+def test_a_log_goes_on_in_so_many_files(log):
+    assert rotate(log, 8, most=4) == [True] * 8
+
+    assert names_in(log.parent) == [
+        "0.log",
+        "0.log.20010909-014645.gz",
+        "0.log.20010909-014646.gz",
+        "0.log.20010909-014647",
+    ]
+    assert text(log) == ["5", "6", "7"]
+
+
+def test_a_small_log_stays(log):
+    assert rotate(log, 2, size=1 << 20) == [False, False]
+    assert names_in(log.parent) == ["0.log"]
+
+
+def test_a_runtime_that_does_not_reopen_its_log_keeps_it(log):
+    grow(log, 1)
+
+    async def refusing() -> None:
+        raise EnforceError("away")
+
+    with pytest.raises(EnforceError):
+        asyncio.run(logs.rotate(log, reopen=refusing, size=1))
+
+    assert names_in(log.parent) == ["0.log"]
+
+
+def test_what_a_crash_left_is_put_right(log):
+    grow(log, 1)
+    stale = log.with_name("0.log.20010101-000000")
+    grow(stale, 0)
+    stale.with_name(stale.name + ".tmp").touch()
+    log.rename(log.with_name("0.log.20010102-000000"))
+
+    async def again() -> tuple[bool, bool]:
+        container = Container(log)
+        first = await container.rotate()
+        grow(log, 2)
+        return first, await container.rotate()
+
+    assert asyncio.run(again()) == (False, True)
+    assert not [name for name in names_in(log.parent) if name.endswith(".tmp")]
+    assert text(log) == ["0", "1", "2"]
+
+
+def test_twice_in_a_second_is_once(log):
+    grow(log, 1)
+
+    async def twice() -> list[bool]:
+        done = []
+        for _ in range(2):
+            done.append(await logs.rotate(log, reopen=Container(log).reopen, size=1, now=lambda: 0.0))
+            grow(log, 2)
+        return done
+
+    assert asyncio.run(twice()) == [True, False]
+    assert text(log) == ["1", "2", "2"]
+
+
+def test_a_log_is_forgotten_with_all_it_was(rotated):
+    logs.forget(rotated)
+    logs.forget(rotated)
+
+    assert "0.log" not in names_in(rotated.parent)
+    assert logs.files(rotated) == ()
+    assert rotated.with_name("00.log.20260101-000000").exists()

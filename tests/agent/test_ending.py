@@ -1,0 +1,162 @@
+"""Pods that somebody runs: told to end, they keep what they have until they have; finished, they are remembered."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.agent import draft as drafts
+from alignup.agent import remembered
+from alignup.agent.draft import Draft
+from alignup.agent.keeping import Keeper
+from alignup.agent.known import Ending, same
+from alignup.agent.recovery import Terms, recover
+from alignup.agent.standing import Kind
+from alignup.align import bits
+from alignup.serve.service import ContainerRun, PodRun, Status
+from alignup.state.store import Store
+from tests.agent.rooms import clock, standing
+from tests.agent.test_standing import FILE, admits, after, the
+from tests.align.hosts import host, pod
+from tests.sound import check_sound
+
+DONE = PodRun(phase="Succeeded", containers=(ContainerRun(name="app", kind="app", state="ended", exit_code=0),))
+
+
+def runnable(uid, *, image="a", label="x", **asked):
+    manifest = {"metadata": {"name": uid, "labels": {"l": label}}, "spec": {"containers": [{"image": image}]}}
+    return replace(pod(uid, **asked), manifest=json.dumps(manifest))
+
+
+def ends(uid, grace=None):
+    return lambda draft: draft.end(uid, grace=grace)
+
+
+def finishes(uid, run=DONE):
+    return lambda draft: draft.finish(uid, run)
+
+
+def test_a_pod_told_to_end_keeps_what_it_has():
+    before = after(standing(), admits("a", cpu="2"))
+    draft = Draft(before, clock())
+
+    entry = the(draft.end("a"))
+
+    now = draft.standing()
+    assert entry.status is Status.ADMITTED
+    assert now.held["a"].ending == Ending(1000.0, None)
+    assert now.host.ledger == before.host.ledger
+    assert draft.durable
+    assert [happening.kind for happening in draft.happenings] == [Kind.ENDING]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "grace"),
+    [
+        pytest.param(None, 5.0, 5.0, id="later sooner"),
+        pytest.param(5.0, None, 5.0, id="later as the pod says"),
+        pytest.param(5.0, 60.0, 5.0, id="later with more time"),
+        pytest.param(60.0, 5.0, 5.0, id="later with less time"),
+    ],
+)
+def test_told_twice_the_earlier_end_counts(first, then, grace):
+    now = after(standing(), admits("a"), ends("a", first), ends("a", then))
+
+    assert the(now.held["a"].ending).grace == grace
+
+
+def test_one_that_waits_has_nothing_to_end_and_is_gone():
+    now = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), ends("b"))
+
+    assert now.entry("b") is None
+
+
+def test_nobody_ends_who_is_not_known():
+    assert Draft(standing(), clock()).end("a") is None
+
+
+def test_a_finished_pod_gives_back_what_it_has_and_is_remembered():
+    now = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), finishes("a"))
+
+    assert the(now.entry("b")).status is Status.ADMITTED
+    entry = the(now.entry("a"))
+    assert (entry.status, entry.run) == (Status.FINISHED, DONE)
+    assert now.host.ledger.pods.keys() == {"b"}
+    check_sound(now.host, "after a pod has finished")
+
+
+def test_a_finished_pod_that_comes_again_does_not_run_again():
+    now = after(standing(), admits("a", source=FILE), finishes("a"), admits("a", source=FILE))
+
+    assert now.held == {}
+    assert the(now.entry("a")).status is Status.FINISHED
+
+
+def test_a_finished_pod_is_forgotten_when_it_is_released():
+    now = after(standing(), admits("a"), finishes("a"), ends("a"))
+
+    assert the(now.finished["a"].known.ending)
+    assert after(now, lambda draft: draft.release("a")).entries() == ()
+
+
+def test_of_finished_pods_that_came_from_no_file_only_so_many_are_remembered(monkeypatch):
+    monkeypatch.setattr(drafts, "FINISHED", 2)
+    jobs = [job for uid in "abc" for job in (admits(uid), finishes(uid))]
+
+    now = after(standing(), admits("kept", source=FILE), finishes("kept"), *jobs)
+
+    assert list(now.finished) == ["kept", "b", "c"]
+
+
+def test_endings_and_finished_pods_survive_a_crash(tmp_path):
+    now = after(
+        standing(),
+        lambda draft: draft.admit(runnable("a")),
+        lambda draft: draft.admit(runnable("b"), source=FILE),
+        lambda draft: draft.admit(runnable("c")),
+        ends("a", 7.0),
+        finishes("b"),
+    )
+    Keeper(Store(tmp_path), now.host)(now)
+
+    found = recover(Store(tmp_path), host(), terms=Terms(), now=9.0)
+
+    assert found.problems == found.notes == ()
+    again = found.standing
+    assert again.held["a"].ending == now.held["a"].ending
+    assert again.held["c"].ending is None
+    assert [one.pod.manifest for one in again.held.values()] == [one.pod.manifest for one in now.held.values()]
+    assert again.finished["b"].run == DONE
+    assert again.finished["b"].known.source == FILE
+    assert again.finished["b"].known.pod.manifest == runnable("b").manifest
+
+
+@pytest.mark.parametrize(
+    ("newer", "is_same"),
+    [
+        pytest.param(runnable("a"), True, id="as it was"),
+        pytest.param(runnable("a", label="y"), True, id="with another label"),
+        pytest.param(runnable("a", image="b"), False, id="with another image"),
+        pytest.param(runnable("a", cpu="3"), False, id="with more CPUs"),
+        pytest.param(pod("a"), True, id="to somebody who does not run it"),
+    ],
+)
+def test_a_pod_is_the_same_when_it_would_run_the_same(newer, is_same):
+    assert same(newer, runnable("a")) is is_same
+
+
+containers: st.SearchStrategy[ContainerRun] = st.deferred(
+    lambda: st.builds(
+        ContainerRun,
+        cpus=st.sets(st.integers(0, 300)).map(bits.of),
+        nodes=st.sets(st.integers(0, 40)).map(bits.of),
+        last=st.none() | containers,
+    )
+)
+
+
+@given(st.builds(PodRun, containers=st.lists(containers, max_size=3).map(tuple)))
+def test_how_a_pod_ended_is_read_as_it_was_written(run):
+    assert remembered.read(json.loads(json.dumps(remembered.document(run)))) == run
