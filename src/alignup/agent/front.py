@@ -1,6 +1,7 @@
 """What the HTTP API asks: the desk for pods, the history for decisions, the feed for what happens."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
@@ -12,7 +13,8 @@ from alignup.agent.errands import Errands
 from alignup.agent.known import Known
 from alignup.agent.standing import Standing
 from alignup.agent.watching import Watcher
-from alignup.align.errors import DocumentError, StateError
+from alignup.align.bits import quote
+from alignup.align.errors import DocumentError, PodError, Problem, StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, rules
 from alignup.kube import documents, manifests
@@ -37,6 +39,7 @@ from alignup.state.history import History
 
 RUNS_ITSELF = "run.alignup.dev/itself"  #: the annotation of pods that are not to be run by the agent
 
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", re.ASCII)
 _PATIENCE = 1.0  #: seconds that a question about the past waits for the present
 
 
@@ -191,6 +194,9 @@ def runnable(allowed: frozenset[Permission]) -> Accept:
         accepted = rules.accept(pod)
         if runs_itself(accepted):
             return replace(accepted, manifest="")
+        if accepted.uid and not _UID.fullmatch(accepted.uid):
+            what = "has to be letters, digits, dashes and dots, as directories and groups are named after it"
+            raise PodError([Problem("metadata.uid", f"{what}, not {quote(accepted.uid)}")])
         spec_of(accepted, allowed=allowed)
         return accepted
 

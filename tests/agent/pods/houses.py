@@ -12,7 +12,7 @@ from typing import Any
 
 from alignup.agent import log as logs
 from alignup.agent.desk import Desk, Save
-from alignup.agent.front import Front, read_pod, runnable
+from alignup.agent.front import Front, read_pod
 from alignup.agent.pods.assembly import Containers, running
 from alignup.agent.pods.runner import Runner
 from alignup.agent.standing import Clock, Happening, Standing
@@ -79,7 +79,7 @@ class House:
 
     async def admit(self, document: Mapping[str, Any], *, source: str = "api") -> None:
         """A pod is admitted, and begins to run."""
-        pod = read_pod(json.dumps(document).encode(), "", accept=runnable(ALL), keep=True)
+        pod = read_pod(json.dumps(document).encode(), "", keep=True)
         if source == "api":
             await self.desk.admit(pod)
         else:

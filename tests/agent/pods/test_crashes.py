@@ -77,22 +77,24 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
 def test_manifests_are_followed_by_whoever_comes_next_while_the_runtime_stalls(tmp_path):
     chance = random.Random(os.getpid())
     with rig(tmp_path) as made:
-        wanted = {}
-        for round_ in range(4):
-            name = f"web-{chance.randrange(3)}"
-            wanted[name] = f"{name}-{round_}"  # another pod takes its place
-            write(made, name, wanted[name])
-            if round_ == 2:
-                gone, _ = wanted.popitem()
-                (made.manifests / f"{gone}.json").unlink()
+        wanted: dict[str, str] = {}
+        for turn in range(3):
             agent = made.agent()
+            for name in chance.sample(["one", "two", "three"], 2):
+                if name in wanted and chance.random() < 0.4:
+                    (made.manifests / f"{name}.json").unlink()
+                    del wanted[name]
+                else:
+                    wanted[name] = f"{name}-{turn}"  # another pod, which takes the place of the one before
+                    write(made, name, wanted[name])
+            time.sleep(chance.uniform(0.0, 2.0))
             made.stall()
-            time.sleep(chance.uniform(0.0, 0.3))
             asked = time.monotonic()
             agent.pods()
             took = time.monotonic() - asked
+            time.sleep(chance.uniform(0.0, 0.3))
             made.go_on()
-            time.sleep(chance.uniform(0.0, 2.0))
+            time.sleep(chance.uniform(0.0, 0.3))
             agent.kill()
         agent = made.agent()
         wait_for(lambda: {*agent.pods()} == {*wanted.values()}, what=lambda: f"{agent.pods()} to be {wanted}")

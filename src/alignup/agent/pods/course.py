@@ -133,7 +133,7 @@ class _Turn:
         return any(one.state in LIVE for one in self.seen.instances(container.name))
 
     def waits(self, container: ContainerSpec) -> bool:
-        """Whether one of it was made, and never started."""
+        """Whether one of it was made, and not started; it may be yet, if who made it was interrupted: it goes first."""
         return any(one.state is State.CREATED for one in self.seen.instances(container.name))
 
 
@@ -236,11 +236,11 @@ def _go_on(turn: _Turn, box: SeenSandbox) -> Course:
     resting = {}
     for container in _wanted(turn, box):
         rest = _rest(turn, container, box)
-        if rest is None:
+        if rest is not None:
+            resting[container.name] = rest
+        elif not turn.waits(container):
             attempt = max((one.attempt + 1 for one in turn.seen.instances(container.name)), default=0)
             starts.append(Start(container.name, box.id, attempt))
-        else:
-            resting[container.name] = rest
     wake = min((*(rest.until for rest in resting.values()), turn.limit))
     return Course(
         acts=(*_clearing(turn, box), *_repairs(turn, box), *starts, *_discards(turn)),
@@ -279,14 +279,11 @@ def _repairs(turn: _Turn, box: SeenSandbox) -> Iterator[Stop]:
 
 
 def _wanted(turn: _Turn, box: SeenSandbox) -> Iterator[ContainerSpec]:
-    """The containers whose turn it is and that do not run; those that have to wait are among them.
-
-    One that was made and not started may be about to, if who made it was interrupted: it has to be gone first.
-    """
+    """The containers whose turn it is and that do not run; those that have to wait are among them."""
     inits, behind = turn.inits, _behind(turn, box)
     due = [one for one in inits[:behind] if one.kind is Kind.SIDECAR]
     due += inits[behind : behind + 1] or [app for app in turn.apps if not turn.done(app)]
-    return (one for one in due if not turn.lives(one) and not turn.waits(one))
+    return (one for one in due if not turn.lives(one))
 
 
 def _behind(turn: _Turn, box: SeenSandbox) -> int:

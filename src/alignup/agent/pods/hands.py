@@ -119,11 +119,12 @@ class Hands:
 
     async def discard(self, act: Discard) -> None:
         """Remove a container or a sandbox, with all that its containers printed."""
-        runtime = self._tools.runtime
-        await (runtime.remove_sandbox(act.id) if act.sandbox else runtime.remove(act.id))
         for one in self._seen.containers:
             if act.id in {one.id, one.sandbox}:
                 await asyncio.to_thread(cleaning.forget, self._tools, self._pod, one)
+        # Last, for then the next one may be made under the same name.
+        runtime = self._tools.runtime
+        await (runtime.remove_sandbox(act.id) if act.sandbox else runtime.remove(act.id))
 
     def watch(self, seen: Seen, health: Callable[[str, Health], None]) -> None:
         """Probe just the containers that run now."""

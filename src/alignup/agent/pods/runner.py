@@ -15,6 +15,7 @@ from typing import Any
 from alignup.agent.known import Finished, Known
 from alignup.agent.pods import logs, plans, volumes
 from alignup.agent.pods.cleaning import clean
+from alignup.agent.pods.failing import StartError
 from alignup.agent.pods.hands import Hands
 from alignup.agent.pods.life import LIVE, Seen
 from alignup.agent.pods.persistence import fault, persistently
@@ -116,7 +117,10 @@ class Runner:
             because = ": ".join(filter(None, (container.reason, container.message)))
             raise LookupError(f"container {container.name} has not started yet{f': {because}' if because else ''}")
         attempt = container.restarts - query.previous
-        path = plans.log_directory(self._tools.place.log_root, pod) / plans.log_path(container.name, attempt)
+        try:
+            path = plans.log_directory(self._tools.place.log_root, pod) / plans.log_path(container.name, attempt)
+        except StartError as error:
+            raise LookupError(f"there are no logs: {error}") from error
 
         def alive() -> bool:
             seen = self._tools.scene.of(pod.uid).containers
@@ -172,6 +176,8 @@ class Runner:
             if thoroughly:
                 await self._tools.rotate()
                 self._find_leftovers(await asyncio.to_thread(volumes.kept, self._tools.root))
+        except AlignError as error:
+            self._tools.say(str(error))
         except Exception as error:  # noqa: BLE001 - it is tried again the next time
             self._tools.say(fault(error))
         finally:
@@ -179,14 +185,13 @@ class Runner:
 
     async def _balance(self) -> None:
         """Give all Burstable pods together the share of CPU time they asked for, when pods have come or gone."""
-        held, groups = self._desk.standing.held, self._tools.groups
-        if groups is None or held is self._balanced:
+        groups, before = self._tools.groups, self._balanced
+        held = self._balanced = self._desk.standing.held  # what fails now would fail again, until something changes
+        if groups is None or held.keys() == before.keys():
             return
         pods = [known.pod for known in held.values() if known.pod.manifest]
-        if {known.pod.uid for known in self._balanced.values()} != held.keys():
-            for note in await asyncio.to_thread(groups.balance, pods):
-                self._tools.say(note)
-        self._balanced = held
+        for note in await asyncio.to_thread(groups.balance, pods):
+            self._tools.say(note)
 
     async def _look(self) -> None:
         """Look at the runtime; what is wrong with it is said once."""

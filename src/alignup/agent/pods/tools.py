@@ -10,6 +10,7 @@ from structlog.typing import FilteringBoundLogger
 from alignup.agent.desk import Desk
 from alignup.agent.pods import logs, plans
 from alignup.agent.pods.cpusets import Cpusets
+from alignup.agent.pods.failing import StartError
 from alignup.agent.pods.images import Images
 from alignup.agent.pods.scene import Scene
 from alignup.align.errors import AlignError
@@ -59,20 +60,19 @@ class Tools:
 
     async def rotate(self) -> None:
         """Begin new files for logs that have grown large."""
-        for seen in tuple(self.scene.pods().values()):
-            for one in seen.containers:
-                if one.state is State.RUNNING:
-                    await self._rotate_one(one)
+        running = [
+            (one, Pod(name=box.name, namespace=box.namespace, uid=box.uid))
+            for seen in self.scene.pods().values()
+            for box in seen.sandboxes[-1:]
+            for one in seen.containers
+            if one.state is State.RUNNING
+        ]
+        for one, pod in running:
+            await self._rotate_one(one, pod)
 
-    async def _rotate_one(self, one: SeenContainer) -> None:
-        path = plans.log_directory(self.place.log_root, _owner(one)) / plans.log_path(one.name, one.attempt)
+    async def _rotate_one(self, one: SeenContainer, pod: Pod) -> None:
         try:
+            path = plans.log_directory(self.place.log_root, pod) / plans.log_path(one.name, one.attempt)
             await logs.rotate(path, reopen=partial(self.runtime.reopen_log, one.id))
-        except (AlignError, OSError) as error:
-            self.say(f"the log {path} cannot be rotated: {error}")
-
-
-def _owner(container: SeenContainer) -> Pod:
-    """The pod of a container, as far as its labels tell."""
-    labels = container.labels
-    return Pod(name=labels[plans.POD_NAME], namespace=labels[plans.POD_NAMESPACE], uid=labels[plans.POD_UID])
+        except (AlignError, StartError, OSError) as error:
+            self.say(f"the log of container {one.name} of pod {pod.namespace}/{pod.name} cannot be rotated: {error}")
