@@ -19,7 +19,7 @@ from alignup.cli.app import Complaint
 if TYPE_CHECKING:
     import httpx2
 
-    from alignup.align.workload import Amounts, Container, Pod, Resources
+    from alignup.align.workload import Pod
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Document = dict[str, Any]
@@ -209,51 +209,11 @@ def _why(error: Exception) -> str:
 
 def manifest(pod: "Pod") -> Document:
     """A pod as a v1 Pod: as it was written, so that it can be run, or as much as decides on its place."""
-    head = {"apiVersion": "v1", "kind": "Pod"}
+    from alignup.kube.writing import pod_document  # noqa: PLC0415 - loaded with the command, not with its help
+
     if not pod.manifest:
-        return head | _written(pod)
+        return pod_document(pod)
     written = json.loads(pod.manifest)
     own = {name: said for name in ("name", "namespace", "uid") if (said := getattr(pod, name))}
-    return head | {"metadata": {**written.get("metadata", {}), **own}, "spec": written["spec"]}
-
-
-def _written(pod: "Pod") -> Document:
-    """Metadata and spec, amounts as the API server would write them."""
-    spec = {
-        "initContainers": [_container(one, sidecar=one.restartable) for one in pod.init],
-        "containers": [_container(one) for one in pod.containers],
-        "resources": _resources(pod.resources),
-        "overhead": _amounts(pod.overhead),
-        "resourceClaims": [{"name": name} for name in pod.claims],
-        "priority": pod.priority,
-        "os": {"name": pod.os} if pod.os else None,
-    }
-    metadata = {
-        "name": pod.name,
-        "namespace": pod.namespace,
-        "uid": pod.uid,
-        "labels": dict(pod.labels),
-        "annotations": dict(pod.annotations),
-    }
-    return {
-        "metadata": {key: value for key, value in metadata.items() if value},
-        "spec": {key: value for key, value in spec.items() if value not in (None, [], {})},
-    }
-
-
-def _container(container: "Container", *, sidecar: bool = False) -> Document:
-    restart = {"restartPolicy": "Always"} if sidecar else {}
-    return {"name": container.name, "resources": _resources(container.resources), **restart}
-
-
-def _resources(resources: "Resources") -> Document:
-    found = {
-        "requests": _amounts(resources.requests),
-        "limits": _amounts(resources.limits),
-        "claims": [{"name": name} for name in resources.claims],
-    }
-    return {key: value for key, value in found.items() if value}
-
-
-def _amounts(amounts: "Amounts") -> Mapping[str, str]:
-    return {name: amount.canonical() for name, amount in amounts.items()}
+    metadata = {**written.get("metadata", {}), **own}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": written["spec"]}

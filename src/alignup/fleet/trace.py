@@ -34,10 +34,10 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, Pod, Resources, names
 from alignup.align.workload.rules import accept
 from alignup.fleet.events import Arrive, Event, Leave, fault, in_time
-from alignup.fleet.manifest import amounts_document, pod_document
 from alignup.kube import documents
 from alignup.kube.documents import Number
 from alignup.kube.pod import read_pod
+from alignup.kube.writing import amounts_document, pod_document
 
 API_VERSION, KIND = "alignup.dev/v1", "Trace"
 MAX_BYTES = 256 << 20  #: a million pods and more

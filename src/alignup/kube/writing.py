@@ -1,4 +1,4 @@
-"""A pod as a Pod document: what ``alignup.kube`` reads, written the other way round."""
+"""A pod as a Pod document: what ``kube.pod`` reads, written the other way round."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

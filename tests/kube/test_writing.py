@@ -8,8 +8,8 @@ from hypothesis import given
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, ContainerStatus, Pod, Resources
 from alignup.align.workload.rules import accept
-from alignup.fleet.manifest import pod_document
 from alignup.kube.pod import read_pod
+from alignup.kube.writing import pod_document
 from tests.strategies_pods import pods
 
 TWO = {"cpu": Quantity.parse("2")}
