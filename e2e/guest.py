@@ -1,35 +1,27 @@
 """Machines of any shape: QEMU guests under software emulation, booted for one Python script and gone in half a minute.
 
-A guest has this machine's Python and the project's ``src`` on an ext4 image made without root, and a kernel of Debian's
-cloud flavour, in which NVMe, ext4 and NUMA are built in. It needs ``qemu-system-x86_64``, ``busybox`` (static),
-``mke2fs`` and a kernel: the file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``.
+A guest boots from a disk that ``e2e.disk`` made, with a kernel of Debian's cloud flavour, in which NVMe, ext4 and NUMA
+are built in. Its second disk is the script itself, so that one disk does for many guests. It needs
+``qemu-system-x86_64`` and a kernel: the file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``.
 """
 
+import json
 import os
 import shutil
 import subprocess
-import sys
-import sysconfig
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-BEGIN, END = "--- begin ---", "--- end ---"
-PROGRAMS = ("qemu-system-x86_64", "busybox", "mke2fs", "ldd")
-_SOURCE = Path(__file__).parent.parent / "src"
+from e2e import containerd, disk
 
-_INIT = f"""#!/bin/busybox sh
-/bin/busybox mount -t proc proc /proc
-/bin/busybox mount -t sysfs sysfs /sys
-/bin/busybox mount -t devtmpfs dev /dev
-/bin/busybox mount -t tmpfs tmp /tmp
-echo '{BEGIN}'
-PYTHONPATH=/src PYTHONHOME={sys.base_prefix} LD_LIBRARY_PATH={sys.base_prefix}/lib \
-  {sys.base_prefix}/bin/python{sysconfig.get_python_version()} /script.py 2>&1
-echo '{END}'
-/bin/busybox sync
-/bin/busybox poweroff -f
-"""
+PROGRAMS = ("qemu-system-x86_64", *disk.PROGRAMS)
+BOOT = 90  #: seconds until a guest that prints nothing counts as hung
+TAIL = 4000  #: characters of what was printed that are shown when something is wrong
+SECTOR = 512  #: bytes; a disk is a whole number of them
 
 
 @dataclass(frozen=True)
@@ -62,6 +54,12 @@ def missing() -> str | None:
     return None if kernel() else "no cloud kernel in /boot, and ALIGNUP_GUEST_KERNEL names none"
 
 
+def missing_node() -> str | None:
+    """Why no guest with a container runtime can be started here; ``None`` when one can."""
+    absent = [program for program in containerd.PROGRAMS if not shutil.which(program)]
+    return missing() or (f"not installed: {', '.join(absent)}" if absent else None)
+
+
 def kernel() -> Path | None:
     """The kernel guests boot."""
     named = os.environ.get("ALIGNUP_GUEST_KERNEL")
@@ -70,32 +68,73 @@ def kernel() -> Path | None:
     return max(Path("/boot").glob("vmlinuz-*-cloud-*"), default=None)
 
 
-def run(shape: Shape, script: str, *, scratch: Path, seconds: int = 90, tries: int = 3) -> str:
-    """What *script* prints in a guest of *shape*; *scratch* is a directory for the image.
+def run(shape: Shape, script: str, *, image: Path, seconds: int = 90, tries: int = 3) -> str:
+    """What *script* prints in a guest of *shape* that boots from *image*, a disk that stays as it is.
 
-    Software emulation on a busy machine hangs now and then while booting, so a guest that takes more than *seconds*
-    is started again.
+    Software emulation on a busy machine hangs now and then while booting, so a guest that has not booted in time is
+    started again; one that takes more than *seconds* is not.
     """
     booted = kernel()
     if booted is None:
         raise RuntimeError(missing())
-    command = list(_command(shape, _image(scratch, "".join(_setup_lines(shape)) + script), booted))
-    for left in reversed(range(tries)):
+    with tempfile.TemporaryDirectory(prefix="alignup-guest-") as scratch:
+        second = Path(scratch) / "script"
+        second.write_bytes(_padded("".join(_setup_lines(shape)) + script))
+        command = list(_command(shape, (image, second), booted))
+        for _ in range(tries):
+            printed = _printed(command, Path(scratch) / "printed", seconds=seconds)
+            if disk.BEGIN in printed:
+                break
+    return _between(printed)
+
+
+def _printed(command: list[str], out: Path, *, seconds: int) -> str:
+    """All a guest prints until it is off, or has not booted in time, or takes too long."""
+    begun, told = time.monotonic(), ""
+    with out.open("wb") as file:
+        process = subprocess.Popen(  # noqa: S603 - a command made here
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        )
         try:
-            done = _ran(command, seconds=seconds)
-        except subprocess.TimeoutExpired:
-            if not left:
-                raise
-        else:
-            return _between(done.stdout, done.stderr)
-    raise AssertionError("at least one try")
+            while process.poll() is None and time.monotonic() - begun < (seconds if disk.BEGIN in told else BOOT):
+                time.sleep(0.2)
+                told = told if disk.BEGIN in told else out.read_text("utf-8", "replace")
+        finally:
+            process.kill()
+            process.wait()
+    return out.read_text("utf-8", "replace")
 
 
-def _between(printed: str, errors: str) -> str:
-    _, begun, output = printed.partition(BEGIN)
-    output, ended, _ = output.partition(END)
+def calling(module: str, function: str, *told: object) -> str:
+    """A script that calls a *function* with what it is *told* and prints what it gives, both as JSON."""
+    values = [f"json.loads({json.dumps(one)!r})" for one in told]
+    # On lines of their own: a traceback shows the line where it went wrong.
+    given = "".join(f"told.append({value})\n" for value in values)
+    call = f"print('\\n' + json.dumps({function}(*told)))\n"
+    return f"import json\nfrom {module} import {function}\ntold = []\n{given}{call}"
+
+
+def answer(printed: str) -> dict[str, Any]:
+    """What a function gave that a script called."""
+    try:
+        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise RuntimeError(f"it went wrong in the guest:\n{printed[-TAIL:]}") from error
+    return found
+
+
+def _padded(script: str) -> bytes:
+    """A script as long as a disk can be; Python does not mind empty lines."""
+    text = script.encode() + b"\n"
+    return text + b"\n" * (-len(text) % SECTOR)
+
+
+def _between(printed: str) -> str:
+    _, begun, output = printed.partition(disk.BEGIN)
+    output, ended, _ = output.partition(disk.END)
     if not begun or not ended:
-        raise RuntimeError(f"the guest did not come to its end:\n{printed[-2000:]}\n{errors[-2000:]}")
+        what = "took too long, or came to a sudden end" if begun else "did not boot"
+        raise RuntimeError(f"the guest {what}:\n{printed[-TAIL:]}")
     return output.strip().replace("\r", "")
 
 
@@ -108,59 +147,7 @@ def _setup_lines(shape: Shape) -> Iterator[str]:
         yield f"Path('/sys/devices/system/cpu/cpu{cpu}/online').write_text('0')\n"
 
 
-def _image(scratch: Path, script: str) -> Path:
-    root = scratch / "root"
-    if not root.exists():
-        _fill(root)
-    (root / "script.py").write_text(script)
-    image = scratch / "root.ext4"
-    image.unlink(missing_ok=True)
-    made = _ran(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", os.fspath(root), os.fspath(image), "400M"])
-    if made.returncode:
-        raise RuntimeError(f"no image could be made: {made.stderr}")
-    return image
-
-
-def _fill(root: Path) -> None:
-    for name in ("proc", "sys", "dev", "tmp", "bin"):
-        (root / name).mkdir(parents=True)
-    shutil.copy(shutil.which("busybox") or "", root / "bin" / "busybox")
-    (root / "init").write_text(_INIT)
-    (root / "init").chmod(0o755)
-    shutil.copytree(_SOURCE, root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    prefix = Path(sys.base_prefix)
-    library = Path(sysconfig.get_path("stdlib"))
-    unneeded = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "tkinter", "config-*", "ensurepip")
-    shutil.copytree(library, root / library.relative_to("/"), ignore=unneeded, symlinks=True)
-    python = prefix / "bin" / f"python{sysconfig.get_python_version()}"
-    (root / python.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(python, root / python.relative_to("/"))
-    modules = list((library / "lib-dynload").glob("*.so"))
-    for needed in _libraries(python, *modules):
-        place = root / needed.relative_to("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(needed, place)
-
-
-def _libraries(*binaries: Path) -> set[Path]:
-    listed = _ran(["ldd", *map(os.fspath, binaries)])
-    words = (word for line in listed.stdout.splitlines() if line.startswith("\t") for word in line.split())
-    return {Path(word) for word in words if word.startswith("/")}
-
-
-def _ran(command: list[str], *, seconds: int = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - commands made here
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=seconds,
-        check=False,
-    )
-
-
-def _command(shape: Shape, image: Path, booted: Path) -> Iterator[str]:
+def _command(shape: Shape, disks: tuple[Path, ...], booted: Path) -> Iterator[str]:
     total = sum(node.memory for node in shape.nodes)
     count = shape.sockets * shape.cores * shape.threads
     # With -cpu max hyperthreads are lost.
@@ -176,8 +163,10 @@ def _command(shape: Shape, image: Path, booted: Path) -> Iterator[str]:
         yield from ("-device", f"pxb-pcie,id=pxb{number},bus_nr={0x40 + 8 * number},bus=pcie.0,numa_node={node_id}")
         yield from ("-device", f"pcie-root-port,id=rp{number},bus=pxb{number},chassis={number + 1},slot={number + 1}")
         yield from ("-device", f"e1000e,bus=rp{number}")
-    yield from ("-drive", f"file={image},if=none,id=root,format=raw,snapshot=on")
-    yield from ("-device", "nvme,drive=root,serial=root,bus=pcie.0")
+    for number, image in enumerate(disks):
+        yield from ("-drive", f"file={image},if=none,id=disk{number},format=raw,snapshot=on")
+        yield from ("-device", f"nvme,drive=disk{number},serial=disk{number},bus=pcie.0,addr={0x1A + number:#x}")
     yield from ("-kernel", os.fspath(booted), "-append")
-    yield "root=/dev/nvme0n1 rw rootwait init=/init console=ttyS0 quiet panic=-1 mitigations=off"
+    # Without nokaslr the kernel takes its 32 MB from whichever node it fancies.
+    yield "root=/dev/nvme0n1 rw rootwait init=/init console=ttyS0 quiet panic=-1 mitigations=off nokaslr"
     yield from ("-no-reboot", "-serial", "stdio", "-monitor", "none", "-nodefaults", "-display", "none")

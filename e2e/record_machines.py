@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from e2e import disk
 from e2e.guest import Node, Shape, missing, run
 
 MACHINES = Path(__file__).parent.parent / "tests" / "machines"
@@ -79,8 +80,9 @@ def main(names: list[str]) -> int:
         sys.stderr.write(f"{why}\n")
         return 1
     with tempfile.TemporaryDirectory() as scratch:
+        image = disk.make(Path(scratch))
         for name in names or SHAPES:
-            archive, known = recorded(SHAPES[name], scratch=Path(scratch))
+            archive, known = recorded(SHAPES[name], image=image)
             (MACHINES / f"{name}.tar.gz").write_bytes(archive)
             for suffix, facts in (("", known.hardware()), (".kubelet", known.kubelet())):
                 path = MACHINES / "expected" / f"{name}{suffix}.json"
@@ -89,9 +91,9 @@ def main(names: list[str]) -> int:
     return 0
 
 
-def recorded(shape: Shape, *, scratch: Path) -> tuple[bytes, "Known"]:
+def recorded(shape: Shape, *, image: Path) -> tuple[bytes, "Known"]:
     """The recording of a guest of *shape*, and what is known of it."""
-    raw, archive = run(shape, _SCRIPT, scratch=scratch).splitlines()[-2:]
+    raw, archive = run(shape, _SCRIPT, image=image).splitlines()[-2:]
     return base64.b64decode(archive), Known(shape, json.loads(raw))
 
 

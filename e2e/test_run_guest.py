@@ -6,15 +6,13 @@ are to be had on nodes 1 and 2, 1 and 3, or 2 and 3.
 # ruff: noqa: D103, S101 - a test, as those in tests/
 
 import json
-import shutil
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alignup.align import bits
-from e2e import guest
+from e2e import disk, guest
 from e2e.guest import Node, Shape
 
 WHY = guest.missing()
@@ -27,7 +25,6 @@ SHAPE = Shape(
         (a, b): 10 if a == b else 11 if {a, b} in ({0, 1}, {2, 3}) else 12 for a in range(4) for b in range(4) if a != b
     },
 )
-PACKAGES = ("click", "msgspec", "yaml", "_yaml")
 SOCKETS = {0: bits.parse("0-3"), 1: bits.parse("4-7")}
 SLACK = 256  #: pages the kernel may have put elsewhere
 
@@ -39,12 +36,9 @@ pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     scratch = tmp_path_factory.mktemp("guest")
-    guest._fill(scratch / "root")  # noqa: SLF001 - a root with the packages of the command line in it
-    packages = Path(sysconfig.get_path("purelib"))
-    for name in PACKAGES:
-        shutil.copytree(packages / name, scratch / "root" / "src" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    image = disk.pack(disk.fill(scratch / "root", extras=()), scratch / "root.ext4", size=400)
     script = (Path(__file__).parent / "guest_runs.py").read_text("utf-8")
-    printed = guest.run(SHAPE, script, scratch=scratch, seconds=230, tries=1)
+    printed = guest.run(SHAPE, script, image=image, seconds=230)
     found: Seen = json.loads(printed.splitlines()[-1])
     return found
 

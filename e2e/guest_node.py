@@ -1,0 +1,359 @@
+"""A node inside a guest: containerd, an agent and two device plugins, driven by one Python process and looked at.
+
+Loading Python's modules takes seconds under emulation, so they are loaded once, before anything else, and every process
+of ours is a fork. This process itself never speaks gRPC, which does not survive a fork: one child does, which is the
+device plugins, and the one who asks PodResources.
+"""
+# ruff: noqa: S603 - a program for a guest, which starts its own programs
+
+import asyncio
+import http
+import http.client
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc.aio
+from google.protobuf.json_format import MessageToDict
+
+from alignup.align import bits
+from alignup.align.machine import Device
+from alignup.cli import guard
+from alignup.testing.offer import Advice
+from alignup.testing.server import Plugin
+from alignup.wire import pod_resources_pb2 as wire
+from e2e.containerd import PAUSE, Containerd, configuration
+
+Document = dict[str, Any]
+Found = TypeVar("Found")
+
+IMAGE = "localhost/bb:local"  #: what the containers of recorded pods run
+IMAGES = {IMAGE: "", PAUSE: ""}
+ARCHIVE = Path("/images.tar")  #: on the guest's disk
+GROUPS = Path("/sys/fs/cgroup")
+PLACE = Path(tempfile.gettempdir())
+FILES = (  #: of a group, that a recording has
+    "cpuset.cpus",
+    "cpuset.cpus.effective",
+    "cpuset.mems",
+    "cpuset.mems.effective",
+    "cpu.max",
+    "cpu.weight",
+    "memory.max",
+    "hugetlb.2MB.max",
+)
+LOOK = 0.3  #: seconds between two looks; to look takes long enough under emulation
+PATIENCE = 90.0  #: seconds until what ought to happen soon counts as not happening
+
+_ID_LENGTH = 64  #: of the name of a container's group, which is its id
+
+
+def load() -> None:
+    """Load what an agent is made of, so that a fork has it."""
+    for name in ("cli.agent", "cli.inspection", "agent.run", "agent.plugged", "agent.pods.assembly"):
+        importlib.import_module(f"alignup.{name}")
+
+
+def until(what: str, happened: Callable[[], Found | None], *, seconds: float = PATIENCE) -> Found:
+    """What *happened* says once it says something."""
+    end = time.monotonic() + seconds
+    while not (found := happened()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"in {seconds:.0f} s this did not happen: {what}")
+        time.sleep(LOOK)
+    return found
+
+
+def prepare() -> None:
+    """Make a machine of the guest: groups, a name, and the few files that programs expect; and load what is needed."""
+    load()
+    for words in (
+        ("mount", "-t", "cgroup2", "none", os.fspath(GROUPS)),
+        ("mount", "-t", "tmpfs", "tmpfs", "/run"),
+        ("mount", "--make-rshared", "/"),
+        ("busybox", "ip", "link", "set", "lo", "up"),
+    ):
+        subprocess.run(words, check=True)
+    socket.sethostname("vm")
+    for name, text in (
+        ("passwd", "root:x:0:0:root:/root:/bin/sh\n"),
+        ("group", "root:x:0:\n"),
+        ("hosts", "127.0.0.1 localhost\n"),
+        ("machine-id", "00000000000000000000000000000001\n"),
+        ("resolv.conf", ""),
+    ):
+        (Path("/etc") / name).write_text(text)
+
+
+def runtime() -> Containerd:
+    """A containerd with the images that are on the disk."""
+    place = Path("/run/c")
+    place.mkdir()
+    (place / "config.toml").write_text(configuration(Path("/run/c"), snapshotter="native"))
+    made = Containerd(place)
+    made.start()
+    made.ctr("images", "import", "--snapshotter", "native", os.fspath(ARCHIVE))
+    for name in IMAGES:
+        made.ctr("images", "label", name, "io.cri-containerd.image=managed")
+    return made
+
+
+class Outside:
+    """Whoever talks to the agent by gRPC: its device plugins, and a tool that asks who has what. A child of its own."""
+
+    def __init__(self, plugins: Path, lister: Path) -> None:
+        ours, theirs = socket.socketpair()
+        if not os.fork():
+            ours.close()
+            asyncio.run(_serve(theirs, plugins, lister))
+            os._exit(0)
+        theirs.close()
+        self._line = ours.makefile("rw", encoding="utf-8")
+
+    def ask(self, do: str, **told: object) -> Document:
+        """Have something done, and hear what came of it."""
+        self._line.write(json.dumps({"do": do, **told}) + "\n")
+        self._line.flush()
+        answer: Document = json.loads(self._line.readline())
+        if "error" in answer:
+            raise RuntimeError(f"{do}: {answer['error']}")
+        return answer["result"] or {}
+
+
+async def _serve(line: socket.socket, directory: Path, lister: Path) -> None:
+    line.settimeout(0)
+    reader, writer = await asyncio.open_connection(sock=line)
+    outside = _Outside(directory, lister)
+    while raw := await reader.readline():
+        told = json.loads(raw)
+        try:
+            answer = {"result": await getattr(outside, told.pop("do"))(**told)}
+        except Exception as error:  # noqa: BLE001 - told to whoever asked
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+
+
+class _Outside:
+    """What can be asked of that child."""
+
+    def __init__(self, directory: Path, lister: Path) -> None:
+        self.directory, self.lister = directory, lister
+        self.plugins: dict[str, Plugin] = {}
+
+    async def start(self, offer: Document) -> None:
+        """A plugin comes, offering what a recording says of one."""
+        devices = [
+            Device(offer["resource"], one["id"], None if one["nodes"] is None else bits.of(one["nodes"]))
+            for one in offer["devices"]
+        ]
+        plugin = Plugin(
+            offer["resource"],
+            devices,
+            directory=self.directory,
+            advice=Advice.HIGHEST if offer["preferred"] else Advice.NONE,
+            endpoint=offer["endpoint"],
+        )
+        plugin.service.pre_start = offer["pre_start_required"]
+        await plugin.__aenter__()
+        self.plugins[offer["resource"]] = plugin
+        await asyncio.wait_for(plugin.registered(), PATIENCE)
+
+    async def stop(self, resource: str) -> None:
+        """A plugin goes."""
+        await self.plugins.pop(resource).__aexit__()
+
+    async def again(self, times: Mapping[str, int]) -> None:
+        """Return when every plugin has registered once more than so many times."""
+        for resource, count in times.items():
+            await asyncio.wait_for(self.plugins[resource].registered(count + 1), PATIENCE)
+
+    async def registrations(self) -> dict[str, int]:
+        """How often each plugin has registered."""
+        return {resource: plugin.registrations for resource, plugin in self.plugins.items()}
+
+    async def health(self, resource: str, id_: str, health: str) -> None:
+        """A device is of another health from now on, or gone."""
+        if health == "gone":
+            self.plugins[resource].remove(id_)
+        else:
+            self.plugins[resource].set_health(id_, health)
+
+    async def resources(self) -> Document:
+        """Both answers of PodResources, as a recording has them."""
+        found = {}
+        async with grpc.aio.insecure_channel(f"unix:{self.lister}") as line:
+            for key, method, request, kind in (
+                ("podresources_list", "List", wire.ListPodResourcesRequest, wire.ListPodResourcesResponse),
+                (
+                    "podresources_allocatable",
+                    "GetAllocatableResources",
+                    wire.AllocatableResourcesRequest,
+                    wire.AllocatableResourcesResponse,
+                ),
+            ):
+                ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+                ask = line.unary_unary(f"/v1.PodResourcesLister/{method}")
+                told = kind.FromString(await ask(request().SerializeToString()))
+                found[key] = MessageToDict(
+                    told, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                )
+        return found
+
+
+@dataclass
+class Agent:
+    """An agent on this node, which can be stopped, killed and started again."""
+
+    config: Document
+    root: Path
+    words: tuple[str, ...] = ()  #: more options
+    pid: int = 0
+    code: int | None = None  #: its exit status; ``None``: it runs, or was never started
+
+    @property
+    def manifests(self) -> Path:
+        """Where the pods come from."""
+        return self.root / "manifests"
+
+    @property
+    def log(self) -> Path:
+        """What it says."""
+        return self.root.with_suffix(".log")
+
+    def start(self) -> None:
+        """Start it, and return at once."""
+        self.manifests.mkdir(parents=True, exist_ok=True)
+        file = self.root.with_suffix(".json")
+        file.write_text(json.dumps(self.config))
+        words = ["agent", "--config", str(file), "--root-dir", str(self.root), "--manifest-dir", str(self.manifests)]
+        self.code = None
+        self.pid = os.fork()
+        if not self.pid:
+            handle = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(handle, 1)
+            os.dup2(handle, 2)
+            os._exit(guard.run([*words, *self.words]))
+
+    def ready(self) -> None:
+        """Return when it can decide."""
+
+        def said() -> bool:
+            if not self.running():
+                raise RuntimeError(f"the agent ended:\n{self.log.read_text()[-3000:]}")
+            return self.is_ready()
+
+        until("the agent is ready", said)
+
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is None
+
+    def wait(self) -> int:
+        """Its exit status, when it has ended by itself."""
+        until("the agent ends", lambda: not self.running())
+        return self.code or 0
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Stop it; its exit status."""
+        os.kill(self.pid, number)
+        return self.wait()
+
+    def ask(self, method: str, path: str, told: Document | None = None) -> tuple[int, Any]:
+        """What the API answers, and with which status."""
+        line = _Line(self.root / "agent.sock")
+        headers = {} if told is None else {"Content-Type": "application/json"}
+        try:
+            line.request(method, path, None if told is None else json.dumps(told), headers)
+            answer = line.getresponse()
+            text = answer.read().decode()
+        finally:
+            line.close()
+        return answer.status, json.loads(text) if "json" in answer.headers["Content-Type"] else text
+
+    def get(self, path: str) -> Document:
+        """What the API answers where all is well."""
+        status, answer = self.ask("GET", path)
+        if status != http.HTTPStatus.OK:
+            raise RuntimeError(f"GET {path}: {status} {answer}")
+        found: Document = answer
+        return found
+
+    def is_ready(self) -> bool:
+        """Whether it can decide."""
+        try:
+            return self.ask("GET", "/readyz")[0] == http.HTTPStatus.OK
+        except OSError:
+            return False
+
+    def pods(self) -> dict[str, Document]:
+        """The pods it knows, by uid."""
+        return {one["uid"]: one for one in self.get("/v1/pods")["pods"]}
+
+
+class _Line(http.client.HTTPConnection):
+    """HTTP to a socket of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=30)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(os.fspath(self._path))
+
+
+def write(folder: Path, manifest: Document) -> None:
+    """Put a manifest into a folder in one step, so that nobody sees half of it."""
+    name = manifest["metadata"]["name"]
+    half = folder / f".{name}.half"
+    half.write_text(json.dumps(manifest))
+    half.rename(folder / f"{name}.json")
+
+
+def containers(pods: Iterable[Document]) -> Iterator[tuple[Document, Document, Path]]:
+    """Every container that runs, with its pod and its group; by the kernel's files, the runtime is not asked."""
+    folders = {path.name: path for path in _groups(GROUPS)}
+    for pod in pods:
+        for one in (pod.get("run") or {}).get("containers", ()):
+            if one["state"] == "running" and one["id"] in folders:
+                yield pod, one, folders[one["id"]]
+
+
+def _groups(folder: Path) -> Iterator[Path]:
+    """The groups of containers, which have their ids for names."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            if len(path.name) == _ID_LENGTH:
+                yield path
+            yield from _groups(path)
+
+
+def processes(group: Path) -> list[int]:
+    """The processes in a group."""
+    return [int(line) for line in (group / "cgroup.procs").read_text().split()]
+
+
+def held(group: Path) -> Document:
+    """What a group is held to, as a recording has it."""
+    values = {name: (group / name).read_text().strip() for name in FILES if (group / name).exists()}
+    return {**values, "procs": len(processes(group))}
+
+
+def clear(path: Path) -> None:
+    """Nothing is there any more."""
+    shutil.rmtree(path, ignore_errors=True)

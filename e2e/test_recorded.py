@@ -1,0 +1,111 @@
+"""The comparison of an agent with a recording notices what is different; no guest is needed for that."""
+# ruff: noqa: D103, S101 - a test, as those in tests/
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e import recorded
+from tests.recorded.replay import HOST, PREFIX, Run, load
+
+RECORDINGS = Path(__file__).parent.parent / "tests" / "recorded" / "kubelet"
+
+Document = dict[str, Any]
+
+
+def as_ours(recording: Mapping[str, Any]) -> Document:
+    """What an agent would show that does all as the kubelet did."""
+    return {"initial": shown(recording["initial"]), "steps": [shown(step) for step in recording["steps"]]}
+
+
+def shown(step: Mapping[str, Any]) -> Document:
+    pods = [{**one, "name": one["name"].removesuffix(f"-{HOST}")} for one in step["pods"]]
+    entries = json.loads(step["cpu_manager_state"]).get("entries") or {}
+    there = {one["uid"] for one in pods if one["status"]["phase"] == "Running"}
+    given = {
+        uid: [{"container": name, "given": {"cpu": {"cpu": cpus}}} for name, cpus in own.items()]
+        for uid, own in entries.items()
+        if uid in there
+    }
+    listed = [
+        {**one, "name": one["name"].removesuffix(f"-{HOST}")} for one in step["podresources_list"]["pod_resources"]
+    ]
+    return copy.deepcopy(
+        {
+            **{name: step[name] for name in ("verdict", "reason", "qosClass") if name in step},
+            "message": (step.get("message") or "").removeprefix(PREFIX) or None,
+            "pods": pods,
+            "placements": given,
+            "cgroups": [{**one, "pod": one["pod"].removesuffix(f"-{HOST}")} for one in step["cgroups"]],
+            "podresources_list": {"pod_resources": listed},
+            "podresources_allocatable": step["podresources_allocatable"],
+        }
+    )
+
+
+def compared(name: str, ours: Document) -> Run:
+    run = Run(name)
+    recorded.compare(load(RECORDINGS / f"{name}.json.gz"), ours, run)
+    return run
+
+
+@pytest.mark.parametrize("name", ["policy-restricted-container", "sidecar", "eight-single-numa-node", "hugepages"])
+def test_an_agent_like_the_kubelet_is_found_to_be_so(name: str) -> None:
+    recording = load(RECORDINGS / f"{name}.json.gz")
+
+    run = compared(name, as_ours(recording))
+
+    assert run.failures == []
+    assert run.compared == len(recording["steps"]) + 1
+
+
+@pytest.mark.parametrize(
+    ("number", "before", "after"),
+    [
+        pytest.param(2, '"verdict": "rejected"', '"verdict": "admitted"', id="a pod let in"),
+        pytest.param(2, '"TopologyAffinityError"', '"OutOfcpu"', id="another reason"),
+        pytest.param(2, "Topology locality", "locality", id="another message"),
+        pytest.param(0, '"qosClass": "Guaranteed"', '"qosClass": "Burstable"', id="another QoS class"),
+        pytest.param(0, '"phase": "Running"', '"phase": "Pending"', id="a pod that does not run"),
+        pytest.param(1, '"cpu": "2-3"', '"cpu": "4-5"', id="other CPUs"),
+        pytest.param(1, '"cpuset.cpus": "2-3"', '"cpuset.cpus": "2"', id="a group with other CPUs"),
+        pytest.param(1, '"cpuset.mems": "1"', '"cpuset.mems": "0"', id="a group with other memory nodes"),
+        pytest.param(0, '"cpu.weight": "39"', '"cpu.weight": "100"', id="another weight"),
+        pytest.param(0, '"cpu.max": "max 100000"', '"cpu.max": "100000 100000"', id="a quota"),
+        pytest.param(0, '"memory.max": "33554432"', '"memory.max": "max"', id="no limit of memory"),
+        pytest.param(5, '"ID": "3"', '"ID": "1"', id="devices or memory elsewhere"),
+        pytest.param(0, '"cpu_ids": ["1"]', '"cpu_ids": []', id="no CPUs listed"),
+        pytest.param(0, '"example.com/nic"', '"example.com/wlan"', id="other devices to be had"),
+        pytest.param(0, '"size": "388698112"', '"size": "288698112"', id="much less memory to be had"),
+    ],
+)
+def test_what_is_different_is_noticed(number: int, before: str, after: str) -> None:
+    ours = as_ours(load(RECORDINGS / "policy-restricted-container.json.gz"))
+    text = json.dumps(ours["steps"][number])
+    assert before in text
+    ours["steps"][number] = json.loads(text.replace(before, after, 1))
+
+    run = compared("policy-restricted-container", ours)
+
+    assert len(run.failures) == 1
+    assert run.failures[0].startswith(f"step {number} ")
+
+
+def test_steps_that_were_not_taken_are_noticed() -> None:
+    ours = as_ours(load(RECORDINGS / "sidecar.json.gz"))
+    ours["steps"] = ours["steps"][:2]
+
+    assert compared("sidecar", ours).failures == ["only 2 of 6 steps were taken"]
+
+
+def test_an_agent_that_does_as_the_kubelet_where_that_is_wrong_is_not_let_off() -> None:
+    recording = load(RECORDINGS / "align-by-socket.json.gz")
+
+    run = compared("align-by-socket", as_ours(recording))
+
+    assert run.failures
+    assert run.compared + run.apart.total() + len(run.failures) == len(recording["steps"]) + 1

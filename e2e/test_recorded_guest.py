@@ -1,0 +1,42 @@
+"""Recorded runs of a kubelet, taken again by an agent with containerd in a guest of the same shape.
+
+The same configuration, plugins, pods and steps, with real containers: verdicts, who has what by PodResources, and what
+the containers' groups hold them to are the kubelet's. ``ALIGNUP_RECORDED`` names a folder of other recordings.
+"""
+# ruff: noqa: D103, S101 - a test, as those in tests/
+
+import os
+from pathlib import Path
+
+import pytest
+
+from e2e import guest, recorded
+from tests.recorded.replay import Run, load
+
+FOLDER = Path(os.environ.get("ALIGNUP_RECORDED") or Path(__file__).parent.parent / "tests" / "recorded" / "kubelet")
+WORDS = ("--runtime", "cri", "--allow", "host-network")
+SECONDS = 600  #: a guest may take on a machine that is busy; on one that is not, it takes a quarter of it
+WHY = guest.missing_node()
+
+pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.name.removesuffix(".json.gz")) for path in recorded.recordings(FOLDER)]
+)
+def test_an_agent_goes_the_kubelets_way(request: pytest.FixtureRequest, path: Path, node_image: Path) -> None:
+    recording = load(path)
+    script = guest.calling("e2e.guest_recorded", "play", recorded.scenario(recording), *WORDS)
+
+    printed = guest.run(recorded.shape(recording), script, image=node_image, seconds=SECONDS)
+
+    ours = guest.answer(printed)
+    run = Run(recording["scenario"])
+    recorded.compare(recording, ours, run)
+    request.config.stash[recorded.LINES].append(f"{run.line()}; {ours['seconds']:.0f} s")
+    assert not run.failures, "\n".join([*run.failures, ours.get("log", "")[-3000:]])
+    if "files" in ours:
+        assert ours["code"] == 0, ours["log"]
+        assert ours["runtime"]["strays"] == []
+        if not run.apart:
+            assert recorded.files(recording, ours["files"]) == []
