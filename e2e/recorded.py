@@ -6,13 +6,14 @@ kubelet goes wrong and the heart does not go along, the heart is what the agent 
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alignup.align import bits
+from alignup.align.bits import Nodes
 from e2e.guest import Node, Shape
 from e2e.guest_node import FILES
 from tests.recorded.replay import FAULT, HOST, PREFIX, Course, LostError, Run, SkippedError
@@ -72,10 +73,11 @@ def scenario(recording: Document) -> dict[str, Any]:
 def compare(recording: Document, ours: Document, run: Run) -> None:
     """Hold every step of *ours* against *recording*, counting into *run*."""
     heart = _Heart(recording)
+    advising = frozenset(plugin["resource"] for plugin in recording["plugins"] if plugin["preferred"])
     steps = [(-1, {"op": "start", **recording["initial"]}, ours["initial"])] if "initial" in recording else []
     steps += [(number, *pair) for number, pair in enumerate(zip(recording["steps"], ours["steps"], strict=False))]
     for number, step, shown in steps:
-        label, faults = _step(heart, number, step, shown)
+        label, faults = _step(heart, number, step, shown, advising=advising)
         if faults:
             run.failures.append(f"step {number} ({step['op']} {step.get('pod') or step.get('name') or ''}): {faults}")
         elif label:
@@ -86,7 +88,9 @@ def compare(recording: Document, ours: Document, run: Run) -> None:
         run.failures.append(f"only {len(ours['steps'])} of {len(recording['steps'])} steps were taken")
 
 
-def _step(heart: "_Heart", number: int, step: Document, shown: Document) -> tuple[str, list[str]]:
+def _step(
+    heart: "_Heart", number: int, step: Document, shown: Document, *, advising: Collection[str]
+) -> tuple[str, list[str]]:
     """What could not be compared with the recording in a step, and what is wrong."""
     if "error" in shown:
         return "", [shown["error"], shown.get("said", "")]
@@ -98,7 +102,7 @@ def _step(heart: "_Heart", number: int, step: Document, shown: Document) -> tupl
     if label == HEART:
         faults += heart.against(shown)
     elif not label:
-        faults += snapshot(step, shown)
+        faults += snapshot(step, shown, advising=advising)
     return label or known, faults
 
 
@@ -121,8 +125,14 @@ class _Heart:
 
     def against(self, shown: Document) -> list[str]:
         """What the agent shows that the host does not have."""
-        comparison = Comparison(self._own.host, recorded_names(shown), self._own.places)
-        return [*_asserted(comparison.listed), *_asserted(comparison.confined)]
+        host = self._own.host
+        held = {
+            uid: {name: bits.show(cpus) for name, cpus in own.items()}
+            for uid, own in host.ledger.books["cpu"].held.items()
+        }
+        groups = [{**one, "pod": f"{one['pod']}-{HOST}"} for one in shown["cgroups"]]
+        confined = Comparison(host, {"cgroups": groups}, self._own.places).confined
+        return [*differ("CPUs", _placed(shown), held), *_asserted(confined)]
 
 
 def _taken(course: Course, number: int, step: Document) -> str:
@@ -142,13 +152,6 @@ def _asserted(check: Callable[[], None]) -> list[str]:
     except AssertionError as error:
         return [str(error)]
     return []
-
-
-def recorded_names(shown: Document) -> dict[str, Any]:
-    """The same with the names that static pods have."""
-    groups = [{**one, "pod": f"{one['pod']}-{HOST}"} for one in shown["cgroups"]]
-    pods = [{**one, "name": f"{one['name']}-{HOST}"} for one in shown["podresources_list"]["pod_resources"]]
-    return {**shown, "cgroups": groups, "podresources_list": {"pod_resources": pods}}
 
 
 def verdict(step: Document, shown: Document) -> tuple[str, list[str]]:
@@ -180,12 +183,16 @@ def configuration(step: Document, shown: Document) -> list[str]:
     return differ(step["name"], said, logged)
 
 
-def snapshot(step: Document, shown: Document) -> list[str]:
-    """Everything that can be seen of a node, beside what could be seen of the kubelet's."""
+def snapshot(step: Document, shown: Document, *, advising: Collection[str]) -> list[str]:
+    """Everything that can be seen of a node, beside what could be seen of the kubelet's.
+
+    Plugins of *advising* resources say which devices to take; of others the kubelet takes any.
+    """
     uids = {one["uid"] for one in shown["pods"]}
+    hints = _hints(shown)
     return [
         *differ("pods", _pods(shown["pods"]), _pods(step["pods"])),
-        *differ("listed", _listed(shown), _listed(step)),
+        *differ("listed", _listed(shown, hints, advising), _listed(step, hints, advising)),
         *_allocatable(shown["podresources_allocatable"], step["podresources_allocatable"]),
         *differ("CPUs", _placed(shown), _entries(step, uids)),
         *differ("groups", _held(shown), _held(step)),
@@ -212,10 +219,18 @@ def files(recording: Document, texts: Mapping[str, str]) -> list[str]:
     there = {one["uid"] for one in last["pods"] if one["status"]["phase"] == "Running"}
     faults = []
     for name in ("cpu_manager_state", "memory_manager_state"):
-        theirs = json.loads(last[name] or "{}").get("entries") or {}
-        ours = json.loads(texts[name]).get("entries") or {}
+        ours, theirs = (_written(text) for text in (texts[name], last[name] or "{}"))
         faults += differ(name, ours, {uid: own for uid, own in theirs.items() if uid in there})
     return faults
+
+
+def _written(text: str) -> dict[str, Any]:
+    """Who holds what, by one of the kubelet's files; blocks of memory have no order."""
+    entries = json.loads(text).get("entries") or {}
+    return {
+        uid: {name: own if isinstance(own, str) else sorted(own, key=json.dumps) for name, own in pod.items()}
+        for uid, pod in entries.items()
+    }
 
 
 def differ(what: str, ours: object, theirs: object) -> list[str]:
@@ -234,15 +249,46 @@ def _pods(pods: Iterable[Document]) -> dict[str, tuple[str, str]]:
     return {_name(one["name"]): (one["uid"], one["status"]["phase"]) for one in pods}
 
 
-def _listed(shown: Document) -> dict[str, Any]:
+#: Pod and container → the nodes all of it is to come from; ``None``: any.
+_Hints = Mapping[tuple[str, str], Nodes | None]
+
+
+def _hints(shown: Document) -> _Hints:
+    names = {one["uid"]: one["name"] for one in shown["pods"]}
     return {
-        _name(pod["name"]): {one["name"]: _holding(one) for one in pod["containers"]}
-        for pod in shown["podresources_list"]["pod_resources"]
+        (names[uid], one["container"]): None if one["hint"]["nodes"] is None else bits.parse(one["hint"]["nodes"])
+        for uid, placements in shown["placements"].items()
+        for one in placements
     }
 
 
+def _listed(shown: Document, hints: _Hints, advising: Collection[str]) -> dict[str, Any]:
+    """Who has what; of devices that nobody advised on, only whether they are from where they should be is the same."""
+    found: dict[str, Any] = {}
+    for pod in shown["podresources_list"]["pod_resources"]:
+        name = _name(pod["name"])
+        for one in pod["containers"]:
+            own = _holding(one)
+            near = hints.get((name, one["name"]))
+            devices: Counter[tuple[str, int, str]] = Counter()
+            for (resource, count, nodes), times in own["devices"].items():
+                where = str(nodes) if resource in advising else _within(nodes, near)
+                devices[resource, count, where] += times
+            found[f"{name} {one['name']}"] = {**own, "devices": devices}
+    return found
+
+
+def _within(nodes: str | None, near: Nodes | None) -> str:
+    """Whether a device at *nodes* is *near*, as far as that can be said."""
+    if near is None:
+        return "anywhere"
+    if nodes is None:
+        return "nowhere"
+    return "elsewhere" if bits.parse(nodes) & ~near else f"within {bits.show(near)}"
+
+
 def _holding(told: Document) -> dict[str, Any]:
-    """What a container has; devices as counts a node, since the kubelet's choice among equals is random."""
+    """What a container has, or could be had; devices as counts a node."""
     return {
         "cpus": sorted(map(int, told["cpu_ids"])),
         "memory": sorted((one["memory_type"], one["size"], _nodes(one)) for one in told["memory"]),

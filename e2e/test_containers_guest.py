@@ -43,7 +43,7 @@ def told(function: str, *given: object, image: Path) -> Seen:
     return found
 
 
-@pytest.fixture(scope="module", params=product(POLICIES, SCOPES), ids=lambda param: " by ".join(param))
+@pytest.fixture(scope="module", params=product(POLICIES, SCOPES), ids=" by ".join)
 def under(request: pytest.FixtureRequest, node_image: Path) -> tuple[str, str, Seen]:
     """A policy, a scope, and what was seen under them."""
     policy, scope = request.param

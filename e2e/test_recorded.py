@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from alignup.align import bits
 from e2e import recorded
 from tests.recorded.replay import HOST, PREFIX, Run, load
 
@@ -27,7 +28,10 @@ def shown(step: Mapping[str, Any]) -> Document:
     entries = json.loads(step["cpu_manager_state"]).get("entries") or {}
     there = {one["uid"] for one in pods if one["status"]["phase"] == "Running"}
     given = {
-        uid: [{"container": name, "given": {"cpu": {"cpu": cpus}}} for name, cpus in own.items()]
+        uid: [
+            {"container": name, "hint": {"nodes": homes(cpus)}, "given": {"cpu": {"cpu": cpus}}}
+            for name, cpus in own.items()
+        ]
         for uid, own in entries.items()
         if uid in there
     }
@@ -47,13 +51,18 @@ def shown(step: Mapping[str, Any]) -> Document:
     )
 
 
+def homes(cpus: str) -> str:
+    """The NUMA nodes of CPUs, of which each has two."""
+    return bits.show(bits.of(cpu // 2 for cpu in bits.members(bits.parse(cpus))))
+
+
 def compared(name: str, ours: Document) -> Run:
     run = Run(name)
     recorded.compare(load(RECORDINGS / f"{name}.json.gz"), ours, run)
     return run
 
 
-@pytest.mark.parametrize("name", ["policy-restricted-container", "sidecar", "eight-single-numa-node", "hugepages"])
+@pytest.mark.parametrize("name", ["policy-restricted-container", "policy-none-container", "sidecar", "hugepages"])
 def test_an_agent_like_the_kubelet_is_found_to_be_so(name: str) -> None:
     recording = load(RECORDINGS / f"{name}.json.gz")
 
@@ -78,6 +87,12 @@ def test_an_agent_like_the_kubelet_is_found_to_be_so(name: str) -> None:
         pytest.param(0, '"cpu.max": "max 100000"', '"cpu.max": "100000 100000"', id="a quota"),
         pytest.param(0, '"memory.max": "33554432"', '"memory.max": "max"', id="no limit of memory"),
         pytest.param(5, '"ID": "3"', '"ID": "1"', id="devices or memory elsewhere"),
+        pytest.param(
+            5,
+            '["nic-3"], "topology": {"nodes": [{"ID": "3"',
+            '["nic-0"], "topology": {"nodes": [{"ID": "0"',
+            id="a device elsewhere",
+        ),
         pytest.param(0, '"cpu_ids": ["1"]', '"cpu_ids": []', id="no CPUs listed"),
         pytest.param(0, '"example.com/nic"', '"example.com/wlan"', id="other devices to be had"),
         pytest.param(0, '"size": "388698112"', '"size": "288698112"', id="much less memory to be had"),

@@ -143,6 +143,7 @@ def test_a_clock_that_jumps_changes_no_order(tmp_path_factory, times):
         for happening in draft.happenings:
             assert history.add(happening.record.settle() if happening.record else {}, time=happening.time).problem == ""
         now = draft.standing()
+    history.close()
     Keeper(Store(directory), now.host)(now)
 
     again = recover(Store(directory), host(), terms=Terms(line=Queue(), wait=True), now=0.0).standing

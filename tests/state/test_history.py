@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
@@ -140,7 +141,7 @@ def test_numbers_are_never_used_again(tmp_path):
     history.add(decided(), time=0)
     history.add(decided(), time=0)
     history.close()
-    with sqlite3.connect(tmp_path / NAME) as database:
+    with closing(sqlite3.connect(tmp_path / NAME)) as database, database:
         database.execute("DELETE FROM decisions")
     database.close()
 
@@ -151,7 +152,7 @@ def test_somebody_else_may_take_decisions_out(tmp_path):
     history = History(tmp_path, rows=3)
     for _ in range(3):
         history.add(decided(), time=0)
-    with sqlite3.connect(tmp_path / NAME) as database:
+    with closing(sqlite3.connect(tmp_path / NAME)) as database, database:
         database.execute("DELETE FROM decisions")
     database.close()
 
@@ -172,7 +173,7 @@ def test_only_its_owner_may_read_it(tmp_path):
 
 
 def foreign(path: Path) -> None:
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE songs (title TEXT)")
     database.close()
 
@@ -181,7 +182,7 @@ def later(path: Path) -> None:
     history = History(path.parent)
     history.add(decided(), time=0)
     history.close()
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA user_version = 99")
     database.close()
 
@@ -189,7 +190,7 @@ def later(path: Path) -> None:
 def emptied(path: Path) -> None:
     """Ours, but somebody took its table away."""
     later(path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA user_version = 1")
         database.execute("DROP TABLE decisions")
         database.execute("CREATE TABLE other (x)")
@@ -364,6 +365,7 @@ def test_what_cannot_be_read_is_said(tmp_path):
 #: Fills a disk that has room for little, and says what it was told.
 FULL = """
 import json, resource, sys
+from contextlib import closing
 from pathlib import Path
 from alignup.state.history import History
 history = History(Path(sys.argv[1]))
@@ -384,6 +386,7 @@ print(json.dumps({"problems": problems, "written": written, "after": after.probl
 #: Tries where it may not write; root may anywhere, so it becomes somebody else.
 STRANGER = """
 import os, sys
+from contextlib import closing
 from pathlib import Path
 from alignup.state.history import History
 os.chdir(sys.argv[1])
@@ -398,6 +401,7 @@ print(history.add({"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome"
 #: Writes for ever, and says each number.
 RESTLESS = """
 import sys
+from contextlib import closing
 from pathlib import Path
 from alignup.state.history import History
 history = History(Path(sys.argv[1]))
