@@ -509,6 +509,9 @@ def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, dire
             after = agent.pods()
 
     assert waits.status_code == 202
+    refusal = waits.json()["decision"]["refusal"]
+    assert refusal["reason"] == "UnexpectedAdmissionError"
+    assert f"no healthy devices present; cannot allocate unhealthy devices {GPU}" in refusal["message"]
     assert [list(one.device_ids) for one in listed["runs"]] == [["gpu-0"]]
     assert before["runs"]["placements"] == after["runs"]["placements"]
     assert after["runs"]["placements"][0]["given"]["device"] == {GPU: "gpu-0"}

@@ -109,6 +109,26 @@ async def test_a_start_is_told_to_a_plugin_that_wants_to_know(directory, exchang
         assert [list(one.devices_ids) for one in plugin.asked("PreStartContainer")] == [["gpu-0"]] * wanted
 
 
+@pytest.mark.parametrize("wanted", [pytest.param(True, id="told"), pytest.param(False, id="not told")])
+async def test_a_plugin_that_is_away_matters_to_a_start_only_if_it_wants_to_know(directory, exchange, ears, wanted):
+    plugin = Plugin(GPU, "1@0", directory=directory)
+    plugin.service.pre_start = wanted
+    async with plugin:
+        await ears.until(lambda: ears.healthy(GPU))
+    await ears.until(lambda: ears.heard[-1] == ("stopped", GPU))
+
+    if wanted:
+        assert "has been stopped" in await failing(exchange.pre_start(GPU, ("gpu-0",)))
+    else:
+        await exchange.pre_start(GPU, ("gpu-0",))
+
+
+async def test_after_a_restart_containers_start_though_their_plugin_is_not_back(exchange):
+    exchange.expect([GPU])
+
+    await exchange.pre_start(GPU, ("gpu-0",))  # nobody is asked, and nothing fails
+
+
 async def test_nobody_there_to_be_called(exchange):
     assert await failing(exchange.allocate(GPU, ("gpu-0",))) == f"unknown Device Plugin {GPU}"
     text = f"endpoint not found in cache for a registered resource: {GPU}"

@@ -101,7 +101,9 @@ class Exchange:
             self.tally.allocated(resource, time.perf_counter() - start)
 
     async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
-        """A container with these devices starts; its plugin is told if it wants to know."""
+        """A container with these devices starts; its plugin is told if it wants to know, and has to be there then."""
+        if not self._roster.told_of_starts(resource):
+            return
         endpoint = self._find(resource)
         try:
             await endpoint.pre_start(ids)

@@ -61,6 +61,7 @@ class _Entry:
     expected: bool = False  #: whether it was there before a restart
     stopped_at: float | None = None  #: since when nobody serves it; ``None``: somebody does
     last: str = ""  #: who served it then
+    told_of_starts: bool = False  #: whether who served it last wants to know when containers start
 
 
 class Roster:
@@ -87,6 +88,7 @@ class Roster:
         before = self.view(endpoint.resource)
         replaced = entry.endpoints.pop(endpoint.socket, None)
         entry.endpoints[endpoint.socket] = endpoint
+        entry.told_of_starts = endpoint.options.pre_start
         entry.stopped_at = None
         self._tell(endpoint.resource, before)
         return replaced
@@ -126,6 +128,14 @@ class Roster:
         if not entry.endpoints:
             raise PluginError(f"endpoint {entry.last or resource} has been stopped")
         return next(reversed(entry.endpoints.values()))
+
+    def told_of_starts(self, resource: str) -> bool:
+        """Whether somebody has to be told that a container starts: not when who is away never wanted to know.
+
+        What a plugin wanted that has not come back since a restart is not known, and then nobody is told.
+        """
+        entry = self._entries.get(resource)
+        return entry is None or entry.told_of_starts
 
     def view(self, resource: str) -> View:
         """What is known of a resource; it is gone when nothing is."""

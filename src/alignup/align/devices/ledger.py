@@ -31,6 +31,7 @@ class Inventory:
     machine: Nodes  #: the NUMA nodes there are
     preferred_allocation: bool = False  #: whether the plugin wants to be asked which devices go well together
     registered: bool = True  #: ``False``: the plugin has been gone for so long that the resource is given up
+    remembered: bool = False  #: after a restart, until the plugin is back: just the devices that pods hold are known
     places: Mapping[str, int] = field(init=False, compare=False)  #: id → place
     healthy: Devices = field(init=False, compare=False)
     told: Devices = field(init=False, compare=False)  #: those with topology, be it without nodes
@@ -163,7 +164,8 @@ class DeviceLedger:
         """The plugin is gone: its devices stay known, but none is healthy until it comes back."""
         known = self.inventories[resource]
         ill = tuple(replace(device, healthy=False) for device in known.devices)
-        return self._with_inventory(resource, Inventory(ill, self.nodes, registered=known.registered))
+        stopped = Inventory(ill, self.nodes, registered=known.registered, remembered=known.remembered)
+        return self._with_inventory(resource, stopped)
 
     def give_up(self, resource: str) -> Self:
         """The plugin has been gone for too long: the resource is handled only as long as a pod holds some of it."""

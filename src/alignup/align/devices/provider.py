@@ -146,7 +146,7 @@ def _options(
 ) -> Options:
     """The hints for *count* devices: of those *held* already, if any, else of the free and the *reusable* ones."""
     inventory = ledger.inventories.get(resource)
-    if inventory is None or not inventory.placed:
+    if inventory is None or not inventory.placed or inventory.remembered:
         return None
     if held:
         if len(held) != count:

@@ -64,7 +64,7 @@ def _without_plugin(
     for resource, registered in fields(crumbs["resources"]).items():
         if resource not in idle.inventories:
             inventory = Inventory.of(known.get(resource, {}).values(), machine=idle.nodes)
-            inventories[resource] = replace(inventory, registered=flag(registered))
+            inventories[resource] = replace(inventory, registered=flag(registered), remembered=True)
     return inventories
 
 
