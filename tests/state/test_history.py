@@ -141,18 +141,19 @@ def test_numbers_are_never_used_again(tmp_path):
     history.add(decided(), time=0)
     history.add(decided(), time=0)
     history.close()
-    with closing(sqlite3.connect(tmp_path / NAME)) as database, database:
+    with sqlite3.connect(tmp_path / NAME) as database:
         database.execute("DELETE FROM decisions")
     database.close()
 
-    assert History(tmp_path).add(decided(), time=0).id == 3
+    with closing(History(tmp_path)) as again:
+        assert again.add(decided(), time=0).id == 3
 
 
 def test_somebody_else_may_take_decisions_out(tmp_path):
     history = History(tmp_path, rows=3)
     for _ in range(3):
         history.add(decided(), time=0)
-    with closing(sqlite3.connect(tmp_path / NAME)) as database, database:
+    with sqlite3.connect(tmp_path / NAME) as database:
         database.execute("DELETE FROM decisions")
     database.close()
 
@@ -173,7 +174,7 @@ def test_only_its_owner_may_read_it(tmp_path):
 
 
 def foreign(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as database, database:
+    with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE songs (title TEXT)")
     database.close()
 
@@ -182,7 +183,7 @@ def later(path: Path) -> None:
     history = History(path.parent)
     history.add(decided(), time=0)
     history.close()
-    with closing(sqlite3.connect(path)) as database, database:
+    with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
 
@@ -190,7 +191,7 @@ def later(path: Path) -> None:
 def emptied(path: Path) -> None:
     """Ours, but somebody took its table away."""
     later(path)
-    with closing(sqlite3.connect(path)) as database, database:
+    with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 1")
         database.execute("DROP TABLE decisions")
         database.execute("CREATE TABLE other (x)")
