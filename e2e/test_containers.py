@@ -114,18 +114,18 @@ def test_what_a_device_plugin_gives_is_in_the_container(node: Node) -> None:
 
 
 def test_init_containers_sidecars_and_volumes(node: Node) -> None:
-    mount: Document = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    mount: Document = {"volumeMounts": [{"name": "work", "mountPath": "/data"}]}
     node.admit(
         pod(
             "web",
-            container("cat /work/order; cat /work/beside; " + SLEEP, **mount),
+            container("cat /data/order; cat /data/beside; " + SLEEP, **mount),
             initContainers=[
-                container("echo first >> /work/order", "one", **mount),
+                container("echo first >> /data/order", "one", **mount),
                 container(
-                    "while true; do echo up > /work/beside; sleep 1; done", "beside", restartPolicy="Always", **mount
+                    "while true; do echo up > /data/beside; sleep 1; done", "beside", restartPolicy="Always", **mount
                 ),
                 container(
-                    "while ! test -e /work/beside; do sleep 0.1; done; echo second >> /work/order", "two", **mount
+                    "while ! test -e /data/beside; do sleep 0.1; done; echo second >> /data/order", "two", **mount
                 ),
             ],
             volumes=[{"name": "work", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}],
@@ -248,7 +248,7 @@ def test_what_is_moved_by_hand_is_found_and_put_back(node: Node) -> None:
 
 def test_nothing_is_left_of_a_pod(node: Node) -> None:
     volume = {"name": "work", "emptyDir": {"medium": "Memory"}}
-    mount: Document = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    mount: Document = {"volumeMounts": [{"name": "work", "mountPath": "/data"}]}
     node.admit(pod("web", container(**mount, **owning()), volumes=[volume]))
     pid = node.running("web")["pid"]
     groups = {line.split(":")[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
