@@ -1,4 +1,4 @@
-"""Pods that somebody runs: told to end, they keep what they have until they have; finished, they are remembered."""
+"""Pods that somebody runs: told to end, they keep what they have until they have; finished, they are finished."""
 
 import json
 from dataclasses import replace
@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.agent import draft as drafts
-from alignup.agent import remembered
+from alignup.agent import finished
 from alignup.agent.draft import Draft
 from alignup.agent.keeping import Keeper
 from alignup.agent.known import Ending, same
@@ -102,7 +101,7 @@ def test_a_finished_pod_is_forgotten_when_it_is_released():
 
 
 def test_of_finished_pods_that_came_from_no_file_only_so_many_are_remembered(monkeypatch):
-    monkeypatch.setattr(drafts, "FINISHED", 2)
+    monkeypatch.setattr(finished, "MOST", 2)
     jobs = [job for uid in "abc" for job in (admits(uid), finishes(uid))]
 
     now = after(standing(), admits("kept", source=FILE), finishes("kept"), *jobs)
@@ -159,4 +158,4 @@ containers: st.SearchStrategy[ContainerRun] = st.deferred(
 
 @given(st.builds(PodRun, containers=st.lists(containers, max_size=3).map(tuple)))
 def test_how_a_pod_ended_is_read_as_it_was_written(run):
-    assert remembered.read(json.loads(json.dumps(remembered.document(run)))) == run
+    assert finished.read(json.loads(json.dumps(finished.document(run)))) == run

@@ -1,18 +1,21 @@
 """How one job changes what stands: pods that come and go, devices that are announced, one after the other.
 
-Everything here is pure: a :class:`Draft` is the next :class:`Standing` in the making. Whoever holds it makes it durable
-first and lets it count then, or drops it, and nothing has happened.
+Everything here is pure: a :class:`Draft` is the next standing in the making. Whoever holds it makes it durable first
+and lets it count then, or drops it, and nothing has happened.
 """
 
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 
+from alignup.agent import finished as finishing
 from alignup.agent import hardware
 from alignup.agent import pending as on_the_way
-from alignup.agent.known import API, Ending, Finished, Known, Record, same
+from alignup.agent.finished import Finished
+from alignup.agent.known import API, Ending, Known, same
 from alignup.agent.pending import Grants, Pending, tentative
-from alignup.agent.standing import Clock, Happening, Kind, Standing, entry_of
+from alignup.agent.sheet import Sheet
+from alignup.agent.standing import Kind, entry_of
 from alignup.align.decision import Decision
 from alignup.align.devices import Answers, Ask
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
@@ -20,29 +23,9 @@ from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.serve.service import Admission, BusyError, Entry, NotReadyError, PodRun, Status
 
-FINISHED = 1_000  #: pods that have run and came from no file that are remembered
 
-
-class Draft:
-    """The next standing in the making."""
-
-    def __init__(self, standing: Standing, clock: Clock) -> None:
-        self._before = standing
-        self._clock = clock
-        self._host = copy(standing.host)  # a ledger is a value, so a copy may go its own way
-        self._held = dict(standing.held)
-        self._line = standing.line
-        self._pending = dict(standing.pending)
-        self._resting = set(standing.resting)
-        self._finished = dict(standing.finished)
-        self._changed = False
-        self.durable = False  #: whether something changed that has to survive a crash
-        self.happenings: list[Happening] = []
-        self.begun: list[Pending] = []  #: those in line that have a place now, and whose plugins have to be asked
-
-    def standing(self) -> Standing:
-        """What came of it: the very same standing, if nothing did."""
-        return self._drafted() if self._changed else self._before
+class Draft(Sheet):
+    """What a job can do with what stands."""
 
     def consider(
         self, pod: Pod, *, source: str = API, answers: Answers | None = None
@@ -61,8 +44,8 @@ class Draft:
         One whose devices have to be prepared has its place, and is on its way in. ``PodError`` when a pod of this uid
         is known that asks for something else, ``BusyError`` when too many wait.
         """
-        if any(pod.uid in known for known in (self._held, self._line.pods, self._pending, self._finished)):
-            return self._again(pod, source)
+        if known := self._find(pod.uid):
+            return self._again(pod, known, source=source)
         decision, asks, seconds = self.consider(pod, source=source)
         first = next((known for uid, known in self._line.pods.items() if self._holds_up(uid)), None)
         if decision.admitted and first is None:
@@ -146,16 +129,13 @@ class Draft:
         Whoever runs it releases it when nothing of it is left. Told twice, it ends the earlier of the two.
         ``None`` when nobody knows it.
         """
-        known = self._held.get(uid)
-        if known is None and uid in self._finished:
-            known = self._finished[uid].known
-        if known is None:
+        known = self._find(uid)
+        if not isinstance(known, Known) or uid in self._line.pods:
             return self.release(uid)
         ending = Ending(self._clock.now(), grace)
-        if known.ending is None or _sooner(ending, known.ending):
+        if known.ending is None or ending.is_sooner_than(known.ending):
             self._note(replace(known, ending=ending))
-            happening = Happening(kind=Kind.ENDING, time=ending.since, pod=known.pod, source=known.source)
-            self.happenings.append(happening)
+            self._happened(Kind.ENDING, pod=known.pod, source=known.source)
         return self._drafted().entry(uid)
 
     def finish(self, uid: str, run: PodRun) -> None:
@@ -164,13 +144,10 @@ class Draft:
         if known is None:
             return
         self._host.release(uid)
-        self._finished[uid] = Finished(known=known, run=run)
-        self._forget_finished()
+        self._finished = finishing.joined(self._finished, Finished(known=known, run=run))
         self._changed = self.durable = True
         detail = ": ".join(filter(None, (run.phase, run.reason, run.message)))
-        self.happenings.append(
-            Happening(kind=Kind.FINISHED, time=self._clock.now(), pod=known.pod, source=known.source, detail=detail)
-        )
+        self._happened(Kind.FINISHED, pod=known.pod, source=known.source, detail=detail)
         self._retry()
 
     def started(self, uid: str, container: str) -> None:
@@ -205,7 +182,7 @@ class Draft:
         self._before = replace(self._before, idle=idle.ledger, plugins=self._before.plugins | {resource})
         self._hardware_changed(resource, before)
         detail = f"{resource}: {sum(device.healthy for device in devices)} of {len(devices)} devices are healthy"
-        self.happenings.append(Happening(kind=Kind.ANNOUNCED, time=self._clock.now(), detail=detail))
+        self._happened(Kind.ANNOUNCED, detail=detail)
         self._retry()
 
     def stop(self, resource: str) -> None:
@@ -213,7 +190,7 @@ class Draft:
         hardware.stop(self._host, resource)
         self._changed = True
         detail = f"{resource}: its device plugin is gone, and its devices are not given out until it is back"
-        self.happenings.append(Happening(kind=Kind.STOPPED, time=self._clock.now(), detail=detail))
+        self._happened(Kind.STOPPED, detail=detail)
 
     def give_up(self, resource: str) -> None:
         """A device plugin did not come back in time: its resource is known only as long as pods hold some of it."""
@@ -221,15 +198,14 @@ class Draft:
         hardware.give_up(self._host, resource)
         self._hardware_changed(resource, before)
         detail = f"{resource}: its device plugin did not come back in time, and it is given up"
-        self.happenings.append(Happening(kind=Kind.GONE, time=self._clock.now(), detail=detail))
+        self._happened(Kind.GONE, detail=detail)
 
     def try_waiting(self) -> None:
         """Try again whoever waits, as after a restart."""
         self._retry()
 
-    def _again(self, pod: Pod, source: str) -> Admission:
+    def _again(self, pod: Pod, known: Known | Pending, *, source: str) -> Admission:
         """What is said of a pod that is known."""
-        known = self._known(pod.uid)
         if not same(pod, known.pod):
             name = f"{known.pod.namespace}/{known.pod.name}"
             raise PodError(
@@ -240,29 +216,8 @@ class Draft:
         runs = pod.uid in self._held
         decision = self._host.decide(known.pod) if runs else known.record.decision
         if runs:
-            self._tell(Kind.KEPT, known.pod, source=source, decision=decision)
+            self._decided(Kind.KEPT, known.pod, source=source, decision=decision)
         return Admission(decision, self._drafted().entry(pod.uid))
-
-    def _known(self, uid: str) -> Known | Pending:
-        """A pod that is known in whatever way."""
-        if finished := self._finished.get(uid):
-            return finished.known
-        return self._held.get(uid) or self._line.pods.get(uid) or self._pending[uid]
-
-    def _note(self, known: Known) -> None:
-        """Something is new about a pod that is here, or has been."""
-        uid = known.pod.uid
-        if uid in self._held:
-            self._held[uid] = known
-        else:
-            self._finished[uid] = replace(self._finished[uid], known=known)
-        self._changed = self.durable = True
-
-    def _forget_finished(self) -> None:
-        """Of pods that have run and came from no file, only so many are remembered; a file would have its pod back."""
-        others = [uid for uid, one in self._finished.items() if one.known.source == API]
-        for uid in others[: max(len(others) - FINISHED, 0)]:
-            del self._finished[uid]
 
     def _tried(self, pod: Pod, source: str) -> Admission | Exception:
         try:
@@ -331,7 +286,7 @@ class Draft:
         known = self._line.pods.get(pod.uid)
         if known is not None:
             self._line = self._line.noted(known.told(decision))
-            self._tell(Kind.WAITING, pod, source=pending.source, decision=decision, seconds=pending.seconds)
+            self._decided(Kind.WAITING, pod, source=pending.source, decision=decision, seconds=pending.seconds)
         elif self._may_wait(pod, pending.source):
             self._queue(pod, decision, source=pending.source, seconds=pending.seconds)
         else:
@@ -350,20 +305,20 @@ class Draft:
         self, pod: Pod, decision: Decision, *, since: float, source: str, seconds: float, grants: Grants | None = None
     ) -> Admission:
         """The pod is here from now on."""
-        record = self._tell(Kind.ADMITTED, pod, source=source, decision=decision, seconds=seconds)
+        record = self._decided(Kind.ADMITTED, pod, source=source, decision=decision, seconds=seconds)
         known = Known(pod=pod, since=since, source=source, record=record, grants=grants or {})
         self._held[pod.uid] = known
         self._changed = self.durable = True
         return Admission(decision, entry_of(known, Status.ADMITTED))
 
     def _refuse(self, pod: Pod, decision: Decision, *, source: str, seconds: float) -> Admission:
-        self._tell(Kind.REFUSED, pod, source=source, decision=decision, seconds=seconds)
+        self._decided(Kind.REFUSED, pod, source=source, decision=decision, seconds=seconds)
         return Admission(decision, None)
 
     def _queue(self, pod: Pod, decision: Decision, *, source: str, seconds: float) -> Admission:
         """Let the pod wait."""
         self._line.check_room()
-        record = self._tell(Kind.WAITING, pod, source=source, decision=decision, seconds=seconds)
+        record = self._decided(Kind.WAITING, pod, source=source, decision=decision, seconds=seconds)
         known = Known(pod=pod, since=self._clock.now(), source=source, record=record)
         self._line = self._line.joined(known)
         self._changed = self.durable = True
@@ -386,9 +341,7 @@ class Draft:
             self._line = self._line.without(uid)
             self._resting.discard(uid)
         self._changed = self.durable = True
-        self.happenings.append(
-            Happening(kind=Kind.RELEASED, time=self._clock.now(), pod=entry.pod, source=entry.source)
-        )
+        self._happened(Kind.RELEASED, pod=entry.pod, source=entry.source)
         return entry
 
     def _retry(self) -> None:
@@ -452,37 +405,3 @@ class Draft:
         """What plugins say is said again after a crash: just what pods hold of it has to be written down."""
         self._changed = True
         self.durable = self.durable or hardware.remembered(self._host, resource) != before
-
-    def _drafted(self) -> Standing:
-        return replace(
-            self._before,
-            host=self._host,
-            held=self._held,
-            line=self._line,
-            pending=self._pending,
-            resting=frozenset(self._resting),
-            finished=self._finished,
-        )
-
-    def _tell(self, kind: Kind, pod: Pod, *, source: str, decision: Decision, seconds: float = 0.0) -> Record:
-        """Note what was decided, and give it to be kept."""
-        record = Record(decision)
-        self.happenings.append(
-            Happening(
-                kind=kind,
-                time=self._clock.now(),
-                pod=pod,
-                source=source,
-                decision=decision,
-                record=record,
-                seconds=seconds,
-            )
-        )
-        return record
-
-
-def _sooner(one: Ending, other: Ending) -> bool:
-    """Whether *one* has its pod killed earlier than *other*; as the pod says is not known here, and is the latest."""
-    if one.grace is None:
-        return False
-    return other.grace is None or one.since + one.grace < other.since + other.grace

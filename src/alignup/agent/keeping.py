@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from alignup.agent import remembered
-from alignup.agent.known import Finished, Known
+from alignup.agent import finished as finishing
+from alignup.agent.finished import Finished
+from alignup.agent.known import Known
 from alignup.agent.standing import Standing
 from alignup.agent.waiting import Line
 from alignup.align import snapshot
@@ -97,7 +98,7 @@ def _ended(finished: Finished) -> dict[str, Any]:
         "pod": snapshot.written_pod(known.pod),
         "since": known.since,
         "source": known.source,
-        "run": remembered.document(finished.run),
+        "run": finishing.document(finished.run),
         "decision": known.record.settle(),
     }
     return document | _beyond(known)

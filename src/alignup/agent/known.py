@@ -10,7 +10,6 @@ from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.decision import Decision
 from alignup.align.lazy import lazy
 from alignup.align.workload import Pod
-from alignup.serve.service import PodRun
 
 Document = Mapping[str, Any]  #: of JSON values
 
@@ -55,6 +54,12 @@ class Ending:
     since: float  #: seconds since 1970
     grace: float | None = None  #: seconds until they are killed; ``None``: as the pod says
 
+    def is_sooner_than(self, other: "Ending") -> bool:
+        """Whether its pod is killed earlier; as the pod says is not known here, and is the latest."""
+        if self.grace is None:
+            return False
+        return other.grace is None or self.since + self.grace < other.since + other.grace
+
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
@@ -78,14 +83,6 @@ class Known:
     def shape(self) -> str:
         """The same for all pods that ask for the same, so that on one ledger they fare the same."""
         return repr(replace(self.pod, name="", namespace="", uid="", labels={}))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """A pod that has run to its end, and holds nothing any more."""
-
-    known: Known
-    run: PodRun  #: how it ended
 
 
 def same(pod: Pod, known: Pod) -> bool:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from alignup.agent import hardware, remembered
+from alignup.agent import finished as finishing
+from alignup.agent import hardware
+from alignup.agent.finished import Finished
 from alignup.agent.keeping import FINISHED, PLUGINS
-from alignup.agent.known import API, Document, Ending, Finished, Known, Record
+from alignup.agent.known import API, Document, Ending, Known, Record
 from alignup.agent.pending import Grants
 from alignup.agent.standing import Standing
 from alignup.agent.waiting import Line
@@ -170,7 +172,7 @@ def _finished(documents: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Finishe
             kept = Record(record.from_document(one["decision"]))
             kept.settle()
             known = Known(pod=pod, since=float(one["since"]), source=str(one["source"]), record=kept)
-            run = remembered.read(one["run"])
+            run = finishing.read(one["run"])
             found[pod.uid] = Finished(known=replace(known, ending=_ending(one)), run=run)
         except (AlignError, KeyError, TypeError, ValueError, AttributeError) as error:
             lost.append(f"a pod that has run is forgotten, as it cannot be read: {type(error).__name__}: {error}")

@@ -8,7 +8,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from alignup.agent.known import API, Finished, Known, Record
+from alignup.agent.finished import Finished
+from alignup.agent.known import API, Known, Record
 from alignup.agent.pending import Pending
 from alignup.agent.waiting import Line
 from alignup.align.decision import Decision

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from alignup.agent.known import Finished, Known
+from alignup.agent.finished import Finished
+from alignup.agent.known import Known
 from alignup.agent.pods import logs, plans, volumes
 from alignup.agent.pods.cleaning import clean
 from alignup.agent.pods.failing import StartError

@@ -1,11 +1,33 @@
-"""How a pod ended, as JSON values and back, for the checkpoint."""
+"""Pods that have run to their end: who is remembered, and how they ended, as JSON values and back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from alignup.agent.known import API, Known
 from alignup.align import bits
 from alignup.serve.service import ContainerRun, PodRun
+
+MOST = 1_000  #: pods that came from no file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A pod that holds nothing any more."""
+
+    known: Known
+    run: PodRun  #: how it ended
+
+
+def joined(finished: Mapping[str, Finished], one: Finished) -> dict[str, Finished]:
+    """*finished*, by uid, and one more; of too many the oldest are forgotten.
+
+    Those that came from a file never are: it would have them run again.
+    """
+    all_of_them = {**finished, one.known.pod.uid: one}
+    others = [uid for uid, each in all_of_them.items() if each.known.source == API]
+    too_many = set(others[: max(len(others) - MOST, 0)])
+    return {uid: each for uid, each in all_of_them.items() if uid not in too_many}
 
 
 def document(run: PodRun) -> dict[str, Any]:
