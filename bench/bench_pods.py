@@ -31,15 +31,15 @@ def figures() -> Iterator[Figure]:
         options = ("--runtime", "cri", "--runtime-endpoint", str(root / "cri.sock"), "--cgroup-root", "none")
         with _runtime(root), agent(root, *options) as (process, connection):
             starts = sorted(_start(connection, f"one-{number}") for number in range(STARTS))
-            yield Figure("a pod is sent in, to its container running, p50", starts[STARTS // 2], 0.25)
+            yield Figure("a pod is sent in, to its container running, p50", starts[STARTS // 2], 0.1)
             begun = time.perf_counter()
             for number in range(MANY):
                 assert connection.ask("POST", "/v1/pods", _pod(f"many-{number}")) == 201
             _wait_for(connection, MANY + STARTS)
-            yield Figure(f"{MANY} pods are sent in, to all running", time.perf_counter() - begun, 15.0)
+            yield Figure(f"{MANY} pods are sent in, to all running", time.perf_counter() - begun, 6.0)
             time.sleep(2)
             used = min(_used(process.pid, REST / ROUNDS) for _ in range(ROUNDS))
-            yield Figure(f"CPU seconds a second, {MANY + STARTS} pods that only run", used, 0.05)
+            yield Figure(f"CPU seconds a second, {MANY + STARTS} pods that only run", used, 0.03)
 
 
 @contextmanager

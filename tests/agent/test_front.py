@@ -6,6 +6,7 @@ import pytest
 
 from alignup.agent.front import RUNS_ITSELF, read_pod, runnable, runs_itself
 from alignup.align.errors import PodError
+from alignup.cli.agent import PERMISSIONS
 from alignup.kube.spec import Permission
 from tests.agent.agents import pod
 
@@ -63,3 +64,7 @@ def test_a_pod_without_a_uid_gets_the_one_its_name_always_gets():
     del document["metadata"]["uid"]
 
     assert sent(document).uid == sent(document).uid != ""
+
+
+def test_the_command_knows_every_permission():
+    assert tuple(map(str, Permission)) == PERMISSIONS

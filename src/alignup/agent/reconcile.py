@@ -12,14 +12,13 @@ who has no CPU to go to stays, for nothing is left to be shared, and that is sai
 Only under the static policy is there anything to keep. All here is pure but :func:`reconcile_once`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Self
 
 from alignup.align.bits import Cpus
 from alignup.align.cpus.ledger import CpuLedger
-from alignup.align.errors import EnforceError
 from alignup.align.workload import Pod
 
 Name = tuple[str, str]  #: a container: its pod's uid, and its own name
@@ -47,18 +46,6 @@ class Seen:
 
 #: Pod uid → container → how it is. A pod or container that the runtime does not know is left out.
 Statuses = Mapping[str, Mapping[str, Seen]]
-
-
-class Runtime(Protocol):
-    """Whoever runs the containers; ``EnforceError`` when it does not do as it is asked."""
-
-    def statuses(self) -> Statuses:
-        """What there is."""
-        ...
-
-    def update(self, container_id: str, cpus: Cpus) -> None:
-        """Return when a running container is on *cpus* and no others, not before."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +108,10 @@ class Update:
     cpus: Cpus
 
 
+#: Has a container on other CPUs, and returns when it is, not before; why it may not be on them, or nothing.
+Move = Callable[[Update], Awaitable[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be done to bring every container where it belongs."""
@@ -153,21 +144,19 @@ def plan(told: Told, pods: Iterable[Pod], *, statuses: Statuses, ledger: CpuLedg
     return Plan(known, verdicts, _in_order(due, told.last, ledger=ledger))
 
 
-def reconcile_once(
-    told: Told, pods: Sequence[Pod], *, ledger: CpuLedger, runtime: Runtime, ready: bool = True
+async def reconcile_once(  # noqa: PLR0913 - all that is known, and who acts on it
+    told: Told, pods: Sequence[Pod], *, ledger: CpuLedger, statuses: Statuses, move: Move, ready: bool = True
 ) -> tuple[Told, tuple[Verdict, ...]]:
-    """Bring every running container of *pods* where *ledger* says, as far as the runtime lets us.
+    """Bring every running container of *pods* where *ledger* says, as far as whoever moves them can.
 
     Gone pods are forgotten first, unless *pods* may not be all there are because not every source of pods is *ready*.
     """
     known = told.only(containers_of(pods)) if ready else told
-    planned = plan(known, pods, statuses=runtime.statuses(), ledger=ledger)
+    planned = plan(known, pods, statuses=statuses, ledger=ledger)
     failures: dict[Name, str] = {}
     for update in planned.updates:
-        try:
-            runtime.update(update.id, update.cpus)
-        except EnforceError as error:
-            failures[update.name] = str(error)
+        if problem := await move(update):
+            failures[update.name] = problem
     return planned.done(failures)
 
 

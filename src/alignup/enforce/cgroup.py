@@ -89,10 +89,10 @@ def write(folder: Path, cpus: Cpus, *, nodes: Nodes) -> None:
     """Hold a group to *cpus* and *nodes*, empty: any, and move its memory along; ``EnforceError`` when it cannot be."""
     try:
         if not _is_v2(folder):
-            _put(folder / "cpuset.memory_migrate", "1")
+            put(folder / "cpuset.memory_migrate", "1")
             nodes = nodes or _list(folder.parent / "cpuset.mems")
-        _put(folder / "cpuset.mems", bits.show(nodes))
-        _put(folder / "cpuset.cpus", bits.show(cpus))
+        put(folder / "cpuset.mems", bits.show(nodes))
+        put(folder / "cpuset.cpus", bits.show(cpus))
         granted, from_nodes = (_list(folder / name) for name in _EFFECTIVE[_is_v2(folder)])
     except OSError as error:
         where, why = error.filename or folder, error.strerror or error
@@ -112,7 +112,7 @@ def read(folder: Path) -> Cpuset | None:
 
 def join(folder: Path, pid: int) -> None:
     """Put a process, all its threads with it, into a group."""
-    _put(folder / "cgroup.procs", str(pid))
+    put(folder / "cgroup.procs", str(pid))
 
 
 def members(folder: Path) -> tuple[int, ...]:
@@ -203,14 +203,14 @@ def _hand_on(folder: Path) -> None:
     if _is_v2(folder):
         control = folder / "cgroup.subtree_control"
         if _CPUSET not in control.read_text("ascii").split():
-            _put(control, f"+{_CPUSET}")
+            put(control, f"+{_CPUSET}")
 
 
 def _is_v2(folder: Path) -> bool:
     return (folder / "cgroup.controllers").exists()
 
 
-def _put(path: Path, text: str) -> None:
+def put(path: Path, text: str) -> None:
     """Write in one piece, as the kernel wants it."""
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from alignup.agent.pods.course import Seen
+from alignup.agent.pods.life import Seen
 from alignup.enforce.cri.plan import SeenContainer, SeenSandbox, State
 from alignup.kube.spec import ContainerSpec, Kind, PodSpec, Probe, PullPolicy, RestartPolicy
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.agent.pods import backoff
-from alignup.agent.pods.course import Rest
+from alignup.agent.pods.life import Rest
 from tests.agent.pods.lives import EXITED, NOW, instance
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.pods.course import (
+from alignup.agent.pods.course import course
+from alignup.agent.pods.life import (
     Course,
     Discard,
     Ending,
@@ -17,7 +18,6 @@ from alignup.agent.pods.course import (
     Start,
     Stop,
     StopSandbox,
-    course,
 )
 from alignup.kube.spec import PodSpec
 from tests.agent.pods.lives import (

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from alignup.agent.pods import backoff
-from alignup.agent.pods.course import (
+from alignup.agent.pods.course import course
+from alignup.agent.pods.life import (
     Act,
     Course,
     Discard,
@@ -23,7 +24,6 @@ from alignup.agent.pods.course import (
     Start,
     Stop,
     StopSandbox,
-    course,
 )
 from alignup.enforce.cri.plan import SeenContainer, SeenSandbox, State
 from alignup.kube.spec import ContainerSpec, Kind, PodSpec, RestartPolicy

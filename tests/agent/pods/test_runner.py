@@ -434,7 +434,7 @@ def test_containers_that_nobody_needs_to_know_of_go_with_what_they_printed(place
 
 
 def test_the_logs_of_pods_that_have_run_go_when_they_are_forgotten(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.draft.FINISHED", 1)
+    monkeypatch.setattr("alignup.agent.finished.MOST", 1)
 
     async def story(house):
         for uid in ("one", "two"):

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.pods.course import Ending, Health, Memory, Rest, Seen, course
+from alignup.agent.pods.course import course
+from alignup.agent.pods.life import Ending, Health, Memory, Rest, Seen
 from alignup.agent.pods.status import pod_run
 from alignup.kube.spec import PodSpec
 from alignup.serve.service import ContainerRun, PodRun

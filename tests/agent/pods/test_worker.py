@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from alignup.agent.known import Ending as Told
 from alignup.agent.known import Known
-from alignup.agent.pods.course import Discard, MakeSandbox, Seen, Start, Stop
+from alignup.agent.pods.life import Discard, MakeSandbox, Seen, Start, Stop
 from alignup.agent.pods.worker import Briefing, Worker
 from alignup.agent.standing import Clock
 from alignup.align.workload import Pod

@@ -1,24 +1,11 @@
-import asyncio
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.loops import anyio_backend, one_loop
 
-@pytest.fixture(scope="package")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="package", autouse=True)
-async def one_loop(anyio_backend):
-    """All tests here share a loop.
-
-    gRPC hands what is left of a call that was given up to the loop it was made in, a little later, and when that is
-    closed by then it complains in the next one.
-    """
-    yield
-    await asyncio.sleep(0.1)
+__all__ = ["anyio_backend", "one_loop"]
 
 
 @pytest.fixture

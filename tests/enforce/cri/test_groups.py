@@ -53,8 +53,16 @@ def fill(folder: Path, *names: str) -> None:
         (folder / name).write_text("")
 
 
+def line_of(path):
+    """What was written: one line, whole."""
+    text = path.read_text()
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    return text[:-1]
+
+
 def written(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file() and path.name not in CONTROL}
+    return {path.name: line_of(path) for path in folder.iterdir() if path.is_file() and path.name not in CONTROL}
 
 
 @pytest.mark.parametrize(
@@ -138,8 +146,8 @@ def test_a_pod_that_asked_for_nothing_gets_what_others_leave(tmp_path, version):
     notes = groups.make(LEFT, pod_resources(LEFT, ground=GROUND))
 
     assert notes == ()
-    assert (folder / file).read_text() == least
-    assert (folder / f"pod{UID}" / file).read_text() == least
+    assert line_of(folder / file) == least
+    assert line_of(folder / f"pod{UID}" / file) == least
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -151,7 +159,7 @@ def test_pods_of_a_class_share_what_they_asked_for_together(tmp_path, version):
     notes = groups.balance([LOOSE, FIRM, LOOSE, LEFT, LOOSE])
 
     assert notes == ()
-    assert (folder / file).read_text() == expected
+    assert line_of(folder / file) == expected
 
 
 @pytest.mark.parametrize("version", [1, 2])

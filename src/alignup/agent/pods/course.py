@@ -34,25 +34,6 @@ from alignup.agent.pods.life import (
 from alignup.enforce.cri.plan import SeenContainer, SeenSandbox, State
 from alignup.kube.spec import ContainerSpec, Kind, PodSpec, RestartPolicy
 
-__all__ = [
-    "Act",
-    "Course",
-    "Discard",
-    "Ending",
-    "Health",
-    "MakeSandbox",
-    "Memory",
-    "Phase",
-    "Rest",
-    "Seen",
-    "Start",
-    "Stop",
-    "StopSandbox",
-    "course",
-    "has_started",
-    "starts_again",
-]
-
 DEADLINE = "DeadlineExceeded"
 CRASHING = "CrashLoopBackOff"
 SHORTEST = 2.0  #: seconds that every container has to stop in, also when the time of its pod is over

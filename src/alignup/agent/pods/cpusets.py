@@ -13,7 +13,17 @@ from typing import Protocol
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.pods.life import Seen as SeenPod
-from alignup.agent.reconcile import Name, Phase, Seen, Statuses, Told, Update, Verdict, containers_of, plan
+from alignup.agent.reconcile import (
+    Name,
+    Phase,
+    Seen,
+    Statuses,
+    Told,
+    Update,
+    Verdict,
+    containers_of,
+    reconcile_once,
+)
 from alignup.align import bits
 from alignup.align.bits import Cpus, Nodes
 from alignup.align.cpus.ledger import CpuLedger
@@ -98,10 +108,6 @@ class Cpusets:
         host = self.host()
         return is_static(host) and cpu_book(host).shared != self._shared
 
-    def remembers(self) -> frozenset[str]:
-        """The ids of containers of which something is remembered: those there are, and no others."""
-        return frozenset(self._told.ids) | self._new.keys()
-
     async def reconcile(self) -> None:
         """Put everybody where they belong, as far as the runtime lets us."""
         async with self._lock:
@@ -134,17 +140,12 @@ class Cpusets:
             return
         book = cpu_book(host)
         pods = [resident.pod for resident in host.ledger.pods.values()]
-        here = containers_of(pods)
-        statuses = self._statuses(here)
-        planned = plan(self._remembered(here), pods, statuses=statuses, ledger=book)
-        failures: dict[Name, str] = {}
-        for update in planned.updates:
-            if problem := await self._moved(update):
-                failures[update.name] = problem
-        self._told, verdicts = planned.done(failures)
+        statuses = self._statuses(containers_of(pods))
+        self._forget()
+        self._told, verdicts = await reconcile_once(self._told, pods, ledger=book, statuses=statuses, move=self._moved)
         # What could not be done is tried again with the next pass, which comes by itself.
         self._shared = book.shared
-        self._complain(verdicts, failures)
+        self._complain(verdicts)
 
     async def _moved(self, update: Update) -> str:
         """Have a container moved; why it is not where it should be. One that has ended need not be anywhere."""
@@ -161,11 +162,11 @@ class Cpusets:
             return "" if seen.state is State.EXITED else str(problem)
         return ""
 
-    def _remembered(self, here: frozenset[Name]) -> Told:
-        """What was told of containers that are still there."""
-        told = self._told.only(here)
-        ids = {one.id for seen in self.seen().values() for one in seen.containers} | self._new.keys()
-        return replace(told, ids={id_: name for id_, name in told.ids.items() if id_ in ids})
+    def _forget(self) -> None:
+        """Forget containers that are there no more."""
+        there = {one.id for seen in self.seen().values() for one in seen.containers} | self._new.keys()
+        for id_ in self._told.ids.keys() - there:
+            self._told = self._told.removed(id_)
 
     def _statuses(self, here: frozenset[Name]) -> Statuses:
         """What runs, as ``agent.reconcile`` has it: of each container the newest.
@@ -185,14 +186,14 @@ class Cpusets:
             found.setdefault(uid, {})[container] = Seen(Phase.RUNNING, id_)
         return found
 
-    def _complain(self, verdicts: tuple[Verdict, ...], failures: Mapping[Name, str]) -> None:
-        """Say once what the runtime would not do."""
+    def _complain(self, verdicts: tuple[Verdict, ...]) -> None:
+        """Say once of each who runs why it is not where it should be."""
         pods = self.host().ledger.pods
-        for one in verdicts:
-            problem = failures.get(one.name)
-            if problem and self._complaints.get(one.name) != problem:
-                pod = f"{pods[one.uid].pod.namespace}/{pods[one.uid].pod.name}" if one.uid in pods else one.uid
+        problems = {one.name: one.problem for one in verdicts if one.id and one.problem}
+        for (uid, container), problem in problems.items():
+            if self._complaints.get((uid, container)) != problem:
+                pod = f"{pods[uid].pod.namespace}/{pods[uid].pod.name}" if uid in pods else uid
                 self.log.warning(
-                    "cpus", pod=pod, detail=f"container {one.container} is not on the CPUs it should be: {problem}"
+                    "cpus", pod=pod, detail=f"container {container} is not on the CPUs it should be: {problem}"
                 )
-        self._complaints = failures
+        self._complaints = problems

@@ -72,11 +72,6 @@ class Runner:
         self._strays: tuple[Stray, ...] = ()
         self._tidied = -math.inf
 
-    @property
-    def problem(self) -> str:
-        """Why the runtime cannot be asked; empty when it can."""
-        return self._problem
-
     def run_of(self, known: Known) -> PodRun:
         """How a pod is that is here."""
         life = self._lives.get(known.pod.uid)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from alignup.agent.pods.course import Course, Health, Memory, Rest, Seen, has_started, starts_again
+from alignup.agent.pods.course import has_started, starts_again
+from alignup.agent.pods.life import Course, Health, Memory, Rest, Seen
 from alignup.align.bits import Cpus, Nodes
 from alignup.enforce.cri.plan import SeenContainer, State
 from alignup.kube.spec import ContainerSpec, Kind, PodSpec

@@ -8,7 +8,6 @@ What a kernel has no controller for cannot be limited. That is no reason not to 
 back as notes, one sentence each.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -142,7 +141,7 @@ class Groups:
         top = self.top if self.unified else self.top / one.controller
         path = top.joinpath(*parts, one.file)
         try:
-            _put(path, one.text)
+            cgroup.put(path, one.text)
         except FileNotFoundError:
             return f"{path} is not to be had here, so nobody is held to {one.text}" if one.matters else ""
         except OSError as error:
@@ -199,16 +198,4 @@ def _hand_on(folder: Path) -> None:
     for controller in _CONTROLLERS:
         if controller in has and controller not in given:
             with suppress(OSError):
-                _put(folder / "cgroup.subtree_control", f"+{controller}")
-
-
-def _put(path: Path, text: str) -> None:
-    """Write in one piece, as the kernel wants it."""
-    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(handle, text.encode("ascii"))
-    except OSError as error:
-        error.filename = os.fspath(path)
-        raise
-    finally:
-        os.close(handle)
+                cgroup.put(folder / "cgroup.subtree_control", f"+{controller}")

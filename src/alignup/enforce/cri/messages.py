@@ -142,22 +142,6 @@ def resources_message(resources: LinuxResources) -> wire.LinuxContainerResources
     )
 
 
-def resources_of(told: wire.LinuxContainerResources) -> LinuxResources:
-    """What a container is held to, as the runtime tells it."""
-    return LinuxResources(
-        cpus=bits.parse(told.cpuset_cpus),
-        nodes=bits.parse(told.cpuset_mems),
-        cpu_shares=told.cpu_shares,
-        cpu_quota=told.cpu_quota,
-        cpu_period=told.cpu_period,
-        memory_limit=told.memory_limit_in_bytes,
-        memory_swap_limit=told.memory_swap_limit_in_bytes,
-        oom_score_adj=told.oom_score_adj,
-        hugepages={one.page_size: one.limit for one in told.hugepage_limits},
-        unified=dict(told.unified),
-    )
-
-
 def identity_of(told: wire.VersionResponse) -> Identity:
     """Who a runtime is."""
     return Identity(told.runtime_name, told.runtime_version, told.runtime_api_version)
