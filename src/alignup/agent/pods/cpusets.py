@@ -52,7 +52,7 @@ class Mover(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Spot:
     """Where a container belongs."""
 
     cpus: Cpus = 0  #: empty: wherever
@@ -60,7 +60,7 @@ class Place:
     exclusive: bool = False  #: the CPUs are its own
 
 
-def place_of(host: Host, uid: str, container: str) -> Place:
+def place_of(host: Host, uid: str, container: str) -> Spot:
     """Where a container of a pod belongs as things stand; only static policies say."""
     cpus, exclusive, nodes = 0, False, 0
     if is_static(host):
@@ -68,7 +68,7 @@ def place_of(host: Host, uid: str, container: str) -> Place:
         cpus, exclusive = book.runs_on(uid, container), book.holds(uid, container) is not None
     if host.settings.memory_policy == MemoryPolicy.STATIC:
         nodes = bits.union(block.nodes for block in memory_book(host).blocks(uid, container) or ())
-    return Place(cpus, nodes, exclusive)
+    return Spot(cpus, nodes, exclusive)
 
 
 def is_static(host: Host) -> bool:
@@ -114,7 +114,7 @@ class Cpusets:
             await self._pass()
 
     @asynccontextmanager
-    async def making(self, uid: str, container: str) -> AsyncIterator[Place]:
+    async def making(self, uid: str, container: str) -> AsyncIterator[Spot]:
         """Where a container is to be made, as long as this lasts; everybody else is out of its way."""
         async with self._lock:
             place = place_of(self.host(), uid, container)
@@ -122,7 +122,7 @@ class Cpusets:
                 await self._pass()
             yield place
 
-    def made(self, id_: str, name: Name, place: Place) -> None:
+    def made(self, id_: str, name: Name, place: Spot) -> None:
         """A container was made in *place*, and is about to start; the ledger may say another by now."""
         host = self.host()
         if not is_static(host):

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from alignup.agent.known import Known
 from alignup.agent.pods import cleaning, hooks, hosts, logs, plans, volumes
-from alignup.agent.pods.cpusets import Place as Spot
-from alignup.agent.pods.cpusets import place_of
+from alignup.agent.pods.cpusets import Spot, place_of
 from alignup.agent.pods.failing import StartError
 from alignup.agent.pods.images import check_user
 from alignup.agent.pods.life import Discard, Health, MakeSandbox, Seen, Start, Stop
