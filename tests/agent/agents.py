@@ -3,6 +3,7 @@
 What takes longest about an agent is loading Python's modules, so agents are forked from a process that has done so.
 """
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -100,6 +101,10 @@ class Agent:
         if self.process.is_alive():
             self.send(number)
         self.process.join(30)
+        if self.process.exitcode is None:
+            self.send(signal.SIGABRT)
+            self.process.join()
+            raise AssertionError(f"it does not end; it said: {self.log_file.read_text()[-8000:]}")
         return self.process.exitcode
 
 
@@ -188,6 +193,7 @@ def _serve(given: Sequence[str], log: Path, env: Mapping[str, str], largest: int
     """Be an agent, in the process it is forked into."""
     stream = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(stream, 2)
+    faulthandler.enable()
     os.environ.update(env)
     if largest is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

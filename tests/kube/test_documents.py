@@ -84,6 +84,8 @@ def test_keys_taken_over(text, value):
         pytest.param("a: b\n\tc: d", 2, "found a tab character that violates indentation", id="a tab in a text"),
         pytest.param("a:\n\tb: c", 2, "found a tab where YAML takes blanks only", id="a tab instead of blanks"),
         pytest.param("a: @b", 1, "found '@' where it cannot be", id="a character that means nothing"),
+        pytest.param("é:\r\n  - @b", 2, "found '@' where it cannot be", id="after letters of more than one byte"),
+        pytest.param("a:\x85\tb: c", 2, "found a tab where YAML takes blanks only", id="a tab after a rare break"),
         pytest.param("a: [1\nb: 2", 2, "while parsing a flow sequence that begins in line 1", id="a list left open"),
         pytest.param("a: b: c", 1, "mapping values are not allowed in this context", id="two colons"),
         pytest.param("a: \x01", 1, "a character that YAML cannot hold, 0x1", id="a control character"),

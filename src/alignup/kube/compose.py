@@ -83,7 +83,7 @@ def _described(error: "yaml.MarkedYAMLError", text: str) -> str:
     """What the parser did not like, in one line."""
     mark = error.problem_mark
     if mark and "cannot start any token" in (error.problem or ""):
-        found = text.split("\n", mark.line + 1)[mark.line][mark.column :][:1]
+        found = text[mark.index : mark.index + 1]  # a mark counts lines as YAML does, which knows more ends of them
         return "found a tab where YAML takes blanks only" if found == "\t" else f"found {found!r} where it cannot be"
     if not error.context:
         return str(error.problem)

@@ -542,7 +542,7 @@ def test_burstable_pods_together_have_the_cpu_time_they_asked_for(place, monkeyp
         await house.until(lambda: int(weight.read_text()) > alone)
         weight.write_text("")
         await house.end("two", grace=0)
-        await house.until(lambda: weight.read_text() == str(alone))
+        await house.until(lambda: weight.read_text().strip() == str(alone))
 
     in_house(place, story, cgroup_root="alignup")
 
