@@ -49,15 +49,6 @@ class RefusedError(Exception):
         self.code = code
 
 
-def begin() -> None:
-    """Have the library at work until this process ends; for a process that ends when it is told to.
-
-    It has a thread that it would end with the last channel or server, and it can wait for that forever
-    (https://github.com/grpc/grpc/issues/22365).
-    """
-    grpc.aio.init_grpc_aio()
-
-
 def address(path: Path) -> str:
     """A path as gRPC takes it: as part of an URI, in which ``%`` and ``?`` would mean something."""
     return f"unix:{quote(str(path.absolute()))}"

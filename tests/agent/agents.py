@@ -1,11 +1,7 @@
-"""Agents as processes of their own, on a small machine, and talking to them over their sockets.
-
-What takes longest about an agent is loading Python's modules, so agents are forked from a process that has done so.
-"""
+"""Agents as processes of their own, on a small machine, and talking to them over their sockets."""
 
 import faulthandler
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -21,6 +17,7 @@ from typing import Any
 import httpx2
 
 from alignup.cli import guard
+from tests.forking import forked
 
 #: Two nodes, each with four CPUs, 16 GiB, and two GPUs; CPU 0 is reserved.
 MACHINE = "pack:2 numa:1(memory=16GiB) core:4 pu:1"
@@ -38,19 +35,6 @@ CONFIG = {
 }
 
 Document = dict[str, Any]
-
-_FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(
-    [
-        "alignup.agent.plugged",
-        "alignup.agent.pods.assembly",
-        "alignup.agent.run",
-        "alignup.agent.export",
-        "alignup.cli.agent",
-        "alignup.cli.inputs",
-        "alignup.testing.runtime.__main__",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -172,13 +156,6 @@ def running(root: Path, *options: str | Path, **how: Any) -> Iterator[Agent]:
         yield agent
     finally:
         agent.stop()
-
-
-def forked(target: Callable[..., None], *given: Any) -> BaseProcess:
-    """A process that has loaded what agents need."""
-    process = _FORKING.Process(target=target, args=given, daemon=True)
-    process.start()
-    return process
 
 
 def wait_for(true: Callable[[], bool], *, what: Callable[[], str] = lambda: "it", seconds: float = 20.0) -> None:

@@ -1,10 +1,6 @@
-"""Runs as processes of their own, and what becomes of them.
-
-What takes longest about a run is loading Python's modules, so runners are forked from a process that has done so.
-"""
+"""Runs as processes of their own, and what becomes of them."""
 
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -17,20 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from alignup.cli import guard
-
-_FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(
-    [
-        "alignup.cli.run",
-        "alignup.cli.embedded",
-        "alignup.cli.running",
-        "alignup.cli.asking",
-        "alignup.cli.answers",
-        "alignup.cli.inspection",
-        "alignup.discover",
-        "encodings.ascii",  # whoever is not root may not be able to load anything where root's Python is
-    ]
-)
+from tests.forking import forked
 
 
 @dataclass(frozen=True)
@@ -87,9 +70,7 @@ class Bench:
         place.mkdir()
         told = {"ALIGNUP_RUN_DIR": str(self.directory), "ALIGNUP_AGENT": "", **(env or {})}
         given = ([str(word) for word in words], place, told, largest, user)
-        process = _FORKING.Process(target=_be, args=given, daemon=False)
-        process.start()
-        return Runner(process, place)
+        return Runner(forked(_be, *given, daemon=False), place)
 
     def run(self, *words: object, **how: Any) -> tuple[int, str, str]:
         """Exit code, what it printed and what it complained about."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup import rpc
 from alignup.agent import hardware
 from alignup.agent.desk import Desk
 from alignup.agent.errands import Errands
@@ -44,7 +43,6 @@ async def plugged(
 
     A desk at which nothing may be decided takes no plugins.
     """
-    rpc.begin()
     exchange = Exchange(directory, Ears(desk))
     errands = Errands(desk, exchange, log=log)
     metrics.join(exchange.tally.collect)

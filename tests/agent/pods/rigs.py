@@ -25,6 +25,7 @@ from tests.agent import agents
 from tests.agent.agents import CONFIG, Agent, Document, wait_for
 from tests.agent.pods.disk import names_in
 from tests.agent.pods.houses import IMAGE
+from tests.forking import forked
 
 RUNNING = wire.ContainerState.CONTAINER_RUNNING
 
@@ -190,7 +191,7 @@ def owned(agent: Agent) -> dict[tuple[str, str], int]:
 def _runtime(directory: Path) -> BaseProcess:
     socket, output = directory / "cri.sock", directory / "runtime.log"
     given = ["--socket", str(socket), "--dir", str(directory / "boxes"), "--image", IMAGE]
-    process = agents.forked(_serve, given, output)
+    process = forked(_serve, given, output)
     wait_for(lambda: output.exists() and "listening" in output.read_text(), what=lambda: "the runtime to listen")
     return process
 

@@ -1,0 +1,43 @@
+"""Processes of our own programs: what takes longest about one is loading Python's modules, so they are forked from one
+that has done so.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(
+    [
+        "alignup.agent.export",
+        "alignup.agent.plugged",
+        "alignup.agent.pods.assembly",
+        "alignup.agent.run",
+        "alignup.cli.agent",
+        "alignup.cli.answers",
+        "alignup.cli.asking",
+        "alignup.cli.embedded",
+        "alignup.cli.inputs",
+        "alignup.cli.inspection",
+        "alignup.cli.run",
+        "alignup.cli.running",
+        "alignup.discover",
+        "alignup.testing.runtime.__main__",
+        "encodings.ascii",  # whoever is not root may not be able to load anything where root's Python is
+    ]
+)
+
+
+def forked(target: Callable[..., None], *given: Any, daemon: bool = True) -> BaseProcess:
+    """A process that has loaded what our programs need, and begins with *target*."""
+    process = _FORKING.Process(target=_begin, args=(target, *given), daemon=daemon)
+    process.start()
+    return process
+
+
+def _begin(target: Callable[..., None], *given: Any) -> None:
+    # There is one process to fork from for all. Who compares on several cores starts it with interruptions held back.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    target(*given)
