@@ -61,11 +61,11 @@ class Node:
     def root(self) -> Path:
         return self.place / "root"
 
-    def start(self, *options: str) -> None:
-        """Start the agent, and return when it answers."""
-        config = self.place / "kubelet.json"
-        config.write_text(json.dumps(CONFIG))
-        command = [sys.executable, "-m", "alignup", "agent", "--config", str(config), "--root-dir", str(self.root)]
+    def start(self, *options: str, config: Document | None = None) -> None:
+        """Start the agent, and return when it answers; *config* is added to its configuration."""
+        file = self.place / "kubelet.json"
+        file.write_text(json.dumps({**CONFIG, **(config or {})}))
+        command = [sys.executable, "-m", "alignup", "agent", "--config", str(file), "--root-dir", str(self.root)]
         command += ["--manifest-dir", str(self.place / "manifests")]
         command += ["--runtime", "cri", "--runtime-endpoint", self.runtime.endpoint, *options]
         with (self.place / "agent.log").open("ab") as log:

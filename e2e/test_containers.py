@@ -84,6 +84,19 @@ def test_containers_go_on_when_the_agent_is_killed_and_are_found_again(node: Nod
     assert json.loads(node.alignup("audit", "-o", "json").stdout)["drift"] == []
 
 
+def test_what_the_configuration_says_of_containers_is_so(node: Node) -> None:
+    node.kill()
+    node.start(config={"seccompDefault": True, "podPidsLimit": 30})
+    many = "i=0; while [ $i -lt 40 ]; do sleep 100 & i=$((i+1)); done"
+    node.admit(pod("held", container(f"grep Seccomp: /proc/self/status; {many}; {SLEEP}")))
+    until(lambda: "can't fork" in node.alignup("logs", "held").stdout, node.log)
+    told = node.alignup("logs", "held").stdout
+    node.kill()
+    node.start("--allow", "host-path")
+
+    assert told.startswith("Seccomp:\t2\n")
+
+
 def test_containers_go_on_when_containerd_is_killed(node: Node) -> None:
     node.admit(pod("owner", container(**owning())))
     pid = node.running("owner")["pid"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from alignup.agent.pods.assembly import Containers
     from alignup.agent.recovery import Imported
     from alignup.agent.run import Options
+    from alignup.kube.configuration import Configuration, ContainerSettings
 
 #: What manifests have to be allowed to ask for; ``kube.spec.Permission`` says what each is.
 PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port", "privileged", "sysctl")
@@ -206,7 +207,7 @@ def command(  # noqa: PLR0913 - one an option
         wait=wait,
         recover=frozenset(map(Recover, recover)),
     )
-    options = _options(given, root_dir=root_dir, listen=listen)
+    options, read = _options(given, root_dir=root_dir, listen=listen)
     containers = None
     if runtime == "cri":
         containers = _containers(
@@ -216,7 +217,9 @@ def command(  # noqa: PLR0913 - one an option
             cgroup_driver=cgroup_driver,
             cgroup_root=None if cgroup_root == "none" else cgroup_root,
             log_root=(log_dir or options.root / LOGS).absolute(),
+            settings=_container_settings(given, read),
         )
+        options = replace(options, notes=(*options.notes, *_unheeded(given, read)))
     options = replace(
         options,
         token_file=token_file,
@@ -257,6 +260,7 @@ def _containers(  # noqa: PLR0913 - one an option
     cgroup_driver: str,
     cgroup_root: str | None,
     log_root: Path,
+    settings: "ContainerSettings",
 ) -> "Containers":
     """How pods are to be run."""
     from alignup.agent.pods.assembly import Containers  # noqa: PLC0415 - see above
@@ -275,11 +279,28 @@ def _containers(  # noqa: PLR0913 - one an option
         network=network,
         cgroup_driver=cgroup_driver,
         cgroup_root=cgroup_root,
+        settings=settings,
     )
 
 
-def _options(given: Given, *, root_dir: Path | None, listen: str | None) -> "Options":
-    """What the agent is to do, as far as it takes reading files to know."""
+def _container_settings(given: Given, read: "Configuration") -> "ContainerSettings":
+    """How the configuration has containers run."""
+    from alignup.cli import inputs  # noqa: PLC0415 - see above
+    from alignup.kube.configuration import container_settings  # noqa: PLC0415
+
+    with inputs.complaining(f"in {given.config or '--set'}", advice="Correct it there, or with --set."):
+        return container_settings(read)
+
+
+def _unheeded(given: Given, read: "Configuration") -> Iterator[str]:
+    """What the configuration says in vain."""
+    from alignup.kube.configuration import unheeded  # noqa: PLC0415 - see above
+
+    return (f"{given.config or '--set'}: {note}" for note in unheeded(read))
+
+
+def _options(given: Given, *, root_dir: Path | None, listen: str | None) -> "tuple[Options, Configuration]":
+    """What the agent is to do, as far as it takes reading files to know, and the configuration that says so."""
     import os  # noqa: PLC0415 - see above
 
     from alignup.agent.address import SOCKET, Unix, default_root, parse  # noqa: PLC0415
@@ -298,10 +319,11 @@ def _options(given: Given, *, root_dir: Path | None, listen: str | None) -> "Opt
         restored = inputs.read_node(given).host
         return Imported(restored.ledger, {} if given.state is None else granted(given.state, restored.settings.gates))
 
-    return Options(
+    options = Options(
         host=node.host,
         root=root,
         address=address,
         imported=None if given.state is None else imported,
         notes=node.notes,
     )
+    return options, node.configuration

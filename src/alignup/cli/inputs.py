@@ -37,7 +37,10 @@ _MANY = "A kubelet takes more when told so: --set topologyManagerPolicyOptions.m
 _ENDS = {str(Stage.DEFAULTING_PANIC): "the kubelet panics as it fills in defaults"}
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 #: Fields that ``--set`` takes as YAML has them; all others are texts.
-_PLAIN = {"maxPods", "podsPerCore", "cgroupsPerQOS", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"}
+_PLAIN = {
+    *("maxPods", "podsPerCore", "cgroupsPerQOS", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
+    *("seccompDefault", "cpuCFSQuota", "podPidsLimit", "containerLogMaxFiles", "singleProcessOOMKill"),
+}
 _YAML = {"featureGates", "reservedMemory", "enforceNodeAllocatable", *_PLAIN}
 
 

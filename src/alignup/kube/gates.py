@@ -206,8 +206,19 @@ def problems(chosen: Mapping[str, bool]) -> tuple[Problem, ...]:
 
 def resolve(chosen: Mapping[str, bool]) -> FeatureGates:
     """The gates that matter to alignment, as *chosen*, which must be without problems, makes them."""
-    changed = {name: _on(name, chosen) for name in GATES}
+    changed = {name: is_on(name, chosen) for name in GATES}
     return FeatureGates({name: on for name, on in changed.items() if on is not GATES[name].default})
+
+
+def is_on(name: str, chosen: Mapping[str, bool]) -> bool:
+    """Whether a gate of the kubelet is on where these are *chosen*."""
+    if name in chosen:
+        return chosen[name]
+    gate = KNOWN[name]
+    for word, stage in _ALL.items():
+        if word in chosen and gate.stage is stage:
+            return chosen[word]
+    return gate.default
 
 
 def _unsettable(chosen: Mapping[str, bool]) -> Iterator[Problem]:
@@ -223,16 +234,6 @@ def _unsettable(chosen: Mapping[str, bool]) -> Iterator[Problem]:
 
 def _unsupported(chosen: Mapping[str, bool]) -> Iterator[Problem]:
     for name, needs in NEEDS.items():
-        if _on(name, chosen) and (off := [need for need in needs if not _on(need, chosen)]):
+        if is_on(name, chosen) and (off := [need for need in needs if not is_on(need, chosen)]):
             what = f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]"
             yield Problem(f"featureGates[{name}]", what)
-
-
-def _on(name: str, chosen: Mapping[str, bool]) -> bool:
-    if name in chosen:
-        return chosen[name]
-    gate = KNOWN[name]
-    for word, stage in _ALL.items():
-        if word in chosen and gate.stage is stage:
-            return chosen[word]
-    return gate.default

@@ -17,6 +17,7 @@ from alignup.agent.pods.assembly import Containers, running
 from alignup.agent.pods.runner import Runner
 from alignup.agent.standing import Clock, Happening, Standing
 from alignup.enforce.cri.client import Deadlines
+from alignup.kube.configuration import ContainerSettings
 from alignup.kube.spec import Permission
 from alignup.serve.service import Entry, LogQuery, PodRun
 from alignup.testing.runtime import Runtime
@@ -156,6 +157,7 @@ async def moved_in(
     save: Save = lambda _: None,
     clock: Clock = _CLOCK,
     cgroup_root: str | None = None,
+    settings: ContainerSettings | None = None,
 ) -> AsyncIterator[House]:
     """An agent's inner life on a runtime, as long as this lasts; what runs goes on afterwards."""
     out, told, errands = io.StringIO(), list[Happening](), Errands()
@@ -165,6 +167,7 @@ async def moved_in(
         log_root=directory / "logs",
         allowed=allowed,
         cgroup_root=cgroup_root,
+        settings=settings or ContainerSettings(),
         deadlines=deadlines or Deadlines(),
     )
     try:

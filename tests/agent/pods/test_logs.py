@@ -148,7 +148,8 @@ class Container:
         self.log.touch()
 
     async def rotate(self, **more: int) -> bool:
-        return await logs.rotate(self.log, reopen=self.reopen, now=lambda: next(self.stamps), **{"size": 1, **more})
+        limits = {"size": 1, "most": 5, **more}
+        return await logs.rotate(self.log, reopen=self.reopen, now=lambda: next(self.stamps), **limits)
 
 
 def followed(
@@ -287,7 +288,7 @@ def test_a_runtime_that_does_not_reopen_its_log_keeps_it(log):
         raise EnforceError("away")
 
     with pytest.raises(EnforceError):
-        asyncio.run(logs.rotate(log, reopen=refusing, size=1))
+        asyncio.run(logs.rotate(log, reopen=refusing, size=1, most=5))
 
     assert names_in(log.parent) == ["0.log"]
 
@@ -316,7 +317,7 @@ def test_twice_in_a_second_is_once(log):
     async def twice() -> list[bool]:
         done = []
         for _ in range(2):
-            done.append(await logs.rotate(log, reopen=Container(log).reopen, size=1, now=lambda: 0.0))
+            done.append(await logs.rotate(log, reopen=Container(log).reopen, size=1, most=5, now=lambda: 0.0))
             grow(log, 2)
         return done
 

@@ -10,6 +10,7 @@ from alignup.agent.pods.hands import Hands
 from alignup.agent.standing import Kind
 from alignup.align import bits
 from alignup.enforce.cri.groups import Groups
+from alignup.kube.configuration import ContainerSettings
 from alignup.serve.service import Status
 from alignup.testing.faults import Fault
 from alignup.testing.runtime import Container, Sandbox
@@ -520,6 +521,44 @@ def test_a_hosts_file_that_cannot_be_read_is_named(place, monkeypatch):
         return house.run("web").containers[0].message
 
     assert "no-hosts of the host cannot be read: No such file or directory" in in_house(place, story)
+
+
+def test_containers_are_run_as_the_configuration_has_it(place):
+    settings = ContainerSettings(seccomp_default=True, cpu_period=20_000, killed_together=False)
+
+    async def story(house):
+        wants = {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}
+        limited = container("app", resources={"limits": {"cpu": "500m", "memory": "64Mi"}})
+        await house.admit(manifest("web", limited, container("own", **wants)))
+        await house.running("web", "app", "own")
+        return {ask.config.metadata.name: ask.config.linux for ask in house.runtime.asked("CreateContainer")}
+
+    made = in_house(place, story, settings=settings)
+
+    profile = wire.SecurityProfile
+    assert made["app"].security_context.seccomp.profile_type == profile.RuntimeDefault
+    assert made["own"].security_context.seccomp.profile_type == profile.Unconfined
+    assert (made["app"].resources.cpu_quota, made["app"].resources.cpu_period) == (10_000, 20_000)
+    assert "memory.oom.group" not in made["app"].resources.unified
+
+
+@pytest.mark.parametrize(
+    ("size", "rotated"), [pytest.param(100, 1, id="of a few bytes"), pytest.param(-1, 0, id="of any length")]
+)
+def test_logs_are_as_long_as_the_configuration_has_it(place, monkeypatch, size, rotated):
+    monkeypatch.setattr("alignup.agent.pods.runner.TIDY", 0.0)
+    monkeypatch.setattr("alignup.agent.pods.runner.EVERY", 0.05)
+
+    async def story(house):
+        await house.admit(manifest("web", container("app", "sh", "-c", "seq 200; sleep 1000")))
+        await house.running("web")
+        await house.until(lambda: any(path.stat().st_size for path in place.glob("logs/*/app/*")))
+        await asyncio.sleep(1)
+        return [path.name for path in place.glob("logs/*/app/*") if path.name != "0.log"]
+
+    found = in_house(place, story, settings=ContainerSettings(log_size=size, log_files=2))
+
+    assert len(found) == rotated
 
 
 def test_burstable_pods_together_have_the_cpu_time_they_asked_for(place, monkeypatch):

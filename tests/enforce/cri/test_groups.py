@@ -1,6 +1,7 @@
 """The groups of pods: what they are called, what is written into them, and real ones where they may be made."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,9 @@ V1 = {
     "cpu": ("cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us"),
     "memory": ("memory.limit_in_bytes",),
     "hugetlb": ("hugetlb.2MB.limit_in_bytes", "hugetlb.1GB.limit_in_bytes"),
+    "pids": ("pids.max",),
 }
-V2 = ("cpu.weight", "cpu.max", "memory.max", "hugetlb.2MB.max", "hugetlb.1GB.max")
+V2 = ("cpu.weight", "cpu.max", "memory.max", "hugetlb.2MB.max", "hugetlb.1GB.max", "pids.max")
 CONTROL = ("cgroup.controllers", "cgroup.subtree_control")
 
 real = pytest.mark.skipif(
@@ -62,7 +64,9 @@ def line_of(path):
 
 
 def written(folder: Path) -> dict[str, str]:
-    return {path.name: line_of(path) for path in folder.iterdir() if path.is_file() and path.name not in CONTROL}
+    """Every file of a group into which something was written."""
+    files = (path for path in folder.iterdir() if path.is_file() and path.name not in CONTROL)
+    return {path.name: line_of(path) for path in files if path.stat().st_size}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,17 @@ def test_a_group_of_version_1(tmp_path):
     }
     assert written(tmp_path / "memory" / "alignup" / f"pod{UID}") == {"memory.limit_in_bytes": str(GIB)}
     assert written(tmp_path / "hugetlb" / "alignup" / f"pod{UID}")["hugetlb.2MB.limit_in_bytes"] == str(4 << 20)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_pod_may_have_so_many_processes(tmp_path, version):
+    groups = tree(tmp_path, version=version, groups=("alignup", f"alignup/pod{UID}"))
+
+    notes = groups.make(FIRM, pod_resources(FIRM, ground=replace(GROUND, processes=100)))
+
+    top = tmp_path / "pids" if version == 1 else tmp_path
+    assert notes == ()
+    assert line_of(top / "alignup" / f"pod{UID}" / "pids.max") == "100"
 
 
 def test_no_limit_in_version_2_is_called_max(tmp_path):

@@ -100,6 +100,41 @@ def test_a_container_with_cpus_of_its_own_is_not_made_to_wait_for_them():
     assert (held.cpus, held.nodes, held.cpu_quota, held.cpu_shares) == (0b1100, 0b10, -1, 2048)
 
 
+def test_limits_of_cpu_time_can_be_held_over_another_period():
+    made = guaranteed("a", {"cpu": "1500m", "memory": "1Gi"})
+    ground = replace(GROUND, period=10_000)
+
+    of_container, of_pod = container_resources(pod(made), made, ground=ground), pod_resources(pod(made), ground=ground)
+
+    assert (of_container.cpu_quota, of_container.cpu_period) == (15_000, 10_000)
+    assert (of_pod.cpu_quota, of_pod.cpu_period) == (15_000, 10_000)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_limits_of_cpu_time_need_not_be_held(exclusive):
+    made = guaranteed("a", {"cpu": "2", "memory": "1Gi"})
+    ground = replace(GROUND, quota=False)
+
+    of_container = container_resources(pod(made), made, ground=ground, exclusive=exclusive)
+    of_pod = pod_resources(pod(made), ground=ground, exclusive=exclusive)
+
+    assert (of_container.cpu_quota, of_container.cpu_period, of_container.cpu_shares) == (0, 0, 2048)
+    assert (of_pod.cpu_quota, of_pod.memory_limit) == (-1, GIB)
+
+
+@pytest.mark.parametrize("made", [container("a"), guaranteed("a", {"cpu": "2", "memory": "1Gi"})])
+def test_a_pod_of_any_class_may_have_so_many_processes(made):
+    assert pod_resources(pod(made), ground=replace(GROUND, processes=100)).processes == 100
+
+
+def test_processes_may_be_killed_one_by_one():
+    made = container("a")
+
+    held = container_resources(pod(made), made, ground=replace(GROUND, killed_together=False))
+
+    assert "memory.oom.group" not in held.unified
+
+
 def test_a_container_without_limits_is_held_to_those_of_its_pod():
     own = Resources(amounts({"cpu": "1"}), amounts({"cpu": "3", "memory": "2Gi", "hugepages-2Mi": "8Mi"}))
     first, second = container("a"), container("b", {}, {"cpu": "1", "hugepages-2Mi": "4Mi"})

@@ -5,7 +5,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
@@ -26,6 +26,8 @@ from alignup.align.workload.names import CPU, MEMORY
 from alignup.enforce.cri.client import Deadlines, Runtime
 from alignup.enforce.cri.groups import Driver, Groups
 from alignup.enforce.cri.plan import Condition
+from alignup.enforce.cri.resources import Ground
+from alignup.kube.configuration import ContainerSettings
 from alignup.kube.spec import Permission
 
 _IDS = uuid.UUID("4a7c54f7-9f0e-5f3b-8b1d-6d2f0a3f5b11")  # made once; ids made from it stay the same for ever
@@ -43,6 +45,7 @@ class Containers:
     network: str = "auto"  #: ``cni``, ``host``, or whichever the runtime has
     cgroup_driver: str = "auto"  #: ``cgroupfs`` or ``systemd``, or as the runtime says
     cgroup_root: str | None = "alignup"  #: under which pods have their groups; ``None``: as the runtime likes
+    settings: ContainerSettings = field(default_factory=ContainerSettings)
     deadlines: Deadlines = field(default_factory=Deadlines)  #: how long the runtime may take
 
 
@@ -83,10 +86,11 @@ async def running(  # noqa: PLR0913 - everybody who is spoken to
             cpusets=Cpusets(lambda: desk.settled, scene.pods, runtime, log),
             images=Images(runtime),
             groups=groups,
-            ground=(groups or Groups()).ground(memory=_memory(desk.host)),
+            ground=_ground(containers.settings, groups or Groups(), desk.host),
             errands=errands,
             desk=desk,
             place=_place(containers, desk.host, agent=agent, on_host=on_host),
+            settings=containers.settings,
             root=root,
             log=log,
         )
@@ -121,6 +125,18 @@ def _place(containers: Containers, host: Host, *, agent: str, on_host: bool) -> 
         host_ips=_addresses(),
         dns=dns.of_host(_resolver()),
         allocatable=_allocatable(host),
+        seccomp=plans.RUNTIME_DEFAULT if containers.settings.seccomp_default else plans.UNCONFINED,
+    )
+
+
+def _ground(settings: ContainerSettings, groups: Groups, host: Host) -> Ground:
+    """What limits depend on here, and how they are held."""
+    return replace(
+        groups.ground(memory=_memory(host)),
+        quota=settings.cpu_quota,
+        period=settings.cpu_period,
+        processes=settings.processes,
+        killed_together=settings.killed_together,
     )
 
 

@@ -20,7 +20,6 @@ from typing import IO, cast
 from alignup.agent.pods.records import HEAD, Decoder, ends_line
 from alignup.serve.service import LogQuery
 
-SIZE, FILES = 10 << 20, 5  #: bytes of a log, and how many of it, as the kubelet has them
 POLL = 0.2  #: seconds
 
 _BLOCK = 1 << 18  #: bytes
@@ -74,8 +73,8 @@ async def rotate(
     path: Path,
     *,
     reopen: Callable[[], Awaitable[None]],
-    size: int = SIZE,
-    most: int = FILES,
+    size: int,
+    most: int,
     now: Callable[[], float] = time.time,
 ) -> bool:
     """Have a log that has *size* bytes go on in a new file, and keep *most* files of it; whether that was so.

@@ -50,7 +50,7 @@ TERMINATION_POLICY = "io.kubernetes.container.terminationMessagePolicy"
 PRE_STOP = "io.kubernetes.container.preStopHandler"
 GRACE = "io.kubernetes.pod.terminationGracePeriod"
 
-UNCONFINED = "Unconfined"
+UNCONFINED, RUNTIME_DEFAULT = "Unconfined", "RuntimeDefault"
 _LONGEST_HOSTNAME = 63
 
 
@@ -66,7 +66,7 @@ class Place:
     host_ips: tuple[str, ...] = ()
     dns: Dns = field(default_factory=Dns)  #: the host's, to which pods may add
     allocatable: Amounts = field(default_factory=dict)  #: what containers without a limit are told they may use
-    seccomp: str = UNCONFINED  #: of containers that do not say; the kubelet's ``seccompDefault`` is ``RuntimeDefault``
+    seccomp: str = UNCONFINED  #: of containers that do not say; with ``seccompDefault``: ``RuntimeDefault``
     seccomp_root: Path = Path("/var/lib/kubelet/seccomp")  #: where profiles of this host lie
 
 

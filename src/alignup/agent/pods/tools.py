@@ -19,6 +19,7 @@ from alignup.enforce.cri.client import Runtime
 from alignup.enforce.cri.groups import Groups
 from alignup.enforce.cri.plan import Identity, SeenContainer, State
 from alignup.enforce.cri.resources import Ground
+from alignup.kube.configuration import ContainerSettings
 
 MUCH = 1_000  #: of what was said that is remembered
 
@@ -45,6 +46,7 @@ class Tools:
     errands: Errand
     desk: Desk
     place: plans.Place
+    settings: ContainerSettings
     root: Path  #: under which pods have their directories
     log: FilteringBoundLogger
     said: dict[str, None] = field(default_factory=dict)  #: the newest last
@@ -59,7 +61,9 @@ class Tools:
         self.log.warning("runtime", detail=note)
 
     async def rotate(self) -> None:
-        """Begin new files for logs that have grown large."""
+        """Begin new files for logs that have grown large, if they may not grow without end."""
+        if self.settings.log_size < 0:
+            return
         running = [
             (one, Pod(name=box.name, namespace=box.namespace, uid=box.uid))
             for seen in self.scene.pods().values()
@@ -73,6 +77,11 @@ class Tools:
     async def _rotate_one(self, one: SeenContainer, pod: Pod) -> None:
         try:
             path = plans.log_directory(self.place.log_root, pod) / plans.log_path(one.name, one.attempt)
-            await logs.rotate(path, reopen=partial(self.runtime.reopen_log, one.id))
+            await logs.rotate(
+                path,
+                reopen=partial(self.runtime.reopen_log, one.id),
+                size=self.settings.log_size,
+                most=self.settings.log_files,
+            )
         except (AlignError, StartError, OSError) as error:
             self.say(f"the log of container {one.name} of pod {pod.namespace}/{pod.name} cannot be rotated: {error}")

@@ -180,6 +180,8 @@ def _settings(resources: GroupResources, *, unified: bool) -> Iterator[_Setting]
     if resources.memory_limit:
         file = "memory.max" if unified else "memory.limit_in_bytes"
         yield _Setting("memory", file, str(resources.memory_limit))
+    if resources.processes:
+        yield _Setting("pids", "pids.max", str(resources.processes))
     for size, limit in resources.hugepages.items():
         file = f"hugetlb.{size}.{'max' if unified else 'limit_in_bytes'}"
         yield _Setting("hugetlb", file, str(limit), matters=limit > 0)

@@ -4,8 +4,8 @@ CPU time is shared by what was asked for, and capped by what it is limited to, u
 a cap would only make it wait for CPUs that nobody else may use. Memory is capped by the limit. When memory runs out the
 kernel looks at ``oom_score_adj``, by which the kubelet puts BestEffort pods first in line and Guaranteed ones last.
 
-Of the kubelet's settings these count as their defaults say: a period of 100 ms, no swap, all processes of a container
-killed together (``singleProcessOOMKill``), MemoryQoS without throttling and without reservation.
+Of the kubelet's settings these count as their defaults say: no swap, MemoryQoS without throttling and without
+reservation. Others are part of the :class:`Ground`.
 """
 
 from collections.abc import Mapping
@@ -36,6 +36,10 @@ class Ground:
     page_sizes: tuple[int, ...] = ()  #: bytes of the huge pages the kernel knows, whether there are any or not
     unified: bool = True  #: cgroup version 2
     swap: bool = False  #: whether groups can limit swap
+    quota: bool = True  #: whether limits of CPU time are held
+    period: int = PERIOD  #: microseconds over which they are
+    processes: int = 0  #: that a pod may have; 0: as many as it likes
+    killed_together: bool = True  #: all processes of a container, when its memory runs out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,7 @@ class GroupResources:
     cpu_quota: int = 0  #: microseconds a period; -1: no limit
     cpu_period: int = 0
     memory_limit: int = 0  #: bytes
+    processes: int = 0
     hugepages: Mapping[str, int] = field(default_factory=dict)  #: page size as the kernel's files have it → bytes
 
 
@@ -60,8 +65,8 @@ def container_resources(  # noqa: PLR0913 - what was decided, beside what was as
         cpus=cpus,
         nodes=nodes,
         cpu_shares=shares(capped if request is None else request.milli()),
-        cpu_quota=NO_LIMIT if exclusive else quota(capped),
-        cpu_period=PERIOD,
+        cpu_quota=_container_quota(capped, ground=ground, exclusive=exclusive),
+        cpu_period=ground.period if ground.quota else 0,
         memory_limit=memory,
         memory_swap_limit=memory if ground.swap and not ground.unified else 0,
         oom_score_adj=oom_score_adj(pod, container, memory=ground.memory),
@@ -75,13 +80,15 @@ def pod_resources(pod: Pod, *, ground: Ground, exclusive: bool = False) -> Group
     asked, limits = demand.requests(pod), demand.limits(pod)
     pages = _pages(asked, ground=ground)
     if pod.qos is QoS.BEST_EFFORT:
-        return GroupResources(cpu_shares=_LEAST_SHARES, hugepages=pages)
-    capped = quota(_milli(limits, CPU)) if _everyone_limited(pod, CPU) else 0
+        return GroupResources(cpu_shares=_LEAST_SHARES, processes=ground.processes, hugepages=pages)
+    capped = quota(_milli(limits, CPU), period=ground.period) if _everyone_limited(pod, CPU) else 0
+    uncapped = exclusive or not ground.quota
     return GroupResources(
         cpu_shares=shares(_milli(asked, CPU)),
-        cpu_quota=NO_LIMIT if capped and exclusive else capped,
-        cpu_period=PERIOD if capped else 0,
+        cpu_quota=NO_LIMIT if capped and uncapped else capped,
+        cpu_period=ground.period if capped else 0,
         memory_limit=_value(limits, MEMORY) if _everyone_limited(pod, MEMORY) else 0,
+        processes=ground.processes,
         hugepages=pages,
     )
 
@@ -91,9 +98,9 @@ def shares(milli: int) -> int:
     return min(max(milli * 1024 // 1000, _LEAST_SHARES), _MOST_SHARES)
 
 
-def quota(milli: int) -> int:
-    """The microseconds a period that a limit of *milli* thousandths of a CPU comes to; 0: there is no limit."""
-    return max(milli * PERIOD // 1000, _LEAST_QUOTA) if milli else 0
+def quota(milli: int, *, period: int = PERIOD) -> int:
+    """The microseconds a *period* that a limit of *milli* thousandths of a CPU comes to; 0: there is no limit."""
+    return max(milli * period // 1000, _LEAST_QUOTA) if milli else 0
 
 
 def weight(cpu_shares: int) -> int:
@@ -127,6 +134,12 @@ def oom_score_adj(pod: Pod, container: Container, *, memory: int) -> int:
     asked += _spare_memory(pod)
     # Never as safe as Guaranteed, never as exposed as BestEffort.
     return min(max(1000 - 1000 * asked // memory, 1000 + _GUARANTEED), _BEST_EFFORT - 1)
+
+
+def _container_quota(milli: int, *, ground: Ground, exclusive: bool) -> int:
+    if not ground.quota:
+        return 0
+    return NO_LIMIT if exclusive else quota(milli, period=ground.period)
 
 
 def _spare_memory(pod: Pod) -> int:
@@ -169,7 +182,8 @@ def _pages(amounts: Amounts, *, ground: Ground) -> dict[str, int]:
 def _unified(ground: Ground) -> dict[str, str]:
     if not ground.unified:
         return {}
-    said = {"memory.oom.group": "1", "memory.min": "0", "memory.low": "0"}
+    together = {"memory.oom.group": "1"} if ground.killed_together else {}
+    said = {**together, "memory.min": "0", "memory.low": "0"}
     return {**said, "memory.swap.max": "0"} if ground.swap else said
 
 

@@ -3,12 +3,14 @@
     configuration = read(path.read_bytes(), name=path.name)   # load, defaults, validation
     host = Host(machine, settings(configuration, machine))    # reservations, policies, options
     for error in check(configuration, machine): ...           # all that keeps a kubelet from starting
+    container_settings(configuration)                         # how containers are run
 
 A kubelet meets errors one after the other, and the first one stops it; ``ConfigurationError.stage`` says which step
 that is. ``shape`` knows the fields of the file, ``rules`` what validation wants, ``startup`` what is reserved, and
 ``managers`` what the managers say to it.
 """
 
+from alignup.kube.configuration.containers import ContainerSettings, container_settings, unheeded
 from alignup.kube.configuration.managers import check, node_status, settings
 from alignup.kube.configuration.model import Configuration, Duration, Stage
 from alignup.kube.configuration.reading import read
@@ -16,6 +18,7 @@ from alignup.kube.configuration.startup import Excess, NodeStatus, Passed, Start
 
 __all__ = [
     "Configuration",
+    "ContainerSettings",
     "Duration",
     "Excess",
     "NodeStatus",
@@ -24,9 +27,11 @@ __all__ = [
     "Started",
     "Threshold",
     "check",
+    "container_settings",
     "node_status",
     "passed",
     "read",
     "settings",
     "started",
+    "unheeded",
 ]

@@ -101,7 +101,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The fields that bear on alignment, by the names they have in the file; without arguments: all defaults.
+    """The fields that bear on alignment and on running containers, by their names there; without arguments: defaults.
 
     ``warnings`` are about what the kubelet overlooks: fields it does not know, keys given twice.
     """
@@ -128,6 +128,13 @@ class Configuration:
     pods_per_core: int = 0
     local_storage_capacity_isolation: bool = True
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    seccomp_default: bool = False
+    container_log_max_size: str = "10Mi"
+    container_log_max_files: int = 5
+    cpu_cfs_quota: bool = True
+    cpu_cfs_quota_period: Duration = Duration(_SECOND // 10)
+    pod_pids_limit: int = -1
+    single_process_oom_kill: bool = False  #: as where the kernel can kill a whole group, with cgroup version 2
     warnings: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()  #: the fields that were in the file and not null, as they are written there
     source: str = field(default="", compare=False)  #: the file's name, for messages

@@ -39,6 +39,13 @@ _KEPT: Mapping[str, str] = {
     "podsPerCore": "pods_per_core",
     "localStorageCapacityIsolation": "local_storage_capacity_isolation",
     "featureGates": "feature_gates",
+    "seccompDefault": "seccomp_default",
+    "containerLogMaxSize": "container_log_max_size",
+    "containerLogMaxFiles": "container_log_max_files",
+    "cpuCFSQuota": "cpu_cfs_quota",
+    "cpuCFSQuotaPeriod": "cpu_cfs_quota_period",
+    "podPidsLimit": "pod_pids_limit",
+    "singleProcessOOMKill": "single_process_oom_kill",
 }
 
 _SHOWN = 100  # warnings of one sort
@@ -51,6 +58,7 @@ _FILLED = (
     "cpuManagerPolicy",
     "memoryManagerPolicy",
     "maxPods",
+    "containerLogMaxSize",
 )
 
 

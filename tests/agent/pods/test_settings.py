@@ -1,0 +1,51 @@
+"""An agent is started with a kubelet's configuration, and says what of it will not be so."""
+
+import pytest
+
+from tests.agent.agents import arguments
+from tests.agent.pods.rigs import ROOMY, rig
+from tests.cli.commands import alignup
+from tests.places import short_directory
+
+
+def test_what_of_the_configuration_is_not_heeded_is_said_first():
+    with short_directory() as place, rig(place) as made:
+        agent = made.agent(config={**ROOMY, "seccompDefault": True, "clusterDNS": ["10.0.0.10"], "podLogsDir": "/x"})
+        agent.stop()
+
+        notes = [line["detail"] for line in agent.log() if line["event"] == "note"]
+
+    assert [note.partition(": ")[2] for note in notes] == [
+        "not heeded where an agent runs pods: podLogsDir (--log-dir says it here), clusterDNS"
+    ]
+
+
+def test_an_agent_that_only_decides_has_nothing_to_say_to_it(tmp_path):
+    words = arguments(tmp_path / "root", "--export", tmp_path / "export", config={**ROOMY, "clusterDNS": ["10.0.0.10"]})
+
+    assert "heeded" not in alignup(*words).stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        pytest.param({"containerLogMaxFiles": 1}, "containerLogMaxFiles must be greater than 1", id="too few logs"),
+        pytest.param({"containerLogMaxSize": "lots"}, 'failed to parse container log max size "lots"', id="no size"),
+    ],
+)
+def test_a_configuration_no_kubelet_would_take_is_refused(tmp_path, fields, what):
+    done = alignup(*arguments(tmp_path / "root", "--runtime", "cri", config={**ROOMY, **fields}))
+
+    assert done.returncode == 2
+    assert what in done.stderr
+    assert "root.config.json" in done.stderr
+
+
+@pytest.mark.parametrize("change", ["seccompDefault=true", "cpuCFSQuota=false", "podPidsLimit=100"])
+def test_a_single_value_can_be_changed_on_the_command_line(tmp_path, change):
+    words = arguments(tmp_path / "root", "--set", change, "--runtime", "cri", "--runtime-endpoint", tmp_path / "none")
+
+    done = alignup(*words)
+
+    assert "no container runtime" in done.stderr or "listens" in done.stderr
+    assert "--set" not in done.stderr
