@@ -323,7 +323,8 @@ async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
                 await here.desk.release(one.pod.uid)
 
             assert sorted(held) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
-            assert (here.desk.entries(), here.free()) == ((), 4)
+            assert here.desk.entries() == ()
+            await until(lambda: here.free() == 4)  # the last plugin may not have been heard before
 
 
 async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory):
