@@ -1,13 +1,15 @@
 """How work travels."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from time import monotonic, sleep
 from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 
-from alignup.fleet.executors import Serial, pack, processes, still_wanted, unpack
+from alignup.fleet.executors import Jobs, Serial, pack, processes, still_wanted, unpack
 from tests.align.hosts import hosts
 from tests.fleet.workloads import some, workloads
 
@@ -47,6 +49,46 @@ def test_an_interruption_is_not_held_back():
 
     with pytest.raises(KeyboardInterrupt):
         Serial().submit(interrupted)
+
+
+def test_results_come_in_the_order_of_the_jobs_and_each_is_told_of():
+    told: list[int] = []
+    with ThreadPoolExecutor(2) as executor:
+        jobs: Jobs[float] = Jobs(executor, told.append)
+        for seconds in (0.05, 0.0, 0.02):
+            jobs.submit(slept, seconds)
+        found = jobs.results()
+
+    assert found == [0.05, 0.0, 0.02]
+    assert told == sorted(told)
+    assert {1, 2, 3} <= set(told)
+
+
+def slept(seconds: float) -> float:
+    sleep(seconds)
+    return seconds
+
+
+def test_what_goes_wrong_is_raised_when_all_are_done():
+    jobs: Jobs[tuple[int, int]] = Jobs(Serial(), lambda _: None)
+    jobs.submit(divmod, 7, 0)
+    jobs.submit(divmod, 7, 2)
+
+    with pytest.raises(ZeroDivisionError):
+        jobs.results()
+
+
+def test_jobs_that_are_given_up_are_not_begun():
+    begun: list[int] = []
+    leave = Event()
+    with ThreadPoolExecutor(1) as executor:
+        jobs: Jobs[object] = Jobs(executor, lambda _: None)
+        jobs.submit(leave.wait)
+        jobs.submit(begun.append, 1)
+        jobs.cancel()
+        leave.set()
+
+    assert begun == []
 
 
 def endless(started: str) -> None:

@@ -10,7 +10,7 @@ CPUs, are stranded when demand is highest (``room.stranded``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import monotonic
@@ -20,7 +20,7 @@ from alignup.align.errors import WorkLimitError
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.fleet.events import Event, ordered
-from alignup.fleet.executors import Serial, pack, still_wanted, unpack
+from alignup.fleet.executors import Jobs, Serial, pack, still_wanted, unpack
 from alignup.fleet.progress import Progress, Ticker
 from alignup.fleet.score import Score
 from alignup.fleet.simulate import run
@@ -134,17 +134,13 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
 
 def _scores(executor: Executor, parcel: bytes, variants: Iterable[Variant], *, ticker: Ticker) -> list[Score | str]:
     """What came of each variant."""
-    jobs: list[Future[Score | str]] = []
+    jobs: Jobs[Score | str] = Jobs(executor, ticker.done)
     try:
         for variant in variants:
-            jobs.append(executor.submit(play, parcel, pack(variant.settings)))
-            ticker.done(sum(job.done() for job in jobs))
-        for _ in as_completed(jobs):
-            ticker.done(sum(job.done() for job in jobs))
-        return [job.result() for job in jobs]
+            jobs.submit(play, parcel, pack(variant.settings))
+        return jobs.results()
     finally:
-        for job in jobs:
-            job.cancel()
+        jobs.cancel()
 
 
 def play(parcel: bytes, settings: bytes) -> Score | str:

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.synchronize import Event
 from os import sched_getaffinity
+from queue import SimpleQueue
 from threading import current_thread, main_thread
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
@@ -62,6 +63,50 @@ class _Processes(ProcessPoolExecutor):
         if kind is not None:
             self._stop.set()
         self.shutdown(wait=True, cancel_futures=True)
+
+
+class Jobs(Generic[Value]):
+    """Jobs of an executor; *told* hears how many are done, time and again.
+
+    They can be interrupted at any moment. The standard library's own ways to wait cannot: whoever is interrupted as it
+    takes a job's lock never gives it back, and the pool, which needs it too, never ends.
+    """
+
+    def __init__(self, executor: Executor, told: Callable[[int], None]) -> None:
+        self._executor = executor
+        self._told = told
+        self._futures: list[Future[Value]] = []
+        self._ended: SimpleQueue[Future[Value]] = SimpleQueue()
+        self._done = 0
+
+    def submit(self, job: Callable[Given, Value], /, *args: Given.args, **kwargs: Given.kwargs) -> None:
+        """One more to be done."""
+        future = self._executor.submit(job, *args, **kwargs)
+        with _interrupted_later():
+            self._futures.append(future)
+            future.add_done_callback(self._ended.put)
+        if self._ended.empty():
+            self._told(self._done)
+        while not self._ended.empty():
+            self._next()
+
+    def results(self) -> list[Value]:
+        """What came of each, in the order they were submitted; what went wrong is raised."""
+        while self._done < len(self._futures):
+            self._next()
+        with _interrupted_later():
+            return [future.result() for future in self._futures]
+
+    def cancel(self) -> None:
+        """Leave none waiting; those that have begun are the executor's to end."""
+        with _interrupted_later():
+            for future in self._futures:
+                future.cancel()
+
+    def _next(self) -> None:
+        self._ended.get()
+        self._done += 1
+        self._told(self._done)
 
 
 class StoppedError(Exception):

@@ -26,7 +26,7 @@ BEGINNING = (
 )
 ENDING = ("ListPodSandbox", "ListContainers", "StopContainer", "StopPodSandbox", "RemovePodSandbox")
 
-IMPATIENT = Deadlines(usual=0.6, sandbox=0.6, pull=0.6)
+IMPATIENT = Deadlines(usual=2.0, sandbox=2.0, pull=2.0)
 FAULTS = {
     "it fails": Fault(error="no such luck"),
     "it does it, and fails": Fault(error="away", code="UNAVAILABLE", done=True),
