@@ -24,7 +24,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def placed(placements: Iterable[Mapping[str, Any]]) -> str:
     """What containers have, in one line."""
-    return "; ".join(f"{one['container']}: {story.given(_placement(one))}" for one in placements)
+    return story.given_each([_placement(one) for one in placements])
 
 
 def outcome(refusal: Mapping[str, Any] | None, placements: Iterable[Mapping[str, Any]]) -> str:

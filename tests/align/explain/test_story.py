@@ -1,13 +1,14 @@
 """A decision in sentences."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.decision import Outcome, Refusal, Voice
+from alignup.align.decision import Outcome, Placement, Refusal, Voice
 from alignup.align.explain import story
 from alignup.align.explain.parts import parts
 from alignup.align.hint import DONT_CARE, Hint
@@ -70,6 +71,18 @@ def test_a_container_without_cpus_of_its_own():
 
     assert story.given(decision.placements[0]) == "nothing of its own: it runs on the shared CPUs"
     assert story.choice(decision.steps[0]) == "anywhere: nothing it asks for is tied to a NUMA node"
+
+
+def test_containers_with_nothing_of_their_own_are_named_together():
+    def placed(name, **what):
+        return Placement(name, Hint(None, preferred=True), partial(dict, {"cpu": what} if what else {}))
+
+    nothing = "nothing of its own: it runs on the shared CPUs"
+    assert story.given_each([placed("a")]) == f"a: {nothing}"
+    assert story.given_each([placed("a"), placed("b", cpu="3")]) == f"b: CPU 3; a: {nothing}"
+    assert story.given_each([placed("a"), placed("b", cpu="3"), placed("c")]) == (
+        "b: CPU 3; a, c: nothing of their own: they run on the shared CPUs"
+    )
 
 
 def test_a_plugin_that_is_to_be_asked():

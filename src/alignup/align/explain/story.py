@@ -103,8 +103,17 @@ def mute(voice: Voice) -> bool:
 
 def given(placement: Placement) -> str:
     """What a container got of its own: ``CPUs 4-7 · 4Gi memory on node 1 · example.com/gpu gpu-2``."""
-    own = [_given(resource, what) for part in placement.given.values() for resource, what in part.items()]
-    return " · ".join(filter(None, own)) or "nothing of its own: it runs on the shared CPUs"
+    return _own(placement) or "nothing of its own: it runs on the shared CPUs"
+
+
+def given_each(placements: Sequence[Placement]) -> str:
+    """The same of several containers in one line; those that got nothing are named together."""
+    owning = [f"{one.container}: {own}" for one in placements if (own := _own(one))]
+    others = [one for one in placements if not _own(one)]
+    if len(others) > 1:
+        names = ", ".join(one.container for one in others)
+        return "; ".join((*owning, f"{names}: nothing of their own: they run on the shared CPUs"))
+    return "; ".join((*owning, *(f"{one.container}: {given(one)}" for one in others)))
 
 
 def misfits(decision: Decision) -> tuple[str, ...]:
@@ -115,6 +124,11 @@ def misfits(decision: Decision) -> tuple[str, ...]:
     if decision.steps and not decision.steps[-1].accepted:
         return tuple(_unaligned(decision.steps[-1], decision.policy))
     return tuple(_unserved(refusal, decision.steps))
+
+
+def _own(placement: Placement) -> str:
+    own = (_given(resource, what) for part in placement.given.values() for resource, what in part.items())
+    return " · ".join(filter(None, own))
 
 
 def _given(resource: str, what: str) -> str:
