@@ -158,7 +158,8 @@ def main() -> None:
     """Do it all."""
     subprocess.run(["/bin/busybox", "mount", "-t", "cgroup2", "none", os.fspath(GROUPS)], check=True)
     os.environ["ALIGNUP_RUN_DIR"] = str(PLACE / "runs")
-    from alignup.cli import answers, embedded, inspection, run, running  # noqa: F401, PLC0415 - loaded once for all
+    from alignup.cli import answers, inspection, run  # noqa: F401, PLC0415 - loaded once for all
+    from alignup.runs import ledger, running  # noqa: F401, PLC0415
 
     seen = {}
     for part in (under_each_policy, refused, closest, by_socket, drift):

@@ -18,12 +18,12 @@ _FORKING.set_forkserver_preload(
         "alignup.cli.agent",
         "alignup.cli.answers",
         "alignup.cli.asking",
-        "alignup.cli.embedded",
         "alignup.cli.inputs",
         "alignup.cli.inspection",
         "alignup.cli.run",
-        "alignup.cli.running",
         "alignup.discover",
+        "alignup.runs.ledger",
+        "alignup.runs.running",
         "alignup.testing.runtime.__main__",
         "encodings.ascii",  # whoever is not root may not be able to load anything where root's Python is
     ]

@@ -11,7 +11,7 @@ from alignup.agent.front import RUNS_ITSELF
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.cli import asking
 from alignup.cli.client import AgentError, Where
-from alignup.cli.wish import RefusedError, Wish, environment, given
+from alignup.runs.wish import RefusedError, Wish, environment, given
 
 WISH = Wish(uid="1", name="web", amounts={"cpu": "1", "example.com/gpu": "1"}, policy="restricted")
 PLACEMENT = {

@@ -17,8 +17,8 @@ from alignup.agent.address import SOCKET, Address, Unix, default_root, parse
 from alignup.align import bits
 from alignup.cli.app import harmless
 from alignup.cli.client import AgentError, Where
-from alignup.cli.wish import CONTAINER, Offer, RefusedError, Wish
 from alignup.enforce import nodes
+from alignup.runs.wish import CONTAINER, Offer, RefusedError, Wish
 
 if TYPE_CHECKING:
     from alignup.align.bits import Cpus
@@ -118,6 +118,8 @@ class Agent:
 
 class Bureau:
     """An agent, as who decides on runs."""
+
+    trouble: tuple[type[Exception], ...] = (AgentError,)
 
     def __init__(self, agent: Agent, *, online: "Cpus") -> None:
         self._agent = agent

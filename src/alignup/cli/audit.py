@@ -1,6 +1,5 @@
 """``alignup audit``: is everything where it was placed?"""
 
-import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,10 @@ def command(*, fix: bool, form: str, where: Where) -> None:
 
     The exit code is 0 when all is where it was placed, or is again; 1 when something is not.
     """
-    from alignup.cli import inspection, runs  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inspection  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli.run import run_directory  # noqa: PLC0415
 
-    found = inspection.inspect(runs.default_directory(os.environ), where=where, fix=fix)
+    found = inspection.inspect(run_directory(), where=where, fix=fix)
     _FORMS[form](found)
     if found.drifts:
         raise click.exceptions.Exit(DRIFTED)

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from alignup.align import bits
-from alignup.cli import asking, housing, runs
+from alignup.cli import asking, housing
 from alignup.cli.asking import Agent
 from alignup.cli.client import Where
 from alignup.cli.housing import Look
-from alignup.cli.wish import CONTAINER, GPU
 from alignup.enforce import audit
 from alignup.enforce.audit import Drift, Found, Kind, Living
 from alignup.enforce.containers import Housed
 from alignup.enforce.intent import Intent
+from alignup.runs import registry
+from alignup.runs.wish import CONTAINER, GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class _Seen:
 
 
 def _looked(directory: Path, agent: Agent | None) -> _Seen:
-    going = runs.going_on(directory)
+    going = registry.going_on(directory)
     return _Seen(going, _drifts(going, directory, agent), housing.look(agent))
 
 
@@ -75,7 +76,7 @@ def _restored(going: Sequence[Living], drifts: Sequence[Drift], directory: Path)
     astray = {one.uid for one in drifts}
     if not astray:
         return ()
-    with runs.Runs(directory).locked():
+    with registry.Runs(directory).locked():
         return tuple(trouble for run in going if run.intent.uid in astray for trouble in audit.restore(run))
 
 
@@ -92,7 +93,7 @@ def _by_ledger(intents: Sequence[Intent], directory: Path) -> Iterator[Drift]:
         return
     from alignup.state.store import Store  # noqa: PLC0415 - only where there is something to compare
 
-    with runs.Runs(directory).locked():
+    with registry.Runs(directory).locked():
         loaded = Store(directory).load()
     pods: Sequence[Mapping[str, Any]] = loaded.document["pods"] if loaded else ()
     held = {one["pod"]["uid"]: one.get("cpus", {}).get("containers", {}).get(CONTAINER, "") for one in pods}

@@ -1,6 +1,5 @@
 """``alignup ps``: the pods an agent knows, and what ``alignup run`` runs."""
 
-import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -30,9 +29,11 @@ def command(where: Where, form: str) -> None:
     Where the agent runs their containers, STATUS is what 'kubectl get pods' would say, and those that have run come
     last. Before them what 'alignup run' runs for this user. The exit code is 1 when no agent answers and nothing runs.
     """
-    from alignup.cli import inputs, runs, screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inputs, screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli.run import run_directory  # noqa: PLC0415
+    from alignup.runs import registry  # noqa: PLC0415
 
-    going = runs.going_on(runs.default_directory(os.environ))
+    going = registry.going_on(run_directory())
     try:
         with connected(where) as agent:
             found = agent.get("/v1/pods")

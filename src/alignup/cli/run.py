@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -17,14 +17,16 @@ from alignup.cli.app import Complaint, debug_option, examples
 from alignup.cli.client import Where, agent_options
 
 if TYPE_CHECKING:
-    from alignup.align.host import Settings
+    from alignup.align.host import Host, Settings
     from alignup.align.machine import Machine
-    from alignup.cli.embedded import Ledgers
-    from alignup.cli.running import Office
-    from alignup.cli.wish import Wish
+    from alignup.align.workload import Pod
+    from alignup.runs.ledger import Ledgers
+    from alignup.runs.running import Office
+    from alignup.runs.wish import Wish
 
 REFUSED, FAILED = 124, 125
 _FOR_EVER = "for ever"
+_SEARCH = 2.0  #: seconds to look for what would let a run in
 _OF_THE_MOMENT = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: told to a command, and different every time
 
 
@@ -160,7 +162,7 @@ def command(  # noqa: PLR0913 - one an option
     The exit code is the command's, or 128+N when signal N ended it; 124 when it is refused, 125 when it was not run for
     another reason, 126 when it cannot be executed, 127 when there is no such command.
     """
-    from alignup.cli import wish as wishes  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.runs import wish as wishes  # noqa: PLC0415 - loaded with the command, not with its help
 
     if machine is not None and not dry_run:
         raise Complaint("a command runs on this machine, not on another", advice="Add --dry-run, or drop --machine.")
@@ -176,6 +178,14 @@ def command(  # noqa: PLR0913 - one an option
     order = Order(wish=wish, command=words, by=by, patience=_patience(wait), dry_run=dry_run)
     own = no_agent or machine is not None
     raise click.exceptions.Exit(_by_ledger(order, said) if own else _by_agent(order, said, where))
+
+
+def run_directory() -> Path:
+    """Where the runs of this user are written down."""
+    from alignup.agent.address import default_root  # noqa: PLC0415 - see above
+    from alignup.runs.registry import default_directory  # noqa: PLC0415
+
+    return default_directory(os.environ, root=default_root(os.environ))
 
 
 def _by_agent(order: Order, said: Said, where: Where) -> int:
@@ -204,32 +214,32 @@ def _by_agent(order: Order, said: Said, where: Where) -> int:
 
 def _by_ledger(order: Order, said: Said) -> int:
     """Decide by the user's own ledger."""
-    from alignup.cli import embedded, runs  # noqa: PLC0415 - see above
-    from alignup.cli.wish import GPU  # noqa: PLC0415
-    from alignup.enforce import cgroup, process  # noqa: PLC0415
+    from alignup.enforce import cgroup, process  # noqa: PLC0415 - see above
+    from alignup.runs import ledger, registry  # noqa: PLC0415
+    from alignup.runs.wish import GPU  # noqa: PLC0415
 
     machine = _machine(said, gpus=GPU in order.wish.amounts)
     around = cgroup.permitted() if said.machine is None else None
     permitted = machine.kubelet_view().all_cpus
     if said.machine is None:
         permitted = around.cpus if around else process.widest()
-        machine = embedded.usable(machine, around)
+        machine = ledger.usable(machine, around)
     if said.devices:
         from alignup.discover import declared  # noqa: PLC0415 - see above
 
         machine = declared.declare(machine, said.devices)
-    rules = embedded.Rules(
+    rules = ledger.Rules(
         policy=order.wish.policy, scope=order.wish.scope, options=said.options, settings=_settings(said, machine)
     )
-    idle = embedded.host(machine, rules, permitted=permitted)
-    directory = runs.default_directory(os.environ)
-    office = embedded.Ledgers(directory, idle, permitted=permitted)
+    idle = ledger.host(machine, rules, permitted=permitted)
+    directory = run_directory()
+    office = ledger.Ledgers(directory, idle, permitted=permitted, explain=_complained)
     if not order.dry_run:
         return _run(office, order)
     if said.machine is None and directory.exists():
-        known = runs.Runs(directory)
+        known = registry.Runs(directory)
         with known.locked():
-            gone = {one.uid for one in runs.over(known.all())}
+            gone = {one.uid for one in registry.over(known.all())}
             office.open(alive=[one.uid for one in known.all() if one.uid not in gone], gone=())
     return _shown(office, order)
 
@@ -248,14 +258,15 @@ def _machine(said: Said, *, gpus: bool) -> "Machine":
 
 def _run(office: "Office", order: Order) -> int:
     """Run the command, and say what is to be said."""
-    from alignup.cli import running, runs  # noqa: PLC0415 - see above
-    from alignup.cli.wish import RefusedError  # noqa: PLC0415
-    from alignup.enforce.child import NotStartedError  # noqa: PLC0415
+    from alignup.enforce.child import NotStartedError  # noqa: PLC0415 - see above
+    from alignup.runs import running  # noqa: PLC0415
+    from alignup.runs.registry import Runs  # noqa: PLC0415
+    from alignup.runs.wish import RefusedError  # noqa: PLC0415
 
     job = running.Job(
         wish=order.wish,
         command=order.command,
-        runs=runs.Runs(runs.default_directory(os.environ)),
+        runs=Runs(run_directory()),
         by=order.by,
         note=lambda what: click.echo(f"note: {what}", err=True),
     )
@@ -271,11 +282,11 @@ def _run(office: "Office", order: Order) -> int:
 
 def _shown(office: "Ledgers", order: Order) -> int:
     """Say what would become of a run."""
-    from alignup.cli import embedded, wish  # noqa: PLC0415 - see above
+    from alignup.runs import ledger, wish  # noqa: PLC0415 - see above
 
-    asking = embedded.pod(order.wish)
+    asking = ledger.pod(order.wish)
     host = office.host
-    embedded.explained(host, asking)
+    _explained(host, asking)
     decision = host.decide(asking)
     if not decision.admitted:
         return REFUSED
@@ -285,6 +296,22 @@ def _shown(office: "Ledgers", order: Order) -> int:
         if value and name not in _OF_THE_MOMENT:
             click.echo(f"  {name}={value}")
     return 0
+
+
+def _complained(now: "Host", asking: "Pod") -> None:
+    """Tell why a run is refused, where errors are told."""
+    with redirect_stdout(sys.stderr):
+        _explained(now, asking)
+
+
+def _explained(now: "Host", asking: "Pod") -> None:
+    """Tell what becomes of a run, as ``alignup why`` does."""
+    from alignup.cli import answers, inputs  # noqa: PLC0415 - only for who is refused, or asks
+    from alignup.kube.manifests import Source, Workload  # noqa: PLC0415
+
+    work = Workload("Run", asking.name, asking.namespace, 1, asking, Source("the command line"))
+    node = inputs.Node(now, inputs.read_configuration(None))
+    answers.FORMS["text"](node, [answers.answer(node, work, seconds=_SEARCH)])
 
 
 def _settings(said: Said, machine: "Machine") -> "Settings | None":

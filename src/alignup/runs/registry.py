@@ -27,12 +27,10 @@ _LONGEST = 1 << 20  #: bytes of a run's file
 _MOMENTS, _MOMENT = 10, 0.02  #: how often, and after how many seconds, to look again for processes that are just ending
 
 
-def default_directory(environment: Mapping[str, str]) -> Path:
-    """Where runs are written down: beside the agent's things, the system's place for root, the user's for others."""
-    from alignup.agent.address import default_root  # noqa: PLC0415 - only where nothing else is said
-
+def default_directory(environment: Mapping[str, str], *, root: Path) -> Path:
+    """Where runs are written down, unless something else is said: in *root*, beside an agent's things."""
     said = environment.get("ALIGNUP_RUN_DIR")
-    return Path(said).absolute() if said else default_root(environment) / "run"
+    return Path(said).absolute() if said else root / "run"
 
 
 class Runs:

@@ -1,18 +1,21 @@
 """The host a user has without an agent, and what runs ask of it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from alignup.align import bits, synthetic
+from alignup.align.bits import Cpus
 from alignup.align.errors import ParseError, SettingsError, StateError
+from alignup.align.host import Host
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
-from alignup.cli import embedded, wish
-from alignup.cli.embedded import Book, Ledgers, Rules
-from alignup.cli.wish import Offer, Wish
 from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.nodes import NodeMap
+from alignup.runs import ledger, wish
+from alignup.runs.ledger import Book, Ledgers, Rules
+from alignup.runs.wish import Offer, Wish
 
 TWO = synthetic.parse("pack:2 numa:1(memory=16GiB) core:4 pu:1")
 ONE = synthetic.parse("pack:1 numa:1(memory=1GiB) core:1 pu:1")
@@ -22,8 +25,13 @@ def asked(uid: str = "1", **amounts: str) -> Wish:
     return Wish(uid=uid, name="web", amounts=amounts)
 
 
+def office_of(host: Host, permitted: Cpus) -> Ledgers:
+    """Who decides, and writes nothing."""
+    return Ledgers(Path("nowhere"), host, permitted=permitted, explain=lambda _, __: None)
+
+
 def test_one_cpu_and_a_little_memory_are_kept_back():
-    host = embedded.host(TWO, Rules())
+    host = ledger.host(TWO, Rules())
 
     book = host.ledger.books["cpu"]
     assert book.reserved == 1
@@ -33,11 +41,11 @@ def test_one_cpu_and_a_little_memory_are_kept_back():
 
 def test_what_is_not_permitted_is_nobodys():
     permitted = Cpuset(bits.parse("2-5"), bits.parse("0"))
-    machine = embedded.usable(TWO, permitted)
+    machine = ledger.usable(TWO, permitted)
 
-    host = embedded.host(machine, Rules(), permitted=permitted.cpus)
-    office = Ledgers(None, host, permitted=permitted.cpus)  # type: ignore[arg-type] # nothing is written
-    got = wish.given(office.offer(host.decide(embedded.pod(asked(cpu="3", memory="1Gi")))))
+    host = ledger.host(machine, Rules(), permitted=permitted.cpus)
+    office = office_of(host, permitted.cpus)
+    got = wish.given(office.offer(host.decide(ledger.pod(asked(cpu="3", memory="1Gi")))))
 
     assert host.ledger.books["cpu"].reserved == bits.parse("0-2,6-7")
     assert (got.cpus, got.memory) == (bits.parse("3-5"), bits.parse("0"))
@@ -45,20 +53,20 @@ def test_what_is_not_permitted_is_nobodys():
 
 
 def test_a_machine_with_one_cpu_has_none_to_give_away():
-    host = embedded.host(ONE, Rules())
+    host = ledger.host(ONE, Rules())
 
-    assert host.decide(embedded.pod(asked())).admitted
-    assert not host.decide(embedded.pod(asked(cpu="1"))).admitted
+    assert host.decide(ledger.pod(asked())).admitted
+    assert not host.decide(ledger.pod(asked(cpu="1"))).admitted
 
 
 def test_a_machine_that_does_not_tell_its_memory_is_no_hindrance():
     unknown = replace(TWO, nodes=tuple(replace(node, memory=None) for node in TWO.nodes))
 
-    assert embedded.host(unknown, Rules()).decide(embedded.pod(asked(cpu="2", memory="1Gi"))).admitted
+    assert ledger.host(unknown, Rules()).decide(ledger.pod(asked(cpu="2", memory="1Gi"))).admitted
 
 
 def test_rules_are_said_by_name():
-    host = embedded.host(
+    host = ledger.host(
         TWO, Rules(policy="restricted", scope="pod", options=("align-by-socket=true", "max-allowable-numa-nodes=9"))
     )
 
@@ -71,7 +79,7 @@ def test_rules_are_said_by_name():
 @pytest.mark.parametrize("option", ["nonsense=true", "prefer-closest-numa-nodes", "full-pcpus-only=maybe"])
 def test_options_that_are_none_are_refused(option):
     with pytest.raises(SettingsError):
-        embedded.host(TWO, Rules(options=(option,)))
+        ledger.host(TWO, Rules(options=(option,)))
 
 
 @pytest.mark.parametrize(
@@ -79,14 +87,14 @@ def test_options_that_are_none_are_refused(option):
     [pytest.param("2", QoS.GUARANTEED, id="whole CPUs are its own"), pytest.param("500m", QoS.BURSTABLE, id="a part")],
 )
 def test_cpus_are_its_own_without_a_word_about_memory(cpu, qos):
-    assert embedded.pod(asked(cpu=cpu)).qos is qos
+    assert ledger.pod(asked(cpu=cpu)).qos is qos
 
 
 def test_a_ledger_forgets_who_is_gone_and_keeps_who_is_not(tmp_path):
-    idle = embedded.host(TWO, Rules())
+    idle = ledger.host(TWO, Rules())
     book = Book(tmp_path, idle, alive=())
     for uid in ("a", "b"):
-        assert book.admit(embedded.pod(asked(uid, cpu="3"))).admitted
+        assert book.admit(ledger.pod(asked(uid, cpu="3"))).admitted
     book.save()
 
     later = Book(tmp_path, idle, alive=("b", "c"))
@@ -97,18 +105,18 @@ def test_a_ledger_forgets_who_is_gone_and_keeps_who_is_not(tmp_path):
 
 
 def test_a_ledger_of_other_settings_says_what_is_in_the_way(tmp_path):
-    book = Book(tmp_path, embedded.host(TWO, Rules()), alive=())
-    book.admit(embedded.pod(asked("a", cpu="3")))
+    book = Book(tmp_path, ledger.host(TWO, Rules()), alive=())
+    book.admit(ledger.pod(asked("a", cpu="3")))
     book.save()
 
     with pytest.raises(StateError, match="say --config and --option as for them"):
-        Book(tmp_path, embedded.host(TWO, Rules(), permitted=bits.parse("5-7")), alive=("a",))
+        Book(tmp_path, ledger.host(TWO, Rules(), permitted=bits.parse("5-7")), alive=("a",))
 
 
 def test_what_is_given_is_told():
-    idle = embedded.host(TWO, Rules())
-    office = Ledgers(None, idle, permitted=TWO.kubelet_view().all_cpus)  # type: ignore[arg-type] # nothing is written
-    got = wish.given(office.offer(idle.decide(embedded.pod(asked(cpu="4")))))
+    idle = ledger.host(TWO, Rules())
+    office = office_of(idle, TWO.kubelet_view().all_cpus)
+    got = wish.given(office.offer(idle.decide(ledger.pod(asked(cpu="4")))))
 
     assert (got.cpus, got.exclusive, got.nodes, got.memory) == (bits.parse("4-7"), True, 2, 2)
     assert wish.environment(asked(), got) == {

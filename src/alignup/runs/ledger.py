@@ -5,9 +5,7 @@ for everybody else, and policy best-effort; a KubeletConfiguration says it other
 process do not leave to it is nobody's.
 """
 
-import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +25,9 @@ from alignup.align.quantity import Format, Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, Stage, TopologyOptions, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.cli.wish import CONTAINER, Offer, RefusedError, Wish
 from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.nodes import NodeMap
+from alignup.runs.wish import CONTAINER, Offer, RefusedError, Wish
 from alignup.state.fingerprint import machine_mark, settings_mark
 from alignup.state.store import Checkpoint, Store, fragment
 
@@ -137,14 +135,16 @@ class Book:
 
 
 class Ledgers:
-    """The user's own ledger, as who decides on runs."""
+    """The user's own ledger, as who decides on runs; *explain* tells people what becomes of one on a host."""
 
     address = ""  #: no agent's
+    trouble: tuple[type[Exception], ...] = ()
 
-    def __init__(self, directory: Path, idle: Host, *, permitted: Cpus) -> None:
+    def __init__(self, directory: Path, idle: Host, *, permitted: Cpus, explain: Callable[[Host, Pod], None]) -> None:
         self._directory = directory
         self._idle = idle
         self._permitted = permitted
+        self._explain = explain
         self._opened: Book | None = None
 
     def open(self, *, alive: Collection[str], gone: Collection[str]) -> None:
@@ -171,7 +171,7 @@ class Ledgers:
         if decision.refusal is not None:
             now = Host(self._idle.machine, self._idle.settings, ledger=book.host.ledger)
             hopeless = not self._idle.decide(asking).admitted
-            raise RefusedError(decision.refusal.reason, lambda: _explain(now, asking), hopeless=hopeless)
+            raise RefusedError(decision.refusal.reason, lambda: self._explain(now, asking), hopeless=hopeless)
         return self.offer(decision)
 
     def offer(self, decision: Decision) -> Offer:
@@ -199,21 +199,6 @@ class Ledgers:
     def keep(self) -> None:
         """Write the ledger down."""
         self.book.save()
-
-
-def explained(now: Host, asking: Pod, *, seconds: float = 2.0) -> None:
-    """Tell what becomes of a run, as ``alignup why`` does."""
-    from alignup.cli import answers, inputs  # noqa: PLC0415 - only for who is refused, or asks
-    from alignup.kube.manifests import Source, Workload  # noqa: PLC0415
-
-    work = Workload("Run", asking.name, asking.namespace, 1, asking, Source("the command line"))
-    node = inputs.Node(now, inputs.read_configuration(None))
-    answers.FORMS["text"](node, [answers.answer(node, work, seconds=seconds)])
-
-
-def _explain(now: Host, asking: Pod) -> None:
-    with redirect_stdout(sys.stderr):
-        explained(now, asking)
 
 
 def _restored(document: Mapping[str, Any], idle: Host) -> Ledger:

@@ -11,20 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import click
-
 from alignup.align import bits
 from alignup.align.bits import Cpus, Nodes
 from alignup.align.errors import AlignError, EnforceError
-from alignup.cli import runs as registry
-from alignup.cli.runs import Runs
-from alignup.cli.wish import Given, Offer, RefusedError, Wish, environment, given
 from alignup.enforce import audit, cgroup, child, memory, process
 from alignup.enforce import nodes as node_map
 from alignup.enforce.intent import Intent
 from alignup.enforce.process import Process
+from alignup.runs import registry
+from alignup.runs.registry import Runs
+from alignup.runs.wish import Given, Offer, RefusedError, Wish, environment, given
 
-TROUBLE = (AlignError, OSError, click.ClickException)  #: what can go wrong with a ledger, an agent or the kernel
 BY = ("auto", "cgroup", "affinity")
 _EVERY = 1.0  #: seconds between tries of one that waits for room, at most
 _GLANCE = 0.02  #: seconds between looks at whether to try
@@ -34,6 +31,7 @@ class Office(Protocol):
     """Whoever decides on runs: the user's own ledger, or an agent."""
 
     address: str  #: the agent's; empty: the user's own ledger
+    trouble: tuple[type[Exception], ...]  #: what it raises when something goes wrong with it
 
     def open(self, *, alive: Collection[str], gone: Collection[str]) -> None:
         """Begin, knowing which runs go on and which are over."""
@@ -132,12 +130,17 @@ def _begin(office: Office, job: Job) -> _Begun:
         return begun
 
 
+def _trouble(office: Office) -> tuple[type[Exception], ...]:
+    """What can go wrong with a ledger, an agent or the kernel."""
+    return (AlignError, OSError, *office.trouble)
+
+
 def _undo(office: Office, job: Job, so_far: Intent) -> None:
     """Leave nothing behind; what cannot be undone now is cleared away by the next one, since we are gone then."""
     try:
         office.release(so_far.uid)
         office.keep()
-    except TROUBLE as error:
+    except _trouble(office) as error:
         job.note(f"{so_far.name} is given back later: {error}")
     finally:
         job.runs.remove(so_far)
@@ -228,7 +231,7 @@ def _give_back(office: Office, job: Job, intent: Intent) -> None:
             office.keep()
             job.runs.remove(intent)
             _share(office, job, [one for one in alive if one.uid != intent.uid])
-    except TROUBLE as error:
+    except _trouble(office) as error:
         job.note(f"{intent.name} has ended, and what it had is free again at the next start: {error}")
 
 
@@ -243,7 +246,7 @@ def _share(office: Office, job: Job, alive: Sequence[Intent]) -> None:
         try:
             job.runs.put(run_.intent)
             _move(run_.intent, run_.pids)
-        except TROUBLE as error:
+        except _trouble(office) as error:
             job.note(f"{run_.intent.name} could not be moved to CPUs {bits.show(shared)}: {error}")
 
 
