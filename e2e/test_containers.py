@@ -20,6 +20,11 @@ from e2e.node import SLEEP, Document, Node, all_but, container, cpus_of, missing
 from tests.places import short_directory
 
 WHY = missing()
+#: What all pods together are held to, by the versions of groups.
+LIMITS = (
+    Path("/sys/fs/cgroup/memory/alignup/memory.limit_in_bytes"),
+    Path("/sys/fs/cgroup/alignup/memory.max"),
+)
 
 pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
 
@@ -86,15 +91,17 @@ def test_containers_go_on_when_the_agent_is_killed_and_are_found_again(node: Nod
 
 def test_what_the_configuration_says_of_containers_is_so(node: Node) -> None:
     node.kill()
-    node.start(config={"seccompDefault": True, "podPidsLimit": 30})
+    node.start(config={"seccompDefault": True, "podPidsLimit": 30, "systemReserved": {"memory": "1Gi"}})
     many = "i=0; while [ $i -lt 40 ]; do sleep 100 & i=$((i+1)); done"
     node.admit(pod("held", container(f"grep Seccomp: /proc/self/status; {many}; {SLEEP}")))
     until(lambda: "can't fork" in node.alignup("logs", "held").stdout, node.log)
     told = node.alignup("logs", "held").stdout
+    limit = next(path for path in LIMITS if path.exists()).read_text()
     node.kill()
     node.start("--allow", "host-path")
 
     assert told.startswith("Seccomp:\t2\n")
+    assert int(limit) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") - (1 << 30)
 
 
 def test_containers_go_on_when_containerd_is_killed(node: Node) -> None:

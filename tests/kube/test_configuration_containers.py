@@ -4,8 +4,17 @@ import json
 
 import pytest
 
+from alignup.align import synthetic
 from alignup.align.errors import ConfigurationError
-from alignup.kube.configuration import Configuration, ContainerSettings, container_settings, read, unheeded
+from alignup.align.quantity import Quantity
+from alignup.kube.configuration import (
+    Configuration,
+    ContainerSettings,
+    container_settings,
+    pods_limits,
+    read,
+    unheeded,
+)
 from alignup.kube.configuration.containers import _OPTIONS, _UNHEEDED
 from alignup.kube.configuration.shape import FIELDS
 
@@ -90,6 +99,29 @@ def test_everything_that_is_wrong_is_said_at_once():
         "containerLogMaxFiles",
         "containerLogMaxSize",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "cpu", "memory"),
+    [
+        pytest.param({}, "8", "8Gi", id="nothing is reserved"),
+        pytest.param(
+            {"reservedSystemCPUs": "0", "systemReserved": {"memory": "1Gi"}, "kubeReserved": {"memory": "512Mi"}},
+            "7",
+            "6656Mi",
+            id="what is reserved is taken off, and thresholds are not",
+        ),
+        pytest.param(
+            {"systemReserved": {"memory": "1Gi"}, "enforceNodeAllocatable": ["none"]}, "8", "8Gi", id="not enforced"
+        ),
+    ],
+)
+def test_what_all_pods_together_are_held_to(fields, cpu, memory):
+    machine = synthetic.parse("pack:2 numa:1(memory=4GiB) core:4 pu:1")
+
+    found = pods_limits(given(**fields), machine)
+
+    assert (found["cpu"], found["memory"]) == (Quantity.parse(cpu), Quantity.parse(memory))
 
 
 def test_what_is_not_heeded_is_named_with_the_option_that_says_it():

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from alignup.agent.pods.assembly import Containers
     from alignup.agent.recovery import Imported
     from alignup.agent.run import Options
+    from alignup.align.machine import Machine
+    from alignup.align.workload import Amounts
     from alignup.kube.configuration import Configuration, ContainerSettings
 
 #: What manifests have to be allowed to ask for; ``kube.spec.Permission`` says what each is.
@@ -218,6 +220,7 @@ def command(  # noqa: PLR0913 - one an option
             cgroup_root=None if cgroup_root == "none" else cgroup_root,
             log_root=(log_dir or options.root / LOGS).absolute(),
             settings=_container_settings(given, read),
+            limits=_limits(read, options.host.machine),
         )
         options = replace(options, notes=(*options.notes, *_unheeded(given, read)))
     options = replace(
@@ -261,6 +264,7 @@ def _containers(  # noqa: PLR0913 - one an option
     cgroup_root: str | None,
     log_root: Path,
     settings: "ContainerSettings",
+    limits: "Amounts",
 ) -> "Containers":
     """How pods are to be run."""
     from alignup.agent.pods.assembly import Containers  # noqa: PLC0415 - see above
@@ -280,7 +284,15 @@ def _containers(  # noqa: PLR0913 - one an option
         cgroup_driver=cgroup_driver,
         cgroup_root=cgroup_root,
         settings=settings,
+        limits=limits,
     )
+
+
+def _limits(read: "Configuration", machine: "Machine") -> "Amounts":
+    """What all pods together are held to."""
+    from alignup.kube.configuration import pods_limits  # noqa: PLC0415 - see above
+
+    return pods_limits(read, machine)
 
 
 def _container_settings(given: Given, read: "Configuration") -> "ContainerSettings":

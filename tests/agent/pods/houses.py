@@ -16,6 +16,7 @@ from alignup.agent.front import Front, read_pod
 from alignup.agent.pods.assembly import Containers, running
 from alignup.agent.pods.runner import Runner
 from alignup.agent.standing import Clock, Happening, Standing
+from alignup.align.workload import Amounts
 from alignup.enforce.cri.client import Deadlines
 from alignup.kube.configuration import ContainerSettings
 from alignup.kube.spec import Permission
@@ -158,6 +159,7 @@ async def moved_in(
     clock: Clock = _CLOCK,
     cgroup_root: str | None = None,
     settings: ContainerSettings | None = None,
+    limits: Amounts | None = None,
 ) -> AsyncIterator[House]:
     """An agent's inner life on a runtime, as long as this lasts; what runs goes on afterwards."""
     out, told, errands = io.StringIO(), list[Happening](), Errands()
@@ -168,6 +170,7 @@ async def moved_in(
         allowed=allowed,
         cgroup_root=cgroup_root,
         settings=settings or ContainerSettings(),
+        limits=limits or {},
         deadlines=deadlines or Deadlines(),
     )
     try:

@@ -9,6 +9,7 @@ import pytest
 from alignup.agent.pods.hands import Hands
 from alignup.agent.standing import Kind
 from alignup.align import bits
+from alignup.align.quantity import Quantity
 from alignup.enforce.cri.groups import Groups
 from alignup.kube.configuration import ContainerSettings
 from alignup.serve.service import Status
@@ -540,6 +541,27 @@ def test_containers_are_run_as_the_configuration_has_it(place):
     assert made["own"].security_context.seccomp.profile_type == profile.Unconfined
     assert (made["app"].resources.cpu_quota, made["app"].resources.cpu_period) == (10_000, 20_000)
     assert "memory.oom.group" not in made["app"].resources.unified
+
+
+def test_all_pods_together_are_held_to_what_is_left_to_them(place, monkeypatch):
+    top = place / "cgroup"
+    limit = top / "alignup" / "memory.max"
+    limit.parent.mkdir(parents=True)
+    for folder in (top, limit.parent):
+        for name in ("cgroup.controllers", "cgroup.subtree_control", "cpu.weight"):
+            (folder / name).touch()
+    monkeypatch.setattr("alignup.agent.pods.assembly.Groups", partial(Groups, top=top))
+    monkeypatch.setattr("alignup.agent.pods.runner.TIDY", 0.0)
+    monkeypatch.setattr("alignup.agent.pods.runner.EVERY", 0.05)
+
+    async def story(house):
+        await house.until(lambda: any("memory.max is not to be had here" in one for one in house.said()))
+        limit.touch()
+        await house.until(limit.read_text)
+
+    in_house(place, story, cgroup_root="alignup", limits={"cpu": Quantity(4), "memory": Quantity(1 << 30)})
+
+    assert limit.read_text() == f"{1 << 30}\n"
 
 
 @pytest.mark.parametrize(

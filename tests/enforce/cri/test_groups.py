@@ -9,8 +9,8 @@ import pytest
 from alignup.align.errors import EnforceError
 from alignup.align.workload import Pod, QoS
 from alignup.enforce.cri.groups import TOP, Driver, Groups
-from alignup.enforce.cri.resources import Ground, GroupResources, pod_resources
-from tests.strategies_pods import container, guaranteed
+from alignup.enforce.cri.resources import Ground, GroupResources, all_resources, pod_resources
+from tests.strategies_pods import amounts, container, guaranteed
 
 GIB = 1 << 30
 UID = "1234-ab"
@@ -142,6 +142,24 @@ def test_a_pod_may_have_so_many_processes(tmp_path, version):
     top = tmp_path / "pids" if version == 1 else tmp_path
     assert notes == ()
     assert line_of(top / "alignup" / f"pod{UID}" / "pids.max") == "100"
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        pytest.param(1, {"cpu/cpu.shares": "7168", "memory/memory.limit_in_bytes": str(GIB)}, id="version 1"),
+        pytest.param(2, {"cpu.weight": "274", "memory.max": str(GIB), "hugetlb.2MB.max": "0"}, id="version 2"),
+    ],
+)
+def test_all_pods_together_are_held_to_what_is_left_to_them(tmp_path, version, expected):
+    groups = tree(tmp_path, version=version, groups=("alignup",))
+
+    notes = groups.limit(all_resources(amounts({"cpu": "7", "memory": "1Gi"}), ground=GROUND))
+
+    assert notes == ()
+    for name, text in expected.items():
+        *controller, file = name.split("/")
+        assert line_of(tmp_path.joinpath(*controller, "alignup", file)) == text
 
 
 def test_no_limit_in_version_2_is_called_max(tmp_path):

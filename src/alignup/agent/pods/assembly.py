@@ -46,6 +46,7 @@ class Containers:
     cgroup_driver: str = "auto"  #: ``cgroupfs`` or ``systemd``, or as the runtime says
     cgroup_root: str | None = "alignup"  #: under which pods have their groups; ``None``: as the runtime likes
     settings: ContainerSettings = field(default_factory=ContainerSettings)
+    limits: Amounts = field(default_factory=dict)  #: what all pods together are held to; empty: whatever there is
     deadlines: Deadlines = field(default_factory=Deadlines)  #: how long the runtime may take
 
 
@@ -91,6 +92,7 @@ async def running(  # noqa: PLR0913 - everybody who is spoken to
             desk=desk,
             place=_place(containers, desk.host, agent=agent, on_host=on_host),
             settings=containers.settings,
+            limits=containers.limits,
             root=root,
             log=log,
         )

@@ -26,6 +26,7 @@ from alignup.agent.standing import Clock
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.enforce.cri.plan import SeenSandbox
+from alignup.enforce.cri.resources import all_resources
 from alignup.kube.running import spec_of
 from alignup.kube.spec import Permission, PodSpec
 from alignup.serve.service import ContainerRun, LogQuery, PodRun, RuntimeReport, Stray
@@ -71,6 +72,7 @@ class Runner:
         self._unknown: dict[str, float] = {}  #: sandboxes nobody here knows, since when
         self._strays: tuple[Stray, ...] = ()
         self._tidied = -math.inf
+        self._limited = False  #: whether all pods together are held to what they may have
 
     def run_of(self, known: Known) -> PodRun:
         """How a pod is that is here."""
@@ -168,6 +170,7 @@ class Runner:
         """
         try:
             await self._tools.cpusets.reconcile()
+            await self._limit()
             await self._balance()
             if thoroughly:
                 await self._tools.rotate()
@@ -178,6 +181,16 @@ class Runner:
             self._tools.say(fault(error))
         finally:
             self._tidying = None
+
+    async def _limit(self) -> None:
+        """Hold all pods together to what they may have; until that is so, it is tried again."""
+        groups, tools = self._tools.groups, self._tools
+        if self._limited or groups is None or not tools.limits:
+            return
+        notes = await asyncio.to_thread(groups.limit, all_resources(tools.limits, ground=tools.ground))
+        self._limited = not notes
+        for note in notes:
+            tools.say(note)
 
     async def _balance(self) -> None:
         """Give all Burstable pods together the share of CPU time they asked for, when pods have come or gone."""

@@ -14,7 +14,7 @@ from alignup.agent.pods.failing import StartError
 from alignup.agent.pods.images import Images
 from alignup.agent.pods.scene import Scene
 from alignup.align.errors import AlignError
-from alignup.align.workload import Pod
+from alignup.align.workload import Amounts, Pod
 from alignup.enforce.cri.client import Runtime
 from alignup.enforce.cri.groups import Groups
 from alignup.enforce.cri.plan import Identity, SeenContainer, State
@@ -47,6 +47,7 @@ class Tools:
     desk: Desk
     place: plans.Place
     settings: ContainerSettings
+    limits: Amounts  #: what all pods together are held to
     root: Path  #: under which pods have their directories
     log: FilteringBoundLogger
     said: dict[str, None] = field(default_factory=dict)  #: the newest last

@@ -106,6 +106,14 @@ class Groups:
         self._create(parts, {CPU})
         return self._write(parts, [_share(shares(total), unified=self.unified)])
 
+    def limit(self, resources: GroupResources) -> tuple[str, ...]:
+        """Hold all pods together to *resources*; what could not be had."""
+        if self.driver is Driver.SYSTEMD:
+            return ()
+        parts, wanted = self._root(), tuple(_settings(resources, unified=self.unified))
+        self._create(parts, {one.controller for one in wanted})
+        return self._write(parts, wanted)
+
     def _root(self) -> tuple[str, ...]:
         return tuple(part for part in self.root.split("/") if part)
 

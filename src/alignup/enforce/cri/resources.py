@@ -44,7 +44,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResources:
-    """What a pod as a whole is held to; 0: not said."""
+    """What a pod as a whole, or all pods, are held to; 0: not said."""
 
     cpu_shares: int
     cpu_quota: int = 0  #: microseconds a period; -1: no limit
@@ -90,6 +90,15 @@ def pod_resources(pod: Pod, *, ground: Ground, exclusive: bool = False) -> Group
         memory_limit=_value(limits, MEMORY) if _everyone_limited(pod, MEMORY) else 0,
         processes=ground.processes,
         hugepages=pages,
+    )
+
+
+def all_resources(limits: Amounts, *, ground: Ground) -> GroupResources:
+    """What all pods together are held to."""
+    return GroupResources(
+        cpu_shares=shares(_milli(limits, CPU)),
+        memory_limit=_value(limits, MEMORY),
+        hugepages=_pages(limits, ground=ground),
     )
 
 

@@ -10,7 +10,7 @@ that is. ``shape`` knows the fields of the file, ``rules`` what validation wants
 ``managers`` what the managers say to it.
 """
 
-from alignup.kube.configuration.containers import ContainerSettings, container_settings, unheeded
+from alignup.kube.configuration.containers import ContainerSettings, container_settings, pods_limits, unheeded
 from alignup.kube.configuration.managers import check, node_status, settings
 from alignup.kube.configuration.model import Configuration, Duration, Stage
 from alignup.kube.configuration.reading import read
@@ -30,6 +30,7 @@ __all__ = [
     "container_settings",
     "node_status",
     "passed",
+    "pods_limits",
     "read",
     "settings",
     "started",

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 
 from alignup.align.bits import quote
 from alignup.align.errors import ConfigurationError, ParseError, Problem
+from alignup.align.machine import Machine
 from alignup.align.quantity import Quantity
+from alignup.align.workload import Amounts
 from alignup.kube import gates
+from alignup.kube.configuration import startup
 from alignup.kube.configuration.model import Configuration, Duration, Stage
 
+_PODS = "pods"  #: in ``enforceNodeAllocatable``
 _PERIOD = Duration.parse("100ms")
 _SHORTEST, _LONGEST = Duration.parse("1ms"), Duration.parse("1s")
 _PERIOD_GATE = "CustomCPUCFSQuotaPeriod"
@@ -95,6 +99,13 @@ def container_settings(configuration: Configuration) -> ContainerSettings:
         processes=max(configuration.pod_pids_limit, 0),
         killed_together=not configuration.single_process_oom_kill,
     )
+
+
+def pods_limits(configuration: Configuration, machine: Machine) -> Amounts:
+    """What all pods together are held to: what is left when reservations are taken off, or all of the *machine*."""
+    known = startup.started(configuration, machine)
+    enforced = configuration.cgroups_per_qos and _PODS in configuration.enforce_node_allocatable
+    return known.pods_limits if enforced else known.capacity
 
 
 def unheeded(configuration: Configuration) -> tuple[str, ...]:
