@@ -50,23 +50,50 @@ def missing() -> str | None:
     return None
 
 
+def version() -> str:
+    """Which containerd that is: ``1.6.20``."""
+    said = subprocess.run(["containerd", "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    return said.split()[2].lstrip("v")
+
+
 def configuration(place: Path, *, snapshotter: str = "overlayfs") -> str:
     """The configuration of a containerd that keeps all it has in *place*."""
-    cri = 'plugins."io.containerd.grpc.v1.cri"'
-    return f"""version = 2
+    first = version().startswith("1.")
+    plugins = _plugins_1(place, snapshotter) if first else _plugins_2(place, snapshotter)
+    return f"""version = {2 if first else 3}
 root = "{place}/root"
 state = "{place}/state"
 [grpc]
 address = "{place}/containerd.sock"
 [plugins."io.containerd.internal.v1.opt"]
 path = "{place}/opt"
-[{cri}]
+{plugins}"""
+
+
+def _plugins_1(place: Path, snapshotter: str) -> str:
+    cri = 'plugins."io.containerd.grpc.v1.cri"'
+    return f"""[{cri}]
 sandbox_image = "{PAUSE}"
 restrict_oom_score_adj = true
 disable_apparmor = true
 [{cri}.containerd]
 snapshotter = "{snapshotter}"
 [{cri}.cni]
+bin_dir = "{place}/cni/bin"
+conf_dir = "{place}/cni/net.d"
+"""
+
+
+def _plugins_2(place: Path, snapshotter: str) -> str:
+    images, runtime = 'plugins."io.containerd.cri.v1.images"', 'plugins."io.containerd.cri.v1.runtime"'
+    return f"""[{images}]
+snapshotter = "{snapshotter}"
+[{images}.pinned_images]
+sandbox = "{PAUSE}"
+[{runtime}]
+restrict_oom_score_adj = true
+disable_apparmor = true
+[{runtime}.cni]
 bin_dir = "{place}/cni/bin"
 conf_dir = "{place}/cni/net.d"
 """
@@ -130,11 +157,16 @@ class Containerd:
     def ctr(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """What containerd's own command line says."""
         command = ["ctr", "--address", os.fspath(self.socket), "--namespace", _NAMESPACE, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=check)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+        return done
 
-    def load(self, packed: Path, images: Mapping[str, str] = IMAGES) -> None:
+    def load(self, packed: Path, images: Mapping[str, str] = IMAGES, *, snapshotter: str = "overlayfs") -> None:
         """Take in an archive of *images*."""
-        self.ctr("images", "import", os.fspath(packed))
+        # Where containerd takes images in by itself it knows one snapshotter only, its own choice.
+        local = ["--local"] if "--local" in self.ctr("images", "import", "--help").stdout else []
+        self.ctr("images", "import", *local, "--snapshotter", snapshotter, os.fspath(packed))
         for name in images:
             self.ctr("images", "label", name, "io.cri-containerd.image=managed")
 

@@ -8,6 +8,7 @@ import compileall
 import os
 import py_compile
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ _INIT = f"""#!/bin/busybox sh
 /bin/busybox mount -t sysfs sysfs /sys
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox mount -t tmpfs tmp /tmp
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+export PATH={shlex.quote(os.environ["PATH"])}:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 export PYTHONPATH=/src PYTHONHOME={sys.base_prefix} LD_LIBRARY_PATH={sys.base_prefix}/lib
 echo '{BEGIN}'
 {sys.base_prefix}/bin/python{sysconfig.get_python_version()} {SCRIPT} 2>&1

@@ -135,8 +135,12 @@ class Node:
         """Write a manifest and wait until its pod runs and has said all it has to say; how it stands."""
         write(self.agent.manifests, manifest)
         uid = manifest["metadata"]["uid"]
-        status: str = until(f"{uid} is decided on", lambda: self._status(uid))
+        status: str = until(f"{uid} is decided on", lambda: self._status(uid), told=self._told)
         return status
+
+    def _told(self) -> str:
+        """What the agent has said last."""
+        return "\n".join(f"| {line}" for line in self.agent.log.read_text()[-4000:].splitlines())
 
     def _status(self, uid: str) -> str:
         """How a pod stands; empty: it is on its way."""

@@ -64,12 +64,18 @@ def load() -> None:
         importlib.import_module(f"alignup.{name}")
 
 
-def until(what: str, happened: Callable[[], Found | None], *, seconds: float = PATIENCE) -> Found:
-    """What *happened* says once it says something."""
+def until(
+    what: str,
+    happened: Callable[[], Found | None],
+    *,
+    seconds: float = PATIENCE,
+    told: Callable[[], str] = lambda: "",
+) -> Found:
+    """What *happened* says once it says something; *told* says more where it never does."""
     end = time.monotonic() + seconds
     while not (found := happened()):
         if time.monotonic() > end:
-            raise TimeoutError(f"in {seconds:.0f} s this did not happen: {what}")
+            raise TimeoutError(f"in {seconds:.0f} s this did not happen: {what}\n{told()}")
         time.sleep(LOOK)
     return found
 
@@ -102,9 +108,7 @@ def runtime() -> Containerd:
     (place / "config.toml").write_text(configuration(Path("/run/c"), snapshotter="native"))
     made = Containerd(place)
     made.start()
-    made.ctr("images", "import", "--snapshotter", "native", os.fspath(ARCHIVE))
-    for name in IMAGES:
-        made.ctr("images", "label", name, "io.cri-containerd.image=managed")
+    made.load(ARCHIVE, IMAGES, snapshotter="native")
     return made
 
 
