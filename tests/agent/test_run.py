@@ -17,10 +17,17 @@ from tests.cli.commands import alignup
 
 
 @pytest.fixture(scope="module")
-def agent(tmp_path_factory):
+def shared(tmp_path_factory):
     """One agent for all tests that leave it as they found it."""
     with running(tmp_path_factory.mktemp("agent") / "root") as one:
         yield one
+
+
+@pytest.fixture
+def agent(shared):
+    """The agent, when everybody has heard what it did in the tests before."""
+    shared.get("/v1/decisions?limit=1")
+    return shared
 
 
 def test_an_admission_is_answered_and_on_disk(agent):
