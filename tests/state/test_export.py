@@ -42,12 +42,17 @@ def through_files(one: Host) -> KubeletFiles:
 
 
 def comers(one: Host, uid: str) -> st.SearchStrategy[Pod]:
-    """Pods that ask for no huge pages, not even none, of a size the machine does not have."""
-    there = {pages.resource for node in one.machine.nodes for pages in node.hugepages}
+    """Pods that ask for no huge pages of a size the machine does not have, and for none only where all nodes have some.
+
+    To ask for none of a size is a block of nothing on some node, and no kubelet takes that up again where it has none.
+    """
+    sizes = [{pages.resource for pages in node.hugepages} for node in one.machine.nodes]
+    somewhere, everywhere = set().union(*sizes), set.intersection(*sizes)
 
     def known(wanted: Pod) -> bool:
-        named = {name for container in wanted.everyone for name in container.resources.requests}
-        return {name for name in named if is_hugepages(name)} <= there
+        resources = (wanted.resources, *(container.resources for container in wanted.everyone))
+        asked = (each for one in resources for each in one.requests.items())
+        return all(name in (everywhere if much.is_zero else somewhere) for name, much in asked if is_hugepages(name))
 
     return arrivals(uid).filter(known)
 
