@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from alignup.agent.pods.assembly import Containers
     from alignup.agent.recovery import Imported
     from alignup.agent.run import Options
-    from alignup.align.machine import Machine
     from alignup.align.workload import Amounts
     from alignup.kube.configuration import Configuration, ContainerSettings
 
@@ -212,6 +211,8 @@ def command(  # noqa: PLR0913 - one an option
     options, read = _options(given, root_dir=root_dir, listen=listen)
     containers = None
     if runtime == "cri":
+        from alignup.kube.configuration import pods_limits  # noqa: PLC0415 - see above
+
         containers = _containers(
             runtime_endpoint,
             allow=allow,
@@ -220,7 +221,7 @@ def command(  # noqa: PLR0913 - one an option
             cgroup_root=None if cgroup_root == "none" else cgroup_root,
             log_root=(log_dir or options.root / LOGS).absolute(),
             settings=_container_settings(given, read),
-            limits=_limits(read, options.host.machine),
+            limits=pods_limits(read, options.host.machine),
         )
         options = replace(options, notes=(*options.notes, *_unheeded(given, read)))
     options = replace(
@@ -286,13 +287,6 @@ def _containers(  # noqa: PLR0913 - one an option
         settings=settings,
         limits=limits,
     )
-
-
-def _limits(read: "Configuration", machine: "Machine") -> "Amounts":
-    """What all pods together are held to."""
-    from alignup.kube.configuration import pods_limits  # noqa: PLC0415 - see above
-
-    return pods_limits(read, machine)
 
 
 def _container_settings(given: Given, read: "Configuration") -> "ContainerSettings":

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from alignup.align.errors import AlignError, EnforceError, FileError
@@ -113,10 +113,7 @@ def going_on(directory: Path) -> tuple[Living, ...]:
 def _prepare(directory: Path) -> None:
     """Make the directory, or see that the one there is ours alone."""
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            directory.mkdir(mode=0o700)
-        known = directory.lstat()
+        known = files.own_directory(directory)
     except OSError as error:
         raise FileError(f"{directory} cannot be made or looked at: {error.filename}: {error.strerror}") from error
     advice = "name another with ALIGNUP_RUN_DIR, or have this one removed"

@@ -52,6 +52,14 @@ def write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         raise _failed("write", path, error) from error
 
 
+def own_directory(path: Path) -> os.stat_result:
+    """Make a directory for its owner alone where there is none; what is there, which may be anything. ``OSError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    return path.lstat()
+
+
 def make_directory(path: Path, *, mode: int = 0o750) -> None:
     """Make a directory, and those above it, where there is none."""
     try:

@@ -288,10 +288,7 @@ def _contents(path: Path) -> bytes | None:
 def _prepare(directory: Path) -> None:
     """Make the directory, or see that the one there is ours alone."""
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            directory.mkdir(mode=0o700)
-        known = directory.lstat()
+        known = files.own_directory(directory)
         if not stat.S_ISDIR(known.st_mode):
             raise _unreadable(directory, "it is no directory, or a link to one")
         _check_owner(directory, known)

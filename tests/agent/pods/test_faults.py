@@ -5,6 +5,7 @@ Meanwhile nobody asks it in haste, and afterwards nothing is left of all the att
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -26,7 +27,7 @@ BEGINNING = (
 )
 ENDING = ("ListPodSandbox", "ListContainers", "StopContainer", "StopPodSandbox", "RemovePodSandbox")
 
-IMPATIENT = Deadlines(usual=2.0, sandbox=2.0, pull=2.0)
+IMPATIENT = Deadlines(usual=0.6, sandbox=0.6, pull=0.6)
 FAULTS = {
     "it fails": Fault(error="no such luck"),
     "it does it, and fails": Fault(error="away", code="UNAVAILABLE", done=True),
@@ -54,10 +55,15 @@ async def endure(made, method, fault):
     return Counter(name for name, _ in made.runtime.calls.came[before:])
 
 
-async def live(method, fault, *, ending):
-    """A life with a fault at its beginning or its end; what the runtime was asked meanwhile."""
+async def live(method, fault, *, ending, door):
+    """A life with a fault at its beginning or its end; what the runtime was asked meanwhile.
+
+    All come in by one *door*: were all runtimes asked at once who they are, some would take too long to say it.
+    """
     with short_directory() as place:
-        async with house(place, deadlines=IMPATIENT) as made:
+        async with AsyncExitStack() as stack:
+            async with door:
+                made = await stack.enter_async_context(house(place, deadlines=IMPATIENT))
             before = len(asyncio.all_tasks())
             if ending:
                 await begin(made)
@@ -98,7 +104,9 @@ async def end(made):
 
 async def all_lives(methods, *, ending):
     """A life for every method and every fault, all at the same time; what was asked in each."""
-    lives = [(method, name, live(method, fault, ending=ending)) for method in methods for name, fault in FAULTS.items()]
+    door = asyncio.Lock()
+    cases = [(method, name) for method in methods for name in FAULTS]
+    lives = [(method, name, live(method, FAULTS[name], ending=ending, door=door)) for method, name in cases]
     async with asyncio.timeout(55):
         asked = await asyncio.gather(*(one for _, _, one in lives))
     return {f"{method}: {name}": calls for (method, name, _), calls in zip(lives, asked, strict=True)}

@@ -184,10 +184,10 @@ class Runner:
 
     async def _limit(self) -> None:
         """Hold all pods together to what they may have; until that is so, it is tried again."""
-        groups, tools = self._tools.groups, self._tools
-        if self._limited or groups is None or not tools.limits:
+        tools = self._tools
+        if self._limited or tools.groups is None or not tools.limits:
             return
-        notes = await asyncio.to_thread(groups.limit, all_resources(tools.limits, ground=tools.ground))
+        notes = await asyncio.to_thread(tools.groups.limit, all_resources(tools.limits, ground=tools.ground))
         self._limited = not notes
         for note in notes:
             tools.say(note)

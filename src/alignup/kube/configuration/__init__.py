@@ -6,8 +6,8 @@
     container_settings(configuration)                         # how containers are run
 
 A kubelet meets errors one after the other, and the first one stops it; ``ConfigurationError.stage`` says which step
-that is. ``shape`` knows the fields of the file, ``rules`` what validation wants, ``startup`` what is reserved, and
-``managers`` what the managers say to it.
+that is. ``shape`` knows the fields of the file, ``rules`` what validation wants, ``startup`` what is reserved,
+``managers`` what the managers say to it, and ``containers`` how an agent runs them.
 """
 
 from alignup.kube.configuration.containers import ContainerSettings, container_settings, pods_limits, unheeded
