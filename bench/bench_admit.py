@@ -10,7 +10,7 @@ from alignup.align.cpus.options import CpuSettings
 from alignup.align.distances import Distances
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, Machine
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologyOptions, TopologySettings
 from alignup.align.synthetic import parse

@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from alignup.align.host import Host
-from alignup.align.record import to_document
 from alignup.align.settings import Policy
-from alignup.align.snapshot import crumbs, from_document, pod_document
-from alignup.state.fingerprint import Mark, machine_mark, settings_mark
+from alignup.schema.decisions import to_document
+from alignup.schema.ledgers import crumbs, from_document, pod_document
+from alignup.state.checkpoint import Checkpoint, CheckpointStore, encode_fragment
+from alignup.state.fingerprint import Fingerprint, machine_fingerprint, settings_fingerprint
 from alignup.state.history import History
-from alignup.state.store import Checkpoint, Store, fragment
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best
 
@@ -32,9 +32,12 @@ class Agent:
 
     def __init__(self, pods: int, directory: Path) -> None:
         self.host = crowded(pods)
-        self.store = Store(directory)
-        self.marks: tuple[Mark, Mark] = machine_mark(self.host.machine), settings_mark(self.host.settings)
-        self.encoded = {uid: fragment(pod_document(self.host.ledger, uid)) for uid in self.host.ledger.pods}
+        self.store = CheckpointStore(directory)
+        self.marks: tuple[Fingerprint, Fingerprint] = (
+            machine_fingerprint(self.host.machine),
+            settings_fingerprint(self.host.settings),
+        )
+        self.encoded = {uid: encode_fragment(pod_document(self.host.ledger, uid)) for uid in self.host.ledger.pods}
 
     def save(self) -> None:
         """All that stands, on disk."""
@@ -45,7 +48,7 @@ class Agent:
     def admit(self, uid: str) -> None:
         """One pod, durably; it leaves again, which is not on disk before the next one comes."""
         assert self.host.admit(pod(uid, cpus=1, memory="256Mi", gpus=0)).admitted
-        self.encoded[uid] = fragment(pod_document(self.host.ledger, uid))
+        self.encoded[uid] = encode_fragment(pod_document(self.host.ledger, uid))
         self.save()
         self.host.release(uid)
         del self.encoded[uid]
@@ -65,13 +68,13 @@ def saving() -> Iterator[Figure]:
         agent = Agent(200, Path(directory) / "root")
         numbers = count()
         newest = list(agent.host.ledger.pods)[-1]
-        yield Figure("one pod encoded", best(lambda: fragment(pod_document(agent.host.ledger, newest))))
+        yield Figure("one pod encoded", best(lambda: encode_fragment(pod_document(agent.host.ledger, newest))))
         if MEMORY.is_dir():
             with TemporaryDirectory(dir=MEMORY) as nowhere:
-                agent.store = Store(Path(nowhere) / "root")
+                agent.store = CheckpointStore(Path(nowhere) / "root")
                 size = f"{sum(map(len, agent.encoded.values())) >> 10} KiB"
                 yield Figure("checkpoint of 200 pods, without a disk", best(agent.save), 1e-3, size)
-        agent.store = Store(Path(directory) / "root")
+        agent.store = CheckpointStore(Path(directory) / "root")
         yield Figure("checkpoint of 200 pods, on disk, median", usual(agent.save), 3.5e-3)
         admitted = usual(lambda: agent.admit(f"new-{next(numbers)}"))
         yield Figure("admission with 200 pods held, on disk, median", admitted, 4e-3)
@@ -85,7 +88,7 @@ def starting() -> Iterator[Figure]:
         idle = Host(agent.host.machine, agent.host.settings).ledger
 
         def start() -> object:
-            loaded = Store(Path(directory) / "root").load()
+            loaded = CheckpointStore(Path(directory) / "root").load()
             assert loaded
             return from_document(loaded.document, idle)
 
@@ -101,7 +104,7 @@ def history() -> Iterator[Figure]:
         for number in range(2_000):
             named = {**decision, "pod": {**decision["pod"], "uid": str(number)}}
             made.add(named, time=0.0)
-        size = f"{len(fragment(decision))} bytes"
+        size = f"{len(encode_fragment(decision))} bytes"
         yield Figure("a decision in the history", best(lambda: made.add(decision, time=0.0)), 0.5e-3, size)
         yield Figure("the newest 100 of the history", best(made.latest), 20e-3)
         made.close()

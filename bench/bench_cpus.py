@@ -6,12 +6,12 @@ from random import Random
 from statistics import median
 
 from alignup.align import bits
-from alignup.align.bits import Cpus
-from alignup.align.cpus.distribute import plan
+from alignup.align.bits import CpuSet
+from alignup.align.cpus.distributed import plan_distribution
 from alignup.align.cpus.hints import CpuNodes
 from alignup.align.cpus.options import CpuOptions
-from alignup.align.cpus.provider import selection
-from alignup.align.hint import Listed, Source, Supply
+from alignup.align.cpus.provider import create_selection
+from alignup.align.hint import AmountFamily, HintList, MergeInput
 from alignup.align.machine import KubeletView
 from alignup.align.merging.merge import merge
 from alignup.align.synthetic import parse
@@ -60,8 +60,8 @@ def merged(nodes: int, cpus: int, *, budget: float) -> Figure:
     view = view_of(nodes, cpus)
     known = CpuNodes(view, by_socket=False)
     free = known.count(view.all_cpus)
-    devices = Source("devices", Supply(dict.fromkeys(range(nodes), 2), 1, preferred_width=1))
-    seconds = best(lambda: merge([Source("cpu", known.hints(8, free=free)), devices], nodes=view.all_nodes))
+    devices = MergeInput("devices", AmountFamily(dict.fromkeys(range(nodes), 2), 1, preferred_width=1))
+    seconds = best(lambda: merge([MergeInput("cpu", known.hints(8, free=free)), devices], nodes=view.all_nodes))
     return Figure(f"hints and merge with one other, {nodes} nodes, {cpus} CPUs", seconds, budget)
 
 
@@ -69,8 +69,8 @@ def listed(nodes: int, cpus: int, *, budget: float) -> Figure:
     """All sets of nodes spelled out."""
     known = CpuNodes(view_of(nodes, cpus), by_socket=False)
     free = known.count(view_of(nodes, cpus).all_cpus)
-    seconds = best(lambda: Listed.of_family(known.hints(8, free=free)))
-    assert len(Listed.of_family(known.hints(8, free=free)).masks) == (1 << nodes) - 1
+    seconds = best(lambda: HintList.of_family(known.hints(8, free=free)))
+    assert len(HintList.of_family(known.hints(8, free=free)).masks) == (1 << nodes) - 1
     return Figure(f"all {(1 << nodes) - 1} hints listed, {nodes} nodes, {cpus} CPUs", seconds, budget)
 
 
@@ -78,7 +78,7 @@ def taken(nodes: int, cpus: int, *, count: int, budget: float, worn: bool = Fals
     """Choosing so many CPUs, packed."""
     view = view_of(nodes, cpus)
     free = worn_out(view, 1) if worn else view.all_cpus
-    chosen = selection(view, CpuOptions())
+    chosen = create_selection(view, CpuOptions())
     seconds = best(lambda: chosen.take(free, count))
     return Figure(f"{count} of {cpus} CPUs on {nodes} nodes, packed{', worn' if worn else ''}", seconds, budget)
 
@@ -92,7 +92,7 @@ def distributed(nodes: int, cpus: int, *, options: CpuOptions) -> Iterator[Figur
         full_pcpus_only=options.full_pcpus_only,
         align_by_socket=options.align_by_socket,
     )
-    chosen = selection(view, spread)
+    chosen = create_selection(view, spread)
     name = "distributed" + ", whole cores" * options.full_pcpus_only + ", by socket" * options.align_by_socket
     yield Figure(
         f"{cpus // 2 - 4} of {cpus} CPUs, {name}", best(lambda: chosen.take(view.all_cpus, cpus // 2 - 4)), 1e-3
@@ -115,7 +115,7 @@ def planned(nodes: int, *, sockets: bool, budget: float | None) -> Iterator[Figu
     for _ in range(100 if budget else 10):
         sizes = sorted(random.sample(range(1, 33), nodes))
         count = random.randrange(1, sum(sizes))
-        search = partial(plan, sizes, count, fewest=-(-count // 32), sockets=halves)
+        search = partial(plan_distribution, sizes, count, fewest=-(-count // 32), sockets=halves)
         times.append(best(search, rounds=3, seconds=0.002))
     name = f"search on {nodes} uneven nodes" + ", by socket" * sockets
     yield from typical_and_worst(name, times, typical=1e-3 if budget else None, worst=budget)
@@ -134,7 +134,7 @@ def view_of(nodes: int, cpus: int) -> KubeletView:
     return parse(SHAPES[nodes, cpus]).kubelet_view()
 
 
-def worn_out(view: KubeletView, seed: int) -> Cpus:
+def worn_out(view: KubeletView, seed: int) -> CpuSet:
     """Two thirds of the CPUs, at random."""
     random = Random(seed)
     return bits.of(cpu.id for cpu in view.cpus if random.random() < 2 / 3)

@@ -5,7 +5,7 @@ from functools import partial
 
 from alignup.align import bits, devices
 from alignup.align.devices import DeviceLedger, cover
-from alignup.align.hint import Supply
+from alignup.align.hint import AmountFamily
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
@@ -31,10 +31,10 @@ def figures() -> Iterator[Figure]:
     )
     for name, weights in groups().items():
         need = sum(weights.values()) * 3 // 4
-        yield Figure(f"fewest of 64 nodes, {name}", best(partial(cover.fewest, weights, need, source=GPU)), 20e-3)
+        yield Figure(f"fewest of 64 nodes, {name}", best(partial(cover.fewest_nodes, weights, need, source=GPU)), 20e-3)
 
 
-def machine(places: Iterable[bits.Nodes], *, asking: bool = False) -> DeviceLedger:
+def machine(places: Iterable[bits.NodeSet], *, asking: bool = False) -> DeviceLedger:
     """A device for each of *places*."""
     known = [Device(GPU, f"gpu-{number}", nodes) for number, nodes in enumerate(places)]
     nodes = bits.of(node for device in known for node in bits.members(device.nodes or 0))
@@ -53,7 +53,7 @@ def half_used(ledger: DeviceLedger) -> DeviceLedger:
     return ledger
 
 
-def groups() -> dict[str, dict[bits.Nodes, int]]:
+def groups() -> dict[str, dict[bits.NodeSet, int]]:
     """Nodes that share devices: by socket, in a ring, in rows and columns."""
     single = {1 << node: 1 for node in range(64)}
     return {
@@ -76,7 +76,7 @@ def place(ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
     """Ask for hints, then allocate on the narrowest one that is easy to name."""
     app = pod.containers[0]
     family = devices.hints(ledger, pod, container=app)[GPU]
-    nodes = family.nodes if isinstance(family, Supply | devices.Coverage) else None
+    nodes = family.nodes if isinstance(family, AmountFamily | devices.CoverageFamily) else None
     return devices.allocate(ledger, pod, container=app, affinity=nodes).ledger
 
 

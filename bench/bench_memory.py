@@ -6,7 +6,7 @@ from functools import partial
 from alignup.align.hint import Hint
 from alignup.align.machine import HugePages, NumaNode
 from alignup.align.memory import provider as memory
-from alignup.align.memory.hints import MemoryFamily
+from alignup.align.memory.hints import MemoryHintFamily
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.quantity import Quantity
@@ -75,7 +75,7 @@ def chosen(ledger: MemoryLedger, pod: Pod) -> Hint:
     answer = memory.container_hints(ledger, pod, pod.containers[0], settings=SETTINGS)
     assert answer, "the request fits"
     sets = answer["memory"]
-    assert isinstance(sets, MemoryFamily)
+    assert isinstance(sets, MemoryHintFamily)
     nodes = sets.best()
     assert nodes is not None
     return Hint(nodes, sets.prefers(nodes))

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from alignup.align.distances import Distances
-from alignup.align.hint import Family, Hint, Listed, Source, Supply
-from alignup.align.policy import judge
+from alignup.align.hint import AmountFamily, Hint, HintFamily, HintList, MergeInput
+from alignup.align.policy import apply_policy
 from alignup.align.settings import Policy
 from bench.harness import Figure, best, show
 from tests import naive
@@ -41,7 +41,7 @@ def figures() -> Iterator[Figure]:
 def lists(nodes: int, resources: int, *, preferred: bool, budget: float) -> Figure:
     """Every set of nodes is a hint; those of one node are preferred, unless *preferred* is off."""
     hints = [Hint(mask, preferred=preferred and mask.bit_count() == 1) for mask in range(1, 1 << nodes)]
-    voices = [Source(f"r{turn}", Listed.of(hints)) for turn in range(resources)]
+    voices = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
     shape = "preferred" if preferred else "none preferred"
     return measured(f"lists {nodes} x {resources}, {shape}", voices, nodes=nodes, budget=budget)
 
@@ -50,7 +50,9 @@ def random_lists(nodes: int, resources: int, *, budget: float) -> Figure:
     """Some of the sets, none preferred by all."""
     random = Random(1)
     voices = [
-        Source(f"r{turn}", Listed.of(Hint(mask, preferred=False) for mask in random.sample(range(1, 1 << nodes), 150)))
+        MergeInput(
+            f"r{turn}", HintList.of(Hint(mask, preferred=False) for mask in random.sample(range(1, 1 << nodes), 150))
+        )
         for turn in range(resources)
     ]
     return measured(f"lists {nodes} x {resources}, 150 random sets each", voices, nodes=nodes, budget=budget)
@@ -59,7 +61,7 @@ def random_lists(nodes: int, resources: int, *, budget: float) -> Figure:
 def everything_preferred(nodes: int, resources: int, *, budget: float) -> Figure:
     """Every set is preferred by everybody."""
     hints = [Hint(mask, preferred=True) for mask in range(1, 1 << nodes)]
-    voices = [Source(f"r{turn}", Listed.of(hints)) for turn in range(resources)]
+    voices = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
     return measured(f"lists {nodes} x {resources}, all preferred", voices, nodes=nodes, budget=budget)
 
 
@@ -69,16 +71,16 @@ def digested(nodes: int, resources: int) -> Figure:
     everything = (1 << nodes) - 1
 
     def action() -> object:
-        voices = [Source("r", Listed.of(hints)) for _ in range(resources)]
-        return judge(Policy.BEST_EFFORT, voices, nodes=everything)
+        voices = [MergeInput("r", HintList.of(hints)) for _ in range(resources)]
+        return apply_policy(Policy.BEST_EFFORT, voices, nodes=everything)
 
     return Figure(f"lists {nodes} x {resources}, preferred, hints digested", best(action))
 
 
-def measured(name: str, voices: Sequence[Source], *, nodes: int, budget: float) -> Figure:
+def measured(name: str, voices: Sequence[MergeInput], *, nodes: int, budget: float) -> Figure:
     """One merge with its record, beside the naive product where that ends in time."""
     everything = (1 << nodes) - 1
-    seconds = best(lambda: judge(Policy.BEST_EFFORT, voices, nodes=everything))
+    seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, voices, nodes=everything))
     combinations_ = 1
     for voice in voices:
         combinations_ *= len(naive.spelled_out(voice))
@@ -90,14 +92,14 @@ def measured(name: str, voices: Sequence[Source], *, nodes: int, budget: float) 
     return Figure(name, seconds, budget, note + (f"; kubelet {kubelet}" if kubelet else ""))
 
 
-def families(name: str, options: Sequence[Family], *, budget: float, closest: bool = False) -> Figure:
+def families(name: str, options: Sequence[HintFamily], *, budget: float, closest: bool = False) -> Figure:
     """One merge of families."""
     nodes = 0
     for family in options:
         nodes |= family.nodes
-    voices = [Source(f"r{turn}", family) for turn, family in enumerate(options)]
+    voices = [MergeInput(f"r{turn}", family) for turn, family in enumerate(options)]
     distances = ring(nodes.bit_count()) if closest else None
-    seconds = best(lambda: judge(Policy.BEST_EFFORT, voices, nodes=nodes, distances=distances))
+    seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, voices, nodes=nodes, distances=distances))
     return Figure(name, seconds, budget)
 
 
@@ -113,23 +115,23 @@ def ring(count: int) -> Distances:
     return Distances({a: {b: distance(a, b) for b in range(count)} for a in range(count)})
 
 
-def roomy(nodes: int, turn: int, width: int = 2) -> Family:
+def roomy(nodes: int, turn: int, width: int = 2) -> HintFamily:
     """Room on every node, more on some: the preferred width can be had."""
     random = Random(turn)
     amounts = {node: random.randint(6, 16) for node in range(nodes)}
-    return Supply(amounts, 10 * width - 2, preferred_width=width)
+    return AmountFamily(amounts, 10 * width - 2, preferred_width=width)
 
 
-def crowded(nodes: int, turn: int, width: int = 2) -> Family:
+def crowded(nodes: int, turn: int, width: int = 2) -> HintFamily:
     """The empty machine would need fewer nodes than are needed now: nothing is preferred."""
     random = Random(turn)
     amounts = {node: random.randint(4, 10) for node in range(nodes)}
-    return Supply(amounts, 9 * width + 1, preferred_width=width)
+    return AmountFamily(amounts, 9 * width + 1, preferred_width=width)
 
 
-def late(nodes: int, turn: int, width: int = 2) -> Family:
+def late(nodes: int, turn: int, width: int = 2) -> HintFamily:
     """Only the highest nodes have room, and each family misses others of the lower ones: the search goes far."""
     amounts = {node: 5 if (node + turn) % 5 else 3 for node in range(nodes)}
     for node in range(nodes - width, nodes):
         amounts[node] = 10
-    return Supply(amounts, 10 * width - width // 2, preferred_width=width)
+    return AmountFamily(amounts, 10 * width - width // 2, preferred_width=width)

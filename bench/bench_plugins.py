@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from alignup import rpc
 from alignup.align import synthetic
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.devices import Ask
+from alignup.align.devices import PreferenceRequest
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from alignup.plugins.counting import Tally
-from alignup.plugins.exchange import Exchange
-from alignup.plugins.holdings import HostBooks
-from alignup.plugins.pod_resources import Limit, pod_resources
-from alignup.testing import Advice, Plugin
+from alignup.plugins.manager import DevicePluginManager
+from alignup.plugins.metrics import PluginMetrics
+from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
+from alignup.plugins.pod_resources_view import HostPodResources
+from alignup.testing import Plugin, Preference
 from alignup.wire import pod_resources_pb2 as wire
 from bench.harness import Figure
 
@@ -72,18 +72,18 @@ def figures() -> Iterator[Figure]:
 async def _plugin(directory: Path) -> tuple[float, float, float]:
     """Registering to the first device in use; a question; an allocation."""
     registering = float("inf")
-    ask = Ask(uid="u", container="c", resource=GPU, available=("gpu-0", "gpu-1"), must_include=(), size=1)
+    ask = PreferenceRequest(uid="u", container="c", resource=GPU, available=("gpu-0", "gpu-1"), must_include=(), size=1)
     ears = Ears()
-    async with Exchange(directory, ears) as exchange:
+    async with DevicePluginManager(directory, ears) as exchange:
         for number in range(20):
-            plugin = Plugin(GPU, "4@0,4@1", directory=directory, advice=Advice.LOWEST, endpoint=f"{number}.sock")
+            plugin = Plugin(GPU, "4@0,4@1", directory=directory, advice=Preference.LOWEST, endpoint=f"{number}.sock")
             ears.heard.clear()
             start = time.perf_counter()
             async with plugin:
                 await ears.heard.wait()
                 await exchange.allocate(GPU, ("gpu-0",))
                 registering = min(registering, time.perf_counter() - start)
-        async with Plugin(GPU, "4@0,4@1", directory=directory, advice=Advice.LOWEST) as plugin:
+        async with Plugin(GPU, "4@0,4@1", directory=directory, advice=Preference.LOWEST) as plugin:
             await plugin.registered()
             asking = await _median(lambda: exchange.preferred(ask))
             allocating = await _median(lambda: exchange.allocate(GPU, ("gpu-0",)))
@@ -102,9 +102,12 @@ async def _median(call: Callable[[], Awaitable[object]]) -> float:
 async def _list(directory: Path) -> tuple[float, int]:
     """The least time for an answer to be there and read, and its size."""
     host, path = _full_host(), directory / "list.sock"
-    limit = Limit(now=time.monotonic, burst=1e9)
+    limit = RateLimiter(now=time.monotonic, burst=1e9)
     least, size = float("inf"), 0
-    async with pod_resources(path, HostBooks(lambda: host), tally=Tally(), limit=limit), rpc.channel(path) as line:
+    async with (
+        serve_pod_resources(path, HostPodResources(lambda: host), tally=PluginMetrics(), limit=limit),
+        rpc.channel(path) as line,
+    ):
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary("/v1.PodResourcesLister/List")
         for _ in range(20):
             start = time.perf_counter()
@@ -143,7 +146,7 @@ async def _resident() -> int:
     ears = Ears(host)
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         plugins = []
-        async with Exchange(Path(place), ears) as exchange:
+        async with DevicePluginManager(Path(place), ears) as exchange:
             for number in range(10):
                 name = f"example.com/r{number}"
                 command = ["-m", "alignup.testing.plugin", "--resource", name, "--dir", place]

@@ -7,10 +7,10 @@ from random import Random
 from time import perf_counter
 
 from alignup.align.settings import Policy
-from alignup.fleet.events import Arrive, Event, Leave
+from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent
 from alignup.fleet.generate import generate
 from alignup.fleet.profiles import Profile
-from alignup.fleet.simulate import Result, run
+from alignup.fleet.simulate import SimulationResult, run
 from alignup.fleet.trace import read, write
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best
@@ -31,25 +31,25 @@ def figures() -> Iterator[Figure]:
     yield from around(events)
 
 
-def coming_and_going() -> tuple[Event, ...]:
+def coming_and_going() -> tuple[WorkloadEvent, ...]:
     """Pods of one container, each staying for a while; some forty at a time."""
     random = Random(1)
     shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
-    events: list[Event] = []
+    events: list[WorkloadEvent] = []
     for number, (cpus, memory, gpus) in enumerate(random.choices(shapes, k=PODS)):
         one = pod(f"pod-{number}", cpus=cpus, memory=memory, gpus=gpus)
-        events += [Arrive(float(number), one), Leave(number + 40 + random.random(), one.uid)]
+        events += [PodArrival(float(number), one), PodDeparture(number + 40 + random.random(), one.uid)]
     return tuple(events)
 
 
-def simulated(name: str, events: Sequence[Event], policy: Policy, *, budget: float | None) -> Figure:
+def simulated(name: str, events: Sequence[WorkloadEvent], policy: Policy, *, budget: float | None) -> Figure:
     """A whole simulation, by pod."""
     spent, result = min((once(events, policy) for _ in range(ROUNDS)), key=lambda one: one[0])
-    each = spent / len(result.fates)
+    each = spent / len(result.outcomes)
     return Figure(f"simulation, {name}, per pod", each, budget, f"{1 / each:,.0f} pods/s, {result.admitted} admitted")
 
 
-def once(events: Sequence[Event], policy: Policy) -> tuple[float, Result]:
+def once(events: Sequence[WorkloadEvent], policy: Policy) -> tuple[float, SimulationResult]:
     """How long one run takes on an idle host, and what comes of it."""
     one = host(8, policy, cpus=256)
     start = perf_counter()
@@ -57,7 +57,7 @@ def once(events: Sequence[Event], policy: Policy) -> tuple[float, Result]:
     return perf_counter() - start, result
 
 
-def around(events: Sequence[Event]) -> Iterator[Figure]:
+def around(events: Sequence[WorkloadEvent]) -> Iterator[Figure]:
     """Making workloads up, and traces."""
     machine = host(8, Policy.NONE, cpus=256).machine
     made = best(partial(generate, Profile.MIXED, machine, seed=1, pods=1000), rounds=3)

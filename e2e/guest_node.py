@@ -28,9 +28,9 @@ from google.protobuf.json_format import MessageToDict
 
 from alignup.align import bits
 from alignup.align.machine import Device
-from alignup.cli import guard
-from alignup.testing.offer import Advice
-from alignup.testing.server import Plugin
+from alignup.cli import entry
+from alignup.testing.device_list import Preference
+from alignup.testing.plugin_server import Plugin
 from alignup.wire import pod_resources_pb2 as wire
 from e2e.containerd import PAUSE, Containerd, configuration
 
@@ -152,7 +152,7 @@ class _Outside:
     """What can be asked of that child."""
 
     def __init__(self, directory: Path, lister: Path) -> None:
-        self.directory, self.lister = directory, lister
+        self.directory, self.pod_resources_socket = directory, lister
         self.plugins: dict[str, Plugin] = {}
 
     async def start(self, offer: Document) -> None:
@@ -165,7 +165,7 @@ class _Outside:
             offer["resource"],
             devices,
             directory=self.directory,
-            advice=Advice.HIGHEST if offer["preferred"] else Advice.NONE,
+            advice=Preference.HIGHEST if offer["preferred"] else Preference.NONE,
             endpoint=offer["endpoint"],
         )
         plugin.service.pre_start = offer["pre_start_required"]
@@ -196,7 +196,7 @@ class _Outside:
     async def resources(self) -> Document:
         """Both answers of PodResources, as a recording has them."""
         found = {}
-        async with grpc.aio.insecure_channel(f"unix:{self.lister}") as line:
+        async with grpc.aio.insecure_channel(f"unix:{self.pod_resources_socket}") as line:
             for key, method, request, kind in (
                 ("podresources_list", "List", wire.ListPodResourcesRequest, wire.ListPodResourcesResponse),
                 (
@@ -247,7 +247,7 @@ class Agent:
             handle = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
-            os._exit(guard.run([*words, *self.words]))
+            os._exit(entry.run([*words, *self.words]))
 
     def ready(self) -> None:
         """Return when it can decide."""

@@ -63,9 +63,9 @@ class Alignup:
             handle = os.open(self.out, os.O_WRONLY | os.O_CREAT, 0o600)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
-            from alignup.cli import guard  # noqa: PLC0415 - loaded already
+            from alignup.cli import entry  # noqa: PLC0415 - loaded already
 
-            os._exit(guard.run(list(words)))
+            os._exit(entry.run(list(words)))
 
     def told(self) -> Seen:
         """What its command printed first."""
@@ -80,7 +80,7 @@ class Alignup:
         return {"code": code, "said": self.out.read_text()}
 
 
-def running(*options: str, until: str = "") -> Alignup:
+def lifecycle(*options: str, until: str = "") -> Alignup:
     """A run of the probe."""
     return Alignup("run", *options, "--", sys.executable, __file__, "probe", until)
 
@@ -89,24 +89,24 @@ def under_each_policy() -> Seen:
     """A run that fits one node, under every policy, held there in both ways."""
     found = {}
     for policy in POLICIES:
-        one = running("--policy", policy, "--cpus", "2", "--memory", "48Mi")
+        one = lifecycle("--policy", policy, "--cpus", "2", "--memory", "48Mi")
         one.end()
         found[policy] = one.told()
-    one = running("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", "--by", "affinity")
+    one = lifecycle("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", "--by", "affinity")
     one.end()
     return {**found, "affinity": one.told()}
 
 
 def refused() -> Seen:
     """A run that fits no single node."""
-    return running("--policy", "single-numa-node", "--cpus", "3").end()
+    return lifecycle("--policy", "single-numa-node", "--cpus", "3").end()
 
 
 def closest() -> Seen:
     """Four CPUs, which take two nodes, with the option and without."""
     found = {}
     for name, options in (("far", ()), ("close", ("--option", CLOSEST))):
-        one = running("--policy", "restricted", *options, "--cpus", "4")
+        one = lifecycle("--policy", "restricted", *options, "--cpus", "4")
         one.end()
         found[name] = one.told()
     return found
@@ -115,8 +115,8 @@ def closest() -> Seen:
 def by_socket() -> Seen:
     """Two runs at a time, each of which takes two nodes."""
     options = ("--policy", "restricted", "--option", BY_SOCKET, "--cpus", "3")
-    first = running(*options, until="first")
-    second = running(*options, until="second") if first.told() else first
+    first = lifecycle(*options, until="first")
+    second = lifecycle(*options, until="second") if first.told() else first
     found = {"first": first.told(), "second": second.told()}
     for name, one in (("first", first), ("second", second)):
         (PLACE / name).touch()
@@ -126,8 +126,8 @@ def by_socket() -> Seen:
 
 def drift() -> Seen:
     """Groups and processes moved by hand, found, and put back."""
-    group = running("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", until="drift")
-    loose = running("--by", "affinity", "--cpus", "1", "--memory", "32Mi", until="drift")
+    group = lifecycle("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", until="drift")
+    loose = lifecycle("--by", "affinity", "--cpus", "1", "--memory", "32Mi", until="drift")
     pids = [one.told()["pid"] for one in (group, loose)]
     found: Seen = {"before": Alignup("audit").end()}
     folder = GROUPS / group.told()["group"].rpartition("/")[2]
@@ -151,15 +151,15 @@ def _migrate(pid: int, nodes: str) -> None:
     from alignup.align import bits  # noqa: PLC0415 - loaded already
     from alignup.enforce import memory  # noqa: PLC0415
 
-    memory.move(pid, bits.parse(nodes) & ~8, to=8)
+    memory.migrate(pid, bits.parse(nodes) & ~8, to=8)
 
 
 def main() -> None:
     """Do it all."""
     subprocess.run(["/bin/busybox", "mount", "-t", "cgroup2", "none", os.fspath(GROUPS)], check=True)
     os.environ["ALIGNUP_RUN_DIR"] = str(PLACE / "runs")
-    from alignup.cli import answers, inspection, run  # noqa: F401, PLC0415 - loaded once for all
-    from alignup.runs import ledger, running  # noqa: F401, PLC0415
+    from alignup.cli import inspection, run, why_output  # noqa: F401, PLC0415 - loaded once for all
+    from alignup.runs import lifecycle, local_allocator  # noqa: F401, PLC0415
 
     seen = {}
     for part in (under_each_policy, refused, closest, by_socket, drift):

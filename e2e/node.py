@@ -1,5 +1,5 @@
 """A node on this machine: an agent that runs pods on a containerd of its own, and what the kernel says of them."""
-# ruff: noqa: D102, D103, S101, S603 - for tests, as those in tests/, that start the project's own programs
+# ruff: noqa: S101, S603 - for tests, as those in tests/, that start the project's own programs
 
 import json
 import os

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from e2e.guest import Node, Shape
 from e2e.guest_node import FILES
 from tests.recorded.replay import FAULT, HOST, PREFIX, Course, LostError, Run, SkippedError
@@ -250,7 +250,7 @@ def _pods(pods: Iterable[Document]) -> dict[str, tuple[str, str]]:
 
 
 #: Pod and container → the nodes all of it is to come from; ``None``: any.
-_Hints = Mapping[tuple[str, str], Nodes | None]
+_Hints = Mapping[tuple[str, str], NodeSet | None]
 
 
 def _hints(shown: Document) -> _Hints:
@@ -278,7 +278,7 @@ def _listed(shown: Document, hints: _Hints, advising: Collection[str]) -> dict[s
     return found
 
 
-def _within(nodes: str | None, near: Nodes | None) -> str:
+def _within(nodes: str | None, near: NodeSet | None) -> str:
     """Whether a device at *nodes* is *near*, as far as that can be said."""
     if near is None:
         return "anywhere"

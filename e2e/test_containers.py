@@ -2,7 +2,7 @@
 
 Two CPUs are enough: CPU 0 is kept back, so one container can have CPU 1 to itself, and all others share what is left.
 """
-# ruff: noqa: D103, S101, S603 - a test, as those in tests/, that starts the project's own programs
+# ruff: noqa: S101, S603 - a test, as those in tests/, that starts the project's own programs
 
 import json
 import os

@@ -3,7 +3,7 @@
 Nodes 1 and 3 have devices, CPU 0 is kept back. The small pod fits one node as a whole; the large one needs a node for
 each of its two containers, so a policy that wants all of it on one node cannot have it.
 """
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 from itertools import product
 from pathlib import Path

@@ -1,5 +1,5 @@
 """The CRI client and the real containerd: what a plan says is seen inside the container, and what happens is told."""
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 import asyncio
 import json
@@ -16,27 +16,27 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import CriError
 from alignup.align.workload import Pod
-from alignup.enforce.cri.client import Runtime, parse_endpoint
-from alignup.enforce.cri.groups import Groups
-from alignup.enforce.cri.plan import (
-    ContainerPlan,
+from alignup.enforce.cri.client import RuntimeClient, parse_endpoint
+from alignup.enforce.cri.pod_cgroups import PodCgroups
+from alignup.enforce.cri.resources import container_resources, pod_cgroup_resources
+from alignup.enforce.cri.types import (
+    ContainerConfig,
+    ContainerMount,
+    ContainerState,
+    CriContainer,
     DeviceNode,
     LinuxResources,
-    Mount,
-    Namespaces,
-    SandboxPlan,
-    Security,
-    SeenContainer,
-    State,
+    NamespaceOptions,
+    SandboxConfig,
+    SecurityOptions,
 )
-from alignup.enforce.cri.resources import container_resources, pod_resources
 from e2e import containerd, disk, guest
 from e2e.containerd import BUSYBOX, NOBODY, Containerd
 from e2e.guest import Node, Shape
 from tests.strategies_pods import guaranteed
 
 WHY = containerd.missing()
-HOST = Namespaces(host_network=True)
+HOST = NamespaceOptions(host_network=True)
 ABSENT = "localhost/absent:1"
 
 #: Groups are made, looked at, and removed: when a process is in one, and when it has left.
@@ -84,8 +84,8 @@ def daemon() -> Iterator[Containerd]:
 
 
 @pytest.fixture
-async def runtime(daemon: Containerd) -> AsyncIterator[Runtime]:
-    async with Runtime(parse_endpoint(daemon.endpoint)) as made:
+async def runtime(daemon: Containerd) -> AsyncIterator[RuntimeClient]:
+    async with RuntimeClient(parse_endpoint(daemon.endpoint)) as made:
         yield made
         for sandbox in await made.sandboxes():
             await made.stop_sandbox(sandbox.id)
@@ -93,9 +93,9 @@ async def runtime(daemon: Containerd) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-def plan(tmp_path: Path, request: pytest.FixtureRequest) -> SandboxPlan:
+def plan(tmp_path: Path, request: pytest.FixtureRequest) -> SandboxConfig:
     name = request.node.name.replace("_", "-")
-    return SandboxPlan(
+    return SandboxConfig(
         uid=f"uid-{name}",
         name=name,
         namespace="default",
@@ -106,34 +106,34 @@ def plan(tmp_path: Path, request: pytest.FixtureRequest) -> SandboxPlan:
     )
 
 
-def shell(script: str, *, name: str = "web", image: str = BUSYBOX, **more: object) -> ContainerPlan:
+def shell(script: str, *, name: str = "web", image: str = BUSYBOX, **more: object) -> ContainerConfig:
     fields = {"command": ("/bin/sh", "-c", script), "log_path": f"{name}.log", "namespaces": HOST, **more}
-    return ContainerPlan(name=name, image=image, **fields)  # type: ignore[arg-type] # fields of the plan, by name
+    return ContainerConfig(name=name, image=image, **fields)  # type: ignore[arg-type] # fields of the plan, by name
 
 
 @asynccontextmanager
-async def started(runtime: Runtime, plan: SandboxPlan, container: ContainerPlan) -> AsyncIterator[str]:
+async def started(runtime: RuntimeClient, plan: SandboxConfig, container: ContainerConfig) -> AsyncIterator[str]:
     sandbox = await runtime.run_sandbox(plan)
     made = await runtime.create(sandbox, container, sandbox=plan)
     await runtime.start(made)
     yield made
 
 
-async def ended(runtime: Runtime, id_: str) -> SeenContainer:
+async def ended(runtime: RuntimeClient, id_: str) -> CriContainer:
     until = time.monotonic() + 20
-    while (seen := await runtime.container(id_)).state is not State.EXITED:
+    while (seen := await runtime.container(id_)).state is not ContainerState.EXITED:
         assert time.monotonic() < until, seen
         await asyncio.sleep(0.05)
     return seen
 
 
-async def said(runtime: Runtime, id_: str, *command: str) -> str:
+async def said(runtime: RuntimeClient, id_: str, *command: str) -> str:
     done = await runtime.execute(id_, command, seconds=10)
     assert not done.exit_code, done
     return done.output.decode().strip()
 
 
-async def test_the_runtime_says_who_and_how_it_is(runtime: Runtime) -> None:
+async def test_the_runtime_says_who_and_how_it_is(runtime: RuntimeClient) -> None:
     identity = await runtime.identity()
     conditions = {one.type: one.ready for one in await runtime.conditions()}
     driver = await runtime.cgroup_driver()
@@ -143,7 +143,9 @@ async def test_the_runtime_says_who_and_how_it_is(runtime: Runtime) -> None:
     assert driver in {None, "cgroupfs"}
 
 
-async def test_a_sandbox_is_shown_as_it_was_planned_and_can_go_twice(runtime: Runtime, plan: SandboxPlan) -> None:
+async def test_a_sandbox_is_shown_as_it_was_planned_and_can_go_twice(
+    runtime: RuntimeClient, plan: SandboxConfig
+) -> None:
     made = await runtime.run_sandbox(plan)
     shown, (listed,) = await runtime.sandbox(made), await runtime.sandboxes({"app": plan.name})
     await runtime.stop_sandbox(made)
@@ -163,18 +165,18 @@ async def test_a_sandbox_is_shown_as_it_was_planned_and_can_go_twice(runtime: Ru
     assert gone.value.not_found
 
 
-async def test_what_the_plan_says_is_seen_inside(runtime: Runtime, plan: SandboxPlan, tmp_path: Path) -> None:
+async def test_what_the_plan_says_is_seen_inside(runtime: RuntimeClient, plan: SandboxConfig, tmp_path: Path) -> None:
     cpu = max(os.sched_getaffinity(0))
     (tmp_path / "shown").write_text("from the host")
     container = shell(
         "sleep 1000",
         attempt=3,
         envs={"B": "two words", "A": "ümlaut"},
-        mounts=(Mount(container_path="/mnt/shown", host_path=str(tmp_path / "shown"), read_only=True),),
+        mounts=(ContainerMount(container_path="/mnt/shown", host_path=str(tmp_path / "shown"), read_only=True),),
         devices=(DeviceNode(container_path="/dev/empty", host_path="/dev/null", permissions="r"),),
         working_dir="/mnt",
         labels={"app": plan.name},
-        security=Security(user=1234, group=2345, groups=(3456,), seccomp="Unconfined", no_new_privileges=True),
+        security=SecurityOptions(user=1234, group=2345, groups=(3456,), seccomp="Unconfined", no_new_privileges=True),
         resources=LinuxResources(
             cpus=1 << cpu,
             nodes=1,
@@ -205,13 +207,20 @@ async def test_what_the_plan_says_is_seen_inside(runtime: Runtime, plan: Sandbox
     assert device.startswith("cr")
     assert where.split() == ["/mnt", "999"]
     assert written.exit_code
-    assert (seen.state, seen.attempt, seen.labels, seen.image) == (State.RUNNING, 3, {"app": plan.name}, BUSYBOX)
+    assert (seen.state, seen.attempt, seen.labels, seen.image) == (
+        ContainerState.RUNNING,
+        3,
+        {"app": plan.name},
+        BUSYBOX,
+    )
     assert seen.sandbox == (await runtime.containers({"app": plan.name}))[0].sandbox
     assert seen.pid is not None
     assert os.getpgid(seen.pid) > 0
 
 
-async def test_the_limits_reach_the_groups_and_change_while_it_runs(runtime: Runtime, plan: SandboxPlan) -> None:
+async def test_the_limits_reach_the_groups_and_change_while_it_runs(
+    runtime: RuntimeClient, plan: SandboxConfig
+) -> None:
     cpus = bits.of(os.sched_getaffinity(0))
     first = cpus & -cpus
     container = shell("sleep 1000", resources=LinuxResources(cpus=first, nodes=1, cpu_shares=2))
@@ -226,8 +235,10 @@ async def test_the_limits_reach_the_groups_and_change_while_it_runs(runtime: Run
     assert after == set(bits.members(cpus))
 
 
-async def test_a_pod_runs_in_its_group_and_is_held_to_what_it_may_have(runtime: Runtime, plan: SandboxPlan) -> None:
-    groups = Groups(root=f"alignup-e2e-{os.getpid()}")
+async def test_a_pod_runs_in_its_group_and_is_held_to_what_it_may_have(
+    runtime: RuntimeClient, plan: SandboxConfig
+) -> None:
+    groups = PodCgroups(root=f"alignup-e2e-{os.getpid()}")
     container = guaranteed("web", {"cpu": "500m", "memory": "64Mi"})
     pod = Pod(name="web", uid="1234-abcd", containers=(container,))
     ground = groups.ground(memory=8 << 30)
@@ -235,7 +246,7 @@ async def test_a_pod_runs_in_its_group_and_is_held_to_what_it_may_have(runtime: 
     top = groups.top if ground.unified else groups.top / "memory"
     limit = "memory.max" if ground.unified else "memory.limit_in_bytes"
 
-    notes = groups.make(pod, pod_resources(pod, ground=ground))
+    notes = groups.make(pod, pod_cgroup_resources(pod, ground=ground))
     made = shell("sleep 1000", resources=container_resources(pod, container, ground=ground))
     async with started(runtime, replace(plan, cgroup_parent=parent), made) as id_:
         inside = [f"{top}{parent}/{limit}", f"{top}{parent}/{id_}/{limit}"]
@@ -254,7 +265,7 @@ async def test_a_pod_runs_in_its_group_and_is_held_to_what_it_may_have(runtime: 
     assert (busy, gone) == (False, True)
 
 
-async def test_an_image_knows_as_whom_it_runs(runtime: Runtime, plan: SandboxPlan) -> None:
+async def test_an_image_knows_as_whom_it_runs(runtime: RuntimeClient, plan: SandboxConfig) -> None:
     image, other = await runtime.image(NOBODY), await runtime.image(BUSYBOX)
     async with started(runtime, plan, shell("sleep 1000", image=NOBODY)) as made:
         user = await said(runtime, made, "id", "-u")
@@ -268,7 +279,7 @@ async def test_an_image_knows_as_whom_it_runs(runtime: Runtime, plan: SandboxPla
 
 
 async def test_what_it_says_is_in_its_log_and_goes_on_in_a_new_one(
-    runtime: Runtime, plan: SandboxPlan, tmp_path: Path
+    runtime: RuntimeClient, plan: SandboxConfig, tmp_path: Path
 ) -> None:
     log = tmp_path / "logs" / "web.log"
 
@@ -285,7 +296,7 @@ async def test_what_it_says_is_in_its_log_and_goes_on_in_a_new_one(
     assert {line.split(" ")[3] for line in new} == {"two"}
 
 
-async def test_commands_are_run_and_end_in_time(runtime: Runtime, plan: SandboxPlan) -> None:
+async def test_commands_are_run_and_end_in_time(runtime: RuntimeClient, plan: SandboxConfig) -> None:
     async with started(runtime, plan, shell("sleep 1000")) as made:
         done = await runtime.execute(made, ["sh", "-c", "echo out; echo err >&2; exit 3"], seconds=10)
         with pytest.raises(CriError) as late:
@@ -308,7 +319,7 @@ async def test_commands_are_run_and_end_in_time(runtime: Runtime, plan: SandboxP
     ],
 )
 async def test_a_container_stops_when_it_is_told(
-    runtime: Runtime, plan: SandboxPlan, script: str, *, grace: float, code: int
+    runtime: RuntimeClient, plan: SandboxConfig, script: str, *, grace: float, code: int
 ) -> None:
     async with started(runtime, plan, shell(script)) as made:
         await asyncio.sleep(0.3)
@@ -325,7 +336,7 @@ async def test_a_container_stops_when_it_is_told(
     assert seen.pid is None
 
 
-async def test_one_that_takes_too_much_memory_is_killed_for_it(runtime: Runtime, plan: SandboxPlan) -> None:
+async def test_one_that_takes_too_much_memory_is_killed_for_it(runtime: RuntimeClient, plan: SandboxConfig) -> None:
     hog = shell("head -c 200000000 /dev/zero | tail -n 1", resources=LinuxResources(memory_limit=16 << 20))
 
     async with started(runtime, plan, hog) as made:
@@ -334,7 +345,7 @@ async def test_one_that_takes_too_much_memory_is_killed_for_it(runtime: Runtime,
     assert (seen.exit_code, seen.reason) == (137, "OOMKilled")
 
 
-async def test_an_image_that_is_not_there_is_named(runtime: Runtime, plan: SandboxPlan) -> None:
+async def test_an_image_that_is_not_there_is_named(runtime: RuntimeClient, plan: SandboxConfig) -> None:
     sandbox = await runtime.run_sandbox(plan)
 
     with pytest.raises(CriError) as made:
@@ -348,20 +359,20 @@ async def test_an_image_that_is_not_there_is_named(runtime: Runtime, plan: Sandb
     assert not pulled.value.unavailable
 
 
-async def test_a_program_that_is_not_there_is_no_missing_image(runtime: Runtime, plan: SandboxPlan) -> None:
+async def test_a_program_that_is_not_there_is_no_missing_image(runtime: RuntimeClient, plan: SandboxConfig) -> None:
     sandbox = await runtime.run_sandbox(plan)
-    made = await runtime.create(sandbox, ContainerPlan(name="web", image=BUSYBOX, command=("/none",)), sandbox=plan)
+    made = await runtime.create(sandbox, ContainerConfig(name="web", image=BUSYBOX, command=("/none",)), sandbox=plan)
 
     with pytest.raises(CriError, match="could not start container") as refused:
         await runtime.start(made)
     seen = await runtime.container(made)
 
     assert not refused.value.image_missing
-    assert (seen.state, seen.exit_code) == (State.EXITED, 128)
+    assert (seen.state, seen.exit_code) == (ContainerState.EXITED, 128)
 
 
 async def test_the_same_client_goes_on_when_the_runtime_has_crashed_and_come_back(
-    runtime: Runtime, daemon: Containerd, plan: SandboxPlan
+    runtime: RuntimeClient, daemon: Containerd, plan: SandboxConfig
 ) -> None:
     async with started(runtime, plan, shell("sleep 1000")) as made:
         before = await runtime.container(made)
@@ -384,10 +395,10 @@ async def test_the_same_client_goes_on_when_the_runtime_has_crashed_and_come_bac
     assert after == before
 
 
-async def test_nothing_is_left_of_a_containerd_that_is_cleared_away(plan: SandboxPlan) -> None:
+async def test_nothing_is_left_of_a_containerd_that_is_cleared_away(plan: SandboxConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="cri") as place:
         with containerd.containerd(Path(place)) as daemon:
-            async with Runtime(daemon.socket) as runtime, started(runtime, plan, shell("sleep 1000")) as made:
+            async with RuntimeClient(daemon.socket) as runtime, started(runtime, plan, shell("sleep 1000")) as made:
                 pid = (await runtime.container(made)).pid or 0
             groups = await asyncio.to_thread(Path(f"/proc/{pid}/cgroup").read_text)
         mounts = await asyncio.to_thread(Path("/proc/self/mountinfo").read_text)

@@ -1,5 +1,5 @@
 """The agent under the restrictions of ``deploy/alignup-agent.service``, with a pod that needs all it may still do."""
-# ruff: noqa: D102, D103, S101, S603 - a test, as those in tests/, of programs of the machine
+# ruff: noqa: S101, S603 - a test, as those in tests/, of programs of the machine
 
 import os
 import re

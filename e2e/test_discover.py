@@ -1,5 +1,5 @@
 """Discovery in a real kernel: a guest is what it was started with."""
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 from pathlib import Path
 

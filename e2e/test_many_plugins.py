@@ -1,5 +1,5 @@
 """Fifty plugins with a thousand devices each, as processes, killed and started again under load: nothing is lost."""
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import PluginError
-from alignup.plugins.exchange import Exchange
+from alignup.plugins.manager import DevicePluginManager
 from tests.plugins.ears import Ears
 
 PLUGINS, DEVICES = 50, 1_000
@@ -46,7 +46,7 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
     everything = {resource(number): DEVICES for number in range(PLUGINS)}
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         directory = Path(place)
-        async with Exchange(directory, ears) as exchange, AsyncExitStack() as stack:
+        async with DevicePluginManager(directory, ears) as exchange, AsyncExitStack() as stack:
             plugins = {number: await started(directory, number, stack) for number in range(PLUGINS)}
             await ears.until(lambda: exchange.capacity().allocatable == everything, seconds=120)
 
@@ -63,7 +63,7 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
             assert sum(outcomes) > 300
 
 
-async def tried(exchange: Exchange, dice: random.Random) -> bool:
+async def tried(exchange: DevicePluginManager, dice: random.Random) -> bool:
     """Whether a device of any plugin could be had at some time in the next seconds."""
     await asyncio.sleep(dice.random() * 3)
     number = dice.randrange(PLUGINS)

@@ -1,5 +1,5 @@
 """Pods with a network of their own, where the runtime has one: Debian's CNI plugins, a bridge, and addresses."""
-# ruff: noqa: D103, S101, S603 - a test, as those in tests/, that starts the machine's own programs
+# ruff: noqa: S101, S603 - a test, as those in tests/, that starts the machine's own programs
 
 import json
 import shutil

@@ -1,5 +1,5 @@
 """The page "A node without a kubelet" (``docs/node.md``), typed as it stands, on a containerd of its own."""
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 """The comparison of an agent with a recording notices what is different; no guest is needed for that."""
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 import copy
 import json

@@ -3,7 +3,7 @@
 The same configuration, plugins, pods and steps, with real containers: verdicts, who has what by PodResources, and what
 the containers' groups hold them to are the kubelet's. ``ALIGNUP_RECORDED`` names a folder of other recordings.
 """
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 import os
 from pathlib import Path

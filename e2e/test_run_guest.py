@@ -3,7 +3,7 @@
 The distances are those of KEP-3545: nodes 0 and 1 are close, nodes 2 and 3 are. CPU 0 is kept back, so that four CPUs
 are to be had on nodes 1 and 2, 1 and 3, or 2 and 3.
 """
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
 """The runtime for tests does as containerd 1.6 does: the same calls on both, and the same said by both."""
-# ruff: noqa: D103, S101 - a test, as those in tests/
+# ruff: noqa: S101 - a test, as those in tests/
 
 import asyncio
 import re
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import CriError
-from alignup.enforce.cri.client import Runtime as Client
-from alignup.enforce.cri.plan import ContainerPlan, LinuxResources, Namespaces, SandboxPlan, State
+from alignup.enforce.cri.client import RuntimeClient as Client
+from alignup.enforce.cri.types import ContainerConfig, ContainerState, LinuxResources, NamespaceOptions, SandboxConfig
 from alignup.testing.runtime import Runtime
 from e2e import containerd
 from e2e.containerd import BUSYBOX
@@ -54,18 +54,18 @@ class Talk:
     async def look(self, name: str, id_: str, *, ended: bool = False) -> None:
         """Write down how a container is, when it has *ended* if need be."""
         async with asyncio.timeout(20):
-            while (seen := await self.client.container(id_)).state != State.EXITED and ended:  # noqa: ASYNC110
+            while (seen := await self.client.container(id_)).state != ContainerState.EXITED and ended:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         times = (bool(seen.started), bool(seen.finished), bool(seen.pid))
         message = ID.sub("ID", seen.message)
         self.said.append((name, f"{seen.state} {seen.exit_code} {seen.reason} {times} {message}"))
 
 
-def container(name: str, *command: str, **more: object) -> ContainerPlan:
-    return replace(ContainerPlan(name=name, image=BUSYBOX, command=command), **more)  # type: ignore[arg-type]
+def container(name: str, *command: str, **more: object) -> ContainerConfig:
+    return replace(ContainerConfig(name=name, image=BUSYBOX, command=command), **more)  # type: ignore[arg-type]
 
 
-async def a_life(talk: Talk, pod: SandboxPlan) -> None:
+async def a_life(talk: Talk, pod: SandboxConfig) -> None:
     # Alone in its namespace a process hears only the signals it asked for.
     client, plan = talk.client, container("main", "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.1; done")
     sandbox = await talk.step("a sandbox", client.run_sandbox(pod))
@@ -96,7 +96,7 @@ async def _whatever_is_possible(talk: Talk, made: str, state: str) -> None:
         await talk.step(f"{state}: stop", client.stop(made, grace=1))
 
 
-async def endings(talk: Talk, pod: SandboxPlan) -> None:
+async def endings(talk: Talk, pod: SandboxConfig) -> None:
     client = talk.client
     sandbox = await client.run_sandbox(pod)
     for plan in (
@@ -119,7 +119,7 @@ async def endings(talk: Talk, pod: SandboxPlan) -> None:
         talk.said.append(("log", f"{stream.decode()} {tag.decode()} {len(text)}"))
 
 
-async def sandboxes_end(talk: Talk, pod: SandboxPlan) -> None:
+async def sandboxes_end(talk: Talk, pod: SandboxConfig) -> None:
     client = talk.client
     sandbox = await client.run_sandbox(pod)
     runs = await client.create(sandbox, container("runs", "sleep", "1000"), sandbox=pod)
@@ -146,8 +146,8 @@ async def sandboxes_end(talk: Talk, pod: SandboxPlan) -> None:
     talk.said.append(("left", f"{await client.containers()} {await client.sandboxes()}"))
 
 
-async def no_network(talk: Talk, pod: SandboxPlan) -> None:
-    client, own = talk.client, replace(pod, namespaces=Namespaces())
+async def no_network(talk: Talk, pod: SandboxConfig) -> None:
+    client, own = talk.client, replace(pod, namespaces=NamespaceOptions())
     await talk.step("a network of its own", client.run_sandbox(own))
     await talk.step("the same again", client.run_sandbox(own))
     for seen in await client.sandboxes():
@@ -160,7 +160,7 @@ async def no_network(talk: Talk, pod: SandboxPlan) -> None:
     talk.said.append(("left", f"{len(await client.sandboxes())}"))
 
 
-async def nobody(talk: Talk, pod: SandboxPlan) -> None:
+async def nobody(talk: Talk, pod: SandboxConfig) -> None:
     client = talk.client
     await talk.step("container", client.container("nobody"))
     await talk.step("start", client.start("nobody"))
@@ -174,13 +174,17 @@ async def nobody(talk: Talk, pod: SandboxPlan) -> None:
     talk.said.append(("conditions", str([(one.type, one.ready, one.reason) for one in conditions])))
 
 
-Story = Callable[[Talk, SandboxPlan], Awaitable[None]]
+Story = Callable[[Talk, SandboxConfig], Awaitable[None]]
 
 
 async def told(story: Story, socket: Path, logs: Path) -> list[tuple[str, str]]:
     logs.mkdir()  # noqa: ASYNC240 - nobody waits
-    pod = SandboxPlan(
-        uid="7", name="pod", namespace="default", log_directory=str(logs), namespaces=Namespaces(host_network=True)
+    pod = SandboxConfig(
+        uid="7",
+        name="pod",
+        namespace="default",
+        log_directory=str(logs),
+        namespaces=NamespaceOptions(host_network=True),
     )
     async with Client(socket) as client:
         talk = Talk(client, logs)

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx2
 
-from alignup.cli import guard
+from alignup.cli import entry
 
 PLUGINS = {"example.com/gpu": "2@0,2@1", "example.com/nic": "1@0,1@1"}  #: resource → how many devices, on which nodes
 DEVICES = 6
@@ -109,7 +109,7 @@ def _running(found: dict[str, Any], name: str) -> dict[str, Any] | None:
 def command(*words: str) -> None:
     """Run a command as one would on a terminal."""
     print(f"\n$ alignup {' '.join(words)}", flush=True)
-    guard.run(words)
+    entry.run(words)
 
 
 def where_to_look(root: Path) -> None:

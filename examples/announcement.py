@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.decision import Decision, Placement, Step, Voice
+from alignup.align.decision import Decision, MergeStep, Placement, ResourceHints
 from alignup.align.hint import Hint
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, Machine
@@ -16,7 +16,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
 from alignup.align.synthetic import parse
 from alignup.align.workload import Container, Pod, Resources
-from alignup.align.workload.rules import accept
+from alignup.align.workload.validation import accept
 
 GPU, NIC = "gpu-vendor.com/gpu", "nic-vendor.com/nic"
 ALIGNED = {"cpu": "2", "memory": "200Mi", GPU: "1", NIC: "1"}
@@ -86,7 +86,7 @@ def scene(title: str, running: Sequence[Pod]) -> None:
         print(f"     {policy:<18} {said(decision)}")
 
 
-def free(voice: Voice) -> str:
+def free(voice: ResourceHints) -> str:
     """What each node has of it."""
     return ", ".join(f"{amount} on node {node}" for node, amount in (voice.free or {}).items())
 
@@ -97,7 +97,7 @@ def mark(hint: Hint) -> str:
     return nodes + ("*" if hint.preferred else "")
 
 
-def merged(step: Step) -> str:
+def merged(step: MergeStep) -> str:
     """Which set won, by which rule, and over which others."""
     others = ", ".join(f"{{{bits.show(nodes)}}}" for nodes in step.runners_up)
     over = f"\n           (also possible: {others}; the lower node numbers win)" if others else ""

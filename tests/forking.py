@@ -11,19 +11,19 @@ from typing import Any
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(
     [
-        "alignup.agent.export",
-        "alignup.agent.plugged",
-        "alignup.agent.pods.assembly",
-        "alignup.agent.run",
+        "alignup.agent.kubelet_export",
+        "alignup.agent.devices.plugin_wiring",
+        "alignup.agent.pods.wiring",
+        "alignup.agent.daemon",
         "alignup.cli.agent",
-        "alignup.cli.answers",
+        "alignup.cli.why_output",
         "alignup.cli.asking",
         "alignup.cli.inputs",
         "alignup.cli.inspection",
         "alignup.cli.run",
         "alignup.discover",
-        "alignup.runs.ledger",
-        "alignup.runs.running",
+        "alignup.runs.local_allocator",
+        "alignup.runs.lifecycle",
         "alignup.testing.runtime.__main__",
         "encodings.ascii",  # whoever is not root may not be able to load anything where root's Python is
     ]

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from itertools import product
 
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
-from alignup.align.hint import Hint, Listed, Source
+from alignup.align.hint import Hint, HintList, MergeInput
 
 
-def merge(voices: Sequence[Source], *, nodes: Nodes, distances: Distances | None = None) -> Hint:
+def merge(voices: Sequence[MergeInput], *, nodes: NodeSet, distances: Distances | None = None) -> Hint:
     """The best of all combinations, folded one by one."""
     lists = [spelled_out(voice) for voice in voices]
     width = max(
@@ -22,12 +22,12 @@ def merge(voices: Sequence[Source], *, nodes: Nodes, distances: Distances | None
     return best or Hint(nodes, preferred=False)
 
 
-def spelled_out(voice: Source) -> tuple[Hint, ...]:
+def spelled_out(voice: MergeInput) -> tuple[Hint, ...]:
     options = voice.options
-    return options.hints if isinstance(options, Listed) else Listed.of_family(options).hints
+    return options.hints if isinstance(options, HintList) else HintList.of_family(options).hints
 
 
-def combined(combination: Sequence[Hint], nodes: Nodes) -> Hint:
+def combined(combination: Sequence[Hint], nodes: NodeSet) -> Hint:
     named = [hint.nodes for hint in combination if hint.nodes is not None]
     common = nodes
     for mask in named:
@@ -55,5 +55,5 @@ def better(current: Hint, candidate: Hint, width: int, distances: Distances | No
     return fitter
 
 
-def rank(mask: Nodes, distances: Distances | None) -> tuple[int, float, int]:
+def rank(mask: NodeSet, distances: Distances | None) -> tuple[int, float, int]:
     return mask.bit_count(), distances.average(mask) if distances else 0.0, mask

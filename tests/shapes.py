@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignup.align.distances import Distances
-from alignup.align.machine import Cpu, HugePages, KubeletView, Machine, NumaNode, Report
+from alignup.align.machine import CadvisorReport, Cpu, HugePages, KubeletView, Machine, NumaNode
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, QoS, Resources
 
@@ -30,7 +30,7 @@ def machine_of(described: Mapping[str, Any]) -> Machine:
         cpus=tuple(sorted(cpus, key=lambda cpu: cpu.id)),
         nodes=tuple(NumaNode(node["node_id"], node["memory"], hugepages_of(node["hugepages"])) for node in nodes),
         distances=Distances.of_rows(rows) if len(rows) == len(nodes) else None,
-        report=Report(cpus=cpus, num_cpus=described["num_cpus"], num_sockets=described["num_sockets"]),
+        report=CadvisorReport(cpus=cpus, num_cpus=described["num_cpus"], num_sockets=described["num_sockets"]),
     )
 
 

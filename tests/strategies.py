@@ -28,7 +28,7 @@ _MEMORIES = (
 )
 
 
-def cpu_sets(max_cpu: int = 255) -> st.SearchStrategy[bits.Cpus]:
+def cpu_sets(max_cpu: int = 255) -> st.SearchStrategy[bits.CpuSet]:
     """Sets of CPUs, sparse ones and ones with long runs alike."""
     scattered = st.frozensets(st.integers(0, max_cpu)).map(bits.of)
     solid = st.lists(st.tuples(st.integers(0, max_cpu), st.integers(0, max_cpu)), max_size=4).map(
@@ -44,7 +44,7 @@ def node_ids(*, max_nodes: int = 8, max_id: int = MAX_NODE_ID) -> st.SearchStrat
     return counted | counted | gaps
 
 
-def node_sets(ids: Sequence[int], *, min_size: int = 0) -> st.SearchStrategy[bits.Nodes]:
+def node_sets(ids: Sequence[int], *, min_size: int = 0) -> st.SearchStrategy[bits.NodeSet]:
     """Sets made of some of *ids*."""
     return st.frozensets(st.sampled_from(ids), min_size=min_size).map(bits.of)
 

@@ -5,23 +5,23 @@ from functools import reduce
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Family, Hint, Listed, Source, Supply
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintFamily, HintList, MergeInput
 
 
-def node_sets(least: int = 1, most: int = 8) -> st.SearchStrategy[Nodes]:
+def node_sets(least: int = 1, most: int = 8) -> st.SearchStrategy[NodeSet]:
     """The nodes of a machine: usually 0, 1, 2 …, sometimes with gaps."""
     gapless = st.integers(least, most).map(lambda count: (1 << count) - 1)
     gaps = st.sets(st.integers(0, 70), min_size=least, max_size=most).map(bits.of)
     return gapless | gaps
 
 
-def subsets_of(nodes: Nodes, *, least: int = 0) -> st.SearchStrategy[Nodes]:
+def subsets_of(nodes: NodeSet, *, least: int = 0) -> st.SearchStrategy[NodeSet]:
     return st.sets(st.sampled_from(sorted(bits.members(nodes))), min_size=least).map(bits.of)
 
 
-def distances_between(nodes: Nodes) -> st.SearchStrategy[Distances]:
+def distances_between(nodes: NodeSet) -> st.SearchStrategy[Distances]:
     """Often few different values, as on real machines, so that ties are common; sometimes asymmetric."""
     ids = sorted(bits.members(nodes))
     values = st.sampled_from([10, 11, 12, 20, 21]) | st.integers(0, 255)
@@ -30,25 +30,25 @@ def distances_between(nodes: Nodes) -> st.SearchStrategy[Distances]:
 
 
 @st.composite
-def lists(draw: st.DrawFn, nodes: Nodes, *, stray: bool = False) -> Listed:
+def lists(draw: st.DrawFn, nodes: NodeSet, *, stray: bool = False) -> HintList:
     """Explicit hints; *stray* ones may name nodes the machine does not have, or none at all."""
     named = subsets_of(nodes | (1 << 71 if stray else 0), least=0 if stray else 1)
     masks = st.none() | named if stray else named
     hints = draw(st.lists(st.builds(Hint, masks, st.booleans()), max_size=6))
-    return Listed.of(hints) if hints else draw(st.sampled_from([DONT_CARE, IMPOSSIBLE]))
+    return HintList.of(hints) if hints else draw(st.sampled_from([DONT_CARE, IMPOSSIBLE]))
 
 
 @st.composite
-def cpu_like(draw: st.DrawFn, nodes: Nodes) -> Supply:
+def cpu_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
     """A free amount on every node; perhaps something to be reused on some; perhaps aligned by socket."""
     ids = sorted(bits.members(nodes))
     free = draw(st.fixed_dictionaries(dict.fromkeys(ids, st.integers(0, 4))))
     must = draw(st.just(0) | st.just(0) | subsets_of(nodes))
-    sockets: list[Nodes] = []
+    sockets: list[NodeSet] = []
     if draw(st.booleans()):
         half = draw(subsets_of(nodes))
         sockets = [part for part in (half, nodes & ~half) if part]
-    return Supply(
+    return AmountFamily(
         free,
         draw(st.integers(0, 10)),
         must=must,
@@ -59,15 +59,15 @@ def cpu_like(draw: st.DrawFn, nodes: Nodes) -> Supply:
 
 
 @st.composite
-def device_like(draw: st.DrawFn, nodes: Nodes) -> Supply:
+def device_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
     """Devices on some of the nodes only."""
     ids = sorted(bits.members(draw(subsets_of(nodes, least=1))))
     free = draw(st.fixed_dictionaries(dict.fromkeys(ids, st.integers(0, 2))))
-    return Supply(free, draw(st.integers(1, 4)), preferred_width=draw(st.integers(1, len(ids))))
+    return AmountFamily(free, draw(st.integers(1, 4)), preferred_width=draw(st.integers(1, len(ids))))
 
 
 @st.composite
-def memory_like(draw: st.DrawFn, nodes: Nodes) -> Supply:
+def memory_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
     """Untouched nodes that may be put together, and used nodes and groups that stand for themselves."""
     open_nodes = draw(subsets_of(nodes))
     used = nodes & ~open_nodes
@@ -75,24 +75,26 @@ def memory_like(draw: st.DrawFn, nodes: Nodes) -> Supply:
     if open_nodes and draw(st.booleans()):
         apart.append(draw(subsets_of(open_nodes, least=1)))  # fits only thanks to reusable memory
     free = draw(st.fixed_dictionaries(dict.fromkeys(sorted(bits.members(open_nodes)), st.integers(0, 4))))
-    return Supply(free, draw(st.integers(1, 8)), preferred_width=draw(st.integers(1, nodes.bit_count())), apart=apart)
+    return AmountFamily(
+        free, draw(st.integers(1, 8)), preferred_width=draw(st.integers(1, nodes.bit_count())), apart=apart
+    )
 
 
 @st.composite
-def shared_devices(draw: st.DrawFn, nodes: Nodes) -> "SharedDevices":
+def shared_devices(draw: st.DrawFn, nodes: NodeSet) -> "SharedDevices":
     """Devices that sit on several nodes at once."""
     devices = draw(st.lists(subsets_of(nodes, least=1), min_size=1, max_size=4))
     return SharedDevices(tuple(devices), draw(st.integers(1, 3)), draw(st.integers(1, nodes.bit_count())))
 
 
-class SharedDevices(Family):
+class SharedDevices(HintFamily):
     """A family that knows only how to count: what a provider from outside would write."""
 
-    def __init__(self, devices: tuple[Nodes, ...], need: int, preferred_width: int) -> None:
+    def __init__(self, devices: tuple[NodeSet, ...], need: int, preferred_width: int) -> None:
         self.devices, self.need, self.preferred_width = devices, need, preferred_width
 
     @property
-    def nodes(self) -> Nodes:
+    def nodes(self) -> NodeSet:
         return reduce(int.__or__, self.devices)
 
     @property
@@ -103,31 +105,31 @@ class SharedDevices(Family):
     def preferred_widths(self) -> int:
         return 1 << self.preferred_width
 
-    def fits(self, nodes: Nodes) -> bool:
+    def fits(self, nodes: NodeSet) -> bool:
         return not nodes & ~self.nodes and sum(1 for device in self.devices if device & nodes) >= self.need
 
-    def prefers(self, nodes: Nodes) -> bool:
+    def prefers(self, nodes: NodeSet) -> bool:
         return nodes.bit_count() == self.preferred_width
 
 
-def bits_by_width(nodes: Nodes) -> list[Nodes]:
+def bits_by_width(nodes: NodeSet) -> list[NodeSet]:
     """Every non-empty subset, narrow ones first."""
     masks = [mask for mask in range(1, nodes + 1) if not mask & ~nodes] if nodes < 1 << 12 else list(_submasks(nodes))
     return sorted(masks, key=int.bit_count)
 
 
-def _submasks(nodes: Nodes) -> set[Nodes]:
+def _submasks(nodes: NodeSet) -> set[NodeSet]:
     found = {0}
     for node in bits.members(nodes):
         found |= {mask | 1 << node for mask in found}
     return found - {0}
 
 
-def families(nodes: Nodes) -> st.SearchStrategy[Supply | SharedDevices]:
+def families(nodes: NodeSet) -> st.SearchStrategy[AmountFamily | SharedDevices]:
     """A family that fits somewhere, of any shape."""
     shapes = cpu_like(nodes) | device_like(nodes) | memory_like(nodes) | shared_devices(nodes)
     return shapes.filter(lambda family: family.narrowest > 0)
 
 
-def voices(nodes: Nodes) -> st.SearchStrategy[Source]:
-    return st.builds(Source, st.just("x"), lists(nodes, stray=True) | families(nodes))
+def voices(nodes: NodeSet) -> st.SearchStrategy[MergeInput]:
+    return st.builds(MergeInput, st.just("x"), lists(nodes, stray=True) | families(nodes))

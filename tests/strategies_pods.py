@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, Pod, Resources, demand
-from alignup.align.workload.rules import with_defaults
+from alignup.align.workload.validation import apply_defaults
 
 WHOLE_CPUS = ("1", "2", "3", "4", "8", "2000m", "2.0")
 CPUS = (*WHOLE_CPUS, "100m", "250m", "500m", "1500m", "0.1", "2.5", "1e0", "0")
@@ -79,7 +79,7 @@ resources = aligned | limits_only | room_above | requests_only | st.just(Resourc
 @st.composite
 def pod_level(draw: st.DrawFn, pod: Pod) -> Resources:
     """Resources of *pod* as a whole, large enough for its containers."""
-    filled = with_defaults(pod)
+    filled = apply_defaults(pod)
     needed, capped = demand.requests(filled, overhead=False), demand.limits(filled, overhead=False)
     requests, limits = {}, {}
     for name, room in draw(compute).items():

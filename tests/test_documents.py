@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from alignup.align.record import to_document
+from alignup.schema.decisions import to_document
 from tests.align.test_decision import MAKERS
 
 ROOT = Path(__file__).parents[1]

@@ -43,14 +43,14 @@ def path():
 async def answer(asked):
     match asked.version:
         case "refuse":
-            raise rpc.RefusedError("not for you", code=grpc.StatusCode.PERMISSION_DENIED)
+            raise rpc.StatusError("not for you", code=grpc.StatusCode.PERMISSION_DENIED)
         case "wait":
             await asyncio.sleep(60)
     return wire.VersionResponse(version=asked.version)
 
 
 def serving(path):
-    return rpc.serving(path, SERVICE, {"Version": (wire.VersionRequest, answer)})
+    return rpc.serve(path, SERVICE, {"Version": (wire.VersionRequest, answer)})
 
 
 async def call(line, text, *, kind=wire.VersionResponse, seconds=5.0, patient=True):

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from alignup import discover
     from alignup.align import bits
     from alignup.align.cpus.options import CpuSettings
-    from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortfall, Step, Voice
-    from alignup.align.devices import Ask
+    from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, Shortfall
+    from alignup.align.devices import PreferenceRequest
     from alignup.align.distances import Distances
     from alignup.align.errors import (
         AlignError,
@@ -36,20 +36,19 @@ if TYPE_CHECKING:
     from alignup.align.host import Host, Settings
     from alignup.align.ledger import Ledger
     from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode
-    from alignup.align.memory.reserve import ReservedMemory
+    from alignup.align.memory.reserved_memory import ReservedMemory
     from alignup.align.provider import Need, Provider
     from alignup.align.quantity import Quantity
-    from alignup.align.record import from_document, to_document
     from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
     from alignup.align.workload import Container, Pod, QoS, Resources
-    from alignup.align.workload.rules import accept
+    from alignup.align.workload.validation import accept
     from alignup.discover import load
+    from alignup.schema.decisions import from_document, to_document
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AlignError",
-    "Ask",
     "ConfigurationError",
     "Container",
     "Cpu",
@@ -67,6 +66,7 @@ __all__ = [
     "Machine",
     "MachineError",
     "ManifestError",
+    "MergeStep",
     "Need",
     "NumaNode",
     "Outcome",
@@ -75,14 +75,16 @@ __all__ = [
     "Pod",
     "PodError",
     "Policy",
+    "PreferenceRequest",
     "Problem",
     "Provider",
     "ProviderError",
     "QoS",
     "Quantity",
     "QuantityError",
-    "Refusal",
+    "Rejection",
     "ReservedMemory",
+    "ResourceHints",
     "Resources",
     "Scope",
     "Settings",
@@ -90,11 +92,9 @@ __all__ = [
     "Shortfall",
     "SourceError",
     "StateError",
-    "Step",
     "TopologyOptions",
     "TopologySettings",
     "TraceError",
-    "Voice",
     "WorkLimitError",
     "accept",
     "bits",
@@ -107,8 +107,8 @@ __all__ = [
 #: Where each name lives.
 _HOMES = {
     "alignup.align.cpus.options": "CpuSettings",
-    "alignup.align.decision": "Decision Outcome Placement Refusal Shortfall Step Voice",
-    "alignup.align.devices": "Ask",
+    "alignup.align.decision": "Decision MergeStep Outcome Placement Rejection ResourceHints Shortfall",
+    "alignup.align.devices": "PreferenceRequest",
     "alignup.align.distances": "Distances",
     "alignup.align.errors": (
         "AlignError ConfigurationError DocumentError FileError MachineError ManifestError ParseError PodError Problem "
@@ -118,13 +118,13 @@ _HOMES = {
     "alignup.align.host": "Host Settings",
     "alignup.align.ledger": "Ledger",
     "alignup.align.machine": "Cpu Device HugePages Machine NumaNode",
-    "alignup.align.memory.reserve": "ReservedMemory",
+    "alignup.align.memory.reserved_memory": "ReservedMemory",
     "alignup.align.provider": "Need Provider",
     "alignup.align.quantity": "Quantity",
-    "alignup.align.record": "from_document to_document",
+    "alignup.schema.decisions": "from_document to_document",
     "alignup.align.settings": "FeatureGates Policy Scope TopologyOptions TopologySettings",
     "alignup.align.workload": "Container Pod QoS Resources",
-    "alignup.align.workload.rules": "accept",
+    "alignup.align.workload.validation": "accept",
     "alignup.discover": "load",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

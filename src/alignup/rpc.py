@@ -23,7 +23,9 @@ from alignup.align.errors import ListenError
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Method = tuple[type[Message], Callable[[Any], Awaitable[Message]]]  #: what is asked, and who answers
-Failure = Callable[[grpc.StatusCode, str], Exception]  #: what a caller raises for a call that failed, and why it did
+ErrorFactory = Callable[
+    [grpc.StatusCode, str], Exception
+]  #: what a caller raises for a call that failed, and why it did
 
 _LONGEST_PATH = 107  #: bytes; the kernel's limit for the name of a unix socket, less its end
 _CLIENT = (
@@ -38,10 +40,10 @@ _CODES = {"CANCELLED": "Canceled", "OK": "OK"}
 
 _HUNG_UP = "grpc: the client connection is closing"
 
-Answer = TypeVar("Answer", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 
-class RefusedError(Exception):
+class StatusError(Exception):
     """An answer that is none: what the caller is told, and under which code."""
 
     def __init__(self, text: str, *, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN) -> None:
@@ -65,7 +67,7 @@ def error_text(code: grpc.StatusCode, details: str | None) -> str:
     return f"rpc error: code = {name} desc = {details or ''}"
 
 
-def read(kind: type[Answer], raw: bytes, *, failure: Failure) -> Answer:
+def decode(kind: type[Response], raw: bytes, *, failure: ErrorFactory) -> Response:
     """The message in an answer; *failure* when it holds none."""
     try:
         return kind.FromString(raw)
@@ -79,11 +81,11 @@ async def call(  # noqa: PLR0913 - a call has these parts
     method: str,
     request: Message,
     *,
-    answer: type[Answer],
+    answer: type[Response],
     seconds: float,
-    failure: Failure,
+    failure: ErrorFactory,
     patient: bool = True,
-) -> Answer:
+) -> Response:
     """Call *method*; *failure* is raised when that fails, or takes longer than *seconds*, connecting included.
 
     Where nobody listens, a *patient* call waits for somebody to come, and another fails at once.
@@ -97,18 +99,18 @@ async def call(  # noqa: PLR0913 - a call has these parts
         if _ends():
             raise
         raise failure(grpc.StatusCode.CANCELLED, _HUNG_UP) from None
-    return read(answer, raw, failure=failure)
+    return decode(answer, raw, failure=failure)
 
 
 async def stream(
-    line: grpc.aio.Channel, method: str, request: Message, *, answer: type[Answer], failure: Failure
-) -> AsyncIterator[Answer]:
+    line: grpc.aio.Channel, method: str, request: Message, *, answer: type[Response], failure: ErrorFactory
+) -> AsyncIterator[Response]:
     """The messages *method* sends, as they come; *failure* when the stream breaks or holds something else."""
     ask: grpc.aio.UnaryStreamMultiCallable[Message, bytes] = line.unary_stream(method, request_serializer=_bytes)
     watch = ask(request)
     try:
         async for raw in watch:
-            yield read(answer, raw, failure=failure)
+            yield decode(answer, raw, failure=failure)
     except grpc.aio.AioRpcError as error:
         raise failure(error.code(), error.details() or "") from error
     except asyncio.CancelledError:
@@ -120,9 +122,9 @@ async def stream(
 
 
 @asynccontextmanager
-async def serving(path: Path, service: ServiceDescriptor, methods: Mapping[str, Method]) -> AsyncIterator[None]:
+async def serve(path: Path, service: ServiceDescriptor, methods: Mapping[str, Method]) -> AsyncIterator[None]:
     """Answer at *path* as long as this lasts; ``ListenError`` where that cannot be."""
-    check_place(path)
+    check_socket_path(path)
     handlers = {name: _handler(*method) for name, method in methods.items()}
     server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler(service.full_name, handlers)])
     _bind(server, path)
@@ -135,7 +137,7 @@ async def serving(path: Path, service: ServiceDescriptor, methods: Mapping[str, 
         await server.stop(grace=0)
 
 
-def check_place(path: Path) -> None:
+def check_socket_path(path: Path) -> None:
     """Refuse a path that is no good for a socket, or where somebody listens already."""
     length = len(str(path.absolute()).encode())
     if length > _LONGEST_PATH:
@@ -186,7 +188,7 @@ def _handler(asked: type[Message], respond: Callable[[Any], Awaitable[Message]])
         except DecodeError as error:
             what = f"grpc: error unmarshalling request: {error}"
             await context.abort(grpc.StatusCode.INTERNAL, what)
-        except RefusedError as error:
+        except StatusError as error:
             await context.abort(error.code, str(error))
 
     return grpc.unary_unary_rpc_method_handler(answer, response_serializer=_bytes)

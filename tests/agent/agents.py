@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 
-from alignup.cli import guard
+from alignup.cli import entry
 from tests.forking import forked
 
 #: Two nodes, each with four CPUs, 16 GiB, and two GPUs; CPU 0 is reserved.
@@ -176,7 +176,7 @@ def _serve(given: Sequence[str], log: Path, env: Mapping[str, str], largest: int
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         sys.dont_write_bytecode = True  # half of a compiled module would stay, and fail whoever loads it next
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
-    sys.exit(guard.run(list(given)))
+    sys.exit(entry.run(list(given)))
 
 
 def _listens(agent: Agent, begin: int) -> bool:

@@ -12,43 +12,43 @@ from typing import Any
 
 import structlog
 
-from alignup.agent import hardware
-from alignup.agent.desk import Desk, Save
-from alignup.agent.errands import Errands
-from alignup.agent.plugged import Ears, expected
-from alignup.agent.standing import Clock, Standing
+from alignup.agent.devices import device_state
+from alignup.agent.devices.allocator import DeviceAllocator
+from alignup.agent.devices.plugin_wiring import PluginEvents, expected_resources
+from alignup.agent.queue import AdmissionQueue, SaveState
+from alignup.agent.state import AgentState, Clock
 from alignup.align.workload import Pod
-from alignup.plugins.endpoint import Deadlines
-from alignup.plugins.exchange import Exchange
-from alignup.testing import Advice, Plugin
+from alignup.plugins.endpoint import PluginTimeouts
+from alignup.plugins.manager import DevicePluginManager
+from alignup.testing import Plugin, Preference
 from tests.agent.agents import wait_for
 from tests.agent.rooms import standing
 from tests.align.hosts import GPU
 
 DEVICES = "2@0,2@1"
-PATIENT = Deadlines()
-STRICT = Deadlines(preferred=0.3, allocate=0.3)  #: on a busy machine even good plugins may be too slow for it
+PATIENT = PluginTimeouts()
+STRICT = PluginTimeouts(preferred=0.3, allocate=0.3)  #: on a busy machine even good plugins may be too slow for it
 
 
 @dataclass(frozen=True)
 class Room:
     """What an agent is made of, without HTTP."""
 
-    desk: Desk
-    exchange: Exchange
-    errands: Errands
+    desk: AdmissionQueue
+    exchange: DevicePluginManager
+    errands: DeviceAllocator
     directory: Path
 
     def free(self, resource: str = GPU) -> int:
         """How many devices nobody has."""
-        return hardware.book(self.desk.host).free[resource].bit_count()
+        return device_state.device_ledger(self.desk.host).free[resource].bit_count()
 
     def healthy(self, resource: str = GPU) -> int:
-        inventory = hardware.book(self.desk.host).inventories.get(resource)
+        inventory = device_state.device_ledger(self.desk.host).inventories.get(resource)
         return inventory.healthy.bit_count() if inventory and resource in self.desk.standing.plugins else 0
 
     def devices(self, uid: str, container: str = "app") -> dict[str, tuple[str, ...]]:
-        return dict(hardware.book(self.desk.host).holds(uid, container))
+        return dict(device_state.device_ledger(self.desk.host).holds(uid, container))
 
     async def admit(self, pod: Pod) -> Any:
         """What became of a pod."""
@@ -64,7 +64,12 @@ class Room:
 
     @asynccontextmanager
     async def plugin(
-        self, devices: str = DEVICES, *, resource: str = GPU, advice: Advice = Advice.NONE, count: int | None = None
+        self,
+        devices: str = DEVICES,
+        *,
+        resource: str = GPU,
+        advice: Preference = Preference.NONE,
+        count: int | None = None,
     ) -> AsyncIterator[Plugin]:
         """A plugin whose devices can be had, *count* of them."""
         async with Plugin(resource, devices, directory=self.directory, advice=advice) as made:
@@ -75,20 +80,24 @@ class Room:
 
 @asynccontextmanager
 async def room(
-    directory: Path, *, now: Standing | None = None, save: Save = lambda _: None, deadlines: Deadlines = PATIENT
+    directory: Path,
+    *,
+    now: AgentState | None = None,
+    save: SaveState = lambda _: None,
+    deadlines: PluginTimeouts = PATIENT,
 ) -> AsyncIterator[Room]:
     """A desk that is open for plugins in *directory*."""
-    desk = Desk(
+    desk = AdmissionQueue(
         now or standing(),
         save,
         clock=Clock(now=time.time, watch=time.perf_counter),
         tell=lambda _: None,
     )
-    exchange = Exchange(directory, Ears(desk), deadlines=deadlines)
-    errands = Errands(desk, exchange, log=structlog.get_logger())
+    exchange = DevicePluginManager(directory, PluginEvents(desk), deadlines=deadlines)
+    errands = DeviceAllocator(desk, exchange, log=structlog.get_logger())
     try:
         async with exchange:
-            exchange.expect(expected(desk))
+            exchange.expect(expected_resources(desk))
             yield Room(desk, exchange, errands, directory)
             await errands.close()
     finally:

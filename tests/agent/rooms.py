@@ -3,12 +3,12 @@
 from itertools import count
 from typing import Any
 
-from alignup.agent.known import Record
-from alignup.agent.standing import Clock, Standing
-from alignup.agent.waiting import Line
+from alignup.agent.pod_record import StoredRecord
+from alignup.agent.state import AgentState, Clock
+from alignup.agent.wait_queue import WaitQueue
 from tests.align.hosts import host, pod
 
-NOTHING = Record(host().decide(pod("nothing")))  #: a decision that nobody looks at
+NOTHING = StoredRecord(host().decide(pod("nothing")))  #: a decision that nobody looks at
 
 
 def clock(*, start: float = 1_000.0) -> Clock:
@@ -17,7 +17,7 @@ def clock(*, start: float = 1_000.0) -> Clock:
     return Clock(now=lambda: next(seconds), watch=lambda: next(ticks) / 1_000)
 
 
-def standing(*, wait: bool = False, patience: int | None = None, room: int = 10, **options: Any) -> Standing:
+def standing(*, wait: bool = False, patience: int | None = None, room: int = 10, **options: Any) -> AgentState:
     """Nothing is here yet: two nodes, the first with three free CPUs, the second with four."""
     empty = host(**options)
-    return Standing(host=empty, idle=empty.ledger, line=Line(patience=patience, room=room), wait=wait)
+    return AgentState(host=empty, idle=empty.ledger, line=WaitQueue(patience=patience, room=room), wait=wait)

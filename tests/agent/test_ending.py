@@ -7,21 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.agent import finished
-from alignup.agent.draft import Draft
-from alignup.agent.keeping import Keeper
-from alignup.agent.known import Ending, same
-from alignup.agent.recovery import Terms, recover
-from alignup.agent.standing import Kind
+from alignup.agent import finished_pods
+from alignup.agent.checkpointer import Checkpointer
+from alignup.agent.pod_record import TerminationRequest, same_workload
+from alignup.agent.recovery import RecoveryOptions, recover
+from alignup.agent.state import EventKind
+from alignup.agent.transaction import Transaction
 from alignup.align import bits
-from alignup.serve.service import ContainerRun, PodRun, Status
-from alignup.state.store import Store
+from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
+from alignup.state.checkpoint import CheckpointStore
 from tests.agent.rooms import clock, standing
-from tests.agent.test_standing import FILE, admits, after, the
+from tests.agent.test_state import FILE, admits, after, the
 from tests.align.hosts import host, pod
 from tests.sound import check_sound
 
-DONE = PodRun(phase="Succeeded", containers=(ContainerRun(name="app", kind="app", state="ended", exit_code=0),))
+DONE = PodRunStatus(
+    phase="Succeeded", containers=(ContainerRunStatus(name="app", kind="app", state="ended", exit_code=0),)
+)
 
 
 def runnable(uid, *, image="a", label="x", **asked):
@@ -39,16 +41,16 @@ def finishes(uid, run=DONE):
 
 def test_a_pod_told_to_end_keeps_what_it_has():
     before = after(standing(), admits("a", cpu="2"))
-    draft = Draft(before, clock())
+    draft = Transaction(before, clock())
 
     entry = the(draft.end("a"))
 
     now = draft.standing()
-    assert entry.status is Status.ADMITTED
-    assert now.held["a"].ending == Ending(1000.0, None)
+    assert entry.status is AdmissionStatus.ADMITTED
+    assert now.held["a"].ending == TerminationRequest(1000.0, None)
     assert now.host.ledger == before.host.ledger
     assert draft.durable
-    assert [happening.kind for happening in draft.happenings] == [Kind.ENDING]
+    assert [happening.kind for happening in draft.happenings] == [EventKind.TERMINATING]
 
 
 @pytest.mark.parametrize(
@@ -73,15 +75,15 @@ def test_one_that_waits_has_nothing_to_end_and_is_gone():
 
 
 def test_nobody_ends_who_is_not_known():
-    assert Draft(standing(), clock()).end("a") is None
+    assert Transaction(standing(), clock()).end("a") is None
 
 
 def test_a_finished_pod_gives_back_what_it_has_and_is_remembered():
     now = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), finishes("a"))
 
-    assert the(now.entry("b")).status is Status.ADMITTED
+    assert the(now.entry("b")).status is AdmissionStatus.ADMITTED
     entry = the(now.entry("a"))
-    assert (entry.status, entry.run) == (Status.FINISHED, DONE)
+    assert (entry.status, entry.run) == (AdmissionStatus.FINISHED, DONE)
     assert now.host.ledger.pods.keys() == {"b"}
     check_sound(now.host, "after a pod has finished")
 
@@ -90,7 +92,7 @@ def test_a_finished_pod_that_comes_again_does_not_run_again():
     now = after(standing(), admits("a", source=FILE), finishes("a"), admits("a", source=FILE))
 
     assert now.held == {}
-    assert the(now.entry("a")).status is Status.FINISHED
+    assert the(now.entry("a")).status is AdmissionStatus.FINISHED
 
 
 def test_a_finished_pod_is_forgotten_when_it_is_released():
@@ -101,7 +103,7 @@ def test_a_finished_pod_is_forgotten_when_it_is_released():
 
 
 def test_of_finished_pods_that_came_from_no_file_only_so_many_are_remembered(monkeypatch):
-    monkeypatch.setattr(finished, "MOST", 2)
+    monkeypatch.setattr(finished_pods, "MAX_FINISHED", 2)
     jobs = [job for uid in "abc" for job in (admits(uid), finishes(uid))]
 
     now = after(standing(), admits("kept", source=FILE), finishes("kept"), *jobs)
@@ -118,9 +120,9 @@ def test_endings_and_finished_pods_survive_a_crash(tmp_path):
         ends("a", 7.0),
         finishes("b"),
     )
-    Keeper(Store(tmp_path), now.host)(now)
+    Checkpointer(CheckpointStore(tmp_path), now.host)(now)
 
-    found = recover(Store(tmp_path), host(), terms=Terms(), now=9.0)
+    found = recover(CheckpointStore(tmp_path), host(), terms=RecoveryOptions(), now=9.0)
 
     assert found.problems == found.notes == ()
     again = found.standing
@@ -143,12 +145,12 @@ def test_endings_and_finished_pods_survive_a_crash(tmp_path):
     ],
 )
 def test_a_pod_is_the_same_when_it_would_run_the_same(newer, is_same):
-    assert same(newer, runnable("a")) is is_same
+    assert same_workload(newer, runnable("a")) is is_same
 
 
-containers: st.SearchStrategy[ContainerRun] = st.deferred(
+containers: st.SearchStrategy[ContainerRunStatus] = st.deferred(
     lambda: st.builds(
-        ContainerRun,
+        ContainerRunStatus,
         cpus=st.sets(st.integers(0, 300)).map(bits.of),
         nodes=st.sets(st.integers(0, 40)).map(bits.of),
         last=st.none() | containers,
@@ -156,6 +158,6 @@ containers: st.SearchStrategy[ContainerRun] = st.deferred(
 )
 
 
-@given(st.builds(PodRun, containers=st.lists(containers, max_size=3).map(tuple)))
+@given(st.builds(PodRunStatus, containers=st.lists(containers, max_size=3).map(tuple)))
 def test_how_a_pod_ended_is_read_as_it_was_written(run):
-    assert finished.read(json.loads(json.dumps(finished.document(run)))) == run
+    assert finished_pods.run_from_document(json.loads(json.dumps(finished_pods.run_to_document(run)))) == run

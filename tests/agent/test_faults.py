@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.draft import Draft
-from alignup.agent.keeping import Keeper
-from alignup.agent.recovery import Terms, recover
-from alignup.agent.standing import Clock
-from alignup.agent.waiting import Line as Queue
+from alignup.agent.checkpointer import Checkpointer
+from alignup.agent.recovery import RecoveryOptions, recover
+from alignup.agent.state import Clock
+from alignup.agent.transaction import Transaction
+from alignup.agent.wait_queue import WaitQueue as Queue
+from alignup.state.checkpoint import NAME, CheckpointStore
 from alignup.state.history import History
-from alignup.state.store import NAME, Store
 from tests.agent.agents import CONFIG, pod, running, wait_for
 from tests.agent.load import come_and_go, kill_again_and_again, memory_of, nonsense
 from tests.agent.rooms import clock, standing
@@ -115,15 +115,15 @@ def test_a_client_that_leaves_before_its_answer_does_no_harm(tmp_path):
 @given(st.data())
 def test_any_bit_that_flips_and_any_length_that_is_lost_is_noticed(tmp_path_factory, data):
     directory = tmp_path_factory.mktemp("root")
-    draft = Draft(standing(), clock())
+    draft = Transaction(standing(), clock())
     draft.admit(made("a", gpu="1"))
-    Keeper(Store(directory), draft.standing().host)(draft.standing())
+    Checkpointer(CheckpointStore(directory), draft.standing().host)(draft.standing())
     whole = (directory / NAME).read_bytes()
     place = data.draw(st.integers(0, len(whole) - 1))
     flipped = whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7))]) + whole[place + 1 :]
     (directory / NAME).write_bytes(data.draw(st.sampled_from((flipped, whole[:place]))))
 
-    recovered = recover(Store(directory), host(), terms=Terms(line=Queue()), now=0.0)
+    recovered = recover(CheckpointStore(directory), host(), terms=RecoveryOptions(line=Queue()), now=0.0)
 
     assert recovered.problems
     assert recovered.standing.entries() == ()
@@ -138,15 +138,20 @@ def test_a_clock_that_jumps_changes_no_order(tmp_path_factory, times):
     now = standing(wait=True)
     history = History(directory)
     for number in range(5):
-        draft = Draft(now, clocked)
+        draft = Transaction(now, clocked)
         draft.admit(made(f"p{number}", cpu="4"))
         for happening in draft.happenings:
-            assert history.add(happening.record.settle() if happening.record else {}, time=happening.time).problem == ""
+            assert (
+                history.add(happening.record.to_document() if happening.record else {}, time=happening.time).problem
+                == ""
+            )
         now = draft.standing()
     history.close()
-    Keeper(Store(directory), now.host)(now)
+    Checkpointer(CheckpointStore(directory), now.host)(now)
 
-    again = recover(Store(directory), host(), terms=Terms(line=Queue(), wait=True), now=0.0).standing
+    again = recover(
+        CheckpointStore(directory), host(), terms=RecoveryOptions(line=Queue(), wait=True), now=0.0
+    ).standing
 
     assert [entry.pod.uid for entry in again.entries()] == ["p0", "p1", "p2", "p3", "p4"]
     assert [known.since for known in again.everyone()] == [known.since for known in now.everyone()]

@@ -6,21 +6,21 @@ import json
 import pytest
 
 from alignup.agent import log
-from alignup.agent.draft import Draft
+from alignup.agent.transaction import Transaction
 from tests.agent.rooms import clock, standing
 from tests.align.hosts import pod
 
 
 def told(*, readable: bool) -> str:
     """The log of a pod that is admitted, one that is refused, and a release."""
-    draft = Draft(standing(), clock())
+    draft = Transaction(standing(), clock())
     draft.admit(pod("a", cpu="3"))
     draft.admit(pod("b", cpu="9"))
     draft.release("a")
     out = io.StringIO()
-    made = log.logger(out, readable=readable)
+    made = log.make_logger(out, readable=readable)
     for happening in draft.happenings:
-        log.write(made, happening)
+        log.log_event(made, happening)
     return out.getvalue()
 
 
@@ -46,7 +46,7 @@ def test_for_people_every_happening_is_one_line():
 def test_what_a_name_holds_cannot_end_a_line(readable):
     out = io.StringIO()
 
-    log.logger(out, readable=readable).warning("manifest", detail="a\nb\x1b[2Jc")
+    log.make_logger(out, readable=readable).warning("manifest", detail="a\nb\x1b[2Jc")
 
     assert len(out.getvalue().splitlines()) == 1
     assert "\x1b[2J" not in out.getvalue()

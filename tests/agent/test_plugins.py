@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from alignup import rpc
-from alignup.agent.keeping import Keeper
-from alignup.agent.recovery import Terms, recover
-from alignup.agent.waiting import Line
-from alignup.align.devices import Ask
+from alignup.agent.checkpointer import Checkpointer
+from alignup.agent.recovery import RecoveryOptions, recover
+from alignup.agent.wait_queue import WaitQueue
+from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import FileError, PluginError
-from alignup.plugins.endpoint import Deadlines, failure
-from alignup.serve.service import NotReadyError
-from alignup.state import kubelet_dir
-from alignup.state.store import Store
-from alignup.testing import Advice, Fault
+from alignup.plugins.endpoint import PluginTimeouts, plugin_error
+from alignup.schema.api import NotReadyError
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.kubelet import state_dir
+from alignup.testing import Fault, Preference
 from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
 from tests.agent.agents import arguments, running, wait_for
@@ -60,7 +60,7 @@ def directory():
 
 
 async def test_a_pod_gets_the_devices_its_plugin_prefers_and_what_it_gives_with_them(directory):
-    async with room(directory) as here, here.plugin(advice=Advice.HIGHEST) as plugin:
+    async with room(directory) as here, here.plugin(advice=Preference.HIGHEST) as plugin:
         admission = await here.admit(pod("a", gpu="1"))
 
         (asked,) = plugin.asked("GetPreferredAllocation")
@@ -84,7 +84,7 @@ async def test_a_pod_without_devices_of_plugins_has_nothing_to_do_with_them(dire
 
 
 async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
-    async with room(directory) as here, here.plugin(advice=Advice.HIGHEST) as plugin:
+    async with room(directory) as here, here.plugin(advice=Preference.HIGHEST) as plugin:
         admission = await here.errands.consider(pod("a", gpu="1"))
 
         assert admission.decision.placements[0].given["device"] == {GPU: "gpu-1"}
@@ -94,7 +94,7 @@ async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
 @pytest.mark.parametrize("fault", BAD)
 async def test_what_a_plugin_does_not_prepare_in_time_is_undone(directory, method, fault):
-    async with room(directory, deadlines=STRICT) as here, here.plugin(advice=Advice.LOWEST) as plugin:
+    async with room(directory, deadlines=STRICT) as here, here.plugin(advice=Preference.LOWEST) as plugin:
         plugin.misbehave(method, BAD[fault])
         before = here.desk.host.ledger.books
 
@@ -203,7 +203,7 @@ async def test_containers_are_prepared_in_their_order_and_init_containers_too(di
         init=(type(app)("first", app.resources),),
         containers=(app, type(app)("second", app.resources)),
     )
-    async with room(directory) as here, here.plugin(advice=Advice.HIGHEST) as plugin:
+    async with room(directory) as here, here.plugin(advice=Preference.HIGHEST) as plugin:
         admission = await here.admit(both)
 
         asked = [list(one.container_requests[0].devices_ids) for one in plugin.asked("Allocate")]
@@ -246,12 +246,12 @@ async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(direct
 
         assert str(refused.entry.status) == "waiting"
         assert "not yet" in refused.decision.refusal.message
-        assert here.desk.standing.resting == frozenset()
+        assert here.desk.standing.backing_off == frozenset()
         assert here.entry("a").grants["app"].keys() == {GPU}
 
 
 async def test_a_release_lets_in_who_waits_for_its_devices(directory):
-    async with room(directory, now=standing(wait=True)) as here, here.plugin("1@0", advice=Advice.LOWEST):
+    async with room(directory, now=standing(wait=True)) as here, here.plugin("1@0", advice=Preference.LOWEST):
         await here.admit(pod("a", cpu="1", gpu="1"))
         waits = await here.admit(pod("b", cpu="1", gpu="1"))
 
@@ -292,7 +292,7 @@ async def test_a_plugin_that_dies_between_decision_and_allocation_leaves_nothing
 
 
 async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(directory):
-    async with room(directory, deadlines=Deadlines(comeback=0.05)) as here:
+    async with room(directory, deadlines=PluginTimeouts(comeback=0.05)) as here:
         async with here.plugin():
             await here.admit(pod("a", gpu="1"))
         await until(lambda: here.healthy() == 0)
@@ -313,7 +313,7 @@ async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(direct
 async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
     async with room(directory, now=standing(wait=True)) as here:
         for number in range(12):
-            async with here.plugin(advice=Advice.LOWEST):
+            async with here.plugin(advice=Preference.LOWEST):
                 await here.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
         async with here.plugin():
             await until(lambda: here.free() == 0)
@@ -328,7 +328,10 @@ async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
 
 
 async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory):
-    async with room(directory, now=standing(wait=True, room=100)) as here, here.plugin(advice=Advice.HIGHEST) as plugin:
+    async with (
+        room(directory, now=standing(wait=True, room=100)) as here,
+        here.plugin(advice=Preference.HIGHEST) as plugin,
+    ):
 
         async def come_and_go(number):
             for turn in range(5):
@@ -372,7 +375,7 @@ async def test_what_cannot_be_written_down_did_not_happen(directory):
 
 async def test_nothing_of_a_pod_on_its_way_in_is_on_disk(directory):
     root = directory / "root"
-    saving = room(directory, now=standing(wait=True), save=Keeper(Store(root), host()))
+    saving = room(directory, now=standing(wait=True), save=Checkpointer(CheckpointStore(root), host()))
     async with saving as here, here.plugin() as plugin:
         await here.admit(pod("kept", cpu="1", gpu="1"))
         plugin.misbehave("Allocate", Fault(hang=True))
@@ -380,7 +383,7 @@ async def test_nothing_of_a_pod_on_its_way_in_is_on_disk(directory):
         await until(lambda: "half" in here.desk.standing.pending)
         await here.admit(pod("plain", cpu="1"))
 
-        again = recover(Store(root), host(), terms=Terms(line=Line(), wait=True), now=0.0)
+        again = recover(CheckpointStore(root), host(), terms=RecoveryOptions(line=WaitQueue(), wait=True), now=0.0)
 
         assert again.problems == ()
         assert list(again.standing.held) == ["kept", "plain"]
@@ -417,7 +420,7 @@ async def test_an_answer_for_devices_that_have_changed_is_asked_for_again_and_in
             self.asked = 0
             self._here, self._plugin = here, plugin
 
-        async def preferred(self, ask: Ask):
+        async def preferred(self, ask: PreferenceRequest):
             self.asked += 1
             self._plugin.set_devices(f"{2 + self.asked % 2}@0")
             await until(lambda: self._here.healthy() == 2 + self.asked % 2)
@@ -426,7 +429,7 @@ async def test_an_answer_for_devices_that_have_changed_is_asked_for_again_and_in
         async def allocate(self, resource, ids):
             return await self._here.exchange.allocate(resource, ids)
 
-    async with room(directory) as here, here.plugin("2@0", advice=Advice.LOWEST) as plugin:
+    async with room(directory) as here, here.plugin("2@0", advice=Preference.LOWEST) as plugin:
         fickle: Any = Fickle(here, plugin)
         here.errands._plugins = fickle  # noqa: SLF001 - plugins cannot be made to answer just in between
 
@@ -481,7 +484,7 @@ def list_pods(path):
                 wire.ListPodResourcesRequest(),
                 answer=wire.ListPodResourcesResponse,
                 seconds=5,
-                failure=failure,
+                failure=plugin_error,
             )
         return {one.name: [device for app in one.containers for device in app.devices] for one in told.pod_resources}
 
@@ -490,7 +493,7 @@ def list_pods(path):
 
 def response(state):
     """The variables that are in the kubelet's own file."""
-    found: Any = kubelet_dir.read_dir(state, gates=host().settings.gates)
+    found: Any = state_dir.read_dir(state, gates=host().settings.gates)
     (entry,) = found.devices.entries
     return dict(plugin_wire.ContainerAllocateResponse.FromString(entry.response).envs)
 

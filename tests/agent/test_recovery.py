@@ -7,32 +7,32 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.draft import Draft
-from alignup.agent.keeping import Keeper
-from alignup.agent.recovery import Imported, Recover, Terms, recover
-from alignup.agent.standing import Standing
-from alignup.agent.waiting import Line
+from alignup.agent.checkpointer import Checkpointer
+from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
+from alignup.agent.state import AgentState
+from alignup.agent.transaction import Transaction
+from alignup.agent.wait_queue import WaitQueue
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import PodError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
-from alignup.state.store import NAME, Store
+from alignup.state.checkpoint import NAME, CheckpointStore
 from tests.agent.rooms import clock, standing
 from tests.align.hosts import GPU, host, pod
 
-WAITS = Terms(line=Line(patience=3, room=10), wait=True)
-PREVIOUS, DROP = frozenset({Recover.PREVIOUS}), frozenset({Recover.DROP_MISFITS})
+WAITS = RecoveryOptions(line=WaitQueue(patience=3, room=10), wait=True)
+PREVIOUS, DROP = frozenset({RecoveryMode.PREVIOUS}), frozenset({RecoveryMode.DROP_MISFITS})
 
 
-def kept(directory, *pods, release=()) -> Standing:
+def kept(directory, *pods, release=()) -> AgentState:
     """What stands after pods came and some went, each step written down in *directory*."""
     now = standing(wait=True, patience=3)
-    keeper = Keeper(Store(directory), now.host)
+    keeper = Checkpointer(CheckpointStore(directory), now.host)
     jobs = [lambda draft, one=one: draft.admit(one) for one in pods]
     jobs += [lambda draft, uid=uid: draft.release(uid) for uid in release]
     for job in jobs:
-        draft = Draft(now, clock())
+        draft = Transaction(now, clock())
         job(draft)
         now = draft.standing()
         keeper(now)
@@ -40,16 +40,16 @@ def kept(directory, *pods, release=()) -> Standing:
 
 
 def found(directory, one=None, *, terms=WAITS, imported=None):
-    return recover(Store(directory), one or host(), terms=terms, now=5.0, imported=imported)
+    return recover(CheckpointStore(directory), one or host(), terms=terms, now=5.0, imported=imported)
 
 
-def facts(one: Standing):
+def facts(one: AgentState):
     """Everything that has to survive."""
     return {
         "ledger": one.host.ledger,
         "held": [(known.pod, known.since, known.source) for known in one.held.values()],
         "line": [(known.pod, known.since, known.source) for known in one.line.pods.values()],
-        "overtaken": one.line.overtaken,
+        "overtaken": one.line.overtakes,
     }
 
 
@@ -70,7 +70,7 @@ def test_everything_is_found_again(tmp_path):
     assert recovered.problems == recovered.notes == ()
     assert facts(recovered.standing) == facts(before)
     assert list(before.line.pods) == ["b", "e"]
-    assert recovered.standing.line.overtaken == {"b": 2}
+    assert recovered.standing.line.overtakes == {"b": 2}
     assert recovered.standing.idle == before.idle
 
 
@@ -175,7 +175,7 @@ def test_devices_whose_plugin_is_not_back_stay_with_their_pods(tmp_path):
 )
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_there(tmp_path, harm):
     before = kept(tmp_path, pod("a", cpu="2"))
-    kept_twice = Keeper(Store(tmp_path), before.host)
+    kept_twice = Checkpointer(CheckpointStore(tmp_path), before.host)
     kept_twice(before)
     (tmp_path / NAME).write_bytes(harm((tmp_path / NAME).read_bytes()))
     damaged = (tmp_path / NAME).read_bytes()
@@ -216,8 +216,8 @@ def test_what_a_kubelet_left_is_taken_over_once(tmp_path):
     there.admit(pod("static-pod", cpu="3"))
     ledger = there.ledger
 
-    first = found(tmp_path, imported=lambda: Imported(ledger))
-    Keeper(Store(tmp_path), first.standing.host)(first.standing)
+    first = found(tmp_path, imported=lambda: ImportedState(ledger))
+    Checkpointer(CheckpointStore(tmp_path), first.standing.host)(first.standing)
     second = found(tmp_path, imported=lambda: pytest.fail("there is a checkpoint"))
 
     assert first.standing.host.ledger == ledger
@@ -239,20 +239,20 @@ def test_who_cannot_wait_under_new_settings_is_named(tmp_path):
 def test_a_line_longer_than_the_room_there_is_now_stays(tmp_path):
     before = kept(tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="4"))
 
-    recovered = found(tmp_path, terms=replace(WAITS, line=Line(patience=1, room=1)))
+    recovered = found(tmp_path, terms=replace(WAITS, line=WaitQueue(patience=1, room=1)))
 
     assert list(recovered.standing.line.pods) == list(before.line.pods) == ["b", "c"]
 
 
 def test_only_what_is_new_is_encoded_but_all_is_written(tmp_path):
     now = standing()
-    keeper = Keeper(Store(tmp_path), now.host)
+    keeper = Checkpointer(CheckpointStore(tmp_path), now.host)
     for uid in ("a", "b"):
-        draft = Draft(now, clock())
+        draft = Transaction(now, clock())
         draft.admit(pod(uid, cpu="1", gpu="1"))
         now = draft.standing()
         keeper(now)
-    draft = Draft(now, clock())
+    draft = Transaction(now, clock())
     draft.announce(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
 
     keeper(draft.standing())
@@ -266,10 +266,10 @@ def test_only_what_is_new_is_encoded_but_all_is_written(tmp_path):
 def test_whatever_stood_is_found_again_and_goes_on_the_same(tmp_path_factory, jobs):
     directory = tmp_path_factory.mktemp("root")
     now = standing(wait=True, patience=3)
-    keeper = Keeper(Store(directory), now.host)
+    keeper = Checkpointer(CheckpointStore(directory), now.host)
     keeper(now)
     for uid, cpu, comes in jobs:
-        draft = Draft(now, clock())
+        draft = Transaction(now, clock())
         try:
             draft.admit(pod(uid, cpu=cpu)) if comes else draft.release(uid)
         except PodError:

@@ -13,12 +13,12 @@ from alignup.align.decision import Decision
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, KubeletView
-from alignup.align.memory.reserve import ReservedMemory, propose
+from alignup.align.memory.reserved_memory import ReservedMemory, propose_reserved_memory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.synthetic import parse
 from alignup.align.workload import Amounts, Pod, Resources
-from alignup.align.workload.rules import accept
+from alignup.align.workload.validation import accept
 from tests.strategies import machines
 from tests.strategies_pods import DEVICES, aligned, guaranteed, pods, quantities
 
@@ -133,7 +133,7 @@ def hosts(draw: st.DrawFn) -> Host:
 def _reserved(view: KubeletView) -> tuple[ReservedMemory, ...] | None:
     """Entries that keep the reservation back; ``None``: the machine has not as much."""
     try:
-        return propose(RESERVATION, view)
+        return propose_reserved_memory(RESERVATION, view)
     except SettingsError:
         return None
 

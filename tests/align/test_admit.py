@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from alignup.align.admit import NO_AFFINITY, POLICY_ANNOTATION, SCOPE_ANNOTATION, chosen_settings
+from alignup.align.admit import NO_AFFINITY, POLICY_ANNOTATION, SCOPE_ANNOTATION, effective_policy
 from alignup.align.decision import Shortfall
 from alignup.align.errors import PodError, ProviderError
 from alignup.align.hint import Hint
 from alignup.align.host import Host
 from alignup.align.machine import Device
-from alignup.align.merging.merge import Rule
+from alignup.align.merging.merge import MergeRule
 from alignup.align.provider import Provider
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
@@ -119,7 +119,7 @@ class TestPolicies:
     def test_where_nobody_cares_a_single_node_names_none(self):
         decision = host().admit(Pod(name="a", uid="a", containers=(Container("app"),)))
 
-        assert decision.steps[0].rule is Rule.PREFERRED
+        assert decision.steps[0].rule is MergeRule.PREFERRED
         assert nodes(decision) == [None]
 
 
@@ -201,7 +201,7 @@ class TestRecord:
             ("cpu", "cpu"): (2, {0: 1, 1: 4}),
             ("memory", "memory"): (GIB, {0: 15 * GIB - (64 << 20), 1: 16 * GIB}),
         }
-        assert (step.width, step.rule, step.hint) == (1, Rule.PREFERRED, Hint(SECOND, preferred=True))
+        assert (step.width, step.rule, step.hint) == (1, MergeRule.PREFERRED, Hint(SECOND, preferred=True))
         cpus = next(voice for voice in step.voices if voice.provider == "cpu")
         assert cpus.hints == (Hint(SECOND, preferred=True), Hint(BOTH, preferred=False))
 
@@ -210,7 +210,7 @@ class TestRecord:
 
         device = step.voices[0]
         assert (device.provider, device.resource, device.request, device.free) == ("device", None, None, None)
-        assert device.indifferent
+        assert device.has_no_preference
 
 
 class TestOwnPolicy:
@@ -287,7 +287,7 @@ class TestOwnPolicy:
     def test_settings_without_annotations_are_the_hosts(self):
         rules = host(Policy.RESTRICTED, Scope.POD, own_policy=True).rules
 
-        assert chosen_settings(pod(), rules) == (Policy.RESTRICTED, Scope.POD)
+        assert effective_policy(pod(), rules) == (Policy.RESTRICTED, Scope.POD)
 
 
 @dataclass(frozen=True)

@@ -89,16 +89,16 @@ def test_parse_refuses(text, message):
 
 
 def test_the_largest_numbers_a_set_may_have():
-    largest = bits.LIMIT - 1
+    largest = bits.MAX_MEMBER - 1
 
     assert bits.parse(str(largest)) == 1 << largest
-    assert bits.parse(f"0-{largest}").bit_count() == bits.LIMIT
+    assert bits.parse(f"0-{largest}").bit_count() == bits.MAX_MEMBER
 
 
-@pytest.mark.parametrize("text", [str(bits.LIMIT), f"0-{bits.LIMIT}", f"3,{MAX_INT64}"])
+@pytest.mark.parametrize("text", [str(bits.MAX_MEMBER), f"0-{bits.MAX_MEMBER}", f"3,{MAX_INT64}"])
 def test_numbers_beyond_the_limit_are_read_but_make_no_set(text):
-    assert bits.show_spans(bits.spans(text)) == text
-    with pytest.raises(ParseError, match=f"must be below {bits.LIMIT}"):
+    assert bits.show_spans(bits.parse_spans(text)) == text
+    with pytest.raises(ParseError, match=f"must be below {bits.MAX_MEMBER}"):
         bits.parse(text)
 
 
@@ -118,18 +118,18 @@ def test_show(members, text):
 
 @given(cpu_sets(600))
 @example(0)
-@example(1 << (bits.LIMIT - 1))
+@example(1 << (bits.MAX_MEMBER - 1))
 def test_a_set_survives_being_shown_and_read(chosen):
     assert bits.parse(bits.show(chosen)) == chosen
 
 
 @given(cpu_sets())
 def test_runs_are_as_long_as_they_can_be(chosen):
-    found = bits.runs(chosen)
+    found = bits.to_spans(chosen)
 
     assert [member for first, last in found for member in range(first, last + 1)] == list(bits.members(chosen))
     assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(found))
-    assert bits.spans(bits.show(chosen)) == found
+    assert bits.parse_spans(bits.show(chosen)) == found
 
 
 @given(st.lists(cpu_sets(), max_size=5))
@@ -146,9 +146,9 @@ def test_parts_may_come_in_any_order_and_overlap(chosen):
 def test_spans_are_canonical_whatever_their_size(pairs):
     text = ",".join(f"{min(pair)}-{max(pair)}" for pair in pairs)
 
-    read = bits.spans(text)
+    read = bits.parse_spans(text)
 
-    assert bits.spans(bits.show_spans(read)) == read
+    assert bits.parse_spans(bits.show_spans(read)) == read
     assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(read))
     assert all(any(first <= end <= last for first, last in read) for pair in pairs for end in pair)
 
@@ -156,11 +156,11 @@ def test_spans_are_canonical_whatever_their_size(pairs):
 @given(st.text())
 def test_reading_any_text_ends_in_spans_or_a_parse_error(text):
     try:
-        read = bits.spans(text)
+        read = bits.parse_spans(text)
     except ParseError:
         return
 
-    assert bits.spans(bits.show_spans(read)) == read
+    assert bits.parse_spans(bits.show_spans(read)) == read
 
 
 @pytest.mark.parametrize(

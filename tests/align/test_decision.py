@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.decision import SHOWN, Decision, Outcome, Shortfall, Voice
+from alignup.align.decision import MAX_SHOWN_HINTS, Decision, Outcome, ResourceHints, Shortfall
 from alignup.align.errors import ParseError
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Supply
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList
 from alignup.align.machine import Device
-from alignup.align.record import VERSION, from_document, to_document
 from alignup.align.settings import Policy, Scope
+from alignup.schema.decisions import VERSION, from_document, to_document
 from tests.align.hosts import GPU, host, pod
 
 
@@ -181,24 +181,26 @@ def test_fields_that_came_later_are_passed_over():
 
 class TestVoices:
     @staticmethod
-    def voice(options, **more: Any) -> Voice:
-        return Voice("cpu", "cpu", 2, {0: 4}, options, **more)
+    def voice(options, **more: Any) -> ResourceHints:
+        return ResourceHints("cpu", "cpu", 2, {0: 4}, options, **more)
 
     def test_hints_are_spelled_out_in_the_kubelets_order(self):
-        said = self.voice(Supply({0: 1, 1: 4}, 2, preferred_width=1))
+        said = self.voice(AmountFamily({0: 1, 1: 4}, 2, preferred_width=1))
 
         assert said.hints == (Hint(0b10, preferred=True), Hint(0b11, preferred=False))
         assert not said.hidden
 
     def test_only_so_many_are_shown(self):
-        said = self.voice(Supply(dict.fromkeys(range(6), 4), 2, preferred_width=1))
+        said = self.voice(AmountFamily(dict.fromkeys(range(6), 4), 2, preferred_width=1))
 
-        assert len(said.hints) == SHOWN
+        assert len(said.hints) == MAX_SHOWN_HINTS
         assert said.hidden
 
     def test_many_nodes_are_not_walked_for_them(self):
         """On 64 nodes with room on the last ones only there are 2⁶⁴ sets to look through."""
-        said = self.voice(Supply(dict.fromkeys(range(60), 0) | dict.fromkeys(range(60, 64), 1), 3, preferred_width=1))
+        said = self.voice(
+            AmountFamily(dict.fromkeys(range(60), 0) | dict.fromkeys(range(60, 64), 1), 3, preferred_width=1)
+        )
 
         assert said.hints == ()
         assert said.hidden
@@ -208,18 +210,18 @@ class TestVoices:
         [
             pytest.param(DONT_CARE, (Hint(None, preferred=True),), True, id="anywhere would do"),
             pytest.param(IMPOSSIBLE, (), False, id="nowhere will do"),
-            pytest.param(Listed.of([Hint(1, preferred=True)]), (Hint(1, preferred=True),), False, id="one place"),
+            pytest.param(HintList.of([Hint(1, preferred=True)]), (Hint(1, preferred=True),), False, id="one place"),
         ],
     )
     def test_anywhere_and_nowhere_are_told_apart(self, options, hints, indifferent):
         said = self.voice(options)
 
         assert said.hints == hints
-        assert said.indifferent is indifferent
+        assert said.has_no_preference is indifferent
 
     def test_two_are_equal_when_they_show_the_same(self):
-        family = self.voice(Supply({0: 1, 1: 4}, 2, preferred_width=1))
-        listed = self.voice(Listed.of([Hint(0b10, preferred=True), Hint(0b11, preferred=False)]))
+        family = self.voice(AmountFamily({0: 1, 1: 4}, 2, preferred_width=1))
+        listed = self.voice(HintList.of([Hint(0b10, preferred=True), Hint(0b11, preferred=False)]))
 
         assert family == listed
         assert hash(family) == hash(listed)
@@ -230,9 +232,9 @@ class TestVoices:
 def test_outcomes():
     assert [make().outcome for make in MAKERS] == [
         Outcome.ADMITTED,
-        Outcome.REFUSED,
-        Outcome.REFUSED,
-        Outcome.REFUSED,
+        Outcome.REJECTED,
+        Outcome.REJECTED,
+        Outcome.REJECTED,
         Outcome.ASKING,
         Outcome.ADMITTED,
         Outcome.ADMITTED,

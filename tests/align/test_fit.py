@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import fit
-from alignup.align.fit import Allocatable, Misfit, Shortfall, Used
+from alignup.align.fit import FitFailure, InsufficientResource, NodeAllocatable, UsedResources
 from alignup.align.workload import Pod, Resources, demand
 from alignup.align.workload.demand import FitRequest
 from tests.strategies_pods import DEVICES, amounts, container, hosts_worth, pods
 
 GPU, NIC = DEVICES
 PAGES = "hugepages-2Mi"
-LARGE = Allocatable(milli_cpu=8000, memory=1000, ephemeral_storage=1000, pods=10, scalars={GPU: 2, PAGES: 100})
-EMPTY = Used()
+LARGE = NodeAllocatable(milli_cpu=8000, memory=1000, ephemeral_storage=1000, pods=10, scalars={GPU: 2, PAGES: 100})
+EMPTY = UsedResources()
 STATIC = {"kubernetes.io/config.source": "file"}
 NO_SET = (
     "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to "
@@ -25,7 +25,7 @@ counts = st.integers(0, 20)
 scalars = st.dictionaries(st.sampled_from([GPU, NIC, PAGES]), counts)
 requests = st.builds(FitRequest, counts, counts, counts, scalars)
 hosts = st.builds(
-    Allocatable, milli_cpu=counts, memory=counts, ephemeral_storage=counts, pods=st.integers(0, 4), scalars=scalars
+    NodeAllocatable, milli_cpu=counts, memory=counts, ephemeral_storage=counts, pods=st.integers(0, 4), scalars=scalars
 )
 
 
@@ -34,7 +34,7 @@ def asking(cpu=0, memory=0, storage=0, **more):
 
 
 def using(*taken):
-    return reduce(Used.plus, taken, EMPTY)
+    return reduce(UsedResources.plus, taken, EMPTY)
 
 
 def pod_asking(name="p", **fields):
@@ -46,7 +46,7 @@ def taken_by(others):
 
 
 def judged(pod, *, allocatable=LARGE, others=()):
-    return fit.judge(pod, used=taken_by(others), allocatable=allocatable, others=others)
+    return fit.check_fit(pod, used=taken_by(others), allocatable=allocatable, others=others)
 
 
 def lacking(misfit):
@@ -83,15 +83,19 @@ def lacking(misfit):
     ],
 )
 def test_check(request_, used, short):
-    assert fit.check(request_, used=used, allocatable=LARGE) == tuple(Shortfall(*one) for one in short)
+    assert fit.insufficient_resources(request_, used=used, allocatable=LARGE) == tuple(
+        InsufficientResource(*one) for one in short
+    )
 
 
 def test_a_host_that_says_nothing_runs_nothing():
-    assert fit.check(asking(), used=EMPTY, allocatable=Allocatable()) == (Shortfall("pods", 1, 0, 0),)
+    assert fit.insufficient_resources(asking(), used=EMPTY, allocatable=NodeAllocatable()) == (
+        InsufficientResource("pods", 1, 0, 0),
+    )
 
 
 def test_a_shortfall_in_the_kubelets_words():
-    short = Shortfall("memory", requested=5, used=7, capacity=10)
+    short = InsufficientResource("memory", requested=5, used=7, capacity=10)
 
     assert short.missing == 2
     assert short.reason == "OutOfmemory"
@@ -101,10 +105,10 @@ def test_a_shortfall_in_the_kubelets_words():
 def test_allocatable_is_read_from_a_nodes_list():
     listed = {"cpu": "3920m", "memory": "1.5Ki", "ephemeral-storage": "5", "pods": "110", GPU: "0", "strange": "4"}
 
-    assert Allocatable.of(amounts(listed)) == Allocatable(
+    assert NodeAllocatable.of(amounts(listed)) == NodeAllocatable(
         milli_cpu=3920, memory=1536, ephemeral_storage=5, pods=110, scalars={GPU: 0}
     )
-    assert Allocatable.of({}) == Allocatable()
+    assert NodeAllocatable.of({}) == NodeAllocatable()
 
 
 @pytest.mark.parametrize(
@@ -122,14 +126,14 @@ def test_a_host_offers_its_devices(devices, scalars):
 def test_an_unknown_extended_resource_is_not_held_against_a_pod():
     pod = pod_asking(requests={"cpu": "1", NIC: "3", GPU: "1", "kubernetes.io/batch": "1", "hugepages-1Gi": "1Gi"})
 
-    assert fit.wanted(pod, LARGE).scalars == {GPU: 1, "kubernetes.io/batch": 1, "hugepages-1Gi": 1 << 30}
-    assert fit.wanted(pod, replace(LARGE, scalars={NIC: 0})).scalars[NIC] == 3
+    assert fit.effective_request(pod, LARGE).scalars == {GPU: 1, "kubernetes.io/batch": 1, "hugepages-1Gi": 1 << 30}
+    assert fit.effective_request(pod, replace(LARGE, scalars={NIC: 0})).scalars[NIC] == 3
 
 
 def test_an_unknown_extended_resource_counts_as_overhead():
     pod = pod_asking(requests={NIC: "3"}, overhead=amounts({NIC: "1500m"}))
 
-    assert fit.wanted(pod, LARGE).scalars == {NIC: 2}
+    assert fit.effective_request(pod, LARGE).scalars == {NIC: 2}
 
 
 def test_the_first_shortfall_is_reported_and_all_are_kept():
@@ -137,8 +141,8 @@ def test_the_first_shortfall_is_reported_and_all_are_kept():
 
     misfit = judged(pod)
 
-    cpu, memory = Shortfall("cpu", 9000, 0, 8000), Shortfall("memory", 2000, 0, 1000)
-    assert misfit == Misfit("OutOfcpu", cpu.message, (cpu, memory))
+    cpu, memory = InsufficientResource("cpu", 9000, 0, 8000), InsufficientResource("memory", 2000, 0, 1000)
+    assert misfit == FitFailure("OutOfcpu", cpu.message, (cpu, memory))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_critical(fields, critical):
     ],
 )
 def test_whom_a_critical_pod_may_evict(own, other, may):
-    assert fit.may_evict(pod_asking(**own), pod_asking(**other)) is may
+    assert fit.may_preempt(pod_asking(**own), pod_asking(**other)) is may
 
 
 def test_a_critical_pod_is_refused_in_other_words_where_evicting_would_not_help():
@@ -238,7 +242,7 @@ def test_what_evicting_a_pod_frees(fields, left):
     needs = {"pods": 1, "cpu": 8000, "memory": 100, "ephemeral-storage": 10, GPU: 2, PAGES: 10}
     other = pod_asking(requests={"cpu": "2", "memory": "10", GPU: "1", PAGES: "0"}, **fields)
 
-    unmet = fit.unmet([Shortfall(name, amount, 0, 0) for name, amount in needs.items()], [other])
+    unmet = fit.still_missing([InsufficientResource(name, amount, 0, 0) for name, amount in needs.items()], [other])
 
     assert unmet == {**left, "ephemeral-storage": 10, PAGES: 10}
 
@@ -250,8 +254,8 @@ def test_used_depends_on_who_is_there_not_on_how_it_came_to_that(pods_, random):
     order = random.sample(takes, len(takes))
     stay, leave = order[: len(order) // 2], order[len(order) // 2 :]
 
-    assert reduce(Used.minus, leave, using(*takes)) == using(*stay)
-    assert reduce(Used.minus, order, using(*takes)) == EMPTY
+    assert reduce(UsedResources.minus, leave, using(*takes)) == using(*stay)
+    assert reduce(UsedResources.minus, order, using(*takes)) == EMPTY
 
 
 @given(requests, st.lists(requests, max_size=4), hosts)
@@ -260,7 +264,7 @@ def test_a_pod_fits_if_everyone_stays_within_what_is_allocatable(request_, other
     used = using(*others)
     full = used.plus(request_)
 
-    short = {one.resource for one in fit.check(request_, used=used, allocatable=host)}
+    short = {one.resource for one in fit.insufficient_resources(request_, used=used, allocatable=host)}
 
     over = {
         name
@@ -279,11 +283,11 @@ def test_a_pod_fits_if_everyone_stays_within_what_is_allocatable(request_, other
 @given(requests, st.lists(requests, max_size=4), hosts)
 def test_what_is_missing_is_exactly_what_would_make_it_fit(request_, others, host):
     used = using(*others)
-    missing = {one.resource: one.missing for one in fit.check(request_, used=used, allocatable=host)}
+    missing = {one.resource: one.missing for one in fit.insufficient_resources(request_, used=used, allocatable=host)}
 
     def grown(less):
         lacking = {name: amount - less for name, amount in missing.items()}
-        return Allocatable(
+        return NodeAllocatable(
             milli_cpu=host.milli_cpu + lacking.pop("cpu", 0),
             memory=host.memory + lacking.pop("memory", 0),
             ephemeral_storage=host.ephemeral_storage + lacking.pop("ephemeral-storage", 0),
@@ -292,13 +296,15 @@ def test_what_is_missing_is_exactly_what_would_make_it_fit(request_, others, hos
         )
 
     assert all(amount > 0 for amount in missing.values())
-    assert not fit.check(request_, used=used, allocatable=grown(0))
-    assert [one.missing for one in fit.check(request_, used=used, allocatable=grown(1))] == [1] * len(missing)
+    assert not fit.insufficient_resources(request_, used=used, allocatable=grown(0))
+    assert [one.missing for one in fit.insufficient_resources(request_, used=used, allocatable=grown(1))] == [1] * len(
+        missing
+    )
 
 
 @given(pods(), hosts_worth(max_size=6))
 def test_taking_pods_away_never_makes_a_host_refuse(pod, others):
-    host = Allocatable(milli_cpu=16000, memory=32 << 30, pods=4, scalars={GPU: 8, PAGES: 2 << 30})
+    host = NodeAllocatable(milli_cpu=16000, memory=32 << 30, pods=4, scalars={GPU: 8, PAGES: 2 << 30})
 
     with_all, with_half = (judged(pod, allocatable=host, others=there) for there in (others, others[::2]))
 

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply, sources, subsets
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput, merge_inputs, subsets
 from tests.strategies_hints import families, lists, node_sets, subsets_of
 
 NODE_0 = Hint(1, preferred=True)
 BOTH = Hint(3, preferred=False)
-NOTHING_FREE = Supply({0: 0, 1: 0}, 1, preferred_width=1)
+NOTHING_FREE = AmountFamily({0: 0, 1: 0}, 1, preferred_width=1)
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ NOTHING_FREE = Supply({0: 0, 1: 0}, 1, preferred_width=1)
             {"gpu": NOTHING_FREE}, [("gpu", IMPOSSIBLE)], id="a family that fits nowhere: it cannot be placed"
         ),
         pytest.param(
-            {"gpu": Listed((), preferred=())}, [("gpu", IMPOSSIBLE)], id="an empty digest: it cannot be placed"
+            {"gpu": HintList((), preferred=())}, [("gpu", IMPOSSIBLE)], id="an empty digest: it cannot be placed"
         ),
         pytest.param(
             {"gpu": [NODE_0, BOTH], "nic": None},
-            [("gpu", Listed.of([NODE_0, BOTH])), ("nic", DONT_CARE)],
+            [("gpu", HintList.of([NODE_0, BOTH])), ("nic", DONT_CARE)],
             id="each resource speaks for itself",
         ),
     ],
 )
 def test_what_a_provider_says_becomes_voices(answer, voices):
-    assert list(sources({"gpu-plugin": answer})) == [Source(name, options) for name, options in voices]
+    assert list(merge_inputs({"gpu-plugin": answer})) == [MergeInput(name, options) for name, options in voices]
 
 
 def test_dont_care_and_impossible_differ_only_in_being_preferred():
@@ -43,24 +43,24 @@ def test_dont_care_and_impossible_differ_only_in_being_preferred():
 
 
 def test_of_two_hints_about_the_same_nodes_the_preferred_one_counts():
-    said = Listed.of([Hint(1, preferred=False), Hint(None, preferred=False), NODE_0, Hint(None, preferred=True)])
+    said = HintList.of([Hint(1, preferred=False), Hint(None, preferred=False), NODE_0, Hint(None, preferred=True)])
 
     assert said.hints == (Hint(None, preferred=True), NODE_0)
-    assert said == Listed.of(
+    assert said == HintList.of(
         [NODE_0, Hint(None, preferred=True), Hint(1, preferred=False), Hint(None, preferred=False)]
     )
 
 
 def test_a_set_without_nodes_is_not_the_same_as_anywhere():
-    assert Listed.of([Hint(0, preferred=True)]).anywhere is None
-    assert Listed.of([Hint(0, preferred=True)]).narrowest == 0
-    assert Listed.of([Hint(None, preferred=True)]).narrowest is None
+    assert HintList.of([Hint(0, preferred=True)]).anywhere is None
+    assert HintList.of([Hint(0, preferred=True)]).narrowest == 0
+    assert HintList.of([Hint(None, preferred=True)]).narrowest is None
 
 
 def test_hints_are_listed_by_width_and_then_by_rising_ids():
-    every = Supply({0: 1, 2: 1, 5: 1}, 1, preferred_width=1)
+    every = AmountFamily({0: 1, 2: 1, 5: 1}, 1, preferred_width=1)
 
-    listed = Listed.of_family(every).masks
+    listed = HintList.of_family(every).masks
 
     assert [bits.show(mask) for mask in listed] == ["0", "2", "5", "0,2", "0,5", "2,5", "0,2,5"]
     assert listed == subsets(bits.of([0, 2, 5]))
@@ -80,7 +80,7 @@ def test_a_hint_reads_well(hint, text):
 
 def test_sockets_add_preferred_sets():
     """align-by-socket: sets touching as few sockets as the smallest needs are preferred too."""
-    nodes = Supply(dict.fromkeys(range(4), 8), 20, preferred_width=3, sockets=[3, 12], preferred_sockets=2)
+    nodes = AmountFamily(dict.fromkeys(range(4), 8), 20, preferred_width=3, sockets=[3, 12], preferred_sockets=2)
 
     assert nodes.prefers(bits.of([0, 1, 2]))
     assert nodes.prefers(bits.of([0, 3]))
@@ -88,7 +88,7 @@ def test_sockets_add_preferred_sets():
 
 
 def test_must_have_nodes_are_in_every_set():
-    reuse = Supply({0: 4, 1: 4, 2: 0}, 2, must=bits.of([2]), preferred_width=1)
+    reuse = AmountFamily({0: 4, 1: 4, 2: 0}, 2, must=bits.of([2]), preferred_width=1)
 
     assert [bits.show(mask) for mask in reuse.masks()] == ["0,2", "1-2", "0-2"]
     assert reuse.narrowest == 2
@@ -100,7 +100,7 @@ def test_a_family_answers_as_its_list_does(data):
     nodes = data.draw(node_sets(most=5))
     family = data.draw(families(nodes))
 
-    listed = Listed.of_family(family)
+    listed = HintList.of_family(family)
 
     assert listed.masks == tuple(mask for mask in subsets(nodes) if family.fits(mask))
     assert listed.narrowest == family.narrowest
@@ -163,5 +163,5 @@ def test_a_digest_keeps_every_hint(data):
     nodes = data.draw(node_sets(most=4))
     said = data.draw(lists(nodes, stray=True))
 
-    assert Listed.of(said.hints) == said
-    assert Listed.of(reversed(said.hints)).preferred == said.preferred
+    assert HintList.of(said.hints) == said
+    assert HintList.of(reversed(said.hints)).preferred == said.preferred

@@ -9,15 +9,15 @@ import pytest
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Outcome
 from alignup.align.errors import AlignError, PodError, SettingsError, StateError
-from alignup.align.host import Host, Settings, allocatable
-from alignup.align.machine import Device, HugePages, Report, ReportedNode
-from alignup.align.memory.reserve import ReservedMemory
-from alignup.align.providers import Devices
+from alignup.align.host import Host, Settings, node_allocatable
+from alignup.align.machine import CadvisorNode, CadvisorReport, Device, HugePages
+from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.align.providers import DeviceProvider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
 from alignup.align.synthetic import parse
 from alignup.align.workload import Pod, Resources
-from alignup.align.workload.rules import accept
+from alignup.align.workload.validation import accept
 from alignup.kube.pod import read_pod
 from tests.align.hosts import GIB, GPU, RESERVATION, host, pod
 from tests.strategies_pods import amounts, container, guaranteed
@@ -92,7 +92,7 @@ def test_a_refused_pod_leaves_no_trace():
 
     decision = one.admit(pod(gpu="1", memory="40Gi"))
 
-    assert decision.outcome is Outcome.REFUSED
+    assert decision.outcome is Outcome.REJECTED
     assert one.ledger is before
 
 
@@ -234,7 +234,7 @@ class TestRestart:
             Host(one.machine, one.settings, ledger=alien)
 
     def test_a_provider_that_is_new_starts_idle(self):
-        class Spare(Devices):
+        class Spare(DeviceProvider):
             name = "spare"
 
         one = host()
@@ -249,7 +249,7 @@ class TestRestart:
 
 def test_two_providers_of_one_name_are_refused():
     with pytest.raises(AlignError, match="each provider needs a name of its own"):
-        Host(host().machine, others=[Devices(0b11)])
+        Host(host().machine, others=[DeviceProvider(0b11)])
 
 
 class TestSettings:
@@ -323,7 +323,7 @@ class TestFit:
         machine = parse("numa:2 core:2 pu:2", memory=4 * GIB, hugepages=(HugePages(2 << 20, 512),))
         reservation = amounts({"cpu": "1500m", "memory": "1Gi", "hugepages-2Mi": "2Mi"})
 
-        room = allocatable(machine, Settings(reservation=reservation, max_pods=7))
+        room = node_allocatable(machine, Settings(reservation=reservation, max_pods=7))
 
         assert (room.milli_cpu, room.memory, room.pods) == (6500, 5 * GIB, 7)
         assert room.scalars == {"hugepages-2Mi": 2 * GIB - (2 << 20)}
@@ -485,11 +485,11 @@ def test_devices_of_another_resource_are_not_announced():
 def test_a_machine_that_does_not_tell_its_nodes_is_refused():
     """cAdvisor makes up node -1 where a system has no NUMA nodes and its sockets are unknown."""
     hardware = parse("pack:1 core:2 pu:1")
-    unknown = Report(
+    unknown = CadvisorReport(
         cpus=tuple(replace(cpu, node=-1, socket=-1) for cpu in hardware.cpus),
         num_cpus=2,
         num_sockets=1,
-        nodes=(ReportedNode(-1),),
+        nodes=(CadvisorNode(-1),),
     )
 
     with pytest.raises(SettingsError, match="NUMA node -1") as caught:

@@ -14,16 +14,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from alignup.align import bits
 from alignup.align.admit import decide
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision
-from alignup.align.fit import Used
+from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
-from alignup.align.providers import Cpus
-from alignup.align.record import from_document, to_document
+from alignup.align.providers import CpuHintProvider
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
+from alignup.schema.decisions import from_document, to_document
 from tests.align.hosts import GIB, admit, arrivals, devices, host, hosts
 from tests.align.hosts import pod as small
 from tests.strategies_pods import DEVICES, guaranteed
@@ -103,7 +103,7 @@ class Life(RuleBasedStateMachine):
         for uid in tuple(self.host.ledger.pods):
             self.host.release(uid)
         ledger = self.host.ledger
-        assert (ledger.pods, ledger.used) == ({}, Used())
+        assert (ledger.pods, ledger.used) == ({}, UsedResources())
         cpus, memory, held = (ledger.books[name] for name in ("cpu", "memory", "device"))
         assert (cpus.shared, cpus.held, cpus.pod_held) == (self.idle.books["cpu"].shared, {}, {})
         assert (memory.nodes, memory.held, memory.pod_held) == (self.idle.books["memory"].nodes, {}, {})
@@ -129,17 +129,17 @@ def check_cpus(host: Host) -> None:
     assert not book.lost
 
 
-def cpus_of(host: Host) -> Cpus:
-    return next(one for one in host.providers if isinstance(one, Cpus))
+def cpus_of(host: Host) -> CpuHintProvider:
+    return next(one for one in host.providers if isinstance(one, CpuHintProvider))
 
 
 def check_memory(host: Host) -> None:
     """Every byte of every node and type is free or reserved, and each group reserves just what its blocks hold."""
     book = host.ledger.books["memory"]
-    held: Counter[tuple[Nodes, str]] = Counter()
+    held: Counter[tuple[NodeSet, str]] = Counter()
     for block in charged(host):
         held[block.nodes, block.type] += block.size
-    reserved: Counter[tuple[Nodes, str]] = Counter()
+    reserved: Counter[tuple[NodeSet, str]] = Counter()
     for id_, node in book.nodes.items():
         for type_, table in node.tables.items():
             assert table.free >= 0 <= table.reserved, f"{type_} of node {id_}"
@@ -172,7 +172,7 @@ def check_devices(host: Host) -> None:
 def check_fit(host: Host) -> None:
     """What all pods use together is what each of them uses, and no more than there is, if that is checked."""
     ledger = host.ledger
-    total = Used()
+    total = UsedResources()
     for resident in ledger.pods.values():
         total = total.plus(resident.uses)
     assert ledger.used == total
@@ -194,7 +194,7 @@ def check_complete(host: Host, pod: Pod, decision: Decision) -> None:
     if pod.uid in books["cpu"].pod_held:
         assert books["cpu"].pod_held[pod.uid].bit_count() == rules.exclusive_cpus(pod)
     as_a_whole = decision.scope is Scope.POD and decision.policy is not Policy.NONE
-    in_one_piece = host.rules.pod_level and pod.has_pod_level and as_a_whole
+    in_one_piece = host.rules.pod_level and pod.has_pod_level_resources and as_a_whole
     for container in pod.everyone:
         held = books["device"].holds(pod.uid, container.name)
         limits = {name: amount.value() for name, amount in container.resources.limits.items() if name in DEVICES}
@@ -239,10 +239,10 @@ def nodes_of_cpus(host: Host, pod: Pod, container: Container) -> set[int]:
 def memory_had_no_say(decision: Decision) -> bool:
     (step,) = decision.steps
     assert decision.scope is Scope.POD
-    return all(voice.indifferent for voice in step.voices if voice.provider == "memory")
+    return all(voice.has_no_preference for voice in step.voices if voice.provider == "memory")
 
 
-def check_near(host: Host, pod: Pod, container: Container, *, nodes: Nodes) -> None:
+def check_near(host: Host, pod: Pod, container: Container, *, nodes: NodeSet) -> None:
     book = host.ledger.books["device"]
     for resource, ids in book.holds(pod.uid, container.name).items():
         inventory = book.inventories[resource]

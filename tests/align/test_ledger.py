@@ -2,15 +2,15 @@
 
 import pytest
 
-from alignup.align.fit import Used
-from alignup.align.ledger import Ledger, Resident
+from alignup.align.fit import UsedResources
+from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.workload.demand import fit_used
 from tests.align.hosts import GIB, GPU, pod
 
 
-def resident(uid: str, *, gpu: str = "0") -> Resident:
+def resident(uid: str, *, gpu: str = "0") -> AdmittedPod:
     wanted = pod(uid, gpu=gpu)
-    return Resident(wanted, {}, fit_used(wanted))
+    return AdmittedPod(wanted, {}, fit_used(wanted))
 
 
 def test_a_pod_comes():
@@ -20,8 +20,8 @@ def test_a_pod_comes():
 
     assert ledger.books == {"cpu": 1}
     assert list(ledger.pods) == ["a"]
-    assert ledger.used == Used(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1})
-    assert (empty.books, empty.pods, empty.used) == ({"cpu": 0}, {}, Used())
+    assert ledger.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1})
+    assert (empty.books, empty.pods, empty.used) == ({"cpu": 0}, {}, UsedResources())
 
 
 def test_pods_stand_in_the_order_they_came():
@@ -39,7 +39,7 @@ def test_a_pod_goes_with_all_it_used():
 
     left = both.without_pod("a", {"cpu": 1})
 
-    assert left.used == Used(milli_cpu=2000, memory=GIB, pods=1)
+    assert left.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1)
     assert left.without_pod("b", {"cpu": 0}) == empty
     assert list(both.pods) == ["a", "b"]
 

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.distances import FARTHEST, Distances
+from alignup.align.distances import MAX_DISTANCE, Distances
 from alignup.align.errors import MachineError
 from alignup.align.machine import (
+    CadvisorNode,
+    CadvisorReport,
     Cpu,
     Device,
     HugePages,
@@ -18,9 +20,7 @@ from alignup.align.machine import (
     Machine,
     NumaNode,
     PciDevice,
-    Report,
-    ReportedNode,
-    type_name,
+    hugepages_resource,
 )
 from tests import shapes, strategies
 
@@ -33,7 +33,7 @@ PLAIN = Machine(
     nodes=(NumaNode(0, memory=8 * GIB), NumaNode(1, memory=8 * GIB)),
     distances=Distances({0: {0: 10, 1: 21}, 1: {0: 21, 1: 10}}),
 )
-REPORT = Report(cpus=PLAIN.cpus, num_cpus=8, num_sockets=2)
+REPORT = CadvisorReport(cpus=PLAIN.cpus, num_cpus=8, num_sockets=2)
 
 
 # ---- huge pages
@@ -54,7 +54,7 @@ REPORT = Report(cpus=PLAIN.cpus, num_cpus=8, num_sockets=2)
     ],
 )
 def test_huge_pages_are_named_by_the_largest_unit_that_divides_them(size, name):
-    assert type_name(size) == name
+    assert hugepages_resource(size) == name
     assert HugePages(size, 3).resource == name
 
 
@@ -105,7 +105,7 @@ def test_rows_in_no_known_form_are_refused(rows, problem):
     [
         pytest.param({0: {0: 10}, 3: {0: 20, 3: 10}}, "NUMA node 0 has no distance to NUMA node 3", id="missing"),
         pytest.param({0: {0: -1}}, "NUMA node 0 has distance -1 to NUMA node 0, not a number from 0", id="negative"),
-        pytest.param({0: {0: FARTHEST}}, f"distance {FARTHEST} to NUMA node 0, not a number", id="too far"),
+        pytest.param({0: {0: MAX_DISTANCE}}, f"distance {MAX_DISTANCE} to NUMA node 0, not a number", id="too far"),
     ],
 )
 def test_impossible_distances_are_refused(matrix, problem):
@@ -203,7 +203,7 @@ def test_threads_of_one_core_on_two_nodes_are_two_cores_for_the_kubelet():
 def test_a_report_is_believed_over_the_hardware():
     told = tuple(replace(cpu, core=cpu.id, cache=7) for cpu in PLAIN.cpus if cpu.node == 1)
 
-    view = replace(PLAIN, report=Report(cpus=told, num_cpus=20, num_sockets=3)).kubelet_view()
+    view = replace(PLAIN, report=CadvisorReport(cpus=told, num_cpus=20, num_sockets=3)).kubelet_view()
 
     assert bits.show(view.all_cpus) == "2-3,6-7"
     assert (view.num_cpus, view.num_cores, view.num_sockets) == (20, 4, 3)
@@ -212,7 +212,7 @@ def test_a_report_is_believed_over_the_hardware():
 
 
 def test_a_report_of_no_cores_leaves_averages_of_nothing():
-    view = replace(PLAIN, report=Report(cpus=(), num_cpus=20, num_sockets=0)).kubelet_view()
+    view = replace(PLAIN, report=CadvisorReport(cpus=(), num_cpus=20, num_sockets=0)).kubelet_view()
 
     assert (view.num_cpus, view.num_cores, view.num_nodes) == (20, 0, 0)
     assert (view.cpus_per_core, view.cpus_per_socket, view.cpus_per_cache) == (0, 0, 0)
@@ -220,7 +220,7 @@ def test_a_report_of_no_cores_leaves_averages_of_nothing():
 
 
 def test_nodes_are_those_that_are_reported():
-    told = (ReportedNode(1, memory=GIB, distances=(21, 10)), ReportedNode(0, distances=(10, 21)))
+    told = (CadvisorNode(1, memory=GIB, distances=(21, 10)), CadvisorNode(0, distances=(10, 21)))
 
     view = replace(PLAIN, report=replace(REPORT, nodes=told)).kubelet_view()
 
@@ -229,14 +229,14 @@ def test_nodes_are_those_that_are_reported():
 
 
 def test_distances_need_a_row_of_every_node_that_is_reported():
-    told = (ReportedNode(0, distances=(10, 21)), ReportedNode(1))
+    told = (CadvisorNode(0, distances=(10, 21)), CadvisorNode(1))
 
     assert replace(PLAIN, report=replace(REPORT, nodes=told)).kubelet_view().distances is None
 
 
 def test_a_socket_without_a_number_reported_as_a_node_is_in_no_set():
     cpus = (Cpu(0, core=0, socket=-1, node=-1), Cpu(1, core=1, socket=0, node=0))
-    report = Report(cpus=cpus, num_cpus=2, num_sockets=2, nodes=(ReportedNode(-1), ReportedNode(0)))
+    report = CadvisorReport(cpus=cpus, num_cpus=2, num_sockets=2, nodes=(CadvisorNode(-1), CadvisorNode(0)))
 
     machine = replace(PLAIN, report=report).checked()
 
@@ -247,9 +247,11 @@ def test_a_socket_without_a_number_reported_as_a_node_is_in_no_set():
 @pytest.mark.parametrize(
     ("report", "error"),
     [
-        pytest.param(Report((), num_cpus=0, num_sockets=1), "could not detect number of cpus", id="no CPUs counted"),
         pytest.param(
-            Report((PLAIN.cpus[0], PLAIN.cpus[0]), num_cpus=2, num_sockets=1),
+            CadvisorReport((), num_cpus=0, num_sockets=1), "could not detect number of cpus", id="no CPUs counted"
+        ),
+        pytest.param(
+            CadvisorReport((PLAIN.cpus[0], PLAIN.cpus[0]), num_cpus=2, num_sockets=1),
             "cpus provided are not unique",
             id="a thread listed twice in its core",
         ),
@@ -311,7 +313,7 @@ def test_what_is_odd_but_real_passes():
             Device("example.com/nic", "b", nodes=0),
             Device("example.com/gpu", "a", nodes=None, healthy=False),
         ),
-        report=Report(cpus=(Cpu(8, core=8, socket=0, node=250),), num_cpus=20, num_sockets=0),
+        report=CadvisorReport(cpus=(Cpu(8, core=8, socket=0, node=250),), num_cpus=20, num_sockets=0),
     )
 
     assert machine.problems() == ()
@@ -328,12 +330,12 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
         pytest.param(replace(PLAIN, cpus=TWICE), ["CPU 3 is listed 2 times"], id="a CPU twice"),
         pytest.param(
             Machine(cpus=(Cpu(-3, core=0, socket=0, node=0),), nodes=(NumaNode(0),)),
-            [f"CPU -3 is not a number from 0 to {bits.LIMIT - 1}"],
+            [f"CPU -3 is not a number from 0 to {bits.MAX_MEMBER - 1}"],
             id="a negative CPU",
         ),
         pytest.param(
-            Machine(cpus=(Cpu(bits.LIMIT, core=0, socket=0, node=0),), nodes=(NumaNode(0),)),
-            [f"CPU {bits.LIMIT} is not a number from 0 to {bits.LIMIT - 1}"],
+            Machine(cpus=(Cpu(bits.MAX_MEMBER, core=0, socket=0, node=0),), nodes=(NumaNode(0),)),
+            [f"CPU {bits.MAX_MEMBER} is not a number from 0 to {bits.MAX_MEMBER - 1}"],
             id="a CPU too large for a set",
         ),
         pytest.param(
@@ -360,7 +362,7 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
         ),
         pytest.param(
             replace(PLAIN, nodes=(NumaNode(-1), *PLAIN.nodes, NumaNode(1)), distances=None),
-            [f"NUMA node -1 is not a number from 0 to {bits.LIMIT - 1}", "NUMA node 1 is listed 2 times"],
+            [f"NUMA node -1 is not a number from 0 to {bits.MAX_MEMBER - 1}", "NUMA node 1 is listed 2 times"],
             id="bad node ids",
         ),
         pytest.param(
@@ -404,7 +406,9 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
         pytest.param(
             replace(
                 PLAIN,
-                report=Report((Cpu(9, core=0, socket=0, node=0), Cpu(0, 0, 0, node=None), Cpu(1, 1, 0, node=7)), 3, 1),
+                report=CadvisorReport(
+                    (Cpu(9, core=0, socket=0, node=0), Cpu(0, 0, 0, node=None), Cpu(1, 1, 0, node=7)), 3, 1
+                ),
             ),
             [
                 "as reported, NUMA node 7 has CPUs 1, but the machine has no such node",
@@ -414,12 +418,12 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
             id="a report of another machine",
         ),
         pytest.param(
-            replace(PLAIN, report=replace(REPORT, nodes=(ReportedNode(0), ReportedNode(1), ReportedNode(1)))),
+            replace(PLAIN, report=replace(REPORT, nodes=(CadvisorNode(0), CadvisorNode(1), CadvisorNode(1)))),
             ["as reported, NUMA node 1 is listed 2 times"],
             id="a report with a node twice",
         ),
         pytest.param(
-            replace(PLAIN, report=replace(REPORT, nodes=(ReportedNode(0),))),
+            replace(PLAIN, report=replace(REPORT, nodes=(CadvisorNode(0),))),
             ["as reported, NUMA node 1 has CPUs 2-3,6-7, but the machine has no such node"],
             id="a report of CPUs on a node it does not tell of",
         ),

@@ -5,20 +5,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply, preferred_nodes
-from alignup.align.policy import judge
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput, preferred_single_nodes
+from alignup.align.policy import apply_policy
 from alignup.align.settings import Policy
 from tests import naive
 from tests.strategies_hints import distances_between, families, node_sets, voices
 
 ALIGNED = [
-    Source("cpu", Supply({0: 4, 1: 4}, 2, preferred_width=1)),
-    Source("gpu", Supply({1: 1}, 1, preferred_width=1)),
+    MergeInput("cpu", AmountFamily({0: 4, 1: 4}, 2, preferred_width=1)),
+    MergeInput("gpu", AmountFamily({1: 1}, 1, preferred_width=1)),
 ]
-APART = [Source("cpu", Supply({0: 4, 1: 0}, 2, preferred_width=1)), Source("gpu", Supply({1: 1}, 1, preferred_width=1))]
-WIDE = [Source("gpu", Supply({0: 1, 1: 1}, 2, preferred_width=2))]
-UNBOUND = [Source("cpu", DONT_CARE)]
-HOPELESS = [Source("cpu", IMPOSSIBLE)]
+APART = [
+    MergeInput("cpu", AmountFamily({0: 4, 1: 0}, 2, preferred_width=1)),
+    MergeInput("gpu", AmountFamily({1: 1}, 1, preferred_width=1)),
+]
+WIDE = [MergeInput("gpu", AmountFamily({0: 1, 1: 1}, 2, preferred_width=2))]
+UNBOUND = [MergeInput("cpu", DONT_CARE)]
+HOPELESS = [MergeInput("cpu", IMPOSSIBLE)]
 
 
 @pytest.mark.parametrize(
@@ -45,14 +48,16 @@ HOPELESS = [Source("cpu", IMPOSSIBLE)]
     ],
 )
 def test_each_policy_judges_in_its_own_way(policy, said, nodes, preferred, admitted):
-    verdict = judge(Policy(policy), said, nodes=3)
+    verdict = apply_policy(Policy(policy), said, nodes=3)
 
     assert verdict.hint == Hint(None if nodes is None else bits.of(nodes), preferred)
     assert verdict.admitted is admitted
 
 
 def test_on_a_machine_of_one_node_an_accepted_hint_names_none():
-    verdict = judge(Policy.SINGLE_NUMA_NODE, [Source("cpu", Supply({0: 8}, 2, preferred_width=1))], nodes=1)
+    verdict = apply_policy(
+        Policy.SINGLE_NUMA_NODE, [MergeInput("cpu", AmountFamily({0: 8}, 2, preferred_width=1))], nodes=1
+    )
 
     assert verdict == (Hint(None, preferred=True), True, verdict.merged)
 
@@ -62,7 +67,7 @@ def test_a_family_prefers_the_single_nodes_that_its_list_prefers(data):
     nodes = data.draw(node_sets(most=5))
     family = data.draw(families(nodes))
 
-    assert preferred_nodes(family) == preferred_nodes(Listed.of_family(family))
+    assert preferred_single_nodes(family) == preferred_single_nodes(HintList.of_family(family))
 
 
 @given(st.data())
@@ -70,7 +75,7 @@ def test_single_numa_node_agrees_with_the_whole_product(data):
     nodes = data.draw(node_sets(most=4))
     said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
 
-    verdict = judge(Policy.SINGLE_NUMA_NODE, said, nodes=nodes)
+    verdict = apply_policy(Policy.SINGLE_NUMA_NODE, said, nodes=nodes)
 
     kept = [
         [
@@ -80,7 +85,7 @@ def test_single_numa_node_agrees_with_the_whole_product(data):
         ]
         for voice in said
     ]
-    expected = naive.merge([Source("x", Listed.of(hints)) for hints in kept], nodes=nodes)
+    expected = naive.merge([MergeInput("x", HintList.of(hints)) for hints in kept], nodes=nodes)
     assert verdict.admitted is expected.preferred
     assert verdict.hint == Hint(None if expected.nodes == nodes else expected.nodes, expected.preferred)
 
@@ -91,9 +96,9 @@ def test_restricted_admits_only_what_is_preferred_and_single_numa_node_less_stil
     said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    lenient = judge(Policy.BEST_EFFORT, said, nodes=nodes, distances=distances)
-    strict = judge(Policy.RESTRICTED, said, nodes=nodes, distances=distances)
-    strictest = judge(Policy.SINGLE_NUMA_NODE, said, nodes=nodes, distances=distances)
+    lenient = apply_policy(Policy.BEST_EFFORT, said, nodes=nodes, distances=distances)
+    strict = apply_policy(Policy.RESTRICTED, said, nodes=nodes, distances=distances)
+    strictest = apply_policy(Policy.SINGLE_NUMA_NODE, said, nodes=nodes, distances=distances)
 
     assert lenient.admitted
     assert lenient.hint == strict.hint

@@ -10,7 +10,7 @@ from alignup.align.hint import Hint
 from alignup.align.machine import Device
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.provider import Need, Provider
-from alignup.align.providers import AskFirstError, Cpus, Devices, Memory
+from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider, PreferencesNeededError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
 from tests.align.hosts import GIB, GPU, NIC, host, pod
@@ -83,15 +83,19 @@ def test_what_goes_on_record(name, given, needs):
 
 class TestDevices:
     def test_the_fit_check_may_count_on_the_healthy_ones(self):
-        devices = Devices(0b11, (Device(GPU, "a", 1), Device(GPU, "b", 1, healthy=False), Device(NIC, "c", None)))
+        devices = DeviceProvider(
+            0b11, (Device(GPU, "a", 1), Device(GPU, "b", 1, healthy=False), Device(NIC, "c", None))
+        )
 
         assert devices.offered(devices.idle(), "a") == {GPU: 1, NIC: 1}
 
     def test_plugins_that_want_to_be_asked_are(self):
-        devices = Devices(0b11, (Device(GPU, "a", 1), Device(GPU, "b", 1)), preferred_allocation=frozenset({GPU}))
+        devices = DeviceProvider(
+            0b11, (Device(GPU, "a", 1), Device(GPU, "b", 1)), preferred_allocation=frozenset({GPU})
+        )
         wanted = pod(gpu="1")
 
-        with pytest.raises(AskFirstError) as caught:
+        with pytest.raises(PreferencesNeededError) as caught:
             devices.allocate(devices.idle(), wanted, wanted.containers[0], affinity=Hint(1, preferred=True))
 
         (ask,) = caught.value.asks
@@ -106,7 +110,7 @@ class TestDevices:
         assert devices.allocate(idle, pod(gpu="1"), None, affinity=NODE_1) is idle
 
     def test_a_resource_whose_plugin_is_gone_has_nothing_free(self):
-        devices = Devices(0b11, (Device(GPU, "a", 1),))
+        devices = DeviceProvider(0b11, (Device(GPU, "a", 1),))
         wanted = pod(gpu="1")
         held = devices.allocate(devices.idle(), wanted, wanted.containers[0], affinity=Hint(1, preferred=True))
         forgotten = replace(held, inventories={}, free={})
@@ -116,7 +120,7 @@ class TestDevices:
 
 class TestMemory:
     def test_not_managed_it_has_no_opinion(self):
-        memory = Memory(host().view, MemorySettings(MemoryPolicy.NONE))
+        memory = MemoryProvider(host().view, MemorySettings(MemoryPolicy.NONE))
         wanted = pod()
 
         assert memory.idle().nodes == {}
@@ -147,5 +151,5 @@ def test_starting_a_container_means_nothing_to_cpus_and_devices():
 def test_cpus_are_offered_by_the_host_not_by_their_provider():
     cpus = PROVIDERS["cpu"]
 
-    assert isinstance(cpus, Cpus)
+    assert isinstance(cpus, CpuHintProvider)
     assert cpus.offered(cpus.idle(), "a") == {}

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from alignup.align.errors import QuantityError
-from alignup.align.quantity import LIMIT, Format, Quantity
+from alignup.align.quantity import MAX_DIGITS, Quantity, QuantityFormat
 
 FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 SUFFIX = "unable to parse quantity's suffix"
@@ -95,12 +95,12 @@ class TestReading:
         ],
     )
     def test_a_json_value_names_an_amount(self, token, printed):
-        assert str(Quantity.of_json(token)) == printed
+        assert str(Quantity.from_json_token(token)) == printed
 
     @pytest.mark.parametrize("token", ["true", "{}", '""', '"', r'"1\u0047i"', '"null"'])
     def test_other_json_values_are_refused(self, token):
         with pytest.raises(QuantityError, match="quantities must match"):
-            Quantity.of_json(token)
+            Quantity.from_json_token(token)
 
     @given(scribbles)
     def test_any_text_is_an_amount_or_a_quantity_error(self, text):
@@ -130,7 +130,7 @@ class TestPrinting:
     @given(quantities)
     def test_printed_and_read_again_it_is_the_same_amount(self, quantity):
         # Kubernetes prints no suffix where it has none, from 1000E on.
-        assume(abs(amount(quantity)) < 10**21 or quantity.format is Format.DECIMAL_EXPONENT)
+        assume(abs(amount(quantity)) < 10**21 or quantity.format is QuantityFormat.DECIMAL_EXPONENT)
 
         again = Quantity.parse(str(quantity))
 
@@ -139,7 +139,7 @@ class TestPrinting:
 
     @given(quantities)
     def test_the_canonical_text_is_its_own_canonical_text(self, quantity):
-        assume(abs(amount(quantity)) < 10**21 or quantity.format is Format.DECIMAL_EXPONENT)
+        assume(abs(amount(quantity)) < 10**21 or quantity.format is QuantityFormat.DECIMAL_EXPONENT)
         text = quantity.canonical()
 
         again = Quantity.parse(text)
@@ -152,7 +152,7 @@ class TestPrinting:
         [
             pytest.param(Quantity.parse("1000E"), "1", id="beyond exa there is no suffix"),
             pytest.param(Quantity.parse("1Ki") + Quantity.of((1 << 70) - 1024), "1", id="nor beyond exbi"),
-            pytest.param(Quantity.of(3 << 30, Format.BINARY_SI), "3Gi", id="bytes made from a number"),
+            pytest.param(Quantity.of(3 << 30, QuantityFormat.BINARY_SI), "3Gi", id="bytes made from a number"),
             pytest.param(Quantity.of(1000), "1k", id="a number made from a number"),
             pytest.param(Quantity.parse("1Ki") + Quantity.parse("1m"), "1024001m", id="no fraction of 1024 is printed"),
         ],
@@ -214,7 +214,7 @@ class TestRoundingToThousandths:
     def test_an_amount_coarse_enough_is_itself(self, text):
         quantity = Quantity.parse(text)
 
-        assert quantity.rounded_up_to_milli() is quantity
+        assert quantity.round_up_to_milli() is quantity
 
     @pytest.mark.parametrize(
         ("text", "printed"),
@@ -228,11 +228,11 @@ class TestRoundingToThousandths:
         ],
     )
     def test_a_finer_amount_goes_away_from_zero(self, text, printed):
-        assert str(Quantity.parse(text).rounded_up_to_milli()) == printed
+        assert str(Quantity.parse(text).round_up_to_milli()) == printed
 
     @given(quantities)
     def test_rounding_adds_less_than_a_thousandth(self, quantity):
-        rounded = quantity.rounded_up_to_milli()
+        rounded = quantity.round_up_to_milli()
 
         assert 0 <= abs(amount(rounded)) - abs(amount(quantity)) < Fraction(1, 1000)
         assert amount(rounded) * 1000 % 1 == 0
@@ -325,7 +325,7 @@ class TestNothingTakesLong:
             pytest.param(f"{'1' * 19}e2000000000", f"{'1' * 19}00e1999999998", id="a large power in the decimal form"),
             pytest.param("0" * MEGABYTE, "0", id="a megabyte of zeros"),
             pytest.param(f"1e{'0' * MEGABYTE}1", "10", id="an exponent of a megabyte of zeros"),
-            pytest.param("7" * LIMIT, "7" * LIMIT, id="as many digits as are read"),
+            pytest.param("7" * MAX_DIGITS, "7" * MAX_DIGITS, id="as many digits as are read"),
             pytest.param("-1" + "0" * 5000 + "1", "-1" + "0" * 5000 + "1", id="zeros inside a long number"),
         ],
     )
@@ -339,7 +339,7 @@ class TestNothingTakesLong:
         assert abs(quantity.value()) <= MAX
         assert abs(quantity.milli()) <= MAX
         assert (quantity > Quantity.ZERO) == (quantity.sign > 0)
-        assert quantity.rounded_up_to_milli().sign == quantity.sign
+        assert quantity.round_up_to_milli().sign == quantity.sign
         assert quantity + Quantity.ZERO == Quantity.ZERO + quantity == quantity
         assert quantity + Quantity.parse("0e-2000000000") == quantity
         assert (quantity - quantity).is_zero
@@ -349,7 +349,7 @@ class TestNothingTakesLong:
         [
             pytest.param("1" * MEGABYTE, NUMBER, id="a megabyte of digits"),
             pytest.param("0." + "3" * MEGABYTE, NUMBER, id="a megabyte of fraction"),
-            pytest.param("7" * (LIMIT + 1) + "Gi", NUMBER, id="one digit more than are read"),
+            pytest.param("7" * (MAX_DIGITS + 1) + "Gi", NUMBER, id="one digit more than are read"),
             pytest.param("1e" + "1" * MEGABYTE, SUFFIX, id="a megabyte of exponent"),
             pytest.param("1" + "e" * MEGABYTE, SUFFIX, id="a megabyte of letters"),
             pytest.param("0" * MEGABYTE + "x", FORMAT, id="a megabyte of zeros and a stranger"),

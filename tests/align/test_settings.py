@@ -3,7 +3,7 @@
 import pytest
 
 from alignup.align.errors import SettingsError
-from alignup.align.settings import GATES, FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.settings import FEATURE_GATES, FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 
 DEFAULT_GATES = FeatureGates()
 
@@ -98,7 +98,7 @@ def test_gates_have_their_defaults_until_changed():
     assert gates.on("CPUManagerPolicyBetaOptions")
     assert not gates.on("PodLevelResourceManagers")
     assert not gates.on("SomethingElse")
-    assert all(FeatureGates().on(name) is gate.default for name, gate in GATES.items())
+    assert all(FeatureGates().on(name) is gate.default for name, gate in FEATURE_GATES.items())
 
 
 def test_a_locked_gate_cannot_be_changed():

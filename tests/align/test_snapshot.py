@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.errors import HoldingsError, ParseError, ProviderError, QuantityError, StateError
+from alignup.align.errors import ParseError, ProviderError, QuantityError, RestoreError, StateError
 from alignup.align.hint import Hint
 from alignup.align.host import Host
 from alignup.align.machine import Device, Machine
 from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
-from alignup.align.snapshot import crumbs, from_document, pod_document, read_pod, to_document, without_pods, written_pod
 from alignup.align.synthetic import parse
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
+from alignup.schema.ledgers import crumbs, from_document, pod_document, read_pod, to_document, without_pods, written_pod
 from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, host, hosts, pod
 from tests.strategies_pods import amounts, guaranteed
 
@@ -176,7 +176,7 @@ def test_a_pod_given_everything_in_one_piece_keeps_it_so():
 
     assert piece["cpus"] == {"pod": "4-7", "containers": {"app": "4-5", "helper": "6-7"}}
     assert piece["memory"]["pod"] == [{"nodes": "1", "type": "memory", "bytes": 4 * GIB}]
-    with pytest.raises(HoldingsError) as caught:
+    with pytest.raises(RestoreError) as caught:
         from_document(stored(one), host_of_pieces(WITHOUT_SECOND).ledger)
     assert list(caught.value.problems) == [
         "CPUs 4-5 of default/a (container app) do not exist on this machine any more",
@@ -271,7 +271,7 @@ def test_what_cannot_be_had_any_more_is_named(now, problems):
     one = host()
     one.admit(pod("a"))
 
-    with pytest.raises(HoldingsError) as caught:
+    with pytest.raises(RestoreError) as caught:
         from_document(stored(one), now.ledger)
 
     assert list(caught.value.problems) == problems
@@ -284,7 +284,7 @@ def test_everything_in_the_way_is_said_at_once():
     one.admit(pod("b", cpu="3", memory="12Gi", gpu="1"))
     machine = shrunk(parse(WITHOUT_SECOND, memory=16 * GIB), 12 * GIB)
 
-    with pytest.raises(HoldingsError) as caught:
+    with pytest.raises(RestoreError) as caught:
         from_document(stored(one), Host(machine, one.settings).ledger)
 
     assert list(caught.value.problems) == [
@@ -292,7 +292,7 @@ def test_everything_in_the_way_is_said_at_once():
         "memory of default/b (container app) is on NUMA node 1, which does not exist on this machine any more",
     ]
     one.release("b")
-    with pytest.raises(HoldingsError) as caught:
+    with pytest.raises(RestoreError) as caught:
         from_document(stored(one), Host(machine, one.settings).ledger)
     assert str(caught.value) == (
         f"memory on NUMA node 0 is too little for {10 * GIB} bytes of default/a (container app): "
@@ -307,7 +307,7 @@ def test_without_those_in_the_way_the_others_stay():
         one.admit(pod(uid, memory="4Gi"))
     smaller = Host(shrunk(one.machine, 6 * GIB), one.settings)
 
-    with pytest.raises(HoldingsError) as caught:
+    with pytest.raises(RestoreError) as caught:
         from_document(stored(one), smaller.ledger)
     ledger = from_document(without_pods(stored(one), caught.value.uids), smaller.ledger)
 
@@ -339,7 +339,7 @@ def test_pages_of_a_size_that_is_gone_are_named():
     document = stored(one)
     document["pods"][0]["memory"]["containers"]["app"][0]["type"] = "hugepages-1Gi"
 
-    with pytest.raises(HoldingsError, match=r"hugepages-1Gi of default/a .* on NUMA node 0, which has none of it"):
+    with pytest.raises(RestoreError, match=r"hugepages-1Gi of default/a .* on NUMA node 0, which has none of it"):
         from_document(document, host().ledger)
 
 
@@ -367,7 +367,7 @@ def test_nothing_is_given_twice(kind, problem):
     document = stored(one)
     both(kind)(document)
 
-    with pytest.raises(HoldingsError) as caught:
+    with pytest.raises(RestoreError) as caught:
         from_document(document, host().ledger)
 
     assert problem in caught.value.problems
@@ -472,7 +472,7 @@ def test_amounts_are_the_same_in_every_respect(text):
         amount = Quantity.parse(text)
     except QuantityError:
         return
-    for each in (amount, amount + amount, amount.rounded_up_to_milli()):
+    for each in (amount, amount + amount, amount.round_up_to_milli()):
         said = Pod(name="a", overhead={"cpu": each})
 
         (read,) = read_pod(json.loads(json.dumps(written_pod(said)))).overhead.values()

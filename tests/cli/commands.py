@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 from unittest import mock
 
-from alignup.cli import guard
+from alignup.cli import entry
 
 QUIET = {"ALIGNUP_DEBUG": "", "NO_COLOR": "", "COLUMNS": "", "PYTHONIOENCODING": ""}
 
@@ -42,7 +42,7 @@ def inside(
         stack.enter_context(redirect_stdout(out))
         stack.enter_context(redirect_stderr(err))
         stack.enter_context(chdir(cwd or Path.cwd()))
-        code = guard.run([*map(str, arguments)])
+        code = entry.run([*map(str, arguments)])
         out.flush()
         err.flush()
         said, told = (Path(one.name).read_text("utf-8") for one in (out, err))

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from alignup.cli import guard
+from alignup.cli import entry
 from tests.forking import forked
 
 
@@ -106,4 +106,4 @@ def _be(words: list[str], place: Path, env: Mapping[str, str], largest: int | No
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
-    sys.exit(guard.run(words))
+    sys.exit(entry.run(words))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from alignup.serve.service import PodRun
+from alignup.schema.api import PodRunStatus
 from tests.serve.agents import Agent, manifest
 from tests.serve.serving import on_unix
 
@@ -35,7 +35,7 @@ class StandIn:
 
         return asyncio.run_coroutine_threadsafe(done(), self.loop).result(10)
 
-    def admit(self, name: str, run: PodRun | None = None, **amounts: str) -> str:
+    def admit(self, name: str, run: PodRunStatus | None = None, **amounts: str) -> str:
         """A pod of that name is there, and is run so; its uid."""
         asked = {"cpu": "1", "memory": "1Gi"} | amounts
         admitting = self.agent.admit_document(manifest(name, **asked))

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from alignup.cli import guard
+from alignup.cli import entry
 from alignup.cli.app import app
 from tests.agent.agents import running, start_with, wait_for
 from tests.cli.commands import alignup, started
@@ -37,7 +37,7 @@ def ran(*words: object) -> int:
     handle = sys.stdout.fileno()
     output = os.dup(handle)
     try:
-        return guard.run([str(word) for word in words])
+        return entry.run([str(word) for word in words])
     finally:
         os.dup2(output, handle)
         os.close(output)

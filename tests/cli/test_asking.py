@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from alignup.agent.front import RUNS_ITSELF
+from alignup.agent.service import SELF_RUN_ANNOTATION
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.cli import asking
-from alignup.cli.client import AgentError, Where
-from alignup.runs.wish import RefusedError, Wish, environment, given
+from alignup.cli.client import AgentError, AgentOptions
+from alignup.runs.request import RunRejectedError, RunRequest, build_environment, resolve_placement
 
-WISH = Wish(uid="1", name="web", amounts={"cpu": "1", "example.com/gpu": "1"}, policy="restricted")
+WISH = RunRequest(uid="1", name="web", amounts={"cpu": "1", "example.com/gpu": "1"}, policy="restricted")
 PLACEMENT = {
     "container": "run",
     "hint": {"nodes": "0", "preferred": True},
@@ -44,7 +44,7 @@ def agent(path, *answers):
         listening.listen()
         thread = threading.Thread(target=serve, args=[listening])
         thread.start()
-        asked = asking.asked(Where(agent=f"unix:{path}", token_file=None))
+        asked = asking.find_agent(AgentOptions(agent=f"unix:{path}", token_file=None))
         assert asked is not None
         yield asked, heard
         thread.join()
@@ -56,13 +56,13 @@ def said(status, document):
 
 def test_what_a_plugin_grants_reaches_the_command(tmp_path):
     with agent(tmp_path / "sock", said(201, ADMITTED), said(200, MACHINE)) as (one, heard):
-        offer = asking.Bureau(one, online=3).admit(WISH)
+        offer = asking.AgentAllocator(one, online=3).admit(WISH)
 
     head, _, body = heard[0].partition(b"\r\n\r\n")
     sent = json.loads(body)
-    told = environment(WISH, given(offer))
+    told = build_environment(WISH, resolve_placement(offer))
     assert head.startswith(b"POST /v1/pods HTTP/1.0\r\n")
-    assert sent["metadata"]["annotations"] == {RUNS_ITSELF: "true", POLICY_ANNOTATION: "restricted"}
+    assert sent["metadata"]["annotations"] == {SELF_RUN_ANNOTATION: "true", POLICY_ANNOTATION: "restricted"}
     assert sent["spec"]["containers"][0]["resources"]["limits"] == {
         "cpu": "1",
         "memory": "1Mi",
@@ -80,9 +80,9 @@ def test_who_would_have_to_wait_is_refused_and_forgotten(tmp_path, capsys):
 
     with (
         agent(tmp_path / "sock", said(202, waiting), said(200, {"pod": {}})) as (one, heard),
-        pytest.raises(RefusedError, match="TopologyAffinityError") as error,
+        pytest.raises(RunRejectedError, match="TopologyAffinityError") as error,
     ):
-        asking.Bureau(one, online=3).admit(WISH)
+        asking.AgentAllocator(one, online=3).admit(WISH)
     error.value.show()
 
     assert heard[1].startswith(b"DELETE /v1/pods/1 HTTP/1.0\r\n")
@@ -109,9 +109,9 @@ def test_answers_that_are_none_are_errors(tmp_path, answer, message):
 
 def test_an_agent_that_was_named_has_to_be_there(tmp_path):
     with pytest.raises(AgentError, match="no agent answers at unix:"):
-        asking.asked(Where(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None))
+        asking.find_agent(AgentOptions(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None))
 
 
 def test_annotations_are_called_as_those_call_them_who_heed_them():
     assert (asking.POLICY, asking.SCOPE) == (POLICY_ANNOTATION, SCOPE_ANNOTATION)
-    assert asking.RUNS_ITSELF == RUNS_ITSELF
+    assert asking.RUNS_ITSELF == SELF_RUN_ANNOTATION

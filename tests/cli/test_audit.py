@@ -12,7 +12,7 @@ from alignup.enforce import cgroup, process
 from tests.agent.agents import running
 from tests.cli.runners import Bench, wait_for
 
-PERMITTED = process.widest()
+PERMITTED = process.permitted_cpus()
 
 pytestmark = pytest.mark.skipif(PERMITTED.bit_count() < 2, reason="a machine with one CPU has none to give away")
 
@@ -25,7 +25,7 @@ def bench(tmp_path):
 @pytest.fixture(params=["affinity", "cgroup"])
 def web(bench, request):
     """A run that goes on, its command and the CPU it owns."""
-    if request.param == "cgroup" and not cgroup.places():
+    if request.param == "cgroup" and not cgroup.candidate_parents():
         pytest.skip("no cpuset may be made here by this user")
     script = "echo $$ $ALIGNUP_CPUS; exec sleep 100"
     runner = bench.start("run", "--by", request.param, "--name", "web", "--cpus", 1, "--", "sh", "-c", script)

@@ -6,25 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.address import Tcp
+from alignup.agent.address import TcpAddress
 from alignup.align import bits
 from alignup.cli import housing
-from alignup.cli.asking import Agent
+from alignup.cli.asking import RunClient
 from alignup.enforce import cgroup, process
-from alignup.serve.service import RuntimeReport, Stray
+from alignup.schema.api import OrphanSandbox, RuntimeStatus
 from tests.cli.commands import inside
 from tests.cli.standing_in import standing_in
 from tests.enforce.commands import started
 from tests.places import short_directory
 from tests.serve.agents import GPU, run_of, running
 
-PERMITTED = process.widest()
+PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 ID = "45c48cce2e2d7fbdea1afc51c7c6ad26"
-REPORT = RuntimeReport(name="containerd", version="1.6.20", ready=True, network="host")
+REPORT = RuntimeStatus(name="containerd", version="1.6.20", ready=True, network="host")
 
 real = pytest.mark.skipif(
-    not cgroup.places() or PERMITTED == LOWEST, reason="no cpuset may be made here by this user, or there is one CPU"
+    not cgroup.candidate_parents() or PERMITTED == LOWEST,
+    reason="no cpuset may be made here by this user, or there is one CPU",
 )
 
 
@@ -58,7 +59,7 @@ def pid(node):
 
 
 def widened(pid):
-    group = cgroup.of(pid)
+    group = cgroup.cpuset_cgroup(pid)
     assert group is not None
     cgroup.write(group, PERMITTED, nodes=0)
     process.pin(pid, PERMITTED)
@@ -120,7 +121,7 @@ def test_a_container_that_is_just_being_moved_has_not_drifted(node, audit, pid):
 
 
 def test_containers_that_nobody_knows_are_drift_that_only_people_can_clear_away(node, audit):
-    stray = Stray(id="abc", pod="shop/old", uid="u1", containers=("app",), why="its pod is not known any more")
+    stray = OrphanSandbox(id="abc", pod="shop/old", uid="u1", containers=("app",), why="its pod is not known any more")
     node.agent.report = replace(REPORT, strays=(stray,), problems=("it is slow",))
 
     found = audit("--fix")
@@ -179,7 +180,7 @@ def test_an_agent_that_is_named_has_to_be_there(audit, tmp_path):
 
 def test_an_agent_elsewhere_has_its_containers_elsewhere():
     """Numbers of processes mean nothing here then."""
-    look = housing.look(Agent(Tcp("node-7.example.com", 8080)))
+    look = housing.audit_containers(RunClient(TcpAddress("node-7.example.com", 8080)))
 
     assert look.containers == ()
     assert look.notes == (

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from alignup.align.workload import Pod
-from alignup.cli.client import manifest as sent
-from alignup.serve.service import ContainerRun, PodRun, Status
+from alignup.cli.client import pod_manifest as sent
+from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
 from tests.agent.agents import wait_for
 from tests.cli.commands import inside, started
 from tests.cli.standing_in import standing_in
-from tests.cli.test_guard import examples_of
+from tests.cli.test_entry import examples_of
 from tests.places import short_directory
 from tests.serve.agents import Printed, run_of, running
 
-CRASHING = ContainerRun(
+CRASHING = ContainerRunStatus(
     name="app", kind="app", state="waiting", restarts=3, reason="CrashLoopBackOff", message="back-off 40s"
 )
 LOG = ("default-web", "app", False)
@@ -39,8 +39,8 @@ def call(node):
 def test_pods_are_listed_with_how_they_are(node, call):
     node.admit("web", run_of(running(cpus=0b110), running("side", ready=False, restarts=2), ips=("10.0.0.7",)))
     node.admit("worker", run_of(CRASHING))
-    uid = node.admit("job", PodRun(phase="Failed", reason="DeadlineExceeded", message="it took too long"))
-    node.do(lambda agent: agent.known.update({uid: replace(agent.known[uid], status=Status.FINISHED)}))
+    uid = node.admit("job", PodRunStatus(phase="Failed", reason="DeadlineExceeded", message="it took too long"))
+    node.do(lambda agent: agent.known.update({uid: replace(agent.known[uid], status=AdmissionStatus.FINISHED)}))
     node.admit("huge", cpu="12")
 
     plain = call("ps")

@@ -20,11 +20,12 @@ from tests.cli.commands import alignup, environment
 from tests.cli.runners import Bench, wait_for
 
 TOLD = "env | grep ^ALIGNUP_ | grep -v RUN | sort"
-PERMITTED = process.widest()
+PERMITTED = process.permitted_cpus()
 BY = [
     "affinity",
     pytest.param(
-        "cgroup", marks=pytest.mark.skipif(not cgroup.places(), reason="no cpuset may be made here by this user")
+        "cgroup",
+        marks=pytest.mark.skipif(not cgroup.candidate_parents(), reason="no cpuset may be made here by this user"),
     ),
 ]
 
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.skipif(PERMITTED.bit_count() < 2, reason="a machine wit
 
 def groups():
     """The groups of runs there are."""
-    return {group for folder in cgroup.places() for group in folder.glob(f"{cgroup.PREFIX}*")}
+    return {group for folder in cgroup.candidate_parents() for group in folder.glob(f"{cgroup.PREFIX}*")}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.align.record import from_document
+from alignup.schema.decisions import from_document
 from tests.cli.commands import alignup, environment, inside, on_a_terminal, started
 
 ROOT = Path(__file__).parents[2]

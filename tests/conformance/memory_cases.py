@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.hint import Answer, Hint, Listed
+from alignup.align.hint import Hint, HintList, HintsByResource
 from alignup.align.machine import NumaNode
-from alignup.align.memory.ledger import Block, MemoryLedger, NodeMemory, Sizes, Table
+from alignup.align.memory.ledger import Block, MemoryLedger, MemoryTable, NodeMemory, Sizes
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.settings import FeatureGates
 from tests.shapes import hugepages_of
@@ -35,7 +35,7 @@ def state_of(state: Json) -> dict[int, NodeMemory]:
         int(node): NodeMemory(
             bits.of(facts["cells"]),
             facts["assignments"],
-            {type_: Table(**table) for type_, table in facts["memory"].items()},
+            {type_: MemoryTable(**table) for type_, table in facts["memory"].items()},
         )
         for node, facts in sorted(state.items(), key=lambda entry: int(entry[0]))
     }
@@ -49,7 +49,7 @@ def held_of(held: Json) -> dict[str, dict[str, tuple[Block, ...]]]:
     return {pod: {name: blocks_of(blocks) for name, blocks in containers.items()} for pod, containers in held.items()}
 
 
-def reusable_of(groups: Sequence[Json]) -> dict[bits.Nodes, Sizes]:
+def reusable_of(groups: Sequence[Json]) -> dict[bits.NodeSet, Sizes]:
     return {bits.of(group["numa"]): group["memory"] for group in groups}
 
 
@@ -58,7 +58,7 @@ def affinity_of(event: Json) -> Hint:
     return Hint(nodes, event["affinity_preferred"])
 
 
-def listed(answer: Answer) -> dict[str, list] | None:
+def listed(answer: HintsByResource) -> dict[str, list] | None:
     """An answer in the form of the vectors: type → [[nodes, preferred], …]."""
     if answer is None:
         return None
@@ -67,6 +67,6 @@ def listed(answer: Answer) -> dict[str, list] | None:
         if options is None or isinstance(options, Sequence):
             lists[type_] = list(options or ())
             continue
-        spelled = options if isinstance(options, Listed) else Listed.of_family(options)
+        spelled = options if isinstance(options, HintList) else HintList.of_family(options)
         lists[type_] = [[list(bits.members(mask)), preferred] for mask, preferred in spelled.hints if mask is not None]
     return lists

@@ -9,8 +9,8 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block
-from alignup.state import cpu_file, memory_file
-from alignup.state.checkpoint import texts
+from alignup.state.kubelet import cpu_file, memory_file
+from alignup.state.kubelet.checkpoint import checksum_texts
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
 from tests.conformance.harness import Case, run_index
@@ -59,7 +59,7 @@ def restored(format_: ModuleType, case: Case, folder: Path) -> Any:
     gates = gates_of(case["gates"])
     path = f"<DIR>/{format_.NAME}"
     if case["written_by_kubelet"]:
-        legacy, data = texts(format_.FORMAT, text)
+        legacy, data = checksum_texts(format_.FORMAT, text)
         assert legacy == case.get("legacy_dump", legacy)
         assert data == case.get("data_dump", data)
         if case["kind"] not in UNREADABLE:

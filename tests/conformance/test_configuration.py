@@ -15,18 +15,18 @@ from alignup.align.distances import Distances
 from alignup.align.errors import ConfigurationError
 from alignup.align.host import Host
 from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
 from alignup.kube.configuration import (
     Configuration,
-    Stage,
-    check,
+    StartupStage,
+    compute_node_allocatable,
+    compute_reservations,
+    host_settings,
     node_status,
-    passed,
     read,
-    settings,
-    started,
+    startup_errors,
 )
 from tests.conformance import harness
 from tests.conformance.harness import Case
@@ -36,7 +36,7 @@ UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 REPEATED = re.compile(r'line (\d+): key "([^"]+)" already set in map')
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 PANIC = "failed to merge global and in-flight KubeletConfiguration while setting defaults, error: "
-MANAGERS = (Stage.TOPOLOGY_MANAGER, Stage.CPU_MANAGER, Stage.MEMORY_MANAGER)
+MANAGERS = (StartupStage.TOPOLOGY_MANAGER, StartupStage.CPU_MANAGER, StartupStage.MEMORY_MANAGER)
 
 
 def test_configuration(request: pytest.FixtureRequest):
@@ -48,12 +48,12 @@ def check_case(case: Case) -> None:
         configuration = read(case["text"], name="CONFIG")
     except ConfigurationError as error:
         assert error.stage == case["stage"], f"{error.stage}: {error}"
-        CHECKS[Stage(error.stage)](case, error)
+        CHECKS[StartupStage(error.stage)](case, error)
         return
     check_effective(case["effective"], configuration)
     check_warnings(case.get("strict_warning", ()), configuration.warnings)
     machine, storage = machine_of(case["machine"]), case["machine"]["ephemeral_storage"]
-    errors = check(configuration, machine, ephemeral_storage=storage)
+    errors = startup_errors(configuration, machine, ephemeral_storage=storage)
     assert (errors[0].stage if errors else "ok") == case["stage"], list(map(str, errors))
     if "passed" in case:
         check_passed(case["passed"], configuration, machine)
@@ -100,7 +100,11 @@ def check_validation(case: Case, error: ConfigurationError) -> None:
         assert case["texts"] == [ours[0] if len(ours) == 1 else f"[{', '.join(ours)}]"]
 
 
-CHECKS = {Stage.LOAD: check_load, Stage.DEFAULTING_PANIC: check_panic, Stage.VALIDATION: check_validation}
+CHECKS = {
+    StartupStage.LOAD: check_load,
+    StartupStage.DEFAULTING_PANIC: check_panic,
+    StartupStage.VALIDATION: check_validation,
+}
 
 
 def check_effective(expected: dict[str, Any], configuration: Configuration) -> None:
@@ -147,7 +151,7 @@ def check_warnings(expected: Iterable[str], ours: tuple[str, ...]) -> None:
 
 
 def check_passed(expected: dict[str, Any], configuration: Configuration, machine: Machine) -> None:
-    ours = passed(configuration, machine)
+    ours = compute_reservations(configuration, machine)
 
     same(ours.system_reserved, expected["system_reserved"])
     same(ours.kube_reserved, expected["kube_reserved"])
@@ -165,14 +169,16 @@ def check_managers(case: Case, errors: Iterable[ConfigurationError]) -> None:
         texts = case["managers"][stage]
         assert ours[stage] in texts if texts else stage not in ours, (stage, texts, ours)
     texts = {ADDRESS.sub("0xADDRESS", one) for one in case["started"]["error"]}
-    said = [" ".join(one.what for one in error.problems) for error in errors if error.stage == Stage.NODE_ALLOCATABLE]
+    said = [
+        " ".join(one.what for one in error.problems) for error in errors if error.stage == StartupStage.NODE_ALLOCATABLE
+    ]
     assert (set(sentences(said[0])) if said else set()) == {one for text in texts for one in sentences(text)}
 
 
 def check_started(case: Case, configuration: Configuration, machine: Machine) -> None:
     storage = case["machine"]["ephemeral_storage"]
     expected = case["started"]
-    ours = started(configuration, machine, ephemeral_storage=storage)
+    ours = compute_node_allocatable(configuration, machine, ephemeral_storage=storage)
     status = node_status(configuration, machine, ephemeral_storage=storage)
 
     same(ours.capacity, expected["capacity"])
@@ -189,7 +195,7 @@ def check_host(case: Case, configuration: Configuration, machine: Machine) -> No
     """A host that is told so starts, or is refused by the same manager in the same words."""
     stage = next((one for one in MANAGERS if case["managers"][one]), None)
     try:
-        Host(machine, settings(configuration, machine))
+        Host(machine, host_settings(configuration, machine))
     except ValueError as error:
         assert stage
         assert str(error) in case["managers"][stage]

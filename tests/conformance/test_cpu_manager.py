@@ -8,9 +8,16 @@ must always hold is checked.
 from collections import defaultdict
 from typing import Any
 
-from alignup.agent.reconcile import Phase, Seen, Statuses, Told, Verdict, containers_of
+from alignup.agent.pods.cpuset_plan import (
+    AppliedCpusets,
+    ContainerPhase,
+    CpusetResult,
+    ObservedContainer,
+    ObservedContainers,
+    containers_of,
+)
 from alignup.align import bits
-from alignup.align.bits import Cpus
+from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import EnforceError, ProviderError
@@ -48,9 +55,9 @@ def check(case: Case) -> str | None:
     return fault or label
 
 
-def overlooked(manager: "Manager", told: Told) -> str | None:
+def overlooked(manager: "Manager", told: AppliedCpusets) -> str | None:
     """Whether someone was told who had been started again elsewhere, which the kubelet does not notice."""
-    again = {id_ for id_, name in manager.told.ids.items() if name in told.outdated}
+    again = {id_ for id_, name in manager.told.ids.items() if name in told.stale}
     return "started again on other CPUs" if again.intersection(id_ for id_, _ in manager.updates) else None
 
 
@@ -68,10 +75,10 @@ class Scripted:
         self.shown = {uid: seen_of(texts) for uid, texts in event.get("statuses", {}).items()}
         self.updates: Updates = []
 
-    def statuses(self) -> Statuses:
+    def statuses(self) -> ObservedContainers:
         return self.shown
 
-    def update(self, container_id: str, cpus: Cpus) -> None:
+    def update(self, container_id: str, cpus: CpuSet) -> None:
         self.updates.append((container_id, bits.show(cpus)))
         if container_id in self.failing:
             raise EnforceError("the runtime refuses")
@@ -89,11 +96,11 @@ class Manager:
         )
         self.trace = Trace(case, provider)
         self.trace.start({})
-        self.told = Told()
+        self.told = AppliedCpusets()
         self.active: list[str] = []
         self.ready = True
         self.updates: Updates = []
-        self.verdicts: tuple[Verdict, ...] = ()
+        self.results: tuple[CpusetResult, ...] = ()
 
     def tidy(self, event: Event) -> None:
         """Before an allocation or a pass, take back what gone pods left behind, if all pods are known."""
@@ -105,7 +112,7 @@ class Manager:
     def play(self, event: Event) -> dict[str, Any]:
         """Let one event happen, and tell what came of it in the form of the vectors."""
         self.updates = []
-        self.verdicts = ()
+        self.results = ()
         error = None
         try:
             getattr(self, event["op"])(event)
@@ -128,10 +135,10 @@ class Manager:
 
     def listed(self, *, problem: bool) -> list[str]:
         """Whom the pass brought where it belongs, or whom it did not."""
-        return [f"{one.uid}/{one.container}={one.id}" for one in self.verdicts if bool(one.problem) is problem]
+        return [f"{one.uid}/{one.container}={one.id}" for one in self.results if bool(one.problem) is problem]
 
-    def last_update(self) -> dict[str, dict[str, Cpus]]:
-        last: dict[str, dict[str, Cpus]] = defaultdict(dict)
+    def last_update(self) -> dict[str, dict[str, CpuSet]]:
+        last: dict[str, dict[str, CpuSet]] = defaultdict(dict)
         for (uid, name), cpus in self.told.last.items():
             last[uid][name] = cpus
         return last
@@ -162,15 +169,15 @@ class Manager:
         assert self.active == event.get("active", [])
         pods = [self.trace.pods[uid] for uid in self.active]
         runtime = Scripted(event)
-        self.told, self.verdicts = passed(self.told, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready)
+        self.told, self.results = passed(self.told, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready)
         self.updates = runtime.updates
 
 
-def seen_of(texts: dict[str, str]) -> dict[str, Seen]:
+def seen_of(texts: dict[str, str]) -> dict[str, ObservedContainer]:
     """Containers by name, those that are ``absent`` left out."""
     shown = {name: text.partition(":") for name, text in texts.items() if text != "absent"}
     return {
-        name: Seen() if phase == "no-id" else Seen(Phase(phase), container_id)
+        name: ObservedContainer() if phase == "no-id" else ObservedContainer(ContainerPhase(phase), container_id)
         for name, (phase, _, container_id) in shown.items()
     }
 

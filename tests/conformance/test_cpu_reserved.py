@@ -2,7 +2,7 @@
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuPolicy, CpuSettings
-from alignup.align.cpus.provider import CpuProvider, reserve
+from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
@@ -42,5 +42,5 @@ def created(case: Case) -> CpuProvider:
         return CpuProvider.create(view, settings, topology=Policy.NONE, gates=gates)
     options = options_of(case["options"])
     options.check_machine(Policy.NONE, sockets=view.num_sockets, nodes=view.num_nodes)
-    reserved = reserve(view, options, count=case["num_reserved"], explicit=explicit)
+    reserved = select_reserved_cpus(view, options, count=case["num_reserved"], explicit=explicit)
     return CpuProvider(view=view, policy=CpuPolicy.STATIC, options=options, reserved=reserved)

@@ -1,7 +1,7 @@
 """Choosing CPUs out of a free set: which ones, in which order, under every combination of options."""
 
 from alignup.align import bits
-from alignup.align.cpus.provider import selection
+from alignup.align.cpus.provider import create_selection
 from alignup.align.errors import ProviderError
 from tests.conformance.cpu_cases import options_of
 from tests.conformance.harness import Case, run
@@ -18,7 +18,7 @@ def check(case: Case) -> str | None:
     available = bits.parse(case["available"])
 
     try:
-        taken = selection(view, options).take(available, case["count"])
+        taken = create_selection(view, options).take(available, case["count"])
     except ProviderError as error:
         assert str(error) == case["error"]
         return None

@@ -1,7 +1,7 @@
 """Requests on which the kubelet never comes back: here they are served."""
 
 from alignup.align import bits
-from alignup.align.cpus.provider import selection
+from alignup.align.cpus.provider import create_selection
 from tests.conformance.cpu_cases import options_of
 from tests.conformance.harness import Case, run
 from tests.shapes import view_of
@@ -14,7 +14,7 @@ def test_requests_the_kubelet_hangs_on_are_served(request):
 def check(case: Case) -> str:
     available = bits.parse(case["available"])
 
-    taken = selection(view_of(case["topology"]), options_of(case["options"])).take(available, case["count"])
+    taken = create_selection(view_of(case["topology"]), options_of(case["options"])).take(available, case["count"])
 
     assert not taken & ~available, f"{bits.show(taken & ~available)} was not available"
     assert taken.bit_count() == case["count"]

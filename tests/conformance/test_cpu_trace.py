@@ -11,11 +11,11 @@ from itertools import combinations
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.bits import Cpus, Nodes, union
+from alignup.align.bits import CpuSet, NodeSet, union
 from alignup.align.cpus.hints import CpuNodes
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
-from alignup.align.cpus.provider import CpuProvider, reserve
+from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
 from alignup.align.errors import ProviderError, SettingsError, StateError
 from tests.align.cpus import naive
 from tests.conformance.cpu_cases import held_of, listed, options_of, sets_of
@@ -93,7 +93,7 @@ def overwritten(event: dict[str, Any], before: CpuLedger, provider: CpuProvider)
     return given == first | selection.take(pool & ~first, given.bit_count() - first.bit_count())
 
 
-def granted(event: dict[str, Any], before: CpuLedger) -> tuple[Cpus, Cpus]:
+def granted(event: dict[str, Any], before: CpuLedger) -> tuple[CpuSet, CpuSet]:
     """The CPUs an allocation has just given, and those it could give."""
     uid, held = event["pod"], held_of(event["assignments"])
     if event["op"] == "allocate_pod":
@@ -102,10 +102,12 @@ def granted(event: dict[str, Any], before: CpuLedger) -> tuple[Cpus, Cpus]:
     return given, before.available | before.reusable_by(uid)
 
 
-def create(case: Case, options: list[str], *, reserved: Cpus | None = None) -> CpuProvider:
+def create(case: Case, options: list[str], *, reserved: CpuSet | None = None) -> CpuProvider:
     view, parsed = view_of(case["topology"]), options_of(options)
     if reserved is None:
-        reserved = reserve(view, parsed, count=case["num_reserved"], explicit=bits.parse(case["reserved_cpus_flag"]))
+        reserved = select_reserved_cpus(
+            view, parsed, count=case["num_reserved"], explicit=bits.parse(case["reserved_cpus_flag"])
+        )
     return CpuProvider(
         view=view,
         policy=CpuPolicy.STATIC,
@@ -188,7 +190,7 @@ class Trace:
         assert not lost or self.provider.kubelet_faults
 
 
-def affinity_of(event) -> Nodes | None:
+def affinity_of(event) -> NodeSet | None:
     return None if event.get("affinity_none") else bits.of(event["affinity"])
 
 

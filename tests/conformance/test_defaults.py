@@ -8,7 +8,7 @@ from typing import Any
 
 from alignup.align.errors import PodError
 from alignup.align.workload import Container, Pod, Resources
-from alignup.align.workload.rules import Road, accept
+from alignup.align.workload.validation import PodSource, accept
 from alignup.kube.pod import read_pod_text
 from tests.conformance.harness import Case, run
 
@@ -39,12 +39,12 @@ def check(case: Case) -> str | None:
         return None
 
     assert case["api"].get("stage") != "decode", f"read, instead of {case['api']['texts']}"
-    compare(written, case["api"], road=Road.API, gate=gate)
-    compare(written, case["static"], road=Road.STATIC, gate=gate)
+    compare(written, case["api"], road=PodSource.API, gate=gate)
+    compare(written, case["static"], road=PodSource.STATIC, gate=gate)
     return None
 
 
-def compare(written: Pod, expected: Case, *, road: Road, gate: bool) -> None:
+def compare(written: Pod, expected: Case, *, road: PodSource, gate: bool) -> None:
     try:
         pod = accept(written, road=road, host=HOST, fix_pod_level=gate)
     except PodError as error:
@@ -53,7 +53,7 @@ def compare(written: Pod, expected: Case, *, road: Road, gate: bool) -> None:
         return
 
     assert expected["ok"], f"{road}: accepted, instead of {expected.get('texts')}"
-    assert pod.name == (f"{written.name}-{HOST}" if road is Road.STATIC else written.name)
+    assert pod.name == (f"{written.name}-{HOST}" if road is PodSource.STATIC else written.name)
     assert shown(pod) == {
         "containers": [without_empties(one) for one in expected["containers"]],
         "initContainers": [without_empties(one) for one in expected["initContainers"]],
@@ -61,7 +61,7 @@ def compare(written: Pod, expected: Case, *, road: Road, gate: bool) -> None:
         "overhead": expected.get("overhead", {}),
         "qos": expected["qos"],
     }, f"{road}"
-    if road is Road.API:
+    if road is PodSource.API:
         assert pod.recorded_qos == expected["status_qos"]
 
 

@@ -5,7 +5,7 @@ for every refusal.
 """
 
 from alignup.align import bits, devices
-from alignup.align.devices import Allocation, Ask, DeviceLedger, Request
+from alignup.align.devices import DeviceAllocation, DeviceLedger, DeviceRequest, PreferenceRequest
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
@@ -49,19 +49,19 @@ def check(case: Case) -> str | None:
     return None
 
 
-def allocated(case: Case, ledger: DeviceLedger, pod: Pod) -> Allocation:
+def allocated(case: Case, ledger: DeviceLedger, pod: Pod) -> DeviceAllocation:
     """Allocate, and if the plugin has to be asked, check the question and allocate with its answer."""
     container = pod.containers[0]
     affinity = affinity_of(case)
     if RESOURCE not in ledger.handled:
         # Of a container's limits these are not looked at; the vectors ask about the resource itself.
-        assert devices.allocate(ledger, pod, container=container, affinity=affinity) == Allocation(ledger)
-        devices.choose(ledger, Request("self", "app", RESOURCE, case["required"]), affinity=affinity)
-    answers: dict[Ask, tuple[str, ...] | str] = {}
+        assert devices.allocate(ledger, pod, container=container, affinity=affinity) == DeviceAllocation(ledger)
+        devices.devices_to_allocate(ledger, DeviceRequest("self", "app", RESOURCE, case["required"]), affinity=affinity)
+    answers: dict[PreferenceRequest, tuple[str, ...] | str] = {}
     outcome = devices.allocate(ledger, pod, container=container, affinity=affinity)
     if outcome.asks:
         (ask,) = outcome.asks
-        assert outcome == Allocation(ledger, asks=(ask,))
+        assert outcome == DeviceAllocation(ledger, asks=(ask,))
         answers[ask] = answer_of(case)
     assert [question(ask) for ask in answers] == [
         {**call, "available": sorted(call["available"]), "must_include": sorted(call["must_include"])}
@@ -75,13 +75,13 @@ def check_classes(case: Case, ledger: DeviceLedger) -> None:
         assert RESOURCE not in ledger.inventories
         return
     inventory = ledger.inventories[RESOURCE]
-    classes = devices.split(ledger, RESOURCE, affinity=affinity_of(case))
+    classes = devices.filter_by_affinity(ledger, RESOURCE, affinity=affinity_of(case))
     assert {name: sorted(inventory.names(getattr(classes, name))) for name in CLASSES} == {
         name: sorted(case[name]) for name in CLASSES
     }
 
 
-def question(ask: Ask) -> dict[str, object]:
+def question(ask: PreferenceRequest) -> dict[str, object]:
     assert (ask.uid, ask.container, ask.resource) == ("self", "app", RESOURCE)
     return {"available": sorted(ask.available), "must_include": sorted(ask.must_include), "size": ask.size}
 
@@ -92,7 +92,7 @@ def answer_of(case: Case) -> tuple[str, ...] | str:
     return tuple(case["plugin_answer"] or ())
 
 
-def affinity_of(case: Case) -> bits.Nodes | None:
+def affinity_of(case: Case) -> bits.NodeSet | None:
     mask = case["hint"]["mask"]
     return None if mask is None else bits.of(mask)
 

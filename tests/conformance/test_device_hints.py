@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignup.align import bits, devices
-from alignup.align.devices import DeviceLedger, Held
-from alignup.align.hint import Listed, Options, subsets
+from alignup.align.devices import DeviceIds, DeviceLedger
+from alignup.align.hint import AnyHints, HintList, subsets
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod, demand
 from alignup.kube.pod import read_pod
@@ -50,7 +50,7 @@ def check_again(ledger: DeviceLedger, pod: Pod, container: Container, answer: Li
     assert answer == listed(devices.hints(ledger.with_reusable(pod.uid, known), pod, container=container))
 
 
-def check_held(ledger: DeviceLedger, answer: Lists, *, held: Held, wanted: Mapping[str, int]) -> None:
+def check_held(ledger: DeviceLedger, answer: Lists, *, held: DeviceIds, wanted: Mapping[str, int]) -> None:
     """Of devices held, those still there are touched by every set, and those gone keep no set from being one."""
     for name, ids in held.items():
         inventory = ledger.inventories[name]
@@ -75,15 +75,15 @@ def device_of(resource: str, device: Mapping[str, Any]) -> Device:
     return Device(resource, device["id"], nodes, healthy=device["healthy"])
 
 
-def listed(answer: Mapping[str, Options]) -> Lists:
+def listed(answer: Mapping[str, AnyHints]) -> Lists:
     """An answer in the form of the vectors: resource → null or [[nodes, preferred], …]."""
     return {name: spelled_out(options) for name, options in answer.items()}
 
 
-def spelled_out(options: Options) -> list | None:
+def spelled_out(options: AnyHints) -> list | None:
     if options is None:
         return None
-    if not isinstance(options, Listed | Sequence):
-        options = Listed.of_family(options)
-    hints = options.hints if isinstance(options, Listed) else options
+    if not isinstance(options, HintList | Sequence):
+        options = HintList.of_family(options)
+    hints = options.hints if isinstance(options, HintList) else options
     return [[list(bits.members(nodes or 0)), preferred] for nodes, preferred in hints]

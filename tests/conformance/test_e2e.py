@@ -6,13 +6,13 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.decision import Decision, Voice
+from alignup.align.decision import Decision, ResourceHints
 from alignup.align.errors import SettingsError
-from alignup.align.hint import IMPOSSIBLE, Listed
+from alignup.align.hint import IMPOSSIBLE, HintList
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, TopologySettings
 from alignup.align.workload import Pod
@@ -297,21 +297,21 @@ def compare_hints(decision: Decision, expected: list[Case] | None, where: str) -
     assert said == wanted, f"{where}: hints {said}, expected {wanted}"
 
 
-def spoken(voices: tuple[Voice, ...], provider: str) -> dict[str, Any] | None:
+def spoken(voices: tuple[ResourceHints, ...], provider: str) -> dict[str, Any] | None:
     """One provider's hints, resource by resource; nothing fits and no opinion both count as no preference."""
     heard = [voice for voice in voices if voice.provider == provider]
-    if provider != "device" and all(voice.indifferent for voice in heard):
+    if provider != "device" and all(voice.has_no_preference for voice in heard):
         return None
     return {voice.resource: options(voice) for voice in heard if voice.resource} or None
 
 
-def options(voice: Voice) -> list[Any] | None:
-    if voice.indifferent:
+def options(voice: ResourceHints) -> list[Any] | None:
+    if voice.has_no_preference:
         return None
-    if isinstance(voice.options, Listed):
+    if isinstance(voice.options, HintList):
         hints = () if voice.options == IMPOSSIBLE else voice.options.hints
     else:
-        hints = Listed.of_family(voice.options).hints
+        hints = HintList.of_family(voice.options).hints
     return [[list(bits.members(hint.nodes or 0)), hint.preferred] for hint in hints]
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from alignup.align import fit
-from alignup.align.fit import Allocatable, Misfit, Used
+from alignup.align.fit import FitFailure, NodeAllocatable, UsedResources
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, demand
 from alignup.kube.pod import read_pod
@@ -23,14 +23,14 @@ def test_pods_fit_where_the_kubelet_says(request):
 def check(case: Case) -> str | None:
     pod = pod_of(case["pod"])
     others = [pod_of(document) for document in case["running"]]
-    allocatable = Allocatable.of(
+    allocatable = NodeAllocatable.of(
         {name: Quantity.parse(text) for name, text in case["node"]["allocatable"].items()},
     )
-    used = Used()
+    used = UsedResources()
     for other in others:
         used = used.plus(demand.fit_used(other))
 
-    misfit = fit.judge(pod, used=used, allocatable=allocatable, others=others)
+    misfit = fit.check_fit(pod, used=used, allocatable=allocatable, others=others)
 
     assert written(demand.fit_request(pod)) == case["pod_request"]
     assert written(allocatable) == case["capacity"]
@@ -42,7 +42,7 @@ def check(case: Case) -> str | None:
     return None
 
 
-def check_verdict(results: list[dict[str, Any]], misfit: Misfit | None) -> None:
+def check_verdict(results: list[dict[str, Any]], misfit: FitFailure | None) -> None:
     """Every outcome seen is ours, or where chance decides which shortfall is named, names one that we found."""
     seen = {(result["admit"], result["reason"], in_any_order(result["message"])) for result in results}
     if misfit is None:
@@ -57,7 +57,7 @@ def check_verdict(results: list[dict[str, Any]], misfit: Misfit | None) -> None:
         assert seen == {ours}
 
 
-def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], misfit: Misfit | None) -> None:
+def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], misfit: FitFailure | None) -> None:
     """We refuse for want of a resource; those the kubelet evicts are such as may be, and free enough of everything."""
     assert misfit is not None
     assert (misfit.reason, misfit.message) == (misfit.shortfalls[0].reason, misfit.shortfalls[0].message)
@@ -66,8 +66,8 @@ def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], m
     for result in results:
         assert result["admit"]
         evicted = [named[name] for name in result["preempted"]]
-        assert all(fit.may_evict(pod, other) for other in evicted)
-        assert not fit.unmet(misfit.shortfalls, evicted)
+        assert all(fit.may_preempt(pod, other) for other in evicted)
+        assert not fit.still_missing(misfit.shortfalls, evicted)
 
 
 def in_any_order(message: str) -> tuple[str, ...] | str:

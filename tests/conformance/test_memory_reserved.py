@@ -1,10 +1,10 @@
 """Memory kept back for the system: refused with the kubelet's words, or the idle machine it leaves."""
 
 from alignup.align.errors import SettingsError
-from alignup.align.memory import reserve
+from alignup.align.memory import reserved_memory
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
 from tests.shapes import amounts_of
@@ -33,4 +33,4 @@ def created(case: Case) -> MemoryLedger:
     entries = [ReservedMemory(entry["numa_node"], amounts_of(entry["limits"])) for entry in case["reserved_memory"]]
     nodes = cases.nodes_of(case["nodes"])
     reservation = amounts_of(case["node_allocatable_reservation"])
-    return MemoryLedger.of_machine(nodes, reserve.reserved(entries, reservation, nodes=nodes))
+    return MemoryLedger.of_machine(nodes, reserved_memory.reserved_by_node(entries, reservation, nodes=nodes))

@@ -114,7 +114,7 @@ class Replay:
                 handled = bool(memory.pod_need(pod, settings=self.settings))
                 self.counts["requests"] += handled
                 self.ledger = memory.allocate_pod(self.ledger, pod, affinity=affinity, settings=self.settings)
-                self.counts["requests"] += len(memory.pinned(pod)) if handled else 0
+                self.counts["requests"] += len(memory.pinned_containers(pod)) if handled else 0
         except ProviderError as error:
             self.counts["errors"] += 1
             assert "error" in event, f"refused: {error}"

@@ -4,8 +4,8 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.distances import Distances
-from alignup.align.hint import Answer, Hint, sources
-from alignup.align.policy import judge
+from alignup.align.hint import Hint, HintsByResource, merge_inputs
+from alignup.align.policy import apply_policy
 from alignup.align.settings import Policy
 from tests.conformance.harness import Case, run
 
@@ -32,9 +32,9 @@ def check(case: Case) -> str | None:
 
 
 def judged(case: Case, distances: Distances | None) -> dict[str, Any]:
-    verdict = judge(
+    verdict = apply_policy(
         Policy(case["policy"]),
-        sources({str(number): answer(said) for number, said in enumerate(case["providers"])}),
+        merge_inputs({str(number): answer(said) for number, said in enumerate(case["providers"])}),
         nodes=bits.of(case["numa_nodes"]),
         distances=distances,
     )
@@ -46,7 +46,7 @@ def judged(case: Case, distances: Distances | None) -> dict[str, Any]:
     }
 
 
-def answer(said: dict[str, Any] | None) -> Answer:
+def answer(said: dict[str, Any] | None) -> HintsByResource:
     if said is None:
         return None
     return {resource: None if hints is None else [hint(each) for each in hints] for resource, hints in said.items()}

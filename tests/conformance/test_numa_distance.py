@@ -40,15 +40,15 @@ def check(case: Case) -> str | None:
     return "the kubelet reads a wrong column"
 
 
-def narrowness(nodes: bits.Nodes) -> tuple[int, int]:
+def narrowness(nodes: bits.NodeSet) -> tuple[int, int]:
     return nodes.bit_count(), nodes
 
 
-def closeness(nodes: bits.Nodes, averages: Mapping[bits.Nodes, float]) -> tuple[int, float, int]:
+def closeness(nodes: bits.NodeSet, averages: Mapping[bits.NodeSet, float]) -> tuple[int, float, int]:
     return nodes.bit_count(), averages[nodes], nodes
 
 
-def averaged(rows: Rows, nodes: bits.Nodes, column: Callable[[Rows, int, int], int]) -> float:
+def averaged(rows: Rows, nodes: bits.NodeSet, column: Callable[[Rows, int, int], int]) -> float:
     chosen = list(bits.members(nodes))
     return sum(rows[a][column(rows, a, b)] for a in chosen for b in chosen) / len(chosen) ** 2 if chosen else 0.0
 
@@ -62,7 +62,7 @@ def column_of_id(rows: Rows, a: int, b: int) -> int:
     return b
 
 
-def crashes(rows: Rows, nodes: bits.Nodes) -> bool:
+def crashes(rows: Rows, nodes: bits.NodeSet) -> bool:
     return any(b >= len(rows[a]) for a in bits.members(nodes) for b in bits.members(nodes))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from alignup.align import bits
-from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, PciDevice, ReportedNode
-from alignup.discover.cadvisor import Seen
+from alignup.align.machine import CadvisorNode, Cpu, HugePages, Machine, NumaNode, PciDevice
+from alignup.discover.cadvisor import CadvisorTopology
 
 Facts = Mapping[str, Any]
 Partition = frozenset[frozenset[int]]
@@ -86,7 +86,7 @@ def kubelet(machine: Machine, facts: Facts) -> Iterator[str]:
         yield from _same("distances are missing", view.distances is None, refused)
 
 
-def cores(seen: Seen, facts: Facts) -> Iterator[str]:
+def cores(seen: CadvisorTopology, facts: Facts) -> Iterator[str]:
     """Every way in which cAdvisor would list the cores of a machine otherwise than *facts* say it does.
 
     Only recordings of cAdvisor itself have them.
@@ -185,7 +185,7 @@ def _wanted_device(facts: Facts) -> tuple[object, ...]:
     return (*codes, None if node in {None, -1} else node, cpus)
 
 
-def _told(node: ReportedNode) -> dict[str, object]:
+def _told(node: CadvisorNode) -> dict[str, object]:
     pages = [{"page_size": each.size // 1024, "num_pages": each.count} for each in node.hugepages]
     distances = None if node.distances is None else list(node.distances)
     return {"memory_bytes": node.memory, "hugepages": pages or None, "distances": distances}

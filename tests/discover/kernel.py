@@ -9,9 +9,9 @@ from pathlib import Path
 
 from alignup.align import bits
 from alignup.align.machine import Cpu, Machine
+from alignup.discover.cpu_topology import CPU
+from alignup.discover.file_reader import ArchiveFiles
 from alignup.discover.numa import NODE
-from alignup.discover.sysfs import CPU
-from alignup.discover.tree import Packed
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Files:
     contents: dict[str, bytes]
     links: dict[str, str]
 
-    def packed(self) -> Packed:
-        return Packed.of(self.contents, self.links)
+    def packed(self) -> ArchiveFiles:
+        return ArchiveFiles.of(self.contents, self.links)
 
     def write(self, root: Path) -> Path:
         """Put everything under *root*."""

@@ -8,7 +8,7 @@ import pytest
 from alignup.align import synthetic
 from alignup.align.errors import SourceError
 from alignup.discover import archive, discover, load, record
-from alignup.discover.sysfs import CPU
+from alignup.discover.cpu_topology import CPU
 from tests.discover import kernel
 from tests.discover.kernel import with_
 

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from alignup.align import bits, synthetic
 from alignup.align.errors import MachineError, SourceError
-from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode, PciDevice, Report, ReportedNode
+from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode, PciDevice
 from alignup.discover import document, load
 from tests import strategies
 
@@ -31,11 +31,11 @@ ODD = Machine(
     memory=5 * GIB,
     hugepages=(HugePages(16 * GIB, 0), HugePages(3000, 1)),
     offline=bits.of([9, 10]),
-    report=Report(
+    report=CadvisorReport(
         cpus=(Cpu(8, core=8, socket=-1, node=-1),),
         num_cpus=20,
         num_sockets=0,
-        nodes=(ReportedNode(-1), ReportedNode(7, 1, (HugePages(1 << 21, 0),), (21, 10))),
+        nodes=(CadvisorNode(-1), CadvisorNode(7, 1, (HugePages(1 << 21, 0),), (21, 10))),
     ),
     gaps=("what a: b # sentence says", "“quoted”"),
 )

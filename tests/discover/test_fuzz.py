@@ -17,7 +17,7 @@ from alignup.align import synthetic
 from alignup.align.errors import AlignError
 from alignup.align.machine import HugePages
 from alignup.discover import discover, document, load, system
-from alignup.discover.tree import Packed, Tree
+from alignup.discover.file_reader import ArchiveFiles, FileReader
 from tests.discover import kernel
 from tests.discover.kernel import with_
 
@@ -75,7 +75,7 @@ BAD = (
 class Barred:
     """Files of which some cannot be read."""
 
-    files: Packed
+    files: ArchiveFiles
     barred: frozenset[str]
 
     def _check(self, path: str) -> None:
@@ -94,11 +94,11 @@ class Barred:
         return self.files.link(path)
 
 
-def judged(tree: Tree) -> str:
+def judged(tree: FileReader) -> str:
     """What came of it: the error, or that there is a machine and everything can be asked of it."""
     start = time.process_time()
     try:
-        machine = system.read(tree, name="the tree")
+        machine = system.read_machine(tree, name="the tree")
     except AlignError as error:
         outcome = str(error)
         assert outcome
@@ -129,12 +129,12 @@ def test_any_files_may_say_anything(changed, dropped, barred):
     said = {path: BAD[held] if isinstance(held, int) else held for path, held in changed.items()}
     kept = {path: held for path, held in (FILES.contents | said).items() if path not in dropped}
 
-    judged(Tree(Barred(Packed.of(kept, FILES.links), barred)))
+    judged(FileReader(Barred(ArchiveFiles.of(kept, FILES.links), barred)))
 
 
 @given(st.sampled_from(PATHS), st.integers(0, 40))
 def test_any_file_may_be_cut_short(path, size):
-    judged(Tree(Packed.of(FILES.contents | {path: FILES.contents[path][:size]}, FILES.links)))
+    judged(FileReader(ArchiveFiles.of(FILES.contents | {path: FILES.contents[path][:size]}, FILES.links)))
 
 
 @given(
@@ -145,7 +145,7 @@ def test_any_file_may_be_cut_short(path, size):
 def test_any_path_may_be_a_link_to_anywhere(links):
     kept = {path: held for path, held in FILES.contents.items() if path not in links}
 
-    judged(Tree(Packed.of(kept, FILES.links | links)))
+    judged(FileReader(ArchiveFiles.of(kept, FILES.links | links)))
 
 
 @pytest.mark.parametrize("names", [("cpu",), ("node",), ("cpu", "node")])
@@ -153,17 +153,17 @@ def test_whole_directories_of_strange_entries(names):
     strange = ("", "-1", "00", "999999999", "1048575", "1048576", "²", "x", "0x1", "9" * 300)
     made = {f"sys/devices/system/{name}/{name}{end}/": b"" for name in names for end in strange}
 
-    judged(Tree(Packed.of(FILES.contents | made, FILES.links)))
+    judged(FileReader(ArchiveFiles.of(FILES.contents | made, FILES.links)))
 
 
 @pytest.mark.parametrize("count", [8_192, 60_000])
 def test_more_cpus_than_there_are(count):
     made = {f"sys/devices/system/cpu/cpu{number}/": b"" for number in range(count)}
-    tree = Tree(Packed.of(made, {}))
+    tree = FileReader(ArchiveFiles.of(made, {}))
 
     start = time.process_time()
     try:
-        assert len(system.read(tree, name="the tree").cpus) == count
+        assert len(system.read_machine(tree, name="the tree").cpus) == count
     except AlignError as error:
         assert "expected at most 8192" in str(error)
     assert time.process_time() - start < 1

@@ -43,7 +43,7 @@ def library(*, fails: bool = False) -> ModuleType:
 def test_gpus_are_devices_near_the_node_of_their_card(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library())
 
-    found = gpu.added(WITH_CARD)
+    found = gpu.add_gpus(WITH_CARD)
 
     assert found.devices == (Device(gpu.RESOURCE, "GPU-0", nodes=0b10), Device(gpu.RESOURCE, "GPU-1", nodes=None))
 
@@ -58,7 +58,7 @@ def test_gpus_are_devices_near_the_node_of_their_card(monkeypatch):
 def test_cards_that_cannot_be_asked_are_a_gap(monkeypatch, found, why):
     monkeypatch.setitem(sys.modules, "pynvml", found)
 
-    machine = gpu.added(WITH_CARD)
+    machine = gpu.add_gpus(WITH_CARD)
 
     assert machine.devices == ()
     assert machine.gaps == (f"1 NVIDIA GPUs are on the PCI bus, but their ids are not known: {why}",)
@@ -67,4 +67,4 @@ def test_cards_that_cannot_be_asked_are_a_gap(monkeypatch, found, why):
 def test_without_cards_nobody_is_asked(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
 
-    assert gpu.added(PLAIN) is PLAIN
+    assert gpu.add_gpus(PLAIN) is PLAIN

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from alignup.discover import kubelet, load
-from alignup.discover.archive import unpack
-from alignup.discover.tree import Tree
+from alignup.discover import cadvisor_view, load
+from alignup.discover.archive import read_archive
+from alignup.discover.file_reader import FileReader
 from tests.discover import expected
 from tests.discover.expected import VERDICTS, Verdict
 
@@ -46,6 +46,6 @@ def test_the_kubelet_sees_what_it_sees(request, recorded):
 
     verdict.differences += expected.kubelet(load(recorded), facts)
     if any("cores" in node for node in facts["nodes"] or ()):
-        verdict.differences += expected.cores(kubelet.see(Tree(unpack(recorded))), facts)
+        verdict.differences += expected.cores(cadvisor_view.read_topology(FileReader(read_archive(recorded))), facts)
 
     assert not verdict.differences, "\n".join(verdict.differences)

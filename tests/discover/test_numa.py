@@ -3,9 +3,9 @@ import pytest
 from alignup.align import bits, synthetic
 from alignup.align.machine import HugePages
 from alignup.discover import system
+from alignup.discover.cpu_topology import CPU
+from alignup.discover.file_reader import FileReader
 from alignup.discover.numa import NODE
-from alignup.discover.sysfs import CPU
-from alignup.discover.tree import Tree
 from tests.discover import kernel
 from tests.discover.kernel import Files, with_, without
 
@@ -16,7 +16,7 @@ SPARSE = kernel.describe(synthetic.parse("numa:4(indexes=0,2,33,250) core:2 pu:1
 
 
 def read(files: Files):
-    return system.read(Tree(files.packed()), name="the tree")
+    return system.read_machine(FileReader(files.packed()), name="the tree")
 
 
 def homes(files: Files) -> dict[int | None, str]:

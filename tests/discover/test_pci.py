@@ -2,7 +2,7 @@ import pytest
 
 from alignup.align.machine import PciDevice
 from alignup.discover import pci
-from alignup.discover.tree import Packed, Tree
+from alignup.discover.file_reader import ArchiveFiles, FileReader
 
 BUS = "sys/bus/pci/devices"
 
@@ -11,7 +11,7 @@ def device(**texts: str) -> PciDevice:
     """The one device, described by *texts* where the bus links to."""
     contents = {f"sys/devices/pci0000:00/0000:00:04.0/{name}": f"{text}\n".encode() for name, text in texts.items()}
     links = {f"{BUS}/0000:00:04.0": "../../../devices/pci0000:00/0000:00:04.0"}
-    (found,) = pci.devices(Tree(Packed.of(contents, links)))
+    (found,) = pci.read_pci_devices(FileReader(ArchiveFiles.of(contents, links)))
     return found
 
 
@@ -41,14 +41,14 @@ def test_locality_is_what_the_kernel_says(texts, node, cpus):
 
 def test_long_domains_and_odd_entries():
     names = ("0000:00:00.0", "10000:00:04.0", "0000:00:1f.2", "notpci", "0000:00:00.9")
-    tree = Tree(Packed.of({f"{BUS}/{name}/vendor": b"0x1af4" for name in names}, {}))
+    tree = FileReader(ArchiveFiles.of({f"{BUS}/{name}/vendor": b"0x1af4" for name in names}, {}))
 
-    assert [each.address for each in pci.devices(tree)] == ["0000:00:00.0", "0000:00:1f.2", "10000:00:04.0"]
+    assert [each.address for each in pci.read_pci_devices(tree)] == ["0000:00:00.0", "0000:00:1f.2", "10000:00:04.0"]
 
 
 def test_devices_that_lead_nowhere_are_a_gap():
     links = {f"{BUS}/0000:00:00.0": "../../../devices/gone", f"{BUS}/0000:00:01.0": "/../../etc"}
-    tree = Tree(Packed.of({}, links))
+    tree = FileReader(ArchiveFiles.of({}, links))
 
-    assert pci.devices(tree) == ()
+    assert pci.read_pci_devices(tree) == ()
     assert tree.gaps == ("2 PCI devices are named, but not described",)

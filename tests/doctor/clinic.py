@@ -12,8 +12,8 @@ from alignup.align.errors import StateError
 from alignup.align.machine import Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.synthetic import parse
-from alignup.doctor import Basis, Examined, Finding, Severity, examine
-from alignup.state import cpu_file, memory_file
+from alignup.doctor import ConfigurationCheck, Finding, ManagerConfig, Severity, check_configuration
+from alignup.state.kubelet import cpu_file, memory_file
 from tests.conformance import harness
 from tests.conformance.harness import Case
 
@@ -40,8 +40,8 @@ def text(**fields: Any) -> bytes:
     return json.dumps(head | fields).encode()
 
 
-def examined(on: Machine | None = None, **fields: Any) -> Examined:
-    return examine(text(**fields), on or machine(), name="kubelet.yaml")
+def examined(on: Machine | None = None, **fields: Any) -> ConfigurationCheck:
+    return check_configuration(text(**fields), on or machine(), name="kubelet.yaml")
 
 
 def of(severity: Severity, findings: tuple[Finding, ...]) -> list[Finding]:
@@ -58,7 +58,7 @@ def cases(request: pytest.FixtureRequest, file: str) -> Iterator[Case]:
         yield case
 
 
-def refusal(name: str, data: bytes, basis: Basis) -> str:
+def refusal(name: str, data: bytes, basis: ManagerConfig) -> str:
     """What a kubelet has against a state file, said by the parser and the rules of its start alone."""
     try:
         if name == cpu_file.NAME:

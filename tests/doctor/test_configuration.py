@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.distances import Distances
+from alignup.align.machine import CadvisorReport as Told
 from alignup.align.machine import HugePages, Machine, NumaNode
-from alignup.align.machine import Report as Told
-from alignup.doctor import Area, Report, Severity, examine
+from alignup.doctor import Area, DoctorReport, Severity, check_configuration
 from alignup.kube import configuration
 from tests.conformance.test_configuration import machine_of
 from tests.doctor.clinic import GIB, MEMORY, STATIC, cases, examined, machine, of, text
 from tests.strategies import machines
 
-STAGES = [str(stage) for stage in configuration.Stage]
+STAGES = [str(stage) for stage in configuration.StartupStage]
 
 
 def stages(findings):
@@ -28,7 +28,7 @@ def test_a_kubelet_that_stops_is_said_to_and_no_other(request):
     """The stage and the sentence are the kubelet's own, and what else is said is what another manager says."""
     for case in cases(request, "configuration.jsonl.gz"):
         on, storage = machine_of(case["machine"]), case["machine"]["ephemeral_storage"]
-        found = examine(case["text"].encode(), on, name="CONFIG", ephemeral_storage=storage).findings
+        found = check_configuration(case["text"].encode(), on, name="CONFIG", ephemeral_storage=storage).findings
         said = stages(found)
         if case["stage"] == "ok":
             assert not said, case
@@ -42,7 +42,7 @@ def test_a_kubelet_that_stops_is_said_to_and_no_other(request):
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_file_is_answered(data):
-    assert of(Severity.ERROR, examine(data, machine(), name="x").findings)
+    assert of(Severity.ERROR, check_configuration(data, machine(), name="x").findings)
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_a_sound_configuration_is_told_what_it_comes_to():
 def test_keys_given_twice_are_said_though_something_else_is_wrong():
     lines = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 1\nmaxPods: x\n"
 
-    found = examine(lines, machine(), name="k").findings
+    found = check_configuration(lines, machine(), name="k").findings
 
     assert [one.what for one in found][:2] == [
         "the kubelet stops at load",
@@ -440,7 +440,7 @@ def test_nothing_is_said_about_a_manager_whose_policy_could_not_be_read():
 
 def test_a_report_is_healthy_without_errors_and_warnings():
     sound, odd, broken = (
-        Report(examined(**fields).findings)
+        DoctorReport(examined(**fields).findings)
         for fields in (STATIC, {**STATIC, "topologyManagerScope": "pod"}, {"cpuManagerPolicy": "static"})
     )
 

@@ -13,26 +13,26 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.settings import FeatureGates
-from alignup.doctor import Basis, Files, Severity, look_into
-from alignup.doctor.state import DEVICES
-from alignup.state import cpu_file, device_file, memory_file
-from alignup.state.export import export
+from alignup.doctor import ManagerConfig, Severity, StateFiles, check_state
+from alignup.doctor.state_check import DEVICE_STATE
+from alignup.state.kubelet import cpu_file, device_file, memory_file
+from alignup.state.kubelet.export import export_ledger
 from tests.align.hosts import admit, hosts
 from tests.conftest import EXAMPLES
 from tests.doctor.clinic import of, refusal
-from tests.state.test_export import comers
+from tests.state.kubelet.test_export import comers
 
 CPU, MEM = cpu_file.NAME, memory_file.NAME
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 PARSERS: dict[str, Any] = {CPU: cpu_file.parse, MEM: memory_file.parse}
 
 
-def basis_of(one: Host) -> Basis:
+def basis_of(one: Host) -> ManagerConfig:
     """What a kubelet with the settings of a host judges its files by."""
     told, gates = one.settings, one.settings.gates
     provider = CpuProvider.create(one.view, told.cpus, topology=told.topology.policy, gates=gates, kubelet_faults=True)
     memory = next(provider for provider in one.providers if provider.name == "memory")
-    return Basis(
+    return ManagerConfig(
         gates=gates,
         cpu_policy=told.cpus.policy,
         memory_policy=told.memory_policy,
@@ -43,14 +43,14 @@ def basis_of(one: Host) -> Basis:
 
 
 def files_of(one: Host) -> dict[str, bytes]:
-    states, gates = export(one), one.settings.gates
+    states, gates = export_ledger(one), one.settings.gates
     assert states.cpu
     assert states.memory
     assert states.devices
     return {
         CPU: cpu_file.dump(states.cpu, gates=gates),
         MEM: memory_file.dump(states.memory, gates=gates),
-        DEVICES: device_file.dump(states.devices),
+        DEVICE_STATE: device_file.dump(states.devices),
     }
 
 
@@ -86,7 +86,7 @@ DAMAGES = (flipped, cut, swapped, zeroed)
 
 def held_in(name: str, text: bytes, gates: FeatureGates) -> Mapping[str, Mapping[str, Any]]:
     """Pod → container → what it holds, in a sound file."""
-    if name == DEVICES:
+    if name == DEVICE_STATE:
         held: dict[str, dict[str, Any]] = {}
         for entry in device_file.parse(text, path="").entries:
             held.setdefault(entry.uid, {})[f"{entry.container}/{entry.resource}"] = entry.devices
@@ -114,22 +114,22 @@ def test_files_of_a_host_are_healthy_and_one_damage_costs_nobody_what_others_hav
     one, gates = busy(one, data), one.settings.gates
     on, files = basis_of(one), files_of(one)
     assume(not refusal(CPU, files[CPU], on))  # all CPUs owned, none shared: a fault of the kubelet
-    whole = look_into(Files(texts=files), on)
+    whole = check_state(StateFiles(texts=files), on)
     assert not of(Severity.ERROR, whole.findings)
     assert not of(Severity.WARNING, whole.findings)
     name = data.draw(st.sampled_from(sorted(files)))
     damaged = data.draw(st.sampled_from((flipped, cut)))(data.draw, files[name])
 
-    found = look_into(Files(texts={**files, name: damaged}), on)
+    found = check_state(StateFiles(texts={**files, name: damaged}), on)
 
-    refused = refusal(name, damaged, on) if name != DEVICES else ""
+    refused = refusal(name, damaged, on) if name != DEVICE_STATE else ""
     assert bool(of(Severity.ERROR, found.findings)) == bool(refused)
     for repair in found.repairs:
         assert not refusal(name, repair.after, on)
         if name == CPU:
             check_owners(repair.after, gates)
         before, after = held_in(name, files[name], gates), held_in(name, repair.after, gates)
-        if name != DEVICES:  # which has one checksum only, so that nobody can tell what is right
+        if name != DEVICE_STATE:  # which has one checksum only, so that nobody can tell what is right
             assert all(after[uid][key] == before[uid][key] for uid in after for key in after[uid])
 
 
@@ -142,14 +142,14 @@ def test_whatever_happened_to_a_file_a_kubelet_starts_on_the_repaired_one(one, d
         for damage in data.draw(st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=3)):
             files[name] = damage(data.draw, files[name]) if files[name] else b""
 
-    found = look_into(Files(texts=files), on)
+    found = check_state(StateFiles(texts=files), on)
 
     repaired = files | {repair.name: repair.after for repair in found.repairs}
     assert not refusal(CPU, repaired[CPU], on)
     assert not refusal(MEM, repaired[MEM], on)
-    device_file.parse(repaired[DEVICES], path="")
+    device_file.parse(repaired[DEVICE_STATE], path="")
     check_owners(repaired[CPU], gates)
-    assert not look_into(Files(texts=repaired), on).repairs
+    assert not check_state(StateFiles(texts=repaired), on).repairs
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
@@ -158,7 +158,7 @@ def test_files_of_another_host_are_made_to_fit(one, other, data):
     """Another machine, another reservation, other policies: what cannot be kept is given up, all else stays."""
     files, on = files_of(busy(one, data)), basis_of(other)
 
-    found = look_into(Files(texts=files), on)
+    found = check_state(StateFiles(texts=files), on)
 
     repaired = files | {repair.name: repair.after for repair in found.repairs}
     assert not refusal(CPU, repaired[CPU], on)

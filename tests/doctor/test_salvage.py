@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.settings import FeatureGates
-from alignup.doctor.salvage import Source, readable_part, salvage, salvage_devices
-from alignup.state import cpu_file, device_file
-from alignup.state.cpu_file import CpuState
-from alignup.state.device_file import DeviceEntry, DeviceState
+from alignup.doctor.salvage import SalvageSource, readable_prefix, salvage, salvage_devices
+from alignup.state.kubelet import cpu_file, device_file
+from alignup.state.kubelet.cpu_file import CpuState
+from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
 
 GATES = FeatureGates({"PodLevelResourceManagers": True})
 STATE = CpuState(
@@ -39,66 +39,74 @@ def older(**members: object) -> bytes:
 @pytest.mark.parametrize(
     ("text", "source", "damage"),
     [
-        pytest.param(FILE, Source.CONTENTS, [], id="nothing wrong"),
-        pytest.param(b"", Source.NOTHING, ["the file is empty"], id="empty"),
-        pytest.param(b" \n", Source.NOTHING, ["the file is empty"], id="blank"),
+        pytest.param(FILE, SalvageSource.CONTENTS, [], id="nothing wrong"),
+        pytest.param(b"", SalvageSource.NOTHING, ["the file is empty"], id="empty"),
+        pytest.param(b" \n", SalvageSource.NOTHING, ["the file is empty"], id="blank"),
         pytest.param(
-            b"\0" * 40, Source.NOTHING, ["the file holds nothing but zeros, as after a power failure"], id="zeros"
+            b"\0" * 40,
+            SalvageSource.NOTHING,
+            ["the file holds nothing but zeros, as after a power failure"],
+            id="zeros",
         ),
-        pytest.param(b"[1]", Source.NOTHING, ["the file is JSON, but no object"], id="no object"),
+        pytest.param(b"[1]", SalvageSource.NOTHING, ["the file is JSON, but no object"], id="no object"),
         pytest.param(
             b"oops",
-            Source.NOTHING,
+            SalvageSource.NOTHING,
             ["the file is not JSON: invalid character 'o' looking for beginning of value"],
             id="no JSON",
         ),
-        pytest.param(FILE[:-5], Source.CONTENTS, [f"the file is cut off after {len(FILE) - 5} bytes"], id="end cut"),
-        pytest.param(FILE[:200], Source.COPY, ["the file is cut off after 200 bytes"], id="contents cut off"),
-        pytest.param(FILE[:100], Source.REST, ["the file is cut off after 100 bytes"], id="cut off in the copy"),
-        pytest.param(FILE[:30], Source.REST, ["the file is cut off after 30 bytes"], id="hardly begun"),
+        pytest.param(
+            FILE[:-5], SalvageSource.CONTENTS, [f"the file is cut off after {len(FILE) - 5} bytes"], id="end cut"
+        ),
+        pytest.param(FILE[:200], SalvageSource.COPY, ["the file is cut off after 200 bytes"], id="contents cut off"),
+        pytest.param(FILE[:100], SalvageSource.REST, ["the file is cut off after 100 bytes"], id="cut off in the copy"),
+        pytest.param(FILE[:30], SalvageSource.REST, ["the file is cut off after 30 bytes"], id="hardly begun"),
         pytest.param(
             FILE + b"}",
-            Source.CONTENTS,
+            SalvageSource.CONTENTS,
             ["something stands after the end of the file's contents: invalid character '}' after top-level value"],
             id="more at the end",
         ),
         pytest.param(
             FILE.replace(b'"entries"', b'entries"', 1),
-            Source.CONTENTS,
+            SalvageSource.CONTENTS,
             ["the file is not JSON: invalid character 'e' looking for beginning of object key string"],
             id="copy broken, contents whole",
         ),
         pytest.param(
             changed(dataChecksum=1),
-            Source.CONTENTS,
+            SalvageSource.CONTENTS,
             [f"the checksum of its contents is wrong: 1 in the file, {SUMS['dataChecksum']} by what is there"],
             id="contents vouched for by the copy",
         ),
         pytest.param(
             changed(dataChecksum=1, checksum=1),
-            Source.UNCHECKED_CONTENTS,
+            SalvageSource.UNCHECKED_CONTENTS,
             [f"the checksum of its contents is wrong: 1 in the file, {SUMS['dataChecksum']} by what is there"],
             id="vouched for by nobody",
         ),
         pytest.param(
             changed(data="{"),
-            Source.COPY,
+            SalvageSource.COPY,
             ["its contents cannot be read: unexpected end of JSON input"],
             id="contents broken",
         ),
         pytest.param(
             changed(data="{", checksum=1),
-            Source.UNCHECKED_COPY,
+            SalvageSource.UNCHECKED_COPY,
             ["its contents cannot be read: unexpected end of JSON input"],
             id="contents broken and the copy unsure",
         ),
         pytest.param(
-            changed(data=None), Source.COPY, ["its contents are missing, only their checksum is left"], id="no contents"
+            changed(data=None),
+            SalvageSource.COPY,
+            ["its contents are missing, only their checksum is left"],
+            id="no contents",
         ),
         pytest.param(
-            older(checksum=7), Source.UNCHECKED_CONTENTS, ["its checksum 7 is wrong for what is there"], id="old"
+            older(checksum=7), SalvageSource.UNCHECKED_CONTENTS, ["its checksum 7 is wrong for what is there"], id="old"
         ),
-        pytest.param(older(), Source.CONTENTS, [], id="old without a checksum"),
+        pytest.param(older(), SalvageSource.CONTENTS, [], id="old without a checksum"),
     ],
 )
 def test_damage_is_named_and_the_best_is_taken(text, source, damage):
@@ -146,7 +154,7 @@ def test_who_changed_the_copy_is_found_out_though_the_kubelet_does_not_look(text
     ],
 )
 def test_of_a_broken_text_the_whole_parts_are_read(text, part):
-    assert json.loads(readable_part(text.encode()).json) == part
+    assert json.loads(readable_prefix(text.encode()).json) == part
 
 
 json_values = st.recursive(
@@ -161,7 +169,7 @@ def test_of_a_text_that_is_cut_off_nothing_is_read_that_is_not_in_it(value, data
     text = json.dumps(value)
     cut = data.draw(st.integers(0, len(text)))
 
-    part = readable_part(text[:cut].encode())
+    part = readable_prefix(text[:cut].encode())
 
     assert part.whole == (cut == len(text))
     assert inside(json.loads(part.json), value)
@@ -180,7 +188,7 @@ def inside(part: object, whole: object) -> bool:
 def test_something_can_be_said_about_any_bytes(data):
     found = salvage(cpu_file.FORMAT, data, gates=GATES)
 
-    assert found.damage or found.source is Source.CONTENTS
+    assert found.damage or found.source is SalvageSource.CONTENTS
     salvage_devices(data)
 
 

@@ -7,18 +7,20 @@ import signal
 import pytest
 
 from alignup.align.errors import EnforceError
-from alignup.enforce import child, process
-from alignup.enforce.child import NotStartedError, Place
+from alignup.enforce import launcher, process
+from alignup.enforce.launcher import CommandStartError, ProcessPlacement
 from tests.enforce.commands import python
 
-PERMITTED = process.widest()
+PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 
 
 def ran(*command, cpus=LOWEST, **environment):
-    with child.held_back() as blocked:
-        pid = child.start(command, place=Place(cpus=cpus), environment={**os.environ, **environment}, blocked=blocked)
-        return child.attend(pid)
+    with launcher.block_signals() as blocked:
+        pid = launcher.start(
+            command, place=ProcessPlacement(cpus=cpus), environment={**os.environ, **environment}, blocked=blocked
+        )
+        return launcher.wait(pid)
 
 
 def test_a_command_is_run_and_its_code_comes_home():
@@ -26,17 +28,17 @@ def test_a_command_is_run_and_its_code_comes_home():
 
 
 def test_the_path_of_the_command_counts():
-    with pytest.raises(NotStartedError) as error:
+    with pytest.raises(CommandStartError) as error:
         ran("true", PATH="/nowhere")
 
-    assert error.value.exit_code == child.NOT_FOUND
+    assert error.value.exit_code == launcher.NOT_FOUND
 
 
 def test_a_command_nobody_may_execute_is_told_apart():
-    with pytest.raises(NotStartedError, match="Permission denied") as error:
+    with pytest.raises(CommandStartError, match="Permission denied") as error:
         ran("/dev/null")
 
-    assert error.value.exit_code == child.NOT_EXECUTABLE
+    assert error.value.exit_code == launcher.NOT_EXECUTABLE
 
 
 def test_cpus_that_cannot_be_had_are_an_error():
@@ -73,7 +75,7 @@ def test_the_command_hears_signals_that_python_does_not():
 
 
 def test_what_comes_too_late_for_the_command_is_nobodys():
-    with child.held_back():
+    with launcher.block_signals():
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert signal.SIGTERM not in signal.sigpending()

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from alignup.enforce import audit, cgroup, process
-from alignup.enforce.audit import Kind, Living
-from alignup.enforce.intent import MARK, Intent
-from alignup.enforce.process import Process
+from alignup.enforce.audit import DriftKind, RunProcesses
+from alignup.enforce.process import ProcessIdentity
+from alignup.enforce.run_record import RUN_VARIABLE, RunRecord
 from tests.enforce.commands import started
 
-PERMITTED = process.widest()
+PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 OTHERS = PERMITTED & ~LOWEST
 
@@ -23,25 +23,25 @@ pytestmark = pytest.mark.skipif(not OTHERS, reason="on one CPU nobody can be els
 @pytest.fixture
 def run():
     """One process that is to be on the lowest CPU, and is."""
-    intent = Intent(
+    intent = RunRecord(
         uid="test-audit",
         name="web",
-        runner=Process.of(os.getpid()),
+        runner=ProcessIdentity.of(os.getpid()),
         command=("sleep", "60"),
         since=time.time(),
         cpus=LOWEST,
         exclusive=True,
     )
-    with started("sleep", "60", env={MARK: "test-audit"}) as sleeper:
+    with started("sleep", "60", env={RUN_VARIABLE: "test-audit"}) as sleeper:
         process.pin(sleeper.pid, LOWEST)
-        yield Living(intent, (sleeper.pid,))
+        yield RunProcesses(intent, (sleeper.pid,))
         sleeper.kill()
 
 
 @pytest.fixture
 def grouped(run):
     """The same in a group of its own."""
-    if not cgroup.places():
+    if not cgroup.candidate_parents():
         pytest.skip("no cpuset may be made here by this user")
     folder = cgroup.create("test-audit", LOWEST, nodes=0)
     cgroup.join(folder, run.pids[0])
@@ -53,12 +53,12 @@ def grouped(run):
 
 
 def kinds(run, **how):
-    return [drift.kind for drift in audit.audit([run], **how)]
+    return [drift.kind for drift in audit.audit_runs([run], **how)]
 
 
 def test_processes_of_a_run_are_found_by_their_mark(run):
-    assert audit.living([run.intent]) == (run,)
-    assert audit.living([]) == ()
+    assert audit.find_run_processes([run.intent]) == (run,)
+    assert audit.find_run_processes([]) == ()
 
 
 def test_all_is_well_where_nothing_was_moved(run):
@@ -72,10 +72,10 @@ def test_a_thread_that_keeps_to_fewer_cpus_does_no_harm(run):
 def test_a_process_that_was_moved_is_found_and_put_back(run):
     process.pin(run.pids[0], PERMITTED)
 
-    (drift,) = audit.audit([run])
-    troubles = audit.restore(run)
+    (drift,) = audit.audit_runs([run])
+    troubles = audit.restore_run(run)
 
-    assert drift.kind is Kind.CPUS
+    assert drift.kind is DriftKind.CPUS
     assert str(drift).startswith(f"web: process {run.pids[0]}: intended CPUs ")
     assert (troubles, kinds(run)) == ((), [])
 
@@ -85,10 +85,10 @@ def test_a_group_that_was_widened_is_found_and_put_back(grouped):
     cgroup.write(grouped.intent.cgroup, PERMITTED, nodes=0)
 
     found = kinds(grouped)
-    troubles = audit.restore(grouped)
+    troubles = audit.restore_run(grouped)
 
     assert before == []
-    assert Kind.GROUP in found  # the process keeps to the CPU it was pinned to, which some kernels remember
+    assert DriftKind.GROUP in found  # the process keeps to the CPU it was pinned to, which some kernels remember
     assert (troubles, kinds(grouped)) == ((), [])
 
 
@@ -96,9 +96,9 @@ def test_a_process_that_left_its_group_is_found_and_put_back(grouped):
     cgroup.join(grouped.intent.cgroup.parent, grouped.pids[0])
 
     found = kinds(grouped)
-    troubles = audit.restore(grouped)
+    troubles = audit.restore_run(grouped)
 
-    assert Kind.MEMBER in found
+    assert DriftKind.MEMBER in found
     assert (troubles, kinds(grouped)) == ((), [])
 
 
@@ -107,19 +107,19 @@ def test_a_group_that_is_gone_is_made_again(grouped):
     assert cgroup.remove(grouped.intent.cgroup)
 
     found = kinds(grouped)
-    troubles = audit.restore(grouped)
+    troubles = audit.restore_run(grouped)
 
-    assert Kind.GROUP in found
+    assert DriftKind.GROUP in found
     assert (troubles, kinds(grouped)) == ((), [])
 
 
 def test_what_cannot_be_put_back_is_told(run):
     away = replace(run, intent=replace(run.intent, cpus=1 << 99999))
 
-    (trouble,) = audit.restore(away)
+    (trouble,) = audit.restore_run(away)
 
     assert "cannot be put on CPUs 99999" in trouble
-    assert kinds(away) == [Kind.CPUS]
+    assert kinds(away) == [DriftKind.CPUS]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_cannot_be_put_back_is_told(run):
 def test_devices_are_where_they_were(run, now, said):
     has_one = replace(run, intent=replace(run.intent, devices={"example.com/gpu": {"gpu-0": 1}}))
 
-    found = audit.audit([has_one], devices=now)
+    found = audit.audit_runs([has_one], devices=now)
 
     assert [str(drift).removeprefix("web: example.com/gpu gpu-0: ") for drift in found] == ([said] if said else [])
 
@@ -144,4 +144,4 @@ def test_a_process_that_has_ended_meanwhile_is_no_drift(run):
     while "Z" not in Path(f"/proc/{run.pids[0]}/stat").read_text().rpartition(")")[2]:
         time.sleep(0.001)
 
-    assert audit.living([run.intent])[0].pids == ()
+    assert audit.find_run_processes([run.intent])[0].pids == ()

@@ -7,14 +7,14 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.errors import EnforceError
-from alignup.enforce import cgroup, nodes, process
+from alignup.enforce import cgroup, numa_nodes, process
 from alignup.enforce.cgroup import Cpuset
 from tests.enforce.commands import started
 
-PERMITTED = process.widest()
+PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 
-real = pytest.mark.skipif(not cgroup.places(), reason="no cpuset may be made here by this user")
+real = pytest.mark.skipif(not cgroup.candidate_parents(), reason="no cpuset may be made here by this user")
 
 
 class Tree:
@@ -55,8 +55,8 @@ def test_in_version_1_groups_are_made_beside_us_and_then_further_up(tmp_path):
     tree = Tree(tmp_path, path="/user", version=1)
     own = tree.group("user", cpus="2-3", procs="2")
 
-    assert cgroup.places(tree.proc) == (own, tree.top)
-    assert cgroup.permitted(tree.proc) == Cpuset(bits.parse("2-3"), bits.parse("0"))
+    assert cgroup.candidate_parents(tree.proc) == (own, tree.top)
+    assert cgroup.effective_cpuset(tree.proc) == Cpuset(bits.parse("2-3"), bits.parse("0"))
 
 
 def test_in_version_2_a_group_with_processes_is_passed_over(tmp_path):
@@ -64,15 +64,15 @@ def test_in_version_2_a_group_with_processes_is_passed_over(tmp_path):
     user = tree.group("user")
     tree.group("user/session", cpus="2-3", procs="2")
 
-    assert cgroup.places(tree.proc) == (user, tree.top)
-    assert cgroup.permitted(tree.proc) == Cpuset(bits.parse("2-3"), bits.parse("0"))
+    assert cgroup.candidate_parents(tree.proc) == (user, tree.top)
+    assert cgroup.effective_cpuset(tree.proc) == Cpuset(bits.parse("2-3"), bits.parse("0"))
 
 
 def test_a_group_without_cpusets_is_passed_over(tmp_path):
     tree = Tree(tmp_path, path="/user")
     tree.group("user", controllers="cpu memory")
 
-    assert cgroup.places(tree.proc) == (tree.top,)
+    assert cgroup.candidate_parents(tree.proc) == (tree.top,)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -80,7 +80,7 @@ def test_a_group_of_somebody_else_is_passed_over(tmp_path):
     tree = Tree(tmp_path, path="/user")
     tree.group("user").chmod(0o500)
 
-    assert cgroup.places(tree.proc) == (tree.top,)
+    assert cgroup.candidate_parents(tree.proc) == (tree.top,)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -90,8 +90,8 @@ def test_a_run_inside_a_run_stands_beside_it(tmp_path, version):
     tree.group("user/alignup-1", cpus="3")
     tree.group("user/alignup-1/deeper", cpus="3", procs="2")
 
-    assert cgroup.places(tree.proc) == (own, tree.top)
-    assert cgroup.permitted(tree.proc) == Cpuset(bits.parse("0-3"), bits.parse("0"))
+    assert cgroup.candidate_parents(tree.proc) == (own, tree.top)
+    assert cgroup.effective_cpuset(tree.proc) == Cpuset(bits.parse("0-3"), bits.parse("0"))
 
 
 def test_a_part_of_the_tree_may_be_all_there_is_to_see(tmp_path):
@@ -99,14 +99,14 @@ def test_a_part_of_the_tree_may_be_all_there_is_to_see(tmp_path):
     tree = Tree(tmp_path, path="/kubepods/pod/inner", mount="/kubepods/pod")
     own = tree.group("inner")
 
-    assert cgroup.places(tree.proc) == (own,)
+    assert cgroup.candidate_parents(tree.proc) == (own,)
 
 
 def test_what_is_outside_of_what_can_be_seen_is_no_place(tmp_path):
     tree = Tree(tmp_path, path="/../elsewhere", mount="/kubepods")
 
-    assert cgroup.places(tree.proc) == ()
-    assert cgroup.permitted(tree.proc) is None
+    assert cgroup.candidate_parents(tree.proc) == ()
+    assert cgroup.effective_cpuset(tree.proc) is None
     with pytest.raises(EnforceError, match="no cpuset is to be had where this process may make groups"):
         cgroup.create("x", 1, nodes=0, proc=tree.proc)
 
@@ -123,7 +123,7 @@ def test_a_kernel_that_grants_something_else_is_not_believed(tmp_path):
 
 @real
 def test_a_real_group_holds_its_processes_and_is_removed_after_them():
-    all_nodes = nodes.read().with_memory
+    all_nodes = numa_nodes.read().with_memory
     folder = cgroup.create("test-real", LOWEST, nodes=all_nodes)
     with started("sleep", "60") as sleeper:
         cgroup.join(folder, sleeper.pid)
@@ -146,4 +146,4 @@ def test_a_real_group_holds_its_processes_and_is_removed_after_them():
 def test_cpus_that_are_not_there_make_no_group():
     with pytest.raises(EnforceError, match="there is no cpuset for test-none"):
         cgroup.create("test-none", 1 << 9999, nodes=0)
-    assert not [folder for folder in cgroup.places() if (folder / "alignup-test-none").exists()]
+    assert not [folder for folder in cgroup.candidate_parents() if (folder / "alignup-test-none").exists()]

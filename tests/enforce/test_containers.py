@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from alignup.enforce import cgroup, containers, memory, nodes, process
-from alignup.enforce.audit import Kind
+from alignup.enforce import cgroup, containers, memory, numa_nodes, process
+from alignup.enforce.audit import DriftKind
 from alignup.enforce.cgroup import Cpuset
-from alignup.enforce.containers import Contained, Housed
+from alignup.enforce.containers import ContainerProcesses, PlacedContainer
 from tests.enforce.commands import started
 from tests.enforce.test_cgroup import Tree
 
-PERMITTED = process.widest()
+PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 ID = "8f14e45fceea167a5a36dedd4bea2543"
 
 real = pytest.mark.skipif(
-    not cgroup.places() or PERMITTED == LOWEST, reason="no cpuset may be made here by this user, or there is one CPU"
+    not cgroup.candidate_parents() or PERMITTED == LOWEST,
+    reason="no cpuset may be made here by this user, or there is one CPU",
 )
 
 
@@ -29,21 +30,21 @@ def box():
     group = cgroup.create(f"cri-{ID}", LOWEST, nodes=0)
     with started("sleep", "60") as sleeper:
         cgroup.join(group, sleeper.pid)
-        yield Contained(uid="u", pod="shop/web", container="app", id=ID, pid=sleeper.pid, cpus=LOWEST)
+        yield PlacedContainer(uid="u", pod="shop/web", container="app", id=ID, pid=sleeper.pid, cpus=LOWEST)
         sleeper.kill()
     deadline = time.monotonic() + 10
     while not cgroup.remove(group):
         assert time.monotonic() < deadline
 
 
-def seen(box: Contained) -> Housed:
-    found = containers.housed(box)
+def seen(box: PlacedContainer) -> ContainerProcesses:
+    found = containers.find_container_processes(box)
     assert found is not None
     return found
 
 
 def kinds(box):
-    return [drift.kind for drift in containers.drifts(seen(box))]
+    return [drift.kind for drift in containers.audit_container(seen(box))]
 
 
 @real
@@ -86,10 +87,10 @@ def test_a_group_that_was_widened_is_found_and_put_back(box):
     cgroup.write(group, PERMITTED, nodes=0)
     process.pin(box.pid, PERMITTED)
 
-    found = list(containers.drifts(seen(box)))
-    troubles = containers.restore(seen(box))
+    found = list(containers.audit_container(seen(box)))
+    troubles = containers.restore_container(seen(box))
 
-    assert [drift.kind for drift in found] == [Kind.GROUP, Kind.CPUS]
+    assert [drift.kind for drift in found] == [DriftKind.GROUP, DriftKind.CPUS]
     assert {(drift.uid, drift.name, drift.container) for drift in found} == {("u", "shop/web/app", "app")}
     assert (troubles, kinds(box)) == ((), [])
 
@@ -102,22 +103,22 @@ def test_what_nobody_decided_on_is_nobodys_drift_and_stays(box):
     before = cgroup.read(group)
 
     assert kinds(anywhere) == []
-    assert containers.restore(seen(anywhere)) == ()
+    assert containers.restore_container(seen(anywhere)) == ()
     assert cgroup.read(group) == before
 
 
 @real
 def test_memory_is_held_where_it_belongs_without_touching_the_cpus(box):
-    everywhere = nodes.read().with_memory
+    everywhere = numa_nodes.read().with_memory
     bound = replace(box, cpus=0, memory=everywhere & -everywhere)
     group = seen(box).container.cgroup
     assert group is not None
 
-    troubles = containers.restore(seen(bound))
+    troubles = containers.restore_container(seen(bound))
 
     assert (troubles, kinds(bound)) == ((), [])
     assert cgroup.read(group) == Cpuset(LOWEST, bound.memory)
-    assert set(memory.placed(box.pid) or ()) <= {bound.memory.bit_length() - 1}
+    assert set(memory.bytes_per_node(box.pid) or ()) <= {bound.memory.bit_length() - 1}
 
 
 @real
@@ -128,10 +129,10 @@ def test_a_process_that_left_the_group_of_its_container_is_found_and_others_are_
     process.pin(box.pid, PERMITTED)
     outside = cgroup.read(group.parent)
 
-    found = list(containers.drifts(seen(box)))
-    (trouble,) = containers.restore(seen(box))
+    found = list(containers.audit_container(seen(box)))
+    (trouble,) = containers.restore_container(seen(box))
 
-    assert [drift.kind for drift in found] == [Kind.CPUS, Kind.MEMBER]
+    assert [drift.kind for drift in found] == [DriftKind.CPUS, DriftKind.MEMBER]
     assert str(found[1]) == f"shop/web/app: process {box.pid}: intended in a group of container {ID}, actually in none"
     assert trouble.startswith("shop/web/app: its processes are in no group of its own; ")
     assert cgroup.read(group.parent) == outside
@@ -142,11 +143,16 @@ def test_a_container_that_has_ended_is_not_there():
     with started("true") as ended:
         ended.wait()
 
-        assert containers.housed(Contained(uid="u", pod="shop/web", container="app", id=ID, pid=ended.pid)) is None
+        assert (
+            containers.find_container_processes(
+                PlacedContainer(uid="u", pod="shop/web", container="app", id=ID, pid=ended.pid)
+            )
+            is None
+        )
 
 
 def test_a_group_that_is_not_named_after_the_container_is_somebody_elses():
-    own = Contained(uid="u", pod="shop/web", container="app", id=ID, pid=os.getpid())
+    own = PlacedContainer(uid="u", pod="shop/web", container="app", id=ID, pid=os.getpid())
     nameless = replace(own, id="")
 
     assert [seen(one).container.cgroup for one in (own, nameless)] == [None, None]
@@ -164,7 +170,7 @@ def test_the_group_of_any_process_is_found_where_this_one_sees_groups(tmp_path, 
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(f"{line}{path}\n")
 
-    assert [cgroup.of(pid, tmp_path) for pid in (7, 8, 9, 10)] == [group, None, None, None]
+    assert [cgroup.cpuset_cgroup(pid, tmp_path) for pid in (7, 8, 9, 10)] == [group, None, None, None]
 
 
 def test_the_version_that_has_cpusets_is_looked_at_where_there_are_both(tmp_path):
@@ -177,4 +183,4 @@ def test_the_version_that_has_cpusets_is_looked_at_where_there_are_both(tmp_path
     (tmp_path / "7/cgroup").write_text("3:cpuset:/pod\n0::/pod\n")
     Path(tmp_path / "cpuset/pod/cpuset.cpus").write_text("0\n")
 
-    assert cgroup.of(7, tmp_path) == tmp_path / "cpuset/pod"
+    assert cgroup.cpuset_cgroup(7, tmp_path) == tmp_path / "cpuset/pod"

@@ -8,14 +8,14 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.errors import EnforceError
-from alignup.enforce import memory, nodes
+from alignup.enforce import memory, numa_nodes
 from tests.enforce.commands import python
 
-WITH_MEMORY = nodes.read().with_memory
+WITH_MEMORY = numa_nodes.read().with_memory
 LOWEST = WITH_MEMORY & -WITH_MEMORY
 
 needs_nodes = pytest.mark.skipif(
-    not WITH_MEMORY or not memory.may_bind(LOWEST), reason="this kernel knows of no NUMA nodes, or lets nobody bind"
+    not WITH_MEMORY or not memory.can_bind(LOWEST), reason="this kernel knows of no NUMA nodes, or lets nobody bind"
 )
 
 
@@ -36,7 +36,7 @@ def test_a_process_that_is_bound_has_its_memory_there():
 
 @needs_nodes
 def test_asking_whether_it_may_be_changes_nothing():
-    assert memory.may_bind(LOWEST)
+    assert memory.can_bind(LOWEST)
     assert "bind:" not in Path("/proc/self/numa_maps").read_text()
 
 
@@ -44,13 +44,13 @@ def test_asking_whether_it_may_be_changes_nothing():
 def test_a_node_that_is_not_there_is_refused():
     with pytest.raises(EnforceError, match="memory cannot be bound to NUMA nodes 63: Invalid argument"):
         memory.bind(1 << 63)
-    assert not memory.may_bind(1 << 63)
+    assert not memory.can_bind(1 << 63)
 
 
 @needs_nodes
 def test_memory_moves_where_it_is_already():
-    memory.move(os.getpid(), LOWEST, to=LOWEST)
+    memory.migrate(os.getpid(), LOWEST, to=LOWEST)
 
 
 def test_nothing_is_known_of_a_process_that_is_gone():
-    assert memory.placed(1 << 22) is None
+    assert memory.bytes_per_node(1 << 22) is None

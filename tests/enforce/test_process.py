@@ -11,10 +11,10 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import EnforceError
 from alignup.enforce import process
-from alignup.enforce.process import Process
+from alignup.enforce.process import ProcessIdentity
 from tests.enforce.commands import python, started
 
-PERMITTED = process.widest()
+PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 
 
@@ -26,7 +26,7 @@ def sleeper():
 
 
 def test_a_process_is_itself_until_it_ends(sleeper):
-    one = Process.of(sleeper.pid)
+    one = ProcessIdentity.of(sleeper.pid)
 
     alive = one.alive
     sleeper.kill()
@@ -34,12 +34,12 @@ def test_a_process_is_itself_until_it_ends(sleeper):
 
     assert alive
     assert not one.alive
-    assert Process.from_document(one.to_document()) == one
+    assert ProcessIdentity.from_document(one.to_document()) == one
 
 
 def test_one_that_has_ended_is_gone_even_if_nobody_has_asked_after_it():
     with started("true") as ended:
-        one = Process.of(ended.pid)
+        one = ProcessIdentity.of(ended.pid)
         while "Z" not in Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2]:
             time.sleep(0.001)
 
@@ -55,12 +55,12 @@ def test_one_that_has_ended_is_gone_even_if_nobody_has_asked_after_it():
     ],
 )
 def test_a_number_alone_is_no_name(change, alive):
-    assert replace(Process.of(os.getpid()), **change).alive is alive
+    assert replace(ProcessIdentity.of(os.getpid()), **change).alive is alive
 
 
 def test_there_has_to_be_a_process():
     with pytest.raises(EnforceError, match="there is no process 0"):
-        Process.of(0)
+        ProcessIdentity.of(0)
 
 
 def test_all_threads_are_put_on_cpus():
@@ -70,7 +70,7 @@ def test_all_threads_are_put_on_cpus():
         threads.stdout.readline()
 
         process.pin(threads.pid, LOWEST)
-        allowed = process.allowed(threads.pid)
+        allowed = process.thread_affinities(threads.pid)
         threads.kill()
 
     assert [one.cpus for one in allowed] == [LOWEST] * 4
@@ -86,7 +86,7 @@ def test_the_widest_is_found_without_changing_anything():
 
     def narrow():
         os.sched_setaffinity(0, bits.members(LOWEST))
-        found.append((process.widest(), os.sched_getaffinity(0)))
+        found.append((process.permitted_cpus(), os.sched_getaffinity(0)))
 
     thread = threading.Thread(target=narrow)
     thread.start()
@@ -103,7 +103,7 @@ def test_processes_are_found_by_their_mark_and_by_descent():
         while (len(found.get("outer", ())), len(found.get("inner", ()))) not in {(2, 1), (3, 1)}:
             assert time.monotonic() < deadline, found
             time.sleep(0.01)
-            found = process.marked("MARKED")
+            found = process.find_by_environment("MARKED")
         os.killpg(outer.pid, 9)
 
     assert outer.pid in found["outer"]
@@ -114,5 +114,5 @@ def test_a_process_that_is_gone_has_no_threads():
     with started("true") as gone:
         pass
 
-    assert process.allowed(gone.pid) == ()
+    assert process.thread_affinities(gone.pid) == ()
     process.pin(gone.pid, LOWEST)

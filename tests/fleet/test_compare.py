@@ -18,12 +18,12 @@ from alignup.align.host import Host
 from alignup.fleet import compare as module
 from alignup.fleet.compare import COLUMNS, columns, compare, rows, to_document
 from alignup.fleet.events import arrivals
-from alignup.fleet.executors import processes
+from alignup.fleet.executors import process_pool
 from alignup.fleet.generate import generate
 from alignup.fleet.profiles import Profile
 from alignup.fleet.report import write_rows
+from alignup.fleet.settings_grid import build_grid
 from alignup.fleet.simulate import run
-from alignup.fleet.variants import combinations
 from tests.align.hosts import GPU, NIC, host
 from tests.fleet.workloads import small
 
@@ -36,11 +36,11 @@ EVENTS = arrivals([small("a", cpu="5"), small("b", cpu="1"), small("c", cpu="2")
 
 
 def compared(*dimensions: str, events=EVENTS, **how):
-    return compare(MACHINE, combinations(BASE, dimensions, machine=MACHINE), events, **how)
+    return compare(MACHINE, build_grid(BASE, dimensions, machine=MACHINE), events, **how)
 
 
 def test_variants_are_ranked_by_what_they_admit_and_align():
-    variants = combinations(UNMANAGED, ["policy"], machine=MACHINE)
+    variants = build_grid(UNMANAGED, ["policy"], machine=MACHINE)
 
     found = compare(MACHINE, variants, arrivals([small("b", cpu="1"), small("a", cpu="5"), small("c", gpu="1")]))
 
@@ -61,7 +61,7 @@ def test_scores_are_those_of_a_simulation():
 
 
 def test_fewer_stranded_is_better():
-    variants = combinations(UNMANAGED, ["policy=single-numa-node|restricted"], machine=MACHINE)
+    variants = build_grid(UNMANAGED, ["policy=single-numa-node|restricted"], machine=MACHINE)
 
     first, second = compare(MACHINE, variants, arrivals([small("a", cpu="5", gpu="2")])).ranked
 
@@ -96,7 +96,7 @@ class TestExecutors:
     DIMENSIONS = ("policy", "scope", "memory-policy", "cpu-options=full-pcpus-only|align-by-socket")
 
     def test_processes(self):
-        with processes(2) as executor:
+        with process_pool(2) as executor:
             found = compared(*self.DIMENSIONS, events=self.EVENTS, executor=executor)
 
         assert found == compared(*self.DIMENSIONS, events=self.EVENTS)
@@ -215,6 +215,6 @@ def test_a_table_and_a_document():
 def test_settings_are_compared_not_changed():
     lenient = replace(BASE, memory_policy="None", reserved_memory=())
 
-    compare(MACHINE, combinations(lenient, ["memory-policy"], machine=MACHINE), EVENTS)
+    compare(MACHINE, build_grid(lenient, ["memory-policy"], machine=MACHINE), EVENTS)
 
     assert lenient.memory_policy == "None"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 
-from alignup.fleet.executors import Jobs, Serial, pack, processes, still_wanted, unpack
+from alignup.fleet.executors import JobBatch, SerialExecutor, pack, process_pool, raise_if_cancelled, unpack
 from tests.align.hosts import hosts
 from tests.fleet.workloads import some, workloads
 
@@ -30,14 +30,14 @@ def test_read_only_views_stay_read_only():
 
 
 def test_serial_work_is_done_when_it_is_asked_for():
-    future = Serial().submit(divmod, 7, 2)
+    future = SerialExecutor().submit(divmod, 7, 2)
 
     assert future.done()
     assert future.result() == (3, 1)
 
 
 def test_serial_work_fails_when_the_result_is_asked_for():
-    future = Serial().submit(divmod, 7, 0)
+    future = SerialExecutor().submit(divmod, 7, 0)
 
     with pytest.raises(ZeroDivisionError):
         future.result()
@@ -48,13 +48,13 @@ def test_an_interruption_is_not_held_back():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Serial().submit(interrupted)
+        SerialExecutor().submit(interrupted)
 
 
 def test_results_come_in_the_order_of_the_jobs_and_each_is_told_of():
     told: list[int] = []
     with ThreadPoolExecutor(2) as executor:
-        jobs: Jobs[float] = Jobs(executor, told.append)
+        jobs: JobBatch[float] = JobBatch(executor, told.append)
         for seconds in (0.05, 0.0, 0.02):
             jobs.submit(slept, seconds)
         found = jobs.results()
@@ -70,7 +70,7 @@ def slept(seconds: float) -> float:
 
 
 def test_what_goes_wrong_is_raised_when_all_are_done():
-    jobs: Jobs[tuple[int, int]] = Jobs(Serial(), lambda _: None)
+    jobs: JobBatch[tuple[int, int]] = JobBatch(SerialExecutor(), lambda _: None)
     jobs.submit(divmod, 7, 0)
     jobs.submit(divmod, 7, 2)
 
@@ -82,7 +82,7 @@ def test_jobs_that_are_given_up_are_not_begun():
     begun: list[int] = []
     leave = Event()
     with ThreadPoolExecutor(1) as executor:
-        jobs: Jobs[object] = Jobs(executor, lambda _: None)
+        jobs: JobBatch[object] = JobBatch(executor, lambda _: None)
         jobs.submit(leave.wait)
         jobs.submit(begun.append, 1)
         jobs.cancel()
@@ -95,14 +95,14 @@ def endless(started: str) -> None:
     """A job that goes on until nobody wants it any more."""
     Path(started).touch()
     while monotonic():
-        still_wanted()
+        raise_if_cancelled()
         sleep(0.01)
 
 
 def test_processes_that_are_left_in_a_hurry_stop_their_jobs(tmp_path):
     started = tmp_path / "started"
 
-    with pytest.raises(ZeroDivisionError), processes(1) as executor:  # noqa: PT012 - leaving is what is tried
+    with pytest.raises(ZeroDivisionError), process_pool(1) as executor:  # noqa: PT012 - leaving is what is tried
         jobs = [executor.submit(endless, str(started)) for _ in range(5)]
         while not started.exists():
             sleep(0.01)
@@ -113,4 +113,4 @@ def test_processes_that_are_left_in_a_hurry_stop_their_jobs(tmp_path):
 
 
 def test_here_every_job_is_wanted():
-    still_wanted()
+    raise_if_cancelled()

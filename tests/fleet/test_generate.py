@@ -17,9 +17,9 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
 from alignup.align.synthetic import parse
 from alignup.align.workload import QoS
-from alignup.fleet.events import Arrive, Leave, ordered
-from alignup.fleet.generate import Stock, generate
-from alignup.fleet.profiles import DAY, HOUR, KINDS, MINUTE, Kind, Profile, Stay
+from alignup.fleet.events import PodArrival, PodDeparture, ordered
+from alignup.fleet.generate import MachineCapacity, generate
+from alignup.fleet.profiles import DAY, HOUR, MINUTE, POD_KINDS, LifetimeDistribution, PodKind, Profile
 from alignup.fleet.simulate import run
 from alignup.fleet.trace import read, write
 from tests.align.hosts import GPU, NIC, hosts
@@ -43,14 +43,14 @@ LARGE = large()
 
 
 def pods(events):
-    return [event.pod for event in events if isinstance(event, Arrive)]
+    return [event.pod for event in events if isinstance(event, PodArrival)]
 
 
 @pytest.mark.parametrize("profile", Profile)
 def test_every_kind_of_a_profile_comes(profile):
     came = {pod.labels["app"] for pod in pods(generate(profile, LARGE, seed=1, pods=300))}
 
-    assert came == {kind.name for kind in KINDS[profile]}
+    assert came == {kind.name for kind in POD_KINDS[profile]}
 
 
 @pytest.mark.parametrize("profile", Profile)
@@ -65,7 +65,7 @@ def test_the_same_on_every_python():
     """A workload that somebody kept the seed of must not change; this is what it was in the beginning."""
     told = [
         (event.time, event.uid)
-        if isinstance(event, Leave)
+        if isinstance(event, PodDeparture)
         else (event.time, event.pod.uid, sorted(map(str, event.pod.containers[0].resources.limits.values())))
         for event in generate(Profile.MIXED, LARGE, seed=1, pods=100)
     ]
@@ -79,11 +79,11 @@ def test_the_same_on_every_python():
 def test_the_load_is_what_was_asked_for(profile, load):
     """Of the scarcest resource, on average over the time of arrivals; gaps are drawn, so it is met only roughly."""
     events = generate(profile, LARGE, seed=1, pods=2000, load=load)
-    left = {event.uid: event.time for event in events if isinstance(event, Leave)}
-    stock = Stock.of(LARGE)
+    left = {event.uid: event.time for event in events if isinstance(event, PodDeparture)}
+    stock = MachineCapacity.of(LARGE)
     work = dict.fromkeys(("cpu", "memory", GPU, NIC), 0.0)
     for event in events:
-        if isinstance(event, Arrive):
+        if isinstance(event, PodArrival):
             for name in work:
                 asked = sum(
                     one.resources.requests[name].milli() / 1000
@@ -91,7 +91,7 @@ def test_the_load_is_what_was_asked_for(profile, load):
                     if name in one.resources.requests
                 )
                 work[name] += asked * (left[event.pod.uid] - event.time)
-    span = max(event.time for event in events if isinstance(event, Arrive))
+    span = max(event.time for event in events if isinstance(event, PodArrival))
     there = {"cpu": stock.cpus, "memory": stock.memory, GPU: stock.accelerators, NIC: stock.networks}
 
     busiest = max(work[name] / there[name] / span for name in work)
@@ -131,8 +131,8 @@ def test_a_machine_without_devices_gets_pods_that_ask_for_none():
 def test_resources_can_be_named():
     odd = replace(LARGE, devices=tuple(Device("kubernetes.example/thing", str(number), nodes=1) for number in range(4)))
 
-    assert Stock.of(odd).accelerator is None
-    assert Stock.of(odd).network is None
+    assert MachineCapacity.of(odd).accelerator is None
+    assert MachineCapacity.of(odd).network is None
     named = pods(generate(Profile.TRAINING, odd, seed=1, pods=50, accelerator="kubernetes.example/thing"))
     assert any("kubernetes.example/thing" in pod.containers[0].resources.limits for pod in named)
 
@@ -166,7 +166,7 @@ def test_it_can_be_played_and_saved(one, profile, seed):
 
     result = run(one, events)
 
-    assert len(result.fates) == 10
+    assert len(result.outcomes) == 10
     assert not one.ledger.pods
     assert read(text.getvalue()) == events
 
@@ -183,14 +183,14 @@ def test_most_pods_of_a_moderate_load_are_admitted():
 @pytest.mark.parametrize("profile", Profile)
 def test_lifetimes_are_as_the_tables_say(profile):
     events = generate(profile, LARGE, seed=5, pods=1500)
-    left = {event.uid: event.time for event in events if isinstance(event, Leave)}
-    for kind in KINDS[profile]:
+    left = {event.uid: event.time for event in events if isinstance(event, PodDeparture)}
+    for kind in POD_KINDS[profile]:
         stays = [
             left[event.pod.uid] - event.time
             for event in events
-            if isinstance(event, Arrive) and event.pod.labels["app"] == kind.name
+            if isinstance(event, PodArrival) and event.pod.labels["app"] == kind.name
         ]
-        if kind.lifetime.stay is Stay.LOG_UNIFORM:
+        if kind.lifetime.stay is LifetimeDistribution.LOG_UNIFORM:
             assert kind.lifetime.low * 0.99 <= min(stays)
             assert max(stays) <= kind.lifetime.high * 1.01
         else:
@@ -202,7 +202,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / size:g} {unit}"
 
 
-def row(profile: Profile, kind: Kind) -> str:
+def row(profile: Profile, kind: PodKind) -> str:
     """A kind as the page prints it."""
     asks = "accelerators" if kind.accelerators else "CPUs"
     amounts = ", ".join(map("{:g}".format, kind.accelerators or kind.cpus))
@@ -223,7 +223,7 @@ def row(profile: Profile, kind: Kind) -> str:
         f"{asks}: {amounts}",
         "" if kind.accelerators else kind.memory,
         ", ".join(name for name, there in extras.items() if there),
-        mean if stay.stay is Stay.EXPONENTIAL else between,
+        mean if stay.stay is LifetimeDistribution.EXPONENTIAL else between,
     )
     return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -233,11 +233,11 @@ def test_the_page_prints_the_tables(profile):
     page = PAGE.read_text(encoding="utf-8").splitlines()
 
     assert [line for line in page if line.startswith(f"| {profile} |")] == [
-        row(profile, kind) for kind in KINDS[profile]
+        row(profile, kind) for kind in POD_KINDS[profile]
     ]
 
 
 def test_of_mixed_a_third_is_of_each():
-    weights = [sum(kind.weight for kind in KINDS[profile]) for profile in Profile]
+    weights = [sum(kind.weight for kind in POD_KINDS[profile]) for profile in Profile]
 
     assert weights == [10, 10, 10, 30]

@@ -1,6 +1,6 @@
 """How far a long piece of work has come."""
 
-from alignup.fleet.progress import PAUSE, Ticker
+from alignup.fleet.progress import MIN_INTERVAL, ProgressReporter
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
 def told(step: float, counts: list[int], total: int) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
-    ticker = Ticker(lambda done, all_: calls.append((done, all_)), total, now=Clock(step))
+    ticker = ProgressReporter(lambda done, all_: calls.append((done, all_)), total, now=Clock(step))
     for count in counts:
         ticker.done(count)
     return calls
@@ -27,7 +27,7 @@ def test_slow_work_is_told_of_piece_by_piece():
 
 
 def test_fast_work_is_told_of_twenty_times_a_second():
-    calls = told(PAUSE / 10, list(range(1, 1001)), 1000)
+    calls = told(MIN_INTERVAL / 10, list(range(1, 1001)), 1000)
 
     assert calls[-1] == (1000, 1000)
     assert len(calls) <= 1000 / 10 + 2
@@ -38,4 +38,4 @@ def test_the_end_is_always_told_and_only_once():
 
 
 def test_nobody_has_to_listen():
-    Ticker(None, 1).done(1)
+    ProgressReporter(None, 1).done(1)

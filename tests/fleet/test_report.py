@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from alignup.align.decision import Refusal, Shortfall
+from alignup.align.decision import Rejection, Shortfall
 from alignup.align.workload import Pod
 from alignup.fleet.report import COLUMNS, rows, shortfall, to_document, write_csv, write_rows
 from alignup.fleet.simulate import run
@@ -107,7 +107,7 @@ def test_the_document_adds_up():
     ],
 )
 def test_shortfalls_in_a_few_words(shortfalls, text):
-    assert shortfall(Refusal("Reason", "message", shortfalls=shortfalls)) == text
+    assert shortfall(Rejection("Reason", "message", shortfalls=shortfalls)) == text
 
 
 def test_what_a_spreadsheet_would_reckon_is_kept_from_it():

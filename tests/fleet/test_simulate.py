@@ -7,13 +7,13 @@ from hypothesis import event, given
 
 from alignup.align.admit import POLICY_ANNOTATION
 from alignup.align.errors import TraceError
-from alignup.align.fit import Used
+from alignup.align.fit import UsedResources
 from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
-from alignup.fleet.events import Arrive, Leave
+from alignup.fleet.events import PodArrival, PodDeparture
 from alignup.fleet.report import to_document
-from alignup.fleet.simulate import INVALID, Alignment, run
+from alignup.fleet.simulate import INVALID, AlignmentCounts, run
 from tests.align.hosts import GIB, GPU, NIC, host, hosts
 from tests.fleet.workloads import came, small, some, workloads
 from tests.sound import check_sound
@@ -26,7 +26,7 @@ class TestFates:
     def test_pods_are_placed_and_refused_as_the_host_decides(self):
         result = run(host(), came(small("a", gpu="1"), small("b", cpu="4"), small("c", cpu="3"), small("d", cpu="1")))
 
-        assert [(fate.uid, fate.admitted, fate.nodes) for fate in result.fates] == [
+        assert [(fate.uid, fate.admitted, fate.nodes) for fate in result.outcomes] == [
             ("a", True, 1),
             ("b", True, 2),
             ("c", False, 0),
@@ -36,7 +36,7 @@ class TestFates:
         assert (result.admitted, result.refused) == (3, 1)
 
     def test_a_refusal_says_why(self):
-        (fate,) = run(host(), came(small("a", cpu="5"))).fates
+        (fate,) = run(host(), came(small("a", cpu="5"))).outcomes
 
         assert fate.refusal
         assert (fate.refusal.reason, fate.refusal.container) == ("TopologyAffinityError", "app")
@@ -46,30 +46,30 @@ class TestFates:
         }
 
     def test_what_leaves_makes_room(self):
-        events = (Arrive(0, small("a", cpu="4")), Leave(5, "a"), Arrive(5, small("b", cpu="4")))
+        events = (PodArrival(0, small("a", cpu="4")), PodDeparture(5, "a"), PodArrival(5, small("b", cpu="4")))
 
         assert run(host(), events).admitted == 2
 
     def test_the_time_of_arrival_is_kept(self):
-        assert [fate.time for fate in run(host(), came(small("a"), small("b"), every=2.5)).fates] == [0.0, 2.5]
+        assert [fate.time for fate in run(host(), came(small("a"), small("b"), every=2.5)).outcomes] == [0.0, 2.5]
 
     def test_a_pod_no_host_takes_is_refused_and_the_rest_goes_on(self):
         chooser = replace(small("a"), annotations={POLICY_ANNOTATION: "strictest"})
         result = run(host(own_policy=True), came(chooser, small("b")))
 
-        assert [fate.admitted for fate in result.fates] == [False, True]
+        assert [fate.admitted for fate in result.outcomes] == [False, True]
         assert result.reasons == {INVALID: 1}
-        assert "strictest" in str(result.fates[0].refusal)
+        assert "strictest" in str(result.outcomes[0].refusal)
 
     def test_device_plugins_that_want_to_be_asked_are_answered_for(self):
         one = host(preferred_allocation=frozenset({GPU}))
 
         result = run(one, came(small("a", gpu="1")))
 
-        assert result.fates[0].places[0].devices == {GPU: ("gpu-0",)}
+        assert result.outcomes[0].places[0].devices == {GPU: ("gpu-0",)}
 
     def test_a_refused_pod_may_leave(self):
-        result = run(host(), [Arrive(0, small("a", cpu="9")), Leave(1, "a"), Leave(2, "nobody")])
+        result = run(host(), [PodArrival(0, small("a", cpu="9")), PodDeparture(1, "a"), PodDeparture(2, "nobody")])
 
         assert (result.refused, result.duration) == (1, 2)
 
@@ -88,7 +88,7 @@ class TestAlignment:
         shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "100m"}),))
         result = run(host(Policy.BEST_EFFORT, memory=False), came(small("a", cpu="1"), small("b", cpu="5"), shared))
 
-        assert result.pods == Alignment(on_one=1, on_several=1, anywhere=1)
+        assert result.pods == AlignmentCounts(on_one=1, on_several=1, anywhere=1)
         assert result.containers == result.pods
 
     def test_a_pod_of_two_containers_on_two_nodes_is_not_on_one(self):
@@ -96,9 +96,9 @@ class TestAlignment:
         other = replace(one.containers[0], name="other")
         result = run(host(), came(replace(one, containers=(*one.containers, other))))
 
-        assert result.pods == Alignment(on_one=0, on_several=1, anywhere=0)
-        assert result.containers == Alignment(on_one=2, on_several=0, anywhere=0)
-        assert result.fates[0].nodes == BOTH
+        assert result.pods == AlignmentCounts(on_one=0, on_several=1, anywhere=0)
+        assert result.containers == AlignmentCounts(on_one=2, on_several=0, anywhere=0)
+        assert result.outcomes[0].nodes == BOTH
 
 
 class TestMoments:
@@ -112,7 +112,7 @@ class TestMoments:
     def test_in_the_end_a_host_may_be_idle_again(self):
         one = host()
         idle = one.ledger.books["cpu"].available
-        result = run(one, [*came(small("a"), small("b")), Leave(9, "a"), Leave(9, "b")])
+        result = run(one, [*came(small("a"), small("b")), PodDeparture(9, "a"), PodDeparture(9, "b")])
 
         assert result.height.time == 1.0
         assert set(result.height.ledger.pods) == {"a", "b"}
@@ -120,7 +120,12 @@ class TestMoments:
         assert result.end.ledger is one.ledger
 
     def test_pods_that_were_refused_are_part_of_demand(self):
-        events = [*came(small("a"), small("b", cpu="9")), Leave(2, "b"), Arrive(3, small("c")), Leave(9, "c")]
+        events = [
+            *came(small("a"), small("b", cpu="9")),
+            PodDeparture(2, "b"),
+            PodArrival(3, small("c")),
+            PodDeparture(9, "c"),
+        ]
 
         assert run(host(), events).height.time == 1.0
 
@@ -155,14 +160,14 @@ def test_whatever_happens_nothing_is_given_twice_and_nothing_is_lost(one, events
 
     check_sound(one, "after the last event")
     event(f"{result.admitted} admitted")
-    assert {fate.uid for fate in result.fates if fate.admitted} >= set(one.ledger.pods)
-    for place in (place for fate in result.fates for place in fate.places):
+    assert {fate.uid for fate in result.outcomes if fate.admitted} >= set(one.ledger.pods)
+    for place in (place for fate in result.outcomes for place in fate.places):
         assert not place.cpus & ~one.view.all_cpus
         assert not place.nodes & ~one.view.all_nodes
     assert to_document(run(again, events)) == to_document(result)
     for uid in tuple(one.ledger.pods):
         one.release(uid)
-    assert (one.ledger.pods, one.ledger.used) == ({}, Used())
+    assert (one.ledger.pods, one.ledger.used) == ({}, UsedResources())
     assert one.ledger.books["cpu"].shared == idle.books["cpu"].shared
     assert one.ledger.books["memory"].nodes == idle.books["memory"].nodes
     assert one.ledger.books["device"].free == idle.books["device"].free

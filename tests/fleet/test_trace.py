@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import AlignError, TraceError
-from alignup.align.workload.rules import accept
-from alignup.fleet.events import Arrive, Leave
+from alignup.align.workload.validation import accept
+from alignup.fleet.events import PodArrival, PodDeparture
 from alignup.fleet.trace import read, read_file, write
 from tests.align.hosts import GPU
 from tests.fleet.workloads import small, some, workloads
@@ -55,7 +55,7 @@ HEADER = (
 def test_a_trace_is_read_in_the_order_it_happens():
     events = read(YAML)
 
-    assert [(event.time, event.pod.uid if isinstance(event, Arrive) else event.uid) for event in events] == [
+    assert [(event.time, event.pod.uid if isinstance(event, PodArrival) else event.uid) for event in events] == [
         (0, "web-1"),
         (2.5, "web-2"),
         (10, "prod/db"),
@@ -68,13 +68,13 @@ def test_a_trace_is_read_in_the_order_it_happens():
 
 
 def pods_of(events):
-    return {event.pod.uid: event.pod for event in events if isinstance(event, Arrive)}
+    return {event.pod.uid: event.pod for event in events if isinstance(event, PodArrival)}
 
 
 def test_requests_make_a_guaranteed_pod_of_one_container():
     (event,) = read(f'{HEADER}\n{{"at": 0, "arrive": "a", "requests": {{"cpu": 2, "memory": "1Gi"}}}}')
 
-    assert event == Arrive(0, accept(replace(small("a"), uid="a")))
+    assert event == PodArrival(0, accept(replace(small("a"), uid="a")))
 
 
 def test_a_template_can_be_changed():
@@ -95,7 +95,7 @@ def test_a_template_may_be_a_whole_pod():
 def test_a_lifetime_is_exact():
     events = read(f'{HEADER}\n{{"at": 0.1, "arrive": "a", "template": "web", "lifetime": 0.2}}')
 
-    assert events[1] == Leave(0.3, "a")
+    assert events[1] == PodDeparture(0.3, "a")
 
 
 @some
@@ -114,7 +114,7 @@ def test_pods_that_are_alike_share_a_template():
     labelled = replace(
         small("c"), containers=(guaranteed("main", {"cpu": "1", "memory": "1Gi"}),), labels={"app": "db"}
     )
-    write([Arrive(0, small("a")), Arrive(1, small("b")), Leave(5, "a"), Arrive(2, labelled)], text)
+    write([PodArrival(0, small("a")), PodArrival(1, small("b")), PodDeparture(5, "a"), PodArrival(2, labelled)], text)
 
     head, *lines = map(json.loads, text.getvalue().splitlines())
 

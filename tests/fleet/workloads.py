@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from alignup.align.workload import Pod
-from alignup.fleet.events import Arrive, Event, Leave, ordered
+from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, ordered
 from tests.align.hosts import arrivals as arriving
 from tests.align.hosts import pod
 
@@ -12,9 +12,9 @@ from tests.align.hosts import pod
 some = settings(max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
 
 
-def came(*pods: Pod, every: float = 1.0) -> tuple[Event, ...]:
+def came(*pods: Pod, every: float = 1.0) -> tuple[WorkloadEvent, ...]:
     """One after the other."""
-    return tuple(Arrive(number * every, one) for number, one in enumerate(pods))
+    return tuple(PodArrival(number * every, one) for number, one in enumerate(pods))
 
 
 def small(uid: str, **asked: str) -> Pod:
@@ -23,13 +23,13 @@ def small(uid: str, **asked: str) -> Pod:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, *, max_pods: int = 5) -> tuple[Event, ...]:
+def workloads(draw: st.DrawFn, *, max_pods: int = 5) -> tuple[WorkloadEvent, ...]:
     """Pods that come, of which some leave, and nothing else."""
-    events: list[Event] = []
+    events: list[WorkloadEvent] = []
     for number in range(draw(st.integers(0, max_pods))):
         start = draw(st.integers(0, 20)) / 2
         stays = draw(st.none() | st.integers(1, 20))
         one = draw(arriving(f"u{number}"))
-        events.append(Arrive(start, one))
-        events += [Leave(start + stays / 4, one.uid)] if stays else []
+        events.append(PodArrival(start, one))
+        events += [PodDeparture(start + stays / 4, one.uid)] if stays else []
     return ordered(events)

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import ConfigurationError, ParseError, SettingsError
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
-from alignup.kube.configuration import Configuration, Duration, Stage, read
-from alignup.kube.configuration.shape import FIELDS
+from alignup.kube.configuration import Configuration, Duration, StartupStage, read
+from alignup.kube.configuration.schema import FIELDS
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 FIELD_SETS = {
@@ -125,7 +125,7 @@ def test_what_is_no_kubelet_configuration_is_not_loaded(text, field, what):
     error = refusal(text, name="node-7.yaml")
 
     (problem,) = error.problems
-    assert (error.stage, error.source, problem.field) == (Stage.LOAD, "node-7.yaml", field)
+    assert (error.stage, error.source, problem.field) == (StartupStage.LOAD, "node-7.yaml", field)
     assert what in problem.what
     assert isinstance(error, SettingsError)
     assert "\n" not in str(error)
@@ -164,7 +164,7 @@ def test_what_is_no_kubelet_configuration_is_not_loaded(text, field, what):
 def test_a_value_of_the_wrong_kind_is_not_loaded(field, value, path):
     error = refusal(document(**{field: value}))
 
-    assert error.stage == Stage.LOAD
+    assert error.stage == StartupStage.LOAD
     assert [problem.field for problem in error.problems] == [path]
     assert str(error).startswith(f"{path}: ")
 
@@ -274,7 +274,7 @@ def test_validation_names_the_field(fields, named, part):
     error = refusal(document(**fields))
 
     (problem,) = error.problems
-    assert (error.stage, problem.field) == (Stage.VALIDATION, named)
+    assert (error.stage, problem.field) == (StartupStage.VALIDATION, named)
     assert part in problem.what
     assert str(error) == problem.what
 
@@ -356,7 +356,7 @@ def test_any_value_in_any_field_is_taken_or_refused(fields):
         configuration = read(document(**fields))
     except ConfigurationError as error:
         assert error.problems
-        assert error.stage in {Stage.LOAD, Stage.DEFAULTING_PANIC, Stage.VALIDATION}
+        assert error.stage in {StartupStage.LOAD, StartupStage.DEFAULTING_PANIC, StartupStage.VALIDATION}
     else:
         assert isinstance(configuration, Configuration)
 
@@ -366,4 +366,4 @@ def test_any_text_is_taken_or_refused(text):
     with pytest.raises(ConfigurationError) as refused:
         read(text)
 
-    assert refused.value.stage == Stage.LOAD
+    assert refused.value.stage == StartupStage.LOAD

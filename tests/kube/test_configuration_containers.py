@@ -11,12 +11,12 @@ from alignup.kube.configuration import (
     Configuration,
     ContainerSettings,
     container_settings,
+    ignored_fields,
     pods_limits,
     read,
-    unheeded,
 )
 from alignup.kube.configuration.containers import _OPTIONS, _UNHEEDED
-from alignup.kube.configuration.shape import FIELDS
+from alignup.kube.configuration.schema import FIELDS
 
 
 def given(**fields):
@@ -125,7 +125,7 @@ def test_what_all_pods_together_are_held_to(fields, cpu, memory):
 
 
 def test_what_is_not_heeded_is_named_with_the_option_that_says_it():
-    found = unheeded(given(clusterDNS=["10.0.0.10"], cgroupDriver="systemd", maxPods=20, memorySwap={}))
+    found = ignored_fields(given(clusterDNS=["10.0.0.10"], cgroupDriver="systemd", maxPods=20, memorySwap={}))
 
     assert found == (
         "not heeded where an agent runs pods: cgroupDriver (--cgroup-driver says it here), clusterDNS, memorySwap",
@@ -133,7 +133,7 @@ def test_what_is_not_heeded_is_named_with_the_option_that_says_it():
 
 
 def test_a_file_without_such_fields_is_not_worth_a_word():
-    assert unheeded(given(topologyManagerPolicy="restricted", port=1, seccompDefault=True)) == ()
+    assert ignored_fields(given(topologyManagerPolicy="restricted", port=1, seccompDefault=True)) == ()
 
 
 def test_only_fields_that_there_are_are_looked_for():

@@ -5,24 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import ConfigurationError
-from alignup.align.settings import GATES, Stage
-from alignup.kube import configuration, gates
+from alignup.align.settings import FEATURE_GATES, FeatureStage
+from alignup.kube import configuration, feature_gates
 
 COMPOSITE_NEEDS = "GenericWorkload TopologyAwareWorkloadScheduling"
-NAMES = st.sampled_from([*sorted(gates.KNOWN), "AllAlpha", "AllBeta"])
+NAMES = st.sampled_from([*sorted(feature_gates.KUBELET_GATES), "AllAlpha", "AllBeta"])
 
 
 def whats(chosen):
-    return [problem.what for problem in gates.problems(chosen)]
+    return [problem.what for problem in feature_gates.problems(chosen)]
 
 
 def test_the_gates_that_matter_are_the_same_in_the_heart():
-    assert {name: gates.KNOWN[name] for name in GATES} == GATES
+    assert {name: feature_gates.KUBELET_GATES[name] for name in FEATURE_GATES} == FEATURE_GATES
 
 
 def test_what_is_needed_is_known_and_no_gate_needs_itself():
-    for name, needs in gates.NEEDS.items():
-        assert {name, *needs} <= gates.KNOWN.keys()
+    for name, needs in feature_gates.DEPENDENCIES.items():
+        assert {name, *needs} <= feature_gates.KUBELET_GATES.keys()
         assert name not in needs
 
 
@@ -76,7 +76,7 @@ def test_problems(chosen, expected):
     ],
 )
 def test_resolve(chosen, name, on):
-    assert gates.resolve(chosen).on(name) is on
+    assert feature_gates.resolve(chosen).on(name) is on
 
 
 def test_a_file_with_an_unknown_gate_crashes_a_kubelet():
@@ -93,7 +93,7 @@ def test_a_file_with_an_unknown_gate_crashes_a_kubelet():
         )
 
     error = refused.value
-    assert error.stage == configuration.Stage.DEFAULTING_PANIC
+    assert error.stage == configuration.StartupStage.DEFAULTING_PANIC
     assert [problem.field for problem in error.problems] == ["featureGates[MemoryManager]"]
     assert error.advice == "leave out MemoryManager: Kubernetes 1.37 has no such feature gate"
 
@@ -101,15 +101,19 @@ def test_a_file_with_an_unknown_gate_crashes_a_kubelet():
 @given(st.dictionaries(NAMES, st.booleans(), max_size=4))
 def test_what_is_taken_holds_together(chosen):
     """Gates without problems are as they were chosen, and have all they need."""
-    if gates.problems(chosen):
+    if feature_gates.problems(chosen):
         return
-    resolved = gates.resolve(chosen)
+    resolved = feature_gates.resolve(chosen)
 
-    for name in GATES.keys() & chosen.keys():
+    for name in FEATURE_GATES.keys() & chosen.keys():
         assert resolved.on(name) is chosen[name]
-    for name in GATES.keys() & gates.NEEDS.keys():
+    for name in FEATURE_GATES.keys() & feature_gates.DEPENDENCIES.keys():
         if resolved.on(name):
-            assert all(resolved.on(need) for need in gates.NEEDS[name] if need in GATES)
+            assert all(resolved.on(need) for need in feature_gates.DEPENDENCIES[name] if need in FEATURE_GATES)
     if chosen.get("AllAlpha") is False:
         named = {name for name in chosen if chosen[name]}
-        assert not any(resolved.on(name) for name in GATES.keys() - named if GATES[name].stage is Stage.ALPHA)
+        assert not any(
+            resolved.on(name)
+            for name in FEATURE_GATES.keys() - named
+            if FEATURE_GATES[name].stage is FeatureStage.ALPHA
+        )

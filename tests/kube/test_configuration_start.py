@@ -6,20 +6,20 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.errors import ConfigurationError, SettingsError
-from alignup.align.host import Host, allocatable
+from alignup.align.host import Host, node_allocatable
 from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
 from alignup.kube.configuration import (
     Configuration,
-    Stage,
-    check,
+    StartupStage,
+    compute_node_allocatable,
+    compute_reservations,
+    host_settings,
     node_status,
-    passed,
     read,
-    settings,
-    started,
+    startup_errors,
 )
 from tests.strategies import GIB, machines
 
@@ -68,12 +68,12 @@ def shown(amounts):
 
 def refused_by(configuration, *, machine=MACHINE):
     with pytest.raises(ConfigurationError) as refusal:
-        passed(configuration, machine)
+        compute_reservations(configuration, machine)
     return refusal.value
 
 
 def test_settings_hold_everything_a_host_is_told():
-    told = settings(replace(STATIC, feature_gates={"AllAlpha": False, "PodLevelResourceManagers": True}), MACHINE)
+    told = host_settings(replace(STATIC, feature_gates={"AllAlpha": False, "PodLevelResourceManagers": True}), MACHINE)
     host = Host(MACHINE, told)
 
     assert (told.topology.policy, told.topology.scope) == (Policy.RESTRICTED, Scope.POD)
@@ -81,7 +81,7 @@ def test_settings_hold_everything_a_host_is_told():
     assert shown(told.reservation) == {"cpu": "2", "memory": "1Gi"}
     assert (told.gates.on("PodLevelResourceManagers"), told.max_pods) == (True, 110)
     assert host.settings is told
-    assert check(STATIC, MACHINE) == ()
+    assert startup_errors(STATIC, MACHINE) == ()
 
 
 def test_explicit_cpus_replace_every_other_reservation_of_cpus():
@@ -91,7 +91,7 @@ def test_explicit_cpus_replace_every_other_reservation_of_cpus():
         kube_reserved={"cpu": "-5", "pid": "100"},
     )
 
-    told = passed(configuration, MACHINE)
+    told = compute_reservations(configuration, MACHINE)
 
     assert bits.show(told.reserved_system_cpus) == "0-1,5"
     assert shown(told.system_reserved) == {"cpu": "3", "memory": "1Gi"}
@@ -109,7 +109,10 @@ def test_explicit_cpus_replace_every_other_reservation_of_cpus():
     ],
 )
 def test_cpus_are_reserved_in_thousandths(text, milli):
-    assert passed(Configuration(system_reserved={"cpu": text}), MACHINE).system_reserved["cpu"].milli() == milli
+    assert (
+        compute_reservations(Configuration(system_reserved={"cpu": text}), MACHINE).system_reserved["cpu"].milli()
+        == milli
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,70 +120,70 @@ def test_cpus_are_reserved_in_thousandths(text, milli):
     [
         pytest.param(
             Configuration(reserved_system_cpus="7-8"),
-            Stage.RESERVED_CPUS,
+            StartupStage.RESERVED_CPUS,
             "reservedSystemCPUs",
             "reserved-cpus: 7-8 is not a subset of online-cpus: 0-7",
             id="a CPU that is not there",
         ),
         pytest.param(
             Configuration(reserved_system_cpus="0-99999999999"),
-            Stage.RESERVED_CPUS,
+            StartupStage.RESERVED_CPUS,
             "reservedSystemCPUs",
             "reserved-cpus: 0-99999999999 is not a subset of online-cpus: 0-7",
             id="more CPUs than anybody has",
         ),
         pytest.param(
             Configuration(kube_reserved={"hugepages-2Mi": "1"}, system_reserved={"gpu": "1"}),
-            Stage.KUBE_RESERVED,
+            StartupStage.KUBE_RESERVED,
             "kubeReserved[hugepages-2Mi]",
             '--kube-reserved value failed to parse: cannot reserve "hugepages-2Mi" resource',
             id="huge pages for Kubernetes",
         ),
         pytest.param(
             Configuration(system_reserved={"memory": "-100m"}),
-            Stage.SYSTEM_RESERVED,
+            StartupStage.SYSTEM_RESERVED,
             "systemReserved[memory]",
             '--system-reserved value failed to parse: resource quantity for "memory" cannot be negative: -100m',
             id="less than nothing for the system",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.free": "1"}),
-            Stage.EVICTION_HARD,
+            StartupStage.EVICTION_HARD,
             "evictionHard[memory.free]",
             "unsupported eviction signal memory.free",
             id="a signal nobody knows",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "0"}),
-            Stage.EVICTION_HARD,
+            StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             "eviction threshold memory.available must be positive: 0",
             id="a threshold of nothing",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "150%"}),
-            Stage.EVICTION_HARD,
+            StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             "eviction percentage threshold memory.available must be <= 100%: 150%",
             id="more than everything",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "-5%"}),
-            Stage.EVICTION_HARD,
+            StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             "eviction percentage threshold memory.available must be >= 0%: -5%",
             id="less than nothing of everything",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "5 %"}),
-            Stage.EVICTION_HARD,
+            StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             'strconv.ParseFloat: parsing "5 ": invalid syntax',
             id="a blank before the percent sign",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "+1e39%"}),
-            Stage.EVICTION_HARD,
+            StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             'strconv.ParseFloat: parsing "+1e39": value out of range',
             id="more than 32 bits hold",
@@ -192,7 +195,7 @@ def test_a_reservation_that_makes_no_sense_is_refused(configuration, stage, fiel
 
     (problem,) = error.problems
     assert (error.stage, problem.field, problem.what) == (stage, field, what)
-    assert list(map(str, check(configuration, MACHINE))) == [str(error)]
+    assert list(map(str, startup_errors(configuration, MACHINE))) == [str(error)]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +213,9 @@ def test_a_reservation_that_makes_no_sense_is_refused(configuration, stage, fiel
     ],
 )
 def test_memory_below_the_threshold_is_reserved(text, kept):
-    told = passed(Configuration(eviction_hard={"memory.available": text, "nodefs.available": "5%"}), MACHINE)
+    told = compute_reservations(
+        Configuration(eviction_hard={"memory.available": text, "nodefs.available": "5%"}), MACHINE
+    )
 
     assert "ephemeral-storage" not in told.reservation
     assert (told.reservation["memory"].value() if kept else told.reservation.get("memory")) == kept
@@ -219,14 +224,14 @@ def test_memory_below_the_threshold_is_reserved(text, kept):
 def test_ephemeral_storage_counts_once_the_container_manager_runs():
     configuration = Configuration(kube_reserved={"ephemeral-storage": "1Gi"})
 
-    begun = started(configuration, MACHINE, ephemeral_storage=100 * GIB)
+    begun = compute_node_allocatable(configuration, MACHINE, ephemeral_storage=100 * GIB)
     ignored = replace(configuration, local_storage_capacity_isolation=False)
 
     assert begun.capacity["ephemeral-storage"].value() == 100 * GIB
     assert begun.reservation["ephemeral-storage"].value() == 11 * GIB + 160
     assert begun.pods_limits["ephemeral-storage"].value() == 99 * GIB
-    assert "ephemeral-storage" not in started(configuration, MACHINE).capacity
-    assert "ephemeral-storage" not in started(ignored, MACHINE, ephemeral_storage=100 * GIB).capacity
+    assert "ephemeral-storage" not in compute_node_allocatable(configuration, MACHINE).capacity
+    assert "ephemeral-storage" not in compute_node_allocatable(ignored, MACHINE, ephemeral_storage=100 * GIB).capacity
 
 
 def test_the_cluster_is_told_what_is_left():
@@ -241,7 +246,7 @@ def test_a_machine_that_does_not_tell_its_memory_has_a_reservation_all_the_same(
     silent = replace(MACHINE, nodes=(NumaNode(0), NumaNode(1)))
     configuration = Configuration(system_reserved={"memory": "1Gi"})
 
-    assert shown(passed(configuration, silent).reservation) == {"memory": "1124Mi"}
+    assert shown(compute_reservations(configuration, silent).reservation) == {"memory": "1124Mi"}
     assert "memory" not in node_status(configuration, silent).capacity
 
 
@@ -250,42 +255,42 @@ def test_a_machine_that_does_not_tell_its_memory_has_a_reservation_all_the_same(
     [
         pytest.param(
             {"topology_manager_policy_options": {"max-allowable-numa-nodes": "7"}},
-            Stage.TOPOLOGY_MANAGER,
+            StartupStage.TOPOLOGY_MANAGER,
             "topologyManagerPolicyOptions",
             'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
             id="an option of the topology manager",
         ),
         pytest.param(
             {"cpu_manager_policy": "Static"},
-            Stage.CPU_MANAGER,
+            StartupStage.CPU_MANAGER,
             "cpuManagerPolicy",
             'unknown policy: "Static"',
             id="a policy of the CPU manager in capitals",
         ),
         pytest.param(
             {"reserved_system_cpus": ""},
-            Stage.CPU_MANAGER,
+            StartupStage.CPU_MANAGER,
             "systemReserved[cpu]",
             "[cpumanager] unable to determine reserved CPU resources for static policy",
             id="no CPU reserved",
         ),
         pytest.param(
             {"cpu_manager_policy_options": {"x": "true"}},
-            Stage.CPU_MANAGER,
+            StartupStage.CPU_MANAGER,
             "cpuManagerPolicyOptions",
             'new static policy error: unknown CPU Manager Policy option: "x"',
             id="an option of the CPU manager",
         ),
         pytest.param(
             {"memory_manager_policy": "BestEffort"},
-            Stage.MEMORY_MANAGER,
+            StartupStage.MEMORY_MANAGER,
             "memoryManagerPolicy",
             'policy "BestEffort" is not available for platform "linux"',
             id="a policy of the memory manager",
         ),
         pytest.param(
             {"system_reserved": {}},
-            Stage.MEMORY_MANAGER,
+            StartupStage.MEMORY_MANAGER,
             "reservedMemory",
             'the total amount "1Gi" of type "memory" is not equal to the value "100Mi" '
             "determined by Node Allocatable feature",
@@ -294,7 +299,7 @@ def test_a_machine_that_does_not_tell_its_memory_has_a_reservation_all_the_same(
     ],
 )
 def test_each_manager_says_what_it_has_against_a_configuration(changes, stage, field, what):
-    (error,) = check(replace(STATIC, **changes, source="node.yaml"), MACHINE)
+    (error,) = startup_errors(replace(STATIC, **changes, source="node.yaml"), MACHINE)
 
     (problem,) = error.problems
     assert (error.stage, problem.field, problem.what, str(error)) == (stage, field, what, what)
@@ -310,13 +315,13 @@ def test_all_managers_are_asked_in_the_kubelets_order():
         system_reserved={"memory": "1Ti"},
     )
 
-    errors = check(configuration, MACHINE, ephemeral_storage=GIB)
+    errors = startup_errors(configuration, MACHINE, ephemeral_storage=GIB)
 
     assert [error.stage for error in errors] == [
-        Stage.TOPOLOGY_MANAGER,
-        Stage.CPU_MANAGER,
-        Stage.MEMORY_MANAGER,
-        Stage.NODE_ALLOCATABLE,
+        StartupStage.TOPOLOGY_MANAGER,
+        StartupStage.CPU_MANAGER,
+        StartupStage.MEMORY_MANAGER,
+        StartupStage.NODE_ALLOCATABLE,
     ]
     assert errors[-1].problems[0].what == (
         'invalid Node Allocatable configuration. Resource "memory" has a reservation of '
@@ -324,13 +329,13 @@ def test_all_managers_are_asked_in_the_kubelets_order():
         "Expected capacity >= reservation."
     )
     with pytest.raises(ConfigurationError) as refusal:
-        settings(configuration, MACHINE)
-    assert refusal.value.stage == Stage.TOPOLOGY_MANAGER
+        host_settings(configuration, MACHINE)
+    assert refusal.value.stage == StartupStage.TOPOLOGY_MANAGER
 
 
 def test_advice_is_a_configuration_that_works():
     wrong = replace(STATIC, reserved_memory=())
-    (error,) = check(wrong, MACHINE)
+    (error,) = startup_errors(wrong, MACHINE)
     assert error.advice is not None
 
     advised = error.advice.partition("this would agree: ")[2]
@@ -338,8 +343,8 @@ def test_advice_is_a_configuration_that_works():
         f"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{advised}\n"
     ).reserved_memory
 
-    assert check(replace(wrong, reserved_memory=entries), MACHINE) == ()
-    (bare,) = check(replace(wrong, cpu_manager_policy="none", eviction_hard={}, system_reserved={}), MACHINE)
+    assert startup_errors(replace(wrong, reserved_memory=entries), MACHINE) == ()
+    (bare,) = startup_errors(replace(wrong, cpu_manager_policy="none", eviction_hard={}, system_reserved={}), MACHINE)
     assert bare.advice == "reserve memory: systemReserved.memory, kubeReserved.memory or evictionHard[memory.available]"
 
 
@@ -350,38 +355,38 @@ def test_the_limit_on_nodes_can_be_lifted():
     )
     configuration = Configuration(topology_manager_policy="best-effort")
 
-    (error,) = check(configuration, many)
+    (error,) = startup_errors(configuration, many)
 
     assert str(error) == "unsupported on machines with more than 8 NUMA Nodes"
-    assert check(configuration, many, limit_nodes=False) == ()
-    assert Host(many, settings(configuration, many, limit_nodes=False)).rules.topology.policy is Policy.BEST_EFFORT
+    assert startup_errors(configuration, many, limit_nodes=False) == ()
+    assert Host(many, host_settings(configuration, many, limit_nodes=False)).rules.topology.policy is Policy.BEST_EFFORT
 
 
 @given(configurations, machines(max_nodes=3, max_id=3), st.none() | st.integers(0, 1 << 40))
 def test_a_host_starts_when_nothing_is_found(configuration, machine, storage):
     """What is found is what keeps a host from starting; nothing else is ever raised."""
-    errors = check(configuration, machine, ephemeral_storage=storage)
+    errors = startup_errors(configuration, machine, ephemeral_storage=storage)
     stages = [error.stage for error in errors]
 
     try:
-        Host(machine, settings(configuration, machine))
+        Host(machine, host_settings(configuration, machine))
     except SettingsError as error:
         assert str(error) == str(errors[0])
     else:
-        assert set(stages) <= {Stage.NODE_ALLOCATABLE}
-    assert stages == [stage for stage in Stage if stage in stages]
+        assert set(stages) <= {StartupStage.NODE_ALLOCATABLE}
+    assert stages == [stage for stage in StartupStage if stage in stages]
 
 
 @given(configurations, machines(max_nodes=3, max_id=3))
 def test_a_host_offers_what_the_cluster_is_told(configuration, machine):
     """A kubelet that reserves more than there is does not start; parts of a byte are rounded by the host."""
     try:
-        told = settings(configuration, machine)
+        told = host_settings(configuration, machine)
     except ConfigurationError:
         return
-    if started(configuration, machine).excess:
+    if compute_node_allocatable(configuration, machine).excess:
         return
-    offered, status = allocatable(machine, told), node_status(configuration, machine).allocatable
+    offered, status = node_allocatable(machine, told), node_status(configuration, machine).allocatable
 
     assert offered.milli_cpu == status["cpu"].milli()
     assert offered.pods == status["pods"].value()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import DocumentError
 from alignup.kube import documents
-from alignup.kube.documents import Document, Number, Repeated, read
+from alignup.kube.documents import Document, DuplicateKey, NumberLiteral, read
 
 words = st.text(st.sampled_from('ab1":\\é\U0001f600 \t') | st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
 
@@ -36,18 +36,22 @@ def typed(value):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        pytest.param("a: {b: [1, x]}", {"a": {"b": [Number("1"), "x"]}}, id="objects, lists and words"),
+        pytest.param("a: {b: [1, x]}", {"a": {"b": [NumberLiteral("1"), "x"]}}, id="objects, lists and words"),
         pytest.param("a: '1'\nb: \"yes\"", {"a": "1", "b": "yes"}, id="what has quotes is a text"),
         pytest.param("a: |\n  x\n  y\nb: >\n  x\n  y\n", {"a": "x\ny\n", "b": "x y\n"}, id="blocks are texts"),
         pytest.param("a: |\n  010", {"a": "010"}, id="also without a line break at the end"),
-        pytest.param("yes: 1\n2: x\n1.50: z", {"true": Number("1"), "2": "x", "1.5": "z"}, id="keys become texts"),
-        pytest.param("a: !!str 1\nb: !!int '7'", {"a": "1", "b": Number("7")}, id="tags"),
-        pytest.param("a: ! 12\nb: !x {c: 1}", {"a": "12", "b": {"c": Number("1")}}, id="tags that mean nothing"),
-        pytest.param("a: &x 1\nb: *x\n? *x\n: c", {"a": Number("1"), "b": Number("1"), "1": "c"}, id="aliases"),
+        pytest.param(
+            "yes: 1\n2: x\n1.50: z", {"true": NumberLiteral("1"), "2": "x", "1.5": "z"}, id="keys become texts"
+        ),
+        pytest.param("a: !!str 1\nb: !!int '7'", {"a": "1", "b": NumberLiteral("7")}, id="tags"),
+        pytest.param("a: ! 12\nb: !x {c: 1}", {"a": "12", "b": {"c": NumberLiteral("1")}}, id="tags that mean nothing"),
+        pytest.param(
+            "a: &x 1\nb: *x\n? *x\n: c", {"a": NumberLiteral("1"), "b": NumberLiteral("1"), "1": "c"}, id="aliases"
+        ),
         pytest.param("a: &x {b: 1}\nc: [*x, *x]", {"a": {"b": "1"}, "c": [{"b": "1"}] * 2}, id="aliases of objects"),
         pytest.param("a: &x 1\nb: &x 2\nc: *x", {"a": "1", "b": "2", "c": "2"}, id="an anchor set again"),
         pytest.param("a: &x [&x b, *x]\nc: *x", {"a": ["b", "b"], "c": "b"}, id="an anchor set again inside itself"),
-        pytest.param("\ufeffa: 1", {"a": Number("1")}, id="a byte order mark"),
+        pytest.param("\ufeffa: 1", {"a": NumberLiteral("1")}, id="a byte order mark"),
         pytest.param("a:\n- b\n- c", {"a": ["b", "c"]}, id="a list that is not indented"),
         pytest.param("{a: b, c: [d]}", {"a": "b", "c": ["d"]}, id="what begins like JSON may be YAML"),
     ],
@@ -145,14 +149,14 @@ def test_repeated_keys_are_told_and_the_last_one_wins():
     (document,) = read(text)
 
     assert document.value == {"a": "3", "b": {"c": "2"}, "1": "z"}
-    assert document.repeated == (Repeated(2, "c"), Repeated(3, "a"), Repeated(5, "1"))
+    assert document.repeated == (DuplicateKey(2, "c"), DuplicateKey(3, "a"), DuplicateKey(5, "1"))
 
 
 def test_repeated_keys_in_json():
     (document,) = read('\n{"a": 1, "b": {"c": 1, "c": 2}, "a": 3, "a": 4}')
 
     assert document.value == {"a": "4", "b": {"c": "2"}}
-    assert document.repeated == (Repeated(2, "c"), Repeated(2, "a"), Repeated(2, "a"))
+    assert document.repeated == (DuplicateKey(2, "c"), DuplicateKey(2, "a"), DuplicateKey(2, "a"))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +333,7 @@ def test_a_value_is_the_same_in_yaml_and_in_json(value, flow, indent):
     (from_json,), (from_yaml,) = read(as_json), read("---\n" + as_yaml)
 
     assert typed(from_json.value) == typed(from_yaml.value)
-    assert typed(from_json.value) == typed(json.loads(as_json, parse_int=Number))
+    assert typed(from_json.value) == typed(json.loads(as_json, parse_int=NumberLiteral))
     assert from_json.repeated == from_yaml.repeated == ()
 
 

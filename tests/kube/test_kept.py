@@ -9,8 +9,8 @@ from hypothesis import given
 from alignup.align.errors import PodError
 from alignup.kube.manifests import read_paths, read_workloads
 from alignup.kube.pod import read_pod
-from alignup.kube.running import read_spec, spec_of
-from tests.kube.running import EVERYTHING
+from alignup.kube.podspec import parse_pod_spec, pod_spec_of
+from tests.kube.podspec import EVERYTHING
 from tests.kube.test_pod import written_as
 from tests.strategies_pods import pods
 
@@ -74,7 +74,7 @@ def test_pods_of_one_template_share_it_and_run_under_their_own_names():
         "metadata": {"labels": {"app": "x"}, "name": "web", "namespace": "shop"},
         "spec": {"containers": [{"name": "app", "image": "alpine:3"}]},
     }
-    specs = [spec_of(pod, allowed=EVERYTHING).spec for pod in (first, second)]
+    specs = [pod_spec_of(pod, allowed=EVERYTHING).spec for pod in (first, second)]
     assert [(spec.name, spec.namespace, spec.labels) for spec in specs] == [
         ("web-0", "shop", {"app": "x"}),
         ("web-1", "shop", {"app": "x"}),
@@ -99,10 +99,10 @@ def test_whatever_is_a_pod_can_be_read_again_from_what_is_kept(pod):
     again = read_pod({"apiVersion": "v1", "kind": "Pod", **said})
     assert (again.init, again.containers) == (pod.init, pod.containers)
     with pytest.raises(PodError) as refusal:
-        read_spec(said, allowed=EVERYTHING)
+        parse_pod_spec(said, allowed=EVERYTHING)
     assert {problem.what for problem in refusal.value.problems} == {"Required value"}
     for one in said["spec"]["containers"] + said["spec"]["initContainers"]:
         one["image"] = "alpine:3"
-    assert [each.name for each in read_spec(said, allowed=EVERYTHING).spec.containers] == [
+    assert [each.name for each in parse_pod_spec(said, allowed=EVERYTHING).spec.containers] == [
         each.name for each in pod.everyone
     ]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import ManifestError, PodError, Problem
 from alignup.align.workload import Pod, QoS
-from alignup.align.workload.rules import Road, accept
+from alignup.align.workload.validation import PodSource, accept
 from alignup.kube import documents
-from alignup.kube.manifests import Reading, Source, read_paths, read_workloads
+from alignup.kube.manifests import LoadedWorkloads, SourceLocation, read_paths, read_workloads
 from tests.strategies_pods import amounts
 
 
@@ -58,7 +58,7 @@ def test_a_pod_is_a_workload_of_one():
     workload = one(pod())
 
     assert (workload.kind, workload.name, workload.namespace, workload.replicas) == ("Pod", "web", "default", 1)
-    assert workload.source == Source("some.yaml", None, 1)
+    assert workload.source == SourceLocation("some.yaml", None, 1)
     assert list(workload.pods()) == [workload.pod]
     assert workload.pod.uid
     assert not workload.finished
@@ -73,7 +73,7 @@ def test_a_pod_is_accepted_as_the_api_server_does():
 
 def test_somebody_else_may_accept_pods():
     def static(pod: Pod) -> Pod:
-        return accept(pod, road=Road.STATIC, host="node-1")
+        return accept(pod, road=PodSource.STATIC, host="node-1")
 
     (workload,) = read_workloads(json.dumps(pod()), name="some.json", accept=static).workloads
 
@@ -174,7 +174,7 @@ def test_the_items_of_a_list_of_one_kind_need_not_say_it(kind, version, item):
 
 
 def test_an_empty_list_is_no_mistake():
-    assert read(listed()) == Reading()
+    assert read(listed()) == LoadedWorkloads()
 
 
 def test_where_things_are_written():
@@ -385,7 +385,7 @@ def test_a_directory_is_read_as_kubectl_does(folder):
 
 
 def test_a_file_is_told_by_its_path(folder):
-    assert read_paths([folder / "a.json"]).workloads[0].source == Source(str(folder / "a.json"))
+    assert read_paths([folder / "a.json"]).workloads[0].source == SourceLocation(str(folder / "a.json"))
 
 
 def test_a_dash_is_the_standard_input():
@@ -396,7 +396,7 @@ def test_a_dash_is_the_standard_input():
 
 
 def test_no_path_is_nothing():
-    assert read_paths([]) == Reading()
+    assert read_paths([]) == LoadedWorkloads()
 
 
 def test_paths_that_cannot_be_read_are_all_told(folder):

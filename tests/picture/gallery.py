@@ -14,7 +14,7 @@ from alignup.align.distances import Distances
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, HugePages, Machine, NumaNode, PciDevice
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
 from alignup.align.synthetic import parse

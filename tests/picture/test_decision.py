@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.align.explain.parts import parts
+from alignup.align.explain.decision_parts import decision_parts
 from alignup.align.machine import Device
 from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Pod
 from alignup.picture.cells import plain
 from alignup.picture.decision import draw
-from alignup.picture.words import columns
+from alignup.picture.text_format import display_width
 from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
 from tests.strategies_pods import guaranteed
 
 
 def drawn(one, wanted, **options):
     decision = one.decide(wanted)
-    return [plain(line) for line in draw(one.machine, decision, parts(one, wanted, decision), **options)]
+    return [plain(line) for line in draw(one.machine, decision, decision_parts(one, wanted, decision), **options)]
 
 
 def test_each_resource_shows_what_every_node_has_and_who_has_the_rest():
@@ -202,8 +202,8 @@ def test_every_decision_can_be_drawn_within_the_width(width, data, one):
     for number in range(3):
         arriving = data.draw(arrivals(f"uid-{number}"))
         decision = one.decide(arriving)
-        lines = draw(one.machine, decision, parts(one, arriving, decision), width=width, ascii_only=True)
+        lines = draw(one.machine, decision, decision_parts(one, arriving, decision), width=width, ascii_only=True)
         for line in map(plain, lines):
-            assert columns(line) <= max(width, 60)
+            assert display_width(line) <= max(width, 60)
             assert line.isascii()
         admit(one, arriving)

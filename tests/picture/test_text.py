@@ -11,7 +11,7 @@ from alignup.align.machine import Cpu, Device, Machine, NumaNode
 from alignup.align.synthetic import parse
 from alignup.picture.cells import Line, plain
 from alignup.picture.text import draw
-from alignup.picture.words import columns
+from alignup.picture.text_format import display_width
 from tests.picture import gallery
 from tests.picture.gallery import GPU, decorated, hosts
 
@@ -38,10 +38,10 @@ def test_no_line_is_too_wide_and_boxes_are_closed(machine, width):
 
     for line in lines:
         text = plain(line)
-        assert columns(text) <= width
+        assert display_width(text) <= width
         assert text.isprintable()
         if text[0] in "┌│└":
-            assert columns(text) == width
+            assert display_width(text) == width
             assert text[-1] in "┐│┘"
 
 
@@ -50,7 +50,7 @@ def test_no_line_is_too_wide_and_boxes_are_closed(machine, width):
 def test_a_busy_host_fits_too(host):
     lines = draw(host.machine, host.ledger)
 
-    assert all(columns(plain(line)) <= 80 and plain(line).isprintable() for line in lines)
+    assert all(display_width(plain(line)) <= 80 and plain(line).isprintable() for line in lines)
 
 
 @given(decorated())
@@ -58,7 +58,7 @@ def test_a_busy_host_fits_too(host):
 def test_ascii_is_the_same_picture(machine):
     usual, poor = draw(machine), draw(machine, ascii_only=True)
 
-    assert [columns(plain(line)) for line in usual] == [len(plain(line)) for line in poor]
+    assert [display_width(plain(line)) for line in usual] == [len(plain(line)) for line in poor]
     assert all(plain(line).isascii() for line in poor)
 
 

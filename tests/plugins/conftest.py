@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from alignup.plugins.endpoint import Deadlines
-from alignup.plugins.exchange import Exchange
+from alignup.plugins.endpoint import PluginTimeouts
+from alignup.plugins.manager import DevicePluginManager
 from tests.loops import anyio_backend, one_loop
 from tests.plugins.ears import Ears
 
 __all__ = ["anyio_backend", "one_loop"]
 
-QUICK = Deadlines(dial=0.3, preferred=0.3, allocate=0.3, pre_start=0.3)
+QUICK = PluginTimeouts(dial=0.3, preferred=0.3, allocate=0.3, pre_start=0.3)
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def ears():
 
 @pytest.fixture
 async def exchange(directory, ears):
-    async with Exchange(directory, ears) as made:
+    async with DevicePluginManager(directory, ears) as made:
         yield made
 
 
 @pytest.fixture
 async def strict(directory, ears):
     """An exchange that waits for nobody; on a busy machine even good plugins may be too slow for it."""
-    async with Exchange(directory, ears, deadlines=QUICK) as made:
+    async with DevicePluginManager(directory, ears, deadlines=QUICK) as made:
         yield made

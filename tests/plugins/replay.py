@@ -41,7 +41,7 @@ class Exchanged:
 
     method: str
     question: Document
-    answer: Document = field(default_factory=dict)
+    response: Document = field(default_factory=dict)
     error: Document | None = None
     over: bool = False
 
@@ -88,7 +88,7 @@ def _said(session: Session, entry: Document) -> None:
         session.calls.append(Exchanged(method, entry["message"]))
     else:
         call = next(one for one in session.calls if one.method == method and not one.over)
-        call.answer, call.error, call.over = entry.get("message", {}), entry.get("error"), True
+        call.response, call.error, call.over = entry.get("message", {}), entry.get("error"), True
 
 
 class Parrot:
@@ -120,7 +120,7 @@ class Parrot:
                 if known.method == method and ParseDict(known.question, asked()) == request:
                     if known.error:
                         await context.abort(grpc.StatusCode[known.error["code"]], known.error["details"])
-                    return ParseDict(known.answer, answered())
+                    return ParseDict(known.response, answered())
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"never asked {method}: {question}")
             raise AssertionError
 

@@ -12,9 +12,9 @@ from alignup.align import bits
 from alignup.align.errors import ListenError
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.plugins.counting import Tally
-from alignup.plugins.holdings import Allocatable, ContainerHolding, PodHolding
-from alignup.plugins.pod_resources import Limit, pod_resources
+from alignup.plugins.metrics import PluginMetrics
+from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
+from alignup.plugins.pod_resources_view import AllocatableResources, ContainerAllocation, PodAllocation
 from alignup.wire import pod_resources_pb2 as wire
 
 pytestmark = pytest.mark.anyio
@@ -40,8 +40,8 @@ class Told:
     """Books that say what they are told."""
 
     def __init__(self):
-        app = ContainerHolding(name="app", devices=DEVICES, cpus=bits.of([0, 5]), memory=MEMORY)
-        self.all = [PodHolding(name="a", namespace="n", containers=(app,), cpus=bits.of([7]), memory=MEMORY)]
+        app = ContainerAllocation(name="app", devices=DEVICES, cpus=bits.of([0, 5]), memory=MEMORY)
+        self.all = [PodAllocation(name="a", namespace="n", containers=(app,), cpus=bits.of([7]), memory=MEMORY)]
 
     def pods(self):
         return self.all
@@ -50,18 +50,18 @@ class Told:
         return next((pod for pod in self.all if (pod.namespace, pod.name) == (namespace, name)), None)
 
     def allocatable(self):
-        return Allocatable(devices=DEVICES, cpus=bits.of([1, 2]), memory=MEMORY)
+        return AllocatableResources(devices=DEVICES, cpus=bits.of([1, 2]), memory=MEMORY)
 
 
 @pytest.fixture
 def tally():
-    return Tally()
+    return PluginMetrics()
 
 
 @pytest.fixture
 async def line(directory, tally):
     async with (
-        pod_resources(directory / "kubelet.sock", Told(), tally=tally),
+        serve_pod_resources(directory / "kubelet.sock", Told(), tally=tally),
         rpc.channel(directory / "kubelet.sock") as made,
     ):
         yield made
@@ -119,10 +119,10 @@ async def test_one_pod_is_found_by_name_and_namespace(line, tally):
 
 
 async def test_who_asks_too_often_is_refused(directory, tally):
-    limit = Limit(now=lambda: 0.0)
+    limit = RateLimiter(now=lambda: 0.0)
     path = directory / "kubelet.sock"
     request, kind = wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse
-    async with pod_resources(path, Told(), tally=tally, limit=limit), rpc.channel(path) as line:
+    async with serve_pod_resources(path, Told(), tally=tally, limit=limit), rpc.channel(path) as line:
         for _ in range(10):
             await call(line, "List", request, kind)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -134,7 +134,7 @@ async def test_who_asks_too_often_is_refused(directory, tally):
 
 def test_a_limit_fills_again():
     time = [0.0]
-    limit = Limit(now=lambda: time[0], rate=2, burst=3)
+    limit = RateLimiter(now=lambda: time[0], rate=2, burst=3)
 
     took = []
     for seconds in (0, 0, 0, 0, 0.4, 0.5, 0.6, 100, 100, 100, 100):
@@ -155,7 +155,7 @@ async def test_malformed_requests_are_refused(line):
 
 async def test_where_another_answers_nothing_is_touched(directory, line, tally):
     with pytest.raises(ListenError, match="somebody listens at"):
-        async with pod_resources(directory / "kubelet.sock", Told(), tally=tally):
+        async with serve_pod_resources(directory / "kubelet.sock", Told(), tally=tally):
             pass
 
     assert await call(line, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)

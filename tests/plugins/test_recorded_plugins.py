@@ -4,9 +4,9 @@ import grpc
 import pytest
 from google.protobuf.json_format import ParseDict
 
-from alignup.align.devices import Ask
+from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import PluginError
-from alignup.plugins.grants import Grant
+from alignup.plugins.allocate_response import AllocateResponse
 from alignup.rpc import error_text
 from alignup.wire import device_plugin_pb2 as wire
 from tests.plugins.replay import RECORDED, sessions, speaking
@@ -51,7 +51,7 @@ async def repeat(call, exchange, resource):
     match call.method:
         case "GetPreferredAllocation":
             (question,) = call.question["container_requests"]
-            ask = Ask(
+            ask = PreferenceRequest(
                 uid="pod",
                 container="app",
                 resource=resource,
@@ -59,7 +59,7 @@ async def repeat(call, exchange, resource):
                 must_include=tuple(question["must_include_deviceIDs"]),
                 size=question["allocation_size"],
             )
-            assert await exchange.preferred(ask) == tuple(call.answer["container_responses"][0]["deviceIDs"])
+            assert await exchange.preferred(ask) == tuple(call.response["container_responses"][0]["deviceIDs"])
         case "Allocate":
             (question,) = call.question["container_requests"]
             assert await allocated(exchange, resource, question["devices_ids"]) == expected(call)
@@ -77,6 +77,6 @@ async def allocated(exchange, resource, ids):
 def expected(call):
     if call.error:
         return error_text(grpc.StatusCode[call.error["code"]], call.error["details"])
-    message = ParseDict(call.answer, wire.AllocateResponse())
+    message = ParseDict(call.response, wire.AllocateResponse())
     assert message.container_responses, "nothing was given"
-    return Grant.of_message(message.container_responses[0])
+    return AllocateResponse.from_message(message.container_responses[0])

@@ -10,9 +10,9 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from alignup import rpc
-from alignup.plugins.counting import Tally
-from alignup.plugins.holdings import HostBooks
-from alignup.plugins.pod_resources import Limit, pod_resources
+from alignup.plugins.metrics import PluginMetrics
+from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
+from alignup.plugins.pod_resources_view import HostPodResources
 from alignup.wire import pod_resources_pb2 as wire
 from tests.recorded.replay import Course, LostError, SkippedError, load
 
@@ -27,11 +27,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 async def test_a_recorded_kubelet_told_the_same(recorded, directory):
     recording = load(recorded)
     course = Course(recording, kubelet_faults=True, compare=False)
-    path, limit = directory / "kubelet.sock", Limit(now=lambda: 0.0, burst=1e9)
+    path, limit = directory / "kubelet.sock", RateLimiter(now=lambda: 0.0, burst=1e9)
     compared = 0
 
     async with (
-        pod_resources(path, HostBooks(lambda: course.host), tally=Tally(), limit=limit),
+        serve_pod_resources(path, HostPodResources(lambda: course.host), tally=PluginMetrics(), limit=limit),
         rpc.channel(path) as line,
     ):
         for number, step in course.steps():

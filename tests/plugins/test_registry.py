@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from alignup import rpc
-from alignup.plugins.exchange import Exchange
-from alignup.plugins.registry import socket_of
+from alignup.plugins.manager import DevicePluginManager
+from alignup.plugins.registry import socket_path
 from alignup.testing import Plugin
 from alignup.wire import device_plugin_pb2 as wire
 from tests.plugins.raw import send
@@ -137,7 +137,7 @@ async def test_a_plugin_that_gives_up_waiting_leaves_nothing(directory, exchange
 
 async def test_sockets_of_odd_names_are_found(directory, ears):
     odd = directory / "p%41 ?#=é"
-    async with Exchange(odd, ears), Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"):
+    async with DevicePluginManager(odd, ears), Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"):
         await ears.until(lambda: len(ears.healthy(GPU)) == 2)
 
 
@@ -151,7 +151,7 @@ async def test_sockets_of_odd_names_are_found(directory, ears):
     ],
 )
 def test_the_socket_a_plugin_names(endpoint, found):
-    assert socket_of(Path("/plugins"), endpoint) == Path(found)
+    assert socket_path(Path("/plugins"), endpoint) == Path(found)
 
 
 def _chunks(things, size):

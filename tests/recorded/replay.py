@@ -18,13 +18,13 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.decision import Decision
-from alignup.align.devices import Ask
+from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
-from alignup.align.workload.rules import Road, accept
+from alignup.align.workload.validation import PodSource, accept
 from alignup.kube.pod import read_pod
 from tests.recorded.setting import announced, machine_of, settings_of
 from tests.recorded.snapshot import Comparison
@@ -181,7 +181,7 @@ class Course:
         if step["verdict"] == "undecided":
             raise LostError(UNDECIDED)
         fix = self.host.settings.gates.on("PodLevelResourcesFixDefaulting")
-        pod = accept(read_pod(step["manifest"]), road=Road.STATIC, host=HOST, fix_pod_level=fix)
+        pod = accept(read_pod(step["manifest"]), road=PodSource.STATIC, host=HOST, fix_pod_level=fix)
         self.pods[pod.name] = pod
         decision = self.admit([pod], number, step)[pod.name]
         if self.compare:
@@ -246,10 +246,10 @@ class Course:
         asked: Counter[Any] = Counter()
         decisions = {}
         for pod in pods:
-            answers: dict[Ask, tuple[str, ...]] = {}
+            answers: dict[PreferenceRequest, tuple[str, ...]] = {}
             while (decision := self.host.admit(pod, answers)).asks:
                 for ask in decision.asks:
-                    answers[ask] = self.answer(ask, picks)
+                    answers[ask] = self.response(ask, picks)
             asked.update(question(ask) for ask in answers if ask.resource in self.advising)
             if decision.admitted and pod.uid not in running:
                 for container in pod.everyone:
@@ -260,7 +260,9 @@ class Course:
         assert asked == told or not self.compare, f"plugins are asked {dict(asked)}, recorded {dict(told)}"
         return decisions
 
-    def answer(self, ask: Ask, picks: Mapping[tuple[str, str, str], tuple[str, ...]]) -> tuple[str, ...]:
+    def response(
+        self, ask: PreferenceRequest, picks: Mapping[tuple[str, str, str], tuple[str, ...]]
+    ) -> tuple[str, ...]:
         """The recording plugin prefers the highest ids; where it is not asked, the kubelet's pick stands."""
         if ask.resource not in self.advising:
             return picks.get((ask.uid, ask.container, ask.resource), ())
@@ -322,7 +324,7 @@ def picked(step: Document) -> dict[tuple[str, str, str], tuple[str, ...]]:
     }
 
 
-def question(ask: Ask) -> tuple[Any, ...]:
+def question(ask: PreferenceRequest) -> tuple[Any, ...]:
     return ask.resource, frozenset(ask.available), frozenset(ask.must_include), ask.size
 
 

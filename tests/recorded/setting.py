@@ -40,7 +40,7 @@ def settings_of(config: Document, machine: Machine, *, resources: Iterable[str] 
     The plugins of all *resources* are to be asked for their preference. For one that has none the replay answers what
     the kubelet picked, which it did at random.
     """
-    settings = configuration.settings(configuration.read(json.dumps(config)), machine)
+    settings = configuration.host_settings(configuration.read(json.dumps(config)), machine)
     return replace(settings, preferred_allocation=frozenset(resources))
 
 

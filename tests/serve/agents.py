@@ -16,29 +16,29 @@ from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
-from alignup.align.record import to_document
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.synthetic import parse
 from alignup.align.workload import Pod
-from alignup.align.workload.rules import accept
+from alignup.align.workload.validation import accept
 from alignup.kube import documents
 from alignup.kube.pod import read_pod
-from alignup.serve.app import Behind, Limits, build
-from alignup.serve.feed import Feed
-from alignup.serve.metrics import Metrics
-from alignup.serve.service import (
-    Admission,
-    ContainerRun,
-    Entry,
-    Kept,
+from alignup.schema.api import (
+    AdmissionResult,
+    AdmissionStatus,
+    ContainerRunStatus,
+    DecisionQuery,
     LogQuery,
-    PodRun,
-    Query,
-    RuntimeReport,
-    Status,
+    PodRunStatus,
+    PodView,
+    RuntimeStatus,
+    StoredDecision,
 )
+from alignup.schema.decisions import to_document
+from alignup.serve.app import Dependencies, RequestLimits, build_app
+from alignup.serve.event_bus import EventBus
+from alignup.serve.metrics import Metrics
 
 GPU = "example.com/gpu"
 BEGIN = 1_800_000_000.0
@@ -83,14 +83,16 @@ def read(body: bytes, media_type: str) -> Pod:
     return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
 
 
-def running(name="app", **how) -> ContainerRun:
+def running(name="app", **how) -> ContainerRunStatus:
     """A container that runs."""
-    return ContainerRun(**{"name": name, "kind": "app", "state": "running", "ready": True, "started": BEGIN} | how)
+    return ContainerRunStatus(
+        **{"name": name, "kind": "app", "state": "running", "ready": True, "started": BEGIN} | how
+    )
 
 
-def run_of(*containers: ContainerRun, phase="Running", **how) -> PodRun:
+def run_of(*containers: ContainerRunStatus, phase="Running", **how) -> PodRunStatus:
     """How a pod is whose containers are these."""
-    return PodRun(phase=phase, containers=containers or (running(),), **how)
+    return PodRunStatus(phase=phase, containers=containers or (running(),), **how)
 
 
 class Printed:
@@ -139,19 +141,19 @@ class Agent:
         self.fails: Exception | None = None
         self.slow = 0.0
         self.clock = itertools.count(int(BEGIN))
-        self.feed = Feed(now=lambda: float(next(self.clock)), room=4)
-        self.known: dict[str, Entry] = {}
-        self.kept: list[Kept] = []
+        self.feed = EventBus(now=lambda: float(next(self.clock)), room=4)
+        self.known: dict[str, PodView] = {}
+        self.kept: list[StoredDecision] = []
         self.printed: dict[tuple[str, str, bool], Printed] = {}  #: uid, container, whether the time before
-        self.report: RuntimeReport | None = None
+        self.report: RuntimeStatus | None = None
         self.graces: list[int | None] = []  #: with which pods were released
         self.metrics = Metrics(
             lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
         )
 
     @property
-    def waiting(self) -> list[Entry]:
-        return [one for one in self.known.values() if one.status is Status.WAITING]
+    def waiting(self) -> list[PodView]:
+        return [one for one in self.known.values() if one.status is AdmissionStatus.WAITING]
 
     def problems(self) -> tuple[str, ...]:
         return self.wrong
@@ -159,38 +161,38 @@ class Agent:
     def notes(self) -> tuple[str, ...]:
         return ("web.yaml cannot be used",)
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[PodView]:
         return sorted(self.known.values(), key=lambda entry: entry.position or 0)
 
-    def entry(self, uid: str) -> Entry | None:
+    def entry(self, uid: str) -> PodView | None:
         return self.known.get(uid)
 
-    async def admit(self, pod: Pod, *, dry_run: bool = False) -> Admission:
+    async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
         await asyncio.sleep(self.slow)
         if self.fails:
             raise self.fails
         decision = self.host.decide(pod)
         if dry_run:
-            return Admission(decision, None)
+            return AdmissionResult(decision, None)
         self.metrics.decided(decision, pod=pod, seconds=0.001)
-        self.kept.append(Kept(id=len(self.kept) + 1, time=next(self.clock), document=to_document(decision)))
+        self.kept.append(StoredDecision(id=len(self.kept) + 1, time=next(self.clock), document=to_document(decision)))
         if decision.admitted and not decision.kept:
             self.host.apply(decision)
         waits = not decision.admitted and self.patient
         self.feed.publish("waiting" if waits else str(decision.outcome), {"uid": pod.uid})
         if not decision.admitted and not waits:
-            return Admission(decision, None)
-        return Admission(decision, self.note(pod, decision, waits=waits))
+            return AdmissionResult(decision, None)
+        return AdmissionResult(decision, self.note(pod, decision, waits=waits))
 
-    async def admit_document(self, document: dict[str, Any]) -> Admission:
+    async def admit_document(self, document: dict[str, Any]) -> AdmissionResult:
         return await self.admit(read(as_json(document), "application/json"))
 
-    def note(self, pod: Pod, decision: Decision, *, waits: bool) -> Entry:
+    def note(self, pod: Pod, decision: Decision, *, waits: bool) -> PodView:
         position = len(self.waiting) + 1 if waits else None
         before = self.known.get(pod.uid)
-        self.known[pod.uid] = Entry(
+        self.known[pod.uid] = PodView(
             pod=pod,
-            status=Status.WAITING if waits else Status.ADMITTED,
+            status=AdmissionStatus.WAITING if waits else AdmissionStatus.ADMITTED,
             since=next(self.clock),
             source="api",
             decision=decision,
@@ -199,11 +201,11 @@ class Agent:
         )
         return self.known[pod.uid]
 
-    def run(self, uid: str, run: PodRun) -> None:
+    def run(self, uid: str, run: PodRunStatus) -> None:
         """A pod is run so."""
         self.known[uid] = replace(self.known[uid], run=run)
 
-    async def release(self, uid: str, *, grace: int | None = None) -> Entry | None:
+    async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
         if self.fails:
             raise self.fails
         self.graces.append(grace)
@@ -213,7 +215,7 @@ class Agent:
             return self.known[uid]
         return self.gone(uid)
 
-    def gone(self, uid: str) -> Entry | None:
+    def gone(self, uid: str) -> PodView | None:
         """Nothing of a pod is left."""
         self.host.release(uid)
         entry = self.known.pop(uid, None)
@@ -226,7 +228,7 @@ class Agent:
             raise self.fails
         if uid not in self.known:
             raise LookupError(f"no pod of uid {uid} is known")
-        run = self.known[uid].run or PodRun(phase="Pending")
+        run = self.known[uid].run or PodRunStatus(phase="Pending")
         name = query.container or next((one.name for one in run.containers if one.kind == "app"), "")
         if name not in {one.name for one in run.containers}:
             raise LookupError(f"pod {uid} has no container {name}")
@@ -235,10 +237,10 @@ class Agent:
             raise LookupError(f"container {name} has no log")
         return found.read(query)
 
-    def runtime(self) -> RuntimeReport | None:
+    def runtime(self) -> RuntimeStatus | None:
         return self.report
 
-    async def decisions(self, query: Query) -> Sequence[Kept]:
+    async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
         if self.fails:
             raise self.fails
         found = [one for one in reversed(self.kept) if query.before is None or one.id < query.before]
@@ -246,7 +248,7 @@ class Agent:
         found = [one for one in found if query.pod is None or query.pod in {*one.document["pod"].values()}]
         return found[: query.limit]
 
-    async def decision(self, id_: int) -> Kept | None:
+    async def decision(self, id_: int) -> StoredDecision | None:
         return next((one for one in self.kept if one.id == id_), None)
 
     def events(self):
@@ -258,11 +260,11 @@ def machine_document(machine):
 
 
 def app_of(agent, **options):
-    behind = Behind(
+    behind = Dependencies(
         service=agent, read_pod=read, machine_document=machine_document, metrics=agent.metrics, version="1.2.3"
     )
-    limits = Limits(**{key: options.pop(key) for key in tuple(options) if hasattr(Limits, key)})
-    return build(behind, limits=limits, **options)
+    limits = RequestLimits(**{key: options.pop(key) for key in tuple(options) if hasattr(RequestLimits, key)})
+    return build_app(behind, limits=limits, **options)
 
 
 @asynccontextmanager

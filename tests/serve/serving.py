@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import httpx2
 
-from alignup.serve import listen
-from alignup.serve.server import Timing
+from alignup.serve import sockets
+from alignup.serve.server import ServerLimits
 from tests.serve.agents import app_of
 
 
@@ -16,8 +16,8 @@ async def on_unix(agent, path, *, timing=None, **options):
     """The API at *path*; the event that ends streams comes back."""
     stopping = asyncio.Event()
     app = app_of(agent, stopping=stopping, **options)
-    with listen.unix_socket(path) as made:
-        async with listen.serving(app, made, stopping=stopping, timing=timing or Timing(end=2)):
+    with sockets.unix_socket(path) as made:
+        async with sockets.serve_app(app, made, stopping=stopping, timing=timing or ServerLimits(end=2)):
             yield stopping
 
 

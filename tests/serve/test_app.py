@@ -8,7 +8,7 @@ import pytest
 
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
-from alignup.serve.service import BusyError, NotReadyError
+from alignup.schema.api import BusyError, NotReadyError
 from tests.serve.agents import GPU, Agent, as_json, as_yaml, client_of, host, manifest
 
 pytestmark = pytest.mark.anyio

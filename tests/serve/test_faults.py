@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.serve.server import Timing
+from alignup.serve.server import ServerLimits
 from tests.serve.agents import Agent, manifest
 from tests.serve.serving import client_at, on_unix, say
 
@@ -76,7 +76,7 @@ async def test_a_thousand_malformed_requests_leave_the_server_answering(tmp_path
     path = tmp_path / "api.sock"
     agent = Agent()
     chance = random.Random(8)
-    timing = Timing(head=0.15, idle=1, end=1, connections=4 * AT_A_TIME)
+    timing = ServerLimits(head=0.15, idle=1, end=1, connections=4 * AT_A_TIME)
     sizes = []
     async with on_unix(agent, path, timing=timing, body_seconds=0.15):
         for _ in range(ROUNDS):

@@ -14,7 +14,7 @@ from alignup.align.synthetic import parse
 from alignup.align.workload import Pod
 from alignup.serve.metrics import BUCKETS, DURATION, Metrics
 from tests.serve.agents import GPU, host
-from tests.serve.test_counting import TWO, container, pod
+from tests.serve.test_decision_metrics import TWO, container, pod
 
 GIB = 1 << 30
 

@@ -5,7 +5,7 @@ import re
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from alignup.serve.operations import OPERATIONS
+from alignup.serve.routes import OPERATIONS
 from tests.serve.agents import Agent, app_of
 
 EXAMPLES = 20

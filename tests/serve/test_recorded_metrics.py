@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from alignup.align import bits
 from alignup.align.errors import ProviderError
-from alignup.align.providers import Cpus
+from alignup.align.providers import CpuHintProvider
 from alignup.serve.metrics import DURATION, Metrics
 from tests.recorded.replay import Course, Run, load, travel
 
@@ -48,7 +48,7 @@ class CountedCourse(Course):
 
     def given(self, decision, pod):
         """The CPUs each container was given, by a kubelet also those before one that was refused."""
-        (rules,) = [one.rules for one in self.host.providers if isinstance(one, Cpus)]
+        (rules,) = [one.rules for one in self.host.providers if isinstance(one, CpuHintProvider)]
         book = decision.before.books["cpu"]
         nodes = {step.container: step.hint.nodes for step in decision.steps}
         for container in pod.everyone:

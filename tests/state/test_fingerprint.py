@@ -8,11 +8,11 @@ import pytest
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.host import Settings
 from alignup.align.machine import Device, HugePages
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.synthetic import parse
-from alignup.state.fingerprint import Mark, machine_mark, settings_mark
+from alignup.state.fingerprint import Fingerprint, machine_fingerprint, settings_fingerprint
 
 GIB = 1 << 30
 MACHINE = parse("pack:2 numa:1 core:2 pu:2", memory=GIB)
@@ -48,7 +48,10 @@ CHANGED: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
 def test_every_setting_counts(name):
-    marks = [settings_mark(Settings()), *(settings_mark(replace(Settings(), **{name: to})) for to in CHANGED[name])]
+    marks = [
+        settings_fingerprint(Settings()),
+        *(settings_fingerprint(replace(Settings(), **{name: to})) for to in CHANGED[name]),
+    ]
 
     assert len({mark.fingerprint for mark in marks}) == 1 + len(CHANGED[name])
     assert all(len(marks[0].changes(mark)) == 1 for mark in marks[1:])
@@ -83,17 +86,17 @@ def test_every_setting_counts(name):
     ],
 )
 def test_what_changed_on_a_machine_is_said(now, changes):
-    before, after = machine_mark(MACHINE), machine_mark(now)
+    before, after = machine_fingerprint(MACHINE), machine_fingerprint(now)
 
     assert list(before.changes(after)) == changes
     assert (before.fingerprint == after.fingerprint) is (not changes)
 
 
 def test_the_order_of_facts_does_not_matter():
-    assert Mark.of({"a": "1", "b": "2"}).fingerprint == Mark.of({"b": "2", "a": "1"}).fingerprint
+    assert Fingerprint.of({"a": "1", "b": "2"}).fingerprint == Fingerprint.of({"b": "2", "a": "1"}).fingerprint
 
 
 def test_a_mark_goes_into_a_document_and_back():
-    mark = machine_mark(MACHINE)
+    mark = machine_fingerprint(MACHINE)
 
-    assert Mark.from_document(mark.to_document()) == mark
+    assert Fingerprint.from_document(mark.to_document()) == mark

@@ -14,8 +14,8 @@ from time import perf_counter
 import pytest
 
 from alignup.align.errors import StateError
-from alignup.align.record import from_document, to_document
-from alignup.state.history import ASIDE, NAME, Added, Entry, History
+from alignup.schema.decisions import from_document, to_document
+from alignup.state.history import MAX_SET_ASIDE, NAME, History, HistoryEntry, HistoryWrite
 from tests.align.hosts import host
 from tests.align.hosts import pod as small
 
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(history):
 
     added = history.add(to_document(decision), time=12.5)
 
-    assert added == Added(1)
+    assert added == HistoryWrite(1)
     entry = history.get(1)
     assert (entry.id, entry.time) == (1, 12.5)
     assert from_document(entry.document) == decision
@@ -120,7 +120,7 @@ def test_the_oldest_go_when_they_take_too_much_room(tmp_path):
 def test_the_bounds_hold_over_restarts(tmp_path):
     for number in range(10):
         history = History(tmp_path, rows=4)
-        assert history.add(decided(f"pod-{number}"), time=0) == Added(number + 1)
+        assert history.add(decided(f"pod-{number}"), time=0) == HistoryWrite(number + 1)
         history.close()
 
     assert ids(History(tmp_path).latest()) == [10, 9, 8, 7]
@@ -220,7 +220,7 @@ def test_what_is_no_history_is_moved_aside(tmp_path, spoil, why):
     assert why in added.note
     assert f"{NAME}.aside-1" in added.note
     assert (tmp_path / f"{NAME}.aside-1").read_bytes() == before
-    assert history.add(decided(), time=0) == Added(2), "that is news once"
+    assert history.add(decided(), time=0) == HistoryWrite(2), "that is news once"
     history.close()
 
 
@@ -270,7 +270,7 @@ def test_damage_under_an_open_database_costs_one_decision(tmp_path):
     assert first.problem == "the history cannot be written: database disk image is malformed"
     assert (second.id, second.problem) == (1, "")
     assert "is now" in second.note
-    assert third == Added(2)
+    assert third == HistoryWrite(2)
     history.close()
 
 
@@ -291,7 +291,7 @@ def test_a_database_in_use_is_not_moved_aside(tmp_path):
 
 
 def test_there_are_only_so_many_moved_aside(tmp_path):
-    for number in range(ASIDE):
+    for number in range(MAX_SET_ASIDE):
         (tmp_path / f"{NAME}.aside-{number + 1}").touch()
     (tmp_path / NAME).write_bytes(b"nothing that could be read" * 99)
     history = History(tmp_path)
@@ -308,7 +308,7 @@ def test_a_decision_that_is_none_is_a_problem_and_no_error(history):
 
     assert "cannot be written" in history.add({"outcome": "admitted"}, time=0).problem
     assert "cannot be written" in history.add(decided(text={1, 2}), time=0).problem
-    assert history.add(decided(), time=0) == Added(2)
+    assert history.add(decided(), time=0) == HistoryWrite(2)
 
 
 def test_a_link_is_not_followed(tmp_path):
@@ -331,12 +331,12 @@ def test_somebody_who_sits_on_the_database_does_not_stop_pods(history, tmp_path)
     assert perf_counter() - start < 1
     other.execute("ROLLBACK")
     other.close()
-    assert history.add(decided(), time=0) == Added(2)
+    assert history.add(decided(), time=0) == HistoryWrite(2)
 
 
 def test_reading_from_other_threads_while_writing(history):
     history.add(decided(), time=0)
-    seen: list[tuple[Entry, ...]] = []
+    seen: list[tuple[HistoryEntry, ...]] = []
     done = threading.Event()
 
     def read() -> None:

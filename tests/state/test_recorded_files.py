@@ -9,13 +9,13 @@ import pytest
 from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.settings import FeatureGates
-from alignup.align.workload.rules import Road, accept
+from alignup.align.workload.validation import PodSource, accept
 from alignup.kube.pod import read_pod
-from alignup.state import cpu_file, device_file, memory_file
-from alignup.state.device_file import DeviceState
-from alignup.state.export import export
-from alignup.state.kubelet_dir import KubeletFiles
-from alignup.state.restore import restore
+from alignup.state.kubelet import cpu_file, device_file, memory_file
+from alignup.state.kubelet.device_file import DeviceState
+from alignup.state.kubelet.export import export_ledger
+from alignup.state.kubelet.restore import restore_ledger
+from alignup.state.kubelet.state_dir import KubeletFiles
 from tests.recorded.replay import HOST, load
 from tests.recorded.setting import machine_of, settings_of
 
@@ -41,8 +41,8 @@ def test_every_file_is_written_again_as_it_was_and_started_on(recordings):
         for shown in snapshots(recording):
             texts = {name: shown[name].encode() for name in NAMES}
             files = parsed(texts, host)
-            restored = restore(host, files)
-            again = export(Host(machine, host.settings, ledger=restored.ledger))
+            restored = restore_ledger(host, files)
+            again = export_ledger(Host(machine, host.settings, ledger=restored.ledger))
 
             assert written(files, gates) == texts
             assert {**written(again, gates), device_file.NAME: b""} == {**texts, device_file.NAME: b""}
@@ -102,10 +102,10 @@ def test_another_configuration_over_kept_files_is_taken_or_refused_as_it_was(rec
                 continue
             host = Host(machine, settings_of(step["config"], machine))
             if not step.get("keep_state"):
-                kept = written(export(host), host.settings.gates)
+                kept = written(export_ledger(host), host.settings.gates)
                 continue
             try:
-                restore(host, parsed(kept, host))
+                restore_ledger(host, parsed(kept, host))
             except StateError as error:
                 said = str(error).replace('"', '\\"')
                 assert step["verdict"] == "refused", f"{step['name']}: {error}"
@@ -123,13 +123,13 @@ def test_the_next_pod_is_judged_by_the_files_as_the_kubelet_judged_it(recordings
         for before, step in pairwise((recording.get("initial", {}), *recording["steps"])):
             if step["op"] != "pod":
                 continue
-            pod = accept(read_pod(step["manifest"]), road=Road.STATIC, host=HOST)
+            pod = accept(read_pod(step["manifest"]), road=PodSource.STATIC, host=HOST)
             manifests[pod.uid] = pod
             if step["verdict"] not in ("admitted", "rejected") or not all(before.get(name) for name in NAMES):
                 continue
             texts = {name: before[name].encode() for name in NAMES}
             there = [manifests[one["uid"]] for one in before["pods"] if one["status"]["phase"] == "Running"]
-            restored = restore(host, parsed(texts, host), there)
+            restored = restore_ledger(host, parsed(texts, host), there)
             now = Host(machine, host.settings, ledger=restored.ledger)
             for gone in restored.unknown:  # the kubelet takes back what they had when the next pod comes
                 now.release(gone)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from alignup.align.errors import CriError
-from alignup.enforce.cri.client import Runtime as Client
-from alignup.enforce.cri.plan import ContainerPlan, Namespaces, SandboxPlan, SeenContainer, State
+from alignup.enforce.cri.client import RuntimeClient as Client
+from alignup.enforce.cri.types import ContainerConfig, ContainerState, CriContainer, NamespaceOptions, SandboxConfig
 from alignup.testing.runtime import Runtime
 
 IMAGE = "busybox"
@@ -23,24 +23,24 @@ def lives(pid: int) -> bool:
         return False
 
 
-def pod(name: str = "web", *, attempt: int = 0, logs: Path | None = None, host_network: bool = True) -> SandboxPlan:
-    return SandboxPlan(
+def pod(name: str = "web", *, attempt: int = 0, logs: Path | None = None, host_network: bool = True) -> SandboxConfig:
+    return SandboxConfig(
         uid=f"uid-of-{name}",
         name=name,
         namespace="default",
         attempt=attempt,
         log_directory=str(logs or ""),
         labels={"app": name},
-        namespaces=Namespaces(host_network=host_network),
+        namespaces=NamespaceOptions(host_network=host_network),
     )
 
 
-def shell(script: str, **more) -> ContainerPlan:
+def shell(script: str, **more) -> ContainerConfig:
     """A container that runs a line of shell."""
-    return ContainerPlan(**({"name": "main", "image": IMAGE, "command": ("sh", "-c", script)} | more))
+    return ContainerConfig(**({"name": "main", "image": IMAGE, "command": ("sh", "-c", script)} | more))
 
 
-async def started(client: Client, plan: ContainerPlan, *, sandbox: SandboxPlan | None = None) -> str:
+async def started(client: Client, plan: ContainerConfig, *, sandbox: SandboxConfig | None = None) -> str:
     """A container that runs in a new sandbox; its id."""
     sandbox = sandbox or pod()
     made = await client.create(await client.run_sandbox(sandbox), plan, sandbox=sandbox)
@@ -48,10 +48,10 @@ async def started(client: Client, plan: ContainerPlan, *, sandbox: SandboxPlan |
     return made
 
 
-async def exited(client: Client, id_: str) -> SeenContainer:
+async def exited(client: Client, id_: str) -> CriContainer:
     """A container when it has ended."""
     async with asyncio.timeout(PATIENCE):
-        while (seen := await client.container(id_)).state != State.EXITED:  # noqa: ASYNC110 - it has to be asked
+        while (seen := await client.container(id_)).state != ContainerState.EXITED:  # noqa: ASYNC110 - it has to be asked
             await asyncio.sleep(0.01)
     return seen
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from alignup.align.errors import PluginError
-from alignup.plugins.exchange import Exchange
+from alignup.plugins.manager import DevicePluginManager
 from alignup.testing.plugin import main
 from tests.testing.processes import process
 
@@ -49,7 +49,7 @@ async def test_killed_it_is_missed_and_started_again_it_is_back(directory, excha
 async def test_it_registers_again_when_the_registry_is_back(directory, ears):
     async with process(directory, "--devices", "2@0"):
         for _ in range(2):
-            async with Exchange(directory, ears):
+            async with DevicePluginManager(directory, ears):
                 await ears.until(lambda: len(ears.healthy(GPU)) == 2)
             ears.devices.clear()
 

@@ -7,17 +7,17 @@ import pytest
 
 from alignup import rpc
 from alignup.align.errors import CriError, ListenError, ParseError
-from alignup.enforce.cri.client import Deadlines
-from alignup.enforce.cri.client import Runtime as Client
-from alignup.enforce.cri.plan import State
-from alignup.testing.faults import NONE, Fault, Faults
+from alignup.enforce.cri.client import CriTimeouts
+from alignup.enforce.cri.client import RuntimeClient as Client
+from alignup.enforce.cri.types import ContainerState
+from alignup.testing.faults import NO_FAULT, Fault, Faults
 from alignup.testing.runtime import Runtime
 from tests.testing.runtimes import exited, pod, reached, shell, started
 
 pytestmark = pytest.mark.anyio
 
 FOREVER = shell("sleep 1000")
-HURRIED = Deadlines(usual=0.3, sandbox=0.3, pull=0.3)
+HURRIED = CriTimeouts(usual=0.3, sandbox=0.3, pull=0.3)
 
 
 async def test_calls_fail_as_often_as_was_said(runtime, client):
@@ -87,7 +87,7 @@ async def test_what_runs_goes_on_while_the_runtime_is_away(runtime, client):
 
     assert caught.value.unavailable
     seen = await client.container(made)
-    assert (seen.state, seen.pid) == (State.RUNNING, pid)
+    assert (seen.state, seen.pid) == (ContainerState.RUNNING, pid)
 
 
 async def test_what_ends_while_the_runtime_is_away_has_ended_when_it_is_back(runtime, client):
@@ -124,13 +124,13 @@ async def test_a_sandbox_may_be_lost(runtime, client):
 
     assert [(seen.name, seen.ready) for seen in await client.sandboxes()] == [("web", False), ("other", True)]
     assert (await client.container(made)).exit_code == 137
-    assert (await client.container(other)).state == State.RUNNING
+    assert (await client.container(other)).state == ContainerState.RUNNING
 
 
 async def test_what_was_asked_is_remembered_in_order(runtime, client):
     await started(client, FOREVER)
 
-    assert [method for method, _ in runtime.calls.came] == ["RunPodSandbox", "CreateContainer", "StartContainer"]
+    assert [method for method, _ in runtime.calls.requests] == ["RunPodSandbox", "CreateContainer", "StartContainer"]
     assert runtime.asked("CreateContainer")[0].config.metadata.name == "main"
 
 
@@ -158,7 +158,7 @@ async def test_a_stranger_is_told_that_it_sent_no_message(runtime):
         with pytest.raises(grpc.aio.AioRpcError, match="error unmarshalling request"):
             await ask(b"\xff\xff\xff")
 
-    assert runtime.calls.came == []
+    assert runtime.calls.requests == []
 
 
 def test_faults_are_used_up():
@@ -167,7 +167,7 @@ def test_faults_are_used_up():
     faults.set("B", none)
 
     assert [faults.take("A").error for _ in range(3)] == ["x", "x", ""]
-    assert faults.take("B") == NONE
+    assert faults.take("B") == NO_FAULT
 
 
 @pytest.mark.parametrize("code", ["OK", "NOPE", "unavailable"])

@@ -3,7 +3,7 @@
 import pytest
 
 from alignup.align.errors import CriError
-from alignup.enforce.cri.plan import ContainerPlan
+from alignup.enforce.cri.types import ContainerConfig
 from alignup.testing.runtime.images import full_name
 from tests.testing.runtimes import exited, pod, runtime_and_client, started
 
@@ -65,7 +65,7 @@ async def test_a_container_needs_an_image_that_is_here(runtime, client):
     runtime.images.remove("busybox")
 
     with pytest.raises(CriError) as caught:
-        await client.create(sandbox, ContainerPlan(name="main", image="busybox", command=("true",)), sandbox=pod())
+        await client.create(sandbox, ContainerConfig(name="main", image="busybox", command=("true",)), sandbox=pod())
 
     assert caught.value.image_missing
 
@@ -82,7 +82,7 @@ async def test_a_container_needs_an_image_that_is_here(runtime, client):
 async def test_what_an_image_runs(runtime, client, command, args, code):
     runtime.images.add("app=sh -c 'exit 3'")
 
-    made = await started(client, ContainerPlan(name="main", image="app", command=command, args=args))
+    made = await started(client, ContainerConfig(name="main", image="app", command=command, args=args))
 
     assert (await exited(client, made)).exit_code == code
 
@@ -90,4 +90,4 @@ async def test_what_an_image_runs(runtime, client, command, args, code):
 @pytest.mark.anyio
 async def test_something_has_to_be_run(client):
     with pytest.raises(CriError, match="no command specified"):
-        await started(client, ContainerPlan(name="main", image="busybox"))
+        await started(client, ContainerConfig(name="main", image="busybox"))

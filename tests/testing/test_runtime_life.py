@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from alignup.align.errors import CriError
-from alignup.enforce.cri.plan import ContainerPlan, Mount, State
-from alignup.rpc import RefusedError
+from alignup.enforce.cri.types import ContainerConfig, ContainerMount, ContainerState
+from alignup.rpc import StatusError
 from alignup.wire import cri_pb2 as wire
 from tests.testing.runtimes import exited, lives, pod, runtime_and_client, shell, started, until
 
@@ -28,7 +28,12 @@ async def test_a_container_is_created_runs_and_ends(runtime, client):
     seen = await exited(client, made)
     await client.remove(made)
 
-    assert (created.state, created.sandbox, created.started, created.pid) == (State.CREATED, sandbox, 0.0, None)
+    assert (created.state, created.sandbox, created.started, created.pid) == (
+        ContainerState.CREATED,
+        sandbox,
+        0.0,
+        None,
+    )
     assert (seen.exit_code, seen.reason) == (0, "Completed")
     assert created.created < seen.started < seen.finished <= time.time()
     assert await client.containers() == ()
@@ -38,7 +43,7 @@ async def test_a_running_container_is_a_process(client):
     made = await started(client, FOREVER)
     seen = await client.container(made)
 
-    assert seen.state == State.RUNNING
+    assert seen.state == ContainerState.RUNNING
     assert seen.pid
     assert os.getsid(seen.pid) == seen.pid
     assert lives(seen.pid)
@@ -84,7 +89,7 @@ async def test_what_surrounds_a_container(place, client, runtime):
     plan = shell(
         'echo "$GREETING" "$MOUNT_dev_termination_log" "$(pwd)" "$(env | wc -l)"',
         envs={"GREETING": "hello"},
-        mounts=(Mount(container_path="/dev/termination-log", host_path="/somewhere/1"),),
+        mounts=(ContainerMount(container_path="/dev/termination-log", host_path="/somewhere/1"),),
         working_dir="/usr",
         log_path="main.log",
     )
@@ -109,24 +114,24 @@ async def test_input_stays_open_where_it_is_wanted(client):
     with_it = await started(client, shell("cat", stdin=True), sandbox=pod("other"))
 
     assert (await exited(client, without)).exit_code == 0
-    assert (await client.container(with_it)).state == State.RUNNING
+    assert (await client.container(with_it)).state == ContainerState.RUNNING
 
 
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
         pytest.param(
-            ContainerPlan(name="main", image="busybox", command=("no-such-program",)),
+            ContainerConfig(name="main", image="busybox", command=("no-such-program",)),
             'exec: "no-such-program": executable file not found in $PATH',
             id="not in the path",
         ),
         pytest.param(
-            ContainerPlan(name="main", image="busybox", command=("/no/such/program",)),
+            ContainerConfig(name="main", image="busybox", command=("/no/such/program",)),
             'exec: "/no/such/program": stat /no/such/program: no such file or directory',
             id="no such file",
         ),
         pytest.param(
-            ContainerPlan(name="main", image="busybox", command=("/etc/passwd",)),
+            ContainerConfig(name="main", image="busybox", command=("/etc/passwd",)),
             'exec: "/etc/passwd": permission denied',
             id="no program",
         ),
@@ -141,7 +146,7 @@ async def test_what_cannot_be_started_has_ended(place, client, plan, says):
     seen = await client.container(made)
 
     assert says in str(caught.value)
-    assert (seen.state, seen.exit_code, seen.reason) == (State.EXITED, 128, "StartError")
+    assert (seen.state, seen.exit_code, seen.reason) == (ContainerState.EXITED, 128, "StartError")
     assert says in seen.message
 
 
@@ -212,7 +217,7 @@ async def test_what_is_not_there_can_be_removed_and_nothing_else(runtime, client
         ("StopContainer", wire.StopContainerRequest(container_id="nobody")),
         ("StopPodSandbox", wire.StopPodSandboxRequest(pod_sandbox_id="nobody")),
     ):
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(StatusError) as refused:
             await runtime.service.methods()[method](request)
         assert refused.value.code == grpc.StatusCode.NOT_FOUND
 
@@ -332,7 +337,7 @@ async def test_what_is_no_list_of_cpus_is_refused(runtime, client):
     with pytest.raises(grpc.aio.AioRpcError, match="invalid cpuset"):
         await _update(runtime, made, wire.LinuxContainerResources(cpuset_cpus="all"))
     request = wire.CreateContainerRequest(pod_sandbox_id=runtime.sandboxes[0].id, config=_config(cpus="all"))
-    with pytest.raises(RefusedError, match="invalid cpuset"):
+    with pytest.raises(StatusError, match="invalid cpuset"):
         await runtime.service.methods()["CreateContainer"](request)
 
     assert runtime.container("main").resources.cpuset_cpus == ""

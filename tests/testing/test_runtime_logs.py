@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import CriError
-from alignup.testing.runtime.logs import LONGEST, Log
+from alignup.testing.runtime.logs import MAX_ENTRY, ContainerLog
 from tests.places import short_directory
 from tests.testing.runtimes import exited, pod, shell, started, until
 
@@ -21,7 +21,7 @@ pieces = st.lists(
         st.sampled_from(["stdout", "stderr"]),
         st.one_of(
             st.binary(min_size=1, max_size=20),
-            st.sampled_from([b"\n", b"one\ntwo\n", b"x" * (LONGEST + 1), b"x" * LONGEST]),
+            st.sampled_from([b"\n", b"one\ntwo\n", b"x" * (MAX_ENTRY + 1), b"x" * MAX_ENTRY]),
         ),
     ),
     max_size=8,
@@ -40,13 +40,13 @@ def entries(raw: bytes) -> list[tuple[str, str, bytes]]:
         pytest.param([b"on", b"e\n"], [("F", b"one")], id="a line in two pieces"),
         pytest.param([b"\n"], [("F", b"")], id="an empty line"),
         pytest.param([b"one"], [("P", b"one")], id="a line without an end"),
-        pytest.param([b"x" * LONGEST, b"\n"], [("F", b"x" * LONGEST)], id="a line that just fits"),
-        pytest.param([b"x" * LONGEST + b"y\n"], [("P", b"x" * LONGEST), ("F", b"y")], id="a long line"),
+        pytest.param([b"x" * MAX_ENTRY, b"\n"], [("F", b"x" * MAX_ENTRY)], id="a line that just fits"),
+        pytest.param([b"x" * MAX_ENTRY + b"y\n"], [("P", b"x" * MAX_ENTRY), ("F", b"y")], id="a long line"),
         pytest.param([], [], id="nothing"),
     ],
 )
 def test_what_comes_is_written_in_entries(tmp_path, came, written):
-    log = Log(tmp_path / "log")
+    log = ContainerLog(tmp_path / "log")
     for piece in came:
         log.take("stdout", piece)
     log.take("stdout", b"")
@@ -59,7 +59,7 @@ def test_what_comes_is_written_in_entries(tmp_path, came, written):
 def test_nothing_that_comes_is_lost(came):
     """The texts of a stream, with an end of line after each full one, are what came on it."""
     with short_directory() as place:
-        log = Log(place / "log")
+        log = ContainerLog(place / "log")
         for stream, piece in came:
             log.take(stream, piece)
         for stream in ("stdout", "stderr"):
@@ -70,7 +70,7 @@ def test_nothing_that_comes_is_lost(came):
     for wanted in ("stdout", "stderr"):
         told = b"".join(text + b"\n" * (tag == "F") for stream, tag, text in written if stream == wanted)
         assert told == b"".join(piece for stream, piece in came if stream == wanted)
-    assert all(len(text) <= LONGEST for _, _, text in written)
+    assert all(len(text) <= MAX_ENTRY for _, _, text in written)
 
 
 @pytest.mark.anyio

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from alignup.align.errors import CriError, ParseError
-from alignup.enforce.cri.client import Runtime as Client
-from alignup.enforce.cri.plan import State
+from alignup.enforce.cri.client import RuntimeClient as Client
+from alignup.enforce.cri.types import ContainerState
 from alignup.testing.runtime import script
 from alignup.testing.runtime.__main__ import main
 from tests.testing.processes import runtime_process
@@ -33,7 +33,7 @@ async def test_it_runs_containers_until_it_is_told_to_stop(place):
         assert process.stderr
         complaints = await process.stderr.read()
 
-    assert (driver, found.state, found.pid) == ("cgroupfs", State.RUNNING, pid)
+    assert (driver, found.state, found.pid) == ("cgroupfs", ContainerState.RUNNING, pid)
     assert pid
     assert not lives(pid)
     assert not (place / "cri.sock").exists()

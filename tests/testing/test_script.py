@@ -16,7 +16,7 @@ def test_the_example_in_the_documentation_is_one():
     steps = script.parse(example)
 
     assert {step.do for step in steps} == {"health", "remove", "devices", "fault", "register", "restart", "crash"}
-    assert steps[0] == script.Step(1.0, "health", {"id": "gpu-0", "health": "Unhealthy"})
+    assert steps[0] == script.ScriptStep(1.0, "health", {"id": "gpu-0", "health": "Unhealthy"})
 
 
 @pytest.mark.parametrize(

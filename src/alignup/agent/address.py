@@ -8,12 +8,12 @@ from pathlib import Path
 
 from alignup.align.errors import ParseError
 
-SOCKET = "agent.sock"  #: in the agent's root directory
+SOCKET_NAME = "agent.sock"  #: in the agent's root directory
 _PORT = re.compile(r"(?P<host>\[[^]]*\]|[^:]*):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Unix:
+class UnixAddress:
     """A socket in the file system."""
 
     path: Path
@@ -23,7 +23,7 @@ class Unix:
 
 
 @dataclass(frozen=True, slots=True)
-class Tcp:
+class TcpAddress:
     """A port on the network."""
 
     host: str
@@ -33,17 +33,17 @@ class Tcp:
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
-Address = Unix | Tcp
+Address = UnixAddress | TcpAddress
 
 
-def parse(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """The address *text* names: ``unix:PATH``, ``HOST:PORT``, or ``:PORT`` on this machine alone."""
     if text.startswith("unix:") and len(text) > len("unix:"):
-        return Unix(Path(text.removeprefix("unix:")).absolute())
+        return UnixAddress(Path(text.removeprefix("unix:")).absolute())
     found = _PORT.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
         raise ParseError(f"{text!r} is no address; write unix:PATH, HOST:PORT, or :PORT for this machine alone")
-    return Tcp(found["host"].strip("[]") or "127.0.0.1", int(found["port"]))
+    return TcpAddress(found["host"].strip("[]") or "127.0.0.1", int(found["port"]))
 
 
 def default_root(environment: Mapping[str, str], *, uid: int | None = None) -> Path:

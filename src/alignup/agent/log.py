@@ -9,12 +9,12 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-from alignup.agent.standing import Happening, Kind
+from alignup.agent.state import AgentEvent, EventKind
 from alignup.align.decision import Decision
-from alignup.align.explain import story
+from alignup.align.explain import sentences
 
 
-def logger(stream: TextIO | None = None, *, readable: bool | None = None) -> FilteringBoundLogger:
+def make_logger(stream: TextIO | None = None, *, readable: bool | None = None) -> FilteringBoundLogger:
     """A log to *stream*; *readable* for people, which is what it is on a terminal unless said otherwise."""
     out = sys.stderr if stream is None else stream
     on_terminal = out.isatty()
@@ -56,7 +56,7 @@ def _in_order(_logger: object, _method: str, facts: EventDict) -> EventDict:
 
 
 @contextmanager
-def relayed(log: FilteringBoundLogger) -> Iterator[None]:
+def relay_logging(log: FilteringBoundLogger) -> Iterator[None]:
     """What libraries have to say goes into *log* too, as long as this lasts."""
     relay = _Relay(log)
     logging.getLogger().addHandler(relay)
@@ -79,13 +79,13 @@ class _Relay(logging.Handler):
         say(record.name, detail=record.getMessage())
 
 
-def write(log: FilteringBoundLogger, happening: Happening) -> None:
+def log_event(log: FilteringBoundLogger, happening: AgentEvent) -> None:
     """One line about what happened."""
-    say = log.warning if happening.kind is Kind.REFUSED else log.info
+    say = log.warning if happening.kind is EventKind.REJECTED else log.info
     say(str(happening.kind), **_facts(happening))
 
 
-def _facts(happening: Happening) -> dict[str, Any]:
+def _facts(happening: AgentEvent) -> dict[str, Any]:
     """What is worth a reader's time, in a fixed order."""
     facts: dict[str, Any] = {}
     if happening.detail:
@@ -102,5 +102,5 @@ def _facts(happening: Happening) -> dict[str, Any]:
 def _verdict(decision: Decision) -> dict[str, Any]:
     if decision.refusal is not None:
         return {"policy": str(decision.policy), "reason": decision.refusal.reason, "message": decision.refusal.message}
-    placed = [f"{one.container} on {one.hint}: {story.given(one)}" for one in decision.placements]
+    placed = [f"{one.container} on {one.hint}: {sentences.describe_allocation(one)}" for one in decision.placements]
     return {"policy": str(decision.policy), "placed": "; ".join(placed)}

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from alignup.agent import finished as finishing
-from alignup.agent import hardware
-from alignup.agent.finished import Finished
-from alignup.agent.keeping import FINISHED, PLUGINS
-from alignup.agent.known import API, Document, Ending, Known, Record
-from alignup.agent.pending import Grants
-from alignup.agent.standing import Standing
-from alignup.agent.waiting import Line
-from alignup.align import record, snapshot
-from alignup.align.errors import AlignError, CheckpointError, HoldingsError, PodError, StateError, WorkLimitError
+from alignup.agent import finished_pods as finishing
+from alignup.agent.checkpointer import FINISHED_KEY, PLUGINS_KEY
+from alignup.agent.devices import device_state
+from alignup.agent.finished_pods import FinishedPod
+from alignup.agent.pending_admission import PodGrants
+from alignup.agent.pod_record import API_SOURCE, Document, PodRecord, StoredRecord, TerminationRequest
+from alignup.agent.state import AgentState
+from alignup.agent.wait_queue import WaitQueue
+from alignup.align.errors import AlignError, CheckpointError, PodError, RestoreError, StateError, WorkLimitError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.state.fingerprint import machine_mark, settings_mark
-from alignup.state.store import Loaded, Store
+from alignup.schema import decisions, ledgers
+from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
+from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
 _ADVICE = (
     "put the machine or the configuration back as it was, "
@@ -34,7 +34,7 @@ _ADVICE = (
 _DAMAGE = "start the alignup that wrote it, or with --recover previous once it is moved away"
 
 
-class Recover(StrEnum):
+class RecoveryMode(StrEnum):
     """What may be given up when not everything can be had again."""
 
     PREVIOUS = "previous"  #: where the checkpoint is no good, the one before it counts
@@ -42,84 +42,89 @@ class Recover(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class RecoveryOptions:
     """How the agent was told to go about it."""
 
-    line: Line = field(default_factory=Line)  #: empty, with its limits
+    line: WaitQueue = field(default_factory=WaitQueue)  #: empty, with its limits
     wait: bool = False
-    recover: frozenset[Recover] = frozenset()
+    recover: frozenset[RecoveryMode] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedState:
     """What a kubelet left."""
 
     ledger: Ledger
-    grants: Mapping[str, Grants] = field(default_factory=dict)  #: by uid
+    grants: Mapping[str, PodGrants] = field(default_factory=dict)  #: by uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class RecoveryResult:
     """What stands again."""
 
-    standing: Standing
+    standing: AgentState
     problems: tuple[str, ...] = ()  #: why nothing may be decided, each with what to do; then nothing may be written
     notes: tuple[str, ...] = ()  #: what people should know, a sentence each
 
 
 def recover(
-    store: Store, host: Host, *, terms: Terms, now: float, imported: Callable[[], Imported] | None = None
-) -> Recovered:
+    store: CheckpointStore,
+    host: Host,
+    *,
+    terms: RecoveryOptions,
+    now: float,
+    imported: Callable[[], ImportedState] | None = None,
+) -> RecoveryResult:
     """What stood on *host*, which is idle; where nothing was ever stored, what *imported* tells, or nothing."""
-    empty = Standing(host=host, idle=host.ledger, line=terms.line, wait=terms.wait)
+    empty = AgentState(host=host, idle=host.ledger, line=terms.line, wait=terms.wait)
     try:
         loaded = _loaded(store, terms)
     except CheckpointError as error:
-        return Recovered(standing=empty, problems=(str(error),))
+        return RecoveryResult(standing=empty, problems=(str(error),))
     if loaded is None:
-        return Recovered(standing=empty if imported is None else _imported(empty, imported(), now=now))
+        return RecoveryResult(standing=empty if imported is None else _imported(empty, imported(), now=now))
     changes = (
-        *(f"the machine changed: {what}" for what in loaded.machine.changes(machine_mark(host.machine))),
-        *(f"the settings changed: {what}" for what in loaded.settings.changes(settings_mark(host.settings))),
+        *(f"the machine changed: {what}" for what in loaded.machine.changes(machine_fingerprint(host.machine))),
+        *(f"the settings changed: {what}" for what in loaded.settings.changes(settings_fingerprint(host.settings))),
     )
-    found = _rebuilt(loaded, _unplugged(empty, loaded.extra.get(PLUGINS, ())), terms=terms, now=now)
-    finished, lost = _finished(loaded.extra.get(FINISHED, ()))
+    found = _rebuilt(loaded, _unplugged(empty, loaded.extra.get(PLUGINS_KEY, ())), terms=terms, now=now)
+    finished, lost = _finished(loaded.extra.get(FINISHED_KEY, ()))
     found = replace(found, standing=replace(found.standing, finished=finished), notes=(*found.notes, *lost))
     unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files were not looked at",)
     return replace(found, notes=(*loaded.notes, *unused, *changes, *found.notes))
 
 
-def _loaded(store: Store, terms: Terms) -> Loaded | None:
+def _loaded(store: CheckpointStore, terms: RecoveryOptions) -> LoadedCheckpoint | None:
     """The checkpoint; the one before it only where this one is no good, so that leaving the option on does no harm."""
     try:
         return store.load()
     except CheckpointError:
-        if Recover.PREVIOUS not in terms.recover:
+        if RecoveryMode.PREVIOUS not in terms.recover:
             raise
         return store.load(previous=True)
 
 
-def _unplugged(empty: Standing, served: Iterable[str]) -> Standing:
+def _unplugged(empty: AgentState, served: Iterable[str]) -> AgentState:
     """*empty*, where devices of resources that plugins served are unknown until these are back."""
     plugins = frozenset(map(str, served))
-    host = _with(empty.host, hardware.without(empty.host.ledger, plugins))
+    host = _with(empty.host, device_state.without_resources(empty.host.ledger, plugins))
     return replace(empty, host=host, plugins=plugins)
 
 
-def _rebuilt(loaded: Loaded, empty: Standing, *, terms: Terms, now: float) -> Recovered:
+def _rebuilt(loaded: LoadedCheckpoint, empty: AgentState, *, terms: RecoveryOptions, now: float) -> RecoveryResult:
     """What the checkpoint says, as far as it can be so."""
     document, misfits = _fitting(loaded.document, empty.host)
     if document is None:
-        return Recovered(standing=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
+        return RecoveryResult(standing=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
     try:
         standing, dropped = _standing(document, loaded.waiting, empty, now=now)
     except (AlignError, KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"the checkpoint makes no sense: {type(error).__name__}: {error}"
-        return Recovered(standing=empty, problems=(f"{what}; {_DAMAGE}",))
-    if misfits and Recover.DROP_MISFITS not in terms.recover:
-        return Recovered(standing=standing, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
+        return RecoveryResult(standing=empty, problems=(f"{what}; {_DAMAGE}",))
+    if misfits and RecoveryMode.DROP_MISFITS not in terms.recover:
+        return RecoveryResult(standing=standing, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
     released = (f"released, as it cannot stay: {what}" for what in misfits)
-    return Recovered(standing=standing, notes=(*released, *dropped))
+    return RecoveryResult(standing=standing, notes=(*released, *dropped))
 
 
 def _fitting(document: Mapping[str, Any], host: Host) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
@@ -127,12 +132,12 @@ def _fitting(document: Mapping[str, Any], host: Host) -> tuple[Mapping[str, Any]
     misfits: tuple[str, ...] = ()
     while True:
         try:
-            snapshot.from_document(document, host.ledger, providers=host.providers)
-        except HoldingsError as error:
+            ledgers.from_document(document, host.ledger, providers=host.providers)
+        except RestoreError as error:
             misfits += error.problems
             if not error.uids:
                 return None, misfits
-            document = snapshot.without_pods(document, error.uids)
+            document = ledgers.without_pods(document, error.uids)
         except StateError as error:
             return None, (*misfits, str(error))
         else:
@@ -140,40 +145,40 @@ def _fitting(document: Mapping[str, Any], host: Host) -> tuple[Mapping[str, Any]
 
 
 def _standing(
-    document: Mapping[str, Any], waiting: tuple[Any, ...], empty: Standing, *, now: float
-) -> tuple[Standing, list[str]]:
+    document: Mapping[str, Any], waiting: tuple[Any, ...], empty: AgentState, *, now: float
+) -> tuple[AgentState, list[str]]:
     """What stands, given a document that fits, and who cannot wait any longer."""
-    ledger = snapshot.from_document(document, empty.host.ledger, providers=empty.host.providers)
+    ledger = ledgers.from_document(document, empty.host.ledger, providers=empty.host.providers)
     host = _with(empty.host, ledger)
     held = {}
     for piece, (uid, resident) in zip(document["pods"], ledger.pods.items(), strict=True):
-        since, source = piece.get("since", now), piece.get("source", API)
+        since, source = piece.get("since", now), piece.get("source", API_SOURCE)
         known = _known(_with_manifest(resident.pod, piece), host, since=float(since), source=str(source))
         held[uid] = replace(known, grants=_grants(piece.get("grants", {})), ending=_ending(piece))
     pods, overtaken, dropped = {}, {}, []
     for one in waiting:
-        pod = _with_manifest(snapshot.read_pod(one["pod"]), one)
+        pod = _with_manifest(ledgers.read_pod(one["pod"]), one)
         try:
             pods[pod.uid] = _known(pod, host, since=float(one["since"]), source=str(one["source"]))
         except (PodError, WorkLimitError) as error:  # by settings that are new
             dropped.append(f"{pod.namespace}/{pod.name} waits no longer: {error}")
         else:
             overtaken[pod.uid] = int(one["overtaken"])
-    line = replace(empty.line, pods=pods, overtaken={uid: times for uid, times in overtaken.items() if times})
+    line = replace(empty.line, pods=pods, overtakes={uid: times for uid, times in overtaken.items() if times})
     return replace(empty, host=host, held=held, line=line), dropped
 
 
-def _finished(documents: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Finished], list[str]]:
+def _finished(documents: Iterable[Mapping[str, Any]]) -> tuple[dict[str, FinishedPod], list[str]]:
     """Pods that have run, and what cannot be read of them, which nobody needs to go on."""
     found, lost = {}, []
     for one in documents:
         try:
-            pod = _with_manifest(snapshot.read_pod(one["pod"]), one)
-            kept = Record(record.from_document(one["decision"]))
-            kept.settle()
-            known = Known(pod=pod, since=float(one["since"]), source=str(one["source"]), record=kept)
-            run = finishing.read(one["run"])
-            found[pod.uid] = Finished(known=replace(known, ending=_ending(one)), run=run)
+            pod = _with_manifest(ledgers.read_pod(one["pod"]), one)
+            kept = StoredRecord(decisions.from_document(one["decision"]))
+            kept.to_document()
+            known = PodRecord(pod=pod, since=float(one["since"]), source=str(one["source"]), record=kept)
+            run = finishing.run_from_document(one["run"])
+            found[pod.uid] = FinishedPod(known=replace(known, ending=_ending(one)), run=run)
         except (AlignError, KeyError, TypeError, ValueError, AttributeError) as error:
             lost.append(f"a pod that has run is forgotten, as it cannot be read: {type(error).__name__}: {error}")
     return found, lost
@@ -185,23 +190,25 @@ def _with_manifest(pod: Pod, document: Mapping[str, Any]) -> Pod:
     return replace(pod, manifest=str(manifest)) if manifest else pod
 
 
-def _ending(document: Mapping[str, Any]) -> Ending | None:
+def _ending(document: Mapping[str, Any]) -> TerminationRequest | None:
     """When a pod was told to end."""
     told = document.get("ending")
     if told is None:
         return None
-    return Ending(float(told["since"]), None if told["grace"] is None else float(told["grace"]))
+    return TerminationRequest(float(told["since"]), None if told["grace"] is None else float(told["grace"]))
 
 
-def _imported(empty: Standing, found: Imported, *, now: float) -> Standing:
+def _imported(empty: AgentState, found: ImportedState, *, now: float) -> AgentState:
     """What stands where a kubelet left off; devices the machine does not tell of are those of plugins."""
     host = _with(empty.host, found.ledger)
     held = {
-        uid: replace(_known(one.pod, host, since=now, source=API), grants=found.grants.get(uid, {}))
+        uid: replace(_known(one.pod, host, since=now, source=API_SOURCE), grants=found.grants.get(uid, {}))
         for uid, one in found.ledger.pods.items()
     }
     declared = {device.resource for device in host.machine.devices}
-    return replace(empty, host=host, held=held, plugins=frozenset(hardware.book(host).inventories) - declared)
+    return replace(
+        empty, host=host, held=held, plugins=frozenset(device_state.device_ledger(host).inventories) - declared
+    )
 
 
 def _with(host: Host, ledger: Ledger) -> Host:
@@ -211,11 +218,11 @@ def _with(host: Host, ledger: Ledger) -> Host:
     return other
 
 
-def _known(pod: Pod, host: Host, *, since: float, source: str) -> Known:
+def _known(pod: Pod, host: Host, *, since: float, source: str) -> PodRecord:
     """A pod as it is found again: of one that runs here the newest decision is that it keeps what it has."""
-    kept = Record(host.decide(pod))
-    kept.settle()
-    return Known(pod=pod, since=since, source=source, record=kept)
+    kept = StoredRecord(host.decide(pod))
+    kept.to_document()
+    return PodRecord(pod=pod, since=since, source=source, record=kept)
 
 
 def _grants(document: Mapping[str, Any]) -> dict[str, dict[str, Document]]:

@@ -16,16 +16,16 @@ from functools import partial
 from typing import Any
 
 from alignup.align import fit
-from alignup.align.bits import Nodes
-from alignup.align.decision import Decision, Outcome, Placement, Refusal, Shortfall, Step, Voice
-from alignup.align.devices import Ask
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, Shortfall
+from alignup.align.devices import PreferenceRequest
 from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import DONT_CARE, Answer, Family, Hint, Listed, voices
-from alignup.align.ledger import Ledger, Resident
-from alignup.align.policy import judge
+from alignup.align.hint import DONT_CARE, Hint, HintFamily, HintList, HintsByResource, provider_inputs
+from alignup.align.ledger import AdmittedPod, Ledger
+from alignup.align.policy import apply_policy
 from alignup.align.provider import Need, Provider
-from alignup.align.providers import AskFirstError
+from alignup.align.providers import PreferencesNeededError
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 
@@ -42,18 +42,18 @@ NO_AFFINITY = Hint(None, preferred=False)  #: what providers follow when nobody 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class AdmissionRules:
     """What every admission on one host goes by."""
 
     topology: TopologySettings
-    nodes: Nodes  #: of the machine
+    nodes: NodeSet  #: of the machine
     distances: Distances | None = None  #: only where closeness counts
     pod_level: bool = False  #: resources of a pod as a whole are given out in one piece
-    allocatable: fit.Allocatable | None = None  #: for the fit check; ``None``: there is none
+    allocatable: fit.NodeAllocatable | None = None  #: for the fit check; ``None``: there is none
     own_policy: bool = False  #: pods may choose policy and scope by annotation
 
 
-def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: Rules) -> Decision:
+def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> Decision:
     """What would become of *pod* on a host as *ledger* has it; changes nothing."""
     if pod.uid in ledger.pods:
         return _kept(ledger.pods[pod.uid], ledger, providers=providers, rules=rules)
@@ -62,13 +62,13 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
         draft.align()
         draft.check_fit()
     except _RefusedError as refused:
-        return draft.decision(Outcome.REFUSED, refusal=refused.refusal)
-    except AskFirstError as first:
+        return draft.decision(Outcome.REJECTED, refusal=refused.refusal)
+    except PreferencesNeededError as first:
         return draft.decision(Outcome.ASKING, asks=first.asks)
     return draft.decision(Outcome.ADMITTED)
 
 
-def chosen_settings(pod: Pod, rules: Rules) -> tuple[Policy, Scope]:
+def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
     """The policy and scope for *pod*: the host's, or its own where it may choose."""
     policy, scope = rules.topology.policy, rules.topology.scope
     if not rules.own_policy:
@@ -90,7 +90,7 @@ def chosen_settings(pod: Pod, rules: Rules) -> tuple[Policy, Scope]:
 class _RefusedError(Exception):
     """The pod is refused; ends a draft."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: Rejection) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
 
@@ -98,15 +98,15 @@ class _RefusedError(Exception):
 class _Draft:
     """One admission while it is being decided."""
 
-    def __init__(self, pod: Pod, ledger: Ledger, providers: Sequence[Provider[Any]], rules: Rules) -> None:
+    def __init__(self, pod: Pod, ledger: Ledger, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> None:
         self.pod, self.ledger, self.providers, self.rules = pod, ledger, providers, rules
-        self.policy, self.scope = chosen_settings(pod, rules)
+        self.policy, self.scope = effective_policy(pod, rules)
         self.books: dict[str, Any] = dict(ledger.books)
         self.hints: dict[str, Hint] = {}
-        self.steps: list[Step] = []
+        self.steps: list[MergeStep] = []
         self.uses = demand.fit_used(pod)
         #: whether the pod's own resources are given out, not those of its containers
-        self.in_one_piece = rules.pod_level and pod.has_pod_level
+        self.in_one_piece = rules.pod_level and pod.has_pod_level_resources
 
     def align(self) -> None:
         """Phases one and two for everybody, or a refusal."""
@@ -128,13 +128,13 @@ class _Draft:
     def choose(self, container: Container | None) -> Hint:
         """Ask everybody, merge, and take what the policy takes."""
         answers = {one.name: one.hints(self.books[one.name], self.pod, container) for one in self.providers}
-        said = [voice for provider, answer in answers.items() for voice in voices(provider, answer)]
-        verdict = judge(self.policy, said, nodes=self.rules.nodes, distances=self.rules.distances)
+        said = [voice for provider, answer in answers.items() for voice in provider_inputs(provider, answer)]
+        verdict = apply_policy(self.policy, said, nodes=self.rules.nodes, distances=self.rules.distances)
         merged = verdict.merged
         if merged is None:
             raise AssertionError("every policy but none merges")
         self.steps.append(
-            Step(
+            MergeStep(
                 container=None if container is None else container.name,
                 width=merged.width,
                 rule=merged.rule,
@@ -167,7 +167,7 @@ class _Draft:
         offered: dict[str, int] = {}
         for one in self.providers:
             offered.update(one.offered(self.books[one.name], self.pod.uid))
-        misfit = fit.judge(
+        misfit = fit.check_fit(
             self.pod,
             request=None if self.pod.statuses else self.uses,
             used=self.ledger.used,
@@ -179,15 +179,17 @@ class _Draft:
                 Shortfall("host", short.resource, short.requested, short.capacity - short.used)
                 for short in misfit.shortfalls
             )
-            raise _RefusedError(Refusal(misfit.reason, misfit.message, provider="host", shortfalls=shortfalls))
+            raise _RefusedError(Rejection(misfit.reason, misfit.message, provider="host", shortfalls=shortfalls))
 
-    def decision(self, outcome: Outcome, *, refusal: Refusal | None = None, asks: tuple[Ask, ...] = ()) -> Decision:
+    def decision(
+        self, outcome: Outcome, *, refusal: Rejection | None = None, asks: tuple[PreferenceRequest, ...] = ()
+    ) -> Decision:
         """The record."""
         placements: tuple[Placement, ...] = ()
         after = None
         if outcome is Outcome.ADMITTED:
-            placements = placed(self.pod, self.hints, self.books, self.providers)
-            after = self.ledger.with_pod(Resident(self.pod, self.hints, self.uses), self.books)
+            placements = build_placements(self.pod, self.hints, self.books, self.providers)
+            after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.uses), self.books)
         return Decision(
             uid=self.pod.uid,
             name=self.pod.name,
@@ -204,20 +206,20 @@ class _Draft:
             after=after,
         )
 
-    def _not_aligned(self, container: Container | None) -> Refusal:
+    def _not_aligned(self, container: Container | None) -> Rejection:
         """No set of nodes suits everybody: who found too little where?"""
         message = _POD_NOT_ALIGNED[self.scope] if self.in_one_piece else _NOT_ALIGNED
         shortfalls = tuple(
             Shortfall(voice.provider, voice.resource or "", voice.request, free, 1 << node)
             for voice in self.steps[-1].voices
-            if voice.request is not None and voice.free is not None and not voice.indifferent
+            if voice.request is not None and voice.free is not None and not voice.has_no_preference
             for node, free in voice.free.items()
             if free < voice.request
         )
         name = None if container is None else container.name
-        return Refusal("TopologyAffinityError", message, container=name, shortfalls=shortfalls)
+        return Rejection("TopologyAffinityError", message, container=name, shortfalls=shortfalls)
 
-    def _not_given(self, provider: Provider[Any], container: Container | None, error: ProviderError) -> Refusal:
+    def _not_given(self, provider: Provider[Any], container: Container | None, error: ProviderError) -> Rejection:
         """A provider could not give out its part."""
         needs = provider.needs(self.books[provider.name], self.pod, container)
         shortfalls = tuple(
@@ -226,7 +228,7 @@ class _Draft:
             if (free := sum(need.free.values()) if need.in_all is None else need.in_all) < need.request
         )
         name = None if container is None else container.name
-        return Refusal(error.reason, error.message, container=name, provider=provider.name, shortfalls=shortfalls)
+        return Rejection(error.reason, error.message, container=name, provider=provider.name, shortfalls=shortfalls)
 
 
 def _voices(
@@ -234,8 +236,8 @@ def _voices(
     books: Mapping[str, Any],
     pod: Pod,
     container: Container | None,
-    answers: Mapping[str, Answer],
-) -> tuple[Voice, ...]:
+    answers: Mapping[str, HintsByResource],
+) -> tuple[ResourceHints, ...]:
     """What was said, in the words of the record."""
     recorded = []
     for one in providers:
@@ -245,17 +247,19 @@ def _voices(
             # Nothing fits, which counts as "anywhere": what was asked for is on record all the same.
             recorded += [_voice(one.name, name, need, DONT_CARE) for name, need in needs.items() or [(None, None)]]
         else:
-            recorded += [_voice(one.name, name, needs.get(name), said) for name, said in voices(one.name, answer)]
+            recorded += [
+                _voice(one.name, name, needs.get(name), said) for name, said in provider_inputs(one.name, answer)
+            ]
     return tuple(recorded)
 
 
-def _voice(provider: str, resource: str | None, need: Need | None, options: Listed | Family) -> Voice:
+def _voice(provider: str, resource: str | None, need: Need | None, options: HintList | HintFamily) -> ResourceHints:
     if need is None:
-        return Voice(provider, resource, None, None, options)
-    return Voice(provider, resource, need.request, need.free, options)
+        return ResourceHints(provider, resource, None, None, options)
+    return ResourceHints(provider, resource, need.request, need.free, options)
 
 
-def placed(
+def build_placements(
     pod: Pod, hints: Mapping[str, Hint], books: Mapping[str, Any], providers: Sequence[Provider[Any]]
 ) -> tuple[Placement, ...]:
     """What each container of *pod* has."""
@@ -277,11 +281,13 @@ def _given(
     return {one.name: given for one in providers if (given := one.given(books[one.name], uid, container))}
 
 
-def _kept(resident: Resident, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: Rules) -> Decision:
+def _kept(
+    resident: AdmittedPod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules
+) -> Decision:
     """A pod that is there keeps what it has and is never refused; the kubelet may do so after a restart."""
     pod = resident.pod
     try:
-        policy, scope = chosen_settings(pod, rules)
+        policy, scope = effective_policy(pod, rules)
     except PodError:  # pods may choose only since it came, and what it says is no choice
         policy, scope = rules.topology.policy, rules.topology.scope
     return Decision(
@@ -292,7 +298,7 @@ def _kept(resident: Resident, ledger: Ledger, *, providers: Sequence[Provider[An
         policy=policy,
         scope=scope,
         outcome=Outcome.ADMITTED,
-        placements=placed(pod, resident.hints, ledger.books, providers),
+        placements=build_placements(pod, resident.hints, ledger.books, providers),
         kept=True,
         before=ledger,
         after=ledger,

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from alignup.align.errors import ParseError
 
 Bits = int  #: an alias says it as well as a NewType, and costs nothing
-Cpus = int  #: a set of CPUs
-Nodes = int  #: a set of NUMA nodes
+CpuSet = int  #: a set of CPUs
+NodeSet = int  #: a set of NUMA nodes
 
 Spans = tuple[tuple[int, int], ...]  #: first and last of each run, rising, with gaps between them
 
 #: Members at or above this are refused when a list becomes a set: a typing error must not take gigabytes.
-LIMIT = 1 << 20
+MAX_MEMBER = 1 << 20
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _DECIMAL = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -50,19 +50,19 @@ def union(sets: Iterable[Bits]) -> Bits:
 def parse(text: str) -> Bits:
     """The set a Linux list such as ``0-3,8`` names; the empty text is the empty set."""
     bits = 0
-    for first, last in spans(text):
-        if last >= LIMIT:
-            raise ParseError(f"{text!r} names {last}, but numbers here must be below {LIMIT}")
+    for first, last in parse_spans(text):
+        if last >= MAX_MEMBER:
+            raise ParseError(f"{text!r} names {last}, but numbers here must be below {MAX_MEMBER}")
         bits |= (1 << last + 1) - (1 << first)
     return bits
 
 
 def show(bits: Bits) -> str:
     """The set as a Linux list: rising, runs of two or more as ``a-b``, the empty set as the empty text."""
-    return show_spans(runs(bits))
+    return show_spans(to_spans(bits))
 
 
-def runs(bits: Bits) -> Spans:
+def to_spans(bits: Bits) -> Spans:
     """The runs of neighbouring members."""
     found = []
     start = 0
@@ -77,7 +77,7 @@ def runs(bits: Bits) -> Spans:
     return tuple(found)
 
 
-def spans(text: str) -> Spans:
+def parse_spans(text: str) -> Spans:
     """Read a Linux list the way the kubelet does, without building the set.
 
     Parts come in any order and may overlap; blanks, empty parts and falling ranges are errors, worded as the

@@ -1,7 +1,7 @@
 """The record of one admission: everything considered, chosen, refused.
 
 Logs, metrics, answers, explanations and history are all made from a :class:`Decision`, in one place each;
-``align.record`` turns it into a document and back.
+``schema.decisions`` turns it into a document and back.
 
 Everything in it is a value or follows from values that never change, so what costs time to spell out (hints, free
 amounts, placements) is spelled out when somebody reads it.
@@ -15,11 +15,11 @@ from enum import StrEnum
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
-from alignup.align.devices import Ask
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Family, Hint, Listed, walk_subsets
+from alignup.align.bits import NodeSet
+from alignup.align.devices import PreferenceRequest
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, HintFamily, HintList, iter_subsets
 from alignup.align.lazy import lazy
-from alignup.align.merging.merge import Rule
+from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
 
@@ -28,18 +28,18 @@ class Outcome(StrEnum):
     """How an admission ended."""
 
     ADMITTED = "admitted"
-    REFUSED = "refused"
+    REJECTED = "refused"
     ASKING = "asking"  #: a device plugin has to be asked first; see ``Decision.asks``
 
 
 #: Hints of one resource that a record shows.
-SHOWN = 8
+MAX_SHOWN_HINTS = 8
 #: Sets of nodes looked at to find them: on many nodes the few that fit may be far apart.
 _LOOKED_AT = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Voice:
+class ResourceHints:
     """What one resource, or a provider without an opinion, said in a merge.
 
     Hints are spelled out when somebody reads them; two voices are equal when they show the same.
@@ -49,7 +49,7 @@ class Voice:
     resource: str | None  #: ``None``: the provider has nothing to say about this container
     request: int | None  #: CPUs, bytes or devices; ``None``: not told
     free: Mapping[int, int] | None  #: NUMA node → how much of it is free there; ``None``: not told
-    options: Listed | Family  #: all it said; of a record that was read back, what that showed
+    options: HintList | HintFamily  #: all it said; of a record that was read back, what that showed
     cut: bool = False  #: whether a record that was read back had left hints out
 
     @property
@@ -69,12 +69,12 @@ class Voice:
         return hints, self.cut or more
 
     @property
-    def indifferent(self) -> bool:
+    def has_no_preference(self) -> bool:
         """Whether anywhere would do."""
         return self.options == DONT_CARE
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Voice) and self._facts == other._facts
+        return isinstance(other, ResourceHints) and self._facts == other._facts
 
     def __hash__(self) -> int:
         return hash((self.provider, self.resource, self.request))
@@ -84,42 +84,42 @@ class Voice:
         return self.provider, self.resource, self.request, self.free, self.shown
 
 
-def _shown(options: Listed | Family) -> tuple[tuple[Hint, ...], bool]:
+def _shown(options: HintList | HintFamily) -> tuple[tuple[Hint, ...], bool]:
     """The first hints, and whether there are more."""
-    if isinstance(options, Listed):
+    if isinstance(options, HintList):
         hints = () if options == IMPOSSIBLE else options.hints
-        return hints[:SHOWN], len(hints) > SHOWN
+        return hints[:MAX_SHOWN_HINTS], len(hints) > MAX_SHOWN_HINTS
     universe = options.nodes | bits.union(options.apart)
     found: list[Hint] = []
-    for looked_at, mask in enumerate(walk_subsets(universe, at_least=options.narrowest)):
+    for looked_at, mask in enumerate(iter_subsets(universe, at_least=options.narrowest)):
         if looked_at == _LOOKED_AT:
             return tuple(found), True
         if options.fits(mask):
-            if len(found) == SHOWN:
+            if len(found) == MAX_SHOWN_HINTS:
                 return tuple(found), True
             found.append(Hint(mask, options.prefers(mask)))
     return tuple(found), False
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class MergeStep:
     """One merge: what was said, what came of it, and whether the policy took it."""
 
     container: str | None  #: ``None``: the pod as a whole
     width: int  #: the target width
-    rule: Rule
+    rule: MergeRule
     hint: Hint  #: what the providers are to follow
-    runners_up: tuple[Nodes, ...]
+    runners_up: tuple[NodeSet, ...]
     accepted: bool
-    told: Callable[[], tuple[Voice, ...]] = field(repr=False)  #: tells ``voices`` when somebody wants to know
+    told: Callable[[], tuple[ResourceHints, ...]] = field(repr=False)  #: tells ``voices`` when somebody wants to know
 
     @lazy
-    def voices(self) -> tuple[Voice, ...]:
+    def voices(self) -> tuple[ResourceHints, ...]:
         """What was said, in the order providers were asked."""
         return self.told()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Step) and self._facts == other._facts
+        return isinstance(other, MergeStep) and self._facts == other._facts
 
     def __hash__(self) -> int:
         return hash((self.container, self.hint))
@@ -161,7 +161,7 @@ class Shortfall:
     resource: str
     needed: int
     free: int  #: of it, on ``nodes``
-    nodes: Nodes | None = None  #: ``None``: the host as a whole
+    nodes: NodeSet | None = None  #: ``None``: the host as a whole
 
     @property
     def missing(self) -> int:
@@ -170,7 +170,7 @@ class Shortfall:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """Why a pod was refused: in the kubelet's words, and in ours."""
 
     reason: str  #: the kubelet's, for the pod's status
@@ -191,10 +191,10 @@ class Decision:
     policy: Policy
     scope: Scope
     outcome: Outcome
-    steps: tuple[Step, ...] = ()
+    steps: tuple[MergeStep, ...] = ()
     placements: tuple[Placement, ...] = ()
-    refusal: Refusal | None = None
-    asks: tuple[Ask, ...] = ()
+    refusal: Rejection | None = None
+    asks: tuple[PreferenceRequest, ...] = ()
     kept: bool = False  #: the pod was there already and keeps what it has
     #: the ledgers before and after, for ``Host.apply``; not part of the record
     before: Any = field(default=None, compare=False, repr=False)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.errors import MachineError
 
 #: Distances stay below this, so that their sums are exact in a double.
-FARTHEST = 1 << 31
+MAX_DISTANCE = 1 << 31
 
 
 class Distances:
@@ -66,12 +66,12 @@ class Distances:
         """What *node* and each other node add to a sum over all ordered pairs; for *node* itself, its own distance."""
         return self._both[node]
 
-    def total(self, nodes: Nodes) -> int:
+    def total(self, nodes: NodeSet) -> int:
         """The sum over all ordered pairs of *nodes*, each node with itself included."""
         chosen = list(bits.members(nodes))
         return sum(self._both[a][b] for i, a in enumerate(chosen) for b in chosen[: i + 1])
 
-    def average(self, nodes: Nodes) -> float:
+    def average(self, nodes: NodeSet) -> float:
         """``total`` over the number of pairs; the empty set has 0."""
         return self.total(nodes) / nodes.bit_count() ** 2 if nodes else 0.0
 
@@ -90,5 +90,5 @@ def _matrix_problems(matrix: Mapping[int, Mapping[int, int]]) -> Iterator[str]:
         for b in sorted(matrix):
             if b not in row:
                 yield f"NUMA node {a} has no distance to NUMA node {b}"
-            elif not 0 <= row[b] < FARTHEST:
-                yield f"NUMA node {a} has distance {row[b]} to NUMA node {b}, not a number from 0 to {FARTHEST - 1}"
+            elif not 0 <= row[b] < MAX_DISTANCE:
+                yield f"NUMA node {a} has distance {row[b]} to NUMA node {b}, not a number from 0 to {MAX_DISTANCE - 1}"

@@ -83,7 +83,7 @@ class PodError(AlignError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Misplaced:
+class LocatedProblem:
     """A problem and the place it is in: a file, as a rule with a document, a line and the name of an object."""
 
     where: str
@@ -96,7 +96,7 @@ class Misplaced:
 class ManifestError(AlignError, ValueError):
     """Files of workloads that cannot be read; ``problems`` lists each problem with its place, a line each."""
 
-    def __init__(self, problems: Sequence[Misplaced]) -> None:
+    def __init__(self, problems: Sequence[LocatedProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(self.lines()))
 
@@ -143,7 +143,7 @@ class StateError(AlignError, ValueError):
     """A stored assignment does not fit this machine or these settings; the message is the kubelet's."""
 
 
-class HoldingsError(StateError):
+class RestoreError(StateError):
     """What pods held cannot be theirs again on this host as it is now; ``problems`` lists each thing.
 
     Without the pods in ``uids`` the others could have theirs, unless the trouble is nobody's in particular.

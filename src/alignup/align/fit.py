@@ -1,7 +1,7 @@
 """Whether a host has room for a pod at all: what it asks for against what is allocatable and not yet used.
 
 This is the last question of an admission, after alignment. It knows totals only: thousandths of a CPU, bytes, pieces,
-the number of pods. A host keeps one :class:`Used` and changes it pod by pod, so that the answer never depends on how
+the number of pods. A host keeps one :class:`UsedResources` and changes it pod by pod, so that the answer never depends on how
 many pods run.
 
 The surprising rule: an extended resource that the host has never heard of is not held against a pod, while one it has
@@ -18,7 +18,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Pod, demand, names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.align.workload.rules import SOURCE
+from alignup.align.workload.validation import SOURCE_ANNOTATION
 
 PODS = "pods"  #: the host's limit on how many pods it runs, a resource like any other here
 
@@ -34,7 +34,7 @@ _NOTHING_TO_EVICT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocatable:
+class NodeAllocatable:
     """What a host offers its pods together."""
 
     milli_cpu: int = 0
@@ -44,7 +44,7 @@ class Allocatable:
     scalars: Mapping[str, int] = field(default_factory=dict)  #: a name with 0 is known, and there is none of it
 
     @classmethod
-    def of(cls, amounts: Amounts) -> "Allocatable":
+    def of(cls, amounts: Amounts) -> "NodeAllocatable":
         """What the list in a Node's status offers; names the check does not know are left out."""
 
         def pieces(name: str) -> int:
@@ -58,11 +58,11 @@ class Allocatable:
             scalars={name: pieces(name) for name in amounts if names.is_scalar(name)},
         )
 
-    def offering(self, devices: Mapping[str, int]) -> "Allocatable":
+    def offering(self, devices: Mapping[str, int]) -> "NodeAllocatable":
         """The same with so many *devices*, by resource."""
         if not devices:
             return self
-        return Allocatable(
+        return NodeAllocatable(
             milli_cpu=self.milli_cpu,
             memory=self.memory,
             ephemeral_storage=self.ephemeral_storage,
@@ -72,7 +72,7 @@ class Allocatable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
+class UsedResources:
     """What the pods on a host take of it together."""
 
     milli_cpu: int = 0
@@ -81,20 +81,20 @@ class Used:
     pods: int = 0
     scalars: Mapping[str, int] = field(default_factory=dict)  #: only what is used at all
 
-    def plus(self, pod: FitRequest) -> "Used":
+    def plus(self, pod: FitRequest) -> "UsedResources":
         """With one pod more."""
         return self._changed(pod, by=1)
 
-    def minus(self, pod: FitRequest) -> "Used":
+    def minus(self, pod: FitRequest) -> "UsedResources":
         """With one pod less, that takes what it took when it came."""
         return self._changed(pod, by=-1)
 
-    def _changed(self, pod: FitRequest, *, by: int) -> "Used":
+    def _changed(self, pod: FitRequest, *, by: int) -> "UsedResources":
         scalars = self.scalars
         if pod.scalars:
             changed = {name: scalars.get(name, 0) + by * amount for name, amount in pod.scalars.items()}
             scalars = {name: amount for name, amount in {**scalars, **changed}.items() if amount}
-        return Used(
+        return UsedResources(
             milli_cpu=self.milli_cpu + by * pod.milli_cpu,
             memory=self.memory + by * pod.memory,
             ephemeral_storage=self.ephemeral_storage + by * pod.ephemeral_storage,
@@ -104,7 +104,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortfall:
+class InsufficientResource:
     """One resource a host has too little of, with the numbers compared."""
 
     resource: str
@@ -130,22 +130,22 @@ class Shortfall:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class FitFailure:
     """Why a host cannot run a pod: the kubelet's reason and message, and everything there is too little of."""
 
     reason: str
     message: str
-    shortfalls: tuple[Shortfall, ...] = ()
+    shortfalls: tuple[InsufficientResource, ...] = ()
 
 
-def judge(
+def check_fit(
     pod: Pod,
     *,
-    used: Used,
-    allocatable: Allocatable,
+    used: UsedResources,
+    allocatable: NodeAllocatable,
     others: Iterable[Pod] = (),
     request: FitRequest | None = None,
-) -> Misfit | None:
+) -> FitFailure | None:
     """Why *pod* cannot join the *others*, which use *used*; ``None`` when it can.
 
     The others are looked at only when a critical pod does not fit. *request* is what the pod asks for, if somebody
@@ -153,17 +153,17 @@ def judge(
     """
     if misfit := _wrong_system(pod):
         return misfit
-    request = wanted(pod, allocatable, request=request)
-    shortfalls = check(request, used=used, allocatable=allocatable)
+    request = effective_request(pod, allocatable, request=request)
+    shortfalls = insufficient_resources(request, used=used, allocatable=allocatable)
     if not shortfalls:
         return None
-    if is_critical(pod) and (needs := unmet(shortfalls, (one for one in others if may_evict(pod, one)))):
+    if is_critical(pod) and (needs := still_missing(shortfalls, (one for one in others if may_preempt(pod, one)))):
         listed = "".join(f"(res: {name}, q: {amount}), " for name, amount in needs.items())
-        return Misfit("UnexpectedAdmissionError", f"{_NOTHING_TO_EVICT}[{listed}]", shortfalls)
-    return Misfit(shortfalls[0].reason, shortfalls[0].message, shortfalls)
+        return FitFailure("UnexpectedAdmissionError", f"{_NOTHING_TO_EVICT}[{listed}]", shortfalls)
+    return FitFailure(shortfalls[0].reason, shortfalls[0].message, shortfalls)
 
 
-def wanted(pod: Pod, allocatable: Allocatable, *, request: FitRequest | None = None) -> FitRequest:
+def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitRequest | None = None) -> FitRequest:
     """What *pod* asks of a host that offers *allocatable*: extended resources unknown there count only as overhead."""
     request = request or demand.fit_request(pod)
     unknown = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
@@ -177,7 +177,9 @@ def wanted(pod: Pod, allocatable: Allocatable, *, request: FitRequest | None = N
     return replace(request, scalars=scalars)
 
 
-def check(request: FitRequest, *, used: Used, allocatable: Allocatable) -> tuple[Shortfall, ...]:
+def insufficient_resources(
+    request: FitRequest, *, used: UsedResources, allocatable: NodeAllocatable
+) -> tuple[InsufficientResource, ...]:
     """Everything that does not fit, in the kubelet's order; the kubelet takes scalars at random, here they are sorted.
 
     Where a host is over-used already, a pod that asks for nothing more of it fits.
@@ -193,7 +195,7 @@ def check(request: FitRequest, *, used: Used, allocatable: Allocatable) -> tuple
         ),
     ]
     return tuple(
-        Shortfall(name, asked, taken, capacity)
+        InsufficientResource(name, asked, taken, capacity)
         for name, asked, taken, capacity in compared
         if asked > 0 and asked > capacity - taken
     )
@@ -201,18 +203,18 @@ def check(request: FitRequest, *, used: Used, allocatable: Allocatable) -> tuple
 
 def is_critical(pod: Pod) -> bool:
     """Whether the kubelet would evict other pods for this one: static, a mirror of such, or of a system's priority."""
-    static = pod.annotations.get(SOURCE, "api") != "api"
+    static = pod.annotations.get(SOURCE_ANNOTATION, "api") != "api"
     return static or _MIRROR in pod.annotations or (pod.priority is not None and pod.priority >= _CRITICAL)
 
 
-def may_evict(pod: Pod, other: Pod) -> bool:
+def may_preempt(pod: Pod, other: Pod) -> bool:
     """Whether the kubelet would evict *other* for *pod*, a critical one."""
     if not is_critical(other):
         return True
     return pod.priority is not None and other.priority is not None and pod.priority > other.priority
 
 
-def unmet(shortfalls: Iterable[Shortfall], evicted: Iterable[Pod]) -> dict[str, int]:
+def still_missing(shortfalls: Iterable[InsufficientResource], evicted: Iterable[Pod]) -> dict[str, int]:
     """What would still be missing, by resource, were all these pods *evicted*."""
     needs = {one.resource: one.missing for one in shortfalls}
     for pod in evicted:
@@ -229,7 +231,11 @@ def _freed(pod: Pod) -> dict[str, int]:
     asked for anyway.
     """
     own = pod.resources.requests
-    asked = demand.speakable(own) if pod.has_pod_level else demand.requests(pod, pod_level=False, overhead=False)
+    asked = (
+        demand.pod_level_amounts(own)
+        if pod.has_pod_level_resources
+        else demand.requests(pod, pod_level=False, overhead=False)
+    )
     freed = {}
     for name, amount in asked.items():
         if not amount.is_zero:
@@ -238,13 +244,13 @@ def _freed(pod: Pod) -> dict[str, int]:
     return freed | {PODS: 1}
 
 
-def _wrong_system(pod: Pod) -> Misfit | None:
+def _wrong_system(pod: Pod) -> FitFailure | None:
     """Why the pod is not made for this operating system, by its label or its spec."""
     if pod.labels.get(_OS_LABEL, _OS) != _OS:
-        return Misfit(
+        return FitFailure(
             "PodOSSelectorNodeLabelDoesNotMatch",
             f"Failed to admit pod as the `{_OS_LABEL}` label doesn't match node label",
         )
     if pod.os and pod.os != _OS:
-        return Misfit("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+        return FitFailure("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     return None

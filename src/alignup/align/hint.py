@@ -1,9 +1,9 @@
 """What providers say about one resource: on which sets of NUMA nodes could it be placed?
 
-A :class:`Hint` is one such set and whether it is preferred. A provider may spell its hints out (:class:`Listed`), as
+A :class:`Hint` is one such set and whether it is preferred. A provider may spell its hints out (:class:`HintList`), as
 providers from outside do; with *n* nodes that takes up to 2ⁿ - 1 of them. Our own providers answer questions about
-their hints instead (:class:`Family`), which takes no longer on 64 nodes than on 2. Both mean the same, and
-``Listed.of_family`` turns the second into the first, in the kubelet's order.
+their hints instead (:class:`HintFamily`), which takes no longer on 64 nodes than on 2. Both mean the same, and
+``HintList.of_family`` turns the second into the first, in the kubelet's order.
 
 The surprising rule: a hint without nodes says "anywhere", and an anywhere that is *not* preferred ("cannot be placed at
 all") restricts nobody's nodes but keeps every combination from being preferred.
@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol, Self, cast
 
 from alignup.align import bits
-from alignup.align.bits import Bits, Nodes
+from alignup.align.bits import Bits, NodeSet
 
 
 class Hint(NamedTuple):
@@ -27,7 +27,7 @@ class Hint(NamedTuple):
     nodes the empty machine would allow.
     """
 
-    nodes: Nodes | None
+    nodes: NodeSet | None
     preferred: bool
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Hint(NamedTuple):
         return where if self.preferred else f"{where} not preferred"
 
 
-class Family(Protocol):
+class HintFamily(Protocol):
     """All hints of one resource, answered instead of listed.
 
     A set of nodes *fits* when it is one of ``apart``, or when it lies inside ``nodes`` and holds enough. Inside
@@ -44,12 +44,12 @@ class Family(Protocol):
     """
 
     @property
-    def nodes(self) -> Nodes:
+    def nodes(self) -> NodeSet:
         """What sets that may grow are made of; never nodes the machine does not have."""
         ...
 
     @property
-    def apart(self) -> tuple[Nodes, ...]:
+    def apart(self) -> tuple[NodeSet, ...]:
         """Further sets that fit, each exactly as it is."""
         return ()
 
@@ -63,15 +63,15 @@ class Family(Protocol):
         """The numbers of nodes a preferred set may have, as a set of numbers; may name too many, never too few."""
         ...
 
-    def fits(self, nodes: Nodes) -> bool:
+    def fits(self, nodes: NodeSet) -> bool:
         """Whether the request could be served from exactly these nodes."""
         ...
 
-    def prefers(self, nodes: Nodes) -> bool:
+    def prefers(self, nodes: NodeSet) -> bool:
         """Whether *nodes*, which fit, would be a preferred hint."""
         ...
 
-    def completing(self, nodes: Nodes) -> Nodes:
+    def completing(self, nodes: NodeSet) -> NodeSet:
         """Each node which, added to *nodes*, makes a set inside ``nodes`` that fits."""
         return bits.of(node for node in bits.members(self.nodes) if self.fits(nodes | 1 << node))
 
@@ -88,26 +88,26 @@ class Family(Protocol):
         del node
         return ()
 
-    def masks(self) -> tuple[Nodes, ...]:
+    def masks(self) -> tuple[NodeSet, ...]:
         """Every set that fits, by number of nodes and then in rising order of ids; there may be 2ⁿ - 1 of them."""
         return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.apart))))
 
-    def within_reach(self, nodes: Nodes, *, more: int, among: Nodes) -> bool:
+    def within_reach(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
         """Whether *nodes* could be made to fit by adding *more* nodes of *among*; may hope in vain, never despair."""
         del more  # only a family that knows how much each node holds can make use of it
         return self.fits(nodes | among & self.nodes)
 
 
-class Listed:
+class HintList:
     """Hints spelled out, digested once so that merging works on sets of ints."""
 
     __slots__ = ("anywhere", "masks", "narrowest", "preferred")
 
-    def __init__(self, masks: Iterable[Nodes], *, preferred: Iterable[Nodes], anywhere: Hint | None = None) -> None:
+    def __init__(self, masks: Iterable[NodeSet], *, preferred: Iterable[NodeSet], anywhere: Hint | None = None) -> None:
         #: every set of nodes named, each once, in the order given
-        self.masks: tuple[Nodes, ...] = tuple(masks)
+        self.masks: tuple[NodeSet, ...] = tuple(masks)
         #: those of ``masks`` that are preferred
-        self.preferred: frozenset[Nodes] = frozenset(preferred)
+        self.preferred: frozenset[NodeSet] = frozenset(preferred)
         #: the best hint without nodes, if there is one
         self.anywhere: Hint | None = anywhere
         #: the fewest nodes a hint names; ``None`` when no hint names any
@@ -118,16 +118,16 @@ class Listed:
         """The hints as a provider gave them; of two about the same nodes the preferred one counts."""
         hints = tuple(hints)
         # A comprehension, since dict() is slow about tuples that are not plain.
-        flags: dict[Nodes | None, bool] = {nodes: preferred for nodes, preferred in hints}  # noqa: C416
+        flags: dict[NodeSet | None, bool] = {nodes: preferred for nodes, preferred in hints}  # noqa: C416
         if len(flags) < len(hints):
             for nodes, preferred in hints:
                 flags[nodes] |= preferred
         anywhere = Hint(None, flags.pop(None)) if None in flags else None
-        named = cast("dict[Nodes, bool]", flags)
+        named = cast("dict[NodeSet, bool]", flags)
         return cls(named, preferred=compress(named, named.values()), anywhere=anywhere)
 
     @classmethod
-    def of_family(cls, family: Family) -> Self:
+    def of_family(cls, family: HintFamily) -> Self:
         """A family's hints, by number of nodes and then in rising order of node ids, as the kubelet lists them."""
         masks, widths = family.masks(), family.preferred_widths
         likely = [mask for mask in masks if widths >> mask.bit_count() & 1]
@@ -140,7 +140,7 @@ class Listed:
         return named if self.anywhere is None else (self.anywhere, *named)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Listed) and self.hints == other.hints
+        return isinstance(other, HintList) and self.hints == other.hints
 
     __hash__ = None  # type: ignore[assignment]  # compared in tests, never a key
 
@@ -149,12 +149,12 @@ class Listed:
 
 
 #: "I do not care": restricts nothing.
-DONT_CARE = Listed((), preferred=(), anywhere=Hint(None, preferred=True))
+DONT_CARE = HintList((), preferred=(), anywhere=Hint(None, preferred=True))
 #: "It cannot be placed at all": restricts nothing either, but no combination with it is preferred.
-IMPOSSIBLE = Listed((), preferred=(), anywhere=Hint(None, preferred=False))
+IMPOSSIBLE = HintList((), preferred=(), anywhere=Hint(None, preferred=False))
 
 
-class Supply:
+class AmountFamily:
     """A family whose nodes each hold an amount: a set fits when its amounts add up to what is needed.
 
     CPUs, memory and devices of one node each are such families. ``must`` are nodes every set has to contain (where a
@@ -184,16 +184,16 @@ class Supply:
         need: int,
         *,
         preferred_width: int,
-        must: Nodes = 0,
-        apart: Sequence[Nodes] = (),
-        sockets: Sequence[Nodes] = (),
+        must: NodeSet = 0,
+        apart: Sequence[NodeSet] = (),
+        sockets: Sequence[NodeSet] = (),
         preferred_sockets: int = 0,
     ) -> None:
         self._amounts = amounts
         self._need = need
         #: nodes by what they hold, the richest first
         self._richest = sorted(amounts, key=amounts.__getitem__, reverse=True)
-        self.nodes: Nodes = bits.of(amounts)
+        self.nodes: NodeSet = bits.of(amounts)
         self.must = must
         self.apart = tuple(apart)
         self.preferred_width = preferred_width
@@ -202,8 +202,8 @@ class Supply:
         self.preferred_widths: Bits = (1 << len(amounts) + 1) - 2 if sockets else 1 << preferred_width
         #: rising amounts, and for each the nodes holding at least that much
         self._steps: list[int] = []
-        self._at_least: list[Nodes] = []
-        held: Nodes = 0
+        self._at_least: list[NodeSet] = []
+        held: NodeSet = 0
         for node in self._richest:
             held |= 1 << node
             if self._steps and self._steps[-1] == amounts[node]:
@@ -231,7 +231,7 @@ class Supply:
                 widths.append(width)
         return min(widths, default=0)
 
-    def _held(self, nodes: Nodes) -> int:
+    def _held(self, nodes: NodeSet) -> int:
         amounts = self._amounts
         held = 0
         nodes &= self.nodes
@@ -241,19 +241,19 @@ class Supply:
             nodes ^= lowest
         return held
 
-    def fits(self, nodes: Nodes) -> bool:
+    def fits(self, nodes: NodeSet) -> bool:
         """Whether the amounts of *nodes* add up, or *nodes* is one of the sets apart."""
         if nodes & ~self.nodes or self.must & ~nodes or not nodes or self._held(nodes) < self._need:
             return nodes in self.apart
         return True
 
-    def prefers(self, nodes: Nodes) -> bool:
+    def prefers(self, nodes: NodeSet) -> bool:
         """Whether *nodes* has the preferred width, or touches just the preferred number of sockets."""
         if nodes.bit_count() == self.preferred_width:
             return True
         return bool(self.sockets) and self.preferred_sockets == sum(1 for socket in self.sockets if socket & nodes)
 
-    def completing(self, nodes: Nodes) -> Nodes:
+    def completing(self, nodes: NodeSet) -> NodeSet:
         """Each node which, added to *nodes*, makes them hold enough."""
         if nodes & ~self.nodes:
             return 0
@@ -274,7 +274,7 @@ class Supply:
         """The amount of *node*."""
         return (self._amounts[node],)
 
-    def masks(self) -> tuple[Nodes, ...]:
+    def masks(self) -> tuple[NodeSet, ...]:
         """Every set that fits, by number of nodes and then in rising order of ids."""
         if self.must or self.apart or not 2 <= len(self._amounts) <= _FEW:
             return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.apart))))
@@ -284,7 +284,7 @@ class Supply:
             held += [total + amount for total in held]
         return tuple(compress(subsets(self.nodes), map(self._need.__le__, _as_listed(self.nodes)(held))))
 
-    def within_reach(self, nodes: Nodes, *, more: int, among: Nodes) -> bool:
+    def within_reach(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
         """Whether the *more* richest nodes of *among* would make *nodes* hold enough."""
         if nodes & ~self.nodes or self.must & ~(nodes | among) or (self.must & ~nodes).bit_count() > more:
             return False
@@ -299,44 +299,44 @@ class Supply:
 
 
 #: What a provider says about one resource; ``None``: the resource does not care.
-Options = Listed | Family | Sequence[Hint] | None
+AnyHints = HintList | HintFamily | Sequence[Hint] | None
 #: What a provider says: resource → options; no mapping, or an empty one: the provider does not care.
-Answer = Mapping[str, Options] | None
+HintsByResource = Mapping[str, AnyHints] | None
 
 
-class Source(NamedTuple):
+class MergeInput(NamedTuple):
     """One voice in a merge: a resource of a provider, or a provider that does not care."""
 
     name: str
-    options: "Listed | Family"
+    options: "HintList | HintFamily"
 
 
-def sources(answers: Mapping[str, Answer]) -> tuple[Source, ...]:
+def merge_inputs(answers: Mapping[str, HintsByResource]) -> tuple[MergeInput, ...]:
     """The voices in *answers* (provider → answer)."""
-    return tuple(voice for provider, answer in answers.items() for voice in voices(provider, answer))
+    return tuple(voice for provider, answer in answers.items() for voice in provider_inputs(provider, answer))
 
 
-def voices(provider: str, answer: Answer) -> list[Source]:
+def provider_inputs(provider: str, answer: HintsByResource) -> list[MergeInput]:
     """The voices in one answer: no answer, no options and impossible told apart."""
     if not answer:
-        return [Source(provider, DONT_CARE)]
-    return [Source(resource, _voice(options)) for resource, options in answer.items()]
+        return [MergeInput(provider, DONT_CARE)]
+    return [MergeInput(resource, _voice(options)) for resource, options in answer.items()]
 
 
-def _voice(options: Options) -> "Listed | Family":
+def _voice(options: AnyHints) -> "HintList | HintFamily":
     if options is None:
         return DONT_CARE
-    if isinstance(options, Listed):
+    if isinstance(options, HintList):
         return options if options.masks or options.anywhere else IMPOSSIBLE
     # Plain tuples and lists are told first: asking whether something is a Sequence takes a while.
     if isinstance(options, (tuple, list, Sequence)):
-        return Listed.of(options) if options else IMPOSSIBLE
+        return HintList.of(options) if options else IMPOSSIBLE
     return options if options.narrowest else IMPOSSIBLE
 
 
-def preferred_nodes(options: Listed | Family) -> tuple[Nodes, bool]:
+def preferred_single_nodes(options: HintList | HintFamily) -> tuple[NodeSet, bool]:
     """The nodes that *options* prefer each for itself, and whether they prefer "anywhere" too."""
-    if isinstance(options, Listed):
+    if isinstance(options, HintList):
         singles = [mask for mask in options.preferred if mask & mask - 1 == 0]
         return sum(singles), options.anywhere is not None and options.anywhere.preferred
     if not options.preferred_widths & 2:
@@ -358,12 +358,12 @@ def preferred_nodes(options: Listed | Family) -> tuple[Nodes, bool]:
 _FEW = 10
 
 
-def subsets(nodes: Nodes) -> tuple[Nodes, ...]:
+def subsets(nodes: NodeSet) -> tuple[NodeSet, ...]:
     """All non-empty subsets: by size, then in rising order of their ids."""
-    return _subsets(nodes) if nodes.bit_count() <= _FEW else tuple(walk_subsets(nodes))
+    return _subsets(nodes) if nodes.bit_count() <= _FEW else tuple(iter_subsets(nodes))
 
 
-def walk_subsets(nodes: Nodes, *, at_least: int = 1) -> Iterator[Nodes]:
+def iter_subsets(nodes: NodeSet, *, at_least: int = 1) -> Iterator[NodeSet]:
     """The same one by one, leaving out those of fewer than *at_least* nodes."""
     singles = [1 << node for node in bits.members(nodes)]
     for width in range(at_least, len(singles) + 1):
@@ -372,12 +372,12 @@ def walk_subsets(nodes: Nodes, *, at_least: int = 1) -> Iterator[Nodes]:
 
 
 @lru_cache(maxsize=64)
-def _subsets(nodes: Nodes) -> tuple[Nodes, ...]:
-    return tuple(walk_subsets(nodes))
+def _subsets(nodes: NodeSet) -> tuple[NodeSet, ...]:
+    return tuple(iter_subsets(nodes))
 
 
 @lru_cache(maxsize=64)
-def _as_listed(nodes: Nodes) -> Callable[[Sequence[int]], Iterable[int]]:
+def _as_listed(nodes: NodeSet) -> Callable[[Sequence[int]], Iterable[int]]:
     """Puts what belongs to each subset, counted up node by node, into the order of ``subsets``."""
     counted = [0]
     for node in bits.members(nodes):

@@ -6,7 +6,7 @@
     host.release(pod.uid)
     decision = host.admit(pod)      # decide, and apply when admitted
 
-Pods are taken as the API server hands them on (``align.workload.rules.accept``); one that would make a ledger wrong, by
+Pods are taken as the API server hands them on (``align.workload.validation.accept``); one that would make a ledger wrong, by
 a missing uid, two containers of one name or a negative amount, is a ``PodError`` here too.
 
 The simulator, the command line, the agent and the scheduler service differ only in what they do with a decision.
@@ -17,22 +17,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from alignup.align.admit import Rules, decide
+from alignup.align.admit import AdmissionRules, decide
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
-from alignup.align.devices import Answers
+from alignup.align.devices import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
-from alignup.align.fit import Allocatable
+from alignup.align.fit import NodeAllocatable
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, KubeletView, Machine
-from alignup.align.memory import reserve
+from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.provider import Provider
-from alignup.align.providers import Cpus, Devices, Memory
+from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
-from alignup.align.workload import Amounts, Container, Pod, rules
+from alignup.align.workload import Amounts, Container, Pod, validation
 from alignup.align.workload.names import CPU, MEMORY
 
 
@@ -77,7 +77,7 @@ class Host:
             settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
             if settings.topology.policy is not Policy.NONE or settings.own_policy:
                 _check_nodes(view)
-        self._devices = Devices(view.all_nodes, machine.devices, settings.preferred_allocation)
+        self._devices = DeviceProvider(view.all_nodes, machine.devices, settings.preferred_allocation)
         with _of("cpu"):
             cpus = CpuProvider.create(
                 view,
@@ -91,16 +91,20 @@ class Host:
             policy = MemoryPolicy.parse(settings.memory_policy)
             kept: Mapping[int, Mapping[str, int]] = {}
             if policy is MemoryPolicy.STATIC:
-                kept = reserve.reserved(settings.reserved_memory, settings.reservation, nodes=view.nodes)
-        memory = Memory(view, MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults), kept)
-        self._rest: tuple[Provider[Any], ...] = (Cpus(cpus), memory, *others)
+                kept = reserved_memory.reserved_by_node(
+                    settings.reserved_memory, settings.reservation, nodes=view.nodes
+                )
+        memory = MemoryProvider(
+            view, MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults), kept
+        )
+        self._rest: tuple[Provider[Any], ...] = (CpuHintProvider(cpus), memory, *others)
         _check_names(self.providers)
-        self.rules = Rules(
+        self.rules = AdmissionRules(
             topology=settings.topology,
             nodes=view.all_nodes,
             distances=view.distances if settings.topology.options.prefer_closest else None,
             pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
-            allocatable=allocatable(machine, settings) if settings.fit_check else None,
+            allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
             own_policy=settings.own_policy,
         )
         self.ledger = self._begun(ledger or Ledger({}))
@@ -110,7 +114,7 @@ class Host:
         """Devices, CPUs, memory, and whoever joined, in the order they are asked."""
         return (self._devices, *self._rest)
 
-    def decide(self, pod: Pod, answers: Answers | None = None) -> Decision:
+    def decide(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
         """What would become of *pod* now; *answers* are what device plugins said to an earlier decision's ``asks``."""
         _check_sound(pod)
         providers = (replace(self._devices, answers=answers), *self._rest) if answers else self.providers
@@ -124,7 +128,7 @@ class Host:
             raise StateError(f"the ledger has changed since pod {decision.uid} was decided on; decide again")
         self.ledger = decision.after
 
-    def admit(self, pod: Pod, answers: Answers | None = None) -> Decision:
+    def admit(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
         """Decide, and apply when admitted."""
         decision = self.decide(pod, answers)
         if decision.admitted:
@@ -173,7 +177,7 @@ class Host:
         raise StateError(f"pod {uid} has no container {container}")
 
 
-def allocatable(machine: Machine, settings: Settings) -> Allocatable:
+def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
     """What pods may use of a host together: what there is, less what is reserved; devices are counted elsewhere."""
     view = machine.kubelet_view()
     huge: dict[str, int] = {}
@@ -187,7 +191,7 @@ def allocatable(machine: Machine, settings: Settings) -> Allocatable:
         for name, size in {**huge, MEMORY: memory}.items()
     }
     cpus = 1000 * view.num_cpus - (reserved[CPU].milli() if CPU in reserved else 0)
-    return Allocatable(
+    return NodeAllocatable(
         milli_cpu=max(0, cpus),
         memory=left.pop(MEMORY),
         ephemeral_storage=_UNLIMITED,
@@ -233,7 +237,7 @@ def _check_sound(pod: Pod) -> None:
     if sound:
         return
     unknown = () if pod.uid else (Problem("metadata.uid", "Required value"),)
-    raise PodError((*unknown, *rules.problems(pod)))
+    raise PodError((*unknown, *validation.validation_problems(pod)))
 
 
 def _check_nodes(view: KubeletView) -> None:

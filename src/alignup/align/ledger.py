@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from alignup.align.fit import Used
+from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class AdmittedPod:
     """A pod that was admitted."""
 
     pod: Pod
@@ -28,10 +28,10 @@ class Ledger:
     """All that was given out on a host."""
 
     books: Mapping[str, Any]  #: provider → its own ledger
-    pods: Mapping[str, Resident] = field(default_factory=dict)  #: by uid, in the order they came
-    used: Used = field(default_factory=Used)
+    pods: Mapping[str, AdmittedPod] = field(default_factory=dict)  #: by uid, in the order they came
+    used: UsedResources = field(default_factory=UsedResources)
 
-    def with_pod(self, resident: Resident, books: Mapping[str, Any]) -> Self:
+    def with_pod(self, resident: AdmittedPod, books: Mapping[str, Any]) -> Self:
         """One pod more, and what its providers wrote down."""
         pods = {**self.pods, resident.pod.uid: resident}
         return type(self)(books, pods, self.used.plus(resident.uses))

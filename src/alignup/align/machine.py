@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Self
 
 from alignup.align import bits
-from alignup.align.bits import Cpus, Nodes
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
 from alignup.align.lazy import lazy
@@ -49,10 +49,10 @@ class HugePages:
     @property
     def resource(self) -> str:
         """The name pods ask for them by."""
-        return type_name(self.size)
+        return hugepages_resource(self.size)
 
 
-def type_name(size: int) -> str:
+def hugepages_resource(size: int) -> str:
     """The resource name of huge pages of *size* bytes, such as ``hugepages-2Mi``: the largest unit that divides it."""
     units = iter(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
     unit = next(units)
@@ -76,7 +76,7 @@ class Device:
 
     resource: str
     id: str
-    nodes: Nodes | None  #: ``None``: no topology at all; an empty set: topology without nodes
+    nodes: NodeSet | None  #: ``None``: no topology at all; an empty set: topology without nodes
     healthy: bool = True
 
 
@@ -92,11 +92,11 @@ class PciDevice:
     vendor: int | None = None
     device: int | None = None
     node: int | None = None
-    cpus: Cpus | None = None  #: the CPUs near it, which may contradict the node
+    cpus: CpuSet | None = None  #: the CPUs near it, which may contradict the node
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedNode:
+class CadvisorNode:
     """One NUMA node as cAdvisor tells of it: what it could not read is 0 or nothing.
 
     Where the kernel has no nodes cAdvisor makes one of each socket, so -1 occurs as an id.
@@ -109,7 +109,7 @@ class ReportedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CadvisorReport:
     """What cAdvisor hands to the kubelet, where that is not simply the hardware.
 
     ``cpus`` are those the kubelet sees, with ``cache`` holding the uncore cache id it is told (``None``: none is
@@ -120,7 +120,7 @@ class Report:
     cpus: tuple[Cpu, ...]
     num_cpus: int
     num_sockets: int
-    nodes: tuple[ReportedNode, ...] | None = None
+    nodes: tuple[CadvisorNode, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,32 +139,32 @@ class KubeletView:
     distances: Distances | None = None
 
     @lazy
-    def all_nodes(self) -> Nodes:
+    def all_nodes(self) -> NodeSet:
         """Every NUMA node a set can name: the mask a decision falls back to."""
         return bits.of(node.id for node in self.nodes if node.id >= 0)
 
     @lazy
-    def all_cpus(self) -> Cpus:
+    def all_cpus(self) -> CpuSet:
         """Every CPU the kubelet sees."""
         return bits.of(cpu.id for cpu in self.cpus)
 
     @lazy
-    def node_cpus(self) -> dict[int, Cpus]:
+    def node_cpus(self) -> dict[int, CpuSet]:
         """NUMA node → its CPUs, rising; nodes without CPUs are left out."""
         return _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
 
     @lazy
-    def socket_cpus(self) -> dict[int, Cpus]:
+    def socket_cpus(self) -> dict[int, CpuSet]:
         """Socket → its CPUs, rising."""
         return _grouped((cpu.socket, cpu.id) for cpu in self.cpus)
 
     @lazy
-    def core_cpus(self) -> dict[int, Cpus]:
+    def core_cpus(self) -> dict[int, CpuSet]:
         """Core → its CPUs, rising."""
         return _grouped((cpu.core, cpu.id) for cpu in self.cpus)
 
     @lazy
-    def cache_cpus(self) -> dict[int, Cpus]:
+    def cache_cpus(self) -> dict[int, CpuSet]:
         """Uncore cache → its CPUs, rising."""
         return _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)
 
@@ -214,8 +214,8 @@ class Machine:
     pci: tuple[PciDevice, ...] = ()
     memory: int | None = None  #: bytes in all, which the nodes need not add up to; ``None``: not said
     hugepages: tuple[HugePages, ...] = ()  #: those of all nodes together
-    offline: Cpus = 0  #: CPUs that are there, but switched off
-    report: Report | None = None  #: ``None``: the kubelet is told just what stands here
+    offline: CpuSet = 0  #: CPUs that are there, but switched off
+    report: CadvisorReport | None = None  #: ``None``: the kubelet is told just what stands here
     gaps: tuple[str, ...] = field(default=())  #: what the source did not say, one sentence each
 
     def kubelet_view(self) -> KubeletView:
@@ -286,9 +286,9 @@ def _core_seen(cpu: Cpu) -> tuple[int | None, int, int]:
     return cpu.node, cpu.socket, cpu.core
 
 
-def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, Cpus]:
+def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
     """Key → set of CPUs, keys rising."""
-    groups: dict[int, Cpus] = {}
+    groups: dict[int, CpuSet] = {}
     for key, cpu in pairs:
         groups[key] = groups.get(key, 0) | 1 << cpu
     return dict(sorted(groups.items()))
@@ -296,13 +296,13 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, Cpus]:
 
 def _known(cpus: Iterable[Cpu]) -> Iterator[int]:
     """The ids that can be members of a set."""
-    return (cpu.id for cpu in cpus if 0 <= cpu.id < bits.LIMIT)
+    return (cpu.id for cpu in cpus if 0 <= cpu.id < bits.MAX_MEMBER)
 
 
 def _id_problems(what: str, ids: Iterable[int]) -> Iterator[str]:
     for number, times in sorted(Counter(ids).items()):
-        if not 0 <= number < bits.LIMIT:
-            yield f"{what} {number} is not a number from 0 to {bits.LIMIT - 1}"
+        if not 0 <= number < bits.MAX_MEMBER:
+            yield f"{what} {number} is not a number from 0 to {bits.MAX_MEMBER - 1}"
         if times > 1:
             yield f"{what} {number} is listed {times} times"
 
@@ -311,7 +311,7 @@ def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
     if not cpus:
         yield "there are no CPUs"
     yield from _id_problems("CPU", (cpu.id for cpu in cpus))
-    known = [cpu for cpu in cpus if 0 <= cpu.id < bits.LIMIT]
+    known = [cpu for cpu in cpus if 0 <= cpu.id < bits.MAX_MEMBER]
     lost = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
     for node, claimed in lost.items():
         yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
@@ -384,7 +384,7 @@ def _total_problems(memory: int | None, hugepages: Sequence[HugePages]) -> Itera
             yield f"the machine lists huge pages of {size} bytes {times} times"
 
 
-def _report_problems(report: Report | None, cpus: Cpus, nodes: set[int]) -> Iterator[str]:
+def _report_problems(report: CadvisorReport | None, cpus: CpuSet, nodes: set[int]) -> Iterator[str]:
     if report is None:
         return
     told = nodes if report.nodes is None else {node.id for node in report.nodes}

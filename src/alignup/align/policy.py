@@ -5,42 +5,42 @@ from itertools import islice
 from typing import NamedTuple
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
-from alignup.align.hint import Family, Hint, Listed, Source, preferred_nodes
-from alignup.align.merging.merge import WORK_LIMIT, Merged, Rule, merge
-from alignup.align.merging.search import KEEP
+from alignup.align.hint import Hint, HintFamily, HintList, MergeInput, preferred_single_nodes
+from alignup.align.merging.merge import WORK_LIMIT, MergeResult, MergeRule, merge
+from alignup.align.merging.search import MAX_RESULTS
 from alignup.align.settings import Policy
 
 
-class Verdict(NamedTuple):
+class PolicyResult(NamedTuple):
     """What a policy says: the hint providers are to follow, whether to go on, and the merge behind it."""
 
     hint: Hint
     admitted: bool
-    merged: Merged | None  #: ``None`` under policy none, which asks nobody
+    merged: MergeResult | None  #: ``None`` under policy none, which asks nobody
 
 
-def judge(
+def apply_policy(
     policy: Policy,
-    voices: Sequence[Source],
+    voices: Sequence[MergeInput],
     *,
-    nodes: Nodes,
+    nodes: NodeSet,
     distances: Distances | None = None,
     work_limit: int = WORK_LIMIT,
-) -> Verdict:
+) -> PolicyResult:
     """Merge *voices* on a machine of *nodes* as *policy* wants it; *distances* only with prefer-closest-numa-nodes."""
     if policy is Policy.NONE:
-        return Verdict(Hint(None, preferred=False), admitted=True, merged=None)
+        return PolicyResult(Hint(None, preferred=False), admitted=True, merged=None)
     if policy is Policy.SINGLE_NUMA_NODE:
-        merged = single_numa_node([options for _, options in voices], nodes)
+        merged = merge_single_numa_node([options for _, options in voices], nodes)
         hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)
-        return Verdict(hint, merged.preferred, merged)
+        return PolicyResult(hint, merged.preferred, merged)
     merged = merge(voices, nodes=nodes, distances=distances, work_limit=work_limit)
-    return Verdict(merged.hint, merged.preferred or policy is Policy.BEST_EFFORT, merged)
+    return PolicyResult(merged.hint, merged.preferred or policy is Policy.BEST_EFFORT, merged)
 
 
-def single_numa_node(voices: Sequence[Listed | Family], nodes: Nodes) -> Merged:
+def merge_single_numa_node(voices: Sequence[HintList | HintFamily], nodes: NodeSet) -> MergeResult:
     """Merge only preferred hints that name one node or none: all must agree on one node, of which the lowest wins.
 
     Who prefers "anywhere" agrees to every node; where nobody insists, a node that somebody names still beats none.
@@ -48,7 +48,7 @@ def single_numa_node(voices: Sequence[Listed | Family], nodes: Nodes) -> Merged:
     """
     agreed, named, insisted = -1, 0, False
     for options in voices:
-        singles, anywhere = preferred_nodes(options)
+        singles, anywhere = preferred_single_nodes(options)
         named |= singles
         if not anywhere:
             agreed &= singles
@@ -56,9 +56,9 @@ def single_numa_node(voices: Sequence[Listed | Family], nodes: Nodes) -> Merged:
     found = nodes & (agreed if insisted else named)
     width = 1 if named else 0
     if found:
-        best, *others = islice(bits.members(found), KEEP)
+        best, *others = islice(bits.members(found), MAX_RESULTS)
         runners_up = tuple(1 << node for node in others)
-        return Merged(1 << best, preferred=True, width=width, rule=Rule.PREFERRED, runners_up=runners_up)
+        return MergeResult(1 << best, preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up)
     if insisted:
-        return Merged(nodes, preferred=False, width=width, rule=Rule.NOTHING, runners_up=())
-    return Merged(nodes, preferred=True, width=width, rule=Rule.PREFERRED, runners_up=())
+        return MergeResult(nodes, preferred=False, width=width, rule=MergeRule.NOTHING, runners_up=())
+    return MergeResult(nodes, preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 from alignup.align.errors import StateError
-from alignup.align.hint import Answer, Hint
+from alignup.align.hint import Hint, HintsByResource
 from alignup.align.workload import Container, Pod
 
 Book = TypeVar("Book")  #: the ledger of one provider
@@ -35,7 +35,7 @@ class Provider(Protocol[Book]):
         """Its ledger when nothing is given out."""
         ...
 
-    def hints(self, book: Book, pod: Pod, container: Container | None) -> Answer:
+    def hints(self, book: Book, pod: Pod, container: Container | None) -> HintsByResource:
         """Where its resources could go; nothing, when it has no part in this container."""
         ...
 

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.provider import CpuProvider
-from alignup.align.devices import Answers, Ask, DeviceLedger
+from alignup.align.devices import DeviceLedger, PreferenceAnswers, PreferenceRequest
 from alignup.align.devices import provider as devices
 from alignup.align.errors import ProviderError
-from alignup.align.hint import Answer, Hint
+from alignup.align.hint import Hint, HintsByResource
 from alignup.align.machine import Device, KubeletView
 from alignup.align.memory import provider as memory
-from alignup.align.memory.ledger import NOTHING, MemoryLedger, Sizes
+from alignup.align.memory.ledger import EMPTY_TABLE, MemoryLedger, Sizes
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.provider import Need, Provider
 from alignup.align.workload import Container, Pod
@@ -21,22 +21,22 @@ from alignup.align.workload.demand import container_devices, pod_devices
 from alignup.align.workload.names import CPU
 
 
-class AskFirstError(Exception):
+class PreferencesNeededError(Exception):
     """Device plugins have to be asked before anything can be given; never leaves ``align``."""
 
-    def __init__(self, asks: tuple[Ask, ...]) -> None:
+    def __init__(self, asks: tuple[PreferenceRequest, ...]) -> None:
         super().__init__("device plugins have to be asked first")
         self.asks = asks
 
 
 @dataclass(frozen=True)
-class Devices(Provider[DeviceLedger]):
+class DeviceProvider(Provider[DeviceLedger]):
     """Devices of device plugins."""
 
-    machine: Nodes
+    machine: NodeSet
     known: tuple[Device, ...] = ()  #: on the idle machine
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin wants to be asked
-    answers: Answers = field(default_factory=dict)  #: what plugins said to the questions of this decision
+    answers: PreferenceAnswers = field(default_factory=dict)  #: what plugins said to the questions of this decision
 
     name = "device"
 
@@ -44,7 +44,7 @@ class Devices(Provider[DeviceLedger]):
         """All devices free."""
         return DeviceLedger.of_devices(self.known, nodes=self.machine, preferred_allocation=self.preferred_allocation)
 
-    def hints(self, book: DeviceLedger, pod: Pod, container: Container | None) -> Answer:
+    def hints(self, book: DeviceLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """By resource, for every one that a device plugin announced."""
         return devices.pod_hints(book, pod) if container is None else devices.hints(book, pod, container=container)
 
@@ -54,7 +54,7 @@ class Devices(Provider[DeviceLedger]):
             return book
         outcome = devices.allocate(book, pod, container=container, affinity=affinity.nodes, answers=self.answers)
         if outcome.asks:
-            raise AskFirstError(outcome.asks)
+            raise PreferencesNeededError(outcome.asks)
         return outcome.ledger
 
     def release(self, book: DeviceLedger, uid: str) -> DeviceLedger:
@@ -81,7 +81,7 @@ class Devices(Provider[DeviceLedger]):
 
 
 @dataclass(frozen=True)
-class Cpus(Provider[CpuLedger]):
+class CpuHintProvider(Provider[CpuLedger]):
     """Exclusive CPUs."""
 
     rules: CpuProvider
@@ -92,7 +92,7 @@ class Cpus(Provider[CpuLedger]):
         """All CPUs shared."""
         return self.rules.start()
 
-    def hints(self, book: CpuLedger, pod: Pod, container: Container | None) -> Answer:
+    def hints(self, book: CpuLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Under the one resource there is."""
         if container is None:
             found = self.rules.pod_hints(book, pod)
@@ -123,7 +123,7 @@ class Cpus(Provider[CpuLedger]):
 
 
 @dataclass(frozen=True)
-class Memory(Provider[MemoryLedger]):
+class MemoryProvider(Provider[MemoryLedger]):
     """Memory and huge pages."""
 
     view: KubeletView
@@ -138,7 +138,7 @@ class Memory(Provider[MemoryLedger]):
             return MemoryLedger()
         return MemoryLedger.of_machine(self.view.nodes, self.reserved)
 
-    def hints(self, book: MemoryLedger, pod: Pod, container: Container | None) -> Answer:
+    def hints(self, book: MemoryLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Type by type."""
         if container is None:
             return memory.pod_hints(book, pod, settings=self.settings)
@@ -170,7 +170,7 @@ class Memory(Provider[MemoryLedger]):
         except ProviderError:  # said again, and heard, when it comes to allocating
             return {}
         return {
-            type_: Need(size, {id_: node.tables.get(type_, NOTHING).free for id_, node in book.nodes.items()})
+            type_: Need(size, {id_: node.tables.get(type_, EMPTY_TABLE).free for id_, node in book.nodes.items()})
             for type_, size in sizes.items()
         }
 

@@ -5,8 +5,8 @@ integer and the rest in a decimal of any size, and the difference shows: the dec
 billionths when it is read, and is refused as a 64-bit integer whatever its value.
 
 No text and no amount takes long. A power of ten too large to be written out stays a power. Where Kubernetes would
-compute for hours there is a :class:`QuantityError`: numbers of more than ``LIMIT`` digits are not read, and amounts
-more than ``LIMIT`` digits apart are not added.
+compute for hours there is a :class:`QuantityError`: numbers of more than ``MAX_DIGITS`` digits are not read, and amounts
+more than ``MAX_DIGITS`` digits apart are not added.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from alignup.align.errors import QuantityError
 
-LIMIT = 10_000  #: decimal digits of the longest number read, and the widest gap between two that are added
+MAX_DIGITS = 10_000  #: decimal digits of the longest number read, and the widest gap between two that are added
 
 _FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _SUFFIX = "unable to parse quantity's suffix"
@@ -28,7 +28,7 @@ _NANO = -9  # the finest power of ten that is read
 _MILLI = -3
 
 
-class Format(StrEnum):
+class QuantityFormat(StrEnum):
     """How an amount is printed."""
 
     DECIMAL_SI = "DecimalSI"
@@ -48,12 +48,12 @@ class Quantity:
     unscaled: int
     power: int = 0
     _: KW_ONLY
-    format: Format = Format.DECIMAL_SI
+    format: QuantityFormat = QuantityFormat.DECIMAL_SI
     dec: bool = False  #: held in the decimal form, not in the 64-bit one
     text: str | None = None  #: as it was written, if it is to be printed so
 
     @classmethod
-    def of(cls, value: int, format: Format = Format.DECIMAL_SI) -> "Quantity":  # noqa: A002 - Kubernetes' word
+    def of(cls, value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> "Quantity":  # noqa: A002 - Kubernetes' word
         """The whole number *value*."""
         return cls(value, format=format, dec=value not in _INT64)
 
@@ -78,15 +78,15 @@ class Quantity:
         if not text[: match.start(4)].strip("+-."):
             raise QuantityError(_NUMBER)
         number, power = _to_billionths(_number(digits) * factor, power)
-        if form is Format.BINARY_SI:
+        if form is QuantityFormat.BINARY_SI:
             if number > _MAX * 10**9:
                 number, power = _MAX, 0
             elif 0 < number < 10**9:
-                form = Format.DECIMAL_SI
+                form = QuantityFormat.DECIMAL_SI
         return cls(-number if sign == "-" else number, power, format=form, dec=True)
 
     @classmethod
-    def of_json(cls, token: str) -> "Quantity":
+    def from_json_token(cls, token: str) -> "Quantity":
         """The amount one JSON value names, given as it stands in the file.
 
         Escapes inside a string are not decoded: Kubernetes takes what lies between the quotes. ``null`` is zero.
@@ -124,9 +124,9 @@ class Quantity:
         value = self.unscaled * 10**self.power if self.power < 19 else _MAX + 1
         return value if value in _INT64 else None
 
-    def rounded_up_to_milli(self) -> "Quantity":
+    def round_up_to_milli(self) -> "Quantity":
         """The amount in thousandths, rounded away from zero; in the 64-bit form, itself when coarse enough already."""
-        if self.power >= _MILLI and (not self.dec or self.power > LIMIT):
+        if self.power >= _MILLI and (not self.dec or self.power > MAX_DIGITS):
             return self
         if self.power >= _MILLI:
             number = self.unscaled * 10 ** (self.power - _MILLI)
@@ -138,7 +138,7 @@ class Quantity:
         """The amount as it is printed when nobody remembers how it was written."""
         if not self.unscaled:
             return "0"
-        if self.format is Format.BINARY_SI:
+        if self.format is QuantityFormat.BINARY_SI:
             whole, rest = divmod(self.unscaled * 10 ** max(self.power, 0), 10 ** max(-self.power, 0))
             if not rest and abs(whole) >= 1024:
                 number, times = _without_factor(whole, 1024)
@@ -147,7 +147,7 @@ class Quantity:
         power = self.power + times
         number *= 10 ** (power % 3)
         power -= power % 3
-        if self.format is Format.DECIMAL_EXPONENT:
+        if self.format is QuantityFormat.DECIMAL_EXPONENT:
             return f"{_spell(number)}e{power}" if power else _spell(number)
         return _spell(number) + _DECIMAL_NAMES.get(power, "")
 
@@ -203,7 +203,7 @@ class Quantity:
             power = self.power if a or not b else other.power
             return Quantity(a + b, power, format=form, dec=a + b not in _INT64)
         gap = abs(self.power - other.power)
-        if gap > LIMIT:
+        if gap > MAX_DIGITS:
             if a and b:
                 raise QuantityError(f"amounts written {gap} digits apart cannot be added")
             return Quantity(a + b, self.power if a else other.power, format=form, dec=True)
@@ -227,13 +227,15 @@ class Quantity:
         return _multiply_int(self.unscaled, _low32(finer))
 
 
-_Meaning = tuple[int, int, int, Format]  # a factor, a power of ten, the most digits of the 64-bit form, the format
+_Meaning = tuple[
+    int, int, int, QuantityFormat
+]  # a factor, a power of ten, the most digits of the 64-bit form, the format
 
 _DECIMAL_NAMES = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _BINARY_NAMES = {1: "Ki", 2: "Mi", 3: "Gi", 4: "Ti", 5: "Pi", 6: "Ei"}
 _SUFFIXES: dict[str, _Meaning] = {
-    **{name: (1, power, 18, Format.DECIMAL_SI) for power, name in _DECIMAL_NAMES.items()},
-    **{name: (1 << 10 * times, 0, 14 - 3 * times, Format.BINARY_SI) for times, name in _BINARY_NAMES.items()},
+    **{name: (1, power, 18, QuantityFormat.DECIMAL_SI) for power, name in _DECIMAL_NAMES.items()},
+    **{name: (1 << 10 * times, 0, 14 - 3 * times, QuantityFormat.BINARY_SI) for times, name in _BINARY_NAMES.items()},
 }
 
 # Nothing is given back once matched, so that a long text which fails fails at once.
@@ -249,12 +251,12 @@ def _exponent(suffix: str) -> _Meaning:
     sign, digits = match.groups()
     if len(digits) > 19 or (exponent := int(sign + (digits or "0"))) not in _INT64:
         raise QuantityError(_SUFFIX)
-    return 1, _low32(exponent), 18, Format.DECIMAL_EXPONENT
+    return 1, _low32(exponent), 18, QuantityFormat.DECIMAL_EXPONENT
 
 
 def _to_billionths(number: int, power: int) -> tuple[int, int]:
     """*number* times ten to the *power*, rounded up; zero, and what is too long to write out, keeps its power."""
-    if not number or power > LIMIT:
+    if not number or power > MAX_DIGITS:
         return number, power
     if power >= _NANO:
         return number * 10 ** (power - _NANO), _NANO
@@ -322,7 +324,7 @@ _PIECE = 600
 
 def _number(digits: str) -> int:
     """The number that *digits* spell."""
-    if len(digits) > LIMIT:
+    if len(digits) > MAX_DIGITS:
         raise QuantityError(_NUMBER)
     number = 0
     for start in range(0, len(digits), _PIECE):

@@ -29,7 +29,7 @@ class Scope(StrEnum):
     POD = "pod"
 
 
-class Stage(StrEnum):
+class FeatureStage(StrEnum):
     """How grown-up a feature is."""
 
     ALPHA = "alpha"
@@ -38,27 +38,27 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class FeatureGate:
     """A feature gate: its stage, whether it is on unless said otherwise, and whether that can be changed."""
 
-    stage: Stage
+    stage: FeatureStage
     default: bool
     locked: bool = False
 
 
 #: The gates that matter to alignment, as of Kubernetes 1.37.
-GATES: Mapping[str, Gate] = MappingProxyType(
+FEATURE_GATES: Mapping[str, FeatureGate] = MappingProxyType(
     {
-        "CPUManagerPolicyAlphaOptions": Gate(Stage.ALPHA, default=False),
-        "CPUManagerPolicyBetaOptions": Gate(Stage.BETA, default=True),
-        "CPUManagerPolicyOptions": Gate(Stage.GA, default=True, locked=True),
-        "InPlacePodVerticalScalingExclusiveCPUs": Gate(Stage.ALPHA, default=False),
-        "PodLevelResourceManagers": Gate(Stage.BETA, default=False),
-        "PodLevelResources": Gate(Stage.BETA, default=True),
-        "PodLevelResourcesFixDefaulting": Gate(Stage.BETA, default=True),
-        "TopologyManagerPolicyAlphaOptions": Gate(Stage.ALPHA, default=False),
-        "TopologyManagerPolicyBetaOptions": Gate(Stage.BETA, default=True),
-        "TopologyManagerPolicyOptions": Gate(Stage.GA, default=True, locked=True),
+        "CPUManagerPolicyAlphaOptions": FeatureGate(FeatureStage.ALPHA, default=False),
+        "CPUManagerPolicyBetaOptions": FeatureGate(FeatureStage.BETA, default=True),
+        "CPUManagerPolicyOptions": FeatureGate(FeatureStage.GA, default=True, locked=True),
+        "InPlacePodVerticalScalingExclusiveCPUs": FeatureGate(FeatureStage.ALPHA, default=False),
+        "PodLevelResourceManagers": FeatureGate(FeatureStage.BETA, default=False),
+        "PodLevelResources": FeatureGate(FeatureStage.BETA, default=True),
+        "PodLevelResourcesFixDefaulting": FeatureGate(FeatureStage.BETA, default=True),
+        "TopologyManagerPolicyAlphaOptions": FeatureGate(FeatureStage.ALPHA, default=False),
+        "TopologyManagerPolicyBetaOptions": FeatureGate(FeatureStage.BETA, default=True),
+        "TopologyManagerPolicyOptions": FeatureGate(FeatureStage.GA, default=True, locked=True),
     }
 )
 
@@ -71,7 +71,7 @@ class FeatureGates:
 
     def __post_init__(self) -> None:
         for name, on in self.changed.items():
-            gate = GATES.get(name)
+            gate = FEATURE_GATES.get(name)
             if gate and gate.locked and on is not gate.default:
                 default = str(gate.default).lower()
                 raise SettingsError(
@@ -79,10 +79,10 @@ class FeatureGates:
                 )
 
     def on(self, name: str) -> bool:
-        """Whether gate *name* is on; asking for one that is not in ``GATES`` and was not set is a ``KeyError``."""
+        """Whether gate *name* is on; asking for one that is not in ``FEATURE_GATES`` and was not set is a ``KeyError``."""
         if name in self.changed:
             return self.changed[name]
-        return GATES[name].default
+        return FEATURE_GATES[name].default
 
 
 #: The most NUMA nodes the kubelet works on unless told otherwise.
@@ -158,8 +158,8 @@ class TopologySettings:
 
 def _check_stage(name: str, gates: FeatureGates) -> None:
     for stage, names, gate in (
-        (Stage.ALPHA, _ALPHA_OPTIONS, "TopologyManagerPolicyAlphaOptions"),
-        (Stage.BETA, _BETA_OPTIONS, "TopologyManagerPolicyBetaOptions"),
+        (FeatureStage.ALPHA, _ALPHA_OPTIONS, "TopologyManagerPolicyAlphaOptions"),
+        (FeatureStage.BETA, _BETA_OPTIONS, "TopologyManagerPolicyBetaOptions"),
     ):
         if name in names and not gates.on(gate):
             raise SettingsError(

@@ -20,7 +20,7 @@ from math import prod
 from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import ParseError
-from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, Report
+from alignup.align.machine import CadvisorReport, Cpu, HugePages, Machine, NumaNode
 
 MAX_CPUS = 1 << 16
 MAX_LEVELS = 128
@@ -295,13 +295,13 @@ def _ids(tree: _Tree, kind: str) -> list[int] | None:
     ]
 
 
-def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> Report | None:
+def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> CadvisorReport | None:
     """What cAdvisor says: it takes an L3 of just one node's CPUs for a part of the node and tells no uncore cache."""
     depth = tree.depth("l3")
     if depth is None or tree.width(depth) != len(set(homes)):
         return None
     told = tuple(replace(cpu, cache=None) for cpu in cpus)
-    return Report(cpus=told, num_cpus=len(cpus), num_sockets=len({cpu.socket for cpu in cpus}))
+    return CadvisorReport(cpus=told, num_cpus=len(cpus), num_sockets=len({cpu.socket for cpu in cpus}))
 
 
 def _numbers(tree: _Tree, total: int, indexes: str | None = None) -> Sequence[int]:
@@ -310,8 +310,8 @@ def _numbers(tree: _Tree, total: int, indexes: str | None = None) -> Sequence[in
         return range(total)
     if _LIST.fullmatch(indexes):
         numbers = [int(number) for number in indexes.split(",")]
-        if len(numbers) != total or len(set(numbers)) != total or max(numbers) >= bits.LIMIT:
-            raise ParseError(f"'indexes={indexes}': expected {total} different numbers below {bits.LIMIT}")
+        if len(numbers) != total or len(set(numbers)) != total or max(numbers) >= bits.MAX_MEMBER:
+            raise ParseError(f"'indexes={indexes}': expected {total} different numbers below {bits.MAX_MEMBER}")
         return numbers
     numbers, weight = [0] * total, 1
     for step, times in _loops(tree, total, indexes):

@@ -12,7 +12,7 @@ from typing import NoReturn
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that *arguments* (those of the process unless given) name, and exit."""
     try:
-        from alignup.cli.guard import run  # noqa: PLC0415 - a Ctrl-C while this loads is caught as well
+        from alignup.cli.entry import run  # noqa: PLC0415 - a Ctrl-C while this loads is caught as well
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))

@@ -7,13 +7,13 @@ from urllib.parse import quote
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.client import Client, Where, agent_options, connected
-from alignup.cli.options import form_option, workload_option
+from alignup.cli.client import AgentClient, AgentOptions, agent_options, connect
+from alignup.cli.options import output_option, workload_option
 
 if TYPE_CHECKING:
     from alignup.align.workload import Pod
 
-REFUSED = 1
+REJECTED = 1
 _EVERY = 0.2  #: seconds between looks at a pod that waits
 
 
@@ -35,11 +35,11 @@ _EVERY = 0.2  #: seconds between looks at a pod that waits
     help="How long to wait for pods that the agent lets wait.",
 )
 @agent_options
-@form_option("text", "json")
+@output_option("text", "json")
 @debug_option
 def command(
     *,
-    where: Where,
+    where: AgentOptions,
     files: tuple[str, ...],
     dry_run: bool,
     seconds: float,
@@ -50,30 +50,30 @@ def command(
     A pod that is there already keeps what it has. The exit code is 0 when all are admitted or may wait, 1 when one is
     refused, still waits after --wait, or no agent answers, 2 when something given cannot be used.
     """
-    from alignup.cli import inputs, screen  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inputs, terminal  # noqa: PLC0415 - loaded with the command, not with its help
 
     workloads, skipped = inputs.read_workloads(files, keep=True)
-    inputs.warn(skipped)
-    pods = [pod for work in inputs.choose(workloads, None, files=files) for pod in work.pods()]
-    with connected(where) as agent:
+    inputs.print_notes(skipped)
+    pods = [pod for work in inputs.select_workloads(workloads, None, files=files) for pod in work.pods()]
+    with connect(where) as agent:
         answers = [_admitted(agent, pod, dry_run=dry_run, text=form == "text") for pod in pods]
         if seconds:
             answers = _awaited(agent, answers, seconds=seconds)
     if form == "json":
-        screen.values({"admissions": answers})
+        terminal.print_json({"admissions": answers})
     late = {"refused", "waiting"} if seconds else {"refused"}
     if any(answer["outcome"] in late for answer in answers):
-        raise click.exceptions.Exit(REFUSED)
+        raise click.exceptions.Exit(REJECTED)
 
 
-def _admitted(agent: Client, pod: "Pod", *, dry_run: bool, text: bool) -> dict[str, Any]:
+def _admitted(agent: AgentClient, pod: "Pod", *, dry_run: bool, text: bool) -> dict[str, Any]:
     answer = agent.admit(pod, dry_run=dry_run)
     if text:
         _show(answer)
     return answer
 
 
-def _awaited(agent: Client, answers: list[dict[str, Any]], *, seconds: float) -> list[dict[str, Any]]:
+def _awaited(agent: AgentClient, answers: list[dict[str, Any]], *, seconds: float) -> list[dict[str, Any]]:
     """The answers, after those that wait have had *seconds* to be let in."""
     end = time.monotonic() + seconds
     settled = []
@@ -96,7 +96,7 @@ def _awaited(agent: Client, answers: list[dict[str, Any]], *, seconds: float) ->
 
 def _show(answer: dict[str, Any]) -> None:
     """One line for what became of a pod; for a refusal all that did not fit."""
-    from alignup.cli import inputs, screen, tables  # noqa: PLC0415 - see above
+    from alignup.cli import inputs, tables, terminal  # noqa: PLC0415 - see above
 
     decision = answer["decision"]
     name = f"{decision['pod']['namespace']}/{decision['pod']['name']}"
@@ -108,11 +108,11 @@ def _show(answer: dict[str, Any]) -> None:
     }.get(answer["outcome"], answer["outcome"])
     refusal = decision["refusal"]
     if refusal is None:
-        screen.line(f"{name} {verdict}: {tables.placed(decision['placements'])}")
+        terminal.print_line(f"{name} {verdict}: {tables.describe_placements(decision['placements'])}")
         run = (answer["pod"] or {}).get("run") or {"warnings": ()}
-        inputs.warn(tuple(f"{name}: {what}" for what in run["warnings"]))
+        inputs.print_notes(tuple(f"{name}: {what}" for what in run["warnings"]))
         return
     place = f", number {answer['pod']['position']} in line" if answer["outcome"] == "waiting" else ""
-    screen.line(f"{name} {verdict}{place}: {refusal['reason']}: {refusal['message']}")
+    terminal.print_line(f"{name} {verdict}{place}: {refusal['reason']}: {refusal['message']}")
     for sentence in answer["story"][1:]:
-        screen.line(f"  {sentence}")
+        terminal.print_line(f"  {sentence}")

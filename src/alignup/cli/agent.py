@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli.app import Session, debug_option, examples
-from alignup.cli.client import AgentError, installed
-from alignup.cli.options import Given, node_options
+from alignup.cli.client import AgentError, require_agent_extra
+from alignup.cli.options import HostOptions, host_options
 
 if TYPE_CHECKING:
-    from alignup.agent.pods.assembly import Containers
-    from alignup.agent.recovery import Imported
-    from alignup.agent.run import Options
+    from alignup.agent.daemon import DaemonOptions
+    from alignup.agent.pods.wiring import PodRuntimeOptions
+    from alignup.agent.recovery import ImportedState
     from alignup.align.workload import Amounts
     from alignup.kube.configuration import Configuration, ContainerSettings
 
-#: What manifests have to be allowed to ask for; ``kube.spec.Permission`` says what each is.
+#: What manifests have to be allowed to ask for; ``kube.podspec.types.Permission`` says what each is.
 PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port", "privileged", "sysctl")
 LOGS = "logs"  #: in the root unless said otherwise
 
@@ -32,7 +32,7 @@ _ADVICE = "See 'alignup agent --help'."
         "alignup agent --config examples/node/kubelet.yaml --machine examples/node/machine.yaml --root-dir run/agent",
     ),
 )
-@node_options
+@host_options
 @click.option(
     "--root-dir",
     type=click.Path(path_type=Path),
@@ -110,7 +110,7 @@ _ADVICE = "See 'alignup agent --help'."
     "--runtime-endpoint",
     default="unix:///run/containerd/containerd.sock",
     show_default=True,
-    metavar="SOCKET",
+    metavar="SOCKET_NAME",
     help="Where the container runtime listens: containerd, CRI-O, or another that speaks CRI v1.",
 )
 @click.option(
@@ -163,7 +163,7 @@ _ADVICE = "See 'alignup agent --help'."
 def command(  # noqa: PLR0913 - one an option
     session: Session,
     *,
-    given: Given,
+    given: HostOptions,
     root_dir: Path | None,
     manifest_dir: Path | None,
     listen: str | None,
@@ -195,18 +195,18 @@ def command(  # noqa: PLR0913 - one an option
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot begin, as when another agent uses the root
     directory, 2 when something given cannot be used.
     """
-    with installed():
-        from alignup.agent import export as exporting  # noqa: PLC0415 - loaded with the command, not with its help
-        from alignup.agent.recovery import Recover, Terms  # noqa: PLC0415
-        from alignup.agent.run import run  # noqa: PLC0415
-        from alignup.agent.waiting import Line  # noqa: PLC0415
+    with require_agent_extra():
+        from alignup.agent import kubelet_export as exporting  # noqa: PLC0415 - loaded with the command, not with its help
+        from alignup.agent.daemon import run  # noqa: PLC0415
+        from alignup.agent.recovery import RecoveryMode, RecoveryOptions  # noqa: PLC0415
+        from alignup.agent.wait_queue import WaitQueue  # noqa: PLC0415
 
     session.advice = _ADVICE
     wait = on_misfit == "wait"
-    terms = Terms(
-        line=Line(patience=patience if wait else None, room=waiting_room),
+    terms = RecoveryOptions(
+        line=WaitQueue(patience=patience if wait else None, room=waiting_room),
         wait=wait,
-        recover=frozenset(map(Recover, recover)),
+        recover=frozenset(map(RecoveryMode, recover)),
     )
     options, read = _options(given, root_dir=root_dir, listen=listen)
     containers = None
@@ -228,10 +228,10 @@ def command(  # noqa: PLR0913 - one an option
         options,
         token_file=token_file,
         manifests=None if manifest_dir is None else manifest_dir.absolute(),
-        terms=terms,
+        recovery=terms,
         history=history,
         plugins=None if device_plugin_dir is None else device_plugin_dir.absolute(),
-        lister=None if pod_resources_socket is None else pod_resources_socket.absolute(),
+        pod_resources_socket=None if pod_resources_socket is None else pod_resources_socket.absolute(),
         containers=containers,
     )
     with _beginning():
@@ -266,18 +266,18 @@ def _containers(  # noqa: PLR0913 - one an option
     log_root: Path,
     settings: "ContainerSettings",
     limits: "Amounts",
-) -> "Containers":
+) -> "PodRuntimeOptions":
     """How pods are to be run."""
-    from alignup.agent.pods.assembly import Containers  # noqa: PLC0415 - see above
+    from alignup.agent.pods.wiring import PodRuntimeOptions  # noqa: PLC0415 - see above
     from alignup.align.errors import EnforceError  # noqa: PLC0415
     from alignup.enforce.cri.client import parse_endpoint  # noqa: PLC0415
-    from alignup.kube.spec import Permission  # noqa: PLC0415
+    from alignup.kube.podspec.types import Permission  # noqa: PLC0415
 
     try:
         path = parse_endpoint(endpoint)
     except EnforceError as error:
         raise click.UsageError(f"--runtime-endpoint: {error}") from error
-    return Containers(
+    return PodRuntimeOptions(
         endpoint=path,
         log_root=log_root,
         allowed=frozenset(map(Permission, allow)),
@@ -289,43 +289,45 @@ def _containers(  # noqa: PLR0913 - one an option
     )
 
 
-def _container_settings(given: Given, read: "Configuration") -> "ContainerSettings":
+def _container_settings(given: HostOptions, read: "Configuration") -> "ContainerSettings":
     """How the configuration has containers run."""
     from alignup.cli import inputs  # noqa: PLC0415 - see above
     from alignup.kube.configuration import container_settings  # noqa: PLC0415
 
-    with inputs.complaining(f"in {given.config or '--set'}", advice="Correct it there, or with --set."):
+    with inputs.input_errors(f"in {given.config or '--set'}", advice="Correct it there, or with --set."):
         return container_settings(read)
 
 
-def _unheeded(given: Given, read: "Configuration") -> Iterator[str]:
+def _unheeded(given: HostOptions, read: "Configuration") -> Iterator[str]:
     """What the configuration says in vain."""
-    from alignup.kube.configuration import unheeded  # noqa: PLC0415 - see above
+    from alignup.kube.configuration import ignored_fields  # noqa: PLC0415 - see above
 
-    return (f"{given.config or '--set'}: {note}" for note in unheeded(read))
+    return (f"{given.config or '--set'}: {note}" for note in ignored_fields(read))
 
 
-def _options(given: Given, *, root_dir: Path | None, listen: str | None) -> "tuple[Options, Configuration]":
+def _options(given: HostOptions, *, root_dir: Path | None, listen: str | None) -> "tuple[DaemonOptions, Configuration]":
     """What the agent is to do, as far as it takes reading files to know, and the configuration that says so."""
     import os  # noqa: PLC0415 - see above
 
-    from alignup.agent.address import SOCKET, Unix, default_root, parse  # noqa: PLC0415
-    from alignup.agent.run import Options  # noqa: PLC0415
+    from alignup.agent.address import SOCKET_NAME, UnixAddress, default_root, parse_address  # noqa: PLC0415
+    from alignup.agent.daemon import DaemonOptions  # noqa: PLC0415
     from alignup.cli import inputs  # noqa: PLC0415
 
     root = (root_dir or default_root(os.environ)).absolute()
-    with inputs.complaining("in --listen"):
-        address = parse(listen) if listen else Unix(root / SOCKET)
-    node = inputs.read_node(replace(given, state=None, pods=()))
+    with inputs.input_errors("in --listen"):
+        address = parse_address(listen) if listen else UnixAddress(root / SOCKET_NAME)
+    node = inputs.read_host(replace(given, state=None, pods=()))
 
-    def imported() -> "Imported":
-        from alignup.agent.export import granted  # noqa: PLC0415
-        from alignup.agent.recovery import Imported  # noqa: PLC0415
+    def imported() -> "ImportedState":
+        from alignup.agent.kubelet_export import read_grants  # noqa: PLC0415
+        from alignup.agent.recovery import ImportedState  # noqa: PLC0415
 
-        restored = inputs.read_node(given).host
-        return Imported(restored.ledger, {} if given.state is None else granted(given.state, restored.settings.gates))
+        restored = inputs.read_host(given).host
+        return ImportedState(
+            restored.ledger, {} if given.state is None else read_grants(given.state, restored.settings.gates)
+        )
 
-    options = Options(
+    options = DaemonOptions(
         host=node.host,
         root=root,
         address=address,

@@ -30,7 +30,7 @@ COMMANDS = {
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Complaint(click.ClickException):
+class InputError(click.ClickException):
     """Input that is no good: what is wrong with it (a line each), where it is, and what to do."""
 
     exit_code = 2
@@ -48,7 +48,7 @@ class Session:
     advice: str = ""  #: what to do when the input is no good
 
 
-class Lazy(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are loaded when they are called."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
@@ -84,7 +84,7 @@ def debug_option(command: Command) -> Command:
     )(command)
 
 
-def harmless(text: str) -> str:
+def escape_control(text: str) -> str:
     """*text* without line ends and what else a terminal would obey: names and contents of files may be in it."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
@@ -95,7 +95,7 @@ def examples(*lines: str) -> str:
 
 
 @click.group(
-    cls=Lazy,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "alignup machine show", "alignup why -f examples/node/trainer.yaml --machine examples/node/machine.yaml"

@@ -13,16 +13,16 @@ from urllib.parse import quote
 
 import click
 
-from alignup.agent.address import SOCKET, Address, Unix, default_root, parse
+from alignup.agent.address import SOCKET_NAME, Address, UnixAddress, default_root, parse_address
 from alignup.align import bits
-from alignup.cli.app import harmless
-from alignup.cli.client import AgentError, Where
-from alignup.enforce import nodes
-from alignup.runs.wish import CONTAINER, Offer, RefusedError, Wish
+from alignup.cli.app import escape_control
+from alignup.cli.client import AgentError, AgentOptions
+from alignup.enforce import numa_nodes
+from alignup.runs.request import CONTAINER, RunAllocation, RunRejectedError, RunRequest
 
 if TYPE_CHECKING:
-    from alignup.align.bits import Cpus
-    from alignup.enforce.intent import Devices
+    from alignup.align.bits import CpuSet
+    from alignup.enforce.run_record import RunDevices
 
 Document = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ _SECONDS = 65.0
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
-class Agent:
+class RunClient:
     """One agent that answers."""
 
     def __init__(self, address: Address, *, token: str = "") -> None:
@@ -43,7 +43,7 @@ class Agent:
         self._address = address
         self._token = f"Authorization: Bearer {token}\r\n" if token else ""
 
-    def admit(self, wish: Wish, *, dry_run: bool = False) -> Document:
+    def admit(self, wish: RunRequest, *, dry_run: bool = False) -> Document:
         """Send a run in as a pod; a refusal is an answer like any other."""
         query = "?dryRun=true" if dry_run else ""
         status, found = self._ask("POST", f"/v1/pods{query}", _manifest(wish))
@@ -65,7 +65,7 @@ class Agent:
     @property
     def is_here(self) -> bool:
         """Whether it is on this machine beyond doubt."""
-        return isinstance(self._address, Unix) or self._address.host in _HERE
+        return isinstance(self._address, UnixAddress) or self._address.host in _HERE
 
     def pods(self) -> Sequence[Document]:
         """Every pod it knows."""
@@ -78,12 +78,12 @@ class Agent:
         status, found = self._ask("GET", "/v1/runtime")
         return {"runtime": None, "strays": [], "problems": []} if status == 404 else self._good(status, found)
 
-    def taken(self) -> "Cpus":
+    def taken(self) -> "CpuSet":
         """The CPUs that are somebody's own."""
         placements = [one for pod in self.pods() for one in pod["placements"]]
         return bits.union(bits.parse(one["given"].get("cpu", {}).get("cpu", "")) for one in placements)
 
-    def devices(self) -> "Devices":
+    def devices(self) -> "RunDevices":
         """Where the devices of its machine are, as far as it tells."""
         status, found = self._ask("GET", "/v1/machine")
         known: dict[str, dict[str, int | None]] = {}
@@ -99,7 +99,7 @@ class Agent:
             f"Content-Length: {len(body)}\r\n{self._token}\r\n"
         )
         try:
-            with connected(self._address) as line:
+            with open_socket(self._address) as line:
                 line.sendall(head.encode("ascii") + body)
                 status, found = _answer(line)
         except (OSError, ValueError) as error:
@@ -116,12 +116,12 @@ class Agent:
         raise AgentError(*(errors or [str(found.get("detail", status))]), where=f"said the agent at {self.address}")
 
 
-class Bureau:
+class AgentAllocator:
     """An agent, as who decides on runs."""
 
     trouble: tuple[type[Exception], ...] = (AgentError,)
 
-    def __init__(self, agent: Agent, *, online: "Cpus") -> None:
+    def __init__(self, agent: RunClient, *, online: "CpuSet") -> None:
         self._agent = agent
         self._online = online
         self.address = agent.address
@@ -132,14 +132,14 @@ class Bureau:
         for uid in gone:
             self._agent.release(uid)
 
-    def admit(self, wish: Wish) -> Offer:
+    def admit(self, wish: RunRequest) -> RunAllocation:
         """Have the agent decide; one it would let wait is refused, for who waits here asks again."""
         answer = self._agent.admit(wish)
         decision = answer["decision"]
         if answer["outcome"] not in {"admitted", "kept"}:
             self._agent.release(wish.uid)
             reason = str((decision["refusal"] or {}).get("reason", answer["outcome"]))
-            raise RefusedError(reason, lambda: show(answer, file=sys.stderr))
+            raise RunRejectedError(reason, lambda: print_explanation(answer, file=sys.stderr))
         if wish.policy not in {None, decision["policy"]}:
             self._agent.release(wish.uid)
             raise AgentError(
@@ -147,16 +147,16 @@ class Bureau:
                 advice="Leave --policy out, or do without the agent: --no-agent.",
             )
         (placement,) = decision["placements"]
-        return Offer(
+        return RunAllocation(
             placement=placement,
             shared=0 if placement["given"].get("cpu") else self.shared(),
             devices=self._agent.devices() if placement["given"].get("device") else {},
-            there=nodes.read(),
+            node_map=numa_nodes.read(),
             strict=decision["policy"] in {"restricted", "single-numa-node"},
             environment=_granted(answer["pod"]),
         )
 
-    def shared(self) -> "Cpus":
+    def shared(self) -> "CpuSet":
         """The CPUs that are nobody's own."""
         return self._online & ~self._agent.taken()
 
@@ -168,24 +168,24 @@ class Bureau:
         """The agent has written it down already."""
 
 
-def show(answer: Document, *, file: TextIO) -> None:
+def print_explanation(answer: Document, *, file: TextIO) -> None:
     """What an agent says about a run, in sentences."""
     for sentence in answer.get("story", ()):
-        click.echo(harmless(str(sentence)), file=file)
+        click.echo(escape_control(str(sentence)), file=file)
     refusal = answer["decision"]["refusal"]
     if refusal:
-        click.echo(harmless(refusal["message"]), file=file)
+        click.echo(escape_control(refusal["message"]), file=file)
 
 
-def asked(where: Where, *, otherwise: str = "do without: --no-agent") -> Agent | None:
+def find_agent(where: AgentOptions, *, otherwise: str = "do without: --no-agent") -> RunClient | None:
     """The agent that the options name, which has to be there; or the one of this user, ``None`` when none runs.
 
     *otherwise* is what else can be done where it is not.
     """
-    address = parse(where.agent) if where.agent else Unix(default_root(os.environ) / SOCKET)
+    address = parse_address(where.agent) if where.agent else UnixAddress(default_root(os.environ) / SOCKET_NAME)
     token = where.token_file.read_text("utf-8").strip() if where.token_file else ""
     try:
-        connected(address).close()
+        open_socket(address).close()
     except OSError as error:
         if not where.agent:
             return None
@@ -193,12 +193,12 @@ def asked(where: Where, *, otherwise: str = "do without: --no-agent") -> Agent |
             f"no agent answers at {address}: {error.strerror or error}",
             advice=f"Start one with 'alignup agent', or {otherwise}.",
         ) from error
-    return Agent(address, token=token)
+    return RunClient(address, token=token)
 
 
-def connected(address: Address) -> socket.socket:
+def open_socket(address: Address) -> socket.socket:
     """A connection to *address*."""
-    if not isinstance(address, Unix):
+    if not isinstance(address, UnixAddress):
         return socket.create_connection((address.host, address.port), timeout=_SECONDS)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     line.settimeout(_SECONDS)
@@ -228,7 +228,7 @@ def _granted(pod: Document) -> dict[str, str]:
     return {name: str(value) for grant in grants.values() for name, value in grant["envs"].items()}
 
 
-def _manifest(wish: Wish) -> dict[str, Any]:
+def _manifest(wish: RunRequest) -> dict[str, Any]:
     """A run as a v1 Pod."""
     amounts = dict(wish.amounts)
     if amounts.get("cpu", "").isdecimal() and "memory" not in amounts:

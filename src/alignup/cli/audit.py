@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.client import Where, agent_options
-from alignup.cli.options import form_option
+from alignup.cli.client import AgentOptions, agent_options
+from alignup.cli.options import output_option
 
 if TYPE_CHECKING:
-    from alignup.cli.inspection import Inspection
+    from alignup.cli.inspection import AuditReport
     from alignup.enforce.audit import Drift
-    from alignup.enforce.containers import Housed
+    from alignup.enforce.containers import ContainerProcesses
 
 DRIFTED = 1
 VERSION = 1  #: of the documents
@@ -23,10 +23,10 @@ VERSION = 1  #: of the documents
     epilog=examples("alignup audit", "alignup audit -o json"),
 )
 @click.option("--fix", is_flag=True, help="Put back what drifted.")
-@form_option("text", "json", "prometheus", what="For people, for machines, or as metrics.")
+@output_option("text", "json", "prometheus", what="For people, for machines, or as metrics.")
 @agent_options
 @debug_option
-def command(*, fix: bool, form: str, where: Where) -> None:
+def command(*, fix: bool, form: str, where: AgentOptions) -> None:
     """Compare what was intended for everything placed by 'alignup run' or an agent with what the kernel says.
 
     Looked at are the cpusets of groups, where each thread may run and take memory from, where each process has memory,
@@ -44,29 +44,29 @@ def command(*, fix: bool, form: str, where: Where) -> None:
         raise click.exceptions.Exit(DRIFTED)
 
 
-def _text(found: "Inspection") -> None:
-    from alignup.cli import inputs, screen  # noqa: PLC0415 - see above
+def _text(found: "AuditReport") -> None:
+    from alignup.cli import inputs, terminal  # noqa: PLC0415 - see above
 
     for drift in found.fixed:
-        screen.line(f"{drift} (put back)")
+        terminal.print_line(f"{drift} (put back)")
     for drift in found.drifts:
-        screen.line(str(drift))
-    inputs.warn(found.troubles)
+        terminal.print_line(str(drift))
+    inputs.print_notes(found.troubles)
     counts = {"run": len(found.runs), "container": len(found.containers)}
     told = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
     if found.drifts:
         return
     if told:
-        screen.line(f"{' and '.join(told)}: all is where it was placed")
+        terminal.print_line(f"{' and '.join(told)}: all is where it was placed")
     else:
-        screen.line(f"nothing runs that was placed by alignup run{' or the agent' if found.runtime else ''}")
+        terminal.print_line(f"nothing runs that was placed by alignup run{' or the agent' if found.runtime else ''}")
 
 
-def _json(found: "Inspection") -> None:
-    from alignup.cli import screen  # noqa: PLC0415 - see above
+def _json(found: "AuditReport") -> None:
+    from alignup.cli import terminal  # noqa: PLC0415 - see above
 
     drifts = [(one, True) for one in found.fixed] + [(one, False) for one in found.drifts]
-    screen.values(
+    terminal.print_json(
         {
             "version": VERSION,
             "runs": [{**run.intent.to_document(), "processes": list(run.pids)} for run in found.runs],
@@ -93,7 +93,7 @@ def _drift(one: "Drift") -> dict[str, Any]:
     }
 
 
-def _container(one: "Housed") -> dict[str, Any]:
+def _container(one: "ContainerProcesses") -> dict[str, Any]:
     from alignup.align import bits  # noqa: PLC0415 - see above
 
     placed = one.container
@@ -111,21 +111,21 @@ def _container(one: "Housed") -> dict[str, Any]:
     }
 
 
-def _prometheus(found: "Inspection") -> None:
-    from alignup.cli import screen  # noqa: PLC0415 - see above
+def _prometheus(found: "AuditReport") -> None:
+    from alignup.cli import terminal  # noqa: PLC0415 - see above
 
-    screen.document("".join(f"{line}\n" for line in _metrics(found)))
+    terminal.write_document("".join(f"{line}\n" for line in _metrics(found)))
 
 
-def _metrics(found: "Inspection") -> Iterator[str]:
-    from alignup.enforce.audit import Kind  # noqa: PLC0415 - see above
+def _metrics(found: "AuditReport") -> Iterator[str]:
+    from alignup.enforce.audit import DriftKind  # noqa: PLC0415 - see above
 
     yield "# HELP alignup_runs Runs that go on."
     yield "# TYPE alignup_runs gauge"
     yield f"alignup_runs {len(found.runs)}"
     yield "# HELP alignup_run_drift Things of a run that are not where they were placed."
     yield "# TYPE alignup_run_drift gauge"
-    kinds = [kind for kind in Kind if kind is not Kind.STRAY]
+    kinds = [kind for kind in DriftKind if kind is not DriftKind.STRAY]
     for run in found.runs:
         for kind in kinds:
             count = sum(one.uid == run.intent.uid and one.kind is kind for one in found.drifts)
@@ -137,7 +137,7 @@ def _metrics(found: "Inspection") -> Iterator[str]:
     yield f"alignup_audited_containers {len(found.containers)}"
     yield "# HELP alignup_strays Sandboxes of pods that nobody knows."
     yield "# TYPE alignup_strays gauge"
-    yield f"alignup_strays {sum(one.kind is Kind.STRAY for one in found.drifts)}"
+    yield f"alignup_strays {sum(one.kind is DriftKind.STRAY for one in found.drifts)}"
     yield "# HELP alignup_container_drift Things of a container that are not where they were placed."
     yield "# TYPE alignup_container_drift gauge"
     for placed in (one.container for one in found.containers):
@@ -154,4 +154,4 @@ def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-_FORMS: dict[str, Callable[["Inspection"], None]] = {"text": _text, "json": _json, "prometheus": _prometheus}
+_FORMS: dict[str, Callable[["AuditReport"], None]] = {"text": _text, "json": _json, "prometheus": _prometheus}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from alignup.cli.app import Complaint
+from alignup.cli.app import InputError
 
 if TYPE_CHECKING:
     import httpx2
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Document = dict[str, Any]
 
-SECONDS = 65.0  #: until an answer is given up: a little longer than an agent takes at most
+TIMEOUT = 65.0  #: until an answer is given up: a little longer than an agent takes at most
 
 
-class AgentError(Complaint):
+class AgentError(InputError):
     """The agent is not there, or would not do it."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class AgentOptions:
     """What was said on the command line about an agent."""
 
     agent: str | None
@@ -46,7 +46,7 @@ def agent_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def gathered(*args: object, agent: str | None, token_file: Path | None, **rest: object) -> object:
-        return command(*args, where=Where(agent=agent, token_file=token_file), **rest)
+        return command(*args, where=AgentOptions(agent=agent, token_file=token_file), **rest)
 
     wrapped: Any = click.option(
         "--token-file",
@@ -63,7 +63,7 @@ def agent_options(command: Command) -> Command:
     )(wrapped)
 
 
-class Client:
+class AgentClient:
     """One agent, asked over HTTP."""
 
     def __init__(self, http: "httpx2.Client", address: str) -> None:
@@ -88,7 +88,7 @@ class Client:
     def admit(self, pod: "Pod", *, dry_run: bool) -> Document:
         """Send a pod in; a refusal is an answer like any other."""
         query = {"dryRun": "true"} if dry_run else {}
-        response = self._ask("POST", "/v1/pods", params=query, json=manifest(pod))
+        response = self._ask("POST", "/v1/pods", params=query, json=pod_manifest(pod))
         if response.status_code == 409:
             return {"outcome": "refused", "dryRun": dry_run, "pod": None, **self._document(response)}
         return self._answer(response)
@@ -111,7 +111,7 @@ class Client:
         """An answer that may take any time."""
         import httpx2  # noqa: PLC0415 - see below
 
-        patience = httpx2.Timeout(SECONDS, read=None)
+        patience = httpx2.Timeout(TIMEOUT, read=None)
         with self._speaking(), self._http.stream("GET", path, params=query, timeout=patience) as response:
             if response.is_error:
                 response.read()
@@ -161,30 +161,30 @@ class Client:
 
 
 @contextmanager
-def connected(where: Where) -> Iterator[Client]:
+def connect(where: AgentOptions) -> Iterator[AgentClient]:
     """The agent that the options name, or the one of this user."""
-    from alignup.agent.address import SOCKET, Unix, default_root, parse  # noqa: PLC0415
-    from alignup.cli.inputs import complaining  # noqa: PLC0415
+    from alignup.agent.address import SOCKET_NAME, UnixAddress, default_root, parse_address  # noqa: PLC0415
+    from alignup.cli.inputs import input_errors  # noqa: PLC0415
 
-    with complaining("in --agent"):
-        address = parse(where.agent) if where.agent else Unix(default_root(os.environ) / SOCKET)
-    if isinstance(address, Unix) and not os.path.lexists(address.path):
+    with input_errors("in --agent"):
+        address = parse_address(where.agent) if where.agent else UnixAddress(default_root(os.environ) / SOCKET_NAME)
+    if isinstance(address, UnixAddress) and not os.path.lexists(address.path):
         raise _nobody(str(address), "there is no such socket")
     headers = {}
     if where.token_file is not None:
-        with complaining("in --token-file"):
+        with input_errors("in --token-file"):
             headers["Authorization"] = f"Bearer {where.token_file.read_text('utf-8').strip()}"
-    with installed():
+    with require_agent_extra():
         import httpx2  # noqa: PLC0415 - a tenth of a second, and not needed for help
-    socket = str(address.path) if isinstance(address, Unix) else None
+    socket = str(address.path) if isinstance(address, UnixAddress) else None
     base = "http://agent" if socket else f"http://{address}"
     transport = httpx2.HTTPTransport(uds=socket, trust_env=False)
-    with httpx2.Client(transport=transport, base_url=base, headers=headers, timeout=SECONDS) as http:
-        yield Client(http, str(address))
+    with httpx2.Client(transport=transport, base_url=base, headers=headers, timeout=TIMEOUT) as http:
+        yield AgentClient(http, str(address))
 
 
 @contextmanager
-def installed() -> Iterator[None]:
+def require_agent_extra() -> Iterator[None]:
     """Say what to install where something is missing that only agents and those who talk to them need."""
     try:
         yield
@@ -207,12 +207,12 @@ def _why(error: Exception) -> str:
     return cause.strerror or str(cause) if isinstance(cause, OSError) else str(error) or type(error).__name__
 
 
-def manifest(pod: "Pod") -> Document:
+def pod_manifest(pod: "Pod") -> Document:
     """A pod as a v1 Pod: as it was written, so that it can be run, or as much as decides on its place."""
-    from alignup.kube.writing import pod_document  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.kube.pod_to_dict import pod_to_dict  # noqa: PLC0415 - loaded with the command, not with its help
 
     if not pod.manifest:
-        return pod_document(pod)
+        return pod_to_dict(pod)
     written = json.loads(pod.manifest)
     own = {name: said for name in ("name", "namespace", "uid") if (said := getattr(pod, name))}
     metadata = {**written.get("metadata", {}), **own}

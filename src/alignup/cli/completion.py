@@ -3,7 +3,7 @@
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.guard import COMPLETE
+from alignup.cli.entry import COMPLETE
 
 
 @click.command(

@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.client import Where, agent_options, connected
-from alignup.cli.options import form_option
+from alignup.cli.client import AgentOptions, agent_options, connect
+from alignup.cli.options import output_option
 
 
 @click.command(
@@ -20,31 +20,31 @@ from alignup.cli.options import form_option
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N", help="At most so many."
 )
 @agent_options
-@form_option("text", "json")
+@output_option("text", "json")
 @debug_option
 def command(  # noqa: PLR0913 - one an option
-    *, where: Where, number: int | None, pod: str | None, outcome: str | None, limit: int, form: str
+    *, where: AgentOptions, number: int | None, pod: str | None, outcome: str | None, limit: int, form: str
 ) -> None:
     """Show what an agent decided, the newest first; with the ID of one, all that was considered, in sentences.
 
     The exit code is 1 when no agent answers, or the decision is not kept any more.
     """
-    from alignup.cli import screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import tables, terminal  # noqa: PLC0415 - loaded with the command, not with its help
 
-    with connected(where) as agent:
+    with connect(where) as agent:
         if number is None:
             found = agent.get("/v1/decisions", pod=pod, outcome=outcome, limit=limit)
         else:
             found = agent.get(f"/v1/decisions/{number}")
     if form == "json":
-        screen.values(found)
+        terminal.print_json(found)
     elif number is not None:
         for sentence in (f"Decision {number} of {found['time']}", *found["story"]):
-            screen.line(sentence)
+            terminal.print_line(sentence)
     elif not found["decisions"]:
         click.echo("No such decision was made.", err=True)
     else:
-        tables.table(("ID", "TIME", "POD", "OUTCOME", "WHERE, OR WHY NOT"), map(_row, found["decisions"]))
+        tables.print_table(("ID", "TIME", "POD", "OUTCOME", "WHERE, OR WHY NOT"), map(_row, found["decisions"]))
 
 
 def _row(kept: dict[str, Any]) -> tuple[str, ...]:
@@ -56,5 +56,5 @@ def _row(kept: dict[str, Any]) -> tuple[str, ...]:
         kept["time"],
         f"{decision['pod']['namespace']}/{decision['pod']['name']}",
         decision["outcome"],
-        tables.outcome(decision["refusal"], decision["placements"]),
+        tables.describe_outcome(decision["refusal"], decision["placements"]),
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.options import config_option, devices_option, form_option, machine_option, pods_option, set_option
+from alignup.cli.options import config_option, devices_option, machine_option, output_option, pods_option, set_option
 
 UNHEALTHY = 1
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
@@ -31,7 +31,7 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
 )
 @pods_option("so that they have names, and keep what they hold before others")
 @click.option("--write", is_flag=True, help="Repair the state files, after a backup of each.")
-@form_option("text", "json")
+@output_option("text", "json")
 @debug_option
 def command(  # noqa: PLR0913 - one an option
     *,
@@ -52,8 +52,8 @@ def command(  # noqa: PLR0913 - one an option
 
     The exit code is 0 when all is well, 1 when there are errors or warnings, 2 when something given cannot be used.
     """
-    from alignup.cli import diagnosis, inputs  # noqa: PLC0415 - loaded with the command, not with its help
-    from alignup.cli.diagnosis import Asked  # noqa: PLC0415
+    from alignup.cli import doctor_output, inputs  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli.doctor_output import DoctorInput  # noqa: PLC0415
 
     if pods and directory is None:
         raise click.UsageError("--pods names the pods in the state files: add --kubelet-dir DIR")
@@ -62,15 +62,15 @@ def command(  # noqa: PLR0913 - one an option
     if config is None and directory is not None and (directory / "config.yaml").is_file():
         config = directory / "config.yaml"
     text, name = inputs.configuration_text(config, changes)
-    asked = Asked(
+    asked = DoctorInput(
         text=text,
         name=name if config or changes else "the kubelet's defaults",
         machine=inputs.read_machine(machine, devices),
         machine_name=machine or "this machine",
         directory=directory,
-        pods=diagnosis.names(pods),
+        pods=doctor_output.pod_names(pods),
     )
-    found = diagnosis.repaired(asked, directory) if write and directory else diagnosis.diagnose(asked)
-    diagnosis.FORMS[form](asked, found)
+    found = doctor_output.repair_state(asked, directory) if write and directory else doctor_output.diagnose(asked)
+    doctor_output.RENDERERS[form](asked, found)
     if not found.last.healthy:
         raise click.exceptions.Exit(UNHEALTHY)

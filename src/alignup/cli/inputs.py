@@ -1,6 +1,6 @@
 """Reading what commands are given, in one way for all of them: a machine, a configuration, the state of a node, pods.
 
-Whatever is wrong with them ends in a :class:`~alignup.cli.app.Complaint` that says what, where and what to do.
+Whatever is wrong with them ends in a :class:`~alignup.cli.app.InputError` that says what, where and what to do.
 """
 
 import json
@@ -17,15 +17,15 @@ from alignup.align.errors import AlignError, ConfigurationError, DocumentError, 
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod, names
-from alignup.cli.app import Complaint, harmless
+from alignup.cli.app import InputError, escape_control
 from alignup.cli.machine import load_machine
-from alignup.cli.options import Given
-from alignup.discover import declared
+from alignup.cli.options import HostOptions
+from alignup.discover import device_spec
 from alignup.kube import configuration, documents, manifests
-from alignup.kube.configuration import Configuration, Stage
-from alignup.kube.documents import Number
+from alignup.kube.configuration import Configuration, StartupStage
+from alignup.kube.documents import NumberLiteral
 from alignup.kube.manifests import Workload
-from alignup.state import kubelet_dir, restore
+from alignup.state.kubelet import restore, state_dir
 
 #: The longest file of a kind that a person writes.
 MAX_CONFIG = 1 << 20
@@ -34,7 +34,7 @@ _A_VALUE = "Correct it there, or try another value with --set."
 _DOCTOR = "'alignup doctor' says what a kubelet would say to it."
 _MANY = "A kubelet takes more when told so: --set topologyManagerPolicyOptions.max-allowable-numa-nodes={}"
 #: Stages of a kubelet's start whose names say little.
-_ENDS = {str(Stage.DEFAULTING_PANIC): "the kubelet panics as it fills in defaults"}
+_ENDS = {str(StartupStage.DEFAULTING_PANIC): "the kubelet panics as it fills in defaults"}
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 #: Fields that ``--set`` takes as YAML has them; all others are texts.
 _PLAIN = {
@@ -45,7 +45,7 @@ _YAML = {"featureGates", "reservedMemory", "enforceNodeAllocatable", *_PLAIN}
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class HostInput:
     """A node to decide on."""
 
     host: Host
@@ -56,16 +56,16 @@ class Node:
 def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
     """The machine that ``--machine`` and ``--devices`` describe."""
     where = f"in --machine {machine}" if machine else "on this machine"
-    with complaining(where, advice="See 'alignup machine show --help' for what a machine can be."):
+    with input_errors(where, advice="See 'alignup machine show --help' for what a machine can be."):
         found = load_machine(machine)
-    with complaining("in --devices", advice=f"Write it like {declared.EXAMPLE}."):
-        return declared.declare(found, devices)
+    with input_errors("in --devices", advice=f"Write it like {device_spec.EXAMPLE}."):
+        return device_spec.add_devices(found, devices)
 
 
 def read_configuration(config: Path | None, changes: tuple[str, ...] = ()) -> Configuration:
     """The configuration of ``--config``, with the values of ``--set``."""
     text, name = configuration_text(config, changes)
-    with complaining(f"in {name}", advice=_A_CONFIGURATION):
+    with input_errors(f"in {name}", advice=_A_CONFIGURATION):
         return configuration.read(text, name=name)
 
 
@@ -73,46 +73,48 @@ def configuration_text(config: Path | None, changes: tuple[str, ...] = ()) -> tu
     """The text of ``--config`` with the values of ``--set``, not read yet, and what to call it in messages."""
     name = str(config) if config else "--set"
     text = _read(config, "--config") if config else json.dumps(_EMPTY).encode()
-    with complaining(f"in {name}", advice=_A_CONFIGURATION):
+    with input_errors(f"in {name}", advice=_A_CONFIGURATION):
         return _changed(text, changes) if changes else text, name
 
 
-def read_node(given: Given) -> Node:
+def read_host(given: HostOptions) -> HostInput:
     """The node that all the options together describe."""
     machine = read_machine(given.machine, given.devices)
     read = read_configuration(given.config, given.changes)
     where = f"with {given.config or 'this configuration'} on {given.machine or 'this machine'}"
-    with complaining(where, advice=_DOCTOR):
-        settings = configuration.settings(read, machine)
+    with input_errors(where, advice=_DOCTOR):
+        settings = configuration.host_settings(read, machine)
     many = len(machine.nodes) > settings.topology.options.max_nodes
-    with complaining(where, advice=_MANY.format(len(machine.nodes)) if many else _DOCTOR):
+    with input_errors(where, advice=_MANY.format(len(machine.nodes)) if many else _DOCTOR):
         host = Host(machine, settings)
     notes = tuple(f"{given.config or '--set'}: {warning}" for warning in read.warnings)
     if given.state is None:
         if given.pods:
-            raise Complaint("--pods names the pods of a node, but there is no --state", advice="Add --state DIR.")
-        return Node(host, read, notes)
-    return _restored(Node(host, read, notes), given)
+            raise InputError("--pods names the pods of a node, but there is no --state", advice="Add --state DIR.")
+        return HostInput(host, read, notes)
+    return _restored(HostInput(host, read, notes), given)
 
 
 def read_workloads(files: tuple[str, ...], *, keep: bool = False) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """The workloads in *files*, and what was skipped; their pods *keep* their manifests for whoever is to run them."""
-    with complaining("", advice="Give manifests as kubectl takes them: files, directories, or - for what is piped in."):
-        reading = manifests.read_paths(files, piped(), keep=keep)
+    with input_errors(
+        "", advice="Give manifests as kubectl takes them: files, directories, or - for what is piped in."
+    ):
+        reading = manifests.read_paths(files, standard_input(), keep=keep)
     return reading.workloads, reading.warnings
 
 
-def piped() -> BinaryIO | None:
+def standard_input() -> BinaryIO | None:
     """What is piped in; ``None``: the program was started without an input."""
     return sys.stdin.buffer if sys.stdin else None
 
 
-def choose(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
+def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
     """All of them, or the one of that name; there has to be one."""
     chosen = [work for work in workloads if name in (None, work.name)]
     if not chosen:
         known = ", ".join(work.name for work in workloads)
-        raise Complaint(
+        raise InputError(
             f"there is no workload {name!r}, only {known}" if known else "there is no workload to judge",
             where=f"in {', '.join(files)}",
             advice="Give a file with a Pod, Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob.",
@@ -120,7 +122,7 @@ def choose(workloads: Sequence[Workload], name: str | None, *, files: Sequence[s
     return chosen
 
 
-def overlooked(node: Node, pods: Iterable[Pod]) -> tuple[str, ...]:
+def ignored_requests(node: HostInput, pods: Iterable[Pod]) -> tuple[str, ...]:
     """What *pods* ask for and a kubelet passes over in silence, a sentence each."""
     pods = tuple(pods)
     gates, offered = node.host.settings.gates, node.host.ledger.books["device"].handled
@@ -139,26 +141,26 @@ def overlooked(node: Node, pods: Iterable[Pod]) -> tuple[str, ...]:
     return tuple(told)
 
 
-def warn(notes: tuple[str, ...]) -> None:
+def print_notes(notes: tuple[str, ...]) -> None:
     """Say what was overlooked, a line each."""
     for note in notes:
-        click.echo(f"note: {harmless(note)}", err=True)
+        click.echo(f"note: {escape_control(note)}", err=True)
 
 
-def _restored(node: Node, given: Given) -> Node:
+def _restored(node: HostInput, given: HostOptions) -> HostInput:
     """The same node, with the pods its state files tell of."""
     if given.state is None:
         return node
     pods, strangers = _running(given.pods) if given.pods else ((), ())
     where = f"in --state {given.state}"
-    with complaining(
+    with input_errors(
         where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state and the like in it."
     ):
-        files = kubelet_dir.read_dir(given.state, gates=node.host.settings.gates)
-    with complaining(where, advice="'alignup doctor' looks into state files, and can repair them."):
-        restored = restore.restore(node.host, files, pods)
+        files = state_dir.read_dir(given.state, gates=node.host.settings.gates)
+    with input_errors(where, advice="'alignup doctor' looks into state files, and can repair them."):
+        restored = restore.restore_ledger(node.host, files, pods)
     host = Host(node.host.machine, node.host.settings, ledger=restored.ledger)
-    return Node(host, node.configuration, (*node.notes, *strangers, *restored.gaps))
+    return HostInput(host, node.configuration, (*node.notes, *strangers, *restored.gaps))
 
 
 def _running(files: tuple[str, ...]) -> tuple[tuple[Pod, ...], tuple[str, ...]]:
@@ -173,14 +175,14 @@ def _running(files: tuple[str, ...]) -> tuple[tuple[Pod, ...], tuple[str, ...]]:
 
 
 @contextmanager
-def complaining(where: str, *, advice: str = "") -> Iterator[None]:
+def input_errors(where: str, *, advice: str = "") -> Iterator[None]:
     """Make a complaint of what is wrong with the input."""
     try:
         yield
     except ConfigurationError as error:
         stage = error.stage.replace("_", " ")
-        loaded = advice == _A_CONFIGURATION and error.stage != Stage.LOAD
-        raise Complaint(
+        loaded = advice == _A_CONFIGURATION and error.stage != StartupStage.LOAD
+        raise InputError(
             *(str(problem) for problem in error.problems),
             where=f"{where} ({_ENDS.get(error.stage, f'the kubelet stops at {stage}')})",
             advice=_sentence(error.advice or "") or (_A_VALUE if loaded else advice),
@@ -188,16 +190,16 @@ def complaining(where: str, *, advice: str = "") -> Iterator[None]:
     except ManifestError as error:
         first = error.problems[0]
         one = len(error.problems) == 1
-        raise Complaint(
+        raise InputError(
             *([str(first.problem)] if one else error.lines()), where=f"in {first.where}" if one else "", advice=advice
         ) from error
     except DocumentError as error:
-        raise Complaint(error.what, where=f"{where}, line {error.line}", advice=advice) from error
+        raise InputError(error.what, where=f"{where}, line {error.line}", advice=advice) from error
     except AlignError as error:
-        raise Complaint(str(error), where=where, advice=advice) from error
+        raise InputError(str(error), where=where, advice=advice) from error
     except OSError as error:
         name = f"{error.filename}: " if isinstance(error.filename, str) else ""
-        raise Complaint(f"{name}{error.strerror or error}", where=where, advice=advice) from error
+        raise InputError(f"{name}{error.strerror or error}", where=where, advice=advice) from error
 
 
 def _sentence(advice: str) -> str:
@@ -208,10 +210,10 @@ def _sentence(advice: str) -> str:
 def _read(path: Path, option: str) -> bytes:
     """A file somebody wrote by hand."""
     advice = "Give a KubeletConfiguration, such as /var/lib/kubelet/config.yaml of the node."
-    with complaining(f"in {option}", advice=advice), path.open("rb") as file:
+    with input_errors(f"in {option}", advice=advice), path.open("rb") as file:
         text = file.read(MAX_CONFIG + 1)
     if len(text) > MAX_CONFIG:
-        raise Complaint(f"{path} is larger than {MAX_CONFIG >> 20} MiB", where=f"in {option}", advice=advice)
+        raise InputError(f"{path} is larger than {MAX_CONFIG >> 20} MiB", where=f"in {option}", advice=advice)
     return text
 
 
@@ -241,7 +243,7 @@ def _json(value: object) -> str:
             return "{" + ",".join(f"{json.dumps(str(key))}:{_json(one)}" for key, one in value.items()) + "}"
         case list() | tuple():
             return "[" + ",".join(map(_json, value)) + "]"
-        case Number():
+        case NumberLiteral():
             return str(value)
         case _:
             return json.dumps(value)

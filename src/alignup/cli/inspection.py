@@ -7,39 +7,39 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.cli import asking, housing
-from alignup.cli.asking import Agent
-from alignup.cli.client import Where
-from alignup.cli.housing import Look
+from alignup.cli.asking import RunClient
+from alignup.cli.client import AgentOptions
+from alignup.cli.housing import ContainerAudit
 from alignup.enforce import audit
-from alignup.enforce.audit import Drift, Found, Kind, Living
-from alignup.enforce.containers import Housed
-from alignup.enforce.intent import Intent
+from alignup.enforce.audit import DeviceTopology, Drift, DriftKind, RunProcesses
+from alignup.enforce.containers import ContainerProcesses
+from alignup.enforce.run_record import RunRecord
 from alignup.runs import registry
-from alignup.runs.wish import CONTAINER, GPU
+from alignup.runs.request import CONTAINER, GPU
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
+class AuditReport:
     """What was found."""
 
-    runs: tuple[Living, ...]
+    runs: tuple[RunProcesses, ...]
     drifts: tuple[Drift, ...]  #: what is not as intended, after fixing if that was asked for
     fixed: tuple[Drift, ...] = ()  #: what was not, and is again
     troubles: tuple[str, ...] = ()  #: why something could not be fixed, or not be looked at
-    containers: tuple[Housed, ...] = ()
+    containers: tuple[ContainerProcesses, ...] = ()
     runtime: str = ""  #: that of the agent which runs the containers; empty: no agent does
 
 
-def inspect(directory: Path, *, where: Where, fix: bool) -> Inspection:
+def inspect(directory: Path, *, where: AgentOptions, fix: bool) -> AuditReport:
     """Compare everything placed from *directory*, or by an agent, with what was intended; with *fix* put it back."""
-    agent = asking.asked(where, otherwise="say where it is with --agent or ALIGNUP_AGENT")
+    agent = asking.find_agent(where, otherwise="say where it is with --agent or ALIGNUP_AGENT")
     first = _looked(directory, agent)
     if not fix or not first.drifts:
         return first.told()
-    troubles = (*_restored(first.runs, first.strayed, directory), *housing.restored(first.look))
+    troubles = (*_restored(first.runs, first.strayed, directory), *housing.restore_containers(first.look))
     second = _looked(directory, agent)
-    left = set(map(housing.mark, second.drifts))
-    fixed = tuple(one for one in first.drifts if housing.mark(one) not in left)
+    left = set(map(housing.drift_key, second.drifts))
+    fixed = tuple(one for one in first.drifts if housing.drift_key(one) not in left)
     return second.told(fixed=fixed, troubles=troubles)
 
 
@@ -47,16 +47,16 @@ def inspect(directory: Path, *, where: Where, fix: bool) -> Inspection:
 class _Seen:
     """Everything, looked at once."""
 
-    runs: tuple[Living, ...]
+    runs: tuple[RunProcesses, ...]
     strayed: tuple[Drift, ...]  #: of runs
-    look: Look
+    look: ContainerAudit
 
     @property
     def drifts(self) -> tuple[Drift, ...]:
         return (*self.strayed, *self.look.drifts)
 
-    def told(self, *, fixed: tuple[Drift, ...] = (), troubles: tuple[str, ...] = ()) -> Inspection:
-        return Inspection(
+    def told(self, *, fixed: tuple[Drift, ...] = (), troubles: tuple[str, ...] = ()) -> AuditReport:
+        return AuditReport(
             self.runs,
             self.drifts,
             fixed,
@@ -66,35 +66,35 @@ class _Seen:
         )
 
 
-def _looked(directory: Path, agent: Agent | None) -> _Seen:
-    going = registry.going_on(directory)
-    return _Seen(going, _drifts(going, directory, agent), housing.look(agent))
+def _looked(directory: Path, agent: RunClient | None) -> _Seen:
+    going = registry.active_runs(directory)
+    return _Seen(going, _drifts(going, directory, agent), housing.audit_containers(agent))
 
 
-def _restored(going: Sequence[Living], drifts: Sequence[Drift], directory: Path) -> tuple[str, ...]:
+def _restored(going: Sequence[RunProcesses], drifts: Sequence[Drift], directory: Path) -> tuple[str, ...]:
     """Put runs that have drifted back; why not, a sentence each."""
     astray = {one.uid for one in drifts}
     if not astray:
         return ()
-    with registry.Runs(directory).locked():
-        return tuple(trouble for run in going if run.intent.uid in astray for trouble in audit.restore(run))
+    with registry.RunRegistry(directory).locked():
+        return tuple(trouble for run in going if run.intent.uid in astray for trouble in audit.restore_run(run))
 
 
-def _drifts(going: Sequence[Living], directory: Path, agent: Agent | None) -> tuple[Drift, ...]:
+def _drifts(going: Sequence[RunProcesses], directory: Path, agent: RunClient | None) -> tuple[Drift, ...]:
     own = [run for run in going if not run.intent.agent]
     others = [run for run in going if run.intent.agent]
-    found = (*audit.audit(own, devices=_devices(own)), *_by_ledger([run.intent for run in own], directory))
-    return (*found, *audit.audit(others), *_by_agent([run.intent for run in others], agent))
+    found = (*audit.audit_runs(own, devices=_devices(own)), *_by_ledger([run.intent for run in own], directory))
+    return (*found, *audit.audit_runs(others), *_by_agent([run.intent for run in others], agent))
 
 
-def _by_ledger(intents: Sequence[Intent], directory: Path) -> Iterator[Drift]:
+def _by_ledger(intents: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:
     """Runs of which the user's own ledger says something else."""
     if not any(one.exclusive for one in intents):
         return
-    from alignup.state.store import Store  # noqa: PLC0415 - only where there is something to compare
+    from alignup.state.checkpoint import CheckpointStore  # noqa: PLC0415 - only where there is something to compare
 
-    with registry.Runs(directory).locked():
-        loaded = Store(directory).load()
+    with registry.RunRegistry(directory).locked():
+        loaded = CheckpointStore(directory).load()
     pods: Sequence[Mapping[str, Any]] = loaded.document["pods"] if loaded else ()
     held = {one["pod"]["uid"]: one.get("cpus", {}).get("containers", {}).get(CONTAINER, "") for one in pods}
     for intent in intents:
@@ -102,7 +102,7 @@ def _by_ledger(intents: Sequence[Intent], directory: Path) -> Iterator[Drift]:
             yield from _compared(intent, held.get(intent.uid), who="the ledger")
 
 
-def _by_agent(intents: Sequence[Intent], agent: Agent | None) -> Iterator[Drift]:
+def _by_agent(intents: Sequence[RunRecord], agent: RunClient | None) -> Iterator[Drift]:
     """Runs of which the agent that decided says something else."""
     for intent in intents:
         if agent is None or agent.address != intent.agent:
@@ -115,19 +115,19 @@ def _by_agent(intents: Sequence[Intent], agent: Agent | None) -> Iterator[Drift]
             yield from _compared(intent, pod["placements"][0]["given"].get("cpu", {}).get("cpu"), who="the agent")
 
 
-def _compared(intent: Intent, held: str | None, *, who: str) -> Iterator[Drift]:
+def _compared(intent: RunRecord, held: str | None, *, who: str) -> Iterator[Drift]:
     if held is None:
         yield _decided(intent, who=who, actual="it knows nothing of this run")
     elif bits.parse(held) != intent.cpus:
         yield _decided(intent, who=who, actual=f"CPUs {held}")
 
 
-def _decided(intent: Intent, *, who: str, actual: str) -> Drift:
+def _decided(intent: RunRecord, *, who: str, actual: str) -> Drift:
     intended = f"CPUs {bits.show(intent.cpus)}"
-    return Drift(uid=intent.uid, name=intent.name, kind=Kind.DECISION, where=who, intended=intended, actual=actual)
+    return Drift(uid=intent.uid, name=intent.name, kind=DriftKind.DECISION, where=who, intended=intended, actual=actual)
 
 
-def _devices(going: Sequence[Living]) -> Found | None:
+def _devices(going: Sequence[RunProcesses]) -> DeviceTopology | None:
     """The devices that discovery tells of now, and of others what was said; ``None`` where nobody has one of those."""
     if not any(GPU in run.intent.devices for run in going):
         return None

@@ -5,7 +5,7 @@ import sys
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.client import Where, agent_options, connected
+from alignup.cli.client import AgentOptions, agent_options, connect
 
 
 @click.command(
@@ -22,7 +22,7 @@ from alignup.cli.client import Where, agent_options, connected
 @debug_option
 def command(  # noqa: PLR0913 - one an option
     *,
-    where: Where,
+    where: AgentOptions,
     pod: str,
     container: str | None,
     follow: bool,
@@ -35,12 +35,12 @@ def command(  # noqa: PLR0913 - one an option
     POD is a name, a namespace and name with a slash between them, or a uid. The exit code is 1 when no agent answers or
     there is no such pod, container or log, 2 when the pod could be several.
     """
-    from alignup.cli import pods  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import pod_status  # noqa: PLC0415 - loaded with the command, not with its help
 
     switches = {"follow": follow, "previous": previous, "timestamps": timestamps}
     asked = {name: "true" for name, given in switches.items() if given}
-    with connected(where) as agent:
-        one = pods.meant(pod, agent.get("/v1/pods")["pods"])
-        for piece in agent.text(f"{pods.path(one)}/logs", container=container or None, tail=tail, **asked):
+    with connect(where) as agent:
+        one = pod_status.find_pod(pod, agent.get("/v1/pods")["pods"])
+        for piece in agent.text(f"{pod_status.pod_path(one)}/logs", container=container or None, tail=tail, **asked):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli.app import Session, debug_option, examples
-from alignup.cli.options import form_option
+from alignup.cli.options import output_option
 
 if TYPE_CHECKING:
     from alignup.align.machine import Machine
@@ -31,7 +31,7 @@ def command() -> None:
     ),
 )
 @click.argument("machine", required=False)
-@form_option(
+@output_option(
     "text",
     "svg",
     "yaml",
@@ -47,10 +47,10 @@ def show(session: Session, machine: str | None, form: str, kubelet: bool) -> Non
     MACHINE is this one when left out; otherwise a recording (alignup machine record), a directory with sys and proc in
     it, a description in YAML or JSON, hwloc's XML, cAdvisor's MachineInfo, or a synthetic machine as one argument.
     """
-    from alignup.cli import screen  # noqa: PLC0415 - see below
+    from alignup.cli import terminal  # noqa: PLC0415 - see below
 
     session.advice = _ADVICE
-    with screen.waiting(f"Reading {machine or 'this machine'}"):
+    with terminal.waiting_message(f"Reading {machine or 'this machine'}"):
         found = load_machine(machine)
     shown = _as_seen(found) if kubelet else found
     _FORMS[form](shown)
@@ -72,7 +72,7 @@ def record(file: Path, root: Path, force: bool) -> None:  # noqa: FBT001 - click
 
     The recording names no host, user, serial number or address, and can be shown, tested and decided on anywhere.
     """
-    from alignup.cli import screen  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import terminal  # noqa: PLC0415 - loaded with the command, not with its help
     from alignup.discover import record as write  # noqa: PLC0415
 
     if file.is_dir():
@@ -81,7 +81,7 @@ def record(file: Path, root: Path, force: bool) -> None:  # noqa: FBT001 - click
         raise click.ClickException(f"{file.parent} is no directory. Make it first, or write elsewhere.")
     if not force and (file.exists() or file.is_symlink()):
         raise click.ClickException(f"{file} exists already. Choose another name, or replace it with --force.")
-    with screen.waiting(f"Recording {root}"):
+    with terminal.waiting_message(f"Recording {root}"):
         found = write(root, file)
     cpus, nodes = len(found.cpus), len(found.nodes)
     click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
@@ -111,31 +111,31 @@ def _as_seen(machine: "Machine") -> "Machine":
 
 
 def _text(machine: "Machine") -> None:
-    from alignup.cli import screen  # noqa: PLC0415 - see above
+    from alignup.cli import terminal  # noqa: PLC0415 - see above
     from alignup.picture import text  # noqa: PLC0415
 
-    screen.lines(text.draw(machine, width=screen.width(), ascii_only=not screen.draws_boxes()))
+    terminal.print_lines(text.draw(machine, width=terminal.width(), ascii_only=not terminal.supports_unicode()))
 
 
 def _svg(machine: "Machine") -> None:
-    from alignup.cli import screen  # noqa: PLC0415 - see above
+    from alignup.cli import terminal  # noqa: PLC0415 - see above
     from alignup.picture import svg  # noqa: PLC0415
 
-    screen.document(svg.draw(machine))
+    terminal.write_document(svg.draw(machine))
 
 
 def _yaml(machine: "Machine") -> None:
-    from alignup.cli import screen  # noqa: PLC0415 - see above
+    from alignup.cli import terminal  # noqa: PLC0415 - see above
     from alignup.discover import document  # noqa: PLC0415
 
-    screen.document(document.dump(machine))
+    terminal.write_document(document.dump(machine))
 
 
 def _json(machine: "Machine") -> None:
-    from alignup.cli import screen  # noqa: PLC0415 - see above
+    from alignup.cli import terminal  # noqa: PLC0415 - see above
     from alignup.discover import document  # noqa: PLC0415
 
-    screen.document(document.dump_json(machine) + "\n")
+    terminal.write_document(document.dump_json(machine) + "\n")
 
 
 _FORMS: dict[str, Callable[["Machine"], None]] = {"text": _text, "svg": _svg, "yaml": _yaml, "json": _json}

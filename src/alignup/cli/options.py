@@ -12,7 +12,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class HostOptions:
     """What was said on the command line about a node."""
 
     machine: str | None
@@ -23,7 +23,7 @@ class Given:
     pods: tuple[str, ...]
 
 
-def node_options(command: Command) -> Command:
+def host_options(command: Command) -> Command:
     """``--machine``, ``--devices``, ``--config``, ``--set``, ``--state`` and ``--pods``, as one parameter ``given``."""
 
     @functools.wraps(command)
@@ -37,7 +37,7 @@ def node_options(command: Command) -> Command:
         pods: tuple[str, ...],
         **rest: object,
     ) -> object:
-        given = Given(machine=machine, devices=devices, config=config, changes=changes, state=state, pods=pods)
+        given = HostOptions(machine=machine, devices=devices, config=config, changes=changes, state=state, pods=pods)
         return command(*args, given=given, **rest)
 
     options = (machine_option, devices_option, config_option(), set_option, state_option, pods_option())
@@ -104,7 +104,7 @@ def pods_option(what_for: str = "so that those in --state have names") -> Callab
     )
 
 
-def form_option(*forms: str, what: str = "For people, or for machines.") -> Callable[[Command], Command]:
+def output_option(*forms: str, what: str = "For people, or for machines.") -> Callable[[Command], Command]:
     """``-o``; the first of *forms* counts unless another is given."""
     return click.option(
         "-o", "--output", "form", type=click.Choice(forms), default=forms[0], show_default=True, help=what

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from alignup.cli.app import debug_option, examples
-from alignup.cli.client import Client, Where, agent_options, connected
-from alignup.cli.options import form_option
+from alignup.cli.client import AgentClient, AgentOptions, agent_options, connect
+from alignup.cli.options import output_option
 
 _SOONEST, _LATEST = 0.05, 1.0  #: seconds between looks at a pod that ends
 
@@ -28,40 +28,40 @@ _SOONEST, _LATEST = 0.05, 1.0  #: seconds between looks at a pod that ends
     "--wait/--no-wait", "waits", default=True, show_default=True, help="Wait until all its containers are gone."
 )
 @agent_options
-@form_option("text", "json")
+@output_option("text", "json")
 @debug_option
-def command(*, where: Where, pods: tuple[str, ...], grace: int | None, waits: bool, form: str) -> None:
+def command(*, where: AgentOptions, pods: tuple[str, ...], grace: int | None, waits: bool, form: str) -> None:
     """Release pods: what each POD had is free again, and whoever waits is tried; one that waits no longer does.
 
     POD is a name, a namespace and name with a slash between them, or a uid. A pod of a manifest directory comes back,
     as long as its file is there. The exit code is 1 when one is not known, 2 when it could be several.
     """
-    from alignup.cli import screen, tables  # noqa: PLC0415 - loaded with the command, not with its help
-    from alignup.cli.pods import full_name, is_ending, meant, path  # noqa: PLC0415
+    from alignup.cli import tables, terminal  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli.pod_status import find_pod, full_name, is_terminating, pod_path  # noqa: PLC0415
 
-    with connected(where) as agent:
+    with connect(where) as agent:
         known = agent.get("/v1/pods")["pods"]
-        told = [agent.delete(path(one), grace=grace)["pod"] for one in [meant(said, known) for said in pods]]
-        ending = [one for one in told if is_ending(one)]
+        told = [agent.delete(pod_path(one), grace=grace)["pod"] for one in [find_pod(said, known) for said in pods]]
+        ending = [one for one in told if is_terminating(one)]
         if waits and ending:
             names = ", ".join(map(full_name, ending))
-            with screen.waiting(f"{names}: containers are told to stop"):
+            with terminal.waiting_message(f"{names}: containers are told to stop"):
                 _until_gone(agent, ending)
     if form == "json":
-        screen.values({"released": told})
+        terminal.print_json({"released": told})
         return
     for one in told:
-        what = tables.placed(one["placements"])
+        what = tables.describe_placements(one["placements"])
         verdict = "ends" if one in ending and not waits else "is released"
-        screen.line(f"{full_name(one)} {verdict}{f': {what}' if what else ''}")
+        terminal.print_line(f"{full_name(one)} {verdict}{f': {what}' if what else ''}")
 
 
-def _until_gone(agent: Client, ending: Iterable[dict[str, Any]]) -> None:
+def _until_gone(agent: AgentClient, ending: Iterable[dict[str, Any]]) -> None:
     """Wait for pods to end; one that is back, as its manifest is still there, has ended before."""
-    from alignup.cli.pods import is_ending, path  # noqa: PLC0415 - see above
+    from alignup.cli.pod_status import is_terminating, pod_path  # noqa: PLC0415 - see above
 
     pause = _SOONEST
     for one in ending:
-        while is_ending(agent.find(path(one))):
+        while is_terminating(agent.find(pod_path(one))):
             time.sleep(pause)
             pause = min(2 * pause, _LATEST)

@@ -13,36 +13,36 @@ import click
 
 from alignup.align import bits
 from alignup.align.errors import AlignError, CheckpointError
-from alignup.cli.app import Complaint, debug_option, examples
-from alignup.cli.client import Where, agent_options
+from alignup.cli.app import InputError, debug_option, examples
+from alignup.cli.client import AgentOptions, agent_options
 
 if TYPE_CHECKING:
     from alignup.align.host import Host, Settings
     from alignup.align.machine import Machine
     from alignup.align.workload import Pod
-    from alignup.runs.ledger import Ledgers
-    from alignup.runs.running import Office
-    from alignup.runs.wish import Wish
+    from alignup.runs.lifecycle import Allocator
+    from alignup.runs.local_allocator import LocalAllocator
+    from alignup.runs.request import RunRequest
 
-REFUSED, FAILED = 124, 125
+REJECTED, FAILED = 124, 125
 _FOR_EVER = "for ever"
 _SEARCH = 2.0  #: seconds to look for what would let a run in
 _OF_THE_MOMENT = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: told to a command, and different every time
 
 
-class Failure(Complaint):
+class RunFailure(InputError):
     """The command was not run, for a reason of ours."""
 
     exit_code = FAILED
 
 
-class Misuse(click.UsageError):
+class RunUsageError(click.UsageError):
     """The command was not run, since nobody could tell what was meant."""
 
     exit_code = FAILED
 
 
-class Runner(click.Command):
+class RunCommand(click.Command):
     """A command whose own failures cannot be taken for those of what it runs."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - as click has it
@@ -50,7 +50,7 @@ class Runner(click.Command):
         try:
             return super().make_context(*args, **kwargs)
         except click.UsageError as error:
-            raise Misuse(error.format_message(), ctx=error.ctx) from error
+            raise RunUsageError(error.format_message(), ctx=error.ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
         """Run it."""
@@ -59,7 +59,7 @@ class Runner(click.Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class LocalOptions:
     """What was said on the command line about who decides, and by what."""
 
     machine: str | None
@@ -69,10 +69,10 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class RunOptions:
     """What is to be run, and how."""
 
-    wish: "Wish"
+    wish: "RunRequest"
     command: tuple[str, ...]
     by: str
     patience: float  #: seconds to wait for room
@@ -80,7 +80,7 @@ class Order:
 
 
 @click.command(
-    cls=Runner,
+    cls=RunCommand,
     short_help="Run one command on CPUs, memory and devices that belong together.",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     epilog=examples(
@@ -151,7 +151,7 @@ def command(  # noqa: PLR0913 - one an option
     dry_run: bool,
     machine: str | None,
     no_agent: bool,
-    where: Where,
+    where: AgentOptions,
 ) -> None:
     """Run COMMAND on CPUs, memory and devices that belong together, and tell it where it is.
 
@@ -162,20 +162,20 @@ def command(  # noqa: PLR0913 - one an option
     The exit code is the command's, or 128+N when signal N ended it; 124 when it is refused, 125 when it was not run for
     another reason, 126 when it cannot be executed, 127 when there is no such command.
     """
-    from alignup.runs import wish as wishes  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.runs import request as wishes  # noqa: PLC0415 - loaded with the command, not with its help
 
     if machine is not None and not dry_run:
-        raise Complaint("a command runs on this machine, not on another", advice="Add --dry-run, or drop --machine.")
+        raise InputError("a command runs on this machine, not on another", advice="Add --dry-run, or drop --machine.")
     uid = os.urandom(5).hex()
-    wish = wishes.Wish(
+    wish = wishes.RunRequest(
         uid=uid,
-        name=wishes.named(name, words[0], uid),
-        amounts=wishes.amounts(cpus=cpus, memory=memory, hugepages=hugepages, devices=wanted),
+        name=wishes.run_name(name, words[0], uid),
+        amounts=wishes.parse_amounts(cpus=cpus, memory=memory, hugepages=hugepages, devices=wanted),
         policy=policy,
         scope=scope,
     )
-    said = Said(machine=machine, devices=devices, config=config, options=options)
-    order = Order(wish=wish, command=words, by=by, patience=_patience(wait), dry_run=dry_run)
+    said = LocalOptions(machine=machine, devices=devices, config=config, options=options)
+    order = RunOptions(wish=wish, command=words, by=by, patience=_patience(wait), dry_run=dry_run)
     own = no_agent or machine is not None
     raise click.exceptions.Exit(_by_ledger(order, said) if own else _by_agent(order, said, where))
 
@@ -188,111 +188,111 @@ def run_directory() -> Path:
     return default_directory(os.environ, root=default_root(os.environ))
 
 
-def _by_agent(order: Order, said: Said, where: Where) -> int:
+def _by_agent(order: RunOptions, said: LocalOptions, where: AgentOptions) -> int:
     """Have the agent decide; the user's own ledger, if none runs."""
-    from alignup.agent.address import SOCKET, default_root  # noqa: PLC0415 - see above
+    from alignup.agent.address import SOCKET_NAME, default_root  # noqa: PLC0415 - see above
 
-    if not where.agent and not os.path.lexists(default_root(os.environ) / SOCKET):
+    if not where.agent and not os.path.lexists(default_root(os.environ) / SOCKET_NAME):
         return _by_ledger(order, said)
     from alignup.cli import asking  # noqa: PLC0415 - see above
 
-    agent = asking.asked(where)
+    agent = asking.find_agent(where)
     if agent is None:
         return _by_ledger(order, said)
     if said.config or said.options or said.devices:
-        raise Complaint(
+        raise InputError(
             f"the agent at {agent.address} decides by its own configuration and knows its own devices",
             advice="Leave --config, --option and --devices out, or do without the agent: --no-agent.",
         )
     if order.dry_run:
         answer = agent.admit(order.wish, dry_run=True)
-        asking.show(answer, file=sys.stdout)
-        return 0 if answer["outcome"] in {"admitted", "kept"} else REFUSED
+        asking.print_explanation(answer, file=sys.stdout)
+        return 0 if answer["outcome"] in {"admitted", "kept"} else REJECTED
     online = bits.parse(Path("/sys/devices/system/cpu/online").read_text("ascii").strip())
-    return _run(asking.Bureau(agent, online=online), order)
+    return _run(asking.AgentAllocator(agent, online=online), order)
 
 
-def _by_ledger(order: Order, said: Said) -> int:
+def _by_ledger(order: RunOptions, said: LocalOptions) -> int:
     """Decide by the user's own ledger."""
     from alignup.enforce import cgroup, process  # noqa: PLC0415 - see above
-    from alignup.runs import ledger, registry  # noqa: PLC0415
-    from alignup.runs.wish import GPU  # noqa: PLC0415
+    from alignup.runs import local_allocator, registry  # noqa: PLC0415
+    from alignup.runs.request import GPU  # noqa: PLC0415
 
     machine = _machine(said, gpus=GPU in order.wish.amounts)
-    around = cgroup.permitted() if said.machine is None else None
+    around = cgroup.effective_cpuset() if said.machine is None else None
     permitted = machine.kubelet_view().all_cpus
     if said.machine is None:
-        permitted = around.cpus if around else process.widest()
-        machine = ledger.usable(machine, around)
+        permitted = around.cpus if around else process.permitted_cpus()
+        machine = local_allocator.restrict_memory(machine, around)
     if said.devices:
-        from alignup.discover import declared  # noqa: PLC0415 - see above
+        from alignup.discover import device_spec  # noqa: PLC0415 - see above
 
-        machine = declared.declare(machine, said.devices)
-    rules = ledger.Rules(
+        machine = device_spec.add_devices(machine, said.devices)
+    rules = local_allocator.PolicyOverrides(
         policy=order.wish.policy, scope=order.wish.scope, options=said.options, settings=_settings(said, machine)
     )
-    idle = ledger.host(machine, rules, permitted=permitted)
+    idle = local_allocator.build_host(machine, rules, permitted=permitted)
     directory = run_directory()
-    office = ledger.Ledgers(directory, idle, permitted=permitted, explain=_complained)
+    office = local_allocator.LocalAllocator(directory, idle, permitted=permitted, explain=_complained)
     if not order.dry_run:
         return _run(office, order)
     if said.machine is None and directory.exists():
-        known = registry.Runs(directory)
+        known = registry.RunRegistry(directory)
         with known.locked():
-            gone = {one.uid for one in registry.over(known.all())}
+            gone = {one.uid for one in registry.finished_runs(known.all())}
             office.open(alive=[one.uid for one in known.all() if one.uid not in gone], gone=())
     return _shown(office, order)
 
 
-def _machine(said: Said, *, gpus: bool) -> "Machine":
+def _machine(said: LocalOptions, *, gpus: bool) -> "Machine":
     """The machine to run on; its driver takes half a second to tell of GPUs, and is asked when one is wanted."""
     if gpus or said.machine is not None:
         from alignup.cli.machine import load_machine  # noqa: PLC0415 - see above
 
         return load_machine(said.machine)
     from alignup.discover import system  # noqa: PLC0415 - see above
-    from alignup.discover.tree import Directory, Tree  # noqa: PLC0415
+    from alignup.discover.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
 
-    return system.read(Tree(Directory("")), name="this machine")
+    return system.read_machine(FileReader(DirectoryFiles("")), name="this machine")
 
 
-def _run(office: "Office", order: Order) -> int:
+def _run(office: "Allocator", order: RunOptions) -> int:
     """Run the command, and say what is to be said."""
-    from alignup.enforce.child import NotStartedError  # noqa: PLC0415 - see above
-    from alignup.runs import running  # noqa: PLC0415
-    from alignup.runs.registry import Runs  # noqa: PLC0415
-    from alignup.runs.wish import RefusedError  # noqa: PLC0415
+    from alignup.enforce.launcher import CommandStartError  # noqa: PLC0415 - see above
+    from alignup.runs import lifecycle  # noqa: PLC0415
+    from alignup.runs.registry import RunRegistry  # noqa: PLC0415
+    from alignup.runs.request import RunRejectedError  # noqa: PLC0415
 
-    job = running.Job(
+    job = lifecycle.RunJob(
         wish=order.wish,
         command=order.command,
-        runs=Runs(run_directory()),
+        runs=RunRegistry(run_directory()),
         by=order.by,
         note=lambda what: click.echo(f"note: {what}", err=True),
     )
     try:
-        return running.run(office, job, patience=order.patience)
-    except RefusedError as refused:
+        return lifecycle.run(office, job, patience=order.patience)
+    except RunRejectedError as refused:
         refused.show()
-        return REFUSED
-    except NotStartedError as error:
+        return REJECTED
+    except CommandStartError as error:
         click.echo(f"alignup: {error}", err=True)
         return error.exit_code
 
 
-def _shown(office: "Ledgers", order: Order) -> int:
+def _shown(office: "LocalAllocator", order: RunOptions) -> int:
     """Say what would become of a run."""
-    from alignup.runs import ledger, wish  # noqa: PLC0415 - see above
+    from alignup.runs import local_allocator, request  # noqa: PLC0415 - see above
 
-    asking = ledger.pod(order.wish)
+    asking = local_allocator.build_pod(order.wish)
     host = office.host
     _explained(host, asking)
     decision = host.decide(asking)
     if not decision.admitted:
-        return REFUSED
+        return REJECTED
     click.echo()
     click.echo("What the command would be told")
-    for name, value in wish.environment(order.wish, wish.given(office.offer(decision))).items():
+    for name, value in request.build_environment(order.wish, request.resolve_placement(office.offer(decision))).items():
         if value and name not in _OF_THE_MOMENT:
             click.echo(f"  {name}={value}")
     return 0
@@ -306,15 +306,15 @@ def _complained(now: "Host", asking: "Pod") -> None:
 
 def _explained(now: "Host", asking: "Pod") -> None:
     """Tell what becomes of a run, as ``alignup why`` does."""
-    from alignup.cli import answers, inputs  # noqa: PLC0415 - only for who is refused, or asks
-    from alignup.kube.manifests import Source, Workload  # noqa: PLC0415
+    from alignup.cli import inputs, why_output  # noqa: PLC0415 - only for who is refused, or asks
+    from alignup.kube.manifests import SourceLocation, Workload  # noqa: PLC0415
 
-    work = Workload("Run", asking.name, asking.namespace, 1, asking, Source("the command line"))
-    node = inputs.Node(now, inputs.read_configuration(None))
-    answers.FORMS["text"](node, [answers.answer(node, work, seconds=_SEARCH)])
+    work = Workload("Run", asking.name, asking.namespace, 1, asking, SourceLocation("the command line"))
+    node = inputs.HostInput(now, inputs.read_configuration(None))
+    why_output.RENDERERS["text"](node, [why_output.explain(node, work, seconds=_SEARCH)])
 
 
-def _settings(said: Said, machine: "Machine") -> "Settings | None":
+def _settings(said: LocalOptions, machine: "Machine") -> "Settings | None":
     """What a KubeletConfiguration says; ``None`` when there is none."""
     if said.config is None:
         return None
@@ -322,8 +322,8 @@ def _settings(said: Said, machine: "Machine") -> "Settings | None":
     from alignup.kube import configuration  # noqa: PLC0415
 
     read = inputs.read_configuration(said.config)
-    with inputs.complaining(f"with {said.config} on this machine"):
-        return configuration.settings(read, machine)
+    with inputs.input_errors(f"with {said.config} on this machine"):
+        return configuration.host_settings(read, machine)
 
 
 def _patience(said: str | None) -> float:
@@ -335,7 +335,7 @@ def _patience(said: str | None) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= inf:
-        raise Complaint(
+        raise InputError(
             f"--wait {said}: that is no number of seconds", advice="Put -- between the options and the command."
         )
     return seconds
@@ -346,12 +346,12 @@ def _failing() -> Iterator[None]:
     """Give whatever goes wrong here an exit code of its own."""
     try:
         yield
-    except Complaint as error:
-        raise Failure(*error.what, where=error.where, advice=error.advice) from error
+    except InputError as error:
+        raise RunFailure(*error.what, where=error.where, advice=error.advice) from error
     except CheckpointError as error:
-        raise Failure(error.what, where=error.where, advice=error.advice) from error
+        raise RunFailure(error.what, where=error.where, advice=error.advice) from error
     except AlignError as error:
-        raise Failure(str(error)) from error
+        raise RunFailure(str(error)) from error
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        raise Failure(f"{name}{error.strerror or error}") from error
+        raise RunFailure(f"{name}{error.strerror or error}") from error

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from alignup.cli.app import Complaint, debug_option, examples
-from alignup.cli.options import Given, form_option, node_options, workload_option
+from alignup.cli.app import InputError, debug_option, examples
+from alignup.cli.options import HostOptions, host_options, output_option, workload_option
 
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 
@@ -49,12 +49,12 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @click.option(
     "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes for --compare; one a CPU unless given."
 )
-@node_options
+@host_options
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write a picture of the end to FILE.")
-@form_option("text", "json", "csv", what="For people, for machines, or a table.")
+@output_option("text", "json", "csv", what="For people, for machines, or a table.")
 @debug_option
 def command(  # noqa: PLR0913, PLR0917 - one an option
-    given: Given,
+    given: HostOptions,
     files: tuple[str, ...],
     trace: Path | None,
     generate: str | None,
@@ -72,30 +72,30 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     The workload is pods in the order of their files (-f), a trace, or made up. With --compare it is played under every
     combination of settings, and these are ranked: admitted pods, then pods on one NUMA node, then what is stranded.
     """
-    from alignup.cli import inputs, plays  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inputs, simulate_output  # noqa: PLC0415 - loaded with the command, not with its help
 
     if sum(bool(one) for one in (files, trace, generate)) != 1:
-        raise Complaint(
+        raise InputError(
             "there has to be one workload: -f, --trace or --generate",
             advice="For a first try: alignup simulate --generate mixed",
         )
     if dimensions is not None and svg:
-        raise Complaint("--svg draws one host, and --compare plays on many", advice="Leave one of them out.")
-    node = inputs.read_node(given)
-    inputs.warn(node.notes)
+        raise InputError("--svg draws one host, and --compare plays on many", advice="Leave one of them out.")
+    node = inputs.read_host(given)
+    inputs.print_notes(node.notes)
     if files:
-        events = plays.from_files(files)
+        events = simulate_output.events_from_files(files)
     elif trace:
-        events = plays.from_trace(trace)
+        events = simulate_output.events_from_trace(trace)
     else:
-        events = plays.made_up(generate or "", node, count=count, load=load, seed=seed)
-    inputs.warn(plays.overlooked(node, events))
+        events = simulate_output.generate_events(generate or "", node, count=count, load=load, seed=seed)
+    inputs.print_notes(simulate_output.ignored_requests(node, events))
     if save:
-        plays.save(events, save)
+        simulate_output.save_trace(events, save)
     if dimensions is not None:
-        plays.show_comparison(plays.compare(node, events, dimensions, jobs=jobs), form)
+        simulate_output.print_comparison(simulate_output.run_comparison(node, events, dimensions, jobs=jobs), form)
     else:
-        result = plays.play(node, events)
+        result = simulate_output.run_simulation(node, events)
         if svg:
-            plays.draw(result, svg)
-        plays.show(result, form, dated=not files)
+            simulate_output.write_svg(result, svg)
+        simulate_output.print_result(result, form, dated=not files)

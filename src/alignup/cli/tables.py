@@ -6,33 +6,33 @@ from typing import Any
 
 from alignup.align.bits import parse
 from alignup.align.decision import Placement
-from alignup.align.explain import story
+from alignup.align.explain import sentences
 from alignup.align.hint import Hint
-from alignup.cli import screen
-from alignup.cli.app import harmless
-from alignup.picture.words import columns
+from alignup.cli import terminal
+from alignup.cli.app import escape_control
+from alignup.picture.text_format import display_width
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Show rows under their heads, a line each however long, so that they can be searched."""
-    lines = [heads, *([harmless(cell) for cell in row] for row in rows)]
-    widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
+    lines = [heads, *([escape_control(cell) for cell in row] for row in rows)]
+    widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        cells = [cell + " " * (width - columns(cell)) for cell, width in zip(line, widths, strict=True)]
-        screen.line("  ".join(cells).rstrip())
+        cells = [cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths, strict=True)]
+        terminal.print_line("  ".join(cells).rstrip())
 
 
-def placed(placements: Iterable[Mapping[str, Any]]) -> str:
+def describe_placements(placements: Iterable[Mapping[str, Any]]) -> str:
     """What containers have, in one line."""
-    return story.given_each([_placement(one) for one in placements])
+    return sentences.describe_allocations([_placement(one) for one in placements])
 
 
-def outcome(refusal: Mapping[str, Any] | None, placements: Iterable[Mapping[str, Any]]) -> str:
+def describe_outcome(refusal: Mapping[str, Any] | None, placements: Iterable[Mapping[str, Any]]) -> str:
     """Why a pod was refused, or what its containers have."""
-    return f"{refusal['reason']}: {refusal['message']}" if refusal else placed(placements)
+    return f"{refusal['reason']}: {refusal['message']}" if refusal else describe_placements(placements)
 
 
-def nodes(placements: Iterable[Mapping[str, Any]]) -> str:
+def numa_nodes(placements: Iterable[Mapping[str, Any]]) -> str:
     """The NUMA nodes of containers that have some."""
     return ",".join(dict.fromkeys(one["hint"]["nodes"] for one in placements if one["hint"]["nodes"])) or "-"
 

@@ -4,10 +4,10 @@ from math import isnan
 
 import click
 
-from alignup.cli.app import Complaint, debug_option, examples
-from alignup.cli.options import Given, form_option, node_options, workload_option
+from alignup.cli.app import InputError, debug_option, examples
+from alignup.cli.options import HostOptions, host_options, output_option, workload_option
 
-REFUSED = 1
+REJECTED = 1
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
 
@@ -19,7 +19,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     ),
 )
 @workload_option()
-@node_options
+@host_options
 @click.option("--pod", "only", metavar="NAME", help="Of several workloads only the one of this name.")
 @click.option(
     "--search",
@@ -30,9 +30,9 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     metavar="SECONDS",
     help="How long to look for what would admit a pod that is refused.",
 )
-@form_option("text", "json", "yaml")
+@output_option("text", "json", "yaml")
 @debug_option
-def command(given: Given, files: tuple[str, ...], only: str | None, seconds: float, form: str) -> None:
+def command(given: HostOptions, files: tuple[str, ...], only: str | None, seconds: float, form: str) -> None:
     """Explain what becomes of a pod: the verdict, what was asked of whom, how the nodes were chosen, the placement.
 
     For a refusal also what did not fit where and by how much, and what would admit it; each proposal was tried. Every
@@ -40,17 +40,17 @@ def command(given: Given, files: tuple[str, ...], only: str | None, seconds: flo
 
     The exit code is 0 when all are admitted, 1 when one is refused, 2 when something given cannot be used.
     """
-    from alignup.cli import answers, inputs, screen  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inputs, terminal, why_output  # noqa: PLC0415 - loaded with the command, not with its help
 
     if isnan(seconds):  # which no time is past
-        raise Complaint("--search nan is no time", advice="Give seconds, such as --search 10.")
-    node = inputs.read_node(given)
+        raise InputError("--search nan is no time", advice="Give seconds, such as --search 10.")
+    node = inputs.read_host(given)
     workloads, skipped = inputs.read_workloads(files)
-    inputs.warn((*node.notes, *skipped))
-    chosen = inputs.choose(workloads, only, files=files)
-    inputs.warn(inputs.overlooked(node, (work.pod for work in chosen)))
-    with screen.waiting("Looking for what would admit it"):
-        found = [answers.answer(node, work, seconds=seconds) for work in chosen]
-    answers.FORMS[form](node, found)
+    inputs.print_notes((*node.notes, *skipped))
+    chosen = inputs.select_workloads(workloads, only, files=files)
+    inputs.print_notes(inputs.ignored_requests(node, (work.pod for work in chosen)))
+    with terminal.waiting_message("Looking for what would admit it"):
+        found = [why_output.explain(node, work, seconds=seconds) for work in chosen]
+    why_output.RENDERERS[form](node, found)
     if any(not answer.decision.admitted for answer in found):
-        raise click.exceptions.Exit(REFUSED)
+        raise click.exceptions.Exit(REJECTED)

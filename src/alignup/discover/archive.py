@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from alignup.align.errors import SourceError
+from alignup.discover.cpu_topology import CPU
+from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReader
 from alignup.discover.numa import NODE
 from alignup.discover.pci import BUS
-from alignup.discover.sysfs import CPU
-from alignup.discover.tree import Directory, Packed, Tree
 
 #: The most an archive may hold, unpacked; a machine of 2048 CPUs takes some 130 MB of it, headers and all.
 MAX_BYTES = 512 << 20
@@ -41,7 +41,7 @@ _MEMINFO = re.compile(r"(Node [0-9]+ )?(MemTotal|HugePages_[A-Za-z]+|Hugepagesiz
 
 def record(root: Path, file: Path) -> None:
     """Write what describes the machine at *root* to *file*, a ``.tar.gz``; an older one there is replaced whole."""
-    tree = Tree(Directory(os.fspath(root)))
+    tree = FileReader(DirectoryFiles(os.fspath(root)))
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as compressed,
@@ -57,7 +57,7 @@ def record(root: Path, file: Path) -> None:
         written.unlink(missing_ok=True)
 
 
-def unpack(file: Path) -> Packed:
+def read_archive(file: Path) -> ArchiveFiles:
     """The files in the archive *file*."""
     contents: dict[str, bytes] = {}
     links: dict[str, str] = {}
@@ -126,17 +126,17 @@ def _stays(parts: list[str], target: str) -> bool:
     return not target.startswith("/")
 
 
-def _rooted(contents: dict[str, bytes], links: dict[str, str]) -> Packed:
+def _rooted(contents: dict[str, bytes], links: dict[str, str]) -> ArchiveFiles:
     """The files; one directory around everything is taken off."""
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
     if "sys" not in tops and len(tops) == 1:
         cut = len(tops.pop()) + 1
         contents = {path[cut:]: held for path, held in contents.items()}
         links = {path[cut:]: target for path, target in links.items()}
-    return Packed.of(contents, links)
+    return ArchiveFiles.of(contents, links)
 
 
-def _members(tree: Tree) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+def _members(tree: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     for path in _wanted(tree):
         member = tarfile.TarInfo(path)
         target = tree.link(path)
@@ -151,7 +151,7 @@ def _members(tree: Tree) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
             yield member, held
 
 
-def _kept(tree: Tree, path: str) -> bytes | None:
+def _kept(tree: FileReader, path: str) -> bytes | None:
     """What is recorded of a file; ``None`` when there is no such file."""
     if path.startswith(BUS):
         address, _, name = path.removeprefix(f"{BUS}/").partition("/")
@@ -165,7 +165,7 @@ def _kept(tree: Tree, path: str) -> bytes | None:
     return None if read is None else read.encode("latin-1")
 
 
-def _wanted(tree: Tree) -> Iterator[str]:
+def _wanted(tree: FileReader) -> Iterator[str]:
     """Every path that may say something about the machine; not all of them are there."""
     yield from ("proc/cpuinfo", "proc/meminfo")
     yield from (f"{CPU}/{name}" for name in ("online", "offline", "present", "possible"))
@@ -191,7 +191,7 @@ def _wanted(tree: Tree) -> Iterator[str]:
         yield from (f"{BUS}/{address}/{name}" for name in _PCI)
 
 
-def _pages(tree: Tree, path: str) -> Iterator[str]:
+def _pages(tree: FileReader, path: str) -> Iterator[str]:
     if tree.has(path):
         yield f"{path}/"
     yield from (f"{path}/{size}/{name}" for size in tree.names(path) for name in ("nr_hugepages", "free_hugepages"))

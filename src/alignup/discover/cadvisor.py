@@ -1,4 +1,4 @@
-"""What cAdvisor tells the kubelet of a machine: its topology as types, as the ``Report`` of a machine, and from JSON.
+"""What cAdvisor tells the kubelet of a machine: its topology as types, as the ``CadvisorReport`` of a machine, and from JSON.
 
 The JSON is cAdvisor's ``MachineInfo``, as its API and the kubelet's ``/spec/`` serve it. It tells less than the kernel
 does (no CPUs outside nodes, no locality of devices), so a machine read from it has gaps, but its report is exact.
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
-from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, Report, ReportedNode
+from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, HugePages, Machine, NumaNode
 
 
 @dataclass(frozen=True, slots=True)
-class SeenCore:
+class CadvisorCore:
     """One physical core; ``core_id`` is the kernel's, so it repeats."""
 
     core_id: int
@@ -25,26 +25,26 @@ class SeenCore:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenNode:
+class CadvisorNodeTopology:
     """One NUMA node, with the cores cAdvisor found in it."""
 
-    told: ReportedNode
-    cores: tuple[SeenCore, ...] = ()
+    told: CadvisorNode
+    cores: tuple[CadvisorCore, ...] = ()
     caches: tuple[int, ...] = ()  #: the L3 caches of the whole node
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CadvisorTopology:
     """A machine as cAdvisor sees it."""
 
-    nodes: tuple[SeenNode, ...]
+    nodes: tuple[CadvisorNodeTopology, ...]
     num_cpus: int
     num_sockets: int
 
-    def report(self) -> Report:
+    def report(self) -> CadvisorReport:
         """This as a part of a :class:`Machine`; a CPU told of twice is where it was told of last."""
         cpus = {cpu.id: cpu for node in self.nodes for cpu in _threads(node)}
-        return Report(
+        return CadvisorReport(
             cpus=tuple(sorted(cpus.values(), key=lambda cpu: cpu.id)),
             num_cpus=self.num_cpus,
             num_sockets=self.num_sockets,
@@ -52,7 +52,7 @@ class Seen:
         )
 
 
-def machine(seen: Seen, *, memory: int | None = None, hugepages: tuple[HugePages, ...] = ()) -> Machine:
+def to_machine(seen: CadvisorTopology, *, memory: int | None = None, hugepages: tuple[HugePages, ...] = ()) -> Machine:
     """The hardware that *seen* implies: what cAdvisor cannot say is a gap."""
     gaps = ["cAdvisor does not tell of CPUs outside NUMA nodes, of CPUs that are off, or of PCI devices"]
     report = seen.report()
@@ -91,7 +91,7 @@ def machine(seen: Seen, *, memory: int | None = None, hugepages: tuple[HugePages
     ).checked()
 
 
-def usual(machine: Machine) -> Report:
+def infer_report(machine: Machine) -> CadvisorReport:
     """What cAdvisor would tell of *machine* if its kernel describes it in full."""
     sharing = Counter(cpu.cache for cpu in machine.cpus)
     told = [cpu for cpu in machine.cpus if cpu.node is not None]
@@ -104,7 +104,7 @@ def usual(machine: Machine) -> Report:
     )
     far = machine.distances
     nodes = (
-        ReportedNode(
+        CadvisorNode(
             node.id,
             memory=node.memory or 0,
             hugepages=tuple(sorted(node.hugepages, key=lambda pages: str(pages.size // 1024))),
@@ -112,7 +112,7 @@ def usual(machine: Machine) -> Report:
         )
         for node in sorted(machine.nodes, key=lambda node: str(node.id))
     )
-    return Report(
+    return CadvisorReport(
         cpus=tuple(cpus),
         num_cpus=len(told),
         num_sockets=len({cpu.socket for cpu in machine.cpus}),
@@ -120,7 +120,7 @@ def usual(machine: Machine) -> Report:
     )
 
 
-def _threads(node: SeenNode) -> Iterator[Cpu]:
+def _threads(node: CadvisorNodeTopology) -> Iterator[Cpu]:
     for core in node.cores:
         uncore = core.uncore[0] if core.uncore else None
         for thread in core.threads:

@@ -23,15 +23,15 @@ from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import (
+    CadvisorNode,
+    CadvisorReport,
     Cpu,
     Device,
     HugePages,
     Machine,
     NumaNode,
     PciDevice,
-    Report,
-    ReportedNode,
-    type_name,
+    hugepages_resource,
 )
 from alignup.align.quantity import Quantity
 
@@ -173,8 +173,8 @@ def _machine(document: _Document) -> Machine:
     )
 
 
-def _read_report(report: _Report) -> Report:
-    return Report(
+def _read_report(report: _Report) -> CadvisorReport:
+    return CadvisorReport(
         cpus=_cpus(report.cpus),
         num_cpus=report.num_cpus,
         num_sockets=report.num_sockets,
@@ -205,8 +205,8 @@ def _node(node: _Node) -> NumaNode:
     return NumaNode(node.id, memory=_bytes(node.memory), hugepages=_pages(node.hugepages))
 
 
-def _told(node: _Node) -> ReportedNode:
-    return ReportedNode(
+def _told(node: _Node) -> CadvisorNode:
+    return CadvisorNode(
         node.id,
         memory=_bytes(node.memory) or 0,
         hugepages=_pages(node.hugepages),
@@ -283,7 +283,7 @@ def _plain(machine: Machine) -> dict[str, Any]:
     return plain
 
 
-def _written_report(report: Report) -> _Report:
+def _written_report(report: CadvisorReport) -> _Report:
     return _Report(
         num_cpus=report.num_cpus,
         num_sockets=report.num_sockets,
@@ -309,13 +309,13 @@ def _groups(cpus: Iterable[Cpu]) -> Iterator[_Cpus]:
         )
 
 
-def _retold(node: ReportedNode) -> _Node:
+def _retold(node: CadvisorNode) -> _Node:
     distances = None if node.distances is None else list(node.distances)
     return _Node(node.id, node.memory, _counts(node.hugepages), distances)
 
 
 def _counts(pages: Iterable[HugePages]) -> dict[str | int, int]:
-    return {type_name(each.size).removeprefix("hugepages-"): each.count for each in pages}
+    return {hugepages_resource(each.size).removeprefix("hugepages-"): each.count for each in pages}
 
 
 def _shown(members: int | None) -> str | None:

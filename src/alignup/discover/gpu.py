@@ -16,7 +16,7 @@ NVIDIA = 0x10DE
 _DISPLAY = 0x03  #: the class of GPUs, with or without a screen
 
 
-def added(machine: Machine) -> Machine:
+def add_gpus(machine: Machine) -> Machine:
     """*machine* with the GPUs NVML finds; where it finds none, but PCI shows some, a gap says so."""
     shown = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
     if not shown:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from xml.parsers import expat
 
 from alignup.align import bits
-from alignup.align.bits import Cpus
+from alignup.align.bits import CpuSet
 from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
 from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, PciDevice
 from alignup.discover import cadvisor
-from alignup.discover.sysfs import numbered
+from alignup.discover.cpu_topology import number_groups
 
 MAX_DEPTH = 128
 
@@ -38,7 +38,7 @@ class _Object:
         return None if number is None or number == _NO_INDEX else number
 
     @property
-    def cpus(self) -> Cpus:
+    def cpus(self) -> CpuSet:
         return _bitmap(self.attributes.get("cpuset"))
 
 
@@ -121,13 +121,13 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
     kinds: dict[str, list[_Object]] = {}
     for each in reader.objects:
         kinds.setdefault(_kind(each), []).append(each)
-    online = bits.of(pu.index for pu in kinds.get("pu", ()) if pu.index is not None and 0 <= pu.index < bits.LIMIT)
+    online = bits.of(pu.index for pu in kinds.get("pu", ()) if pu.index is not None and 0 <= pu.index < bits.MAX_MEMBER)
     if not online:
         raise SourceError(f"{name} describes no CPUs: expected objects of type PU with an os_index")
-    nodes = [node for node in kinds.get("numa", ()) if node.index is not None and 0 <= node.index < bits.LIMIT]
+    nodes = [node for node in kinds.get("numa", ()) if node.index is not None and 0 <= node.index < bits.MAX_MEMBER]
     homes = _homes(nodes, online)
-    sockets = numbered((each.index, each.cpus & online) for each in kinds.get("package", ()))
-    caches = numbered((each.index, each.cpus & online) for each in kinds.get("l3", ()))
+    sockets = number_groups((each.index, each.cpus & online) for each in kinds.get("package", ()))
+    caches = number_groups((each.index, each.cpus & online) for each in kinds.get("l3", ()))
     cores = {cpu: min(bits.members(core.cpus & online)) for core in kinds.get("core", ()) for cpu in _in(core, online)}
     gaps = ["hwloc does not tell what cAdvisor would; an ordinary kernel is assumed"]
     if not sockets:
@@ -148,7 +148,7 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
         pci=tuple(_pci(device, homes) for device in kinds.get("pci", ())),
         gaps=tuple(gaps),
     ).checked()
-    return replace(machine, report=cadvisor.usual(machine)).checked()
+    return replace(machine, report=cadvisor.infer_report(machine)).checked()
 
 
 def _kind(found: _Object) -> str:
@@ -158,11 +158,11 @@ def _kind(found: _Object) -> str:
     return known.get(found.kind, found.kind.lower())
 
 
-def _in(found: _Object, online: Cpus) -> Iterator[int]:
+def _in(found: _Object, online: CpuSet) -> Iterator[int]:
     return bits.members(found.cpus & online)
 
 
-def _homes(nodes: list[_Object], online: Cpus) -> dict[int, int]:
+def _homes(nodes: list[_Object], online: CpuSet) -> dict[int, int]:
     homes: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: node.cpus.bit_count()):
         homes = dict.fromkeys(_in(node, online), node.index or 0) | homes
@@ -207,10 +207,10 @@ def _pci(found: _Object, homes: dict[int, int]) -> PciDevice:
     )
 
 
-def _bitmap(text: str | None) -> Cpus:
+def _bitmap(text: str | None) -> CpuSet:
     """A set as hwloc writes it: words of 32 bits with the highest first, an empty word for 0."""
     words = (text or "").split(",")
-    if len(words) * 32 > bits.LIMIT or not all(_WORD.fullmatch(word) for word in words):
+    if len(words) * 32 > bits.MAX_MEMBER or not all(_WORD.fullmatch(word) for word in words):
         raise SourceError(f"{(text or '')[:60]!r} is no finite set of CPUs")
     return int("".join(word.removeprefix("0x").zfill(8) for word in words) or "0", 16)
 

@@ -3,9 +3,9 @@
 import msgspec
 
 from alignup.align.errors import SourceError
-from alignup.align.machine import HugePages, Machine, ReportedNode
+from alignup.align.machine import CadvisorNode, HugePages, Machine
 from alignup.discover import cadvisor
-from alignup.discover.cadvisor import Seen, SeenCore, SeenNode
+from alignup.discover.cadvisor import CadvisorCore, CadvisorNodeTopology, CadvisorTopology
 
 
 class _Pages(msgspec.Struct):
@@ -50,22 +50,26 @@ def convert(found: object, *, name: str = "the text") -> Machine:
         raise SourceError(f"{name} looks like cAdvisor's MachineInfo but is none: {error}") from error
     if any(not core.thread_ids for node in info.topology or () for core in node.cores or ()):
         raise SourceError(f"{name} has a core without threads, which cAdvisor never tells of")
-    seen = Seen(tuple(map(_node, info.topology or ())), num_cpus=info.num_cores, num_sockets=info.num_sockets)
-    return cadvisor.machine(seen, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
+    seen = CadvisorTopology(
+        tuple(map(_node, info.topology or ())), num_cpus=info.num_cores, num_sockets=info.num_sockets
+    )
+    return cadvisor.to_machine(seen, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
 
 
-def _node(node: _Node) -> SeenNode:
-    told = ReportedNode(
+def _node(node: _Node) -> CadvisorNodeTopology:
+    told = CadvisorNode(
         node.node_id,
         memory=node.memory,
         hugepages=_pages(node.hugepages),
         distances=None if node.distances is None else tuple(node.distances),
     )
     cores = (
-        SeenCore(core.core_id, core.socket_id, tuple(core.thread_ids), tuple(c.id for c in core.uncore_caches or ()))
+        CadvisorCore(
+            core.core_id, core.socket_id, tuple(core.thread_ids), tuple(c.id for c in core.uncore_caches or ())
+        )
         for core in node.cores or ()
     )
-    return SeenNode(told, tuple(cores), tuple(cache.id for cache in node.caches or () if cache.level == 3))
+    return CadvisorNodeTopology(told, tuple(cores), tuple(cache.id for cache in node.caches or () if cache.level == 3))
 
 
 def _pages(pages: list[_Pages] | None) -> tuple[HugePages, ...]:

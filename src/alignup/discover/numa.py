@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from alignup.align import bits
-from alignup.align.bits import Cpus
-from alignup.align.distances import FARTHEST, Distances
+from alignup.align.bits import CpuSet
+from alignup.align.distances import MAX_DISTANCE, Distances
 from alignup.align.machine import HugePages, NumaNode
-from alignup.discover.sysfs import CPU
-from alignup.discover.tree import Tree
+from alignup.discover.cpu_topology import CPU
+from alignup.discover.file_reader import FileReader
 
 NODE = "sys/devices/system/node"
 
@@ -20,7 +20,7 @@ _TOTAL = re.compile(r"MemTotal:\s*([0-9]{1,16})\s*kB", re.ASCII)
 _PAGES = re.compile(r"hugepages-([0-9]{1,16})kB", re.ASCII)
 
 
-def ids(tree: Tree) -> list[int]:
+def read_node_ids(tree: FileReader) -> list[int]:
     """The nodes that are on, rising."""
     found = tree.numbered(NODE, "node")
     if not found:
@@ -28,7 +28,7 @@ def ids(tree: Tree) -> list[int]:
     return found
 
 
-def homes(tree: Tree, nodes: Sequence[int], online: Cpus) -> dict[int, int]:
+def map_cpus_to_nodes(tree: FileReader, nodes: Sequence[int], online: CpuSet) -> dict[int, int]:
     """CPU → the node that claims it; of several the lowest."""
     found: dict[int, int] = {}
     quarrels = 0
@@ -44,7 +44,7 @@ def homes(tree: Tree, nodes: Sequence[int], online: Cpus) -> dict[int, int]:
     return found
 
 
-def linked(tree: Tree, node: int) -> list[int]:
+def read_linked_cpus(tree: FileReader, node: int) -> list[int]:
     """The CPUs the node's directory links to, whether or not they are there; links that lead elsewhere are none."""
     here = f"{NODE}/node{node}"
     found = []
@@ -55,42 +55,42 @@ def linked(tree: Tree, node: int) -> list[int]:
     return found
 
 
-def listed(tree: Tree, node: int) -> Cpus | None:
+def read_listed_cpus(tree: FileReader, node: int) -> CpuSet | None:
     """The CPUs the node's own list names, also those that are off or not there at all."""
     return tree.cpus(f"{NODE}/node{node}/cpulist", f"{NODE}/node{node}/cpumap")
 
 
-def memory(tree: Tree, path: str) -> int | None:
+def read_memory(tree: FileReader, path: str) -> int | None:
     """The bytes of memory a ``meminfo`` file tells of."""
     read = tree.read(path)
     if read is None:
         return None
     total = _TOTAL.search(read)
     if not total:
-        tree.misread(path, "does not say how much memory there is")
+        tree.add_unusable(path, "does not say how much memory there is")
         return None
     return int(total[1]) * 1024
 
 
-def hugepages(tree: Tree, path: str) -> tuple[HugePages, ...]:
-    """The huge pages a ``hugepages`` directory tells of, the smallest first."""
+def read_hugepages(tree: FileReader, path: str) -> tuple[HugePages, ...]:
+    """The huge pages a ``read_hugepages`` directory tells of, the smallest first."""
     found = []
     for name in tree.names(path):
         size = _PAGES.fullmatch(name)
         count = tree.number(f"{path}/{name}/nr_hugepages") if size else None
         if size is None or count is None or count < 0 or not int(size[1]):
-            tree.misread(path, f"holds an entry that counts no huge pages: {bits.quote(name[:40])}")
+            tree.add_unusable(path, f"holds an entry that counts no huge pages: {bits.quote(name[:40])}")
             continue
         found.append(HugePages(size=int(size[1]) * 1024, count=count))
     return tuple(sorted(found, key=lambda pages: pages.size))
 
 
-def describe(tree: Tree, nodes: Sequence[int]) -> tuple[NumaNode, ...]:
+def read_nodes(tree: FileReader, nodes: Sequence[int]) -> tuple[NumaNode, ...]:
     """Each node with its memory and huge pages."""
     found = []
     for node in nodes:
         here = f"{NODE}/node{node}"
-        held, pages = memory(tree, f"{here}/meminfo"), hugepages(tree, f"{here}/hugepages")
+        held, pages = read_memory(tree, f"{here}/meminfo"), read_hugepages(tree, f"{here}/hugepages")
         huge = sum(each.bytes for each in pages)
         if held is not None and held < huge:
             tree.gap(f"NUMA node {node} tells of {held} bytes of memory with {huge} bytes of huge pages in them")
@@ -105,7 +105,7 @@ def describe(tree: Tree, nodes: Sequence[int]) -> tuple[NumaNode, ...]:
     return tuple(found)
 
 
-def distances(tree: Tree, nodes: Sequence[int]) -> Distances | None:
+def read_distances(tree: FileReader, nodes: Sequence[int]) -> Distances | None:
     """How far the nodes are from each other; ``None`` unless every row is there."""
     matrix = {}
     for node in nodes:
@@ -118,34 +118,34 @@ def distances(tree: Tree, nodes: Sequence[int]) -> Distances | None:
     return Distances(matrix) if matrix else None
 
 
-def _row(tree: Tree, path: str) -> list[int] | None:
+def _row(tree: FileReader, path: str) -> list[int] | None:
     text = tree.text(path)
     values = text.split() if text else []
     if not values or not all(value.isascii() and value.isdigit() and len(value) < 11 for value in values):
         return None
     row = [int(value) for value in values]
-    return row if max(row) < FARTHEST else None
+    return row if max(row) < MAX_DISTANCE else None
 
 
-def _columns(tree: Tree, nodes: Sequence[int], width: int) -> Iterable[int] | None:
+def _columns(tree: FileReader, nodes: Sequence[int], width: int) -> Iterable[int] | None:
     """Which nodes the *width* columns of a row stand for."""
     if width == len(nodes):
         return nodes
     for name in ("online", "possible"):
-        named = tree.cpu_list(f"{NODE}/{name}") or 0
+        named = tree.read_cpu_list(f"{NODE}/{name}") or 0
         if named.bit_count() == width and not bits.of(nodes) & ~named:
             return bits.members(named)
     return range(width) if width > max(nodes) else None
 
 
-def _claimed(tree: Tree, node: int, online: Cpus) -> Cpus:
-    said = listed(tree, node)
+def _claimed(tree: FileReader, node: int, online: CpuSet) -> CpuSet:
+    said = read_listed_cpus(tree, node)
     if said is None:
-        linked_cpus = linked(tree, node)
+        linked_cpus = read_linked_cpus(tree, node)
         said = bits.of(linked_cpus or _pointing(tree, node, online))
     return said & online
 
 
-def _pointing(tree: Tree, node: int, online: Cpus) -> Iterator[int]:
+def _pointing(tree: FileReader, node: int, online: CpuSet) -> Iterator[int]:
     """The CPUs whose directories link to the node."""
     return (cpu for cpu in bits.members(online) if tree.has(f"{CPU}/cpu{cpu}/node{node}"))

@@ -7,7 +7,7 @@ are kept as they are, and a device without a node stays without one.
 import re
 
 from alignup.align.machine import PciDevice
-from alignup.discover.tree import Tree
+from alignup.discover.file_reader import FileReader
 
 BUS = "sys/bus/pci/devices"
 
@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
 
 
-def devices(tree: Tree) -> tuple[PciDevice, ...]:
+def read_pci_devices(tree: FileReader) -> tuple[PciDevice, ...]:
     """Every PCI device, in the order of the addresses."""
     if not tree.has(BUS):
         tree.gap("no PCI bus is described")
@@ -26,7 +26,7 @@ def devices(tree: Tree) -> tuple[PciDevice, ...]:
     return tuple(sorted(known, key=lambda device: (len(device.address), device.address)))
 
 
-def _device(tree: Tree, address: str) -> PciDevice | None:
+def _device(tree: FileReader, address: str) -> PciDevice | None:
     here = tree.resolve(f"{BUS}/{address}")
     if here is None or not tree.names(here):
         return None
@@ -43,6 +43,6 @@ def _device(tree: Tree, address: str) -> PciDevice | None:
     )
 
 
-def _code(tree: Tree, path: str) -> int | None:
+def _code(tree: FileReader, path: str) -> int | None:
     text = tree.text(path)
     return int(text, 16) if text and _CODE.fullmatch(text) else None

@@ -8,7 +8,7 @@ from alignup.align import synthetic
 from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import Machine
 from alignup.discover import system
-from alignup.discover.tree import Directory, Tree
+from alignup.discover.file_reader import DirectoryFiles, FileReader
 
 #: The most a description in words may have.
 MAX_TEXT = 64 << 20
@@ -21,11 +21,11 @@ def discover(root: Path = Path("/")) -> Machine:
     """
     if not root.is_dir():
         raise SourceError(f"{root} is no directory: expected one with sys and proc in it")
-    machine = system.read(Tree(Directory(os.fspath(root).rstrip("/"))), name=str(root))
+    machine = system.read_machine(FileReader(DirectoryFiles(os.fspath(root).rstrip("/"))), name=str(root))
     if root.resolve() == Path("/"):
         from alignup.discover import gpu  # noqa: PLC0415 - only the running system has GPUs to ask
 
-        return gpu.added(machine)
+        return gpu.add_gpus(machine)
     return machine
 
 
@@ -59,7 +59,7 @@ def load(source: Path | str) -> Machine:
         if head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar":
             from alignup.discover import archive  # noqa: PLC0415 - see record
 
-            return system.read(Tree(archive.unpack(path)), name=str(path))
+            return system.read_machine(FileReader(archive.read_archive(path)), name=str(path))
         if path.stat().st_size > MAX_TEXT:
             raise SourceError(f"{path} is no archive, and too long for a description")
         return _described(path.read_text(encoding="utf-8"), name=str(path))

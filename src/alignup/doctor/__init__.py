@@ -9,20 +9,20 @@ what does not; ``salvage`` does the same for state files, ``mending`` makes soun
 pure but ``folder``, which touches the directory, and ``users``, which finds out whether a kubelet is at work in it.
 """
 
-from alignup.doctor.configuration import Basis, Examined, examine
-from alignup.doctor.findings import Area, Finding, Report, Severity
-from alignup.doctor.state import Files, Looked, Repair, look_into
+from alignup.doctor.configuration import ConfigurationCheck, ManagerConfig, check_configuration
+from alignup.doctor.findings import Area, DoctorReport, Finding, Severity
+from alignup.doctor.state_check import FileRepair, StateCheck, StateFiles, check_state
 
 __all__ = [
     "Area",
-    "Basis",
-    "Examined",
-    "Files",
+    "ConfigurationCheck",
+    "DoctorReport",
+    "FileRepair",
     "Finding",
-    "Looked",
-    "Repair",
-    "Report",
+    "ManagerConfig",
     "Severity",
-    "examine",
-    "look_into",
+    "StateCheck",
+    "StateFiles",
+    "check_configuration",
+    "check_state",
 ]

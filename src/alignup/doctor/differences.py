@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.bits import Cpus, quote
+from alignup.align.bits import CpuSet, quote
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ParseError
-from alignup.align.quantity import Format, Quantity
+from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import FeatureGates
-from alignup.doctor.findings import listed_cpus
-from alignup.state import cpu_file
-from alignup.state.memory_file import MemoryState
+from alignup.doctor.findings import format_cpus
+from alignup.state.kubelet import cpu_file
+from alignup.state.kubelet.memory_file import MemoryState
 
 Contents = Mapping[str, Any]
 
@@ -29,25 +29,25 @@ def cpu_differences(contents: Contents, provider: CpuProvider, *, gates: Feature
     strict = provider.options.strict_cpu_reservation
     everything = provider.view.all_cpus & ~(provider.reserved if strict else 0)
     if gone := shared & ~provider.view.all_cpus:
-        yield f"{listed_cpus(gone)} shared, but the machine has none of that number, or it is switched off"
+        yield f"{format_cpus(gone)} shared, but the machine has none of that number, or it is switched off"
     if strict and (clash := shared & provider.reserved):
         yield (
-            f"{listed_cpus(clash)} reserved, but among the shared ones: strict-cpu-reservation was off, or others "
+            f"{format_cpus(clash)} reserved, but among the shared ones: strict-cpu-reservation was off, or others "
             "were reserved, when the file was written"
         )
     if not strict and (missing := provider.reserved & ~shared & ~owned):
         yield (
-            f"{listed_cpus(missing)} reserved, but not among the shared ones: others were reserved when the file "
+            f"{format_cpus(missing)} reserved, but not among the shared ones: others were reserved when the file "
             "was written, or strict-cpu-reservation was on"
         )
     if both := shared & owned:
-        yield f"{listed_cpus(both)} shared and owned by a container at once"
+        yield f"{format_cpus(both)} shared and owned by a container at once"
     unreserved = everything & ~provider.reserved
     if nobodys := unreserved & ~(shared | owned):
-        yield f"{listed_cpus(nobodys)} neither shared nor owned: new, reserved before, or lost"
+        yield f"{format_cpus(nobodys)} neither shared nor owned: new, reserved before, or lost"
 
 
-def _owned(contents: Contents, gates: FeatureGates) -> Cpus:
+def _owned(contents: Contents, gates: FeatureGates) -> CpuSet:
     """All that containers and pods own, as far as it can be read."""
     owned = bits.union((contents["podEntries"] or {}).values()) if gates.on(cpu_file.PODS_GATE) else 0
     for own in (contents["entries"] or {}).values():
@@ -86,8 +86,8 @@ def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Ite
         if before is None or table is None:
             yield f"{type_} is {'new' if before is None else 'not there any more'}"
             continue
-        was = {name: Quantity.of(before[name], Format.BINARY_SI).canonical() for name in before}
-        total, reserved, left = (Quantity.of(amount, Format.BINARY_SI).canonical() for amount in table[:3])
+        was = {name: Quantity.of(before[name], QuantityFormat.BINARY_SI).canonical() for name in before}
+        total, reserved, left = (Quantity.of(amount, QuantityFormat.BINARY_SI).canonical() for amount in table[:3])
         if was["total"] != total:
             yield f"it had {was['total']} of {type_} when the file was written, now {total}"
         if was["systemReserved"] != reserved:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.bits import Cpus
+from alignup.align.bits import CpuSet
 
 VERSION = 1  #: of the document
 
@@ -58,7 +58,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """All that was found, the order of the areas kept."""
 
     findings: tuple[Finding, ...]
@@ -90,9 +90,9 @@ class Report:
 error = partial(Finding, Severity.ERROR)
 warning = partial(Finding, Severity.WARNING)
 note = partial(Finding, Severity.NOTE)
-fine = partial(Finding, Severity.OK)
+ok = partial(Finding, Severity.OK)
 
 
-def listed_cpus(cpus: Cpus) -> str:
+def format_cpus(cpus: CpuSet) -> str:
     """``CPU 16``, ``CPUs 0-3,8``."""
     return f"CPU{'s' * (cpus.bit_count() != 1)} {bits.show(cpus)}"

@@ -17,11 +17,18 @@ from typing import Any, NamedTuple
 
 from alignup.align.errors import ParseError
 from alignup.align.settings import FeatureGates
-from alignup.state import go_json
-from alignup.state.checkpoint import CHECKSUM, CORRUPT, Format, data_text, load, struct_text
-from alignup.state.checksum import fnv1a
-from alignup.state.device_file import DeviceEntry, DeviceState
-from alignup.state.go_types import MapOf, Struct, decode
+from alignup.state.kubelet import go_json
+from alignup.state.kubelet.checkpoint import (
+    CHECKSUM,
+    CORRUPT,
+    StateFileFormat,
+    data_checksum_text,
+    load_state_file,
+    struct_checksum_text,
+)
+from alignup.state.kubelet.checksum import fnv1a
+from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
+from alignup.state.kubelet.go_types import GoMap, GoStruct, decode
 
 #: Down to here parts may be missing: of the file, its entries, a pod. What one container has is whole or not there.
 _LOOSE = 3
@@ -34,7 +41,7 @@ _DATA_SUM = re.compile(r'"dataChecksum"\s*:\s*([0-9]{1,10})')
 _SCALAR = re.compile(r"-?[0-9][0-9.eE+-]*|true|false|null")
 
 
-class Source(StrEnum):
+class SalvageSource(StrEnum):
     """Where salvaged contents come from."""
 
     CONTENTS = "its contents"
@@ -50,23 +57,23 @@ class Salvage:
     """What was found in a file."""
 
     contents: dict[str, Any]  #: by the names they have in the newest version
-    source: Source
+    source: SalvageSource
     version: int = 0  #: the file was written in; 0 where that is not clear
     damage: tuple[str, ...] = ()  #: what is wrong with the file as a file, a line each
     tampered: str = ""  #: what is wrong with the copy, where the kubelet does not look at it
 
 
-def salvage(format_: Format, text: bytes, *, gates: FeatureGates) -> Salvage:
+def salvage(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> Salvage:
     """The best there is in *text*: what its checksum vouches for, else what can be read."""
     try:
-        loaded = load(format_, text, gates=gates)
+        loaded = load_state_file(format_, text, gates=gates)
     except ParseError as error:
         return _rescued(format_, text, gates=gates, refusal=str(error))
     tampered = _tampered(format_, text, loaded.contents) if loaded.version == format_.number else ""
-    return Salvage(loaded.contents, Source.CONTENTS, loaded.version, tampered=tampered)
+    return Salvage(loaded.contents, SalvageSource.CONTENTS, loaded.version, tampered=tampered)
 
 
-class Part(NamedTuple):
+class JsonPrefix(NamedTuple):
     """What of a text can be read."""
 
     json: str  #: an object
@@ -74,7 +81,7 @@ class Part(NamedTuple):
     cut: bool = False  #: the text ends before the object does
 
 
-def readable_part(text: bytes) -> Part:
+def readable_prefix(text: bytes) -> JsonPrefix:
     """The JSON object *text* begins with, without what is cut off or broken in it.
 
     After the first thing that cannot be read nothing is: it might belong elsewhere.
@@ -83,42 +90,42 @@ def readable_part(text: bytes) -> Part:
         value = _Reader(text.decode("utf-8", "replace")).value()
     except _BrokenError as broken:
         part = broken.part if isinstance(broken.part, dict) else {}
-        return Part(json.dumps(part), cut=broken.at_end)
-    return Part(json.dumps(value), whole=True) if isinstance(value, dict) else Part("{}")
+        return JsonPrefix(json.dumps(part), cut=broken.at_end)
+    return JsonPrefix(json.dumps(value), whole=True) if isinstance(value, dict) else JsonPrefix("{}")
 
 
-def _rescued(format_: Format, text: bytes, *, gates: FeatureGates, refusal: str) -> Salvage:
+def _rescued(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, refusal: str) -> Salvage:
     """The contents that are vouched for by their own checksum, by the copy's, or by nobody, in this order."""
-    part = readable_part(text)
+    part = readable_prefix(text)
     damage = tuple(_damage(format_, text, refusal))
     if part.whole:
         with suppress(ParseError):
-            loaded = load(format_, part.json.encode(), gates=gates)
-            return Salvage(loaded.contents, Source.CONTENTS, loaded.version, damage)
+            loaded = load_state_file(format_, part.json.encode(), gates=gates)
+            return Salvage(loaded.contents, SalvageSource.CONTENTS, loaded.version, damage)
     if sealed := _sealed(format_, text):
-        return Salvage(sealed, Source.CONTENTS, format_.number, damage)
+        return Salvage(sealed, SalvageSource.CONTENTS, format_.number, damage)
     whole, complaint = decode(format_.newest, part.json.encode(), into=_maps(format_.newest))
     contents, unread = decode(format_.data, whole["data"].encode(), into=_maps(format_.data))
     copied = _copied(format_, whole)
     vouched = complaint is None and bool(whole[CHECKSUM.key]) and whole[CHECKSUM.key] == _sum(format_, copied)
     if unread is None and vouched and _plain(contents, copied) == copied:
-        return Salvage(contents, Source.CONTENTS, format_.number, damage)
+        return Salvage(contents, SalvageSource.CONTENTS, format_.number, damage)
     empty = format_.data.zero | _maps(format_.data)
     if vouched:
-        return Salvage(empty | copied, Source.COPY, format_.number, damage)
+        return Salvage(empty | copied, SalvageSource.COPY, format_.number, damage)
     if unread is None:
-        return Salvage(contents, Source.UNCHECKED_CONTENTS, format_.number, damage)
+        return Salvage(contents, SalvageSource.UNCHECKED_CONTENTS, format_.number, damage)
     if whole["data"]:
-        return Salvage(empty | copied, Source.UNCHECKED_COPY, format_.number, damage)
+        return Salvage(empty | copied, SalvageSource.UNCHECKED_COPY, format_.number, damage)
     older = format_.older[0].struct
     read, _ = decode(older, part.json.encode(), into=_maps(older))
     if not read["policyName"] and not read["entries"]:
-        return Salvage(empty, Source.NOTHING, damage=damage)
+        return Salvage(empty, SalvageSource.NOTHING, damage=damage)
     found = {key: value for key, value in read.items() if key != CHECKSUM.key}
-    return Salvage(empty | found, Source.REST if part.cut else Source.UNCHECKED_CONTENTS, damage=damage)
+    return Salvage(empty | found, SalvageSource.REST if part.cut else SalvageSource.UNCHECKED_CONTENTS, damage=damage)
 
 
-def _sealed(format_: Format, text: bytes) -> dict[str, Any] | None:
+def _sealed(format_: StateFileFormat, text: bytes) -> dict[str, Any] | None:
     """Contents whose checksum is right, wherever in the file they stand and whatever is broken around them."""
     source = text.decode("utf-8", "replace")
     sums = {int(one[1]) for one in _DATA_SUM.finditer(source)}
@@ -126,21 +133,21 @@ def _sealed(format_: Format, text: bytes) -> dict[str, Any] | None:
         with suppress(ValueError):
             data = json.loads(one[1])
             contents, unread = decode(format_.data, data.encode(), into=_maps(format_.data))
-            if unread is None and fnv1a(data_text(data)) in sums:
+            if unread is None and fnv1a(data_checksum_text(data)) in sums:
                 return contents
     return None
 
 
-def _damage(format_: Format, text: bytes, refusal: str) -> list[str]:
+def _damage(format_: StateFileFormat, text: bytes, refusal: str) -> list[str]:
     """What is wrong with a file the kubelet cannot load, in plain words."""
-    if broken := not_json(text):
+    if broken := json_error(text):
         return [broken]
     whole, complaint = decode(format_.newest, text, into=_maps(format_.newest))
     found = [f"a value is of a wrong kind: {complaint}"] if complaint else []
     return found + _broken_contents(format_, whole, refusal)
 
 
-def not_json(text: bytes) -> str:
+def json_error(text: bytes) -> str:
     """What is wrong with a *text* that is no JSON object; empty when it is one."""
     if not text.strip():
         return "the file is empty"
@@ -149,19 +156,19 @@ def not_json(text: bytes) -> str:
     try:
         tree = go_json.parse(text)
     except ParseError as error:
-        part = readable_part(text)
+        part = readable_prefix(text)
         if part.cut:
             return f"the file is cut off after {len(text)} bytes"
         if part.whole:
             return f"something stands after the end of the file's contents: {error}"
         return f"the file is not JSON: {error}"
-    return "" if isinstance(tree, go_json.Members) else "the file is JSON, but no object"
+    return "" if isinstance(tree, go_json.GoObject) else "the file is JSON, but no object"
 
 
-def _broken_contents(format_: Format, whole: dict[str, Any], refusal: str) -> list[str]:
+def _broken_contents(format_: StateFileFormat, whole: dict[str, Any], refusal: str) -> list[str]:
     """What is wrong with contents, and with the copy beside them."""
     found = []
-    data, stored, right = whole["data"], whole["dataChecksum"], fnv1a(data_text(whole["data"]))
+    data, stored, right = whole["data"], whole["dataChecksum"], fnv1a(data_checksum_text(whole["data"]))
     _, unread = decode(format_.data, data.encode(), into=_maps(format_.data))
     if stored and not data:
         found.append("its contents are missing, only their checksum is left")
@@ -174,7 +181,7 @@ def _broken_contents(format_: Format, whole: dict[str, Any], refusal: str) -> li
     return found
 
 
-def _tampered(format_: Format, text: bytes, contents: dict[str, Any]) -> str:
+def _tampered(format_: StateFileFormat, text: bytes, contents: dict[str, Any]) -> str:
     """What is wrong with the copy, though the contents are not."""
     whole, _ = decode(format_.newest, text, into=_maps(format_.newest))
     copied, stored = _copied(format_, whole), whole[CHECKSUM.key]
@@ -184,28 +191,28 @@ def _tampered(format_: Format, text: bytes, contents: dict[str, Any]) -> str:
     return "" if stored == right else f"the checksum of the copy for older kubelets is wrong: {stored}, not {right}"
 
 
-def _copied(format_: Format, whole: dict[str, Any]) -> dict[str, Any]:
+def _copied(format_: StateFileFormat, whole: dict[str, Any]) -> dict[str, Any]:
     """The copy for older kubelets, without its checksum."""
     return {one.key: whole[one.key] for one in format_.older[-1].struct.fields if one is not CHECKSUM}
 
 
-def _sum(format_: Format, copied: dict[str, Any]) -> int:
+def _sum(format_: StateFileFormat, copied: dict[str, Any]) -> int:
     """The checksum a copy should have."""
-    return fnv1a(struct_text(format_, format_.older[-1].struct, copied))
+    return fnv1a(struct_checksum_text(format_, format_.older[-1].struct, copied))
 
 
 def _plain(contents: dict[str, Any], copied: dict[str, Any]) -> dict[str, Any]:
     return {key: contents[key] for key in copied}
 
 
-def _maps(struct: Struct) -> dict[str, Any]:
+def _maps(struct: GoStruct) -> dict[str, Any]:
     """Maps that are there and empty, as a kubelet has them before it reads."""
-    return {one.key: {} for one in struct.fields if isinstance(one.type, MapOf)}
+    return {one.key: {} for one in struct.fields if isinstance(one.type, GoMap)}
 
 
 def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
     """The entries of a device manager's file that can be read, whatever its checksum is, and how many cannot."""
-    data = json.loads(readable_part(text).json).get("Data")
+    data = json.loads(readable_prefix(text).json).get("Data")
     data = data if isinstance(data, dict) else {}
     listed, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")
     entries = [_device_entry(one) for one in listed] if isinstance(listed, list) else []

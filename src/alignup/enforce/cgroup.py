@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from alignup.align import bits
-from alignup.align.bits import Cpus, Nodes
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import EnforceError
 
 PREFIX = "alignup-"
@@ -31,16 +31,16 @@ _OCTAL = re.compile(r"\\([0-7]{3})")  #: how mountinfo spells blanks in paths
 class Cpuset:
     """What a group holds its processes to."""
 
-    cpus: Cpus
-    nodes: Nodes  #: empty in version 2: whatever the group above has
+    cpus: CpuSet
+    nodes: NodeSet  #: empty in version 2: whatever the group above has
 
 
-def places(proc: Path = PROC) -> tuple[Path, ...]:
+def candidate_parents(proc: Path = PROC) -> tuple[Path, ...]:
     """The folders in which groups with a cpuset could be made, the best first; empty where none is permitted."""
     return tuple(folder for own in _own(proc) for folder in _upwards(*own) if _usable(folder))
 
 
-def permitted(proc: Path = PROC) -> Cpuset | None:
+def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
     """What the groups around this process leave to it, those of runs aside; ``None`` when no cpuset is to be seen."""
     for own, top in _own(proc):
         for folder in _upwards(own, top):
@@ -50,7 +50,7 @@ def permitted(proc: Path = PROC) -> Cpuset | None:
     return None
 
 
-def of(pid: int, proc: Path = PROC.parent) -> Path | None:
+def cpuset_cgroup(pid: int, proc: Path = PROC.parent) -> Path | None:
     """The group with a cpuset that a process is in; ``None`` when it is gone, or no such group is to be seen."""
     try:
         folders = [folder for folder, _ in _folders(proc / str(pid) / "cgroup", proc / "self" / "mountinfo")]
@@ -59,14 +59,14 @@ def of(pid: int, proc: Path = PROC.parent) -> Path | None:
     return next((folder for folder in folders if (folder / "cpuset.cpus").exists()), None)
 
 
-def create(name: str, cpus: Cpus, *, nodes: Nodes, proc: Path = PROC) -> Path:
+def create(name: str, cpus: CpuSet, *, nodes: NodeSet, proc: Path = PROC) -> Path:
     """Make a group for a run, that holds it to *cpus* and *nodes* (empty: any), and give its folder.
 
     ``EnforceError`` when there is no place where that is permitted, or the kernel grants something else; then nothing
     is left behind.
     """
     why = "no cpuset is to be had where this process may make groups"
-    for place in places(proc):
+    for place in candidate_parents(proc):
         folder = place / f"{PREFIX}{name}"
         try:
             _hand_on(place)
@@ -85,14 +85,14 @@ def create(name: str, cpus: Cpus, *, nodes: Nodes, proc: Path = PROC) -> Path:
     raise EnforceError(f"there is no cpuset for {name}: {why}")
 
 
-def write(folder: Path, cpus: Cpus, *, nodes: Nodes) -> None:
+def write(folder: Path, cpus: CpuSet, *, nodes: NodeSet) -> None:
     """Hold a group to *cpus* and *nodes*, empty: any, and move its memory along; ``EnforceError`` when it cannot be."""
     try:
         if not _is_v2(folder):
-            put(folder / "cpuset.memory_migrate", "1")
+            write_file(folder / "cpuset.memory_migrate", "1")
             nodes = nodes or _list(folder.parent / "cpuset.mems")
-        put(folder / "cpuset.mems", bits.show(nodes))
-        put(folder / "cpuset.cpus", bits.show(cpus))
+        write_file(folder / "cpuset.mems", bits.show(nodes))
+        write_file(folder / "cpuset.cpus", bits.show(cpus))
         granted, from_nodes = (_list(folder / name) for name in _EFFECTIVE[_is_v2(folder)])
     except OSError as error:
         where, why = error.filename or folder, error.strerror or error
@@ -112,7 +112,7 @@ def read(folder: Path) -> Cpuset | None:
 
 def join(folder: Path, pid: int) -> None:
     """Put a process, all its threads with it, into a group."""
-    put(folder / "cgroup.procs", str(pid))
+    write_file(folder / "cgroup.procs", str(pid))
 
 
 def members(folder: Path) -> tuple[int, ...]:
@@ -203,14 +203,14 @@ def _hand_on(folder: Path) -> None:
     if _is_v2(folder):
         control = folder / "cgroup.subtree_control"
         if _CPUSET not in control.read_text("ascii").split():
-            put(control, f"+{_CPUSET}")
+            write_file(control, f"+{_CPUSET}")
 
 
 def _is_v2(folder: Path) -> bool:
     return (folder / "cgroup.controllers").exists()
 
 
-def put(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Write in one piece, as the kernel wants it."""
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

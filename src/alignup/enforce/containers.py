@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from alignup.align.bits import Cpus, Nodes
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.enforce import audit, cgroup
-from alignup.enforce.audit import Drift, Kind
+from alignup.enforce.audit import Drift, DriftKind
 from alignup.enforce.process import PROC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contained:
+class PlacedContainer:
     """One container that runs, and where it belongs."""
 
     uid: str  #: of its pod
@@ -23,8 +23,8 @@ class Contained:
     container: str
     id: str  #: by which the runtime knows it
     pid: int  #: of its first process
-    cpus: Cpus = 0  #: it is to run on; empty: any
-    memory: Nodes = 0  #: the NUMA nodes its memory is to come from; empty: any
+    cpus: CpuSet = 0  #: it is to run on; empty: any
+    memory: NodeSet = 0  #: the NUMA nodes its memory is to come from; empty: any
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: resource → ids
     cgroup: Path | None = None  #: ``None``: its first process is in no group that is the container's
 
@@ -35,42 +35,42 @@ class Contained:
 
 
 @dataclass(frozen=True, slots=True)
-class Housed:
+class ContainerProcesses:
     """One container with the processes it has now."""
 
-    container: Contained
+    container: PlacedContainer
     pids: tuple[int, ...]
 
 
-def housed(container: Contained, proc: Path = PROC) -> Housed | None:
+def find_container_processes(container: PlacedContainer, proc: Path = PROC) -> ContainerProcesses | None:
     """A container with its group and all processes in it; ``None`` when it has ended."""
     if not (proc / str(container.pid)).exists():
         return None
-    group = _own(cgroup.of(container.pid, proc), container.id)
+    group = _own(cgroup.cpuset_cgroup(container.pid, proc), container.id)
     inside = cgroup.members(group) if group is not None else ()
-    return Housed(replace(container, cgroup=group), tuple(sorted({container.pid, *inside})))
+    return ContainerProcesses(replace(container, cgroup=group), tuple(sorted({container.pid, *inside})))
 
 
-def drifts(one: Housed) -> Iterator[Drift]:
+def audit_container(one: ContainerProcesses) -> Iterator[Drift]:
     """All of a container that has drifted."""
     placed = one.container
-    found = list(audit.compare(placed, one.pids))
+    found = list(audit.find_drift(placed, one.pids))
     if placed.cgroup is None and (placed.cpus or placed.memory):
         intended, where = f"in a group of container {placed.id}", f"process {placed.pid}"
-        found.append(audit.drifted(placed, Kind.MEMBER, where, intended=intended, actual="in none"))
+        found.append(audit.make_drift(placed, DriftKind.MEMBER, where, intended=intended, actual="in none"))
     yield from (replace(drift, container=placed.container) for drift in found)
 
 
-def restore(one: Housed) -> tuple[str, ...]:
+def restore_container(one: ContainerProcesses) -> tuple[str, ...]:
     """Put a container back where it belongs, as far as that can be; why not, a sentence each, for the rest."""
     placed, troubles = one.container, list[str]()
     now = cgroup.read(placed.cgroup) if placed.cgroup is not None else None
     if placed.cgroup is None:
         troubles.append(f"{placed.name}: its processes are in no group of its own; release its pod, and admit it again")
     elif now is not None and (placed.cpus or placed.memory):
-        with audit.noting(troubles):  # what nobody decided on stays as the runtime has it
+        with audit.collect_errors(troubles):  # what nobody decided on stays as the runtime has it
             cgroup.write(placed.cgroup, placed.cpus or now.cpus, nodes=placed.memory or now.nodes)
-    return (*troubles, *audit.move_back(placed, one.pids))
+    return (*troubles, *audit.restore_processes(placed, one.pids))
 
 
 def _own(folder: Path | None, id_: str) -> Path | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.errors import EnforceError
 
 _DEFAULT = 0  #: MPOL_DEFAULT: from wherever the thread runs
@@ -31,13 +31,13 @@ _PAGES = re.compile(r"N(?P<node>[0-9]+)=(?P<count>[0-9]+)", re.ASCII)
 _SIZE = re.compile(r"kernelpagesize_kB=(?P<size>[0-9]+)", re.ASCII)
 
 
-def bind(nodes: Nodes) -> None:
+def bind(nodes: NodeSet) -> None:
     """Take memory of this process, and of all it starts, from *nodes* alone; ``EnforceError`` when that cannot be."""
     mask, width = _mask(nodes)
     _call("set_mempolicy", _BIND, mask, width, what=f"memory cannot be bound to NUMA nodes {bits.show(nodes)}")
 
 
-def may_bind(nodes: Nodes) -> bool:
+def can_bind(nodes: NodeSet) -> bool:
     """Whether the kernel lets this process bind memory to *nodes*; nothing stays changed."""
     try:
         bind(nodes)
@@ -47,7 +47,7 @@ def may_bind(nodes: Nodes) -> bool:
     return True
 
 
-def move(pid: int, source: Nodes, *, to: Nodes) -> None:
+def migrate(pid: int, source: NodeSet, *, to: NodeSet) -> None:
     """Move what a process has on *source* to *to*; what cannot be moved stays."""
     length = max(source.bit_length(), to.bit_length())
     old, width = _mask(source, length)
@@ -56,7 +56,7 @@ def move(pid: int, source: Nodes, *, to: Nodes) -> None:
     _call("migrate_pages", pid, width, old, new, what=what)
 
 
-def placed(pid: int) -> dict[int, int] | None:
+def bytes_per_node(pid: int) -> dict[int, int] | None:
     """NUMA node → bytes of its own that a process has there; ``None`` when it is gone, or the kernel does not tell.
 
     Files are left out: their pages are shared with whoever read them first, wherever that was.
@@ -77,7 +77,7 @@ def placed(pid: int) -> dict[int, int] | None:
     return found
 
 
-def _mask(nodes: Nodes, length: int | None = None) -> tuple[ctypes.Array[ctypes.c_ulong], int]:
+def _mask(nodes: NodeSet, length: int | None = None) -> tuple[ctypes.Array[ctypes.c_ulong], int]:
     """A set as the kernel takes it, and how many bits of it to look at, to which it wants one added."""
     words = (length or nodes.bit_length()) // _WORD + 1
     mask = (ctypes.c_ulong * words)(*(nodes >> _WORD * word & (1 << _WORD) - 1 for word in range(words)))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from alignup.align import bits
-from alignup.align.bits import Cpus, Nodes
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import EnforceError
 
 PROC = Path("/proc")
@@ -23,7 +23,7 @@ _PASSES = 5  #: over the threads of a process that starts new ones while it is l
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessIdentity:
     """One process, told apart from all that had or will have its number."""
 
     pid: int
@@ -60,26 +60,26 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class ThreadAffinity:
     """Where one thread may run, and where its memory may come from."""
 
     thread: int
-    cpus: Cpus
-    nodes: Nodes
+    cpus: CpuSet
+    nodes: NodeSet
 
 
-def allowed(pid: int) -> tuple[Allowed, ...]:
+def thread_affinities(pid: int) -> tuple[ThreadAffinity, ...]:
     """Where each thread of a process may be; empty when it is gone."""
     found = []
     for thread in _threads(pid):
         fields = _fields(PROC / str(pid) / "task" / str(thread) / "status")
         if fields:
             cpus, nodes = fields.get("Cpus_allowed_list", ""), fields.get("Mems_allowed_list", "")
-            found.append(Allowed(thread, bits.parse(cpus), bits.parse(nodes)))
+            found.append(ThreadAffinity(thread, bits.parse(cpus), bits.parse(nodes)))
     return tuple(found)
 
 
-def pin(pid: int, cpus: Cpus) -> None:
+def pin(pid: int, cpus: CpuSet) -> None:
     """Have all threads of a process run on *cpus*; ``EnforceError`` when the kernel does not permit it."""
     wanted = set(bits.members(cpus))
     done: set[int] = set()
@@ -97,7 +97,7 @@ def pin(pid: int, cpus: Cpus) -> None:
         done |= new
 
 
-def widest() -> Cpus:
+def permitted_cpus() -> CpuSet:
     """The CPUs this process could be put on, whatever it was told: the kernel cuts a wish down to what is permitted."""
     before = os.sched_getaffinity(0)
     try:
@@ -107,12 +107,12 @@ def widest() -> Cpus:
         os.sched_setaffinity(0, before)
 
 
-def everywhere() -> None:
+def reset_affinity() -> None:
     """Let this process run wherever its cpuset permits."""
     os.sched_setaffinity(0, range(_possible()))
 
 
-def marked(name: str) -> dict[str, tuple[int, ...]]:
+def find_by_environment(name: str) -> dict[str, tuple[int, ...]]:
     """Value → the processes that have *name* with that value in their environment, or descend from one that has.
 
     Whoever has a value of its own belongs to that alone. Of other users' processes nothing is known without privileges,

@@ -19,12 +19,12 @@ from typing import Any
 from alignup.align.errors import WorkLimitError
 from alignup.align.host import Host
 from alignup.align.machine import Machine
-from alignup.fleet.events import Event, ordered
-from alignup.fleet.executors import Jobs, Serial, pack, still_wanted, unpack
-from alignup.fleet.progress import Progress, Ticker
+from alignup.fleet.events import WorkloadEvent, ordered
+from alignup.fleet.executors import JobBatch, SerialExecutor, pack, raise_if_cancelled, unpack
+from alignup.fleet.progress import Progress, ProgressReporter
 from alignup.fleet.score import Score
+from alignup.fleet.settings_grid import Variant
 from alignup.fleet.simulate import run
-from alignup.fleet.variants import Variant
 
 VERSION = 1  #: of the document; raised when a field changes its meaning or goes away, not when one is added
 
@@ -44,7 +44,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedVariant:
     """One variant and what came of it."""
 
     rank: int  #: from 1; equal scores share one
@@ -56,14 +56,14 @@ class Ranked:
 class Comparison:
     """All variants: those that can be are ranked, the others have their error."""
 
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[RankedVariant, ...]
     illegal: tuple[Variant, ...]  #: in the order they were given
 
 
 def compare(  # noqa: PLR0913 - three of them are rarely said
     machine: Machine,
     variants: Iterable[Variant],
-    events: Sequence[Event],
+    events: Sequence[WorkloadEvent],
     *,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -76,7 +76,9 @@ def compare(  # noqa: PLR0913 - three of them are rarely said
     variants = tuple(variants)
     legal = [variant for variant in variants if not variant.error]
     parcel = pack((machine, ordered(events)))
-    scores = _scores(executor or Serial(), parcel, legal, ticker=Ticker(progress, len(legal), now=now))
+    scores = _scores(
+        executor or SerialExecutor(), parcel, legal, ticker=ProgressReporter(progress, len(legal), now=now)
+    )
     played = iter(scores)
     illegal: list[Variant] = []
     ranked: list[tuple[Variant, Score]] = []
@@ -132,40 +134,42 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
         yield {**empty, **variant.choices, "error": variant.error}
 
 
-def _scores(executor: Executor, parcel: bytes, variants: Iterable[Variant], *, ticker: Ticker) -> list[Score | str]:
+def _scores(
+    executor: Executor, parcel: bytes, variants: Iterable[Variant], *, ticker: ProgressReporter
+) -> list[Score | str]:
     """What came of each variant."""
-    jobs: Jobs[Score | str] = Jobs(executor, ticker.done)
+    jobs: JobBatch[Score | str] = JobBatch(executor, ticker.done)
     try:
         for variant in variants:
-            jobs.submit(play, parcel, pack(variant.settings))
+            jobs.submit(score_variant, parcel, pack(variant.settings))
         return jobs.results()
     finally:
         jobs.cancel()
 
 
-def play(parcel: bytes, settings: bytes) -> Score | str:
+def score_variant(parcel: bytes, settings: bytes) -> Score | str:
     """One job: the machine and the events of *parcel* under *settings*; a text says why there is no score."""
-    still_wanted()
+    raise_if_cancelled()
     machine, events = _unpacked(parcel)
     try:
-        return Score.of(run(Host(machine, unpack(settings)), events, progress=still_wanted))
+        return Score.of(run(Host(machine, unpack(settings)), events, progress=raise_if_cancelled))
     except WorkLimitError as error:
         return str(error)
 
 
 @lru_cache(maxsize=1)
-def _unpacked(parcel: bytes) -> tuple[Machine, tuple[Event, ...]]:
+def _unpacked(parcel: bytes) -> tuple[Machine, tuple[WorkloadEvent, ...]]:
     """What all jobs have in common, unpacked once a process."""
     machine, events = unpack(parcel)
     return machine, events
 
 
-def _ranked(scored: Iterable[tuple[Variant, Score]]) -> Iterator[Ranked]:
+def _ranked(scored: Iterable[tuple[Variant, Score]]) -> Iterator[RankedVariant]:
     rank, before = 0, None
     for place, (variant, score) in enumerate(sorted(scored, key=lambda one: one[1].order), start=1):
         if score.order != before:
             rank, before = place, score.order
-        yield Ranked(rank, variant, score)
+        yield RankedVariant(rank, variant, score)
 
 
 def _counts(counts: Mapping[str, int]) -> str:

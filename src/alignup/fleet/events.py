@@ -13,7 +13,7 @@ from alignup.align.workload import Pod
 
 
 @dataclass(frozen=True, slots=True)
-class Arrive:
+class PodArrival:
     """A pod comes to the host."""
 
     time: float  #: seconds since the beginning
@@ -21,30 +21,30 @@ class Arrive:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class PodDeparture:
     """A pod is gone; nothing happens when it was refused, or never came."""
 
     time: float  #: seconds since the beginning
     uid: str
 
 
-Event = Arrive | Leave
+WorkloadEvent = PodArrival | PodDeparture
 
 
-def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
-    """*events* in the order they happen; :class:`TraceError` when they cannot (``fault``)."""
-    found = in_time(events)
-    if wrong := fault(found):
+def ordered(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
+    """*events* in the order they happen; :class:`TraceError` when they cannot (``find_invalid_event``)."""
+    found = sort_by_time(events)
+    if wrong := find_invalid_event(found):
         raise TraceError(wrong[1])
     return found
 
 
-def in_time(events: Iterable[Event]) -> tuple[Event, ...]:
+def sort_by_time(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
     """*events* by time, departures first."""
     return tuple(sorted(events, key=_turn))
 
 
-def fault(events: Iterable[Event]) -> tuple[Event, str] | None:
+def find_invalid_event(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, str] | None:
     """The first of *events*, which are in time, that cannot happen, and why: no time, or a pod that is there already.
 
     A pod is there from its arrival until it leaves, also if it is refused: nobody knows that beforehand.
@@ -55,28 +55,31 @@ def fault(events: Iterable[Event]) -> tuple[Event, str] | None:
         time = event.time
         if not isfinite(time) or time < 0:
             return event, f"{time} is no time: seconds since the beginning are wanted, 0 or more"
-        if isinstance(event, Leave):
+        if isinstance(event, PodDeparture):
             if there.pop(event.uid, None) is None:
                 missed[event.uid] = time
             continue
         uid = event.pod.uid
         if uid in there:
-            return event, f"pod {uid} arrives at {seconds(time)}, but is there since {seconds(there[uid])}"
+            return (
+                event,
+                f"pod {uid} arrives at {format_seconds(time)}, but is there since {format_seconds(there[uid])}",
+            )
         if missed.get(uid) == time:
-            return event, f"pod {uid} arrives and leaves at {seconds(time)}: it must stay for a while"
+            return event, f"pod {uid} arrives and leaves at {format_seconds(time)}: it must stay for a while"
         there[uid] = time
     return None
 
 
-def arrivals(pods: Iterable[Pod], *, every: float = 1.0) -> tuple[Event, ...]:
+def arrivals(pods: Iterable[Pod], *, every: float = 1.0) -> tuple[WorkloadEvent, ...]:
     """One pod after the other, *every* so many seconds; nobody leaves."""
-    return ordered(Arrive(number * every, pod) for number, pod in enumerate(pods))
+    return ordered(PodArrival(number * every, pod) for number, pod in enumerate(pods))
 
 
-def seconds(time: float) -> str:
+def format_seconds(time: float) -> str:
     """A time as people read it: ``12 s``, ``0.25 s``."""
     return f"{time:.6f}".rstrip("0").rstrip(".") + " s"
 
 
-def _turn(event: Event) -> tuple[float, int, str]:
-    return (event.time, 0, event.uid) if isinstance(event, Leave) else (event.time, 1, "")
+def _turn(event: WorkloadEvent) -> tuple[float, int, str]:
+    return (event.time, 0, event.uid) if isinstance(event, PodDeparture) else (event.time, 1, "")

@@ -15,14 +15,16 @@ from threading import current_thread, main_thread
 from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-Given = ParamSpec("Given")
+JobParams = ParamSpec("JobParams")
 Value = TypeVar("Value")
 
 
-class Serial(Executor):
+class SerialExecutor(Executor):
     """Does every job at once, where it is asked to."""
 
-    def submit(self, job: Callable[Given, Value], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Value]:
+    def submit(
+        self, job: Callable[JobParams, Value], /, *args: JobParams.args, **kwargs: JobParams.kwargs
+    ) -> Future[Value]:
         """The job, done: what it raises comes with its result. Only an interruption is not held back."""
         future: Future[Value] = Future()
         try:
@@ -32,11 +34,11 @@ class Serial(Executor):
         return future
 
 
-def processes(count: int | None = None) -> ProcessPoolExecutor:
+def process_pool(count: int | None = None) -> ProcessPoolExecutor:
     """*count* processes to do jobs in, as many as there are CPUs to run on unless said.
 
     Left by an interruption or an error it ends within a moment, if jobs ask now and then whether they are
-    :func:`still_wanted`.
+    :func:`raise_if_cancelled`.
     """
     return _Processes(count or len(sched_getaffinity(0)))
 
@@ -54,7 +56,9 @@ class _Processes(ProcessPoolExecutor):
         self._stop = context.Event()
         super().__init__(count, mp_context=context, initializer=_begin, initargs=(self._stop,))
 
-    def submit(self, job: Callable[Given, Value], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Value]:
+    def submit(
+        self, job: Callable[JobParams, Value], /, *args: JobParams.args, **kwargs: JobParams.kwargs
+    ) -> Future[Value]:
         """The job, to be done; an interruption meanwhile comes after it, so that the pool stays whole."""
         with _interrupted_later():
             return super().submit(job, *args, **kwargs)
@@ -65,7 +69,7 @@ class _Processes(ProcessPoolExecutor):
         self.shutdown(wait=True, cancel_futures=True)
 
 
-class Jobs(Generic[Value]):
+class JobBatch(Generic[Value]):
     """Jobs of an executor; *told* hears how many are done, time and again.
 
     They can be interrupted at any moment. The standard library's own ways to wait cannot: whoever is interrupted as it
@@ -79,7 +83,7 @@ class Jobs(Generic[Value]):
         self._ended: SimpleQueue[Future[Value]] = SimpleQueue()
         self._done = 0
 
-    def submit(self, job: Callable[Given, Value], /, *args: Given.args, **kwargs: Given.kwargs) -> None:
+    def submit(self, job: Callable[JobParams, Value], /, *args: JobParams.args, **kwargs: JobParams.kwargs) -> None:
         """One more to be done."""
         future = self._executor.submit(job, *args, **kwargs)
         with _interrupted_later():
@@ -109,14 +113,14 @@ class Jobs(Generic[Value]):
         self._told(self._done)
 
 
-class StoppedError(Exception):
+class JobCancelledError(Exception):
     """Nobody waits for this job any more."""
 
 
-def still_wanted(*_: object) -> None:
-    """To be called now and then by a job: raises :class:`StoppedError` when it should stop."""
+def raise_if_cancelled(*_: object) -> None:
+    """To be called now and then by a job: raises :class:`JobCancelledError` when it should stop."""
     if _orders and _orders[0].is_set():
-        raise StoppedError
+        raise JobCancelledError
 
 
 #: In a worker, what tells it to stop.

@@ -23,12 +23,12 @@ from typing import TypeVar
 
 from alignup.align.errors import SettingsError
 from alignup.align.machine import Machine
-from alignup.align.quantity import Format, Quantity
+from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Amounts, Container, Pod, Resources, demand
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.align.workload.rules import accept
-from alignup.fleet.events import Arrive, Event, Leave, ordered
-from alignup.fleet.profiles import KINDS, Kind, Lifetime, Profile, Stay
+from alignup.align.workload.validation import accept
+from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, ordered
+from alignup.fleet.profiles import POD_KINDS, Lifetime, LifetimeDistribution, PodKind, Profile
 
 Thing = TypeVar("Thing")
 
@@ -39,7 +39,7 @@ _NETWORK_WORDS = ("nic", "sriov", "net", "rdma", "hca", "dpu", "vf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
+class MachineCapacity:
     """What a machine has, as far as workloads are made for it."""
 
     cpus: int
@@ -53,7 +53,7 @@ class Stock:
     networks: int = 0
 
     @classmethod
-    def of(cls, machine: Machine, *, accelerator: str | None = None, network: str | None = None) -> "Stock":
+    def of(cls, machine: Machine, *, accelerator: str | None = None, network: str | None = None) -> "MachineCapacity":
         """What *machine* has; device resources are told by their names unless *accelerator* and *network* name them."""
         view = machine.kubelet_view()
         devices: dict[str, int] = {}
@@ -87,7 +87,7 @@ def generate(  # noqa: PLR0913 - all but the first two have good defaults
     load: float = 0.9,
     accelerator: str | None = None,
     network: str | None = None,
-) -> tuple[Event, ...]:
+) -> tuple[WorkloadEvent, ...]:
     """So many *pods* of *profile*, coming and going, that ask for *load* of *machine*; the same for the same *seed*.
 
     *accelerator* and *network* name the device resources to ask for; otherwise the machine's resources are told by
@@ -97,21 +97,21 @@ def generate(  # noqa: PLR0913 - all but the first two have good defaults
         raise SettingsError(
             f"a load of {load} on {pods} pods cannot be: more than 0 is wanted, 1 is all of the machine"
         )
-    stock = Stock.of(machine, accelerator=accelerator, network=network)
+    stock = MachineCapacity.of(machine, accelerator=accelerator, network=network)
     random = Random(seed)  # noqa: S311 - not cryptography
     made = [(pod, _lifetime(random, kind.lifetime)) for kind, pod in _pods(random, profile, stock, pods)]
     gap = _busy_seconds(made, stock) / load / max(pods, 1)
-    events: list[Event] = []
+    events: list[WorkloadEvent] = []
     time = 0.0
     for pod, lifetime in made:
         time += -log(1 - random.random()) * gap
         start = round(time, 3)
-        events += [Arrive(start, pod), Leave(round(start + max(lifetime, 0.001), 3), pod.uid)]
+        events += [PodArrival(start, pod), PodDeparture(round(start + max(lifetime, 0.001), 3), pod.uid)]
     return ordered(events)
 
 
-def _pods(random: Random, profile: Profile, stock: Stock, count: int) -> Iterator[tuple[Kind, Pod]]:
-    kinds = [kind for kind in KINDS[profile] if not kind.accelerators or stock.accelerators]
+def _pods(random: Random, profile: Profile, stock: MachineCapacity, count: int) -> Iterator[tuple[PodKind, Pod]]:
+    kinds = [kind for kind in POD_KINDS[profile] if not kind.accelerators or stock.accelerators]
     shapes: dict[tuple[str, str], Pod] = {}
     for number in range(1, count + 1):
         kind = _one_of(random, [kind for kind in kinds for _ in range(kind.weight)])
@@ -123,7 +123,7 @@ def _pods(random: Random, profile: Profile, stock: Stock, count: int) -> Iterato
         yield kind, replace(shapes[shape], name=name, uid=name)
 
 
-def _pod(kind: Kind, amounts: Amounts) -> Pod:
+def _pod(kind: PodKind, amounts: Amounts) -> Pod:
     main = Container(kind.name, _guaranteed(amounts) if kind.guaranteed else _burstable(amounts))
     init = []
     if kind.setup:
@@ -134,7 +134,7 @@ def _pod(kind: Kind, amounts: Amounts) -> Pod:
     return Pod(name=kind.name, init=tuple(init), containers=(main,), labels={"app": kind.name})
 
 
-def _amounts(random: Random, kind: Kind, stock: Stock) -> dict[str, Quantity]:
+def _amounts(random: Random, kind: PodKind, stock: MachineCapacity) -> dict[str, Quantity]:
     """What the main container of one pod asks for."""
     amounts = {}
     cpus: float
@@ -160,7 +160,7 @@ def _amounts(random: Random, kind: Kind, stock: Stock) -> dict[str, Quantity]:
 
 def _bytes(size: int) -> Quantity:
     """Whole MiB, and one at least."""
-    return Quantity(max(size >> 20, 1) << 20, format=Format.BINARY_SI)
+    return Quantity(max(size >> 20, 1) << 20, format=QuantityFormat.BINARY_SI)
 
 
 def _cpus(count: float) -> Quantity:
@@ -181,12 +181,12 @@ def _burstable(amounts: Amounts) -> Resources:
 
 
 def _lifetime(random: Random, lifetime: Lifetime) -> float:
-    if lifetime.stay is Stay.EXPONENTIAL:
+    if lifetime.stay is LifetimeDistribution.EXPONENTIAL:
         return -log(1 - random.random()) * lifetime.low
     return float(lifetime.low * pow(lifetime.high / lifetime.low, random.random()))
 
 
-def _busy_seconds(made: Sequence[tuple[Pod, float]], stock: Stock) -> float:
+def _busy_seconds(made: Sequence[tuple[Pod, float]], stock: MachineCapacity) -> float:
     """How long the machine would be busy with all pods if they came one after the other and used it up."""
     asked: dict[str, float] = {}
     for pod, lifetime in made:

@@ -21,7 +21,7 @@ class Profile(StrEnum):
     MIXED = "mixed"
 
 
-class Stay(StrEnum):
+class LifetimeDistribution(StrEnum):
     """How lifetimes are distributed."""
 
     EXPONENTIAL = "exponential"  #: with a mean
@@ -32,13 +32,13 @@ class Stay(StrEnum):
 class Lifetime:
     """How long pods of a kind stay, in seconds."""
 
-    stay: Stay
+    stay: LifetimeDistribution
     low: float  #: the shortest; of exponential ones the mean
     high: float = 0.0  #: the longest; means nothing of exponential ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class PodKind:
     """One kind of pods.
 
     ``cpus`` and ``accelerators`` are chosen evenly from what is listed; what is listed twice comes twice as often. With
@@ -60,32 +60,34 @@ class Kind:
 
 
 def _exponential(mean: float) -> Lifetime:
-    return Lifetime(Stay.EXPONENTIAL, mean)
+    return Lifetime(LifetimeDistribution.EXPONENTIAL, mean)
 
 
 def _between(low: float, high: float) -> Lifetime:
-    return Lifetime(Stay.LOG_UNIFORM, low, high)
+    return Lifetime(LifetimeDistribution.LOG_UNIFORM, low, high)
 
 
 _TELCO = (
-    Kind(name="upf", weight=2, cpus=(4, 4, 8, 16), networks=2, huge=2, setup=True, lifetime=_exponential(7 * DAY)),
-    Kind(name="du", weight=3, cpus=(2, 4, 4, 8), networks=1, huge=1, lifetime=_exponential(7 * DAY)),
-    Kind(name="control", weight=3, cpus=(1, 2, 2, 4), sidecar=True, lifetime=_exponential(2 * DAY)),
-    Kind(name="oam", weight=2, cpus=(0.25, 0.5, 1), guaranteed=False, lifetime=_exponential(DAY)),
+    PodKind(name="upf", weight=2, cpus=(4, 4, 8, 16), networks=2, huge=2, setup=True, lifetime=_exponential(7 * DAY)),
+    PodKind(name="du", weight=3, cpus=(2, 4, 4, 8), networks=1, huge=1, lifetime=_exponential(7 * DAY)),
+    PodKind(name="control", weight=3, cpus=(1, 2, 2, 4), sidecar=True, lifetime=_exponential(2 * DAY)),
+    PodKind(name="oam", weight=2, cpus=(0.25, 0.5, 1), guaranteed=False, lifetime=_exponential(DAY)),
 )
 _TRAINING = (
-    Kind(name="trainer", weight=6, accelerators=(1, 1, 2, 2, 4, 8), networks=1, lifetime=_between(HOUR / 2, 2 * DAY)),
-    Kind(name="prepare", weight=3, cpus=(4, 8, 8, 16), memory=4, lifetime=_between(5 * MINUTE, 4 * HOUR)),
-    Kind(name="notebook", weight=1, accelerators=(1,), sidecar=True, lifetime=_between(HOUR, 10 * HOUR)),
+    PodKind(
+        name="trainer", weight=6, accelerators=(1, 1, 2, 2, 4, 8), networks=1, lifetime=_between(HOUR / 2, 2 * DAY)
+    ),
+    PodKind(name="prepare", weight=3, cpus=(4, 8, 8, 16), memory=4, lifetime=_between(5 * MINUTE, 4 * HOUR)),
+    PodKind(name="notebook", weight=1, accelerators=(1,), sidecar=True, lifetime=_between(HOUR, 10 * HOUR)),
 )
 _INFERENCE = (
-    Kind(name="model", weight=5, accelerators=(1, 1, 1, 1, 2), sidecar=True, lifetime=_exponential(6 * HOUR)),
-    Kind(name="embed", weight=3, cpus=(2, 4, 4, 8), memory=4, setup=True, lifetime=_exponential(2 * HOUR)),
-    Kind(name="gateway", weight=2, cpus=(0.5, 1, 2), guaranteed=False, lifetime=_exponential(DAY)),
+    PodKind(name="model", weight=5, accelerators=(1, 1, 1, 1, 2), sidecar=True, lifetime=_exponential(6 * HOUR)),
+    PodKind(name="embed", weight=3, cpus=(2, 4, 4, 8), memory=4, setup=True, lifetime=_exponential(2 * HOUR)),
+    PodKind(name="gateway", weight=2, cpus=(0.5, 1, 2), guaranteed=False, lifetime=_exponential(DAY)),
 )
 
 #: The kinds of pods of each profile; of mixed, all of the others, each as often as at home.
-KINDS: Mapping[Profile, tuple[Kind, ...]] = MappingProxyType(
+POD_KINDS: Mapping[Profile, tuple[PodKind, ...]] = MappingProxyType(
     {
         Profile.TELCO: _TELCO,
         Profile.TRAINING: _TRAINING,

@@ -6,16 +6,16 @@ from time import monotonic
 Progress = Callable[[int, int], object]  #: called with how much is done, and how much there is to do
 
 #: Seconds between two calls.
-PAUSE = 0.05
+MIN_INTERVAL = 0.05
 
 
-class Ticker:
-    """Tells *progress* what is done: at most once in ``PAUSE`` seconds, and at the end."""
+class ProgressReporter:
+    """Tells *progress* what is done: at most once in ``MIN_INTERVAL`` seconds, and at the end."""
 
     def __init__(self, progress: Progress | None, total: int, *, now: Callable[[], float] = monotonic) -> None:
         self._progress, self._total, self._now = progress, total, now
         self._told = -1
-        self._next = now() + PAUSE
+        self._next = now() + MIN_INTERVAL
 
     def done(self, count: int) -> None:
         """So much of it is done."""
@@ -23,4 +23,4 @@ class Ticker:
             return
         self._told = count
         self._progress(count, self._total)
-        self._next = self._now() + PAUSE
+        self._next = self._now() + MIN_INTERVAL

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
-from alignup.align.decision import Refusal, Shortfall
-from alignup.align.explain import story
-from alignup.fleet.meter import Use
-from alignup.fleet.places import Place
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Rejection, Shortfall
+from alignup.align.explain import sentences
+from alignup.fleet.placements import ContainerPlacement
 from alignup.fleet.score import Score, stranded_document
-from alignup.fleet.simulate import Fate, Moment, Result
+from alignup.fleet.simulate import HostSnapshot, PodOutcome, SimulationResult
+from alignup.fleet.usage import UsageStats
 
 VERSION = 1  #: of the document; raised when a field changes its meaning or goes away, not when one is added
 
@@ -40,7 +40,7 @@ COLUMNS = (
 _ALIGNED = {True: "one node", False: "several nodes", None: ""}
 
 
-def to_document(result: Result) -> dict[str, Any]:
+def to_document(result: SimulationResult) -> dict[str, Any]:
     """All of *result* but the ledgers, as plain JSON values."""
     topology = result.settings.topology
     return {
@@ -55,13 +55,13 @@ def to_document(result: Result) -> dict[str, Any]:
         },
         "height": _moment(result.height),
         "end": _moment(result.end),
-        "pods": [_fate(fate) for fate in result.fates],
+        "pods": [_fate(fate) for fate in result.outcomes],
     }
 
 
-def rows(result: Result) -> Iterator[dict[str, str]]:
+def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
     """One row a pod, in the order they came; a text for each of ``COLUMNS``."""
-    for fate in result.fates:
+    for fate in result.outcomes:
         refusal = fate.refusal
         yield {
             "time": f"{fate.time:g}" if fate.time < 1e6 else f"{fate.time:.3f}",
@@ -82,7 +82,7 @@ def rows(result: Result) -> Iterator[dict[str, str]]:
         }
 
 
-def write_csv(result: Result, stream: TextIO) -> None:
+def write_csv(result: SimulationResult, stream: TextIO) -> None:
     """The table as CSV, with a line of column names."""
     write_rows(COLUMNS, rows(result), stream)
 
@@ -95,7 +95,7 @@ def write_rows(columns: Iterable[str], table: Iterable[Mapping[str, str]], strea
         writer.writerow({name: f"'{text}" if text[:1] in {"=", "+", "@"} else text for name, text in row.items()})
 
 
-def shortfall(refusal: Refusal) -> str:
+def shortfall(refusal: Rejection) -> str:
     """What there was too little of, in a few words: ``cpu: 10 needed, at most 8 free on nodes 0-1``."""
     by_resource: dict[str, list[Shortfall]] = {}
     for short in refusal.shortfalls:
@@ -105,9 +105,10 @@ def shortfall(refusal: Refusal) -> str:
 
 def _short(resource: str, found: list[Shortfall]) -> str:
     first = found[0]
-    milli = first.provider == story.HOST
+    milli = first.provider == sentences.HOST
     needed, free = (
-        story.bare(resource, number, milli=milli) for number in (first.needed, max(short.free for short in found))
+        sentences.format_number(resource, number, milli=milli)
+        for number in (first.needed, max(short.free for short in found))
     )
     nodes = bits.union(short.nodes or 0 for short in found)
     where = f" on {_nodes(nodes)}" if nodes else ""
@@ -115,7 +116,7 @@ def _short(resource: str, found: list[Shortfall]) -> str:
     return f"{resource}: {needed} needed, {most}{free} free{where}"
 
 
-def _nodes(nodes: Nodes) -> str:
+def _nodes(nodes: NodeSet) -> str:
     return f"node {bits.show(nodes)}" if nodes.bit_count() == 1 else f"nodes {bits.show(nodes)}"
 
 
@@ -123,15 +124,15 @@ def _joined(texts: Iterable[str]) -> str:
     return " ".join(text for text in texts if text)
 
 
-def _memory(place: Place) -> str:
+def _memory(place: ContainerPlacement) -> str:
     return " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in place.memory)
 
 
-def _devices(place: Place) -> str:
+def _devices(place: ContainerPlacement) -> str:
     return " ".join(f"{resource}={','.join(ids)}" for resource, ids in place.devices.items())
 
 
-def _fate(fate: Fate) -> dict[str, Any]:
+def _fate(fate: PodOutcome) -> dict[str, Any]:
     refusal = fate.refusal
     return {
         "time": fate.time,
@@ -154,7 +155,7 @@ def _fate(fate: Fate) -> dict[str, Any]:
     }
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place(place: ContainerPlacement) -> dict[str, Any]:
     return {
         "container": place.container,
         "onOne": place.on_one,
@@ -165,7 +166,7 @@ def _place(place: Place) -> dict[str, Any]:
     }
 
 
-def _moment(moment: Moment) -> dict[str, Any]:
+def _moment(moment: HostSnapshot) -> dict[str, Any]:
     return {
         "time": moment.time,
         "room": {str(node): dict(own) for node, own in moment.room.items()},
@@ -174,5 +175,5 @@ def _moment(moment: Moment) -> dict[str, Any]:
     }
 
 
-def _use(use: Use) -> dict[str, Any]:
+def _use(use: UsageStats) -> dict[str, Any]:
     return {"total": use.total, "end": use.end, "peak": use.peak, "mean": round(use.mean, 3)}

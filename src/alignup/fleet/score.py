@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from alignup.fleet.room import Stranded
-from alignup.fleet.simulate import Alignment, Result
+from alignup.fleet.fragmentation import StrandedResources
+from alignup.fleet.simulate import AlignmentCounts, SimulationResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,13 +15,13 @@ class Score:
     admitted: int
     refused: int
     reasons: Mapping[str, int]  #: why pods were refused, the most frequent reason first
-    pods: Alignment
-    containers: Alignment
-    stranded: Stranded  #: when demand was highest
+    pods: AlignmentCounts
+    containers: AlignmentCounts
+    stranded: StrandedResources  #: when demand was highest
     largest: Mapping[str, int]  #: the most one container could still get on one NUMA node then, by resource
 
     @classmethod
-    def of(cls, result: Result) -> "Score":
+    def of(cls, result: SimulationResult) -> "Score":
         """The score of *result*."""
         height = result.height
         return cls(
@@ -52,10 +52,10 @@ class Score:
         }
 
 
-def stranded_document(left: Stranded) -> dict[str, Any]:
+def stranded_document(left: StrandedResources) -> dict[str, Any]:
     """What is stranded, as plain JSON values."""
     return {"cpus": left.cpus, "devices": dict(left.devices), "more": left.more}
 
 
-def _alignment(counts: Alignment) -> dict[str, int]:
+def _alignment(counts: AlignmentCounts) -> dict[str, int]:
     return {"onOne": counts.on_one, "onSeveral": counts.on_several, "anywhere": counts.anywhere}

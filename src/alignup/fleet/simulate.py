@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from alignup.align.bits import Nodes
-from alignup.align.decision import Refusal
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Rejection
 from alignup.align.errors import PodError
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
@@ -24,18 +24,18 @@ from alignup.align.machine import Machine
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.names import CPU
 from alignup.fleet.admission import admit
-from alignup.fleet.events import Arrive, Event, ordered
-from alignup.fleet.meter import Meter, Use
-from alignup.fleet.places import Place, nodes_of, on_one, places
-from alignup.fleet.progress import Progress, Ticker
-from alignup.fleet.room import Stranded, kinds, largest, stranded
+from alignup.fleet.events import PodArrival, WorkloadEvent, ordered
+from alignup.fleet.fragmentation import StrandedResources, distinct_shapes, largest_requests, measure_stranded
+from alignup.fleet.placements import ContainerPlacement, common_nodes, container_placements, on_one_node
+from alignup.fleet.progress import Progress, ProgressReporter
+from alignup.fleet.usage import UsageMeter, UsageStats
 
 #: The reason of pods that no kubelet gets to see: the API server's own word.
 INVALID = "Invalid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class PodOutcome:
     """What became of one pod."""
 
     time: float  #: when it came
@@ -43,8 +43,8 @@ class Fate:
     name: str
     namespace: str
     qos: QoS
-    refusal: Refusal | None = None  #: ``None``: it was admitted
-    places: tuple[Place, ...] = ()  #: what its containers were given; nothing when it was refused
+    refusal: Rejection | None = None  #: ``None``: it was admitted
+    places: tuple[ContainerPlacement, ...] = ()  #: what its containers were given; nothing when it was refused
 
     @property
     def admitted(self) -> bool:
@@ -54,16 +54,16 @@ class Fate:
     @property
     def on_one(self) -> bool | None:
         """Whether all of the pod is on one NUMA node; ``None``: nothing of it has a place."""
-        return on_one(site for place in self.places for site in place.sites)
+        return on_one_node(site for place in self.places for site in place.sites)
 
     @property
-    def nodes(self) -> Nodes:
+    def nodes(self) -> NodeSet:
         """The NUMA nodes all of the pod is on, or where there are none, those it is spread over."""
-        return nodes_of(site for place in self.places for site in place.sites)
+        return common_nodes(site for place in self.places for site in place.sites)
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class AlignmentCounts:
     """How many admitted pods, or containers of them, are on one NUMA node."""
 
     on_one: int
@@ -71,20 +71,20 @@ class Alignment:
     anywhere: int  #: nothing of theirs has a place
 
     @classmethod
-    def of(cls, verdicts: Iterable[bool | None]) -> "Alignment":
+    def of(cls, verdicts: Iterable[bool | None]) -> "AlignmentCounts":
         """Counted."""
         counts = Counter(verdicts)
         return cls(counts[True], counts[False], counts[None])
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class HostSnapshot:
     """A host at one time: who holds what, and what it could still take (``room``)."""
 
     time: float
     ledger: Ledger
     room: Mapping[int, Mapping[str, int]]  #: NUMA node → resource → the most one container could still get there
-    stranded: Stranded
+    stranded: StrandedResources
 
     @property
     def largest(self) -> dict[str, int]:
@@ -93,25 +93,25 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SimulationResult:
     """A workload played to its end."""
 
     machine: Machine
     settings: Settings
-    fates: tuple[Fate, ...]  #: of every pod, in the order they came
+    outcomes: tuple[PodOutcome, ...]  #: of every pod, in the order they came
     reasons: Mapping[str, int]  #: why pods were refused, the most frequent reason first
-    pods: Alignment
-    containers: Alignment
-    uses: Mapping[str, Use]  #: in all, by resource; ``pods`` among them
-    nodes: Mapping[int, Mapping[str, Use]]  #: by NUMA node, rising, and by resource
-    height: Moment  #: when demand was highest
-    end: Moment
+    pods: AlignmentCounts
+    containers: AlignmentCounts
+    uses: Mapping[str, UsageStats]  #: in all, by resource; ``pods`` among them
+    nodes: Mapping[int, Mapping[str, UsageStats]]  #: by NUMA node, rising, and by resource
+    height: HostSnapshot  #: when demand was highest
+    end: HostSnapshot
     duration: float  #: seconds from the first event to the last
 
     @property
     def admitted(self) -> int:
         """How many pods were."""
-        return len(self.fates) - self.refused
+        return len(self.outcomes) - self.refused
 
     @property
     def refused(self) -> int:
@@ -121,11 +121,11 @@ class Result:
 
 def run(
     host: Host,
-    events: Sequence[Event],
+    events: Sequence[WorkloadEvent],
     *,
     progress: Progress | None = None,
     now: Callable[[], float] = monotonic,
-) -> Result:
+) -> SimulationResult:
     """Let *events* happen to *host*, which is left as it then is; *progress* is told how many of them have.
 
     :class:`TraceError` when they cannot happen like that (``events.ordered``), ``WorkLimitError`` as of ``Host``.
@@ -134,11 +134,11 @@ def run(
     start = events[0].time if events else 0.0
     highest = _highest(events)
     height = (start, host.ledger)
-    meter = Meter(host, start)
-    ticker = Ticker(progress, len(events), now=now)
-    fates: list[Fate] = []
+    meter = UsageMeter(host, start)
+    ticker = ProgressReporter(progress, len(events), now=now)
+    fates: list[PodOutcome] = []
     for number, event in enumerate(events):
-        if isinstance(event, Arrive):
+        if isinstance(event, PodArrival):
             fates.append(_arrive(host, event))
         else:
             host.release(event.uid)
@@ -147,18 +147,20 @@ def run(
         if number == highest:
             height = (event.time, host.ledger)
     invalid = {fate.uid for fate in fates if fate.refusal and fate.refusal.reason == INVALID}
-    came = kinds(event.pod for event in events if isinstance(event, Arrive) and event.pod.uid not in invalid)
+    came = distinct_shapes(
+        event.pod for event in events if isinstance(event, PodArrival) and event.pod.uid not in invalid
+    )
     end = _moment(host, (events[-1].time if events else start, host.ledger), came)
     same = height[1] is host.ledger
     return _result(host, fates, meter, (replace(end, time=height[0]) if same else _moment(host, height, came), end))
 
 
-def _highest(events: Iterable[Event]) -> int:
+def _highest(events: Iterable[WorkloadEvent]) -> int:
     """The place of the first event after which the most CPUs are asked for."""
     there: dict[str, int] = {}
     asked = most = place = 0
     for number, event in enumerate(events):
-        if isinstance(event, Arrive):
+        if isinstance(event, PodArrival):
             there[event.pod.uid] = own = _milli(event.pod)
             asked += own
         else:
@@ -173,26 +175,26 @@ def _milli(pod: Pod) -> int:
     return sum([one.resources.requests[CPU].milli() for one in pod.containers if CPU in one.resources.requests])
 
 
-def _moment(host: Host, when: tuple[float, Ledger], came: Iterable[Pod]) -> Moment:
+def _moment(host: Host, when: tuple[float, Ledger], came: Iterable[Pod]) -> HostSnapshot:
     """The host as it was then; it is left as it is."""
     time, ledger = when
     now, host.ledger = host.ledger, ledger
     try:
-        return Moment(time, ledger, largest(host), stranded(host, came))
+        return HostSnapshot(time, ledger, largest_requests(host), measure_stranded(host, came))
     finally:
         host.ledger = now
 
 
-def _arrive(host: Host, event: Arrive) -> Fate:
+def _arrive(host: Host, event: PodArrival) -> PodOutcome:
     pod = event.pod
-    given: tuple[Place, ...] = ()
+    given: tuple[ContainerPlacement, ...] = ()
     try:
         refusal = admit(host, pod).refusal
         if refusal is None:
-            given = places(host, pod)
+            given = container_placements(host, pod)
     except PodError as error:
-        refusal = Refusal(INVALID, str(error))
-    return Fate(
+        refusal = Rejection(INVALID, str(error))
+    return PodOutcome(
         time=event.time,
         uid=pod.uid,
         name=pod.name,
@@ -203,16 +205,18 @@ def _arrive(host: Host, event: Arrive) -> Fate:
     )
 
 
-def _result(host: Host, fates: list[Fate], meter: Meter, moments: tuple[Moment, Moment]) -> Result:
+def _result(
+    host: Host, fates: list[PodOutcome], meter: UsageMeter, moments: tuple[HostSnapshot, HostSnapshot]
+) -> SimulationResult:
     uses = meter.uses()
     admitted = [fate for fate in fates if fate.admitted]
-    return Result(
+    return SimulationResult(
         machine=host.machine,
         settings=host.settings,
-        fates=tuple(fates),
+        outcomes=tuple(fates),
         reasons=dict(Counter(fate.refusal.reason for fate in fates if fate.refusal).most_common()),
-        pods=Alignment.of(fate.on_one for fate in admitted),
-        containers=Alignment.of(place.on_one for fate in admitted for place in fate.places),
+        pods=AlignmentCounts.of(fate.on_one for fate in admitted),
+        containers=AlignmentCounts.of(place.on_one for fate in admitted for place in fate.places),
         uses=uses[None],
         nodes={node: uses.get(node, {}) for node in moments[1].room},
         height=moments[0],

@@ -32,12 +32,12 @@ from typing import Any, BinaryIO, TextIO
 from alignup.align.errors import DocumentError, PodError, QuantityError, TraceError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, Pod, Resources, names
-from alignup.align.workload.rules import accept
-from alignup.fleet.events import Arrive, Event, Leave, fault, in_time
+from alignup.align.workload.validation import accept
+from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, find_invalid_event, sort_by_time
 from alignup.kube import documents
-from alignup.kube.documents import Number
+from alignup.kube.documents import NumberLiteral
 from alignup.kube.pod import read_pod
-from alignup.kube.writing import amounts_document, pod_document
+from alignup.kube.pod_to_dict import amounts_to_dict, pod_to_dict
 
 API_VERSION, KIND = "alignup.dev/v1", "Trace"
 MAX_BYTES = 256 << 20  #: a million pods and more
@@ -52,7 +52,7 @@ _CONTAINER = "app"  #: the one container of a pod that is only requests
 _NAMESPACE = "default"
 
 
-def read_file(path: Path) -> tuple[Event, ...]:
+def read_file(path: Path) -> tuple[WorkloadEvent, ...]:
     """The events of a trace file, in the order they happen; :class:`TraceError` says what is wrong where."""
     try:
         with path.open("rb") as stream:
@@ -61,7 +61,7 @@ def read_file(path: Path) -> tuple[Event, ...]:
         raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error
 
 
-def read_stream(stream: BinaryIO, *, file: str = "") -> tuple[Event, ...]:
+def read_stream(stream: BinaryIO, *, file: str = "") -> tuple[WorkloadEvent, ...]:
     """The events of a trace that comes from *stream*, likewise; what is endless is refused."""
     text = stream.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
@@ -69,7 +69,7 @@ def read_stream(stream: BinaryIO, *, file: str = "") -> tuple[Event, ...]:
     return read(text, file=file)
 
 
-def read(text: str | bytes, *, file: str = "") -> tuple[Event, ...]:
+def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
     """The events of a trace, in the order they happen; :class:`TraceError` says what is wrong where in *file*."""
     reader = _Reader(file)
     try:
@@ -81,9 +81,9 @@ def read(text: str | bytes, *, file: str = "") -> tuple[Event, ...]:
     return reader.ordered()
 
 
-def write(events: Iterable[Event], stream: TextIO) -> None:
+def write(events: Iterable[WorkloadEvent], stream: TextIO) -> None:
     """*events* as JSON Lines, which :func:`read` reads as the same events; pods that are alike share a template."""
-    stream.writelines(json.dumps(document, ensure_ascii=False) + "\n" for document in _written(in_time(events)))
+    stream.writelines(json.dumps(document, ensure_ascii=False) + "\n" for document in _written(sort_by_time(events)))
 
 
 def _documents(text: str | bytes) -> Iterator[tuple[int, Any]]:
@@ -141,7 +141,7 @@ class _Reader:
     file: str
     headed: bool = False
     templates: dict[str, Pod] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    events: list[WorkloadEvent] = field(default_factory=list)
     spots: dict[int, _Spot] = field(default_factory=dict)  #: the identity of an event → where it stands
     changed: dict[tuple[str, str], Pod] = field(default_factory=dict)  #: template and requests → what they make
 
@@ -153,14 +153,14 @@ class _Reader:
         else:
             self.header(spot, found)
 
-    def ordered(self) -> tuple[Event, ...]:
+    def ordered(self) -> tuple[WorkloadEvent, ...]:
         """All events as they happen."""
         if not self.headed:
             raise TraceError(
                 f"no trace is here: it begins with apiVersion: {API_VERSION}, kind: {KIND}", file=self.file
             )
-        events = in_time(self.events)
-        if wrong := fault(events):
+        events = sort_by_time(self.events)
+        if wrong := find_invalid_event(events):
             raise self.spots[id(wrong[0])].error(wrong[1])
         return events
 
@@ -189,18 +189,18 @@ class _Reader:
         _refuse_unknown(spot, event, {"arrive": _BY_NAME, "pod": _WHOLE, "leave": _LEAVE}[kinds[0]])
         at = _seconds(spot.inside("at"), event.get("at"))
         if "leave" in event:
-            self._add(spot, Leave(at, _text(spot.inside("leave"), event["leave"])))
+            self._add(spot, PodDeparture(at, _text(spot.inside("leave"), event["leave"])))
             return
         pod = _whole(spot.inside("pod"), event["pod"]) if "pod" in event else self._by_name(spot, event)
-        self._add(spot, Arrive(at, pod))
+        self._add(spot, PodArrival(at, pod))
         if event.get("lifetime") is not None:
             here = spot.inside("lifetime")
             end = round(at + _seconds(here, event["lifetime"]), _DIGITS)
             if end <= at:
                 raise here.error(f"{_shown(event['lifetime'])} is too short: more than 0 seconds are wanted")
-            self._add(spot, Leave(end, pod.uid))
+            self._add(spot, PodDeparture(end, pod.uid))
 
-    def _add(self, spot: _Spot, event: Event) -> None:
+    def _add(self, spot: _Spot, event: WorkloadEvent) -> None:
         self.events.append(event)
         self.spots[id(event)] = spot
 
@@ -310,7 +310,7 @@ def _mapping(spot: _Spot, value: object) -> Mapping[str, Any]:
 
 
 def _text(spot: _Spot, value: object) -> str:
-    if not isinstance(value, str) or isinstance(value, Number) or not value:
+    if not isinstance(value, str) or isinstance(value, NumberLiteral) or not value:
         raise spot.error(f"must be a text, not {_shown(value)}; quote it if it is one")
     return value
 
@@ -320,7 +320,7 @@ def _seconds(spot: _Spot, value: object) -> float:
     if value is None:
         raise spot.error("is missing: seconds are wanted")
     try:
-        time = float(value) if isinstance(value, Number | int | float) and not isinstance(value, bool) else -1.0
+        time = float(value) if isinstance(value, NumberLiteral | int | float) and not isinstance(value, bool) else -1.0
     except (ValueError, OverflowError):
         time = -1.0
     if not isfinite(time) or time < 0:
@@ -336,18 +336,18 @@ def _refuse_unknown(spot: _Spot, found: Mapping[str, Any], known: Collection[str
 
 def _shown(value: object) -> str:
     """A value as somebody may have written it, not too long."""
-    text = str(value) if isinstance(value, Number) else json.dumps(value, default=str, ensure_ascii=False)
+    text = str(value) if isinstance(value, NumberLiteral) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _written(events: tuple[Event, ...]) -> Iterator[dict[str, Any]]:
+def _written(events: tuple[WorkloadEvent, ...]) -> Iterator[dict[str, Any]]:
     """The header, and one document an event; a departure is the lifetime of what arrived, where that is exact."""
     shapes: dict[str, str] = {}
     templates: dict[str, Any] = {}
     lines: list[dict[str, Any]] = []
     there: dict[str, dict[str, Any]] = {}
     for event in events:
-        if isinstance(event, Leave):
+        if isinstance(event, PodDeparture):
             arrival = there.pop(event.uid, None)
             lifetime = round(event.time - arrival["at"], _DIGITS) if arrival else 0.0
             if arrival and round(arrival["at"] + lifetime, _DIGITS) == event.time > arrival["at"]:
@@ -375,5 +375,5 @@ def _shape_document(pod: Pod) -> dict[str, Any]:
     amounts = only.resources.requests if only else {}
     plain = Pod(name="", namespace="", containers=(Container(_CONTAINER, Resources(amounts, amounts)),))
     if replace(pod, name="", namespace="", uid="", recorded_qos=None) == plain:
-        return {"requests": amounts_document(amounts)}
-    return {"pod": pod_document(replace(pod, name="", namespace="", uid="", recorded_qos=None))}
+        return {"requests": amounts_to_dict(amounts)}
+    return {"pod": pod_to_dict(replace(pod, name="", namespace="", uid="", recorded_qos=None))}

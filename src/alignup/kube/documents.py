@@ -12,9 +12,9 @@ from itertools import chain, islice
 from typing import Any, NoReturn
 
 from alignup.align.errors import DocumentError
-from alignup.kube import compose
-from alignup.kube.compose import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, Document, Repeated
-from alignup.kube.scalars import Number
+from alignup.kube import yaml_documents
+from alignup.kube.yaml_documents import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, Document, DuplicateKey
+from alignup.kube.yaml_scalars import NumberLiteral
 
 __all__ = [
     "MAX_BYTES",
@@ -24,8 +24,8 @@ __all__ = [
     "MAX_NODES",
     "Document",
     "DocumentError",
-    "Number",
-    "Repeated",
+    "DuplicateKey",
+    "NumberLiteral",
     "read",
 ]
 
@@ -42,12 +42,12 @@ def read(text: str | bytes) -> tuple[Document, ...]:
     text = _text(text)
     start = text.lstrip()
     if not start.startswith("{"):
-        return tuple(compose.documents(text))
+        return tuple(yaml_documents.parse_yaml(text))
     try:
         return tuple(_json_documents(text))
     except _NotJsonError as error:
         try:
-            return tuple(compose.documents(text))
+            return tuple(yaml_documents.parse_yaml(text))
         except DocumentError as other:
             raise (error if start[1:].lstrip().startswith('"') else other) from None
 
@@ -82,7 +82,7 @@ def _json_documents(text: str) -> Iterator[Document]:
     if "\\u" in text:
         # Half a character is replaced, as Kubernetes does it; it could not even be printed.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
-    number = lru_cache(4096)(Number)
+    number = lru_cache(4096)(NumberLiteral)
     decoder = json.JSONDecoder(parse_int=number, parse_float=number, parse_constant=_no_constant)
     end, line, count = 0, 1, 0
     while match := _NO_BLANK.search(text, end):
@@ -93,7 +93,7 @@ def _json_documents(text: str) -> Iterator[Document]:
         value, end = _decoded(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _repeated(text, start, end) if _may_repeat(value, text, start, end) else ()
-            yield Document(count, line, value, tuple(Repeated(line, key) for key in keys))
+            yield Document(count, line, value, tuple(DuplicateKey(line, key) for key in keys))
         line += text.count("\n", start, end)
 
 

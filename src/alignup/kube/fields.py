@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from alignup.align.errors import Problem, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
-from alignup.kube.scalars import Number
+from alignup.kube.yaml_scalars import NumberLiteral
 
 _Kind = TypeVar("_Kind")
 
@@ -134,7 +134,7 @@ def _quantity(value: object) -> Quantity:
 
 def _number_text(value: object) -> str:
     """How a number was written, or would be; the empty text for anything else."""
-    if isinstance(value, Number):
+    if isinstance(value, NumberLiteral):
         return str(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if value.bit_length() <= _PRINTABLE else ""
@@ -146,7 +146,7 @@ def _kind(value: object) -> str:
     match value:
         case bool():
             return "true or false"
-        case Number() | int() | float():
+        case NumberLiteral() | int() | float():
             return "a number"
         case str():
             return "a string"

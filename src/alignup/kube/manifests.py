@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from alignup.align.bits import quote
-from alignup.align.errors import DocumentError, ManifestError, Misplaced, PodError, Problem
-from alignup.align.workload import Pod, rules
+from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem
+from alignup.align.workload import Pod, validation
 from alignup.kube import documents
-from alignup.kube.documents import Document, Number
+from alignup.kube.documents import Document, NumberLiteral
 from alignup.kube.fields import FieldReader
-from alignup.kube.pod import identity, read_pod
+from alignup.kube.pod import read_pod, read_type
 
 MAX_REPLICAS = 100_000  #: the most pods of one workload
 SUFFIXES = (".json", ".yaml", ".yml")  #: what is read in a directory
@@ -36,7 +36,7 @@ _Make = Callable[[Mapping[str, Any]], Pod]  # the same, from a document
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceLocation:
     """Where something is written."""
 
     file: str
@@ -58,7 +58,7 @@ class Workload:
     namespace: str
     replicas: int  #: pods at a time
     pod: Pod  #: the first of them, accepted; there even if none are wanted
-    source: Source
+    source: SourceLocation
     phase: str = ""  #: of a Pod from a cluster
     host: str = ""  #: where a Pod from a cluster runs; empty: nowhere yet
     known: bool = False  #: whether this is a Pod that tells its uid, as one from a cluster does
@@ -75,7 +75,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LoadedWorkloads:
     """What was found, and what was skipped or looks like a mistake."""
 
     workloads: tuple[Workload, ...] = ()
@@ -83,8 +83,12 @@ class Reading:
 
 
 def read_paths(
-    paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, accept: Accept = rules.accept, keep: bool = False
-) -> Reading:
+    paths: Iterable[str | Path],
+    stdin: BinaryIO | None = None,
+    *,
+    accept: Accept = validation.accept,
+    keep: bool = False,
+) -> LoadedWorkloads:
     """The workloads in files and directories, ``-`` being *stdin*; :class:`ManifestError` tells all that is wrong.
 
     Of a directory the files that end in ``SUFFIXES`` are read, in the order of their names, as ``kubectl -f`` does it.
@@ -100,7 +104,9 @@ def read_paths(
     return collector.reading()
 
 
-def read_workloads(text: str | bytes, *, name: str, accept: Accept = rules.accept, keep: bool = False) -> Reading:
+def read_workloads(
+    text: str | bytes, *, name: str, accept: Accept = validation.accept, keep: bool = False
+) -> LoadedWorkloads:
     """The workloads in a YAML or JSON text that people call *name*; :class:`ManifestError` tells all that is wrong.
 
     With *keep* each pod has its manifest, as :func:`read_paths` has it.
@@ -136,9 +142,9 @@ class _Collector:
     workloads: dict[_Identity, Workload] = field(default_factory=dict)
     owners: set[_Identity] = field(default_factory=set)  #: what made some of them
     warnings: list[str] = field(default_factory=list)
-    problems: list[Misplaced] = field(default_factory=list)
+    problems: list[LocatedProblem] = field(default_factory=list)
 
-    def reading(self) -> Reading:
+    def reading(self) -> LoadedWorkloads:
         """All of it, if nothing was wrong."""
         if self.problems:
             raise ManifestError(self.problems)
@@ -146,7 +152,7 @@ class _Collector:
         for key in sorted(self.owners & self.workloads.keys()):
             owner = self.workloads.pop(key)
             self.warnings.append(f"{owner.source}: {owner.kind} {owner.name} is skipped: what it runs is there too")
-        return Reading(tuple(self.workloads.values()), tuple(self.warnings))
+        return LoadedWorkloads(tuple(self.workloads.values()), tuple(self.warnings))
 
     def add_file(self, file: Path | BinaryIO | None, name: str) -> None:
         """Read one file; none at all is as good as an empty one."""
@@ -163,7 +169,7 @@ class _Collector:
         try:
             found = documents.read(text)
         except DocumentError as error:
-            where = Source(name, error.document if error.document > 1 else None, error.line)
+            where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
             self.fail(str(where), error.what)
             return
         if not found:
@@ -178,7 +184,7 @@ class _Collector:
 
     def fail(self, where: str, what: str) -> None:
         """Note what is wrong with a file as a whole."""
-        self.problems.append(Misplaced(where, Problem("", what)))
+        self.problems.append(LocatedProblem(where, Problem("", what)))
 
     def cannot_read(self, where: str, error: OSError | ValueError) -> None:
         """Note that a file cannot be read."""
@@ -188,7 +194,7 @@ class _Collector:
         """Read one document, or one item of a list, which may have its kind from there."""
         reader = FieldReader()
         top = {**inherited, **reader.mapping(place.part, "")}
-        kind, version = identity(reader, top)
+        kind, version = read_type(reader, top)
         if reader.problems:
             self._tell(reader.problems, place)
         elif kind.endswith("List") and "items" in top:
@@ -225,7 +231,7 @@ class _Collector:
             where = f"{place.source(problem.field)}{name and ', '}{name}"
             *_, value = None, *place.along(problem.field)
             what = f"{problem.what}{_shown(value, problem.what)}"
-            self.problems.append(Misplaced(where, Problem(place.field(problem.field), what)))
+            self.problems.append(LocatedProblem(where, Problem(place.field(problem.field), what)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +252,7 @@ class _Place:
         """A path in this object as one in the document."""
         return f"{self.path}.{inner}" if self.path and inner else self.path or inner
 
-    def source(self, field: str = "") -> Source:
+    def source(self, field: str = "") -> SourceLocation:
         """Where the object begins, or what is at *field* in it, as near as that is known."""
         document = self.document
         line: int | None = document.line_of(self.part)
@@ -254,7 +260,7 @@ class _Place:
             line = document.lines.get(id(part), line)
         if isinstance(document.value, dict) and not document.lines and not self.several:
             line = None  # JSON does not tell
-        return Source(self.file, document.number if self.several else None, line)
+        return SourceLocation(self.file, document.number if self.several else None, line)
 
     def along(self, field: str) -> Iterator[object]:
         """What is found on the way to *field*, step by step; ``None`` where nothing is."""
@@ -268,7 +274,7 @@ def _shown(value: object, what: str) -> str:
     """A text or number that is wrong, where it is not told already."""
     if not isinstance(value, str) or not value:
         return ""
-    shown = value[:40] if isinstance(value, Number) else quote(value[:40])
+    shown = value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])
     return "" if shown in what else f" (it is {shown})"
 
 

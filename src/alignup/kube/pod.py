@@ -1,7 +1,7 @@
 """A Pod document becomes a :class:`Pod`, or a list of what is wrong with it, field by field.
 
 Only the shape is judged here: kinds of values, and amounts that can be read. Fields that have no bearing on alignment
-are not looked at. What a well-formed pod may and may not ask for is said by ``align.workload.rules``.
+are not looked at. What a well-formed pod may and may not ask for is said by ``align.workload.validation``.
 
 Amounts may be numbers, and how a number was written shows in the amount (``1e3`` prints as ``1e3``, ``1000`` as
 ``1k``), so :func:`read_pod_text` keeps the text of every number, in YAML the one JSON would have. A document decoded
@@ -20,9 +20,9 @@ from alignup.align.errors import DocumentError, PodError, Problem
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.kube import documents
 from alignup.kube.fields import FieldReader
-from alignup.kube.scalars import Number
+from alignup.kube.yaml_scalars import NumberLiteral
 
-__all__ = ["Number", "identity", "read_pod", "read_pod_text"]
+__all__ = ["NumberLiteral", "read_pod", "read_pod_text", "read_type"]
 
 #: What a cluster notes about a pod, and nobody who runs it asks for.
 _NOTED = frozenset(
@@ -69,7 +69,7 @@ def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
     return replace(pod, manifest=_manifest(top)) if keep else pod
 
 
-def identity(reader: FieldReader, document: Mapping[str, Any]) -> tuple[str, str]:
+def read_type(reader: FieldReader, document: Mapping[str, Any]) -> tuple[str, str]:
     """The kind and version an object says it is of; what is wrong with them is noted."""
     kind = version = ""
     if not reader.problems:
@@ -81,7 +81,7 @@ def identity(reader: FieldReader, document: Mapping[str, Any]) -> tuple[str, str
 
 def _expect_pod(reader: FieldReader, document: Mapping[str, Any]) -> None:
     """Note anything that is not a Pod of version v1."""
-    kind, version = identity(reader, document)
+    kind, version = read_type(reader, document)
     if not reader.problems and (kind, version) != ("Pod", "v1"):
         wrong = "kind" if kind != "Pod" else "apiVersion"
         what = f"no kind {quote(kind)} is registered for version {quote(version)}"
@@ -121,7 +121,7 @@ def _manifest(document: Mapping[str, Any]) -> str:
 def _json(value: object) -> str:
     """*value* as JSON, its numbers spelled as they came."""
     match value:
-        case Number() if len(value) <= _MAX_DIGITS:
+        case NumberLiteral() if len(value) <= _MAX_DIGITS:
             return str(value)
         case Mapping():
             return "{" + ",".join(f"{json.dumps(key)}:{_json(item)}" for key, item in value.items()) + "}"

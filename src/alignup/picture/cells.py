@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from alignup.picture.words import columns, shorten
+from alignup.picture.text_format import display_width, shorten
 
 _LABEL = 18
 
@@ -29,36 +29,36 @@ def plain(line: Line) -> str:
 
 def to_ascii(text: str) -> str:
     """*text* in as many columns, with nothing but ASCII in it."""
-    return "".join(char if char.isascii() else "?" * columns(char) for char in text.translate(_ASCII))
+    return "".join(char if char.isascii() else "?" * display_width(char) for char in text.translate(_ASCII))
 
 
-def words(line: Line) -> list[Chunk]:
+def split_words(line: Line) -> list[Chunk]:
     """The words of a line, for wrapping."""
     return [(Cell(word, cell.style),) for cell in line for word in cell.text.split()]
 
 
-def field(
+def labeled(
     label: str | Cell, chunks: Iterable[Chunk], *, width: int, between: str = " ", column: int = 12
 ) -> list[Line]:
     """*chunks* after a *label*, wrapped under each other; the label's column grows with it."""
     name, style = label if isinstance(label, Cell) else (label, "label")
     name = shorten(name, _LABEL)
-    column = max(column, columns(name) + 2)
-    lines = wrapped(chunks, width - column, between=between) or [()]
-    heads = [name + " " * (column - columns(name)), *[" " * column] * (len(lines) - 1)]
+    column = max(column, display_width(name) + 2)
+    lines = wrap(chunks, width - column, between=between) or [()]
+    heads = [name + " " * (column - display_width(name)), *[" " * column] * (len(lines) - 1)]
     return [(Cell(head, style), *line) for head, line in zip(heads, lines, strict=True)]
 
 
-def wrapped(chunks: Iterable[Chunk], width: int, *, between: str = " ") -> list[Line]:
+def wrap(chunks: Iterable[Chunk], width: int, *, between: str = " ") -> list[Line]:
     """*chunks* in lines of at most *width* columns; one that is too long by itself loses its middle."""
     lines: list[list[Cell]] = []
     used = 0
     for chunk in chunks:
-        length = sum(columns(cell.text) for cell in chunk)
+        length = sum(display_width(cell.text) for cell in chunk)
         fitting = chunk
         if length > width:
             fitting = (Cell(shorten("".join(cell.text for cell in chunk), width), chunk[0].style),)
-            length = columns(fitting[0].text)
+            length = display_width(fitting[0].text)
         if lines and used + len(between) + length <= width:
             lines[-1] += [Cell(between, "dim"), *fitting]
             used += len(between) + length
@@ -68,15 +68,15 @@ def wrapped(chunks: Iterable[Chunk], width: int, *, between: str = " ") -> list[
     return [tuple(line) for line in lines]
 
 
-def boxed(title: str, lines: Iterable[Line], *, width: int) -> list[Line]:
+def draw_box(title: str, lines: Iterable[Line], *, width: int) -> list[Line]:
     """*lines* in a box *width* columns wide."""
     name = shorten(title, width - 6)
-    top = (Cell("┌─ ", "frame"), Cell(name, "title"), Cell(f" {'─' * (width - 5 - columns(name))}┐", "frame"))
+    top = (Cell("┌─ ", "frame"), Cell(name, "title"), Cell(f" {'─' * (width - 5 - display_width(name))}┐", "frame"))
     body = [
         (
             Cell("│ ", "frame"),
             *line,
-            Cell(" " * (width - 4 - sum(columns(cell.text) for cell in line))),
+            Cell(" " * (width - 4 - sum(display_width(cell.text) for cell in line))),
             Cell(" │", "frame"),
         )
         for line in lines

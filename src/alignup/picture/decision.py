@@ -13,19 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from alignup.align import bits
-from alignup.align.decision import Decision, Step, Voice
-from alignup.align.explain import story
-from alignup.align.explain.parts import Part
-from alignup.align.hint import Listed
+from alignup.align.decision import Decision, MergeStep, ResourceHints
+from alignup.align.explain import sentences
+from alignup.align.explain.decision_parts import DecisionPart
+from alignup.align.hint import HintList
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
-from alignup.align.memory.ledger import NOTHING
-from alignup.align.merging.merge import Rule
+from alignup.align.memory.ledger import EMPTY_TABLE
+from alignup.align.merging.merge import MergeRule
 from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.cells import Cell, Chunk, Line, boxed, field, to_ascii, words
-from alignup.picture.text import NARROWEST
-from alignup.picture.uses import State, Uses, devices_of, uses_of
-from alignup.picture.words import clean, columns, listed, shorten, size
+from alignup.picture.cells import Cell, Chunk, Line, draw_box, labeled, split_words, to_ascii
+from alignup.picture.occupancy import Occupancy, UseState, known_devices, read_occupancy
+from alignup.picture.text import MIN_WIDTH
+from alignup.picture.text_format import clean, display_width, format_list, format_size, shorten
 
 _BAR = 16
 _LABEL = 18  #: the longest name of a line, as ``cells.field`` has it
@@ -34,19 +34,19 @@ _DOT = Cell("· ", "dim")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeShare:
     """A part of what one node has of a resource."""
 
-    state: State
+    state: UseState
     amount: int
     who: str = ""  #: the pod that holds it
 
 
 def draw(
-    machine: Machine, decision: Decision, parts: Sequence[Part], *, width: int = 80, ascii_only: bool = False
+    machine: Machine, decision: Decision, parts: Sequence[DecisionPart], *, width: int = 80, ascii_only: bool = False
 ) -> list[Line]:
     """Everything *decision* looked at, as lines of at most *width* columns."""
-    desk = _Desk(machine, decision.before, max(width, NARROWEST))
+    desk = _Desk(machine, decision.before, max(width, MIN_WIDTH))
     lines = [line for part in parts for line in desk.part(part, decision)]
     return [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines] if ascii_only else lines
 
@@ -58,12 +58,12 @@ class _Desk:
         self.width = width
         self.view = machine.kubelet_view()
         self.ledger = ledger
-        self.uses: Uses = uses_of(ledger)
+        self.uses: Occupancy = read_occupancy(ledger)
         self.devices: dict[str, list[Device]] = {}
-        for device in devices_of(machine, ledger):
+        for device in known_devices(machine, ledger):
             self.devices.setdefault(device.resource, []).append(device)
 
-    def part(self, part: Part, decision: Decision) -> Iterator[Line]:
+    def part(self, part: DecisionPart, decision: Decision) -> Iterator[Line]:
         """One container, or the pod as a whole."""
         yield ()
         yield (Cell(f"Container {clean(part.container)}" if part.container else "The pod as a whole", "title"),)
@@ -75,14 +75,14 @@ class _Desk:
             yield from self._told("asks for", "nothing that would be its own")
         for placement in part.placements:
             name = "given" if part.container else f"given {placement.container}"
-            yield from self._told(clean(name), clean(story.given(placement)))
+            yield from self._told(clean(name), clean(sentences.describe_allocation(placement)))
 
-    def voice(self, voice: Voice, *, asked: bool) -> list[Line]:
+    def voice(self, voice: ResourceHints, *, asked: bool) -> list[Line]:
         """A box for one resource: its nodes, and its hints where it was *asked* for any."""
         name = voice.resource or ""
         rows: list[tuple[str, Sequence[Chunk]]] = []
         for ids, shares in self._alike(voice):
-            label = f"node{'s' if len(ids) > 1 else ''} {listed(ids)}"
+            label = f"node{'s' if len(ids) > 1 else ''} {format_list(ids)}"
             rows.append((label, [_strip(shares), *_words(voice, shares, ids)]))
         homeless = self._homeless(voice)
         if homeless:
@@ -92,67 +92,71 @@ class _Desk:
             rows.append(("hints", _hints(voice, free=free)))
         request = "" if voice.request is None else f" · {_bare(name, voice.request)} asked for"
         # Strips stand under one another, however long the names of some nodes are.
-        column = max(11, *(min(columns(label), _LABEL) + 2 for label, _ in rows)) if rows else 11
-        lines = [line for row in rows for line in field(*row, width=self.width - 4, column=column)]
-        return boxed(f"{clean(name)}{request}", lines, width=self.width)
+        column = max(11, *(min(display_width(label), _LABEL) + 2 for label, _ in rows)) if rows else 11
+        lines = [line for row in rows for line in labeled(*row, width=self.width - 4, column=column)]
+        return draw_box(f"{clean(name)}{request}", lines, width=self.width)
 
     def _told(self, label: str, sentence: str) -> list[Line]:
-        return field(label, words((Cell(sentence),)), width=self.width, column=13)
+        return labeled(label, split_words((Cell(sentence),)), width=self.width, column=13)
 
-    def _alike(self, voice: Voice) -> Iterator[tuple[list[int], tuple[Share, ...]]]:
+    def _alike(self, voice: ResourceHints) -> Iterator[tuple[list[int], tuple[NodeShare, ...]]]:
         """Nodes with what they have of a resource, those alike together."""
-        found: dict[tuple[Share, ...], list[int]] = {}
+        found: dict[tuple[NodeShare, ...], list[int]] = {}
         for node in sorted(voice.free or ()):
             found.setdefault(tuple(self._shares(voice, node)), []).append(node)
         for shares, ids in sorted(found.items(), key=lambda pair: pair[1]):
             yield ids, shares
 
-    def _shares(self, voice: Voice, node: int) -> Iterator[Share]:
+    def _shares(self, voice: ResourceHints, node: int) -> Iterator[NodeShare]:
         """How one node's part of a resource is divided; the free part is what the record says."""
         before = {"cpu": self._cpus, "device": self._devices, "memory": self._memory}.get(voice.provider)
         free = (voice.free or {}).get(node, 0)
         rest = list(before(voice.resource or "", node)) if before else []
-        yield from (share for share in rest if share.state is not State.FREE and share.amount)
-        was = sum(share.amount for share in rest if share.state is State.FREE)
+        yield from (share for share in rest if share.state is not UseState.FREE and share.amount)
+        was = sum(share.amount for share in rest if share.state is UseState.FREE)
         if was > free:
-            yield Share(State.HELD, was - free, "this pod")
-        yield Share(State.FREE, free)
+            yield NodeShare(UseState.HELD, was - free, "this pod")
+        yield NodeShare(UseState.FREE, free)
 
-    def _cpus(self, _resource: str, node: int) -> Iterator[Share]:
+    def _cpus(self, _resource: str, node: int) -> Iterator[NodeShare]:
         for use, cpus in self.uses.split(bits.members(self.view.node_cpus.get(node, 0))).items():
-            state = State.FREE if use.state is State.SHARED else use.state
-            yield Share(state, cpus.bit_count(), use.tenant.name if use.tenant else "")
+            state = UseState.FREE if use.state is UseState.SHARED else use.state
+            yield NodeShare(state, cpus.bit_count(), use.tenant.name if use.tenant else "")
 
-    def _devices(self, resource: str, node: int) -> Iterator[Share]:
+    def _devices(self, resource: str, node: int) -> Iterator[NodeShare]:
         return self._counted(device for device in self.devices.get(resource, ()) if (device.nodes or 0) >> node & 1)
 
-    def _homeless(self, voice: Voice) -> tuple[Share, ...]:
+    def _homeless(self, voice: ResourceHints) -> tuple[NodeShare, ...]:
         """The devices of a resource that belong to no node, the free ones last; nothing where there are none."""
         if voice.provider != "device":
             return ()
         shares = list(self._counted(one for one in self.devices.get(voice.resource or "", ()) if not one.nodes))
-        free = sum(share.amount for share in shares if share.state is State.FREE)
-        return (*(one for one in shares if one.state is not State.FREE), Share(State.FREE, free)) if shares else ()
+        free = sum(share.amount for share in shares if share.state is UseState.FREE)
+        return (
+            (*(one for one in shares if one.state is not UseState.FREE), NodeShare(UseState.FREE, free))
+            if shares
+            else ()
+        )
 
-    def _counted(self, devices: Iterable[Device]) -> Iterator[Share]:
-        counts: dict[tuple[State, str], int] = {}
+    def _counted(self, devices: Iterable[Device]) -> Iterator[NodeShare]:
+        counts: dict[tuple[UseState, str], int] = {}
         for device in devices:
             use = self.uses.of_device(device)
-            state = State.LOST if use.state is State.FREE and not device.healthy else use.state
+            state = UseState.LOST if use.state is UseState.FREE and not device.healthy else use.state
             key = state, use.tenant.name if use.tenant else ""
             counts[key] = counts.get(key, 0) + 1
         for (state, who), number in counts.items():
-            yield Share(state, number, who)
+            yield NodeShare(state, number, who)
 
-    def _memory(self, type_: str, node: int) -> Iterator[Share]:
+    def _memory(self, type_: str, node: int) -> Iterator[NodeShare]:
         held = self.uses.memory.nodes.get(node)
-        table = held.tables.get(type_, NOTHING) if held else NOTHING
-        yield Share(State.RESERVED, table.system_reserved)
+        table = held.tables.get(type_, EMPTY_TABLE) if held else EMPTY_TABLE
+        yield NodeShare(UseState.RESERVED, table.system_reserved)
         left = table.reserved
         for tenant in self.uses.tenants:
             own = sum(block.size for block in tenant.memory if block.type == type_ and block.nodes == 1 << node)
             if own:
-                yield Share(State.HELD, own, tenant.name)
+                yield NodeShare(UseState.HELD, own, tenant.name)
                 left -= own
         spread = sorted(
             tenant.name
@@ -160,11 +164,11 @@ class _Desk:
             if any(b.type == type_ and b.nodes >> node & 1 and b.nodes != 1 << node for b in tenant.memory)
         )
         if left > 0:
-            yield Share(State.HELD, left, ", ".join(spread) + (" (spread over nodes)" if spread else ""))
-        yield Share(State.FREE, table.free)
+            yield NodeShare(UseState.HELD, left, ", ".join(spread) + (" (spread over nodes)" if spread else ""))
+        yield NodeShare(UseState.FREE, table.free)
 
 
-def _words(voice: Voice, shares: Sequence[Share], ids: Iterable[int] = ()) -> Iterator[Chunk]:
+def _words(voice: ResourceHints, shares: Sequence[NodeShare], ids: Iterable[int] = ()) -> Iterator[Chunk]:
     """What the strip of nodes *ids* shows, in words: what is free there and what is missing, then who has the rest."""
     name = voice.resource or ""
     free = shares[-1].amount
@@ -174,44 +178,44 @@ def _words(voice: Voice, shares: Sequence[Share], ids: Iterable[int] = ()) -> It
     named = sorted((one for one in shares[:-1] if one.who), key=lambda one: -one.amount)
     shown = len(named) if len(named) <= _HOLDERS + 1 else _HOLDERS
     for share in [one for one in shares[:-1] if not one.who] + named[:shown]:
-        what = {State.RESERVED: "reserved", State.LOST: "unhealthy or lost", State.UNSEEN: "not seen"}
+        what = {UseState.RESERVED: "reserved", UseState.LOST: "unhealthy or lost", UseState.UNSEEN: "not seen"}
         told = shorten(clean(share.who), 40) if share.who else what.get(share.state, str(share.state))
         yield _DOT, Cell(f"{_bare(name, share.amount)} {told}", str(share.state))
     if more := named[shown:]:
         yield _DOT, Cell(f"{_bare(name, sum(one.amount for one in more))} in {len(more)} other pods", "held")
 
 
-def _takes(voice: Voice, node: int) -> bool:
+def _takes(voice: ResourceHints, node: int) -> bool:
     """Whether a node that has too little free is enough all the same: this pod can use again what it has there."""
     options, alone = voice.options, 1 << node
-    return alone in options.masks if isinstance(options, Listed) else options.fits(alone)
+    return alone in options.masks if isinstance(options, HintList) else options.fits(alone)
 
 
-def _chosen(step: Step, decision: Decision) -> str:
+def _chosen(step: MergeStep, decision: Decision) -> str:
     if step.accepted:
-        return story.choice(step)
-    if step.rule is Rule.NOTHING or step.hint.nodes is None:
+        return sentences.describe_choice(step)
+    if step.rule is MergeRule.NOTHING or step.hint.nodes is None:
         return "nothing: no set of nodes suits every resource"
-    return f"nothing: policy {decision.policy} does not take {story.hint(step.hint)}, which not every resource prefers"
+    return f"nothing: policy {decision.policy} does not take {sentences.format_hint(step.hint)}, which not every resource prefers"
 
 
-def _hints(voice: Voice, *, free: int) -> list[Chunk]:
-    if story.mute(voice):
-        return words((Cell("none: no set of nodes has it all, and then memory has no say", "warn"),))
-    if voice.indifferent:
+def _hints(voice: ResourceHints, *, free: int) -> list[Chunk]:
+    if sentences.has_no_hints(voice):
+        return split_words((Cell("none: no set of nodes has it all, and then memory has no say", "warn"),))
+    if voice.has_no_preference:
         enough = voice.request is None or voice.request <= free
-        return words((Cell("anywhere" if enough else "there is not enough, so it has no say", "dim"),))
-    told: list[Chunk] = [(Cell(story.hint(one), "free" if one.preferred else ""),) for one in voice.hints]
+        return split_words((Cell("anywhere" if enough else "there is not enough, so it has no say", "dim"),))
+    told: list[Chunk] = [(Cell(sentences.format_hint(one), "free" if one.preferred else ""),) for one in voice.hints]
     if not told and voice.hidden:
-        return words((Cell("sets of several nodes, too many to look through", "dim"),))
+        return split_words((Cell("sets of several nodes, too many to look through", "dim"),))
     if not told:
-        return words((Cell("none: it fits on no set of nodes", "warn"),))
+        return split_words((Cell("none: it fits on no set of nodes", "warn"),))
     return [*told, (Cell("…", "dim"),)] if voice.hidden else told
 
 
-def _strip(shares: Iterable[Share]) -> Chunk:
+def _strip(shares: Iterable[NodeShare]) -> Chunk:
     """How a node is divided, as a strip; each part ends where it would on a finer one."""
-    shades = {State.RESERVED: "▓", State.HELD: "█", State.LOST: "▒", State.UNSEEN: "▒", State.FREE: "░"}
+    shades = {UseState.RESERVED: "▓", UseState.HELD: "█", UseState.LOST: "▒", UseState.UNSEEN: "▒", UseState.FREE: "░"}
     known = list(shares)
     total = sum(share.amount for share in known)
     cells, sum_, used = [], 0, 0
@@ -225,4 +229,4 @@ def _strip(shares: Iterable[Share]) -> Chunk:
 
 def _bare(resource: str, number: int) -> str:
     """An amount without the name of what it is of, sizes as people read them."""
-    return size(number) if resource == MEMORY or is_hugepages(resource) else str(number)
+    return format_size(number) if resource == MEMORY or is_hugepages(resource) else str(number)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alignup.align.distances import Distances
-from alignup.picture.words import listed
+from alignup.picture.text_format import format_list
 
 #: Up to so many nodes each has a row of its own.
 SINGLE = 8
@@ -17,7 +17,7 @@ Matrix = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DistanceTable:
     """Distances from each group of nodes (rows) to each (columns)."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -27,27 +27,27 @@ class Table:
     @property
     def names(self) -> tuple[str, ...]:
         """The groups as lists."""
-        return tuple(map(listed, self.groups))
+        return tuple(map(format_list, self.groups))
 
 
-def table_of(distances: Distances) -> Table:
+def build_table(distances: Distances) -> DistanceTable:
     """The table of *distances*; of machines with too many different nodes only a note on the range."""
     ids, matrix = distances.ids, distances.matrix
     if len(ids) <= SINGLE:
-        return Table(tuple((id_,) for id_ in ids), tuple(tuple(map(str, row)) for row in matrix))
+        return DistanceTable(tuple((id_,) for id_ in ids), tuple(tuple(map(str, row)) for row in matrix))
     groups = _twins(matrix) if len(ids) <= _COMPARED else [[place] for place in range(len(ids))]
     if len(groups) > LARGEST:
         own = [matrix[place][place] for place in range(len(ids))]
         far = [value for a, row in enumerate(matrix) for b, value in enumerate(row) if a != b]
         note = f"{_range(own)} to itself, {_range(far)} to others"
-        return Table((), (), note)
+        return DistanceTable((), (), note)
     cells = tuple(tuple(_cell(matrix, a, b=b) for b in groups) for a in groups)
     note = (
         "where two are given: to itself / to the others of its row"
         if any("/" in cell for row in cells for cell in row)
         else ""
     )
-    return Table(tuple(tuple(ids[place] for place in group) for group in groups), cells, note)
+    return DistanceTable(tuple(tuple(ids[place] for place in group) for group in groups), cells, note)
 
 
 def _twins(matrix: Matrix) -> list[list[int]]:

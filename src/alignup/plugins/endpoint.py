@@ -17,11 +17,11 @@ from google.protobuf.message import Message
 
 from alignup import rpc
 from alignup.align import bits
-from alignup.align.bits import Nodes
-from alignup.align.devices import Ask
+from alignup.align.bits import NodeSet
+from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
-from alignup.plugins.grants import Grant
+from alignup.plugins.allocate_response import AllocateResponse
 from alignup.wire import device_plugin_pb2 as wire
 
 HEALTHY = "Healthy"
@@ -30,7 +30,7 @@ _SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
+class PluginTimeouts:
     """How long a plugin may take, in seconds."""
 
     dial: float = 10.0  #: until it can be reached and has said what it can do
@@ -41,7 +41,7 @@ class Deadlines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class PluginOptions:
     """What a plugin wants to be asked."""
 
     preferred_allocation: bool = False
@@ -51,16 +51,16 @@ class Options:
 class Endpoint:
     """A connection to a plugin of *resource* at *socket*."""
 
-    def __init__(self, resource: str, socket: Path, *, line: grpc.aio.Channel, deadlines: Deadlines) -> None:
+    def __init__(self, resource: str, socket: Path, *, line: grpc.aio.Channel, deadlines: PluginTimeouts) -> None:
         self.resource = resource
         self.socket = socket
-        self.options = Options()
+        self.options = PluginOptions()
         self._line = line
         self._deadlines = deadlines
         self._closed = False
 
     @classmethod
-    async def dial(cls, resource: str, socket: Path, *, deadlines: Deadlines) -> Self:
+    async def dial(cls, resource: str, socket: Path, *, deadlines: PluginTimeouts) -> Self:
         """Connect to a plugin and hear what it can do; ``PluginError`` when it cannot be reached or does not say."""
         made = cls(resource, socket, line=rpc.channel(socket), deadlines=deadlines)
         try:
@@ -76,12 +76,12 @@ class Endpoint:
     async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
         """The devices the plugin lists, each list in place of the one before; ``PluginError`` when that ends badly."""
         lists = rpc.stream(
-            self._line, _method("ListAndWatch"), wire.Empty(), answer=wire.ListAndWatchResponse, failure=failure
+            self._line, _method("ListAndWatch"), wire.Empty(), answer=wire.ListAndWatchResponse, failure=plugin_error
         )
         async for told in lists:
-            yield devices_of(self.resource, told)
+            yield parse_devices(self.resource, told)
 
-    async def preferred(self, ask: Ask) -> tuple[str, ...]:
+    async def preferred(self, ask: PreferenceRequest) -> tuple[str, ...]:
         """Which devices the plugin would have taken; nothing when it does not want to be asked."""
         if not self.options.preferred_allocation:
             return ()
@@ -98,7 +98,7 @@ class Endpoint:
         )
         return tuple(answer.container_responses[0].deviceIDs) if answer.container_responses else ()
 
-    async def allocate(self, ids: Sequence[str]) -> Grant:
+    async def allocate(self, ids: Sequence[str]) -> AllocateResponse:
         """Have the plugin prepare devices for a container, and say what the container needs to use them."""
         answer = await self._call(
             "Allocate",
@@ -108,7 +108,7 @@ class Endpoint:
         )
         if not answer.container_responses:
             raise PluginError("no containers return in allocation response &AllocateResponse{}")
-        return Grant.of_message(answer.container_responses[0])
+        return AllocateResponse.from_message(answer.container_responses[0])
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Tell the plugin that a container with these devices starts; nothing when it does not want to know."""
@@ -125,7 +125,7 @@ class Endpoint:
         self._closed = True
         await self._line.close(grace)
 
-    async def _ask_options(self) -> Options:
+    async def _ask_options(self) -> PluginOptions:
         """What the plugin wants to be asked, as soon as it can be reached."""
         try:
             told = await rpc.call(
@@ -134,19 +134,21 @@ class Endpoint:
                 wire.Empty(),
                 answer=wire.DevicePluginOptions,
                 seconds=self._deadlines.dial,
-                failure=failure,
+                failure=plugin_error,
             )
         except PluginError as error:
             if self._line.get_state() is grpc.ChannelConnectivity.READY:
                 raise
             raise PluginError(f"failed to dial device plugin: {error}") from error
-        return Options(preferred_allocation=told.get_preferred_allocation_available, pre_start=told.pre_start_required)
+        return PluginOptions(
+            preferred_allocation=told.get_preferred_allocation_available, pre_start=told.pre_start_required
+        )
 
-    async def _call(self, method: str, request: Message, *, answer: type[rpc.Answer], seconds: float) -> rpc.Answer:
+    async def _call(self, method: str, request: Message, *, answer: type[rpc.Response], seconds: float) -> rpc.Response:
         try:
             if not self._closed:
                 return await rpc.call(
-                    self._line, _method(method), request, answer=answer, seconds=seconds, failure=failure
+                    self._line, _method(method), request, answer=answer, seconds=seconds, failure=plugin_error
                 )
         except PluginError:
             if not self._closed:
@@ -154,12 +156,12 @@ class Endpoint:
         raise PluginError(f"endpoint {self} has been stopped")
 
 
-def failure(code: grpc.StatusCode, details: str) -> PluginError:
+def plugin_error(code: grpc.StatusCode, details: str) -> PluginError:
     """A failed call in the words of the kubelet."""
     return PluginError(rpc.error_text(code, details))
 
 
-def devices_of(resource: str, told: wire.ListAndWatchResponse) -> tuple[Device, ...]:
+def parse_devices(resource: str, told: wire.ListAndWatchResponse) -> tuple[Device, ...]:
     """The devices in a list, by id; of two with one id the later counts, and one without an id is none.
 
     Plugins send the same list in another order each time, so order means nothing.
@@ -176,9 +178,9 @@ def devices_of(resource: str, told: wire.ListAndWatchResponse) -> tuple[Device, 
     )
 
 
-def _nodes(ids: Iterable[int]) -> Nodes:
+def _nodes(ids: Iterable[int]) -> NodeSet:
     """A set of NUMA nodes; what cannot be one, such as the kernel's -1 for none, is left out."""
-    return bits.of(id_ for id_ in ids if 0 <= id_ < bits.LIMIT)
+    return bits.of(id_ for id_ in ids if 0 <= id_ < bits.MAX_MEMBER)
 
 
 def _method(name: str) -> str:

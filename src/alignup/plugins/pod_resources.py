@@ -18,9 +18,9 @@ from alignup.align import bits
 from alignup.align.errors import AlignError, ListenError
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.plugins.counting import Tally
-from alignup.plugins.holdings import Books, ContainerHolding, PodHolding
-from alignup.plugins.roster import Clock
+from alignup.plugins.endpoint_store import Clock
+from alignup.plugins.metrics import PluginMetrics
+from alignup.plugins.pod_resources_view import ContainerAllocation, PodAllocation, PodResourcesSource
 from alignup.wire import pod_resources_pb2 as wire
 
 SOCKET = "kubelet.sock"  #: as tools expect it, in a directory of its own
@@ -30,9 +30,11 @@ _SERVICE = wire.DESCRIPTOR.services_by_name["PodResourcesLister"]
 
 
 @asynccontextmanager
-async def pod_resources(path: Path, books: Books, *, tally: Tally, limit: "Limit | None" = None) -> AsyncIterator[None]:
+async def serve_pod_resources(
+    path: Path, books: PodResourcesSource, *, tally: PluginMetrics, limit: "RateLimiter | None" = None
+) -> AsyncIterator[None]:
     """Answer from *books* at *path* as long as this lasts; ``ListenError`` where that cannot be."""
-    lister = _Lister(books, tally, limit or Limit(now=time.monotonic))
+    lister = _Lister(books, tally, limit or RateLimiter(now=time.monotonic))
     methods: dict[str, rpc.Method] = {
         "List": (wire.ListPodResourcesRequest, lister.limited("list", lister.list)),
         "Get": (wire.GetPodResourcesRequest, lister.limited("get", lister.get)),
@@ -42,11 +44,11 @@ async def pod_resources(path: Path, books: Books, *, tally: Tally, limit: "Limit
         ),
     }
     _make_place(path)
-    async with rpc.serving(path, _SERVICE, methods):
+    async with rpc.serve(path, _SERVICE, methods):
         yield
 
 
-class Limit:
+class RateLimiter:
     """So many requests a second, and a few at once: a bucket that fills again as time goes by."""
 
     def __init__(self, *, now: Clock, rate: float = RATE, burst: float = BURST) -> None:
@@ -69,7 +71,7 @@ class Limit:
 class _Lister:
     """The answers."""
 
-    def __init__(self, books: Books, tally: Tally, limit: Limit) -> None:
+    def __init__(self, books: PodResourcesSource, tally: PluginMetrics, limit: RateLimiter) -> None:
         self._books = books
         self._tally = tally
         self._limit = limit
@@ -79,13 +81,13 @@ class _Lister:
 
         async def respond(request: Any) -> Message:  # noqa: ANN401 - a request of whichever method it is
             if not self._limit.take():
-                raise rpc.RefusedError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
+                raise rpc.StatusError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
             self._tally.asked(name)
             try:
                 return answer(request)
             except AlignError as error:
                 self._tally.failed(name)
-                raise rpc.RefusedError(str(error)) from error
+                raise rpc.StatusError(str(error)) from error
 
         return respond
 
@@ -110,7 +112,7 @@ class _Lister:
         )
 
 
-def _pod(pod: PodHolding) -> wire.PodResources:
+def _pod(pod: PodAllocation) -> wire.PodResources:
     return wire.PodResources(
         name=pod.name,
         namespace=pod.namespace,
@@ -120,7 +122,7 @@ def _pod(pod: PodHolding) -> wire.PodResources:
     )
 
 
-def _container(container: ContainerHolding) -> wire.ContainerResources:
+def _container(container: ContainerAllocation) -> wire.ContainerResources:
     return wire.ContainerResources(
         name=container.name,
         devices=_devices(container.devices),

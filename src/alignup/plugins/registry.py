@@ -14,7 +14,7 @@ from alignup import rpc
 from alignup.align.bits import quote
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.workload import names
-from alignup.plugins.counting import Tally
+from alignup.plugins.metrics import PluginMetrics
 from alignup.wire import device_plugin_pb2 as wire
 
 SOCKET = "kubelet.sock"
@@ -27,7 +27,7 @@ Connect = Callable[[str, Path], Awaitable[None]]
 
 
 @asynccontextmanager
-async def registry(directory: Path, *, connect: Connect, tally: Tally) -> AsyncIterator[None]:
+async def serve_registry(directory: Path, *, connect: Connect, tally: PluginMetrics) -> AsyncIterator[None]:
     """Take registrations in *directory* as long as this lasts, and have each plugin connected to before it is answered.
 
     All sockets found there are removed first; other files stay. ``ListenError`` where somebody else listens.
@@ -36,21 +36,21 @@ async def registry(directory: Path, *, connect: Connect, tally: Tally) -> AsyncI
     async def register(request: wire.RegisterRequest) -> wire.Empty:
         tally.registered(request.resource_name)
         try:
-            check(request)
-            await connect(request.resource_name, socket_of(directory, request.endpoint))
+            check_request(request)
+            await connect(request.resource_name, socket_path(directory, request.endpoint))
         except PluginError as error:
             _LOG.warning("device plugin of %s is refused: %s", quote(request.resource_name), error)
-            raise rpc.RefusedError(str(error)) from error
+            raise rpc.StatusError(str(error)) from error
         return wire.Empty()
 
-    rpc.check_place(directory / SOCKET)
-    clear(directory)
+    rpc.check_socket_path(directory / SOCKET)
+    clear_sockets(directory)
     methods: dict[str, rpc.Method] = {"Register": (wire.RegisterRequest, register)}
-    async with rpc.serving(directory / SOCKET, _SERVICE, methods):
+    async with rpc.serve(directory / SOCKET, _SERVICE, methods):
         yield
 
 
-def check(request: wire.RegisterRequest) -> None:
+def check_request(request: wire.RegisterRequest) -> None:
     """Refuse a plugin the kubelet would refuse, in its words."""
     if request.version != VERSION:
         raise PluginError(
@@ -61,12 +61,12 @@ def check(request: wire.RegisterRequest) -> None:
         raise PluginError(f"the ResourceName {quote(request.resource_name)} is invalid")
 
 
-def socket_of(directory: Path, endpoint: str) -> Path:
+def socket_path(directory: Path, endpoint: str) -> Path:
     """The socket a plugin named, which is in *directory* whatever it starts with."""
     return Path(os.path.normpath(f"{directory.absolute()}/{endpoint}"))
 
 
-def clear(directory: Path) -> None:
+def clear_sockets(directory: Path) -> None:
     """Make the directory if it is not there, and remove every socket in it."""
     try:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)

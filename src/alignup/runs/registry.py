@@ -16,9 +16,9 @@ from pathlib import Path
 
 from alignup.align.errors import AlignError, EnforceError, FileError
 from alignup.enforce import audit, cgroup
-from alignup.enforce.audit import Living
-from alignup.enforce.intent import Intent
-from alignup.state import files
+from alignup.enforce.audit import RunProcesses
+from alignup.enforce.run_record import RunRecord
+from alignup.state import atomic_files
 
 LOCK = "run.lock"
 _PREFIX, _SUFFIX = "run-", ".json"
@@ -33,7 +33,7 @@ def default_directory(environment: Mapping[str, str], *, root: Path) -> Path:
     return Path(said).absolute() if said else root / "run"
 
 
-class Runs:
+class RunRegistry:
     """All runs written down in one directory, which is made if need be and must belong to this user alone."""
 
     def __init__(self, directory: Path) -> None:
@@ -54,7 +54,7 @@ class Runs:
         finally:
             os.close(handle)
 
-    def all(self) -> tuple[Intent, ...]:
+    def all(self) -> tuple[RunRecord, ...]:
         """Every run that is written down, in the order they began."""
         found = []
         for path in self.directory.glob(f"{_PREFIX}*{_SUFFIX}"):
@@ -63,11 +63,11 @@ class Runs:
                 found.append(_parsed(text, path))
         return tuple(sorted(found, key=lambda one: (one.since, one.uid)))
 
-    def put(self, intent: Intent) -> None:
+    def put(self, intent: RunRecord) -> None:
         """Write a run down, or write it anew."""
-        files.write(self._path(intent.uid), json.dumps(intent.to_document()).encode("ascii"))
+        atomic_files.write(self._path(intent.uid), json.dumps(intent.to_document()).encode("ascii"))
 
-    def remove(self, intent: Intent) -> None:
+    def remove(self, intent: RunRecord) -> None:
         """Remove the group of a run, and forget the run; where the group cannot go yet, whoever comes next tries."""
         if intent.cgroup is None or _removed(intent.cgroup):
             self._path(intent.uid).unlink(missing_ok=True)
@@ -76,18 +76,20 @@ class Runs:
         return self.directory / f"{_PREFIX}{uid}{_SUFFIX}"
 
 
-def over(intents: Sequence[Intent], *, mine: str = "") -> tuple[Intent, ...]:
+def finished_runs(intents: Sequence[RunRecord], *, mine: str = "") -> tuple[RunRecord, ...]:
     """Those of which nobody is left: no runner, except that of run *mine*, which is about to end, and no process."""
     orphans = [one for one in intents if one.uid == mine or not one.runner.alive]
     # Who is in a group shows there; to find all others every process has to be looked at.
-    loose = {run.intent.uid for run in audit.living([one for one in orphans if one.cgroup is None]) if run.pids}
+    loose = {
+        run.intent.uid for run in audit.find_run_processes([one for one in orphans if one.cgroup is None]) if run.pids
+    }
     return tuple(one for one in orphans if one.uid not in loose and not (one.cgroup and cgroup.members(one.cgroup)))
 
 
-def ended(intent: Intent) -> bool:
+def wait_until_finished(intent: RunRecord) -> bool:
     """Whether all processes of a run have ended, or do so in a moment."""
     for _ in range(_MOMENTS):
-        if over([intent], mine=intent.uid):
+        if finished_runs([intent], mine=intent.uid):
             return True
         time.sleep(_MOMENT)
     return False
@@ -102,18 +104,18 @@ def _removed(folder: Path) -> bool:
     return False
 
 
-def going_on(directory: Path) -> tuple[Living, ...]:
+def active_runs(directory: Path) -> tuple[RunProcesses, ...]:
     """The runs in *directory* that go on, with their processes; none where there is no such directory."""
     if not os.path.lexists(directory):
         return ()
-    found = audit.living([one for one in Runs(directory).all() if one.cpus])
+    found = audit.find_run_processes([one for one in RunRegistry(directory).all() if one.cpus])
     return tuple(run for run in found if run.pids or run.intent.runner.alive)
 
 
 def _prepare(directory: Path) -> None:
     """Make the directory, or see that the one there is ours alone."""
     try:
-        known = files.own_directory(directory)
+        known = atomic_files.make_private_directory(directory)
     except OSError as error:
         raise FileError(f"{directory} cannot be made or looked at: {error.filename}: {error.strerror}") from error
     advice = "name another with ALIGNUP_RUN_DIR, or have this one removed"
@@ -156,8 +158,8 @@ def _read(path: Path) -> bytes | None:
         return file.read(_LONGEST)
 
 
-def _parsed(text: bytes, path: Path) -> Intent:
+def _parsed(text: bytes, path: Path) -> RunRecord:
     try:
-        return Intent.from_document(json.loads(text))
+        return RunRecord.from_document(json.loads(text))
     except (AlignError, ValueError) as error:
         raise EnforceError(f"{path} cannot be read: {error}; remove it once no process of that run is left") from error

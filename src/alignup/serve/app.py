@@ -1,7 +1,7 @@
 """The HTTP API as an ASGI application: routes, limits, and what is said when something goes wrong.
 
 How manifests are read and machines written is handed in, since packages beside this one know. Whoever answers,
-answers one request at a time as far as its pods are concerned (``Service``); what takes long without changing
+answers one request at a time as far as its pods are concerned (``AgentBackend``); what takes long without changing
 anything, reading a document or drawing a picture, is done beside the event loop.
 """
 
@@ -29,16 +29,16 @@ from alignup.align.errors import (
     WorkLimitError,
 )
 from alignup.align.machine import Machine
-from alignup.align.record import to_document
 from alignup.align.workload import Pod
 from alignup.picture import draw_svg
-from alignup.serve import answers, body, documents, events, logs, openapi
-from alignup.serve.answers import ProblemError
+from alignup.schema.api import AdmissionResult, AgentBackend, BusyError, DecisionQuery, LogQuery, NotReadyError
+from alignup.schema.decisions import to_document
+from alignup.serve import json_views, log_stream, openapi, request_body, responses, server_sent_events
+from alignup.serve.endpoint import ApiEndpoint, Handler, ParameterValues, internal_error, not_found
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
-from alignup.serve.operations import by_path
-from alignup.serve.resource import Given, Handler, Resource, not_found, unexpected
-from alignup.serve.service import Admission, BusyError, LogQuery, NotReadyError, Query, Service
-from alignup.serve.stream import Stream
+from alignup.serve.responses import ProblemError
+from alignup.serve.routes import operations_by_path
+from alignup.serve.streaming import ByteStream
 
 ReadPod = Callable[[bytes, str], Pod]  #: body, and its media type: ``application/json`` or ``application/yaml``
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
@@ -52,7 +52,7 @@ _ONLY_LOOKED_AT = {"Content-Security-Policy": "default-src 'none'; style-src 'un
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """How much is taken from a client, and how long it is waited for."""
 
     body_bytes: int = 1 << 20
@@ -65,31 +65,35 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
+class Dependencies:
     """What stands behind the API."""
 
-    service: Service
+    service: AgentBackend
     read_pod: ReadPod  #: ``PodError``, ``DocumentError`` or another ``ParseError`` where it cannot
     machine_document: MachineDocument
     metrics: Metrics
     version: str  #: of the program
 
 
-def build(
-    behind: Behind, *, token: bytes | None = None, limits: Limits | None = None, stopping: asyncio.Event | None = None
+def build_app(
+    behind: Dependencies,
+    *,
+    token: bytes | None = None,
+    limits: RequestLimits | None = None,
+    stopping: asyncio.Event | None = None,
 ) -> Starlette:
     """The application.
 
     With a *token* every request has to bring it. Streams of events end when *stopping* is set.
     """
-    description = openapi.document(version=behind.version, with_token=token is not None)
-    api = _Api(behind, limits or Limits(), stopping=stopping or asyncio.Event(), description=description)
+    description = openapi.openapi_document(version=behind.version, with_token=token is not None)
+    api = _Api(behind, limits or RequestLimits(), stopping=stopping or asyncio.Event(), description=description)
     handlers = api.handlers()
     routes = [
-        Route(path, Resource({method: (one, handlers[one.id]) for method, one in known.items()}, token=token))
-        for path, known in by_path().items()
+        Route(path, ApiEndpoint({method: (one, handlers[one.id]) for method, one in known.items()}, token=token))
+        for path, known in operations_by_path().items()
     ]
-    app = Starlette(routes=routes, exception_handlers={404: not_found, Exception: unexpected})
+    app = Starlette(routes=routes, exception_handlers={404: not_found, Exception: internal_error})
     app.router.redirect_slashes = False
     return app
 
@@ -98,7 +102,7 @@ class _Api:
     """Everything the API can be asked for."""
 
     def __init__(
-        self, behind: Behind, limits: Limits, *, stopping: asyncio.Event, description: Mapping[str, Any]
+        self, behind: Dependencies, limits: RequestLimits, *, stopping: asyncio.Event, description: Mapping[str, Any]
     ) -> None:
         self._service = behind.service
         self._read_pod = behind.read_pod
@@ -130,36 +134,36 @@ class _Api:
             "getDescription": self.get_description,
         }
 
-    async def list_pods(self, request: Request, given: Given) -> Response:
+    async def list_pods(self, request: Request, given: ParameterValues) -> Response:
         """Every pod that is known."""
         del request, given
-        pods = [documents.of_entry(entry) for entry in self._service.entries()]
-        return answers.document({"pods": pods, "notes": list(self._service.notes())})
+        pods = [json_views.of_entry(entry) for entry in self._service.entries()]
+        return responses.json_response({"pods": pods, "notes": list(self._service.notes())})
 
-    async def admit_pod(self, request: Request, given: Given) -> Response:
+    async def admit_pod(self, request: Request, given: ParameterValues) -> Response:
         """Decide on a pod."""
         dry_run = bool(given["dryRun"])
         pod = await self._pod(request)
         with _told():
             admission = await self._in_time(self._service.admit(pod, dry_run=dry_run))
-        content = documents.of_admission(admission, dry_run=dry_run)
+        content = json_views.of_admission(admission, dry_run=dry_run)
         if dry_run:
-            return answers.document(content)
+            return responses.json_response(content)
         status = _STATUS.get(content["outcome"])
         if status is None:
             raise _refused(admission, content["story"])
         headers = {"Location": f"/v1/pods/{quote(pod.uid, safe='')}"}
-        return answers.document(content, status=status, headers=headers)
+        return responses.json_response(content, status=status, headers=headers)
 
-    async def get_pod(self, request: Request, given: Given) -> Response:
+    async def get_pod(self, request: Request, given: ParameterValues) -> Response:
         """One pod."""
         del request
         entry = self._service.entry(str(given["uid"]))
         if entry is None:
             raise _no_pod(given["uid"])
-        return answers.document(documents.of_entry_in_full(entry))
+        return responses.json_response(json_views.of_entry_in_full(entry))
 
-    async def release_pod(self, request: Request, given: Given) -> Response:
+    async def release_pod(self, request: Request, given: ParameterValues) -> Response:
         """A pod is gone."""
         del request
         with _told():
@@ -167,65 +171,67 @@ class _Api:
         if entry is None:
             raise _no_pod(given["uid"])
         ends = entry.run is not None and entry.run.ending
-        return answers.document({"pod": documents.of_entry(entry)}, status=202 if ends else 200)
+        return responses.json_response({"pod": json_views.of_entry(entry)}, status=202 if ends else 200)
 
-    async def get_logs(self, request: Request, given: Given) -> ASGIApp:
+    async def get_logs(self, request: Request, given: ParameterValues) -> ASGIApp:
         """What a container printed."""
         query = LogQuery(**{name: value for name, value in given.items() if name != "uid"})
-        self._check_room(answers.TEXT, self._limits.logs, "read logs")
+        self._check_room(responses.TEXT, self._limits.logs, "read logs")
         try:
             with _told():
                 log = await self._service.logs(str(given["uid"]), query)
         except LookupError as error:
             raise ProblemError(404, str(error.args[0]) if error.args else "There is no such log.") from error
         if request.method == "HEAD":
-            await logs.close(log)
-            return answers.plain("", media_type=answers.TEXT)
+            await log_stream.close_log(log)
+            return responses.plain_response("", media_type=responses.TEXT)
         stopping = self._stopping if query.follow else None  # half a log that looks whole would be a lie
-        return self._counted(logs.stream(log, patience=self._limits.read_seconds, stopping=stopping))
+        return self._counted(log_stream.log_response(log, patience=self._limits.read_seconds, stopping=stopping))
 
-    async def get_runtime(self, request: Request, given: Given) -> Response:
+    async def get_runtime(self, request: Request, given: ParameterValues) -> Response:
         """The container runtime."""
         del request, given
-        return answers.document(documents.of_runtime(self._service.runtime()))
+        return responses.json_response(json_views.of_runtime(self._service.runtime()))
 
-    async def list_decisions(self, request: Request, given: Given) -> Response:
+    async def list_decisions(self, request: Request, given: ParameterValues) -> Response:
         """Decisions of the past."""
         del request
-        query = Query(**given)
+        query = DecisionQuery(**given)
         with _told():
             kept = await self._service.decisions(query)
-        return answers.document(documents.of_page(kept, limit=query.limit))
+        return responses.json_response(json_views.of_page(kept, limit=query.limit))
 
-    async def get_decision(self, request: Request, given: Given) -> Response:
+    async def get_decision(self, request: Request, given: ParameterValues) -> Response:
         """One of them."""
         del request
         with _told():
             kept = await self._service.decision(int(given["id"]))
         if kept is None:
             raise ProblemError(404, f"There is no decision {given['id']}, or it is not kept any more.")
-        return answers.document(documents.of_kept_in_full(kept))
+        return responses.json_response(json_views.of_kept_in_full(kept))
 
-    async def get_machine(self, request: Request, given: Given) -> Response:
+    async def get_machine(self, request: Request, given: ParameterValues) -> Response:
         """The machine."""
         del request, given
-        return answers.document(await asyncio.to_thread(self._machine_document, self._service.host.machine))
+        return responses.json_response(await asyncio.to_thread(self._machine_document, self._service.host.machine))
 
-    async def get_picture(self, request: Request, given: Given) -> Response:
+    async def get_picture(self, request: Request, given: ParameterValues) -> Response:
         """The machine, and who holds what."""
         del request, given
         host = self._service.host
         drawn = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
-        return answers.plain(drawn.encode("utf-8", "replace"), media_type=answers.SVG, headers=_ONLY_LOOKED_AT)
+        return responses.plain_response(
+            drawn.encode("utf-8", "replace"), media_type=responses.SVG, headers=_ONLY_LOOKED_AT
+        )
 
-    async def listen(self, request: Request, given: Given) -> ASGIApp:
+    async def listen(self, request: Request, given: ParameterValues) -> ASGIApp:
         """Events from now on."""
         del given
         if request.method == "HEAD":
-            return answers.plain("", media_type="text/event-stream")
-        self._check_room(events.MEDIA_TYPE, self._limits.streams, "are listening")
+            return responses.plain_response("", media_type="text/event-stream")
+        self._check_room(server_sent_events.MEDIA_TYPE, self._limits.streams, "are listening")
         return self._counted(
-            events.stream(
+            server_sent_events.event_stream(
                 self._service.events,
                 heartbeat=self._limits.heartbeat_seconds,
                 patience=self._limits.read_seconds,
@@ -233,34 +239,34 @@ class _Api:
             )
         )
 
-    async def is_alive(self, request: Request, given: Given) -> Response:
+    async def is_alive(self, request: Request, given: ParameterValues) -> Response:
         """Always."""
         del request, given
-        return answers.plain("ok\n", media_type=answers.TEXT)
+        return responses.plain_response("ok\n", media_type=responses.TEXT)
 
-    async def is_ready(self, request: Request, given: Given) -> Response:
+    async def is_ready(self, request: Request, given: ParameterValues) -> Response:
         """Whether pods can be decided on."""
         del request, given
         problems = self._service.problems()
         if problems:
             errors = [Problem("", what) for what in problems]
             raise ProblemError(503, "Pods cannot be decided on now.", errors=errors, headers=_LATER)
-        return answers.document({"ready": True})
+        return responses.json_response({"ready": True})
 
-    async def get_metrics(self, request: Request, given: Given) -> Response:
+    async def get_metrics(self, request: Request, given: ParameterValues) -> Response:
         """Metrics."""
         del request, given
-        return answers.plain(self._metrics.text(), media_type=CONTENT_TYPE)
+        return responses.plain_response(self._metrics.text(), media_type=CONTENT_TYPE)
 
-    async def get_description(self, request: Request, given: Given) -> Response:
+    async def get_description(self, request: Request, given: ParameterValues) -> Response:
         """What can be asked for."""
         del request, given
-        return answers.document(self._description)
+        return responses.json_response(self._description)
 
     async def _pod(self, request: Request) -> Pod:
         """The pod a request brings."""
-        kind = body.media_type(request)
-        content = await body.read(request, most=self._limits.body_bytes, seconds=self._limits.body_seconds)
+        kind = request_body.media_type(request)
+        content = await request_body.read(request, most=self._limits.body_bytes, seconds=self._limits.body_seconds)
         try:
             if _is_quick(content):
                 return self._read_pod(content, kind)
@@ -297,7 +303,7 @@ class _Api:
         if going_on >= most:
             raise ProblemError(429, f"{going_on} {what}, and no more may.", headers=_LATER)
 
-    def _counted(self, stream: Stream) -> ASGIApp:
+    def _counted(self, stream: ByteStream) -> ASGIApp:
         """*stream*, counted while it goes on."""
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - as ASGI has it
@@ -349,7 +355,7 @@ def _no_pod(uid: object) -> ProblemError:
     return ProblemError(404, f"No pod of uid {uid} is known.")
 
 
-def _refused(admission: Admission, told: list[str]) -> ProblemError:
+def _refused(admission: AdmissionResult, told: list[str]) -> ProblemError:
     """The pod may not run here: why, and all that was considered."""
     refusal = admission.decision.refusal
     if refusal is None:  # a device plugin did not answer, so nothing was decided

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: what the kubelet counts under the kubelet's names, and who holds how much of each NUMA node.
 
-Counters are made from decisions, one place for all of them (``serve.counting``); gauges are read from the ledger when
+Counters are made from decisions, one place for all of them (``serve.decision_metrics``); gauges are read from the ledger when
 somebody looks. The kubelet keeps some gauges by adding and subtracting, and they drift; read from the ledger they
 cannot (``docs/why/differences.md``).
 """
@@ -19,9 +19,9 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.decision import Decision, Outcome
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.serve import containers, counting, gauges
-from alignup.serve.containers import Runs
-from alignup.serve.counting import Series
+from alignup.serve import container_metrics, decision_metrics, ledger_metrics
+from alignup.serve.container_metrics import RunSource
+from alignup.serve.decision_metrics import SeriesKey
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,22 +32,25 @@ BUCKETS = tuple(0.05 * 2**step for step in range(15))
 #: Every counter: its labels, and what it says.
 COUNTERS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
     {
-        counting.REQUESTS: ((), "Pods decided on."),
-        counting.ERRORS: ((), "Pods refused because their resources could not be aligned or given out."),
-        counting.ALIGNED: (("scope", "boundary"), "Allocations that stayed inside a boundary."),
-        counting.UNALIGNED: (("scope", "boundary"), "Allocations refused because they would not stay inside one."),
-        counting.CPU_REQUESTS: ((), "Containers that asked for CPUs of their own."),
-        counting.CPU_ERRORS: ((), "Containers that could not be given CPUs of their own."),
-        counting.MEMORY_REQUESTS: ((), "Containers that asked for memory on NUMA nodes of their own."),
-        counting.MEMORY_ERRORS: ((), "Containers that could not be given memory on NUMA nodes of their own."),
-        counting.REJECTIONS: (("reason",), "Pods refused, by reason."),
+        decision_metrics.REQUESTS: ((), "Pods decided on."),
+        decision_metrics.ERRORS: ((), "Pods refused because their resources could not be aligned or given out."),
+        decision_metrics.ALIGNED: (("scope", "boundary"), "Allocations that stayed inside a boundary."),
+        decision_metrics.UNALIGNED: (
+            ("scope", "boundary"),
+            "Allocations refused because they would not stay inside one.",
+        ),
+        decision_metrics.CPU_REQUESTS: ((), "Containers that asked for CPUs of their own."),
+        decision_metrics.CPU_ERRORS: ((), "Containers that could not be given CPUs of their own."),
+        decision_metrics.MEMORY_REQUESTS: ((), "Containers that asked for memory on NUMA nodes of their own."),
+        decision_metrics.MEMORY_ERRORS: ((), "Containers that could not be given memory on NUMA nodes of their own."),
+        decision_metrics.REJECTIONS: (("reason",), "Pods refused, by reason."),
     }
 )
 #: Series that are there from the start under a static CPU policy, as in the kubelet.
-_FROM_THE_START: tuple[Series, ...] = (
-    (counting.ALIGNED, "container", counting.PHYSICAL_CPU),
-    (counting.ALIGNED, "container", counting.UNCORE_CACHE),
-    (counting.UNALIGNED, "container", counting.PHYSICAL_CPU),
+_FROM_THE_START: tuple[SeriesKey, ...] = (
+    (decision_metrics.ALIGNED, "container", decision_metrics.PHYSICAL_CPU),
+    (decision_metrics.ALIGNED, "container", decision_metrics.UNCORE_CACHE),
+    (decision_metrics.UNALIGNED, "container", decision_metrics.PHYSICAL_CPU),
 )
 
 
@@ -61,7 +64,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self._host = host
         self._waiting = waiting
-        self._counted: Counter[Series] = Counter()
+        self._counted: Counter[SeriesKey] = Counter()
         self._times = [0] * (len(BUCKETS) + 1)  #: admissions by bucket, each in one only; the last is beyond them all
         self._total_ms = 0
         plain = [(name,) for name, (labels, _) in COUNTERS.items() if not labels]
@@ -73,7 +76,7 @@ class Metrics:
         """Count a *decision* about *pod* that took *seconds*; one that was only tried out is not to be handed in."""
         if decision.outcome is Outcome.ASKING:
             return
-        self._counted.update(counting.counts(decision, pod=pod, host=self._host()))
+        self._counted.update(decision_metrics.decision_counts(decision, pod=pod, host=self._host()))
         milliseconds = int(seconds * 1000)
         self._times[bisect_left(BUCKETS, milliseconds)] += 1
         self._total_ms += milliseconds
@@ -82,9 +85,9 @@ class Metrics:
         """Show what others count too; *families* have the fields of the library's, whoever made them."""
         self.registry.register(_Collected(lambda: iter(families())))
 
-    def show_containers(self, runs: Runs) -> None:
+    def show_containers(self, runs: RunSource) -> None:
         """Show the containers of the pods that a runtime runs, which *runs* tells of as they are now."""
-        self.registry.register(_Collected(lambda: containers.families(runs())))
+        self.registry.register(_Collected(lambda: container_metrics.container_families(runs())))
 
     def text(self) -> bytes:
         """Everything in the text format of Prometheus, as ``CONTENT_TYPE`` says."""
@@ -98,7 +101,7 @@ class Metrics:
                     family.add_sample(name, dict(zip(labels, series[1:], strict=True)), value)
             yield family
         yield self._durations()
-        yield from gauges.families(self._host())
+        yield from ledger_metrics.ledger_families(self._host())
         pods = GaugeMetricFamily("alignup_pods", "Pods that are known, by how they stand.", labels=["state"])
         pods.add_metric(["admitted"], len(self._host().ledger.pods))
         pods.add_metric(["waiting"], self._waiting())

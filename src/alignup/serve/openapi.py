@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from alignup.serve.answers import PROBLEM
-from alignup.serve.body import MEDIA_TYPES
-from alignup.serve.operations import OPERATIONS, Answer, Operation, Parameter
-from alignup.serve.schemas import SCHEMAS, TEXT, ref
+from alignup.serve.openapi_schemas import SCHEMAS, TEXT, ref
+from alignup.serve.request_body import MEDIA_TYPES
+from alignup.serve.responses import PROBLEM
+from alignup.serve.routes import OPERATIONS, Operation, Parameter, SuccessResponse
 
 _BEARER = "token"
 _STRAY = "A parameter is unknown, there twice, or not what it should be; or the document cannot be read."
 _NO_TOKEN = "The token is missing or wrong."  # noqa: S105 - a sentence
 
 
-def document(*, version: str, with_token: bool) -> dict[str, Any]:
+def openapi_document(*, version: str, with_token: bool) -> dict[str, Any]:
     """The document; *with_token*: as on an address where a token is asked for."""
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
@@ -64,7 +64,7 @@ def _parameter(one: Parameter) -> dict[str, Any]:
     }
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: SuccessResponse) -> dict[str, Any]:
     schema = TEXT if answer.schema is None else ref(answer.schema)
     return {"description": answer.says, "content": {answer.media_type: {"schema": schema}}}
 

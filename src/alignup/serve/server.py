@@ -16,7 +16,7 @@ _LONGEST_HEAD = 64 << 10  #: bytes of a request's first line and headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class ServerLimits:
     """How long clients are waited for, in seconds, and how many there may be."""
 
     head: float = 10.0  #: until the first line and the headers of a request are here
@@ -25,10 +25,10 @@ class Timing:
     connections: int = 512
 
 
-class Server(uvicorn.Server):
+class ApiServer(uvicorn.Server):
     """A server for one application."""
 
-    def __init__(self, app: ASGIApp, timing: Timing) -> None:
+    def __init__(self, app: ASGIApp, timing: ServerLimits) -> None:
         class Patient(_Protocol):
             patience = timing.head
 

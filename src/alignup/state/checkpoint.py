@@ -1,156 +1,331 @@
-"""What the CPU and the memory manager's state files have in common: versions, checksums, and which one counts.
+"""The checkpoint: one file from which everything an agent has promised can be had again after a crash.
 
-The newest version wraps its contents, as JSON inside a string, and has a checksum of that string. Beside it stands a
-copy in the oldest version's form, so that older kubelets can read the file; it is ignored where the wrapped contents
-are usable, and what is wrong with it goes unnoticed. Files that older kubelets wrote are read too, newest version
-first.
+It is JSON that people can read, a pod a line. The first line has nothing but the SHA-256 of all the rest, version
+included, so any bit that changed is noticed. A new checkpoint takes the place of the old one in one step, when it has
+reached the disk (``state.atomic_files``), and the old one stays beside it as ``checkpoint.json.previous``.
 
-The surprising rule: an older version's checksum is not of the file but of a dump of Go's structs, type names included.
+A checkpoint that cannot be read is never written over: it is refused with what to do, and moved aside when somebody
+has decided to go on without it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from alignup.align.bits import quote
-from alignup.align.errors import ParseError, StateError
-from alignup.align.settings import FeatureGates
-from alignup.state.checksum import fnv1a
-from alignup.state.go_types import Field, Integer, MapOf, Struct, Text, decode
+from alignup.align.errors import CheckpointError, FileError
+from alignup.state import atomic_files
+from alignup.state.fingerprint import Fingerprint
 
-CORRUPT = "checkpoint is corrupted"
-CHECKSUM = Field("checksum", "Checksum", Integer("checksum.Checksum"))
+FORMAT = "alignup checkpoint"
+NAME = "checkpoint.json"
 
-_TEXT = Text()
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
-
-@dataclass(frozen=True, slots=True)
-class Older:
-    """A version of before: the struct it is, and by which names of the struct its checksum may have been taken."""
-
-    number: int
-    struct: Struct
-    unchecked: bool = False  #: a checksum that is 0 or missing is no reason to refuse it
-    own_name: bool = False  #: its own name will do, not only the one that all versions share
-    own_name_gate: str = ""  #: but only while this gate is off
+_HEAD, _NECK = b'{"sha256":"', b'",\n'
+_DIGEST = 64  # hexadecimal digits
+_START = len(_HEAD) + _DIGEST + len(_NECK)
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """One manager's state file."""
-
-    title: str  #: of the manager, as its errors have it
-    called: str  #: the manager, where it tells people to delete the file
-    prefix: str  #: before errors about the policy
-    number: int  #: the newest version
-    data: Struct  #: what is wrapped
-    name: str  #: the type all versions were called once; the newest still is
-    older: tuple[Older, ...]  #: newest first
-
-    @property
-    def newest(self) -> Struct:
-        """The whole file: the oldest version, and the wrapped contents."""
-        wrapped = (Field("data", "Data", _TEXT), Field("dataChecksum", "DataChecksum", CHECKSUM.type))
-        return Struct(self.name, self.older[-1].struct.fields + wrapped)
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a file says: the version it was written in, and the contents by their names in the newest one."""
+class CheckpointSchema:
+    """The version of checkpoints written, and how older ones become newer: version → a step to the next."""
 
     version: int
-    contents: dict[str, Any]
+    steps: Mapping[int, Migration] = field(default_factory=dict)
 
 
-def load(format_: Format, text: bytes, *, gates: FeatureGates) -> Loaded:
-    """The contents of a state file; a ``ParseError`` with the kubelet's cause where it would refuse them."""
-    whole, error = decode(format_.newest, text, into=_maps(format_.newest))
-    contents = format_.data.zero
-    if error is not None:
-        error = f"failed to deserialize {format_.title} checkpoint: {error}"
-    else:
-        contents, error = decode(format_.data, whole["data"].encode(), into=_maps(format_.data))
-        if error is not None:
-            error = f"failed to deserialize {format_.title} checkpoint data: {error}"
-        elif whole["dataChecksum"] != fnv1a(data_text(whole["data"])):
-            error = CORRUPT
-    if error is None:
-        return Loaded(format_.number, contents)
-    if whole["data"] or whole["dataChecksum"]:
-        raise ParseError(f"could not load v{format_.number} checkpoint: {error}")
-    for version in format_.older:
-        contents, error = decode(version.struct, text, into=_maps(version.struct))
-        if error is None and not _fits(format_, version, contents, gates):
-            error = CORRUPT
-        if error is None:
-            return Loaded(version.number, format_.data.zero | _maps(format_.data) | contents)
-    raise ParseError(error)
+#: Raise the version when a field changes its meaning or goes away, and add the step from the one before.
+SCHEMA = CheckpointSchema(1)
 
 
-def save(format_: Format, contents: dict[str, Any]) -> bytes:
-    """The file of the newest version with these *contents*, byte for byte as the kubelet writes it."""
-    oldest = format_.older[-1].struct
-    data = format_.data.write(contents)
-    copy = {one.key: contents[one.key] for one in oldest.fields if one is not CHECKSUM}
-    whole = {
-        **copy,
-        CHECKSUM.key: fnv1a(struct_text(format_, oldest, copy)),
-        "data": data,
-        "dataChecksum": fnv1a(data_text(data)),
-    }
-    return format_.newest.write(whole).encode()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What is to be stored. Pods and waiting ones are encoded (:func:`encode_fragment`), so that each is encoded once."""
+
+    machine: Fingerprint
+    settings: Fingerprint
+    crumbs: Mapping[str, Any]  #: ``schema.ledgers.crumbs``
+    pods: Sequence[bytes] = ()  #: ``schema.ledgers.pod_document`` of each, in the order they came; more may be in it
+    waiting: Sequence[bytes] = ()  #: who waits to be admitted, in order; theirs to say how
+    extra: Mapping[str, Any] = field(default_factory=dict)  #: whatever else is to be found again
 
 
-def check_policy(format_: Format, *, configured: str, stored: str) -> None:
-    """Refuse a file of another policy than the *configured* one, as the kubelet does."""
-    if configured != stored:
-        raise StateError(
-            f"{format_.prefix}configured policy {quote(configured)} differs from "
-            f"state checkpoint policy {quote(stored)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedCheckpoint:
+    """What was stored."""
+
+    serial: int  #: rises by one with each checkpoint
+    machine: Fingerprint  #: what it was written on
+    settings: Fingerprint
+    document: Mapping[str, Any]  #: for ``schema.ledgers.from_document``; its ``pods`` as they were given
+    waiting: tuple[Any, ...]
+    extra: Mapping[str, Any]
+    notes: tuple[str, ...] = ()  #: what people should know about how this was read, a sentence each
+
+
+def encode_fragment(document: Mapping[str, Any]) -> bytes:
+    """A document as one line of JSON."""
+    return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
+class CheckpointStore:
+    """The checkpoint in one directory, which is made if need be and must belong to this user alone.
+
+    For one thread of one process: see ``state.lock``.
+    """
+
+    def __init__(self, directory: Path, *, schema: CheckpointSchema = SCHEMA) -> None:
+        _prepare(directory)
+        self.path = directory / NAME
+        self.previous = directory / f"{NAME}.previous"
+        self._kept = directory / f".{NAME}.kept"
+        self._schema = schema
+        self._serial = 0
+        self._read = False  #: whether the file there is known to be sound, or to be absent
+        self._back = False  #: whether the one before it is to count, and not the one there
+
+    def load(self, *, previous: bool = False) -> LoadedCheckpoint | None:
+        """The checkpoint, or with *previous* the one before it; ``None`` when nothing was ever stored here.
+
+        :class:`CheckpointError` when it is damaged, newer than this program, or not where it should be.
+        """
+        self._settle()
+        path = self.previous if previous else self.path
+        data = _contents(path)
+        if data is None:
+            if previous or _contents(self.previous) is not None:
+                raise self._absent(path)
+            loaded = None
+        else:
+            loaded = self._parsed(data, path)
+        self._serial = loaded.serial if loaded else 0
+        self._read, self._back = True, previous
+        if loaded and previous:
+            note = f"went back to the checkpoint before the last, number {loaded.serial}: what came after it is lost"
+            return replace(loaded, notes=(*loaded.notes, note))
+        return loaded
+
+    def save(self, checkpoint: Checkpoint) -> int:
+        """Store *checkpoint* for good and give its number; :class:`CheckpointError` when it cannot be stored.
+
+        What is there already is read first if nobody has yet, and never written over when it is no good.
+        """
+        if not self._read:
+            self.load()
+        serial = self._serial + 1
+        try:
+            data = _encoded(checkpoint, serial, version=self._schema.version)
+        except (TypeError, ValueError) as error:  # a provider from outside may keep what it likes
+            raise _unwritable(self.path, error) from error
+        if self._back and os.path.lexists(self.path):
+            self.set_aside()
+        try:
+            self._keep()
+            atomic_files.write(self.path, data)
+        except (OSError, FileError) as error:
+            self._settle()
+            raise _unwritable(self.path, error) from error
+        with suppress(OSError):  # the new one is there, which is what counts; its next reader tries again
+            self._kept.rename(self.previous)
+        self._serial, self._back = serial, False
+        return serial
+
+    def set_aside(self) -> Path:
+        """Move the checkpoint out of the way, good or bad, under a name nobody has; where it is now."""
+        number = 1
+        while True:
+            aside = self.path.with_name(f"{NAME}.aside-{number}")
+            try:
+                os.link(self.path, aside, follow_symlinks=False)
+                self.path.unlink()
+            except FileExistsError:
+                number += 1
+            except OSError as error:
+                raise _unwritable(self.path, error) from error
+            else:
+                return aside
+
+    def _keep(self) -> None:
+        """A second name for the checkpoint that is about to be replaced.
+
+        It becomes the previous one only when the new one is in place, so that there are two different ones even if
+        writing fails time and again.
+        """
+        self._kept.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.link(self.path, self._kept, follow_symlinks=False)
+
+    def _settle(self) -> None:
+        """Finish what a writer could not: if it had come as far as the new one, the old one is the previous one."""
+        # What cannot be finished now, in a directory that may only be read, can wait.
+        with suppress(OSError):
+            if self.path.exists() and self._kept.samefile(self.path):
+                self._kept.unlink()
+            else:
+                self._kept.rename(self.previous)
+
+    def _parsed(self, data: bytes, path: Path) -> LoadedCheckpoint:
+        try:
+            return _parsed(data, path, schema=self._schema)
+        except _DamagedError as error:
+            raise CheckpointError(str(error), where=str(path), advice=self._advice(path)) from error
+
+    def _advice(self, path: Path) -> str:
+        """What to do about a damaged checkpoint depends on whether the one before it is good."""
+        begin = f"move it out of {path.parent} to begin with nothing: what its pods hold is then nobody's"
+        if path == self.path and (before := self._before()):
+            count = len(before.document["pods"])
+            pods = f"{count} pod" if count == 1 else f"{count} pods"
+            return f"start with --recover previous to go on from the one before it ({pods}), or {begin}"
+        return f"there is no good one before it; {begin}"
+
+    def _before(self) -> LoadedCheckpoint | None:
+        """The one before, if it is good."""
+        try:
+            data = _contents(self.previous)
+            return None if data is None else _parsed(data, self.previous, schema=self._schema)
+        except (CheckpointError, _DamagedError):
+            return None
+
+    def _absent(self, path: Path) -> CheckpointError:
+        if path == self.previous:
+            return CheckpointError(
+                "there is no checkpoint before the last", where=str(path), advice="start without --recover previous"
+            )
+        return CheckpointError(
+            "there is no checkpoint, but the one before it is there",
+            where=str(self.previous),
+            advice=f"start with --recover previous, or move it out of {path.parent} as well to begin with nothing",
         )
 
 
-def refusal(format_: Format, cause: Exception, path: str) -> StateError:
-    """The error a kubelet ends with that cannot use the file at *path*."""
-    return StateError(
-        f"could not restore state from checkpoint: {cause}, please drain this node and delete "
-        f"the {format_.called} checkpoint file {quote(path)} before restarting Kubelet"
+class _DamagedError(Exception):
+    """The contents of a checkpoint are not what was written."""
+
+
+def _encoded(checkpoint: Checkpoint, serial: int, *, version: int) -> bytes:
+    head = {"format": FORMAT, "version": version, "serial": serial}
+    parts = {
+        "machine": checkpoint.machine.to_document(),
+        "settings": checkpoint.settings.to_document(),
+        "crumbs": checkpoint.crumbs,
+        "extra": checkpoint.extra,
+    }
+    lines = [
+        encode_fragment(head)[1:-1],
+        *(b'"%s":%s' % (name.encode(), encode_fragment(part)) for name, part in parts.items()),
+    ]
+    body = b'%s,\n"pods":[\n%s\n],\n"waiting":[\n%s\n]}\n' % (
+        b",\n".join(lines),
+        b",\n".join(checkpoint.pods),
+        b",\n".join(checkpoint.waiting),
+    )
+    return b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode(), _NECK, body))
+
+
+def _parsed(data: bytes, path: Path, *, schema: CheckpointSchema) -> LoadedCheckpoint:
+    """What *data* says, if it is what was once written; brought to the present version."""
+    if not data.startswith(_HEAD) or data[_START - len(_NECK) : _START] != _NECK:
+        raise _DamagedError("this is no checkpoint, or its first line is damaged" if data else "the file is empty")
+    digest = hashlib.sha256(memoryview(data)[_START:]).hexdigest().encode()
+    if data[len(_HEAD) : len(_HEAD) + _DIGEST] != digest:
+        raise _DamagedError("the checksum is not that of the contents: it was cut short or changed")
+    try:
+        document = json.loads(data)
+        version = document["version"]
+        if document["format"] != FORMAT or type(version) is not int:
+            raise _DamagedError(f"this is no checkpoint but {document['format']!r}")
+        if version > schema.version:
+            raise _newer(path, version, schema)
+        return _read(_brought_up(document, version, schema), version, schema)
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _DamagedError(f"the contents make no sense: {type(error).__name__}: {error}") from error
+
+
+def _brought_up(document: dict[str, Any], version: int, schema: CheckpointSchema) -> dict[str, Any]:
+    """*document* in the present version, a step at a time."""
+    for number in range(version, schema.version):
+        document = schema.steps[number](document)
+    return document
+
+
+def _read(document: dict[str, Any], version: int, schema: CheckpointSchema) -> LoadedCheckpoint:
+    older = f"the checkpoint was of version {version}; the next one will be of version {schema.version}"
+    document["pods"], document["crumbs"] = list(document["pods"]), dict(document["crumbs"])
+    return LoadedCheckpoint(
+        serial=int(document["serial"]),
+        machine=Fingerprint.from_document(document["machine"]),
+        settings=Fingerprint.from_document(document["settings"]),
+        document=document,
+        waiting=tuple(document["waiting"]),
+        extra=dict(document["extra"]),
+        notes=(older,) if version < schema.version else (),
     )
 
 
-def texts(format_: Format, text: bytes) -> tuple[str, str]:
-    """What the two checksums of a file of the newest version are taken of: the copy for older kubelets, the data."""
-    whole, _ = decode(format_.newest, text, into=_maps(format_.newest))
-    return struct_text(format_, format_.older[-1].struct, whole), data_text(whole["data"])
+def _contents(path: Path) -> bytes | None:
+    """What is in a file that is ours and nobody else can write to; ``None`` when there is none."""
+    try:
+        known = path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    if not stat.S_ISREG(known.st_mode):
+        raise _unreadable(path, "it is no regular file")
+    _check_owner(path, known)
+    try:
+        return atomic_files.read(path)
+    except FileError as error:
+        raise _unreadable(path, str(error)) from error
 
 
-def data_text(data: str) -> str:
-    """What the checksum of wrapped contents is taken of."""
-    return f"(string){data}"
+def _prepare(directory: Path) -> None:
+    """Make the directory, or see that the one there is ours alone."""
+    try:
+        known = atomic_files.make_private_directory(directory)
+        if not stat.S_ISDIR(known.st_mode):
+            raise _unreadable(directory, "it is no directory, or a link to one")
+        _check_owner(directory, known)
+        if known.st_mode & 0o077:
+            directory.chmod(0o700)
+    except OSError as error:
+        raise _unreadable(directory, f"it cannot be made or looked at: {error.filename}: {error.strerror}") from error
 
 
-def struct_text(format_: Format, struct: Struct, contents: dict[str, Any], *, name: str | None = None) -> str:
-    """What the checksum of *contents* in an older form is taken of."""
-    return f"(*{name or format_.name}){struct.show({**contents, CHECKSUM.key: 0})}"
+def _check_owner(path: Path, known: os.stat_result) -> None:
+    if known.st_uid != os.geteuid():
+        raise _unreadable(path, f"it belongs to user {known.st_uid}, and this is user {os.geteuid()}")
+    if known.st_mode & 0o022:
+        raise _unreadable(path, f"others may write to it (mode {stat.S_IMODE(known.st_mode):o})")
 
 
-def _fits(format_: Format, version: Older, contents: dict[str, Any], gates: FeatureGates) -> bool:
-    """Whether the checksum of *contents* is right."""
-    checksum = contents[CHECKSUM.key]
-    if version.unchecked and not checksum:
-        return True
-    return any(
-        checksum == fnv1a(struct_text(format_, version.struct, contents, name=name))
-        for name in _names(format_, version, gates)
+def _unreadable(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        what, where=str(path), advice="give the agent a directory that belongs to its user alone (mode 700)"
     )
 
 
-def _names(format_: Format, version: Older, gates: FeatureGates) -> Iterator[str]:
-    yield format_.name
-    if version.own_name and not (version.own_name_gate and gates.on(version.own_name_gate)):
-        yield version.struct.name
+def _unwritable(path: Path, error: Exception) -> CheckpointError:
+    why = error.strerror if isinstance(error, OSError) else None
+    return CheckpointError(
+        f"the checkpoint cannot be written: {why or error}",
+        where=str(path),
+        advice="the one before it still counts; see that the disk is not full and may be written to, and try again",
+    )
 
 
-def _maps(struct: Struct) -> dict[str, Any]:
-    """What a kubelet has in the maps of *struct* before it reads a file: they are there, and empty."""
-    return {one.key: {} for one in struct.fields if isinstance(one.type, MapOf)}
+def _newer(path: Path, version: int, schema: CheckpointSchema) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint is of version {version}, and this program knows versions up to {schema.version}",
+        where=str(path),
+        advice="start the alignup that wrote it, or a newer one; this one would not understand all of it",
+    )

@@ -1,7 +1,7 @@
 """What a checkpoint was written on: the machine and the settings, to tell whether they are still the same.
 
-A :class:`Mark` has facts for people, each under a name, and a fingerprint of them all. That they differ later is no
-reason to refuse anything: what pods hold may be there all the same, and ``align.snapshot`` looks. It is what to tell
+A :class:`Fingerprint` has facts for people, each under a name, and a fingerprint of them all. That they differ later is no
+reason to refuse anything: what pods hold may be there all the same, and ``schema.ledgers`` looks. It is what to tell
 people first when it is not.
 """
 
@@ -18,7 +18,7 @@ from alignup.align.workload import Amounts
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Fingerprint:
     """What something was like."""
 
     fingerprint: str  #: of the facts, in hexadecimal digits
@@ -30,7 +30,7 @@ class Mark:
         text = json.dumps(dict(facts), sort_keys=True)
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32], dict(facts))
 
-    def changes(self, now: "Mark") -> tuple[str, ...]:
+    def changes(self, now: "Fingerprint") -> tuple[str, ...]:
         """What is different *now*, a sentence each; nothing when all is the same."""
         names = {**self.facts, **now.facts}
         return tuple(
@@ -49,19 +49,19 @@ class Mark:
         return cls(str(document["fingerprint"]), {str(name): str(fact) for name, fact in document["facts"].items()})
 
 
-def machine_mark(machine: Machine) -> Mark:
+def machine_fingerprint(machine: Machine) -> Fingerprint:
     """The machine, as far as it matters to who may hold what; devices come and go, and do not count."""
     view = machine.kubelet_view()
     sockets = (f"{socket}: {bits.show(cpus)}" for socket, cpus in view.socket_cpus.items())
     nodes = {f"NUMA node {node.id}": _node(node, view) for node in view.nodes}
-    return Mark.of({"CPUs": bits.show(view.all_cpus), "CPUs of sockets": "; ".join(sockets), **nodes})
+    return Fingerprint.of({"CPUs": bits.show(view.all_cpus), "CPUs of sockets": "; ".join(sockets), **nodes})
 
 
-def settings_mark(settings: Settings) -> Mark:
+def settings_fingerprint(settings: Settings) -> Fingerprint:
     """Every setting that has a say in a decision."""
     topology, cpus = settings.topology, settings.cpus
     reserved = (f"{entry.node}: {_amounts(entry.limits)}" for entry in settings.reserved_memory)
-    return Mark.of(
+    return Fingerprint.of(
         {
             "topology manager policy": topology.policy,
             "topology manager scope": topology.scope,

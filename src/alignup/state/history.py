@@ -19,9 +19,9 @@ from typing import Any
 from alignup.align.errors import StateError
 
 NAME = "history.sqlite"
-ROWS = 10_000  #: decisions kept unless told otherwise
-SIZE = 64 << 20  #: bytes of their documents kept unless told otherwise
-ASIDE = 8  #: databases moved aside at most; after that somebody has to look
+MAX_ROWS = 10_000  #: decisions kept unless told otherwise
+MAX_BYTES = 64 << 20  #: bytes of their documents kept unless told otherwise
+MAX_SET_ASIDE = 8  #: databases moved aside at most; after that somebody has to look
 
 _OURS = 0x616C6E75  # "alnu": SQLite keeps it in the head of the file
 _VERSION = 1
@@ -47,16 +47,16 @@ _TABLES = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """A decision that was written down."""
 
     id: int  #: rises with every decision, and is never used again
     time: float  #: seconds since 1970, as the clock was then
-    document: Mapping[str, Any]  #: ``align.record.to_document`` of it
+    document: Mapping[str, Any]  #: ``schema.decisions.to_document`` of it
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class HistoryWrite:
     """What became of writing a decision down: it has an ``id``, or there was a ``problem``; ``note`` is news."""
 
     id: int | None
@@ -67,25 +67,25 @@ class Added:
 class History:
     """The decisions of one host. One thread at a time may add; any may read."""
 
-    def __init__(self, directory: Path, *, rows: int = ROWS, size: int = SIZE) -> None:
+    def __init__(self, directory: Path, *, rows: int = MAX_ROWS, size: int = MAX_BYTES) -> None:
         self.path = directory / NAME
         self._most_rows, self._most_bytes = rows, size
         self._rows = self._bytes = 0
         self._database: sqlite3.Connection | None = None
 
-    def add(self, decision: Mapping[str, Any], *, time: float) -> Added:
+    def add(self, decision: Mapping[str, Any], *, time: float) -> HistoryWrite:
         """Write down a decision, given as a document; nothing is raised."""
         note = ""
         try:
             document = json.dumps(decision, separators=(",", ":"))
             if len(document) > self._most_bytes:
-                return Added(None, problem=f"a decision of {len(document)} bytes is too large for the history")
+                return HistoryWrite(None, problem=f"a decision of {len(document)} bytes is too large for the history")
             if self._database is None:
                 note = self._open()
-            return Added(self._insert(decision, document, time=time), note=note)
+            return HistoryWrite(self._insert(decision, document, time=time), note=note)
         except (sqlite3.Error, OSError, KeyError, TypeError, ValueError) as error:
             self._give_up(error)
-            return Added(None, problem=f"the history cannot be written: {error}", note=note)
+            return HistoryWrite(None, problem=f"the history cannot be written: {error}", note=note)
 
     def open(self) -> str:
         """Look at the database now and not with the first decision; what there is to say about it, if anything."""
@@ -97,7 +97,7 @@ class History:
 
     def latest(
         self, *, pod: str | None = None, outcome: str | None = None, before: int | None = None, limit: int = 100
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[HistoryEntry, ...]:
         """The newest decisions first: of one pod (its uid, name or both), of one outcome, older than *before*.
 
         :class:`StateError` when the database cannot be read.
@@ -114,7 +114,7 @@ class History:
         with self._reading() as database:
             return tuple(_entry(row) for row in database.execute(query, values)) if database else ()
 
-    def get(self, id_: int) -> Entry | None:
+    def get(self, id_: int) -> HistoryEntry | None:
         """The decision of that number; ``None`` when there is none, or none any more."""
         query = "SELECT id, time, document FROM decisions WHERE id = ?"
         with self._reading() as database:
@@ -181,7 +181,7 @@ class History:
 
     def _set_aside(self) -> Path:
         """Move the database and what SQLite has beside it out of the way; where it is now."""
-        for number in range(1, ASIDE + 1):
+        for number in range(1, MAX_SET_ASIDE + 1):
             aside = self.path.with_name(f"{NAME}.aside-{number}")
             if not os.path.lexists(aside):
                 self.path.rename(aside)
@@ -189,7 +189,9 @@ class History:
                     with suppress(FileNotFoundError):
                         self.path.with_name(NAME + tail).rename(aside.with_name(aside.name + tail))
                 return aside
-        raise StateError(f"{ASIDE} damaged histories are in {self.path.parent} already; look at the disk, remove them")
+        raise StateError(
+            f"{MAX_SET_ASIDE} damaged histories are in {self.path.parent} already; look at the disk, remove them"
+        )
 
     def _give_up(self, error: Exception) -> None:
         """A damaged database is not used any more: the next decision finds it so, and begins a new one."""
@@ -236,8 +238,8 @@ def _damaged(error: sqlite3.Error) -> bool:
     return primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 
-def _entry(row: tuple[int, float, str]) -> Entry:
-    return Entry(row[0], row[1], json.loads(row[2]))
+def _entry(row: tuple[int, float, str]) -> HistoryEntry:
+    return HistoryEntry(row[0], row[1], json.loads(row[2]))
 
 
 def _in_64_bits(number: int | None) -> int | None:

@@ -20,8 +20,8 @@ import os
 #: gRPC writes a line on the standard error output whenever a peer goes away; it reads this when it is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
+from alignup.testing.device_list import Preference, parse_device_list
 from alignup.testing.faults import Fault
-from alignup.testing.offer import Advice, offered
-from alignup.testing.server import Plugin
+from alignup.testing.plugin_server import Plugin
 
-__all__ = ["Advice", "Fault", "Plugin", "offered"]
+__all__ = ["Fault", "Plugin", "Preference", "parse_device_list"]

@@ -10,13 +10,13 @@ import grpc
 from google.protobuf.message import Message
 
 from alignup.align.errors import ParseError
-from alignup.rpc import RefusedError
+from alignup.rpc import StatusError
 
 GARBAGE = b"\xff\xff\xff\xff this is no message"
-ALL = "*"  #: in the place of a method: every one that has no fault of its own
+ALL_METHODS = "*"  #: in the place of a method: every one that has no fault of its own
 
 
-class SpoiltError(RefusedError):
+class InjectedError(StatusError):
     """The call is to fail; what the caller is told, and under which code."""
 
 
@@ -38,23 +38,23 @@ class Fault:
             known = ", ".join(name for name in grpc.StatusCode.__members__ if name != "OK")
             raise ParseError(f"a call cannot fail with {self.code}; there are {known}")
 
-    async def strike(self, *, over: asyncio.Event) -> None:
-        """Let it happen; :class:`SpoiltError` where the call fails, and when all is *over*."""
+    async def apply(self, *, over: asyncio.Event) -> None:
+        """Let it happen; :class:`InjectedError` where the call fails, and when all is *over*."""
         if self.hang or self.delay:
             with suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), None if self.hang else self.delay)
-                raise SpoiltError("the server stops", code=grpc.StatusCode.UNAVAILABLE)
+                raise InjectedError("the server stops", code=grpc.StatusCode.UNAVAILABLE)
         if self.crash:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.error:
-            raise SpoiltError(self.error, code=grpc.StatusCode[self.code])
+            raise InjectedError(self.error, code=grpc.StatusCode[self.code])
 
     def raw(self, answer: Message) -> bytes:
         """*answer* as it is sent."""
         return GARBAGE if self.garbage else answer.SerializeToString()
 
 
-NONE = Fault()
+NO_FAULT = Fault()
 
 
 class Faults:
@@ -69,12 +69,12 @@ class Faults:
 
     def take(self, method: str) -> Fault:
         """What becomes of a call that has come."""
-        name = method if method in self._of else ALL
-        fault = self._of.get(name, NONE)
+        name = method if method in self._of else ALL_METHODS
+        fault = self._of.get(name, NO_FAULT)
         if fault.times is None:
             return fault
         if fault.times > 1:
             self._of[name] = replace(fault, times=fault.times - 1)
         else:
             del self._of[name]
-        return fault if fault.times > 0 else NONE
+        return fault if fault.times > 0 else NO_FAULT

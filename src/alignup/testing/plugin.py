@@ -12,16 +12,16 @@ from pathlib import Path
 
 from alignup.align.errors import ParseError
 from alignup.testing import script
+from alignup.testing.device_list import Preference, parse_device_list
 from alignup.testing.faults import Fault
-from alignup.testing.offer import Advice, offered
-from alignup.testing.server import Plugin
+from alignup.testing.plugin_server import Plugin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Be a plugin; the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        offered(options.resource, options.devices)
+        parse_device_list(options.resource, options.devices)
         steps = script.parse(options.script.read_text()) if options.script else ()
     except (ParseError, OSError) as error:
         sys.stderr.write(f"{error}\n")
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _run(options: argparse.Namespace, steps: Sequence[script.Step]) -> None:
+async def _run(options: argparse.Namespace, steps: Sequence[script.ScriptStep]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -72,7 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", required=True, type=Path, help="the directory of kubelet.sock")
     parser.add_argument("--endpoint", default="", metavar="FILE", help="name of the plugin's own socket there")
     parser.add_argument(
-        "--preferred", type=Advice, choices=list(Advice), default=Advice.NONE, help="devices it prefers when asked"
+        "--preferred",
+        type=Preference,
+        choices=list(Preference),
+        default=Preference.NONE,
+        help="devices it prefers when asked",
     )
     parser.add_argument("--prestart", action="store_true", help="wants to know when a container starts")
     parser.add_argument("--allocate-delay", type=float, default=0.0, metavar="S", help="seconds Allocate takes")

@@ -25,14 +25,14 @@ from typing import Any
 import grpc.aio
 
 from alignup.align.errors import ParseError
+from alignup.testing.device_list import parse_device_list
 from alignup.testing.faults import Fault
-from alignup.testing.offer import offered
-from alignup.testing.server import Plugin
+from alignup.testing.plugin_server import Plugin
 
-Kind = type | tuple[type, ...]
-Fields = Mapping[str, Mapping[str, Kind]]  #: what each thing to do has to be told
+FieldType = type | tuple[type, ...]
+StepFields = Mapping[str, Mapping[str, FieldType]]  #: what each thing to do has to be told
 
-_FIELDS: Fields = {
+_FIELDS: StepFields = {
     "health": {"id": str, "health": str},
     "remove": {"id": str},
     "devices": {"devices": str},
@@ -41,7 +41,7 @@ _FIELDS: Fields = {
     "restart": {},
     "crash": {},
 }
-_FAULTS: dict[str, Kind] = {
+_FAULTS: dict[str, FieldType] = {
     "delay": (int, float),
     "error": str,
     "code": str,
@@ -54,7 +54,7 @@ _FAULTS: dict[str, Kind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptStep:
     """One thing to do."""
 
     after: float  #: seconds
@@ -62,7 +62,7 @@ class Step:
     told: dict[str, Any]
 
 
-def parse(text: str, *, fields: Fields = _FIELDS) -> tuple[Step, ...]:
+def parse(text: str, *, fields: StepFields = _FIELDS) -> tuple[ScriptStep, ...]:
     """The steps of a script, of a plugin's unless said otherwise; ``ParseError`` tells the line with an error."""
     steps = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -75,14 +75,14 @@ def parse(text: str, *, fields: Fields = _FIELDS) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-async def play(steps: Iterable[Step], plugin: Plugin) -> None:
+async def play(steps: Iterable[ScriptStep], plugin: Plugin) -> None:
     """Do one step after the other."""
     for step in steps:
         await asyncio.sleep(step.after)
         await _do(step, plugin)
 
 
-async def _do(step: Step, plugin: Plugin) -> None:
+async def _do(step: ScriptStep, plugin: Plugin) -> None:
     told = step.told
     match step.do:
         case "health":
@@ -97,7 +97,7 @@ async def _do(step: Step, plugin: Plugin) -> None:
             try:
                 await plugin.register()
             except grpc.aio.AioRpcError as error:
-                plugin.refusals.append(error.details() or "")
+                plugin.rejections.append(error.details() or "")
         case "restart":
             await plugin.restart()
         case _:
@@ -109,7 +109,7 @@ def fault(told: Mapping[str, Any]) -> Fault:
     return Fault(**{name: value for name, value in told.items() if name != "method"})
 
 
-def _step(told: object, fields: Fields) -> Step:
+def _step(told: object, fields: StepFields) -> ScriptStep:
     """One line, once it is known to hold what it has to."""
     if not isinstance(told, dict):
         raise ParseError("a thing to do is an object")
@@ -126,14 +126,14 @@ def _step(told: object, fields: Fields) -> Step:
     if missing:
         raise ParseError(f"{do} has to be told {', '.join(sorted(missing))}")
     _check(do, told)
-    return Step(float(after), do, told)
+    return ScriptStep(float(after), do, told)
 
 
 def _check(do: str, told: Mapping[str, Any]) -> None:
     """Refuse what would fail only when it is done."""
     match do:
         case "devices":
-            offered("example.com/device", told["devices"])
+            parse_device_list("example.com/device", told["devices"])
         case "fault":
             fault(told)
         case "kill" if told["signal"] not in signal.valid_signals():

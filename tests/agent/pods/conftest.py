@@ -1,6 +1,6 @@
 import pytest
 
-from alignup.agent.pods import mounting
+from alignup.agent.pods import bind_mounts
 from tests.places import short_directory
 
 
@@ -9,4 +9,4 @@ def tmp_path():
     """In which things may be mounted: whatever stays mounted is unmounted, so that the directory can go."""
     with short_directory() as place:
         yield place
-        mounting.unmount_below(place)
+        bind_mounts.unmount_below(place)

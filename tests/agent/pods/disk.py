@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from alignup.agent.pods import mounting
+from alignup.agent.pods import bind_mounts
 
 
 def may_mount(place: Path) -> None:
     """Skip a test where nothing can be mounted."""
     try:
-        mounting.mount("tmpfs", place, kind="tmpfs", options="size=64k")
+        bind_mounts.mount("tmpfs", place, kind="tmpfs", options="size=64k")
     except OSError as error:
         pytest.skip(f"nothing can be mounted here: {error.strerror}")
-    mounting.unmount(place)
+    bind_mounts.unmount(place)
 
 
 def names_in(directory: Path | str) -> list[str]:

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from alignup.agent import log as logs
-from alignup.agent.desk import Desk, Save
-from alignup.agent.front import Front, read_pod
-from alignup.agent.pods.assembly import Containers, running
-from alignup.agent.pods.runner import Runner
-from alignup.agent.standing import Clock, Happening, Standing
+from alignup.agent.pods.runner import PodRunner
+from alignup.agent.pods.wiring import PodRuntimeOptions, run_pods
+from alignup.agent.queue import AdmissionQueue, SaveState
+from alignup.agent.service import AgentService, read_pod
+from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.align.workload import Amounts
-from alignup.enforce.cri.client import Deadlines
+from alignup.enforce.cri.client import CriTimeouts
 from alignup.kube.configuration import ContainerSettings
-from alignup.kube.spec import Permission
-from alignup.serve.service import Entry, LogQuery, PodRun
+from alignup.kube.podspec.types import Permission
+from alignup.schema.api import LogQuery, PodRunStatus, PodView
 from alignup.testing.runtime import Runtime
 from tests.agent.rooms import standing
 
@@ -67,17 +67,17 @@ class Errands:
 class House:
     """All of it."""
 
-    desk: Desk
+    desk: AdmissionQueue
     runtime: Runtime
-    runner: Runner
+    runner: PodRunner
     errands: Errands
-    told: list[Happening]
+    told: list[AgentEvent]
     out: io.StringIO
     directory: Path
 
-    def _front(self) -> Front:
+    def _front(self) -> AgentService:
         # Nobody else is asked here.
-        return Front(self.desk, None, None, None, self.runner)  # type: ignore[arg-type]
+        return AgentService(self.desk, None, None, None, self.runner)  # type: ignore[arg-type]
 
     async def admit(self, document: Mapping[str, Any], *, source: str = "api") -> None:
         """A pod is admitted, and begins to run."""
@@ -88,10 +88,10 @@ class House:
             await self.desk.exchange((), [(pod, source)])
         self.runner.nudge()
 
-    async def end(self, uid: str, grace: int | None = None) -> Entry | None:
+    async def end(self, uid: str, grace: int | None = None) -> PodView | None:
         return await self._front().release(uid, grace=grace)
 
-    def run(self, uid: str) -> PodRun | None:
+    def run(self, uid: str) -> PodRunStatus | None:
         """How a pod is."""
         entry = self._front().entry(uid)
         return None if entry is None else entry.run
@@ -151,37 +151,37 @@ def runtime_in(directory: Path) -> Runtime:
 async def moved_in(
     directory: Path,
     runtime: Runtime,
-    stood: Standing,
+    stood: AgentState,
     *,
     allowed: frozenset[Permission] = ALL,
-    deadlines: Deadlines | None = None,
-    save: Save = lambda _: None,
+    deadlines: CriTimeouts | None = None,
+    save: SaveState = lambda _: None,
     clock: Clock = _CLOCK,
     cgroup_root: str | None = None,
     settings: ContainerSettings | None = None,
     limits: Amounts | None = None,
 ) -> AsyncIterator[House]:
     """An agent's inner life on a runtime, as long as this lasts; what runs goes on afterwards."""
-    out, told, errands = io.StringIO(), list[Happening](), Errands()
-    desk = Desk(stood, save, clock=clock, tell=told.extend)
-    containers = Containers(
+    out, told, errands = io.StringIO(), list[AgentEvent](), Errands()
+    desk = AdmissionQueue(stood, save, clock=clock, tell=told.extend)
+    containers = PodRuntimeOptions(
         endpoint=runtime.socket,
         log_root=directory / "logs",
         allowed=allowed,
         cgroup_root=cgroup_root,
         settings=settings or ContainerSettings(),
         limits=limits or {},
-        deadlines=deadlines or Deadlines(),
+        deadlines=deadlines or CriTimeouts(),
     )
     try:
-        async with running(
+        async with run_pods(
             containers,
             desk,
             root=directory / "root",
             errands=errands,
             clock=clock,
             tell=told.append,
-            log=logs.logger(out, readable=False),
+            log=logs.make_logger(out, readable=False),
         ) as runner:
             yield House(desk, runtime, runner, errands, told, out, directory)
     finally:
@@ -189,7 +189,7 @@ async def moved_in(
 
 
 @asynccontextmanager
-async def house(directory: Path, *, stood: Standing | None = None, **options: Any) -> AsyncIterator[House]:
+async def house(directory: Path, *, stood: AgentState | None = None, **options: Any) -> AsyncIterator[House]:
     """The same with a new runtime that has an image."""
     async with (
         runtime_in(directory) as runtime,

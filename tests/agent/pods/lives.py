@@ -2,17 +2,24 @@
 
 from collections.abc import Iterable
 
-from alignup.agent.pods.life import Seen
-from alignup.enforce.cri.plan import SeenContainer, SeenSandbox, State
-from alignup.kube.spec import ContainerSpec, Kind, PodSpec, Probe, PullPolicy, RestartPolicy
+from alignup.agent.pods.pod_state import PodStatus
+from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
+from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, Probe, PullPolicy, RestartPolicy
 
 NOW = 10_000.0
 
 ALWAYS, ON_FAILURE, NEVER = RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER
-CREATED, RUNNING, EXITED, UNKNOWN = State.CREATED, State.RUNNING, State.EXITED, State.UNKNOWN
+CREATED, RUNNING, EXITED, UNKNOWN = (
+    ContainerState.CREATED,
+    ContainerState.RUNNING,
+    ContainerState.EXITED,
+    ContainerState.UNKNOWN,
+)
 
 
-def container(name: str, kind: Kind = Kind.APP, *, probed: bool = False, ready: bool = False) -> ContainerSpec:
+def container(
+    name: str, kind: ContainerKind = ContainerKind.APP, *, probed: bool = False, ready: bool = False
+) -> ContainerSpec:
     """A container that, *probed*, has started when its probe says so, and with *ready* is so when one says so."""
     return ContainerSpec(
         name=name,
@@ -25,11 +32,11 @@ def container(name: str, kind: Kind = Kind.APP, *, probed: bool = False, ready: 
 
 
 def init(name: str) -> ContainerSpec:
-    return container(name, Kind.INIT)
+    return container(name, ContainerKind.INIT)
 
 
 def sidecar(name: str, *, probed: bool = False) -> ContainerSpec:
-    return container(name, Kind.SIDECAR, probed=probed)
+    return container(name, ContainerKind.SIDECAR, probed=probed)
 
 
 APP = container("app")
@@ -41,9 +48,9 @@ def pod(*containers: ContainerSpec, restart: RestartPolicy = ALWAYS, deadline: i
     )
 
 
-def box(attempt: int = 0, *, ready: bool = True, created: float = NOW - 5000) -> SeenSandbox:
+def box(attempt: int = 0, *, ready: bool = True, created: float = NOW - 5000) -> CriSandbox:
     """The sandbox ``s0``, or of another attempt."""
-    return SeenSandbox(
+    return CriSandbox(
         id=f"s{attempt}",
         uid="uid",
         name="pod",
@@ -57,17 +64,17 @@ def box(attempt: int = 0, *, ready: bool = True, created: float = NOW - 5000) ->
 
 def instance(
     name: str,
-    state: State = RUNNING,
+    state: ContainerState = RUNNING,
     code: int = 0,
     *,
     attempt: int = 0,
     sandbox: int = 0,
     ran: tuple[float, float] = (NOW - 1000, NOW - 500),
     reason: str = "",
-) -> SeenContainer:
+) -> CriContainer:
     """The container ``NAME-ATTEMPT``, which began, and if it has ended, ended then."""
     began, ended = ran
-    return SeenContainer(
+    return CriContainer(
         id=f"{name}-{attempt}",
         sandbox=f"s{sandbox}",
         name=name,
@@ -82,5 +89,5 @@ def instance(
     )
 
 
-def seen(*containers: SeenContainer, boxes: Iterable[SeenSandbox] = (box(),)) -> Seen:
-    return Seen(sandboxes=tuple(boxes), containers=containers)
+def seen(*containers: CriContainer, boxes: Iterable[CriSandbox] = (box(),)) -> PodStatus:
+    return PodStatus(sandboxes=tuple(boxes), containers=containers)

@@ -70,7 +70,7 @@ class Rig:
         """Have the runtime answer nobody; what runs goes on."""
         self._send(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def check_time(self) -> None:
         self._send(signal.SIGCONT)
 
     def _send(self, number: signal.Signals) -> None:
@@ -132,7 +132,7 @@ def rig(directory: Path) -> Iterator[Rig]:
     try:
         yield made
     finally:
-        made.go_on()
+        made.check_time()
         made.process.terminate()
         made.process.join(20)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.agent.pods import backoff
-from alignup.agent.pods.life import Rest
+from alignup.agent.pods.pod_state import Backoff
 from tests.agent.pods.lives import EXITED, NOW, instance
 
 
@@ -30,7 +30,7 @@ def test_rests_after_failures_in_a_row(reason, waits):
     rest, rests = None, []
     for _ in waits:
         now = NOW if rest is None else rest.until
-        rest = Rest.after(rest, reason=reason, message="no", now=now)
+        rest = Backoff.after(rest, reason=reason, message="no", now=now)
         rests.append(rest.until - now)
 
     assert rests == waits
@@ -41,15 +41,15 @@ def test_rests_after_failures_in_a_row(reason, waits):
 @pytest.mark.parametrize(
     ("before", "failures"),
     [
-        pytest.param(Rest(until=NOW - 599, reason="ErrImagePull", message="", failures=3), 4, id="soon after"),
-        pytest.param(Rest(until=NOW - 600, reason="ErrImagePull", message="", failures=3), 1, id="long after"),
+        pytest.param(Backoff(until=NOW - 599, reason="ErrImagePull", message="", failures=3), 4, id="soon after"),
+        pytest.param(Backoff(until=NOW - 600, reason="ErrImagePull", message="", failures=3), 1, id="long after"),
         pytest.param(
-            Rest(until=NOW, reason="CreateContainerError", message="", failures=3), 1, id="for another reason"
+            Backoff(until=NOW, reason="CreateContainerError", message="", failures=3), 1, id="for another reason"
         ),
     ],
 )
 def test_a_row_of_failures_ends(before, failures):
-    assert Rest.after(before, reason="ErrImagePull", message="", now=NOW).failures == failures
+    assert Backoff.after(before, reason="ErrImagePull", message="", now=NOW).failures == failures
 
 
 #: How long each instance runs, and how long its start takes; a start that takes less than 10 s deceives nobody.
@@ -69,7 +69,7 @@ def test_the_waits_are_the_kubelets(runs):
         else:
             expected.append(remembered)
             remembered = min(remembered * 2, 300.0)
-        found.append(backoff.again_at(ended, before) - ended.finished)
+        found.append(backoff.restart_at(ended, before) - ended.finished)
         started = ended.finished + expected[-1]
         now, before = started + (took if seconds < 600 else 0), ended
 
@@ -81,7 +81,7 @@ def test_slow_starts_make_the_wait_longer_but_never_than_all_attempts_would(atte
     before = instance("app", EXITED, 1, attempt=attempt - 1, ran=(NOW - 5, NOW))
     ended = instance("app", EXITED, 1, attempt=attempt, ran=(NOW + gap, NOW + gap + seconds))
 
-    crashes = backoff.crashes(ended, before)
+    crashes = backoff.crash_count(ended, before)
 
     assert min(1, attempt) <= crashes <= attempt
     assert backoff.delay(crashes) <= max(10, 2 * gap)
@@ -91,14 +91,14 @@ def test_a_slow_start_after_a_long_run_is_no_wait():
     before = instance("app", EXITED, 1, attempt=7, ran=(NOW - 1000, NOW))
     ended = instance("app", EXITED, 1, attempt=8, ran=(NOW + 60, NOW + 61))
 
-    assert backoff.crashes(ended, before) == 1
+    assert backoff.crash_count(ended, before) == 1
 
 
 def test_where_the_time_before_is_forgotten_all_attempts_count():
-    assert backoff.crashes(instance("app", EXITED, attempt=3, ran=(NOW - 9, NOW)), None) == 3
+    assert backoff.crash_count(instance("app", EXITED, attempt=3, ran=(NOW - 9, NOW)), None) == 3
 
 
 def test_one_whose_end_the_runtime_does_not_tell_is_not_started_in_haste():
     ended = replace(instance("app", EXITED, attempt=2, ran=(NOW, NOW)), finished=0.0, started=0.0)
 
-    assert backoff.again_at(ended, None) == NOW + 20
+    assert backoff.restart_at(ended, None) == NOW + 20

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from alignup.agent import log as logs
-from alignup.agent.draft import Draft
-from alignup.agent.pods.cpusets import Cpusets, cpu_book
-from alignup.agent.pods.life import Seen
-from alignup.align.bits import Cpus
+from alignup.agent.pods.cpusets import CpusetReconciler, cpu_ledger
+from alignup.agent.pods.pod_state import PodStatus
+from alignup.agent.transaction import Transaction
+from alignup.align.bits import CpuSet
 from alignup.align.errors import CriError
-from alignup.enforce.cri.plan import LinuxResources, SeenContainer
+from alignup.enforce.cri.types import CriContainer, LinuxResources
 from tests.agent.pods.lives import CREATED, EXITED, RUNNING, box, instance
 from tests.agent.rooms import clock, standing
 from tests.align.hosts import pod
@@ -25,16 +25,16 @@ SHARES, OWNS = ("shares", "app"), ("owns", "app")
 class Mover:
     """Tells on which CPUs containers were put, and refuses what it does not want."""
 
-    moved: dict[str, Cpus] = field(default_factory=dict)
+    moved: dict[str, CpuSet] = field(default_factory=dict)
     refuses: str = ""
-    shows: SeenContainer | None = None  #: ``None``: it is gone
+    shows: CriContainer | None = None  #: ``None``: it is gone
 
     async def update(self, id_: str, resources: LinuxResources) -> None:
         if self.refuses:
             raise CriError(self.refuses, code="UNKNOWN")
         self.moved[id_] = resources.cpus
 
-    async def container(self, id_: str) -> SeenContainer:
+    async def container(self, id_: str) -> CriContainer:
         if self.shows is None:
             raise CriError(f"there is no {id_}", code="NOT_FOUND")
         return self.shows
@@ -45,31 +45,31 @@ class Floor:
     """A ledger, what is seen of the runtime, and whoever keeps the two together."""
 
     mover: Mover = field(default_factory=Mover)
-    pods: dict[str, Seen] = field(default_factory=dict)
+    pods: dict[str, PodStatus] = field(default_factory=dict)
     out: io.StringIO = field(default_factory=io.StringIO)
 
     def __post_init__(self) -> None:
         self._now = standing()
-        self.cpusets = Cpusets(
-            lambda: self._now.host, lambda: self.pods, self.mover, logs.logger(self.out, readable=False)
+        self.cpusets = CpusetReconciler(
+            lambda: self._now.host, lambda: self.pods, self.mover, logs.make_logger(self.out, readable=False)
         )
 
     @property
-    def shared(self) -> Cpus:
-        return cpu_book(self._now.host).shared
+    def shared(self) -> CpuSet:
+        return cpu_ledger(self._now.host).shared
 
     def admit(self, uid: str, **asked: Any) -> None:
-        draft = Draft(self._now, clock())
+        draft = Transaction(self._now, clock())
         draft.admit(pod(uid, **asked))
         self._now = draft.standing()
 
-    def shows(self, uid: str, *containers: SeenContainer) -> None:
-        self.pods[uid] = Seen(sandboxes=(box(),), containers=containers)
+    def shows(self, uid: str, *containers: CriContainer) -> None:
+        self.pods[uid] = PodStatus(sandboxes=(box(),), containers=containers)
 
-    async def make(self, name: tuple[str, str], id_: str) -> Cpus:
+    async def make(self, name: tuple[str, str], id_: str) -> CpuSet:
         """Make a container; the CPUs it is on from its first moment."""
-        async with self.cpusets.making(*name) as place:
-            self.cpusets.made(id_, name, place)
+        async with self.cpusets.creating(*name) as place:
+            self.cpusets.created_in(id_, name, place)
         return place.cpus
 
 
@@ -104,10 +104,10 @@ def test_one_made_while_the_ledger_changed_is_put_right_soon():
     async def story():
         floor.admit("shares", cpu="100m", memory="1Mi")
         await floor.cpusets.reconcile()
-        async with floor.cpusets.making(*SHARES) as place:
+        async with floor.cpusets.creating(*SHARES) as place:
             floor.admit("owns", cpu="2")
-            floor.cpusets.made("app-0", SHARES, place)
-        stale = floor.cpusets.stale
+            floor.cpusets.created_in("app-0", SHARES, place)
+        stale = floor.cpusets.is_stale
         await floor.cpusets.reconcile()
         return place.cpus, stale
 

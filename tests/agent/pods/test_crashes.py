@@ -5,7 +5,7 @@ import os
 import random
 import time
 
-from alignup.state.store import NAME
+from alignup.state.checkpoint import NAME
 from tests.agent.agents import wait_for
 from tests.agent.pods.rigs import has_finished, is_running, job, owned, rig, server
 
@@ -93,7 +93,7 @@ def test_manifests_are_followed_by_whoever_comes_next_while_the_runtime_stalls(t
             agent.pods()
             took = time.monotonic() - asked
             time.sleep(chance.uniform(0.0, 0.3))
-            made.go_on()
+            made.check_time()
             time.sleep(chance.uniform(0.0, 0.3))
             agent.kill()
         agent = made.agent()

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from alignup.agent.standing import Standing
+from alignup.agent.state import AgentState
 from alignup.align import bits
-from alignup.enforce.cri.client import Deadlines
-from alignup.serve.service import NotReadyError, Status
+from alignup.enforce.cri.client import CriTimeouts
+from alignup.schema.api import AdmissionStatus, NotReadyError
 from alignup.testing.faults import Fault
 from tests.agent.pods.houses import SLEEP, House, container, exclusive, manifest, moved_in, runtime_in
 from tests.agent.rooms import standing
@@ -49,14 +49,14 @@ CALM = 20.0  #: seconds until all is as it is to be
 @pytest.fixture(autouse=True)
 def in_haste(monkeypatch):
     """What takes seconds takes a part of one."""
-    monkeypatch.setattr("alignup.agent.pods.backoff.FIRST", 0.2)
-    monkeypatch.setattr("alignup.agent.pods.backoff.LONGEST", 0.5)
-    monkeypatch.setattr("alignup.agent.pods.persistence.SOON", 0.1)
-    monkeypatch.setattr("alignup.agent.pods.persistence.LONGEST", 0.5)
-    monkeypatch.setattr("alignup.agent.pods.runner.EVERY", 0.2)
-    monkeypatch.setattr("alignup.agent.pods.runner.TIDY", 1.0)
-    monkeypatch.setattr("alignup.agent.pods.hands.WHOLE", 0.1)
-    monkeypatch.setattr("alignup.agent.desk.AGAIN", 0.1)
+    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.2)
+    monkeypatch.setattr("alignup.agent.pods.backoff.MAX_DELAY", 0.5)
+    monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
+    monkeypatch.setattr("alignup.agent.pods.retry.MAX_DELAY", 0.5)
+    monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.2)
+    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 1.0)
+    monkeypatch.setattr("alignup.agent.pods.operations.CANCEL_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("alignup.agent.queue.RETRY_SECONDS", 0.1)
 
 
 @dataclass
@@ -64,9 +64,9 @@ class Disk:
     """A disk that may be full, and what was written last."""
 
     full: bool = False
-    last: Standing | None = None
+    last: AgentState | None = None
 
-    def __call__(self, now: Standing) -> None:
+    def __call__(self, now: AgentState) -> None:
         if self.full:
             raise OSError(28, "No space left on device")
         self.last = now
@@ -88,11 +88,11 @@ class Story:
     async def step(self, house: House) -> None:
         """Something happens."""
         happens = self.chance.choice(
-            (self.come, self.come, self.go, self.kill, self.lose, self.away, self.fail, self.fill, self.pass_time)
+            (self.added, self.added, self.go, self.kill, self.lose, self.away, self.fail, self.fill, self.pass_time)
         )
         await happens(house)
 
-    async def come(self, house: House) -> None:
+    async def added(self, house: House) -> None:
         self.number += 1
         uid = f"pod-{self.number}"
         if self.chance.random() < 0.3:
@@ -160,7 +160,7 @@ class Story:
         known = {entry.pod.uid for entry in house.desk.entries()}
         return (
             serving
-            and all(entry is not None and entry.status is Status.FINISHED for entry in jobs)
+            and all(entry is not None and entry.status is AdmissionStatus.FINISHED for entry in jobs)
             and known == self.serving | self.jobs
             and {one.config.metadata.uid for one in self.runtime.sandboxes} == self.serving
             and self.in_place(house)
@@ -202,7 +202,7 @@ async def disorder(place, seed, *, steps=25, lives=3):
     async with runtime_in(place) as runtime:
         story = Story(runtime, chance)
         stood = standing(wait=True)
-        impatient = Deadlines(usual=1.0, sandbox=1.0, pull=1.0)
+        impatient = CriTimeouts(usual=1.0, sandbox=1.0, pull=1.0)
         for life in range(lives):
             async with moved_in(place, runtime, stood, deadlines=impatient, save=story.disk) as house:
                 for _ in range(steps // lives):

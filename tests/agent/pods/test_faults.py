@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from alignup.enforce.cri.client import Deadlines
+from alignup.enforce.cri.client import CriTimeouts
 from alignup.testing.faults import Fault
 from tests.agent.pods.houses import container, exclusive, house, manifest
 from tests.places import short_directory
@@ -27,7 +27,7 @@ BEGINNING = (
 )
 ENDING = ("ListPodSandbox", "ListContainers", "StopContainer", "StopPodSandbox", "RemovePodSandbox")
 
-IMPATIENT = Deadlines(usual=0.6, sandbox=0.6, pull=0.6)
+IMPATIENT = CriTimeouts(usual=0.6, sandbox=0.6, pull=0.6)
 FAULTS = {
     "it fails": Fault(error="no such luck"),
     "it does it, and fails": Fault(error="away", code="UNAVAILABLE", done=True),
@@ -41,18 +41,18 @@ MOST = 40  #: calls of one method in that time, of two pods and whoever looks af
 @pytest.fixture(autouse=True)
 def in_haste(monkeypatch):
     """What is tried again is tried soon."""
-    monkeypatch.setattr("alignup.agent.pods.backoff.FIRST", 0.3)
-    monkeypatch.setattr("alignup.agent.pods.persistence.SOON", 0.2)
-    monkeypatch.setattr("alignup.agent.pods.hands.WHOLE", 0.2)
+    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.3)
+    monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.2)
+    monkeypatch.setattr("alignup.agent.pods.operations.CANCEL_GRACE_SECONDS", 0.2)
 
 
 async def endure(made, method, fault):
     """Have a fault for a while, and count what comes."""
     made.runtime.misbehave(method, fault)
-    before = len(made.runtime.calls.came)
+    before = len(made.runtime.calls.requests)
     await asyncio.sleep(WHILE)
     made.runtime.misbehave(method, Fault())
-    return Counter(name for name, _ in made.runtime.calls.came[before:])
+    return Counter(name for name, _ in made.runtime.calls.requests[before:])
 
 
 async def live(method, fault, *, ending, door):

@@ -6,42 +6,42 @@ import time
 import pytest
 
 from alignup.agent.pods import hooks
-from alignup.agent.pods.failing import StartError
+from alignup.agent.pods.errors import PodStartError
 from alignup.align.errors import EnforceError
-from alignup.enforce.cri.plan import Executed
-from alignup.kube.spec import Hook
+from alignup.enforce.cri.types import ExecResult
+from alignup.kube.podspec.types import LifecycleHook
 
-RUN = Hook(command=("run", "$(THIS)"))
+RUN = LifecycleHook(command=("run", "$(THIS)"))
 
 
-async def fine(command: tuple[str, ...], seconds: float) -> Executed:
+async def fine(command: tuple[str, ...], seconds: float) -> ExecResult:
     assert command == ("run", "$(THIS)")
-    return Executed(exit_code=0)
+    return ExecResult(exit_code=0)
 
 
-async def failing(command: tuple[str, ...], seconds: float) -> Executed:
-    return Executed(exit_code=2, output=b"oh no\n")
+async def failing(command: tuple[str, ...], seconds: float) -> ExecResult:
+    return ExecResult(exit_code=2, output=b"oh no\n")
 
 
-async def away(command: tuple[str, ...], seconds: float) -> Executed:
+async def away(command: tuple[str, ...], seconds: float) -> ExecResult:
     raise EnforceError("the runtime is away")
 
 
-async def hanging(command: tuple[str, ...], seconds: float) -> Executed:
+async def hanging(command: tuple[str, ...], seconds: float) -> ExecResult:
     await asyncio.sleep(30)
     pytest.fail("nobody waits that long")
 
 
 def test_a_start_goes_on_when_its_hook_succeeds():
-    asyncio.run(hooks.post_start(RUN, fine, container="app"))
+    asyncio.run(hooks.run_post_start(RUN, fine, container="app"))
 
 
 @pytest.mark.parametrize(
     ("execute", "words"), [(failing, "exited with 2, message: 'oh no'"), (away, "error: the runtime is away")]
 )
 def test_a_start_fails_with_its_hook(execute, words):
-    with pytest.raises(StartError, match=words) as caught:
-        asyncio.run(hooks.post_start(RUN, execute, container="app"))
+    with pytest.raises(PodStartError, match=words) as caught:
+        asyncio.run(hooks.run_post_start(RUN, execute, container="app"))
 
     assert caught.value.reason == "PostStartHookError"
 
@@ -56,13 +56,15 @@ def test_a_start_fails_with_its_hook(execute, words):
     ],
 )
 def test_a_stop_goes_on_whatever_its_hook_says(execute, words):
-    assert asyncio.run(hooks.pre_stop(RUN, execute, grace=0.05)) == words
+    assert asyncio.run(hooks.run_pre_stop(RUN, execute, grace=0.05)) == words
 
 
 def test_a_hook_may_be_a_pause():
     begun = time.monotonic()
 
-    assert asyncio.run(hooks.pre_stop(Hook(sleep=0), fine, grace=5)) == ""
-    assert asyncio.run(hooks.pre_stop(Hook(sleep=30), fine, grace=0.05)).startswith("PreStop hook not completed")
+    assert asyncio.run(hooks.run_pre_stop(LifecycleHook(sleep=0), fine, grace=5)) == ""
+    assert asyncio.run(hooks.run_pre_stop(LifecycleHook(sleep=30), fine, grace=0.05)).startswith(
+        "PreStop hook not completed"
+    )
 
     assert time.monotonic() - begun < 5

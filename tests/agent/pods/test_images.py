@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from alignup.agent.pods.failing import StartError
-from alignup.agent.pods.images import Images, check_user
+from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.images import ImageManager, verify_run_as_non_root
 from alignup.align.errors import CriError
-from alignup.enforce.cri.plan import Image
-from alignup.kube.spec import PullPolicy, Rights
+from alignup.enforce.cri.types import CriImage
+from alignup.kube.podspec.types import PullPolicy, SecurityContext
 from tests.agent.pods.lives import APP
 
 
@@ -21,8 +21,8 @@ class Source:
     here: set[str] = field(default_factory=set)
     pulls: list[str] = field(default_factory=list)
 
-    async def image(self, name: str) -> Image | None:
-        return Image(id=name) if name in self.here else None
+    async def image(self, name: str) -> CriImage | None:
+        return CriImage(id=name) if name in self.here else None
 
     async def pull(self, name: str) -> str:
         self.pulls.append(name)
@@ -35,31 +35,31 @@ class Source:
 
 def test_an_image_that_several_want_is_fetched_once():
     source = Source()
-    images = Images(source)
+    images = ImageManager(source)
 
     async def wanted():
-        return await asyncio.gather(*(images.ensure(APP) for _ in range(5)))
+        return await asyncio.gather(*(images.ensure_image(APP) for _ in range(5)))
 
     found = asyncio.run(wanted())
 
-    assert found == [Image(id=APP.image)] * 5
+    assert found == [CriImage(id=APP.image)] * 5
     assert source.pulls == [APP.image]
-    assert images == Images(source)
+    assert images == ImageManager(source)
 
 
 def test_whoever_waits_goes_on_when_the_one_before_is_cancelled():
     source = Source()
-    images = Images(source)
+    images = ImageManager(source)
 
     async def wanted():
-        first = asyncio.create_task(images.ensure(APP))
-        second = asyncio.create_task(images.ensure(APP))
+        first = asyncio.create_task(images.ensure_image(APP))
+        second = asyncio.create_task(images.ensure_image(APP))
         await asyncio.sleep(0.001)
         first.cancel()
         return await second
 
-    assert asyncio.run(wanted()) == Image(id=APP.image)
-    assert images == Images(source)
+    assert asyncio.run(wanted()) == CriImage(id=APP.image)
+    assert images == ImageManager(source)
 
 
 @pytest.mark.parametrize(
@@ -70,23 +70,23 @@ def test_whoever_waits_goes_on_when_the_one_before_is_cancelled():
     ],
 )
 def test_why_an_image_cannot_be_had(source, pull, reason):
-    images = Images(source)
+    images = ImageManager(source)
 
-    with pytest.raises(StartError, match=APP.image) as caught:
-        asyncio.run(images.ensure(replace(APP, pull=pull)))
+    with pytest.raises(PodStartError, match=APP.image) as caught:
+        asyncio.run(images.ensure_image(replace(APP, pull=pull)))
 
     assert caught.value.reason == reason
-    assert images == Images(source)
+    assert images == ImageManager(source)
 
 
 @pytest.mark.parametrize(
     ("rights", "image"),
     [
-        pytest.param(Rights(non_root=True, user=0), Image(id="i", user=7), id="the manifest says root"),
-        pytest.param(Rights(non_root=True), Image(id="i"), id="nobody says anything"),
-        pytest.param(Rights(non_root=True), Image(id="i", username="web"), id="the image names somebody"),
+        pytest.param(SecurityContext(non_root=True, user=0), CriImage(id="i", user=7), id="the manifest says root"),
+        pytest.param(SecurityContext(non_root=True), CriImage(id="i"), id="nobody says anything"),
+        pytest.param(SecurityContext(non_root=True), CriImage(id="i", username="web"), id="the image names somebody"),
     ],
 )
 def test_a_container_that_must_not_run_as_root_does_not(rights, image):
-    with pytest.raises(StartError, match="must not run as root"):
-        check_user(replace(APP, rights=rights), image)
+    with pytest.raises(PodStartError, match="must not run as root"):
+        verify_run_as_non_root(replace(APP, rights=rights), image)

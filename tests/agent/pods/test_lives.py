@@ -9,37 +9,39 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from alignup.agent.pods import backoff
-from alignup.agent.pods.course import course
-from alignup.agent.pods.life import (
-    Act,
-    Course,
-    Discard,
-    Ending,
-    Health,
-    MakeSandbox,
-    Memory,
-    Phase,
-    Rest,
-    Seen,
-    Start,
-    Stop,
+from alignup.agent.pods.actions import compute_pod_actions
+from alignup.agent.pods.pod_state import (
+    Action,
+    Backoff,
+    CreateSandbox,
+    PodActions,
+    PodPhase,
+    PodStatus,
+    PodTermination,
+    ProbeStatus,
+    RemoveFromRuntime,
+    StartContainer,
+    StopContainer,
     StopSandbox,
+    WorkerState,
 )
-from alignup.enforce.cri.plan import SeenContainer, SeenSandbox, State
-from alignup.kube.spec import ContainerSpec, Kind, PodSpec, RestartPolicy
+from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
+from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, RestartPolicy
 from tests.agent.pods.lives import CREATED, EXITED, NEVER, NOW, ON_FAILURE, RUNNING, UNKNOWN, box, container, instance
 
 CODES = st.sampled_from([0, 0, 1, 137])
 LIVE = {RUNNING, UNKNOWN}
 
-before_apps = st.lists(st.tuples(st.sampled_from([Kind.INIT, Kind.SIDECAR]), st.booleans()), max_size=3)
+before_apps = st.lists(
+    st.tuples(st.sampled_from([ContainerKind.INIT, ContainerKind.SIDECAR]), st.booleans()), max_size=3
+)
 
 
 @st.composite
 def specs(draw) -> PodSpec:
     """Pods with up to three init containers and sidecars, some of them probed, and one or two apps."""
     inits = [
-        container(f"i{place}", kind, probed=probed and kind is Kind.SIDECAR)
+        container(f"i{place}", kind, probed=probed and kind is ContainerKind.SIDECAR)
         for place, (kind, probed) in enumerate(draw(before_apps))
     ]
     apps = [container(f"app{place}") for place in range(draw(st.integers(1, 2)))]
@@ -58,22 +60,22 @@ class World:
     """A runtime in memory, and a clock."""
 
     now: float = NOW
-    sandboxes: dict[str, SeenSandbox] = field(default_factory=dict)
-    containers: dict[str, SeenContainer] = field(default_factory=dict)
+    sandboxes: dict[str, CriSandbox] = field(default_factory=dict)
+    containers: dict[str, CriContainer] = field(default_factory=dict)
     number: int = 0
 
     @property
-    def seen(self) -> Seen:
-        return Seen(sandboxes=tuple(self.sandboxes.values()), containers=tuple(self.containers.values()))
+    def seen(self) -> PodStatus:
+        return PodStatus(sandboxes=tuple(self.sandboxes.values()), containers=tuple(self.containers.values()))
 
-    def live(self, name: str = "") -> list[SeenContainer]:
+    def live_containers(self, name: str = "") -> list[CriContainer]:
         return [one for one in self.containers.values() if one.state in LIVE and name in {"", one.name}]
 
-    def newest(self, name: str) -> SeenContainer | None:
+    def newest(self, name: str) -> CriContainer | None:
         found = [one for one in self.containers.values() if one.name == name]
         return max(found, key=lambda one: one.attempt, default=None)
 
-    def make(self, act: Start, state: State) -> None:
+    def make(self, act: StartContainer, state: ContainerState) -> None:
         self.number += 1
         made = instance(
             act.container, state, 128 if state is EXITED else 0, attempt=act.attempt, ran=(self.now, self.now)
@@ -101,7 +103,7 @@ class Life(RuleBasedStateMachine):
         """A pod has come so many steps along without a hitch."""
         self.spec = spec
         self.world = World()
-        self.memory = Memory(began=NOW)
+        self.memory = WorkerState(admitted_at=NOW)
         self.passed: set[tuple[str, str]] = (
             set()
         )  #: sandbox and init container that ended well, or sidecar that started
@@ -120,21 +122,21 @@ class Life(RuleBasedStateMachine):
     def time_passes_until_the_next_look(self) -> None:
         self.world.now = self.asked().wake or self.world.now
 
-    @precondition(lambda self: self.world.live())
+    @precondition(lambda self: self.world.live_containers())
     @rule(data=st.data(), code=CODES)
     def a_container_ends(self, data: st.DataObject, code: int) -> None:
-        self.world.end(data.draw(st.sampled_from([one.id for one in self.world.live()])), code)
+        self.world.end(data.draw(st.sampled_from([one.id for one in self.world.live_containers()])), code)
 
-    @precondition(lambda self: self.world.live())
+    @precondition(lambda self: self.world.live_containers())
     @rule(data=st.data())
     def nobody_knows_of_a_container(self, data: st.DataObject) -> None:
-        id_ = data.draw(st.sampled_from([one.id for one in self.world.live()]))
+        id_ = data.draw(st.sampled_from([one.id for one in self.world.live_containers()]))
         self.world.containers[id_] = replace(self.world.containers[id_], state=UNKNOWN)
 
-    @precondition(lambda self: self.world.seen.box)
+    @precondition(lambda self: self.world.seen.ready_sandbox)
     @rule()
     def the_sandbox_dies(self) -> None:
-        newest = self.world.seen.box
+        newest = self.world.seen.ready_sandbox
         assert newest is not None
         self.world.sandboxes[newest.id] = replace(newest, ready=False)
 
@@ -152,144 +154,152 @@ class Life(RuleBasedStateMachine):
         made = [one.id for one in self.world.containers.values() if one.state is CREATED]
         return made + [one.id for one in self.world.sandboxes.values() if not one.ready]
 
-    @precondition(lambda self: self.world.live())
+    @precondition(lambda self: self.world.live_containers())
     @rule(data=st.data(), started=st.booleans(), sick=st.booleans())
     def a_probe_tells(self, data: st.DataObject, started: bool, sick: bool) -> None:
-        id_ = data.draw(st.sampled_from([one.id for one in self.world.live()]))
-        health = Health(started=started, ready=started, sick="it is sick" if sick else "")
+        id_ = data.draw(st.sampled_from([one.id for one in self.world.live_containers()]))
+        health = ProbeStatus(started=started, ready=started, failure="it is sick" if sick else "")
         self.memory = replace(self.memory, health={**self.memory.health, id_: health})
 
     @rule()
     def the_agent_starts_again(self) -> None:
-        self.memory = Memory(ending=self.memory.ending, began=self.memory.began)
+        self.memory = WorkerState(ending=self.memory.ending, admitted_at=self.memory.admitted_at)
 
     @precondition(lambda self: self.memory.ending is None)
     @rule(grace=st.sampled_from([0.0, 5.0, 30.0]))
     def it_is_told_to_end(self, grace: float) -> None:
-        self.memory = replace(self.memory, ending=Ending(since=self.world.now, grace=grace))
+        self.memory = replace(self.memory, ending=PodTermination(since=self.world.now, grace=grace))
 
     @rule(data=st.data())
     def some_is_done(self, data: st.DataObject) -> None:
         """Of what is to be done some is, in any order, and some of that fails."""
-        acts = data.draw(st.permutations(self.asked().acts))
+        acts = data.draw(st.permutations(self.asked().actions))
         for act in acts[: data.draw(st.integers(0, len(acts)))]:
             self.do(act, fault=data.draw(st.sampled_from(["", "", "", "at once", "half way"])), code=data.draw(CODES))
 
     @rule(code=CODES)
     def all_is_done(self, code: int) -> None:
-        for act in self.asked().acts:
+        for act in self.asked().actions:
             self.do(act, code=code)
 
     # What is done
 
-    def do(self, act: Act, *, fault: str = "", code: int = 0) -> None:
+    def do(self, act: Action, *, fault: str = "", code: int = 0) -> None:
         world = self.world
         match act:
-            case Start(container=name) if fault == "at once":
+            case StartContainer(container=name) if fault == "at once":
                 self.fail(name, "ErrImagePull")
-            case Start(container=name, sandbox=sandbox):
+            case StartContainer(container=name, sandbox=sandbox):
                 state = RUNNING if not fault else EXITED if code else CREATED
                 if state is not CREATED:
                     self.note_wait(self.named(name), sandbox)
                 world.make(act, state)
                 if fault:
                     self.fail(name, "RunContainerError")
-            case MakeSandbox() if fault:
-                rest = Rest.after(self.memory.sandbox, reason="FailedCreatePodSandBox", message="no", now=world.now)
+            case CreateSandbox() if fault:
+                rest = Backoff.after(self.memory.sandbox, reason="FailedCreatePodSandBox", message="no", now=world.now)
                 self.memory = replace(self.memory, sandbox=rest)
-            case MakeSandbox(attempt=attempt):
+            case CreateSandbox(attempt=attempt):
                 world.make_sandbox(attempt)
-            case Stop(id=id_) if not fault:
+            case StopContainer(id=id_) if not fault:
                 world.end(id_, code)
             case StopSandbox(id=id_) if not fault:
                 world.sandboxes[id_] = replace(world.sandboxes[id_], ready=False)
-            case Discard(id=id_) if not fault:
+            case RemoveFromRuntime(id=id_) if not fault:
                 world.drop(id_)
 
     def fail(self, name: str, reason: str) -> None:
-        rest = Rest.after(self.memory.rests.get(name), reason=reason, message="no", now=self.world.now)
-        self.memory = replace(self.memory, rests={**self.memory.rests, name: rest})
+        rest = Backoff.after(self.memory.backoffs.get(name), reason=reason, message="no", now=self.world.now)
+        self.memory = replace(self.memory, backoffs={**self.memory.backoffs, name: rest})
 
     def note_wait(self, spec: ContainerSpec, sandbox: str) -> None:
         """The kubelet's own count, which doubles with every start of one that has ended; here anew with a sandbox."""
         ended = self.last_end(spec.name)
         if ended is not None:
             wait, since = self.waits.get(spec.name, (0.0, -math.inf))
-            again = wait and backoff.ended_at(ended) - since <= 600
-            same = spec.kind is Kind.APP or ended.sandbox == sandbox
+            again = wait and backoff.finished_at(ended) - since <= 600
+            same = spec.kind is ContainerKind.APP or ended.sandbox == sandbox
             self.waits[spec.name] = (min(wait * 2, 300.0) if again and same else 10.0, self.world.now)
 
-    def last_end(self, name: str) -> SeenContainer | None:
+    def last_end(self, name: str) -> CriContainer | None:
         ends = [one for one in self.world.containers.values() if one.name == name and one.state is EXITED]
         return max(ends, key=lambda one: one.attempt, default=None)
 
     # What has to be true
 
-    def asked(self) -> Course:
+    def asked(self) -> PodActions:
         """What is to be done, looked at closely."""
         self.note_passed()
-        found = course(self.spec, self.world.seen, self.memory, now=self.world.now)
-        later = course(self.spec, self.world.seen, self.memory, now=self.world.now + 10_000)
+        found = compute_pod_actions(self.spec, self.world.seen, self.memory, now=self.world.now)
+        later = compute_pod_actions(self.spec, self.world.seen, self.memory, now=self.world.now + 10_000)
         assert found.wake is None or found.wake > self.world.now
         assert not self.over or found.ended, "a pod that has ended lives again"
         self.over = found.ended
         if found.ended:
-            assert not self.world.live()
+            assert not self.world.live_containers()
             assert not any(one.ready for one in self.world.sandboxes.values())
             assert later == found, "what has ended changes"
-            assert not found.acts
-            assert found.phase in {Phase.SUCCEEDED, Phase.FAILED}
+            assert not found.actions
+            assert found.phase in {PodPhase.SUCCEEDED, PodPhase.FAILED}
         self.check_all(found)
         return found
 
     def note_passed(self) -> None:
-        newest = self.world.seen.box
+        newest = self.world.seen.ready_sandbox
         for one in self.spec.containers if newest is not None else ():
             instances = self.world.seen.instances(one.name, newest.id) if newest is not None else ()
             up = one.startup is None or (instances and self.health(instances[0]).started)
-            running = one.kind is Kind.SIDECAR and instances and instances[0].state is RUNNING and up
-            ended = one.kind is Kind.INIT and any(end.state is EXITED and not end.exit_code for end in instances)
+            running = one.kind is ContainerKind.SIDECAR and instances and instances[0].state is RUNNING and up
+            ended = one.kind is ContainerKind.INIT and any(
+                end.state is EXITED and not end.exit_code for end in instances
+            )
             if newest is not None and (running or ended):
                 self.passed.add((newest.id, one.name))
 
-    def health(self, one: SeenContainer) -> Health:
-        return self.memory.health.get(one.id, Health())
+    def health(self, one: CriContainer) -> ProbeStatus:
+        return self.memory.health.get(one.id, ProbeStatus())
 
-    def check_all(self, found: Course) -> None:
-        subjects = [act.container if isinstance(act, Start) else getattr(act, "id", "sandbox") for act in found.acts]
+    def check_all(self, found: PodActions) -> None:
+        subjects = [
+            act.container if isinstance(act, StartContainer) else getattr(act, "id", "sandbox") for act in found.actions
+        ]
         assert len(set(subjects)) == len(subjects)
-        for act in found.acts:
+        for act in found.actions:
             match act:
-                case Start():
+                case StartContainer():
                     self.check_start(act)
-                case Stop():
+                case StopContainer():
                     self.check_stop(act, found)
-                case MakeSandbox(attempt=attempt):
-                    assert not self.world.live()
+                case CreateSandbox(attempt=attempt):
+                    assert not self.world.live_containers()
                     assert all(not one.ready and one.attempt < attempt for one in self.world.sandboxes.values())
                     assert not self.is_ending
                 case StopSandbox(id=id_):
-                    assert all(one.sandbox != id_ for one in self.world.live())
+                    assert all(one.sandbox != id_ for one in self.world.live_containers())
                     assert self.world.sandboxes[id_].ready
-                    assert self.world.sandboxes[id_] is not self.world.seen.box or self.is_ending
-                case Discard():
+                    assert self.world.sandboxes[id_] is not self.world.seen.ready_sandbox or self.is_ending
+                case RemoveFromRuntime():
                     self.check_discard(act)
         ending = self.memory.ending
         if ending is not None and self.world.now >= ending.since + ending.grace:
-            assert {one.id for one in self.world.live()} <= set(subjects), "somebody has more time than there is"
-        if not found.acts and found.wake is None and not found.ended:
+            assert {one.id for one in self.world.live_containers()} <= set(subjects), (
+                "somebody has more time than there is"
+            )
+        if not found.actions and found.wake is None and not found.ended:
             assert not set(self.idle()), "somebody waits for nothing"
 
     @property
     def is_ending(self) -> bool:
-        late = self.spec.deadline is not None and self.world.now >= self.memory.began + self.spec.deadline
+        late = self.spec.deadline is not None and self.world.now >= self.memory.admitted_at + self.spec.deadline
         return self.memory.ending is not None or late or self.finished()
 
     def finished(self) -> bool:
         """Whether nothing is left to do: all apps are done, or what may run once failed before them."""
-        apps = [one for one in self.spec.containers if one.kind is Kind.APP]
-        failed = [self.last_end(one.name) for one in self.spec.containers if one.kind is Kind.INIT]
-        lost = self.world.seen.box is None and any(one.state is not CREATED for one in self.world.containers.values())
+        apps = [one for one in self.spec.containers if one.kind is ContainerKind.APP]
+        failed = [self.last_end(one.name) for one in self.spec.containers if one.kind is ContainerKind.INIT]
+        lost = self.world.seen.ready_sandbox is None and any(
+            one.state is not CREATED for one in self.world.containers.values()
+        )
         return all(self.is_done(one) for one in apps) or (
             self.spec.restart is NEVER and (lost or any(one is not None and one.exit_code for one in failed))
         )
@@ -299,74 +309,83 @@ class Life(RuleBasedStateMachine):
         if newest is None or newest.state is not EXITED:
             return False
         again = self.spec.restart is not NEVER and (self.spec.restart is not ON_FAILURE or newest.exit_code)
-        return one.kind is not Kind.SIDECAR and not again
+        return one.kind is not ContainerKind.SIDECAR and not again
 
     def idle(self) -> Iterator[str]:
         """Containers that nothing is done for, though nothing they would have to wait for runs."""
-        apps = [one for one in self.world.containers.values() if self.named(one.name).kind is Kind.APP]
-        if not any(one.sandbox == where.id for one in apps if (where := self.world.seen.box)):
-            coming = [one for one in self.world.live() if not self.is_up(one)]
+        apps = [one for one in self.world.containers.values() if self.named(one.name).kind is ContainerKind.APP]
+        if not any(one.sandbox == where.id for one in apps if (where := self.world.seen.ready_sandbox)):
+            coming = [one for one in self.world.live_containers() if not self.is_up(one)]
             if coming:
                 return
         for one in self.spec.containers:
-            if not self.world.live(one.name) and one.kind is not Kind.INIT and not self.is_done(one):
+            if (
+                not self.world.live_containers(one.name)
+                and one.kind is not ContainerKind.INIT
+                and not self.is_done(one)
+            ):
                 yield one.name
 
-    def is_up(self, one: SeenContainer) -> bool:
+    def is_up(self, one: CriContainer) -> bool:
         """Whether nobody has to wait for one that runs: it is no init container, and no sidecar that comes up."""
         spec = self.named(one.name)
-        return spec.kind is not Kind.INIT and (spec.startup is None or self.health(one).started)
+        return spec.kind is not ContainerKind.INIT and (spec.startup is None or self.health(one).started)
 
     def named(self, name: str) -> ContainerSpec:
         return next(one for one in self.spec.containers if one.name == name)
 
-    def check_start(self, act: Start) -> None:
+    def check_start(self, act: StartContainer) -> None:
         spec = self.named(act.container)
         newest, ended = self.world.newest(act.container), self.last_end(act.container)
-        where = self.world.seen.box
+        where = self.world.seen.ready_sandbox
         assert where is not None
         assert act.sandbox == where.id
         assert not self.is_ending
-        assert not self.world.live(act.container), "two of one container"
+        assert not self.world.live_containers(act.container), "two of one container"
         assert newest is None or newest.state is not CREATED, "two of one container, if the other starts after all"
         assert newest is None or act.attempt == newest.attempt + 1
         assert all(
             (where.id, one.name) in self.passed or self.world.newest(one.name) is None
             for one in self.spec.containers[: self.spec.containers.index(spec)]
-            if one.kind is not Kind.APP
+            if one.kind is not ContainerKind.APP
         ), "out of turn"
-        rest = self.memory.rests.get(act.container)
+        rest = self.memory.backoffs.get(act.container)
         assert rest is None or rest.until <= self.world.now
-        if ended is not None and newest is ended and spec.kind is not Kind.SIDECAR and ended.sandbox == where.id:
+        if (
+            ended is not None
+            and newest is ended
+            and spec.kind is not ContainerKind.SIDECAR
+            and ended.sandbox == where.id
+        ):
             assert self.spec.restart is not NEVER
             assert self.spec.restart is not ON_FAILURE or ended.exit_code
-            assert spec.kind is Kind.APP or ended.exit_code
-        if ended is not None and (spec.kind is Kind.APP or ended.sandbox == where.id):
+            assert spec.kind is ContainerKind.APP or ended.exit_code
+        if ended is not None and (spec.kind is ContainerKind.APP or ended.sandbox == where.id):
             wait, since = self.waits.get(act.container, (0.0, -math.inf))
-            at = backoff.ended_at(ended)
+            at = backoff.finished_at(ended)
             assert at - since > 600 or self.world.now >= at + wait, "sooner than the kubelet would"
 
-    def check_stop(self, act: Stop, found: Course) -> None:
+    def check_stop(self, act: StopContainer, found: PodActions) -> None:
         one = self.world.containers[act.id]
         assert one.state in LIVE
         assert one.name == act.container
         assert act.grace >= 2
         if not self.is_ending:
-            where = self.world.seen.box
+            where = self.world.seen.ready_sandbox
             in_place = where is not None and one.sandbox == where.id and one is self.world.newest(one.name)
-            assert not in_place or one.state is UNKNOWN or self.health(one).sick, "stopped for no reason"
+            assert not in_place or one.state is UNKNOWN or self.health(one).failure, "stopped for no reason"
             return
         ending = self.memory.ending
         if ending is not None:
             assert act.grace == max(2.0, ending.since + ending.grace - self.world.now)
         if found.wake is not None or act.grace > 2:
-            names = [one.name for one in self.spec.containers if one.kind is Kind.SIDECAR]
+            names = [one.name for one in self.spec.containers if one.kind is ContainerKind.SIDECAR]
             after = names.index(one.name) + 1 if one.name in names else len(names)
-            others = {other.name for other in self.world.live()}
+            others = {other.name for other in self.world.live_containers()}
             waits_for = set(names[after:]) if one.name not in names else others - set(names[:after])
             assert not waits_for & others, "a sidecar stops before those it serves"
 
-    def check_discard(self, act: Discard) -> None:
+    def check_discard(self, act: RemoveFromRuntime) -> None:
         inside = [one for one in self.world.containers.values() if act.id in {one.id, one.sandbox}]
         assert act.sandbox is (act.id in self.world.sandboxes)
         if act.sandbox:
@@ -396,24 +415,32 @@ class Life(RuleBasedStateMachine):
             raise AssertionError("it goes on for ever")
         if not found.ended:
             assert self.spec.restart is RestartPolicy.ALWAYS
-            assert found.phase is Phase.RUNNING
+            assert found.phase is PodPhase.RUNNING
             running = [one.name for one in self.world.containers.values() if one.state is RUNNING]
-            assert sorted(running) == sorted(one.name for one in self.spec.containers if one.kind is not Kind.INIT)
+            assert sorted(running) == sorted(
+                one.name for one in self.spec.containers if one.kind is not ContainerKind.INIT
+            )
 
-    def moved_on(self, found: Course) -> bool:
+    def moved_on(self, found: PodActions) -> bool:
         """Do all there is to do, or else let time pass or those end who would; whether there was anything."""
-        for act in found.acts:
+        for act in found.actions:
             self.do(act)
-        up = {one.id: Health(started=True, ready=True) for one in self.world.live() if not self.health(one).started}
+        up = {
+            one.id: ProbeStatus(started=True, ready=True)
+            for one in self.world.live_containers()
+            if not self.health(one).started
+        }
         self.memory = replace(self.memory, health={**self.memory.health, **up})
-        if found.acts or up:
+        if found.actions or up:
             return True
-        if found.wake is not None and (found.resting or not self.world.live()):
+        if found.wake is not None and (found.backing_off or not self.world.live_containers()):
             self.world.now = found.wake
             return True
         kinds = {one.name: one.kind for one in self.spec.containers}
-        lasting = {Kind.SIDECAR} | ({Kind.APP} if self.spec.restart is RestartPolicy.ALWAYS else set())
-        ending = [one.id for one in self.world.live() if kinds[one.name] not in lasting]
+        lasting = {ContainerKind.SIDECAR} | (
+            {ContainerKind.APP} if self.spec.restart is RestartPolicy.ALWAYS else set()
+        )
+        ending = [one.id for one in self.world.live_containers() if kinds[one.name] not in lasting]
         for id_ in ending:
             self.world.end(id_, 0)
         return bool(ending)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from alignup.agent.pods import logs
 from alignup.align.errors import EnforceError
-from alignup.serve.service import LogQuery
+from alignup.schema.api import LogQuery
 from tests.agent.pods.disk import names_in
 
 T = b"2026-01-31T23:59:59.5Z"
@@ -34,7 +34,7 @@ def text(path: Path, query: LogQuery = ALL) -> list[str]:
     """All lines of a log."""
 
     async def gathered() -> bytes:
-        return b"".join([part async for part in await logs.read(path, query)])
+        return b"".join([part async for part in await logs.read_log(path, query)])
 
     return asyncio.run(gathered()).decode().splitlines()
 
@@ -120,7 +120,7 @@ def test_a_long_log_is_not_read_at_once(log):
             file.write(records(*range(number * 10_000, (number + 1) * 10_000)))
 
     async def largest() -> tuple[int, int]:
-        sizes = [len(part) async for part in await logs.read(log, ALL)]
+        sizes = [len(part) async for part in await logs.read_log(log, ALL)]
         return max(sizes), len(sizes)
 
     most, parts = asyncio.run(largest())
@@ -131,9 +131,9 @@ def test_a_long_log_is_not_read_at_once(log):
 def test_the_end_for_whoever_asks_why(log):
     grow(log, *range(1000))
 
-    assert logs.last(log, lines=3) == "997\n998\n999\n"
-    assert logs.last(log, size=6) == "8\n999\n"
-    assert logs.last(log.with_name("1.log")) == ""
+    assert logs.log_tail(log, lines=3) == "997\n998\n999\n"
+    assert logs.log_tail(log, size=6) == "8\n999\n"
+    assert logs.log_tail(log.with_name("1.log")) == ""
 
 
 class Container:
@@ -147,9 +147,9 @@ class Container:
     async def reopen(self) -> None:
         self.log.touch()
 
-    async def rotate(self, **more: int) -> bool:
+    async def rotate_logs(self, **more: int) -> bool:
         limits = {"size": 1, "most": 5, **more}
-        return await logs.rotate(self.log, reopen=self.reopen, now=lambda: next(self.stamps), **limits)
+        return await logs.rotate_log(self.log, reopen=self.reopen, now=lambda: next(self.stamps), **limits)
 
 
 def followed(
@@ -159,7 +159,7 @@ def followed(
 
     async def both() -> bytes:
         container = Container(log)
-        reading = await logs.read(log, LogQuery(follow=True, tail=tail), alive=lambda: container.running, poll=0.01)
+        reading = await logs.read_log(log, LogQuery(follow=True, tail=tail), alive=lambda: container.running, poll=0.01)
 
         async def happens() -> None:
             for step in script(container):
@@ -191,12 +191,12 @@ def test_following_through_renames(log):
     found = followed(
         log,
         lambda container: [
-            container.rotate,
+            container.rotate_logs,
             lambda: grow(log, 2),
-            container.rotate,
-            container.rotate,  # it is empty, and too small for that
+            container.rotate_logs,
+            container.rotate_logs,  # it is empty, and too small for that
             lambda: grow(log, 3),
-            container.rotate,
+            container.rotate_logs,
             lambda: grow(log, 4),
         ],
     )
@@ -244,7 +244,7 @@ def test_whoever_stops_following_leaves_nothing_open(log):
 
     async def some() -> int:
         before = len(names_in("/proc/self/fd"))
-        reading = await logs.read(log, LogQuery(follow=True), alive=lambda: True, poll=0.01)
+        reading = await logs.read_log(log, LogQuery(follow=True), alive=lambda: True, poll=0.01)
         async with aclosing(reading) as parts:
             assert await anext(parts) == b"1\n"
         return len(names_in("/proc/self/fd")) - before
@@ -258,7 +258,7 @@ def rotate(log: Path, times: int, **more: int) -> list[bool]:
         done = []
         for number in range(times):
             grow(log, number)
-            done.append(await container.rotate(**more))
+            done.append(await container.rotate_logs(**more))
         return done
 
     return asyncio.run(again())
@@ -288,7 +288,7 @@ def test_a_runtime_that_does_not_reopen_its_log_keeps_it(log):
         raise EnforceError("away")
 
     with pytest.raises(EnforceError):
-        asyncio.run(logs.rotate(log, reopen=refusing, size=1, most=5))
+        asyncio.run(logs.rotate_log(log, reopen=refusing, size=1, most=5))
 
     assert names_in(log.parent) == ["0.log"]
 
@@ -302,9 +302,9 @@ def test_what_a_crash_left_is_put_right(log):
 
     async def again() -> tuple[bool, bool]:
         container = Container(log)
-        first = await container.rotate()
+        first = await container.rotate_logs()
         grow(log, 2)
-        return first, await container.rotate()
+        return first, await container.rotate_logs()
 
     assert asyncio.run(again()) == (False, True)
     assert not [name for name in names_in(log.parent) if name.endswith(".tmp")]
@@ -317,7 +317,7 @@ def test_twice_in_a_second_is_once(log):
     async def twice() -> list[bool]:
         done = []
         for _ in range(2):
-            done.append(await logs.rotate(log, reopen=Container(log).reopen, size=1, most=5, now=lambda: 0.0))
+            done.append(await logs.rotate_log(log, reopen=Container(log).reopen, size=1, most=5, now=lambda: 0.0))
             grow(log, 2)
         return done
 
@@ -326,9 +326,9 @@ def test_twice_in_a_second_is_once(log):
 
 
 def test_a_log_is_forgotten_with_all_it_was(rotated):
-    logs.forget(rotated)
-    logs.forget(rotated)
+    logs.remove_logs(rotated)
+    logs.remove_logs(rotated)
 
     assert "0.log" not in names_in(rotated.parent)
-    assert logs.files(rotated) == ()
+    assert logs.log_files(rotated) == ()
     assert rotated.with_name("00.log.20260101-000000").exists()

@@ -4,35 +4,37 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.pods import dns, hosts
-from alignup.enforce.cri.plan import Dns
+from alignup.agent.pods import dns, etc_hosts
+from alignup.enforce.cri.types import DnsConfig
 from tests.agent.pods.lives import pod
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        pytest.param("", Dns(), id="nothing"),
+        pytest.param("", DnsConfig(), id="nothing"),
         pytest.param(
             "# nameserver 1.1.1.1\nnameserver 9.9.9.9 # quad\n nameserver\t::1\n",
-            Dns(servers=("9.9.9.9", "::1")),
+            DnsConfig(servers=("9.9.9.9", "::1")),
             id="servers add up",
         ),
-        pytest.param("nameserver\nsortlist x\n", Dns(), id="what says nothing is nothing"),
-        pytest.param("search a b\nsearch c. .\n", Dns(searches=("c",)), id="the last search counts"),
+        pytest.param("nameserver\nsortlist x\n", DnsConfig(), id="what says nothing is nothing"),
+        pytest.param("search a b\nsearch c. .\n", DnsConfig(searches=("c",)), id="the last search counts"),
         pytest.param(
-            "options ndots:1 rotate\noptions ndots:5\n", Dns(options=("ndots:5", "rotate")), id="the last option too"
+            "options ndots:1 rotate\noptions ndots:5\n",
+            DnsConfig(options=("ndots:5", "rotate")),
+            id="the last option too",
         ),
     ],
 )
 def test_resolv_conf(text, found):
-    assert dns.of_host(text) == found
+    assert dns.parse_resolv_conf(text) == found
 
 
 def test_hosts_of_a_pod_of_its_own():
-    spec = replace(pod(), aliases=(("10.1.2.3", ("foo", "foo.example")), ("10.1.2.4", ("bar",))))
+    spec = replace(pod(), host_aliases=(("10.1.2.3", ("foo", "foo.example")), ("10.1.2.4", ("bar",))))
 
-    text = hosts.contents(spec, hostname="web", addresses=("10.0.0.7", "fd00::7"))
+    text = etc_hosts.hosts_file_content(spec, hostname="web", addresses=("10.0.0.7", "fd00::7"))
 
     assert text == (
         "# Kubernetes-managed hosts file.\n"
@@ -55,10 +57,10 @@ def test_hosts_on_the_hosts_network_are_the_hosts(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 localhost\n192.0.2.1 node-1\n")
 
-    text = hosts.contents(pod(), hostname="web", addresses=(), host_file=file)
+    text = etc_hosts.hosts_file_content(pod(), hostname="web", addresses=(), host_file=file)
 
     assert text == "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n192.0.2.1 node-1\n"
 
 
 def test_a_pod_without_an_address_has_no_such_file():
-    assert hosts.contents(pod(), hostname="web", addresses=()) is None
+    assert etc_hosts.hosts_file_content(pod(), hostname="web", addresses=()) is None

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.pods.get import url_of
-from alignup.agent.pods.life import Health
-from alignup.agent.pods.probes import Execute, Outcome, Prober, Target, ask
-from alignup.agent.pods.variables import LIMIT
+from alignup.agent.pods.environment import MAX_BYTES
+from alignup.agent.pods.http_probe import probe_url
+from alignup.agent.pods.pod_state import ProbeStatus
+from alignup.agent.pods.probes import ExecSync, Prober, ProbeResult, ProbeTarget, run_probe
 from alignup.align.errors import CriError, EnforceError
-from alignup.enforce.cri.plan import Executed
-from alignup.kube.spec import ContainerSpec, Probe, Variable
+from alignup.enforce.cri.types import ExecResult
+from alignup.kube.podspec.types import ContainerSpec, EnvVar, Probe
 from tests.agent.pods.lives import APP
 
 HOME = "127.0.0.1"
@@ -27,7 +27,7 @@ TICK = 0.02  #: seconds that a second takes here
 Answer = Callable[[bytes], bytes | None]  #: to a request; ``None``: silence
 
 
-async def never(command: tuple[str, ...], seconds: float) -> Executed:
+async def never(command: tuple[str, ...], seconds: float) -> ExecResult:
     pytest.fail(f"{command} was not to be run")
 
 
@@ -53,13 +53,13 @@ async def listening(answer: Answer, context: ssl.SSLContext | None = None) -> As
         yield server.sockets[0].getsockname()[1]
 
 
-def asked(answer: Answer, probe: Probe, *, context: ssl.SSLContext | None = None, seconds: float = 5.0) -> Outcome:
+def asked(answer: Answer, probe: Probe, *, context: ssl.SSLContext | None = None, seconds: float = 5.0) -> ProbeResult:
     """What a probe makes of a server."""
 
-    async def both() -> Outcome:
+    async def both() -> ProbeResult:
         async with listening(answer, context) as port:
-            target = Target(container=APP, address=HOME, execute=never)
-            return await ask(replace(probe, port=port), target, seconds=seconds)
+            target = ProbeTarget(container=APP, address=HOME, execute=never)
+            return await run_probe(replace(probe, port=port), target, seconds=seconds)
 
     return asyncio.run(both())
 
@@ -74,16 +74,16 @@ WEB = Probe(http_path="/")
 
 @pytest.mark.parametrize("code", [200, 204, 299, 301, 304, 399])
 def test_these_answers_are_fine(code):
-    assert asked(status(code), WEB) == Outcome(well=True)
+    assert asked(status(code), WEB) == ProbeResult(healthy=True)
 
 
 @pytest.mark.parametrize("code", [400, 404, 500, 503, 101, 600])
 def test_these_are_not(code):
-    assert asked(status(code), WEB) == Outcome(well=False, text=f"HTTP probe failed with statuscode: {code}")
+    assert asked(status(code), WEB) == ProbeResult(healthy=False, text=f"HTTP probe failed with statuscode: {code}")
 
 
 def test_a_word_on_the_way_is_no_answer():
-    assert asked(lambda _: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", WEB).well
+    assert asked(lambda _: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", WEB).healthy
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_word_on_the_way_is_no_answer():
 def test_what_is_no_answer(answer, words):
     found = asked(answer, WEB)
 
-    assert not found.well
+    assert not found.healthy
     assert words in found.text
     assert found.text.startswith('Get "http://127.0.0.1:')
 
@@ -106,7 +106,7 @@ def test_what_is_no_answer(answer, words):
 def test_silence():
     found = asked(lambda _: None, WEB, seconds=0.05)
 
-    assert not found.well
+    assert not found.healthy
     assert found.text.endswith('/": context deadline exceeded')
 
 
@@ -129,7 +129,7 @@ def test_the_request():
 def test_a_header_is_one_header(name, value):
     found = asked(status(200), replace(WEB, http_headers=((name, value),)))
 
-    assert not found.well
+    assert not found.healthy
     assert "invalid header field" in found.text
 
 
@@ -142,7 +142,7 @@ def test_a_header_is_one_header(name, value):
     ],
 )
 def test_what_is_asked_for(probe, url):
-    assert url_of(probe, "10.0.0.7") == url
+    assert probe_url(probe, "10.0.0.7") == url
 
 
 def test_redirects_are_followed_at_home():
@@ -155,14 +155,14 @@ def test_redirects_are_followed_at_home():
 
 
 def test_redirects_elsewhere_are_not_followed():
-    assert asked(status(302, "Location: http://192.0.2.1/"), WEB).well
+    assert asked(status(302, "Location: http://192.0.2.1/"), WEB).healthy
 
 
 @pytest.mark.parametrize("location", ["http://[::1/", "http://127.0.0.1:99999999/", "gopher://127.0.0.1/"])
 def test_redirects_to_nowhere(location):
     found = asked(status(302, f"Location: {location}"), WEB)
 
-    assert not found.well
+    assert not found.healthy
     assert found.text.startswith('Get "')
 
 
@@ -192,14 +192,14 @@ def certificate(tmp_path_factory):
 def test_certificates_are_not_checked(certificate):
     encrypted = replace(WEB, http_scheme="HTTPS")
 
-    assert asked(status(200), encrypted, context=certificate).well
+    assert asked(status(200), encrypted, context=certificate).healthy
     assert "statuscode: 500" in asked(status(500), encrypted, context=certificate).text
 
 
 def test_who_speaks_plainly_is_not_understood_encrypted():
     found = asked(lambda _: b"HTTP/1.1 200 OK\r\n\r\n", replace(WEB, http_scheme="HTTPS"), seconds=0.5)
 
-    assert not found.well
+    assert not found.healthy
 
 
 def test_connections():
@@ -208,58 +208,58 @@ def test_connections():
         free.bind((HOME, 0))
         port = free.getsockname()[1]
         refused = asyncio.run(
-            ask(replace(connect, port=port), Target(container=APP, address=HOME, execute=never), seconds=5)
+            run_probe(replace(connect, port=port), ProbeTarget(container=APP, address=HOME, execute=never), seconds=5)
         )
 
-    assert asked(lambda _: b"", connect) == Outcome(well=True)
-    assert refused == Outcome(well=False, text=f"dial tcp 127.0.0.1:{port}: connect: connection refused")
+    assert asked(lambda _: b"", connect) == ProbeResult(healthy=True)
+    assert refused == ProbeResult(healthy=False, text=f"dial tcp 127.0.0.1:{port}: connect: connection refused")
 
 
-def commanded(execute: Execute, container: ContainerSpec = APP) -> Outcome:
+def commanded(execute: ExecSync, container: ContainerSpec = APP) -> ProbeResult:
     probe = Probe(command=("check", "$(WHO)", "$(NAME)"))
-    return asyncio.run(ask(probe, Target(container=container, address=HOME, execute=execute)))
+    return asyncio.run(run_probe(probe, ProbeTarget(container=container, address=HOME, execute=execute)))
 
 
 def test_commands_know_what_the_manifest_says():
     ran = []
 
-    async def execute(command: tuple[str, ...], seconds: float) -> Executed:
+    async def execute(command: tuple[str, ...], seconds: float) -> ExecResult:
         ran.append((command, seconds))
-        return Executed(exit_code=0)
+        return ExecResult(exit_code=0)
 
-    variables = (Variable("WHO", "me"), Variable("NAME", field_path="metadata.name"))
-    found = commanded(execute, replace(APP, variables=variables))
+    variables = (EnvVar("WHO", "me"), EnvVar("NAME", field_path="metadata.name"))
+    found = commanded(execute, replace(APP, env=variables))
 
-    assert found.well
+    assert found.healthy
     assert ran == [(("check", "me", ""), 1)]
 
 
 def test_commands_that_fail():
-    async def execute(*_: object) -> Executed:
-        return Executed(exit_code=3, output=b"out\n", errors=b"err" + b"!" * 20_000)
+    async def execute(*_: object) -> ExecResult:
+        return ExecResult(exit_code=3, output=b"out\n", errors=b"err" + b"!" * 20_000)
 
     found = commanded(execute)
 
-    assert not found.well
+    assert not found.healthy
     assert found.text.startswith("out\nerr!")
     assert len(found.text) == 10 << 10
 
 
 def test_commands_that_take_too_long():
-    async def execute(*_: object) -> Executed:
+    async def execute(*_: object) -> ExecResult:
         raise CriError("too long", code="DEADLINE_EXCEEDED")
 
-    assert commanded(execute) == Outcome(well=False, text='command "check $(WHO) $(NAME)" timed out')
+    assert commanded(execute) == ProbeResult(healthy=False, text='command "check $(WHO) $(NAME)" timed out')
 
 
 def test_commands_that_grow_without_end_are_not_run():
-    long = replace(APP, variables=(Variable("WHO", "x" * (LIMIT + 1)),))
+    long = replace(APP, env=(EnvVar("WHO", "x" * (MAX_BYTES + 1)),))
 
     assert "grows without end" in commanded(never, long).text
 
 
 def test_commands_that_cannot_be_run_say_nothing():
-    async def execute(*_: object) -> Executed:
+    async def execute(*_: object) -> ExecResult:
         raise CriError("away", code="UNAVAILABLE")
 
     with pytest.raises(EnforceError):
@@ -279,7 +279,7 @@ class Asked:
         async with self.heard:
             await self.heard.wait_for(lambda: len(self.log) >= times)
 
-    async def execute(self, command: tuple[str, ...], _: float) -> Executed:
+    async def execute(self, command: tuple[str, ...], _: float) -> ExecResult:
         (name,) = command
         self.log.append(name)
         async with self.heard:
@@ -288,7 +288,7 @@ class Asked:
         answer = told.pop(0) if len(told) > 1 else told[0]
         if isinstance(answer, Exception):
             raise answer
-        return Executed(exit_code=0 if answer else 1, output=name.encode())
+        return ExecResult(exit_code=0 if answer else 1, output=name.encode())
 
 
 UP = Probe(command=("up",), period=1, failures=2)
@@ -296,12 +296,12 @@ LIVE = Probe(command=("live",), period=1, failures=2, grace=3)
 READY = Probe(command=("ready",), period=1, successes=2, failures=2)
 
 
-def watched(container: ContainerSpec, asked_: Asked, *, times: int = 1000, ago: float = 0.0) -> list[Health]:
+def watched(container: ContainerSpec, asked_: Asked, *, times: int = 1000, ago: float = 0.0) -> list[ProbeStatus]:
     """What is told of a container until it was asked so many *times*, or no more; it was started *ago*."""
-    told: list[Health] = []
+    told: list[ProbeStatus] = []
 
     async def for_a_while() -> None:
-        target = Target(container=container, address=HOME, execute=asked_.execute)
+        target = ProbeTarget(container=container, address=HOME, execute=asked_.execute)
         since = time.monotonic() - ago
         prober = Prober(target, tell=told.append, since=since, now=time.monotonic, second=TICK)
         enough = asyncio.create_task(asked_.asked(times))
@@ -317,7 +317,7 @@ def watched(container: ContainerSpec, asked_: Asked, *, times: int = 1000, ago: 
 
 
 def test_without_probes_all_is_well():
-    assert watched(APP, Asked()) == [Health(started=True, ready=True)]
+    assert watched(APP, Asked()) == [ProbeStatus(started=True, ready=True)]
 
 
 def test_nothing_else_is_asked_until_it_has_started():
@@ -326,13 +326,13 @@ def test_nothing_else_is_asked_until_it_has_started():
 
     told = watched(container, asked_, times=20)
 
-    assert told == [Health(), Health(started=True), Health(started=True, ready=True)]
+    assert told == [ProbeStatus(), ProbeStatus(started=True), ProbeStatus(started=True, ready=True)]
     assert asked_.log[:2] == ["up", "up"]
     assert set(asked_.log[2:]) == {"live", "ready"}
 
 
 def test_started_is_ready_where_nobody_asks():
-    assert watched(replace(APP, startup=UP), Asked(up=[True])) == [Health(), Health(started=True, ready=True)]
+    assert watched(replace(APP, startup=UP), Asked(up=[True])) == [ProbeStatus(), ProbeStatus(started=True, ready=True)]
 
 
 def test_what_does_not_start_is_sick_and_asked_no_more():
@@ -341,7 +341,7 @@ def test_what_does_not_start_is_sick_and_asked_no_more():
 
     told = watched(container, asked_)
 
-    assert told == [Health(), Health(sick="Startup probe failed: up")]
+    assert told == [ProbeStatus(), ProbeStatus(failure="Startup probe failed: up")]
     assert asked_.log == ["up", "up"]
 
 
@@ -351,8 +351,8 @@ def test_what_does_not_live_is_sick_after_so_many_failures():
     told = watched(replace(APP, liveness=LIVE), asked_)
 
     assert told == [
-        Health(started=True, ready=True),
-        Health(started=True, ready=True, sick="Liveness probe failed: live", grace=3),
+        ProbeStatus(started=True, ready=True),
+        ProbeStatus(started=True, ready=True, failure="Liveness probe failed: live", grace=3),
     ]
     assert asked_.log == ["live"] * 5
 
@@ -362,7 +362,7 @@ def test_ready_comes_and_goes():
 
     told = watched(replace(APP, readiness=READY), asked_, times=12)
 
-    assert told == [Health(started=True), Health(started=True, ready=True), Health(started=True)]
+    assert told == [ProbeStatus(started=True), ProbeStatus(started=True, ready=True), ProbeStatus(started=True)]
 
 
 def test_where_nobody_can_be_asked_nothing_changes():
@@ -371,7 +371,7 @@ def test_where_nobody_can_be_asked_nothing_changes():
 
     told = watched(replace(APP, liveness=LIVE), asked_)
 
-    assert told[-1].sick
+    assert told[-1].failure
     assert asked_.log == ["live"] * 9
 
 
@@ -393,7 +393,9 @@ def test_nobody_is_asked_before_the_time():
 def test_a_clock_that_is_set_back_keeps_nobody_waiting():
     asked_ = Asked(ready=[True])
     times = iter([0.0, *(-1000.0 * number for number in range(1000))])
-    target = Target(container=replace(APP, readiness=replace(READY, delay=1)), address=HOME, execute=asked_.execute)
+    target = ProbeTarget(
+        container=replace(APP, readiness=replace(READY, delay=1)), address=HOME, execute=asked_.execute
+    )
     turned = Prober(target, tell=lambda _: None, since=0.0, now=lambda: next(times), second=TICK)
 
     async def three_times() -> None:
@@ -406,5 +408,5 @@ def test_a_clock_that_is_set_back_keeps_nobody_waiting():
 
 def prober(probe: Probe, asked_: Asked) -> Prober:
     """One that asks whether a container is ready, which has just been started."""
-    target = Target(container=replace(APP, readiness=probe), address=HOME, execute=asked_.execute)
+    target = ProbeTarget(container=replace(APP, readiness=probe), address=HOME, execute=asked_.execute)
     return Prober(target, tell=lambda _: None, since=time.monotonic(), now=time.monotonic, second=TICK)

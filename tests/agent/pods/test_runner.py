@@ -6,15 +6,15 @@ from functools import partial
 
 import pytest
 
-from alignup.agent.pods.hands import Hands
-from alignup.agent.standing import Kind
+from alignup.agent.pods.operations import PodOperations
+from alignup.agent.state import EventKind
 from alignup.align import bits
 from alignup.align.quantity import Quantity
-from alignup.enforce.cri.groups import Groups
+from alignup.enforce.cri.pod_cgroups import PodCgroups
 from alignup.kube.configuration import ContainerSettings
-from alignup.serve.service import Status
+from alignup.schema.api import AdmissionStatus
 from alignup.testing.faults import Fault
-from alignup.testing.runtime import Container, Sandbox
+from alignup.testing.runtime import RuntimeContainer, Sandbox
 from alignup.wire import cri_pb2 as wire
 from tests.agent.pods.houses import container, exclusive, house, manifest, moved_in, runtime_in
 from tests.agent.rooms import standing
@@ -163,7 +163,7 @@ def test_a_pod_that_has_run_gives_back_what_it_has(place, policy, code, phase):
     async def story(house):
         task = container("app", "sh", "-c", f"echo done; exit {code}", resources=exclusive(4))
         await house.admit(manifest("job", task, restartPolicy=policy))
-        await house.until(lambda: house.desk.entry("job").status is Status.FINISHED)
+        await house.until(lambda: house.desk.entry("job").status is AdmissionStatus.FINISHED)
         await house.until(lambda: not house.runtime.sandboxes)
         await house.admit(manifest("next", container("app", resources=exclusive(4))))
         await house.running("next")
@@ -241,7 +241,7 @@ def test_an_image_that_may_not_be_fetched_has_to_be_there(place):
 
 
 def test_what_cannot_be_made_now_is_made_later(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.backoff.FIRST", 0.5)
+    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.5)
 
     async def story(house):
         house.runtime.misbehave("CreateContainer", Fault(error="no more threads", code="RESOURCE_EXHAUSTED", times=1))
@@ -298,7 +298,7 @@ def test_after_a_restart_containers_are_found_again_and_left_alone(place):
 
 
 def test_what_nobody_knows_any_more_is_reported_and_left_alone(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.runner.PATIENCE", 0.1)
+    monkeypatch.setattr("alignup.agent.pods.runner.ORPHAN_DELAY_SECONDS", 0.1)
 
     async def lived():
         async with asyncio.timeout(60), runtime_in(place) as runtime:
@@ -319,27 +319,27 @@ def test_what_nobody_knows_any_more_is_reported_and_left_alone(place, monkeypatc
 def test_what_happens_to_containers_is_told(place):
     async def story(house):
         await house.admit(manifest("job", container("app", "sh", "-c", "sleep 0.3; exit 2"), restartPolicy="Never"))
-        await house.until(lambda: house.desk.entry("job").status is Status.FINISHED)
+        await house.until(lambda: house.desk.entry("job").status is AdmissionStatus.FINISHED)
         await house.desk.told()
         return [(one.kind, one.detail) for one in house.told]
 
     told = in_house(place, story)
 
-    assert (Kind.STARTED, "container app") in told
-    assert any(kind is Kind.ENDED and "exit code 2" in detail for kind, detail in told)
-    assert any(kind is Kind.FINISHED and "Failed" in detail for kind, detail in told)
+    assert (EventKind.STARTED, "container app") in told
+    assert any(kind is EventKind.ENDED and "exit code 2" in detail for kind, detail in told)
+    assert any(kind is EventKind.FINISHED and "Failed" in detail for kind, detail in told)
 
 
 def test_a_pod_whose_worker_fails_by_a_fault_of_ours_is_not_lost(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.persistence.SOON", 0.1)
-    look, failures = Hands.look, iter(range(2))
+    monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
+    look, failures = PodOperations.look, iter(range(2))
 
     async def broken(self):
         if next(failures, None) is not None:
             raise RuntimeError("never thought of")
         return await look(self)
 
-    monkeypatch.setattr(Hands, "look", broken)
+    monkeypatch.setattr(PodOperations, "look", broken)
 
     async def story(house):
         await house.admit(manifest("web"))
@@ -417,9 +417,9 @@ def test_a_sandbox_that_turns_up_after_its_pod_was_given_up_is_removed(place):
 
 
 def test_containers_that_nobody_needs_to_know_of_go_with_what_they_printed(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.backoff.FIRST", 0.01)
-    monkeypatch.setattr("alignup.agent.pods.backoff.LONGEST", 0.02)
-    monkeypatch.setattr("alignup.agent.pods.runner.EVERY", 0.1)
+    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.01)
+    monkeypatch.setattr("alignup.agent.pods.backoff.MAX_DELAY", 0.02)
+    monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.1)
 
     async def story(house):
         await house.admit(manifest("web", container("app", "sh", "-c", "echo again; exit 1")))
@@ -436,12 +436,14 @@ def test_containers_that_nobody_needs_to_know_of_go_with_what_they_printed(place
 
 
 def test_the_logs_of_pods_that_have_run_go_when_they_are_forgotten(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.finished.MOST", 1)
+    monkeypatch.setattr("alignup.agent.finished_pods.MAX_FINISHED", 1)
 
     async def story(house):
         for uid in ("one", "two"):
             await house.admit(manifest(uid, container("app", "echo", "done"), restartPolicy="Never"))
-            await house.until(lambda uid=uid: (found := house.desk.entry(uid)) and found.status is Status.FINISHED)
+            await house.until(
+                lambda uid=uid: (found := house.desk.entry(uid)) and found.status is AdmissionStatus.FINISHED
+            )
         await house.until(lambda: len(list((place / "logs").iterdir())) == 1)
         return house.desk.entry("one"), await house.log("two")
 
@@ -449,7 +451,7 @@ def test_the_logs_of_pods_that_have_run_go_when_they_are_forgotten(place, monkey
 
 
 def test_directories_that_a_crash_left_behind_are_removed(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.runner.TIDY", 0.2)
+    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.2)
 
     async def story(house):
         (place / "root" / "pods" / "forgotten" / "volumes" / "data").mkdir(parents=True)
@@ -463,8 +465,8 @@ def test_directories_that_a_crash_left_behind_are_removed(place, monkeypatch):
 
 
 def test_while_nothing_can_be_written_pods_that_have_ended_wait_to_be_forgotten(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.persistence.SOON", 0.1)
-    monkeypatch.setattr("alignup.agent.desk.AGAIN", 0.1)
+    monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
+    monkeypatch.setattr("alignup.agent.queue.RETRY_SECONDS", 0.1)
     full: list[bool] = []
 
     def save(_):
@@ -485,13 +487,13 @@ def test_while_nothing_can_be_written_pods_that_have_ended_wait_to_be_forgotten(
         proof = [one.config.metadata.name for one in house.runtime.sandboxes]
         full.clear()
         await house.until(lambda: house.desk.entry("web") is None)
-        await house.until(lambda: house.desk.entry("job").status is Status.FINISHED)
+        await house.until(lambda: house.desk.entry("job").status is AdmissionStatus.FINISHED)
         await house.until(lambda: not house.runtime.sandboxes)
         return kept, proof, len(house.runtime.asked("StartContainer"))
 
     kept, proof, started = in_house(place, story, save=save)
 
-    assert kept == [Status.ADMITTED, Status.ADMITTED]
+    assert kept == [AdmissionStatus.ADMITTED, AdmissionStatus.ADMITTED]
     assert "job" in proof
     assert started == 2
 
@@ -503,9 +505,9 @@ def test_at_rest_the_runtime_is_asked_for_two_lists_a_second_however_many_pods_t
         for number in range(10):
             await house.running(f"web-{number}")
         await asyncio.sleep(1.2)
-        before = len(house.runtime.calls.came)
+        before = len(house.runtime.calls.requests)
         await asyncio.sleep(2)
-        return [name for name, _ in house.runtime.calls.came[before:]]
+        return [name for name, _ in house.runtime.calls.requests[before:]]
 
     asked = in_house(place, story)
 
@@ -514,7 +516,7 @@ def test_at_rest_the_runtime_is_asked_for_two_lists_a_second_however_many_pods_t
 
 
 def test_a_hosts_file_that_cannot_be_read_is_named(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.hands._HOSTS_FILE", place / "no-hosts")
+    monkeypatch.setattr("alignup.agent.pods.operations._HOSTS_FILE", place / "no-hosts")
 
     async def story(house):
         await house.admit(manifest("web", hostNetwork=True))
@@ -550,9 +552,9 @@ def test_all_pods_together_are_held_to_what_is_left_to_them(place, monkeypatch):
     for folder in (top, limit.parent):
         for name in ("cgroup.controllers", "cgroup.subtree_control", "cpu.weight"):
             (folder / name).touch()
-    monkeypatch.setattr("alignup.agent.pods.assembly.Groups", partial(Groups, top=top))
-    monkeypatch.setattr("alignup.agent.pods.runner.TIDY", 0.0)
-    monkeypatch.setattr("alignup.agent.pods.runner.EVERY", 0.05)
+    monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, top=top))
+    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.05)
 
     async def story(house):
         await house.until(lambda: any("memory.max is not to be had here" in one for one in house.said()))
@@ -568,8 +570,8 @@ def test_all_pods_together_are_held_to_what_is_left_to_them(place, monkeypatch):
     ("size", "rotated"), [pytest.param(100, 1, id="of a few bytes"), pytest.param(-1, 0, id="of any length")]
 )
 def test_logs_are_as_long_as_the_configuration_has_it(place, monkeypatch, size, rotated):
-    monkeypatch.setattr("alignup.agent.pods.runner.TIDY", 0.0)
-    monkeypatch.setattr("alignup.agent.pods.runner.EVERY", 0.05)
+    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.05)
 
     async def story(house):
         await house.admit(manifest("web", container("app", "sh", "-c", "seq 200; sleep 1000")))
@@ -578,7 +580,7 @@ def test_logs_are_as_long_as_the_configuration_has_it(place, monkeypatch, size, 
         await asyncio.sleep(1)
         return [path.name for path in place.glob("logs/*/app/*") if path.name != "0.log"]
 
-    found = in_house(place, story, settings=ContainerSettings(log_size=size, log_files=2))
+    found = in_house(place, story, settings=ContainerSettings(log_max_bytes=size, log_max_files=2))
 
     assert len(found) == rotated
 
@@ -591,7 +593,7 @@ def test_burstable_pods_together_have_the_cpu_time_they_asked_for(place, monkeyp
     for folder in (top, top / "alignup", weight.parent):
         for name in ("cgroup.controllers", "cgroup.subtree_control"):
             (folder / name).touch()
-    monkeypatch.setattr("alignup.agent.pods.assembly.Groups", partial(Groups, top=top))
+    monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, top=top))
 
     async def story(house):
         asks = container("app", resources={"requests": {"cpu": "1500m"}})
@@ -609,13 +611,13 @@ def test_burstable_pods_together_have_the_cpu_time_they_asked_for(place, monkeyp
 
 
 def test_a_container_that_somebody_else_made_in_a_sandbox_of_ours_harms_nothing(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.runner.TIDY", 0.2)
+    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.2)
 
     async def story(house):
         await house.admit(manifest("web"))
         await house.running("web")
         (own,) = house.runtime.containers
-        stranger = Container(own.sandbox, wire.ContainerConfig(command=["sleep", "1000"]), own.image, own.place)
+        stranger = RuntimeContainer(own.sandbox, wire.ContainerConfig(command=["sleep", "1000"]), own.image, own.place)
         stranger.config.metadata.name = "stranger"
         house.runtime.service.containers[stranger.id] = stranger
         stranger.start()

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.pods.course import course
-from alignup.agent.pods.life import Ending, Health, Memory, Rest, Seen
-from alignup.agent.pods.status import pod_run
-from alignup.kube.spec import PodSpec
-from alignup.serve.service import ContainerRun, PodRun
+from alignup.agent.pods.actions import compute_pod_actions
+from alignup.agent.pods.pod_state import Backoff, PodStatus, PodTermination, ProbeStatus, WorkerState
+from alignup.agent.pods.status import generate_pod_run
+from alignup.kube.podspec.types import PodSpec
+from alignup.schema.api import ContainerRunStatus, PodRunStatus
 from tests.agent.pods.lives import (
     APP,
     CREATED,
@@ -29,52 +29,64 @@ from tests.agent.pods.lives import (
 JUST = (NOW - 7, NOW - 4)
 LONG_AGO = (NOW - 900, NOW - 800)
 DEAD = box(ready=False)
-FAILED = {"app": Rest(until=NOW + 9, reason="ErrImagePull", message="no route")}
-OVER = {"app": Rest(until=NOW, reason="ErrImagePull", message="no route")}
-BEFORE = {"app": Rest(until=NOW - 2000, reason="ErrImagePull", message="no route")}
-TOLD = Ending(since=NOW - 1, grace=30)
+FAILED = {"app": Backoff(until=NOW + 9, reason="ErrImagePull", message="no route")}
+OVER = {"app": Backoff(until=NOW, reason="ErrImagePull", message="no route")}
+BEFORE = {"app": Backoff(until=NOW - 2000, reason="ErrImagePull", message="no route")}
+TOLD = PodTermination(since=NOW - 1, grace=30)
 
 
-def run_of(spec: PodSpec, now_seen: Seen, memory: Memory | None = None, **placed: tuple[int, int]) -> PodRun:
-    memory = memory or Memory()
-    found = course(spec, now_seen, memory, now=NOW)
-    return pod_run(spec, now_seen, memory, course=found, warnings=("ignored",), placed=placed)
+def run_of(
+    spec: PodSpec, now_seen: PodStatus, memory: WorkerState | None = None, **placed: tuple[int, int]
+) -> PodRunStatus:
+    memory = memory or WorkerState()
+    found = compute_pod_actions(spec, now_seen, memory, now=NOW)
+    return generate_pod_run(spec, now_seen, memory, course=found, warnings=("ignored",), placed=placed)
 
 
-def first(spec: PodSpec, now_seen: Seen, memory: Memory | None = None) -> ContainerRun:
+def first(spec: PodSpec, now_seen: PodStatus, memory: WorkerState | None = None) -> ContainerRunStatus:
     return run_of(spec, now_seen, memory).containers[0]
 
 
 @pytest.mark.parametrize(
     ("spec", "now_seen", "memory", "reason"),
     [
-        pytest.param(pod(), Seen(), Memory(), "ContainerCreating", id="it is its turn"),
-        pytest.param(pod(APP, init("i")), Seen(), Memory(), "PodInitializing", id="others come first"),
-        pytest.param(pod(), seen(instance("app", CREATED)), Memory(), "ContainerCreating", id="it is made"),
-        pytest.param(pod(), seen(), Memory(rests=FAILED), "ImagePullBackOff", id="its image could not be pulled"),
-        pytest.param(pod(), seen(), Memory(rests=OVER), "ErrImagePull", id="and is pulled again"),
+        pytest.param(pod(), PodStatus(), WorkerState(), "ContainerCreating", id="it is its turn"),
+        pytest.param(pod(APP, init("i")), PodStatus(), WorkerState(), "PodInitializing", id="others come first"),
+        pytest.param(pod(), seen(instance("app", CREATED)), WorkerState(), "ContainerCreating", id="it is made"),
+        pytest.param(
+            pod(), seen(), WorkerState(backoffs=FAILED), "ImagePullBackOff", id="its image could not be pulled"
+        ),
+        pytest.param(pod(), seen(), WorkerState(backoffs=OVER), "ErrImagePull", id="and is pulled again"),
         pytest.param(
             pod(),
             seen(instance("app", EXITED, 1, ran=LONG_AGO)),
-            Memory(rests=FAILED),
+            WorkerState(backoffs=FAILED),
             "ImagePullBackOff",
             id="later too",
         ),
         pytest.param(
-            pod(), seen(instance("app", EXITED, 1, ran=LONG_AGO)), Memory(rests=OVER), "ErrImagePull", id="and again"
+            pod(),
+            seen(instance("app", EXITED, 1, ran=LONG_AGO)),
+            WorkerState(backoffs=OVER),
+            "ErrImagePull",
+            id="and again",
         ),
         pytest.param(
             pod(),
             seen(instance("app", EXITED, attempt=1, ran=JUST)),
-            Memory(),
+            WorkerState(),
             "CrashLoopBackOff",
             id="it ends too often",
         ),
         pytest.param(
-            pod(), seen(instance("app", CREATED)), Memory(rests=FAILED), "ImagePullBackOff", id="made in vain"
+            pod(), seen(instance("app", CREATED)), WorkerState(backoffs=FAILED), "ImagePullBackOff", id="made in vain"
         ),
         pytest.param(
-            pod(), seen(instance("app", CREATED)), Memory(rests=BEFORE), "ContainerCreating", id="failures of before"
+            pod(),
+            seen(instance("app", CREATED)),
+            WorkerState(backoffs=BEFORE),
+            "ContainerCreating",
+            id="failures of before",
         ),
     ],
 )
@@ -107,13 +119,15 @@ def test_one_that_ended(one, reason, code):
     [
         pytest.param(APP, {}, True, id="as soon as it runs"),
         pytest.param(container("app", ready=True), {}, False, id="not before its probe says so"),
-        pytest.param(container("app", ready=True), {"app-0": Health(started=True, ready=True)}, True, id="it says so"),
+        pytest.param(
+            container("app", ready=True), {"app-0": ProbeStatus(started=True, ready=True)}, True, id="it says so"
+        ),
         pytest.param(container("app", probed=True), {}, False, id="not before it has come up"),
-        pytest.param(container("app", probed=True), {"app-0": Health(started=True)}, True, id="it has come up"),
+        pytest.param(container("app", probed=True), {"app-0": ProbeStatus(started=True)}, True, id="it has come up"),
     ],
 )
 def test_one_that_runs_is_ready(spec, health, ready):
-    found = first(pod(spec), seen(instance("app")), Memory(health=health))
+    found = first(pod(spec), seen(instance("app")), WorkerState(health=health))
 
     assert (found.state, found.ready, found.pid, found.started) == ("running", ready, 77, NOW - 1000)
     assert found.reason == ""
@@ -142,7 +156,7 @@ def test_an_init_container_that_ended_well_is_ready():
 
 
 def test_an_init_container_that_ended_well_does_not_start_again():
-    found = first(pod(init("app"), container("web")), seen(instance("app", EXITED)), Memory(rests=FAILED))
+    found = first(pod(init("app"), container("web")), seen(instance("app", EXITED)), WorkerState(backoffs=FAILED))
 
     assert (found.state, found.reason) == ("ended", "Completed")
 
@@ -160,10 +174,16 @@ def test_an_init_container_that_was_forgotten_ended_well():
     ("spec", "now_seen", "memory"),
     [
         pytest.param(
-            pod(), seen(instance("app", EXITED, 1, ran=LONG_AGO)), Memory(ending=TOLD, rests=FAILED), id="told to end"
+            pod(),
+            seen(instance("app", EXITED, 1, ran=LONG_AGO)),
+            WorkerState(ending=TOLD, backoffs=FAILED),
+            id="told to end",
         ),
         pytest.param(
-            pod(restart=ON_FAILURE), seen(instance("app", EXITED), boxes=[DEAD]), Memory(rests=FAILED), id="has ended"
+            pod(restart=ON_FAILURE),
+            seen(instance("app", EXITED), boxes=[DEAD]),
+            WorkerState(backoffs=FAILED),
+            id="has ended",
         ),
     ],
 )
@@ -178,9 +198,9 @@ def test_where_a_container_was_put():
 
 
 def test_a_pod_as_a_whole():
-    found = run_of(pod(), seen(instance("app")), Memory(ending=TOLD))
+    found = run_of(pod(), seen(instance("app")), WorkerState(ending=TOLD))
 
-    assert replace(found, containers=()) == PodRun(
+    assert replace(found, containers=()) == PodRunStatus(
         phase="Running", ending=True, ips=("10.0.0.7",), warnings=("ignored",)
     )
 
@@ -188,15 +208,15 @@ def test_a_pod_as_a_whole():
 @pytest.mark.parametrize(
     ("boxes", "memory", "reason"),
     [
-        pytest.param([], Memory(), "FailedCreatePodSandBox", id="there is none"),
-        pytest.param([DEAD], Memory(), "FailedCreatePodSandBox", id="there was one"),
-        pytest.param([box(ready=False, created=NOW + 10)], Memory(), "", id="there has been one since"),
-        pytest.param([box()], Memory(), "", id="there is one"),
-        pytest.param([], Memory(ending=TOLD), "", id="there is to be none"),
+        pytest.param([], WorkerState(), "FailedCreatePodSandBox", id="there is none"),
+        pytest.param([DEAD], WorkerState(), "FailedCreatePodSandBox", id="there was one"),
+        pytest.param([box(ready=False, created=NOW + 10)], WorkerState(), "", id="there has been one since"),
+        pytest.param([box()], WorkerState(), "", id="there is one"),
+        pytest.param([], WorkerState(ending=TOLD), "", id="there is to be none"),
     ],
 )
 def test_why_there_is_no_sandbox(boxes, memory, reason):
-    rest = Rest(until=NOW + 9, reason="FailedCreatePodSandBox", message="no network")
+    rest = Backoff(until=NOW + 9, reason="FailedCreatePodSandBox", message="no network")
 
     found = run_of(pod(), seen(boxes=boxes), replace(memory, sandbox=rest))
 
@@ -205,7 +225,7 @@ def test_why_there_is_no_sandbox(boxes, memory, reason):
 
 
 def test_a_pod_that_ran_too_long():
-    found = run_of(pod(deadline=50), seen(instance("app")), Memory(began=NOW - 51))
+    found = run_of(pod(deadline=50), seen(instance("app")), WorkerState(admitted_at=NOW - 51))
 
     assert (found.phase, found.reason, found.ending) == ("Failed", "DeadlineExceeded", False)
     assert "deadline" in found.message

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from alignup.agent.pods import mounting, subpaths
-from alignup.agent.pods.failing import StartError
+from alignup.agent.pods import bind_mounts, subpaths
+from alignup.agent.pods.errors import PodStartError
 from tests.agent.pods.disk import may_mount
 
 
@@ -23,7 +23,7 @@ def volume(tmp_path):
 
 def opened(volume: Path, sub_path: str) -> Path:
     """What is found, by its real name."""
-    with subpaths.opened(volume, sub_path) as handle:
+    with subpaths.open_subpath(volume, sub_path) as handle:
         return Path(f"/proc/self/fd/{handle}").readlink()
 
 
@@ -64,13 +64,13 @@ def test_links_that_lead_out_are_refused(volume, to, sub_path):
         assert opened(volume, sub_path).is_relative_to(volume)
         return
 
-    with pytest.raises(StartError, match="leads out of its volume"):
+    with pytest.raises(PodStartError, match="leads out of its volume"):
         opened(volume, sub_path)
 
 
 @pytest.mark.parametrize("sub_path", ["/etc", "../secret", "a/../../secret"])
 def test_names_that_lead_out_are_refused(volume, sub_path):
-    with pytest.raises(StartError, match="must be relative"):
+    with pytest.raises(PodStartError, match="must be relative"):
         opened(volume, sub_path)
 
 
@@ -79,7 +79,7 @@ def test_what_is_in_the_way_is_told(volume, sub_path):
     (volume / "file").touch()
     (volume / "turns").symlink_to("turns")
 
-    with pytest.raises(StartError, match="subPath"):
+    with pytest.raises(PodStartError, match="subPath"):
         opened(volume, sub_path)
 
 
@@ -89,7 +89,7 @@ def test_a_link_put_there_while_we_look_is_not_followed(volume):
     (volume / "dir").rmdir()
     (volume / "dir").symlink_to("../secret")
 
-    with pytest.raises(StartError, match="is a link"):
+    with pytest.raises(PodStartError, match="is a link"):
         subpaths._walked(volume, found)  # noqa: SLF001
 
 
@@ -98,12 +98,12 @@ def test_a_part_that_is_given_stays_what_it_was(tmp_path, volume):
     (volume / "part").mkdir()
     (volume / "part" / "file").write_text("mine")
 
-    target = subpaths.bound(volume, "part", target=tmp_path / "given" / "0")
+    target = subpaths.bind_subpath(volume, "part", target=tmp_path / "given" / "0")
     (volume / "part").rename(volume / "moved")
     (volume / "part").symlink_to("../secret")
 
     assert (target / "file").read_text() == "mine"
-    assert len(mounting.points_below(tmp_path)) == 1
+    assert len(bind_mounts.mounts_below(tmp_path)) == 1
 
 
 def test_a_file_can_be_given_and_given_again(tmp_path, volume):
@@ -111,8 +111,8 @@ def test_a_file_can_be_given_and_given_again(tmp_path, volume):
     (volume / "one").write_text("1")
     (volume / "two").write_text("2")
 
-    subpaths.bound(volume, "one", target=tmp_path / "given")
-    target = subpaths.bound(volume, "two", target=tmp_path / "given")
+    subpaths.bind_subpath(volume, "one", target=tmp_path / "given")
+    target = subpaths.bind_subpath(volume, "two", target=tmp_path / "given")
 
     assert target.read_text() == "2"
-    assert len(mounting.points_below(tmp_path)) == 1
+    assert len(bind_mounts.mounts_below(tmp_path)) == 1

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from alignup.agent.pods import mounting, volumes
-from alignup.agent.pods.failing import StartError
-from alignup.agent.pods.variables import Facts
+from alignup.agent.pods import bind_mounts, volumes
+from alignup.agent.pods.environment import PodFacts
+from alignup.agent.pods.errors import PodStartError
 from alignup.align.workload import Pod, Resources
-from alignup.enforce.cri.plan import Mount
-from alignup.kube.spec import Item, PodSpec, Variable, Volume, VolumeKind
-from alignup.kube.spec import Mount as SpecMount
+from alignup.enforce.cri.types import ContainerMount
+from alignup.kube.podspec.types import DownwardApiFile, EnvVar, PodSpec, Volume, VolumeKind
+from alignup.kube.podspec.types import VolumeMount as SpecMount
 from tests.agent.pods.disk import may_mount, names_in
 from tests.agent.pods.lives import APP, pod
 from tests.strategies_pods import amounts, container, guaranteed
 
 POD = Pod(name="web", namespace="shop", uid="4711", containers=(container("app", {"cpu": "100m"}),))
-FACTS = Facts(pod=POD, allocatable=amounts({"memory": "8Gi"}))
+FACTS = PodFacts(pod=POD, allocatable=amounts({"memory": "8Gi"}))
 SCRATCH = Volume(name="scratch", kind=VolumeKind.EMPTY_DIR)
 MEMORY = replace(SCRATCH, name="memory", medium="Memory")
 PAGES = replace(SCRATCH, name="pages", medium="HugePages")
@@ -29,8 +29,10 @@ INFO = Volume(
     name="info",
     kind=VolumeKind.DOWNWARD,
     items=(
-        Item(path="name", source=Variable("", field_path="metadata.name")),
-        Item(path="cpu", source=Variable("", resource="requests.cpu", of_container="app", divisor="1m"), mode=0o600),
+        DownwardApiFile(path="name", source=EnvVar("", field_path="metadata.name")),
+        DownwardApiFile(
+            path="cpu", source=EnvVar("", resource="requests.cpu", container_name="app", divisor="1m"), mode=0o600
+        ),
     ),
 )
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other groups")
@@ -44,9 +46,9 @@ def host_path(path: Path, kind: str = "") -> Volume:
     return Volume(name="host", kind=VolumeKind.HOST_PATH, path=str(path), path_type=kind)
 
 
-def prepared(root: Path, volume: Volume, *, facts: Facts = FACTS, fs_group: int | None = None) -> Path:
+def prepared(root: Path, volume: Volume, *, facts: PodFacts = FACTS, fs_group: int | None = None) -> Path:
     """Where a volume is."""
-    return volumes.prepare(root, spec(volume, fs_group=fs_group), facts=facts).volumes[volume.name]
+    return volumes.prepare_volumes(root, spec(volume, fs_group=fs_group), facts=facts).volumes[volume.name]
 
 
 def mode(path: Path) -> int:
@@ -99,7 +101,7 @@ def test_memory_as_a_directory(tmp_path, pod_, limit, size):
     place = prepared(tmp_path, replace(MEMORY, size_limit=limit), facts=replace(FACTS, pod=pod_))
 
     found = os.statvfs(place)
-    assert mounting.kind_at(place) == "tmpfs"
+    assert bind_mounts.filesystem_at(place) == "tmpfs"
     assert found.f_frsize * found.f_blocks == size
     assert mode(place) == 0o1777
 
@@ -111,7 +113,7 @@ def test_memory_is_mounted_once(tmp_path):
 
     again = prepared(tmp_path, MEMORY, fs_group=4242)
 
-    assert len(mounting.points_below(tmp_path)) == 1
+    assert len(bind_mounts.mounts_below(tmp_path)) == 1
     assert names_in(again) == ["file"]
     assert (again.stat().st_gid, mode(again)) == (4242, 0o3777)
 
@@ -125,7 +127,7 @@ def test_huge_pages_as_a_directory(tmp_path, medium):
 
     place = prepared(tmp_path, replace(PAGES, medium=medium), facts=replace(FACTS, pod=asking), fs_group=4242)
 
-    assert mounting.kind_at(place) == "hugetlbfs"
+    assert bind_mounts.filesystem_at(place) == "hugetlbfs"
     assert os.statvfs(place).f_bsize == 2 << 20
     assert (place.stat().st_gid, mode(place)) == (4242, 0o2775)
 
@@ -141,14 +143,14 @@ def test_huge_pages_as_a_directory(tmp_path, medium):
 def test_huge_pages_nobody_asked_for(tmp_path, medium, asked, words):
     asking = replace(POD, containers=(guaranteed("app", asked),))
 
-    with pytest.raises(StartError, match=words) as caught:
+    with pytest.raises(PodStartError, match=words) as caught:
         prepared(tmp_path, replace(PAGES, medium=medium), facts=replace(FACTS, pod=asking))
 
     assert caught.value.reason == "FailedMount"
 
 
 def test_facts_as_files(tmp_path):
-    found = volumes.prepare(tmp_path, spec(INFO), facts=FACTS)
+    found = volumes.prepare_volumes(tmp_path, spec(INFO), facts=FACTS)
 
     place = found.volumes["info"]
     assert (place / "name").read_text() == "web"
@@ -179,7 +181,7 @@ def test_paths_of_the_host_are_what_they_have_to_be(tmp_path, kind, there, name)
         listening.bind(str(tmp_path / "socket"))
         volume = host_path(tmp_path / name, kind)
         if kind and name not in there:
-            with pytest.raises(StartError, match=r'MountVolume.SetUp failed for volume "host" : '):
+            with pytest.raises(PodStartError, match=r'MountVolume.SetUp failed for volume "host" : '):
                 prepared(tmp_path, volume)
             return
 
@@ -195,33 +197,35 @@ def test_what_may_be_made_is_made(tmp_path):
 
     assert folder.is_dir()
     assert file.is_file()
-    with pytest.raises(StartError, match="No such file or directory"):
+    with pytest.raises(PodStartError, match="No such file or directory"):
         prepared(tmp_path, host_path(tmp_path / "x" / "y" / "file", "FileOrCreate"))
 
 
 def test_what_a_container_sees(tmp_path):
     given = spec(SCRATCH, INFO, host_path(tmp_path / "host"))
-    directories = volumes.prepare(tmp_path, given, facts=FACTS)
+    directories = volumes.prepare_volumes(tmp_path, given, facts=FACTS)
     mounts = (
         SpecMount("scratch", "/scratch", propagation="HostToContainer"),
         SpecMount("info", "info"),
         SpecMount("host", "/host", read_only=True),
     )
 
-    seen = volumes.furnish(directories, replace(APP, mounts=mounts), attempt=3, hosts="127.0.0.1 localhost\n")
+    seen = volumes.build_mounts(directories, replace(APP, mounts=mounts), attempt=3, hosts="127.0.0.1 localhost\n")
 
     own = tmp_path / "pods" / "4711"
     assert seen == (
-        Mount(
+        ContainerMount(
             container_path="/scratch",
             host_path=str(own / "volumes" / "scratch"),
             propagation="HostToContainer",
             relabel=True,
         ),
-        Mount(container_path="/info", host_path=str(own / "volumes" / "info"), read_only=True, relabel=True),
-        Mount(container_path="/host", host_path=str(tmp_path / "host"), read_only=True),
-        Mount(container_path="/etc/hosts", host_path=str(own / "etc-hosts"), relabel=True),
-        Mount(container_path="/dev/termination-log", host_path=str(own / "containers" / "app" / "3"), relabel=True),
+        ContainerMount(container_path="/info", host_path=str(own / "volumes" / "info"), read_only=True, relabel=True),
+        ContainerMount(container_path="/host", host_path=str(tmp_path / "host"), read_only=True),
+        ContainerMount(container_path="/etc/hosts", host_path=str(own / "etc-hosts"), relabel=True),
+        ContainerMount(
+            container_path="/dev/termination-log", host_path=str(own / "containers" / "app" / "3"), relabel=True
+        ),
     )
     assert (own / "etc-hosts").read_text() == "127.0.0.1 localhost\n"
     assert mode(own / "etc-hosts") == 0o644
@@ -229,42 +233,42 @@ def test_what_a_container_sees(tmp_path):
 
 
 def test_a_container_may_bring_its_own_hosts_and_say_nothing_at_the_end(tmp_path):
-    directories = volumes.prepare(tmp_path, spec(SCRATCH), facts=FACTS)
-    own = replace(APP, mounts=(SpecMount("scratch", "/etc/hosts"),), termination_path="")
+    directories = volumes.prepare_volumes(tmp_path, spec(SCRATCH), facts=FACTS)
+    own = replace(APP, mounts=(SpecMount("scratch", "/etc/hosts"),), termination_message_path="")
 
-    seen = volumes.furnish(directories, own, attempt=0, hosts="127.0.0.1 localhost\n")
+    seen = volumes.build_mounts(directories, own, attempt=0, hosts="127.0.0.1 localhost\n")
 
     assert [one.container_path for one in seen] == ["/etc/hosts"]
     assert seen[0].host_path.endswith("/volumes/scratch")
 
 
 def test_hosts_change_where_containers_see_them(tmp_path):
-    directories = volumes.prepare(tmp_path, spec(), facts=FACTS)
-    volumes.furnish(directories, APP, attempt=0, hosts="a long text before\n")
+    directories = volumes.prepare_volumes(tmp_path, spec(), facts=FACTS)
+    volumes.build_mounts(directories, APP, attempt=0, hosts="a long text before\n")
     with (directories.pod / "etc-hosts").open() as seen:
-        volumes.furnish(directories, APP, attempt=1, hosts="now\n")
+        volumes.build_mounts(directories, APP, attempt=1, hosts="now\n")
 
         assert seen.read() == "now\n"
 
 
 def test_a_volume_that_is_not_there(tmp_path):
-    directories = volumes.prepare(tmp_path, spec(), facts=FACTS)
+    directories = volumes.prepare_volumes(tmp_path, spec(), facts=FACTS)
 
-    with pytest.raises(StartError, match="cannot find volume 'lost' to mount into container 'app'"):
-        volumes.furnish(directories, replace(APP, mounts=(SpecMount("lost", "/x"),)), attempt=0)
+    with pytest.raises(PodStartError, match="cannot find volume 'lost' to mount into container 'app'"):
+        volumes.build_mounts(directories, replace(APP, mounts=(SpecMount("lost", "/x"),)), attempt=0)
 
 
 def test_parts_of_volumes(tmp_path):
     may_mount(tmp_path)
-    directories = volumes.prepare(tmp_path, spec(SCRATCH), facts=FACTS)
+    directories = volumes.prepare_volumes(tmp_path, spec(SCRATCH), facts=FACTS)
     mounts = (
         SpecMount("scratch", "/a", sub_path="a"),
-        SpecMount("scratch", "/b", sub_path="$(WHO)/$$(x)", expands=True),
+        SpecMount("scratch", "/b", sub_path="$(WHO)/$$(x)", expand_sub_path=True),
     )
     (directories.volumes["scratch"] / "a").mkdir()
     (directories.volumes["scratch"] / "a" / "file").touch()
 
-    seen = volumes.furnish(directories, replace(APP, mounts=mounts), attempt=0, envs={"WHO": "me"})
+    seen = volumes.build_mounts(directories, replace(APP, mounts=mounts), attempt=0, envs={"WHO": "me"})
 
     assert names_in(seen[0].host_path) == ["file"]
     (Path(seen[1].host_path) / "mine").touch()
@@ -272,23 +276,23 @@ def test_parts_of_volumes(tmp_path):
 
 
 def test_a_part_named_by_a_variable_that_is_not_there(tmp_path):
-    directories = volumes.prepare(tmp_path, spec(SCRATCH), facts=FACTS)
-    lost = replace(APP, mounts=(SpecMount("scratch", "/b", sub_path="$(WHO)", expands=True),))
+    directories = volumes.prepare_volumes(tmp_path, spec(SCRATCH), facts=FACTS)
+    lost = replace(APP, mounts=(SpecMount("scratch", "/b", sub_path="$(WHO)", expand_sub_path=True),))
 
-    with pytest.raises(StartError, match="there is no WHO"):
-        volumes.furnish(directories, lost, attempt=0)
+    with pytest.raises(PodStartError, match="there is no WHO"):
+        volumes.build_mounts(directories, lost, attempt=0)
 
 
 def test_last_words(tmp_path):
-    directories = volumes.prepare(tmp_path, spec(), facts=FACTS)
-    seen = volumes.furnish(directories, APP, attempt=1)
+    directories = volumes.prepare_volumes(tmp_path, spec(), facts=FACTS)
+    seen = volumes.build_mounts(directories, APP, attempt=1)
     Path(seen[-1].host_path).write_bytes(b"x" * 5000 + b" the end \xff")
 
-    said = volumes.last_words(tmp_path, "4711", container="app", attempt=1)
+    said = volumes.read_termination_message(tmp_path, "4711", container="app", attempt=1)
 
     assert said.endswith("x the end �")
     assert len(said) == 4096
-    assert volumes.last_words(tmp_path, "4711", container="app", attempt=0) == ""
+    assert volumes.read_termination_message(tmp_path, "4711", container="app", attempt=0) == ""
 
 
 def test_all_goes_but_nothing_of_the_host(tmp_path):
@@ -296,32 +300,32 @@ def test_all_goes_but_nothing_of_the_host(tmp_path):
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "kept").touch()
     given = spec(SCRATCH, MEMORY, INFO, host_path(tmp_path / "host"))
-    directories = volumes.prepare(tmp_path, given, facts=FACTS)
+    directories = volumes.prepare_volumes(tmp_path, given, facts=FACTS)
     (directories.volumes["scratch"] / "way out").symlink_to(tmp_path / "host")
     mounts = (SpecMount("scratch", "/a", sub_path="a"), SpecMount("host", "/h", sub_path="part"))
-    volumes.furnish(directories, replace(APP, mounts=mounts), attempt=0, hosts="x")
-    assert volumes.kept(tmp_path) == {"4711"}
+    volumes.build_mounts(directories, replace(APP, mounts=mounts), attempt=0, hosts="x")
+    assert volumes.pods_on_disk(tmp_path) == {"4711"}
 
-    volumes.remove(tmp_path, "4711")
-    volumes.remove(tmp_path, "4711")
+    volumes.remove_pod_dir(tmp_path, "4711")
+    volumes.remove_pod_dir(tmp_path, "4711")
 
-    assert volumes.kept(tmp_path) == frozenset()
+    assert volumes.pods_on_disk(tmp_path) == frozenset()
     assert names_in(tmp_path / "host") == ["kept", "part"]
-    assert mounting.points_below(tmp_path) == ()
+    assert bind_mounts.mounts_below(tmp_path) == ()
 
 
 @pytest.mark.parametrize("uid", ["", "..", "../host", "a/b"])
 def test_only_pods_are_removed(tmp_path, uid):
     (tmp_path / "host").mkdir()
 
-    with pytest.raises(StartError):
-        volumes.remove(tmp_path, uid)
+    with pytest.raises(PodStartError):
+        volumes.remove_pod_dir(tmp_path, uid)
 
     assert (tmp_path / "host").exists()
 
 
 def test_nobody_has_anything_yet(tmp_path):
-    assert volumes.kept(tmp_path) == frozenset()
+    assert volumes.pods_on_disk(tmp_path) == frozenset()
 
 
 def test_containers_may_start_at_the_same_time(tmp_path):
@@ -329,20 +333,20 @@ def test_containers_may_start_at_the_same_time(tmp_path):
     given = spec(SCRATCH, MEMORY, INFO)
     mounts = (SpecMount("scratch", "/a", sub_path="a"), SpecMount("info", "/info"))
 
-    def start(number: int) -> tuple[Mount, ...]:
-        directories = volumes.prepare(tmp_path, given, facts=FACTS)
-        return volumes.furnish(directories, replace(APP, name=f"c{number}", mounts=mounts), attempt=0, hosts="x")
+    def start(number: int) -> tuple[ContainerMount, ...]:
+        directories = volumes.prepare_volumes(tmp_path, given, facts=FACTS)
+        return volumes.build_mounts(directories, replace(APP, name=f"c{number}", mounts=mounts), attempt=0, hosts="x")
 
     with ThreadPoolExecutor(8) as threads:
         seen = list(threads.map(start, range(32)))
 
     assert all(len(one) == 4 for one in seen)
-    assert len(mounting.points_below(tmp_path)) == 1 + 32
+    assert len(bind_mounts.mounts_below(tmp_path)) == 1 + 32
     assert (tmp_path / "pods" / "4711" / "volumes" / "info" / "name").read_text() == "web"
 
 
 def test_where_nothing_can_be_made(tmp_path):
     (tmp_path / "pods").touch()
 
-    with pytest.raises(StartError, match="a pod cannot have"):
-        volumes.prepare(tmp_path, spec(SCRATCH), facts=FACTS)
+    with pytest.raises(PodStartError, match="a pod cannot have"):
+        volumes.prepare_volumes(tmp_path, spec(SCRATCH), facts=FACTS)

@@ -3,14 +3,14 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from alignup.agent.known import Ending as Told
-from alignup.agent.known import Known
-from alignup.agent.pods.life import Discard, MakeSandbox, Seen, Start, Stop
-from alignup.agent.pods.worker import Briefing, Worker
-from alignup.agent.standing import Clock
+from alignup.agent.pod_record import PodRecord
+from alignup.agent.pod_record import TerminationRequest as Told
+from alignup.agent.pods.pod_state import CreateSandbox, PodStatus, RemoveFromRuntime, StartContainer, StopContainer
+from alignup.agent.pods.worker import PodWork, PodWorker
+from alignup.agent.state import Clock
 from alignup.align.workload import Pod
-from alignup.enforce.cri.plan import State
-from alignup.kube.spec import Hook
+from alignup.enforce.cri.types import ContainerState
+from alignup.kube.podspec.types import LifecycleHook
 from tests.agent.pods.lives import APP, CREATED, EXITED, NEVER, NOW, RUNNING, box, instance, pod, seen, sidecar
 from tests.agent.rooms import NOTHING
 
@@ -21,41 +21,41 @@ POD = Pod(name="pod", uid="uid")
 class Hands:
     """What there is, and what was done; whatever is held up waits until it is let go."""
 
-    now: Seen = field(default_factory=seen)
+    now: PodStatus = field(default_factory=seen)
     did: list[object] = field(default_factory=list)
     held: dict[type, asyncio.Event] = field(default_factory=dict)  #: by kind of act
     gate: asyncio.Event | None = None  #: what the next look waits for before it answers with what was there then
     looks: int = 0
 
-    async def look(self) -> Seen:
+    async def look(self) -> PodStatus:
         self.looks += 1
         found, gate, self.gate = self.now, self.gate, None
         if gate is not None:
             await gate.wait()
         return found
 
-    async def make_sandbox(self, act: MakeSandbox) -> None:
+    async def make_sandbox(self, act: CreateSandbox) -> None:
         await self._do(act)
         self.now = replace(self.now, sandboxes=(box(act.attempt),))
 
-    async def start(self, act: Start) -> None:
+    async def start(self, act: StartContainer) -> None:
         self.now = replace(self.now, containers=(instance(act.container, CREATED, attempt=act.attempt),))
         await self._do(act)
         self.now = replace(self.now, containers=(instance(act.container, RUNNING, attempt=act.attempt),))
 
-    async def stop(self, act: Stop) -> None:
+    async def stop(self, act: StopContainer) -> None:
         await self._do(act)
-        ended = tuple(replace(one, state=State.EXITED, exit_code=137) for one in self.now.containers)
+        ended = tuple(replace(one, state=ContainerState.EXITED, exit_code=137) for one in self.now.containers)
         self.now = replace(self.now, containers=ended)
 
     async def stop_sandbox(self, id_: str) -> None:
         self.now = replace(self.now, sandboxes=tuple(replace(one, ready=False) for one in self.now.sandboxes))
 
-    async def discard(self, act: Discard) -> None:
+    async def discard(self, act: RemoveFromRuntime) -> None:
         await self._do(act)
         self.now = replace(self.now, containers=tuple(one for one in self.now.containers if one.id != act.id))
 
-    def watch(self, seen: Seen, health: object) -> None:
+    def watch(self, seen: PodStatus, health: object) -> None:
         """Nobody is probed."""
 
     def places(self) -> dict:
@@ -83,10 +83,10 @@ def working(hands, spec, story, *, barred="", time=None):
     time = time or Time()
 
     async def told():
-        known = Known(pod=POD, since=NOW, source="api", record=NOTHING)
+        known = PodRecord(pod=POD, since=NOW, source="api", record=NOTHING)
         clock = Clock(now=lambda: time.now, watch=lambda: time.watch)
-        worker = Worker(
-            Briefing(known=known, spec=spec, barred=barred), hands, clock=clock, tell=lambda happening: None
+        worker = PodWorker(
+            PodWork(known=known, spec=spec, barred=barred), hands, clock=clock, tell=lambda happening: None
         )
         task = asyncio.create_task(worker.work())
         try:
@@ -109,87 +109,87 @@ def test_what_was_started_while_somebody_looked_is_not_started_again():
     hands = Hands()
 
     async def story(worker, task):
-        hands.held[Start] = asyncio.Event()
-        await until(lambda: hands.done(Start))
+        hands.held[StartContainer] = asyncio.Event()
+        await until(lambda: hands.done(StartContainer))
         hands.gate = gate = asyncio.Event()
         looks = hands.looks
         worker.nudge()
         await until(lambda: hands.looks > looks)
-        hands.held[Start].set()
-        await until(lambda: hands.now.live)
+        hands.held[StartContainer].set()
+        await until(lambda: hands.now.live_containers)
         gate.set()
         await until(lambda: hands.looks > looks + 1)
         await asyncio.sleep(0.01)
 
     working(hands, pod(), story)
 
-    assert hands.did == [Start("app", "s0", 0)]
+    assert hands.did == [StartContainer("app", "s0", 0)]
 
 
 def test_one_that_is_just_being_started_is_not_discarded():
     hands = Hands()
 
     async def story(worker, task):
-        hands.held[Start] = asyncio.Event()
-        await until(lambda: hands.done(Start))
+        hands.held[StartContainer] = asyncio.Event()
+        await until(lambda: hands.done(StartContainer))
         looks = hands.looks
         worker.nudge()
         await until(lambda: hands.looks > looks)
         await asyncio.sleep(0.01)
-        hands.held[Start].set()
-        await until(lambda: hands.now.live)
+        hands.held[StartContainer].set()
+        await until(lambda: hands.now.live_containers)
 
     working(hands, pod(), story)
 
-    assert hands.done(Discard) == []
+    assert hands.done(RemoveFromRuntime) == []
 
 
 def test_one_that_was_made_by_an_agent_before_is_discarded_and_made_anew():
     hands = Hands(seen(instance("app", CREATED)))
 
     async def story(worker, task):
-        await until(lambda: hands.now.live)
+        await until(lambda: hands.now.live_containers)
 
     working(hands, pod(), story)
 
-    assert hands.did == [Discard("app-0"), Start("app", "s0", 0)]
+    assert hands.did == [RemoveFromRuntime("app-0"), StartContainer("app", "s0", 0)]
 
 
 def test_whoever_comes_after_waits_for_the_hook_of_the_one_before():
-    hands = Hands(Seen(sandboxes=(box(),), containers=()))
-    first = replace(sidecar("first"), post_start=Hook(sleep=1))
+    hands = Hands(PodStatus(sandboxes=(box(),), containers=()))
+    first = replace(sidecar("first"), post_start=LifecycleHook(sleep=1))
 
     async def story(worker, task):
-        hands.held[Start] = asyncio.Event()
-        await until(lambda: hands.done(Start))
+        hands.held[StartContainer] = asyncio.Event()
+        await until(lambda: hands.done(StartContainer))
         hands.now = seen(instance("first"))
         worker.nudge()
         await asyncio.sleep(0.01)
         before = list(hands.did)
-        hands.held.pop(Start).set()
-        await until(lambda: len(hands.done(Start)) > 1)
+        hands.held.pop(StartContainer).set()
+        await until(lambda: len(hands.done(StartContainer)) > 1)
         return before
 
     before = working(hands, pod(first, APP), story)
 
-    assert before == [Start("first", "s0", 0)]
+    assert before == [StartContainer("first", "s0", 0)]
 
 
 def test_told_to_end_sooner_a_pod_ends_sooner():
     hands = Hands(seen(instance("app")))
 
     async def story(worker, task):
-        hands.held[Stop] = asyncio.Event()
+        hands.held[StopContainer] = asyncio.Event()
         worker.end(Told(since=NOW, grace=3600))
-        await until(lambda: hands.done(Stop))
+        await until(lambda: hands.done(StopContainer))
         worker.end(Told(since=NOW, grace=0))
-        await until(lambda: len(hands.done(Stop)) > 1)
-        hands.held.pop(Stop).set()
+        await until(lambda: len(hands.done(StopContainer)) > 1)
+        hands.held.pop(StopContainer).set()
         await task
 
     working(hands, pod(), story)
 
-    assert [act.grace for act in hands.done(Stop)] == [3600, 2]
+    assert [act.grace for act in hands.done(StopContainer)] == [3600, 2]
 
 
 def test_a_clock_that_is_set_back_gives_nobody_more_time_to_end():
@@ -202,33 +202,33 @@ def test_a_clock_that_is_set_back_gives_nobody_more_time_to_end():
 
     working(hands, pod(), story, time=time)
 
-    assert [act.grace for act in hands.done(Stop)] == [20]
+    assert [act.grace for act in hands.done(StopContainer)] == [20]
 
 
 def test_a_clock_that_is_set_back_keeps_nobody_from_starting():
     hands, time = Hands(seen(instance("app", EXITED, 1, attempt=3, ran=(NOW - 5, NOW)))), Time(now=NOW - 86_400)
 
     async def story(worker, task):
-        await until(lambda: hands.now.live)
+        await until(lambda: hands.now.live_containers)
 
     working(hands, pod(), story, time=time)
 
-    assert hands.done(Start) == [Start("app", "s0", 4)]
+    assert hands.done(StartContainer) == [StartContainer("app", "s0", 4)]
 
 
 def test_a_pod_whose_time_is_over_has_its_grace_from_then_on():
     hands, time = Hands(seen(instance("app"))), Time(now=NOW + 500)
 
     async def story(worker, task):
-        hands.held[Stop] = asyncio.Event()
-        await until(lambda: hands.done(Stop))
+        hands.held[StopContainer] = asyncio.Event()
+        await until(lambda: hands.done(StopContainer))
         time.now += 10
-        hands.held.pop(Stop).set()
+        hands.held.pop(StopContainer).set()
         return await task, worker.ending
 
     run, told = working(hands, pod(deadline=100), story, time=time)
 
-    assert [act.grace for act in hands.done(Stop)] == [30]
+    assert [act.grace for act in hands.done(StopContainer)] == [30]
     assert (run.phase, run.reason) == ("Failed", "DeadlineExceeded")
     assert not told
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import combinations
 from math import floor, inf, sqrt
 
-from alignup.align.bits import Cpus
-from alignup.align.cpus.order import Packed
+from alignup.align.bits import CpuSet
+from alignup.align.cpus.packed import PackedSelection
 from alignup.align.machine import KubeletView
 
 
@@ -114,9 +114,9 @@ class Distributed:
     """Distributed selection by the plan above; chooses as the kubelet does, its overwritten arrays included."""
 
     def __init__(self, view: KubeletView, *, group: int = 1, by_socket: bool = False) -> None:
-        self.view, self.group, self.by_socket, self.packed = view, group, by_socket, Packed(view)
+        self.view, self.group, self.by_socket, self.packed = view, group, by_socket, PackedSelection(view)
 
-    def take(self, free: Cpus, count: int) -> Cpus:
+    def take(self, free: CpuSet, count: int) -> CpuSet:
         if count <= 0 or count % self.group or count > free.bit_count():
             return self.packed.take(free, count)
         order = self.packed.nodes(free)
@@ -129,10 +129,10 @@ class Distributed:
             self.carried_out(found, [node & free for node in order], count) if found else self.packed.take(free, count)
         )
 
-    def touched(self, node: Cpus) -> int:
+    def touched(self, node: CpuSet) -> int:
         return sum(1 << place for place, cpus in enumerate(self.view.socket_cpus.values()) if cpus & node)
 
-    def carried_out(self, found, nodes, count: int) -> Cpus:
+    def carried_out(self, found, nodes, count: int) -> CpuSet:
         chosen, share, dealers = found
         taken = 0
         for place in chosen:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits, synthetic
-from alignup.align.cpus.hints import NOWHERE, CpuNodes
-from alignup.align.hint import IMPOSSIBLE, Listed, sources, subsets
+from alignup.align.cpus.hints import NO_HINTS, CpuNodes
+from alignup.align.hint import IMPOSSIBLE, HintList, merge_inputs, subsets
 from tests.strategies import cpu_sets, machines
 
 #: 2 sockets of 2 nodes of 4 CPUs.
@@ -16,7 +16,7 @@ VIEW = synthetic.parse("pack:2 numa:2 core:4 pu:1").kubelet_view()
 def listed(request, *, free="0-15", reusable="", by_socket=False):
     nodes = CpuNodes(VIEW, by_socket=by_socket)
     hints = nodes.hints(request, free=nodes.count(bits.parse(free)), reusable=bits.parse(reusable))
-    lists = Listed.of_family(hints)
+    lists = HintList.of_family(hints)
     return " ".join(bits.show(mask) + "*" * (mask in lists.preferred) for mask in lists.masks)
 
 
@@ -54,7 +54,7 @@ def test_hints_are_the_sets_that_hold_enough(machine, data):
     request = data.draw(st.integers(1, view.num_cpus))
     nodes = CpuNodes(view, by_socket=False)
 
-    hints = Listed.of_family(nodes.hints(request, free=nodes.count(free))).hints
+    hints = HintList.of_family(nodes.hints(request, free=nodes.count(free))).hints
 
     every = subsets(bits.of(view.node_cpus))
     width = min(mask.bit_count() for mask in every if nodes.near(mask).bit_count() >= request)
@@ -71,7 +71,7 @@ def test_sockets_only_add_preferred_sets(machine, data):
     request = data.draw(st.integers(1, view.num_cpus))
 
     plain, wider = (
-        Listed.of_family(nodes.hints(request, free=nodes.count(free)))
+        HintList.of_family(nodes.hints(request, free=nodes.count(free)))
         for nodes in (CpuNodes(view, by_socket=False), CpuNodes(view, by_socket=True))
     )
 
@@ -91,4 +91,4 @@ def test_cpus_near_a_node(by_socket, cpus):
 
 
 def test_nowhere_is_impossible():
-    assert [voice.options for voice in sources({"cpu": {"cpu": NOWHERE}})] == [IMPOSSIBLE]
+    assert [voice.options for voice in merge_inputs({"cpu": {"cpu": NO_HINTS}})] == [IMPOSSIBLE]

@@ -12,7 +12,7 @@ RESERVED = bits.parse("0")
 IDLE = CpuLedger(node_cpus={0: bits.parse("0-3"), 5: bits.parse("4-7")}, reserved=RESERVED, shared=ALL)
 
 
-def cpus(text: str) -> bits.Cpus:
+def cpus(text: str) -> bits.CpuSet:
     return bits.parse(text)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.cpus.options import STAGES, CpuOptions, CpuPolicy, CpuSettings
+from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy
@@ -53,7 +53,7 @@ def test_options_the_kubelet_would_not_start_with(options, gates, text):
     assert str(refused.value) == text
 
 
-@given(st.dictionaries(st.sampled_from(sorted(STAGES)), st.sampled_from(["true", "0", "F", "T"])))
+@given(st.dictionaries(st.sampled_from(sorted(OPTION_STAGES)), st.sampled_from(["true", "0", "F", "T"])))
 def test_what_is_accepted_says_what_was_asked_for(options):
     """Every accepted option ends in the field of its name, and options not named are off."""
     try:
@@ -62,7 +62,7 @@ def test_what_is_accepted_says_what_was_asked_for(options):
         assert "can not be used at the same time" in str(error)
         return
 
-    for name in STAGES:
+    for name in OPTION_STAGES:
         assert getattr(parsed, name.replace("-", "_")) == (options.get(name) in {"true", "T"})
 
 

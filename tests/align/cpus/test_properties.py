@@ -11,9 +11,9 @@ from alignup.align import bits
 from alignup.align.bits import union
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy
-from alignup.align.cpus.provider import CpuProvider, reserve
+from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
 from alignup.align.errors import ProviderError
-from alignup.align.hint import Supply
+from alignup.align.hint import AmountFamily
 from alignup.align.workload import Pod
 from tests.strategies import machines
 from tests.strategies_pods import aligned, pods
@@ -37,7 +37,7 @@ def providers(draw: st.DrawFn, /, *, uniform=False, **fixed) -> CpuProvider:
         view=view,
         policy=CpuPolicy.STATIC,
         options=options,
-        reserved=reserve(view, options, count=count),
+        reserved=select_reserved_cpus(view, options, count=count),
         pod_level=draw(st.booleans()),
     )
 
@@ -56,7 +56,7 @@ def test_hints_are_satisfiable(cpus, first, second):
 
     hints = cpus.hints(ledger, second, container=each)
 
-    for nodes in hints.masks() if isinstance(hints, Supply) else ():
+    for nodes in hints.masks() if isinstance(hints, AmountFamily) else ():
         _, taken = cpus.allocate(ledger, second, container=each, affinity=nodes)
         on = bits.of(node for node, own in cpus.view.node_cpus.items() if own & taken)
         assert not on & ~nodes, f"{bits.show(taken)} is not only on {bits.show(nodes)}"

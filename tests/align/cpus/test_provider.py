@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from alignup.align import bits, synthetic
-from alignup.align.cpus.hints import NOWHERE
+from alignup.align.cpus.hints import NO_HINTS
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ProviderError, SettingsError, StateError
-from alignup.align.hint import Listed
+from alignup.align.hint import HintList
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Pod, Resources
@@ -61,7 +61,7 @@ def shown(ledger) -> dict:
 
 
 def listed(hints) -> str:
-    lists = hints if isinstance(hints, Listed) else Listed.of_family(hints)
+    lists = hints if isinstance(hints, HintList) else HintList.of_family(hints)
     return " ".join(bits.show(nodes) + "*" * (nodes in lists.preferred) for nodes in lists.masks)
 
 
@@ -255,8 +255,8 @@ class TestHints:
         ledger = place(cpus, cpus.start(), pod("p", "4"))
         changed = pod("p", "6")
 
-        assert cpus.hints(ledger, changed, container=changed.containers[0]) is NOWHERE
-        assert cpus.pod_hints(ledger, changed) is NOWHERE
+        assert cpus.hints(ledger, changed, container=changed.containers[0]) is NO_HINTS
+        assert cpus.pod_hints(ledger, changed) is NO_HINTS
 
     def test_of_a_pod_of_which_a_part_is_placed(self):
         cpus = provider()
@@ -404,7 +404,7 @@ class TestPodsAsOnePiece:
             cpus.allocate_pod(cpus.start(), wanted, affinity=ANYWHERE)
 
         assert (refused.value.reason, refused.value.message) == ("EmptyPodSharedPoolError", text)
-        assert cpus.pod_hints(cpus.start(), wanted) is NOWHERE
+        assert cpus.pod_hints(cpus.start(), wanted) is NO_HINTS
 
     def test_pods_without_resources_of_their_own_are_not_meant(self):
         cpus = provider(pod_level=True)
@@ -428,7 +428,7 @@ class TestPodsAsOnePiece:
 
         again, other = cpus.allocate_pod(ledger, wanted, affinity=NODE_1)
 
-        assert cpus.pod_hints(ledger, wanted) is NOWHERE
+        assert cpus.pod_hints(ledger, wanted) is NO_HINTS
         assert not piece & other
         assert again.lost == piece
 

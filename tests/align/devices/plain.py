@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Sequence
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
-from alignup.align.devices import Coverage, DeviceLedger
-from alignup.align.hint import Hint, Listed, Options, Supply, subsets
+from alignup.align.bits import NodeSet
+from alignup.align.devices import CoverageFamily, DeviceLedger
+from alignup.align.hint import AmountFamily, AnyHints, Hint, HintList, subsets
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
@@ -26,7 +26,7 @@ def gpus(*places: Collection[int] | None, ill: Collection[int] = ()) -> list[Dev
     ]
 
 
-def ledger_of(devices: Iterable[Device], *, nodes: Nodes = 0b1111, asked: Collection[str] = ()) -> DeviceLedger:
+def ledger_of(devices: Iterable[Device], *, nodes: NodeSet = 0b1111, asked: Collection[str] = ()) -> DeviceLedger:
     return DeviceLedger.of_devices(devices, nodes=nodes, preferred_allocation=asked)
 
 
@@ -41,13 +41,13 @@ def pod_of(*containers: Container, init: Sequence[Container] = (), uid: str = "p
     return Pod(name=uid, uid=uid, init=tuple(init), containers=containers)
 
 
-def shown(options: Options) -> list[str]:
+def shown(options: AnyHints) -> list[str]:
     """The hints of a family, one text each."""
-    assert isinstance(options, Supply | Coverage)
-    return [str(hint) for hint in Listed.of_family(options).hints]
+    assert isinstance(options, AmountFamily | CoverageFamily)
+    return [str(hint) for hint in HintList.of_family(options).hints]
 
 
-def placements(nodes: Nodes) -> st.SearchStrategy[Nodes | None]:
+def placements(nodes: NodeSet) -> st.SearchStrategy[NodeSet | None]:
     """Where a device may be: on one node or several, on unknown ones, on none, or nobody knows."""
     known = subsets_of(nodes, least=1)
     stray = st.builds(lambda mask: mask | 1 << STRAY, subsets_of(nodes))
@@ -55,21 +55,21 @@ def placements(nodes: Nodes) -> st.SearchStrategy[Nodes | None]:
 
 
 @st.composite
-def announcements(draw: st.DrawFn, nodes: Nodes, *, resource: str = GPU, most: int = 8) -> list[Device]:
+def announcements(draw: st.DrawFn, nodes: NodeSet, *, resource: str = GPU, most: int = 8) -> list[Device]:
     """What a plugin might announce."""
     ids = draw(st.lists(st.integers(0, 12), max_size=most, unique=True))
     return [Device(resource, f"d{number}", draw(placements(nodes)), healthy=draw(st.booleans())) for number in ids]
 
 
 @st.composite
-def machines(draw: st.DrawFn, most_nodes: int = 4) -> tuple[Nodes, list[Device]]:
+def machines(draw: st.DrawFn, most_nodes: int = 4) -> tuple[NodeSet, list[Device]]:
     """The nodes of a machine, and the devices of one resource on it."""
     nodes = draw(node_sets(most=most_nodes))
     return nodes, draw(announcements(nodes))
 
 
 def counted(
-    devices: Sequence[Device], nodes: Nodes, *, free: Collection[str], again: Collection[str], need: int
+    devices: Sequence[Device], nodes: NodeSet, *, free: Collection[str], again: Collection[str], need: int
 ) -> list[Hint]:
     """The hints as the kubelet counts them: every set of nodes looked at for itself."""
     known = {device.id: device for device in devices}

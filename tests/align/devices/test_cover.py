@@ -36,23 +36,23 @@ levels = st.sampled_from([*(1 << node for node in range(6)), 0b111, 0b111000, SI
     ],
 )
 def test_fewest(weights, need, fewest):
-    assert cover.fewest(weights, need, source=GPU) == fewest
+    assert cover.fewest_nodes(weights, need, source=GPU) == fewest
 
 
 @given(st.dictionaries(masks | singles, st.integers(1, 3), max_size=9), st.integers(-1, 20))
 def test_the_fewest_are_those_found_by_trying_all(weights, need):
-    assert cover.fewest(weights, need, source=GPU) == tried(weights, need)
+    assert cover.fewest_nodes(weights, need, source=GPU) == tried(weights, need)
 
 
 @given(st.dictionaries(levels, st.integers(1, 3), max_size=9), st.integers(1, 20))
 def test_where_sets_are_nested_no_search_is_needed(weights, need):
-    assert cover.nested(weights)
-    assert cover.fewest(weights, need, source=GPU) == tried(weights, need)
+    assert cover.are_nested(weights)
+    assert cover.fewest_nodes(weights, need, source=GPU) == tried(weights, need)
 
 
 @given(st.sets(masks, max_size=14))
 def test_nested_means_any_two(found):
-    assert cover.nested(found) == all(a & b in {0, a, b} for a, b in combinations(found, 2))
+    assert cover.are_nested(found) == all(a & b in {0, a, b} for a, b in combinations(found, 2))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.75, 0.95, 1.0])
@@ -71,7 +71,7 @@ def test_sixty_four_nodes_that_share_devices_in_patterns_stay_within_the_limit(g
     weights = groups | {1 << node: 1 for node in range(64)}
     need = int(sum(weights.values()) * share)
 
-    count = cover.fewest(weights, need, source=GPU)
+    count = cover.fewest_nodes(weights, need, source=GPU)
 
     # Both patterns can be served in full by nodes that share nothing, and after that each node adds its own device.
     each, full = (5, 32) if len(groups) == 64 else (5, 8)
@@ -81,12 +81,12 @@ def test_sixty_four_nodes_that_share_devices_in_patterns_stay_within_the_limit(g
 def test_beyond_the_limit_an_error_names_the_resource():
     """Three hundred devices between pairs of nodes picked without pattern: nobody has such a machine."""
     pairs = [(node * 37 % 64, (node * node * 11 + node * 5 + 3) % 64) for node in range(300)]
-    weights: dict[bits.Nodes, int] = {}
+    weights: dict[bits.NodeSet, int] = {}
     for pair in pairs:
         weights[bits.of(pair)] = weights.get(bits.of(pair), 0) + 1
 
     with pytest.raises(WorkLimitError, match=r"example\.com/gpu cannot be told within 2000 steps") as error:
-        cover.fewest(weights, sum(weights.values()) * 4 // 5, source=GPU)
+        cover.fewest_nodes(weights, sum(weights.values()) * 4 // 5, source=GPU)
 
     assert error.value.sources == (GPU,)
 

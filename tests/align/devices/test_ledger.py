@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.devices import DeviceLedger, Inventory, natural
+from alignup.align.devices import DeviceInventory, DeviceLedger, natural_sort_key
 from alignup.align.errors import StateError
 from alignup.align.machine import Device
 from tests.align.devices.plain import GPU, NIC, gpus, ledger_of
@@ -27,18 +27,18 @@ def free(ledger: DeviceLedger, resource: str = GPU) -> list[str]:
     ],
 )
 def test_ids_are_in_natural_order(ids, ordered):
-    assert sorted(ids, key=natural) == ordered
+    assert sorted(ids, key=natural_sort_key) == ordered
 
 
 @given(st.lists(st.text("01a-", max_size=5), unique=True))
 def test_no_two_ids_are_alike(ids):
-    assert len({natural(id_) for id_ in ids}) == len(ids)
+    assert len({natural_sort_key(id_) for id_ in ids}) == len(ids)
 
 
 def test_an_inventory_knows_its_devices():
     devices = [*gpus([0, 1], [9], [], None, ill=[1]), Device(GPU, "gpu-0", bits.of([1]))]
 
-    inventory = Inventory.of(devices, machine=0b11)
+    inventory = DeviceInventory.of(devices, machine=0b11)
 
     assert inventory.devices[0].nodes == bits.of([1]), "the later of two with the same id counts"
     assert inventory.names(inventory.healthy) == ("gpu-0", "gpu-2", "gpu-3")

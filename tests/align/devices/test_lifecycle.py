@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from alignup.align import devices
-from alignup.align.devices import Answers, Coverage, DeviceLedger
+from alignup.align.devices import CoverageFamily, DeviceLedger, PreferenceAnswers
 from alignup.align.errors import ProviderError
-from alignup.align.hint import Supply
+from alignup.align.hint import AmountFamily
 from alignup.align.workload import Pod
 from tests.align.devices.plain import GPU, NIC, announcements, pod_of, wanting
 from tests.strategies_hints import subsets_of
@@ -75,7 +75,9 @@ class Lifecycle(RuleBasedStateMachine):
             ledger = outcome.ledger
         return ledger
 
-    def check_given(self, before: DeviceLedger, outcome: devices.Allocation, pod: Pod, answers: Answers) -> None:
+    def check_given(
+        self, before: DeviceLedger, outcome: devices.DeviceAllocation, pod: Pod, answers: PreferenceAnswers
+    ) -> None:
         """Only what was free and healthy is given, or what an init container of the pod left."""
         for resource, ids in outcome.devices.items():
             free = set(before.inventories[resource].names(before.free[resource]))
@@ -121,7 +123,7 @@ class Lifecycle(RuleBasedStateMachine):
         """Where a set of nodes is hinted for one container alone, allocating there gives only devices near it."""
         pod = pod_of(wanting(gpu=2), uid="visitor")
         family = devices.hints(self.ledger, pod, container=pod.containers[0]).get(GPU)
-        if not isinstance(family, Supply | Coverage):
+        if not isinstance(family, AmountFamily | CoverageFamily):
             return
         ledger = self.ledger.announce(GPU, self.ledger.inventories[GPU].devices)
         for mask in family.masks():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import devices
-from alignup.align.devices import Allocation, Ask, DeviceLedger
+from alignup.align.devices import DeviceAllocation, DeviceLedger, PreferenceRequest
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod
@@ -133,10 +133,10 @@ class TestChoice:
 
         outcome = devices.allocate(held, pod_of(ONE), container=ONE, affinity=0b1)
 
-        assert outcome == Allocation(held, {GPU: ("gpu-3",)})
+        assert outcome == DeviceAllocation(held, {GPU: ("gpu-3",)})
 
     def test_no_devices_wanted_none_given(self):
-        assert devices.allocate(FOUR, pod_of(ONE), container=wanting(gpu=0), affinity=None) == Allocation(FOUR)
+        assert devices.allocate(FOUR, pod_of(ONE), container=wanting(gpu=0), affinity=None) == DeviceAllocation(FOUR)
 
 
 class TestReuse:
@@ -198,7 +198,7 @@ class TestReuse:
 
 
 class TestAdvice:
-    ASK = Ask(
+    ASK = PreferenceRequest(
         uid="pod",
         container="app",
         resource=GPU,
@@ -212,7 +212,7 @@ class TestAdvice:
 
         outcome = devices.allocate(ASKED, pod_of(pair), container=pair, affinity=None)
 
-        assert outcome == Allocation(ASKED, asks=(self.ASK,))
+        assert outcome == DeviceAllocation(ASKED, asks=(self.ASK,))
 
     @pytest.mark.parametrize(
         ("answer", "chosen"),
@@ -281,7 +281,9 @@ class TestAdvice:
 
         assert refused(ledger, wanting(gpu=2, nic=1)).startswith("no healthy devices present")
 
-    def asks(self, container: Container, *, affinity=None, ledger: DeviceLedger = ASKED) -> tuple[Ask, ...]:
+    def asks(
+        self, container: Container, *, affinity=None, ledger: DeviceLedger = ASKED
+    ) -> tuple[PreferenceRequest, ...]:
         return devices.allocate(ledger, pod_of(container), container=container, affinity=affinity).asks
 
 
@@ -356,7 +358,7 @@ def test_devices_near_the_chosen_nodes_come_first(machine, data):
     nodes, announced = machine
     ledger = ledger_of(announced, nodes=nodes)
     affinity = data.draw(subsets_of(nodes))
-    aligned, unaligned, without = devices.split(ledger, GPU, affinity=affinity) if announced else (0, 0, 0)
+    aligned, unaligned, without = devices.filter_by_affinity(ledger, GPU, affinity=affinity) if announced else (0, 0, 0)
     free = (aligned | unaligned | without).bit_count()
     if not free:
         return

@@ -7,9 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align.decision import Decision
-from alignup.align.explain.advice import advice, result, to_document
-from alignup.align.explain.changes import Leaving, Proposal, Request, Reservation, Setting, Share, Unit
-from alignup.align.explain.remedies import search
+from alignup.align.explain.advice import describe_proposal, describe_result, to_document
+from alignup.align.explain.changes import (
+    Eviction,
+    NodeReservationChange,
+    Proposal,
+    RequestChange,
+    ReservationChange,
+    SettingChange,
+    Unit,
+)
+from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
 
@@ -29,37 +37,37 @@ def decided() -> Decision:
 
 CHANGES = {
     "fewer CPUs": (
-        Request("app", "cpu", 8, 6, Unit.CPUS),
+        RequestChange("app", "cpu", 8, 6, Unit.CPUS),
         "let container app ask for 6 CPUs instead of 8",
         {"kind": "request", "container": "app", "resource": "cpu", "was": "8", "now": "6"},
     ),
     "less of the shared CPUs": (
-        Request("app", "cpu", 2500, 1500, Unit.MILLI_CPUS),
+        RequestChange("app", "cpu", 2500, 1500, Unit.MILLI_CPUS),
         "let container app ask for 1500m CPU instead of 2500m",
         {"kind": "request", "container": "app", "resource": "cpu", "was": "2500m", "now": "1500m"},
     ),
     "less memory for the pod as a whole": (
-        Request(None, "memory", 4 * GIB, 3 * GIB, Unit.BYTES),
+        RequestChange(None, "memory", 4 * GIB, 3 * GIB, Unit.BYTES),
         "let the pod ask for 3Gi memory instead of 4Gi",
         {"kind": "request", "container": None, "resource": "memory", "was": "4Gi", "now": "3Gi"},
     ),
     "no device": (
-        Request("app", GPU, 2, 0, Unit.PIECES),
+        RequestChange("app", GPU, 2, 0, Unit.PIECES),
         f"let container app do without {GPU}",
         {"kind": "request", "container": "app", "resource": GPU, "was": "2", "now": "0"},
     ),
     "another policy": (
-        Setting("topologyManagerPolicy", "restricted", "best-effort"),
+        SettingChange("topologyManagerPolicy", "restricted", "best-effort"),
         "set topologyManagerPolicy to best-effort instead of restricted",
         {"kind": "setting", "field": "topologyManagerPolicy", "was": "restricted", "now": "best-effort"},
     ),
     "a pod that leaves": (
-        Leaving(("web",), (("db",),)),
+        Eviction(("web",), (("db",),)),
         "stop default/web (another one would do as well)",
         {"kind": "leaving", "pods": [{"uid": "web", "name": "default/web"}], "instead": [["db"]]},
     ),
     "pods that leave": (
-        Leaving(("web", "gone"), ((), ())),
+        Eviction(("web", "gone"), ((), ())),
         "stop default/web and gone",
         {
             "kind": "leaving",
@@ -68,12 +76,12 @@ CHANGES = {
         },
     ),
     "fewer reserved CPUs": (
-        Reservation("cpu", 2000, 1000),
+        ReservationChange("cpu", 2000, 1000),
         "reserve 1 CPU instead of 2 for the system and Kubernetes",
         {"kind": "reservation", "resource": "cpu", "was": "2", "now": "1"},
     ),
     "a shorter list of reserved CPUs": (
-        Reservation("cpu", 2000, 1000, listed=(0b11, 0b1)),
+        ReservationChange("cpu", 2000, 1000, listed=(0b11, 0b1)),
         "set reservedSystemCPUs to 0 instead of 0-1",
         {
             "kind": "reservation",
@@ -84,7 +92,9 @@ CHANGES = {
         },
     ),
     "memory reserved elsewhere": (
-        Reservation("memory", GIB, GIB, shares=(Share(0, GIB, 0), Share(1, 0, GIB))),
+        ReservationChange(
+            "memory", GIB, GIB, shares=(NodeReservationChange(0, GIB, 0), NodeReservationChange(1, 0, GIB))
+        ),
         (
             "move reservedMemory (memory): 0 instead of 1Gi on node 0 and 1Gi instead of 0 on node 1 "
             "(drain the node first: its memory_manager_state is of the old one)"
@@ -98,7 +108,7 @@ CHANGES = {
         },
     ),
     "less memory reserved": (
-        Reservation("memory", 2 * GIB, GIB, shares=(Share(0, 2 * GIB, GIB),)),
+        ReservationChange("memory", 2 * GIB, GIB, shares=(NodeReservationChange(0, 2 * GIB, GIB),)),
         (
             "reserve less memory, 1Gi instead of 2Gi in all, in reservedMemory 1Gi instead of 2Gi on node 0 "
             "(drain the node first: its memory_manager_state is of the old one)"
@@ -118,21 +128,24 @@ CHANGES = {
 def test_every_change_is_told_to_people_and_to_machines(change, sentence, document):
     proposal = Proposal((change,), decided())
 
-    assert advice(proposal, busy().ledger) == sentence
+    assert describe_proposal(proposal, busy().ledger) == sentence
     assert to_document(proposal, busy().ledger)["changes"] == [document]
 
 
 def test_several_changes_belong_together():
-    both = Setting("topologyManagerPolicy", "restricted", "none"), Setting("topologyManagerScope", "pod", "container")
+    both = (
+        SettingChange("topologyManagerPolicy", "restricted", "none"),
+        SettingChange("topologyManagerScope", "pod", "container"),
+    )
 
-    assert advice(Proposal(both, decided()), busy().ledger) == (
+    assert describe_proposal(Proposal(both, decided()), busy().ledger) == (
         "set topologyManagerPolicy to none instead of restricted, "
         "and set topologyManagerScope to container instead of pod"
     )
 
 
 def test_the_result_says_what_each_container_would_be_given():
-    assert result(Proposal((), decided())) == "CPUs 4-5 · 1Gi memory on node 1"
+    assert describe_result(Proposal((), decided())) == "CPUs 4-5 · 1Gi memory on node 1"
 
 
 @settings(deadline=None, max_examples=20)
@@ -143,9 +156,9 @@ def test_whatever_is_proposed_can_be_told(data, one):
     late = data.draw(arrivals("late"))
     tries = iter(range(200))
 
-    found = search(one, late, enough=lambda: next(tries, None) is None)
+    found = find_remedies(one, late, enough=lambda: next(tries, None) is None)
 
     for proposal in found.proposals:
-        assert advice(proposal, one.ledger)
-        assert result(proposal)
+        assert describe_proposal(proposal, one.ledger)
+        assert describe_result(proposal)
         assert json.loads(json.dumps(to_document(proposal, one.ledger)))["sentence"]

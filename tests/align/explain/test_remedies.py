@@ -8,17 +8,27 @@ import pytest
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import ProviderError, StateError, WorkLimitError
-from alignup.align.explain.carry import under
-from alignup.align.explain.remedies import Change, Leaving, Request, Reservation, Search, Setting, Share, Unit, search
+from alignup.align.explain.migrate import migrate_host
+from alignup.align.explain.remedies import (
+    Change,
+    Eviction,
+    NodeReservationChange,
+    Remedies,
+    RequestChange,
+    ReservationChange,
+    SettingChange,
+    Unit,
+    find_remedies,
+)
 from alignup.align.host import Host
 from alignup.align.machine import Device, HugePages, NumaNode
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Pod, Resources
 from alignup.align.workload.demand import container_devices
-from alignup.align.workload.rules import accept
+from alignup.align.workload.validation import accept
 from tests.align.hosts import GIB, GPU, NIC, admit, host, pod
 from tests.strategies_pods import amounts, container, guaranteed
 
@@ -30,7 +40,7 @@ POLICY = "topologyManagerPolicy"
 FULL = "cpuManagerPolicyOptions.full-pcpus-only"
 
 
-def proposed(found: Search) -> list[tuple[Change, ...]]:
+def proposed(found: Remedies) -> list[tuple[Change, ...]]:
     return [proposal.changes for proposal in found.proposals]
 
 
@@ -46,16 +56,16 @@ def asking(asked: dict[str, str], uid: str = "new") -> Pod:
     return pod(uid, None, **asked)
 
 
-def cpus(now: int, was: int) -> tuple[Request]:
-    return (Request("app", "cpu", was, now, Unit.CPUS),)
+def cpus(now: int, was: int) -> tuple[RequestChange]:
+    return (RequestChange("app", "cpu", was, now, Unit.CPUS),)
 
 
-def memory(now: int, was: int) -> tuple[Request]:
-    return (Request("app", "memory", was, now, Unit.BYTES),)
+def memory(now: int, was: int) -> tuple[RequestChange]:
+    return (RequestChange("app", "memory", was, now, Unit.BYTES),)
 
 
-def policy(now: Policy, was: Policy = Policy.SINGLE_NUMA_NODE) -> Setting:
-    return Setting(POLICY, was, now)
+def policy(now: Policy, was: Policy = Policy.SINGLE_NUMA_NODE) -> SettingChange:
+    return SettingChange(POLICY, was, now)
 
 
 SEAT = "example.com/seat"
@@ -98,14 +108,14 @@ class HardSeats(Seats):
 
 
 def test_nothing_is_proposed_for_a_pod_that_is_admitted():
-    assert search(host(), accept(pod())) == Search()
+    assert find_remedies(host(), accept(pod())) == Remedies()
 
 
 def test_nothing_is_proposed_for_a_pod_of_another_system():
     foreign = replace(pod(), os="windows")
 
     assert not host().decide(foreign).admitted
-    assert search(host(), foreign) == Search()
+    assert find_remedies(host(), foreign) == Remedies()
 
 
 @pytest.mark.parametrize(
@@ -120,49 +130,49 @@ def test_nothing_is_proposed_for_a_pod_of_another_system():
         pytest.param(
             host(shape=SMT, cpus=FULL_CORES),
             pod(cpu="3"),
-            [cpus(2, was=3), cpus(4, was=3), (Setting(FULL, "true", "false"),)],
+            [cpus(2, was=3), cpus(4, was=3), (SettingChange(FULL, "true", "false"),)],
             id="half a core: one less, one more, or single threads allowed",
         ),
         pytest.param(
             host(shape=SMT, cpus=FULL_CORES, memory=False),
             pod(cpu="9"),
-            [cpus(8, was=9), (policy(Policy.RESTRICTED), Setting(FULL, "true", "false"))],
+            [cpus(8, was=9), (policy(Policy.RESTRICTED), SettingChange(FULL, "true", "false"))],
             id="half a core too much for a node: two settings where none does alone",
         ),
         pytest.param(
             host(),
             pod(gpu="2"),
-            [(Request("app", GPU, 2, 1, Unit.PIECES),), (policy(Policy.BEST_EFFORT),)],
+            [(RequestChange("app", GPU, 2, 1, Unit.PIECES),), (policy(Policy.BEST_EFFORT),)],
             id="two GPUs of which each node has one: the strictest policy that takes both",
         ),
         pytest.param(
             host(),
             asking({"cpu": "1", NIC: "3"}),
-            [(Request("app", NIC, 3, 1, Unit.PIECES),)],
+            [(RequestChange("app", NIC, 3, 1, Unit.PIECES),)],
             id="more devices than there are: settings do not help",
         ),
         pytest.param(
             host(),
             asking({"hugepages-2Mi": "2Mi"}),
-            [(Request("app", "hugepages-2Mi", 2 * MIB, 0, Unit.BYTES),)],
+            [(RequestChange("app", "hugepages-2Mi", 2 * MIB, 0, Unit.BYTES),)],
             id="huge pages on a machine without: none of them",
         ),
         pytest.param(
             host(Policy.BEST_EFFORT, memory=False),
             Pod(name="b", uid="b", containers=(container("app", {"cpu": "7500m"}),)),
-            [(Request("app", "cpu", 7500, 7000, Unit.MILLI_CPUS),), (Reservation("cpu", 1000, 500),)],
+            [(RequestChange("app", "cpu", 7500, 7000, Unit.MILLI_CPUS),), (ReservationChange("cpu", 1000, 500),)],
             id="a share of the CPUs, and a little too much: less of it, or less for the system",
         ),
         pytest.param(
             host(Policy.BEST_EFFORT, memory=False, cpus=CpuSettings()),
             Pod(name="b", uid="b", containers=(container("app", {"cpu": "7500m"}),)),
-            [(Request("app", "cpu", 7500, 7000, Unit.MILLI_CPUS),), (Reservation("cpu", 1000, 500),)],
+            [(RequestChange("app", "cpu", 7500, 7000, Unit.MILLI_CPUS),), (ReservationChange("cpu", 1000, 500),)],
             id="the same where nobody has CPUs of its own",
         ),
         pytest.param(
             host(Policy.NONE, memory=False),
             pod(cpu="500m", memory="32Gi"),
-            [memory(32 * GIB - 64 * MIB, was=32 * GIB), (Reservation("memory", 64 * MIB, 0),)],
+            [memory(32 * GIB - 64 * MIB, was=32 * GIB), (ReservationChange("memory", 64 * MIB, 0),)],
             id="all memory there is, where no node counts: a little less, or nothing for the system",
         ),
         pytest.param(
@@ -171,7 +181,7 @@ def test_nothing_is_proposed_for_a_pod_of_another_system():
     ],
 )
 def test_what_is_proposed_on_an_empty_host(one, wanted, expected):
-    found = search(one, accept(wanted))
+    found = find_remedies(one, accept(wanted))
 
     assert proposed(found) == expected
     assert found.unsearched == ()
@@ -181,12 +191,19 @@ def test_memory_in_the_way_is_moved_before_less_is_kept_back():
     """64 MiB for the system make node 0 too small, and node 1 is taken."""
     one = crowded(host(), pod("a", cpu="4"))
 
-    found = search(one, accept(pod("b", cpu="1", memory="16Gi")))
+    found = find_remedies(one, accept(pod("b", cpu="1", memory="16Gi")))
 
     assert proposed(found) == [
         memory(16 * GIB - 64 * MIB, was=16 * GIB),
-        (Leaving(("a",), ((),)),),
-        (Reservation("memory", 64 * MIB, 64 * MIB, shares=(Share(0, 64 * MIB, 0), Share(1, 0, 64 * MIB))),),
+        (Eviction(("a",), ((),)),),
+        (
+            ReservationChange(
+                "memory",
+                64 * MIB,
+                64 * MIB,
+                shares=(NodeReservationChange(0, 64 * MIB, 0), NodeReservationChange(1, 0, 64 * MIB)),
+            ),
+        ),
     ]
     changed, other = found.proposals[-1].apply(one, accept(pod("b", cpu="1", memory="16Gi")))
     assert changed.settings.reserved_memory == (ReservedMemory(1, {"memory": Quantity.parse("64Mi")}),)
@@ -201,10 +218,12 @@ def test_less_is_kept_back_where_moving_does_not_help():
     one = host(reservation=reservation, reserved_memory=entries)
     crowded(one, pod("a", cpu="1", memory="14Gi"), pod("b", cpu="1", memory="15Gi"))
 
-    found = search(one, accept(pod("c", cpu="1", memory="1536Mi")))
+    found = find_remedies(one, accept(pod("c", cpu="1", memory="1536Mi")))
 
     (change,) = proposed(found)[-1]
-    assert change == Reservation("memory", 2 * GIB, 2 * GIB - 512 * MIB, shares=(Share(0, GIB, 512 * MIB),))
+    assert change == ReservationChange(
+        "memory", 2 * GIB, 2 * GIB - 512 * MIB, shares=(NodeReservationChange(0, GIB, 512 * MIB),)
+    )
 
 
 def test_nothing_is_moved_to_a_node_without_memory():
@@ -212,7 +231,7 @@ def test_nothing_is_moved_to_a_node_without_memory():
     machine = replace(plain.machine, nodes=(NumaNode(0, 16 * GIB), NumaNode(1, 0)))
     one = Host(machine, plain.settings)
 
-    found = search(one, accept(pod("b", cpu="1", memory="16Gi")))
+    found = find_remedies(one, accept(pod("b", cpu="1", memory="16Gi")))
 
     assert proposed(found) == [memory(16 * GIB - 64 * MIB, was=16 * GIB)]
 
@@ -225,9 +244,9 @@ def test_fewer_cpus_are_reserved_by_number():
     )
     crowded(one, pod("a", cpu="3"))
 
-    found = search(one, accept(pod("b", cpu="2")))
+    found = find_remedies(one, accept(pod("b", cpu="2")))
 
-    assert (Reservation("cpu", 3000, 2000),) in proposed(found)
+    assert (ReservationChange("cpu", 3000, 2000),) in proposed(found)
 
 
 def test_fewer_cpus_are_reserved_by_a_list_that_says_which():
@@ -241,9 +260,9 @@ def test_fewer_cpus_are_reserved_by_a_list_that_says_which():
     crowded(one, pod("a", cpu="1"))
     wanted = accept(pod("b", cpu="4"))
 
-    found = search(one, wanted)
+    found = find_remedies(one, wanted)
 
-    change = Reservation("cpu", 3000, 1000, listed=(listed, bits.of([0])))
+    change = ReservationChange("cpu", 3000, 1000, listed=(listed, bits.of([0])))
     assert proposed(found)[-1] == (change,)
     changed, _ = found.proposals[-1].apply(one, wanted)
     assert changed.settings.cpus.explicit == bits.of([0])
@@ -252,27 +271,27 @@ def test_fewer_cpus_are_reserved_by_a_list_that_says_which():
 def test_of_pods_that_hold_the_same_one_is_proposed_and_the_others_named():
     one = crowded(host(memory=False), *(pod(uid, cpu="2") for uid in "abc"))
 
-    found = search(one, accept(pod("new", cpu="2")))
+    found = find_remedies(one, accept(pod("new", cpu="2")))
 
-    leaving = next(change for (change,) in proposed(found) if isinstance(change, Leaving))
-    assert leaving == Leaving(("c",), (("b",),))
+    leaving = next(change for (change,) in proposed(found) if isinstance(change, Eviction))
+    assert leaving == Eviction(("c",), (("b",),))
 
 
 def test_the_least_important_pod_is_the_one_to_leave():
     important = replace(pod("a", cpu="2"), priority=1000)
     one = crowded(host(memory=False, max_pods=2), pod("b", cpu="2"), important)
 
-    found = search(one, accept(pod("new", cpu="1")))
+    found = find_remedies(one, accept(pod("new", cpu="1")))
 
-    assert proposed(found) == [(Leaving(("b",), ((),)),)]
+    assert proposed(found) == [(Eviction(("b",), ((),)),)]
 
 
 def test_pods_leave_in_pairs_only_where_one_is_not_enough():
     one = crowded(host(), *(pod(uid, cpu="1", memory="7Gi") for uid in "abcd"))
 
-    found = search(one, accept(pod("new", cpu="1", memory="15Gi")))
+    found = find_remedies(one, accept(pod("new", cpu="1", memory="15Gi")))
 
-    (leaving,) = [change for (change,) in proposed(found) if isinstance(change, Leaving)]
+    (leaving,) = [change for (change,) in proposed(found) if isinstance(change, Eviction)]
     held = one.ledger.books["memory"]
     assert len(leaving.pods) == 2
     assert len({held.blocks(uid, "app")[0].nodes for uid in leaving.pods}) == 1
@@ -282,11 +301,11 @@ def test_a_pod_that_chooses_for_itself_is_proposed_another_choice():
     one = host(Policy.RESTRICTED, own_policy=True, memory=False)
     wanted = accept(pod(cpu="6", annotations={"topology.alignup.dev/policy": "single-numa-node"}))
 
-    found = search(one, wanted)
+    found = find_remedies(one, wanted)
 
     field = "metadata.annotations[topology.alignup.dev/policy]"
-    assert (Setting(field, "single-numa-node", "restricted"),) in proposed(found)
-    assert not any(change.field == POLICY for (change,) in proposed(found) if isinstance(change, Setting))
+    assert (SettingChange(field, "single-numa-node", "restricted"),) in proposed(found)
+    assert not any(change.field == POLICY for (change,) in proposed(found) if isinstance(change, SettingChange))
 
 
 def test_the_other_scope_is_proposed():
@@ -295,9 +314,9 @@ def test_the_other_scope_is_proposed():
     sizes = {"first": "2", "second": "2", "third": "3"}
     three = tuple(guaranteed(name, {"cpu": count, "memory": "1Gi"}) for name, count in sizes.items())
 
-    found = search(one, accept(Pod(name="b", uid="b", containers=three)))
+    found = find_remedies(one, accept(Pod(name="b", uid="b", containers=three)))
 
-    assert (Setting("topologyManagerScope", "container", "pod"),) in proposed(found)
+    assert (SettingChange("topologyManagerScope", "container", "pod"),) in proposed(found)
 
 
 def test_the_resources_of_the_pod_as_a_whole_are_asked_for_in_another_amount():
@@ -311,9 +330,9 @@ def test_the_resources_of_the_pod_as_a_whole_are_asked_for_in_another_amount():
         resources=Resources(own, own),
     )
 
-    found = search(host(scope=Scope.POD, gates=gates), accept(whole))
+    found = find_remedies(host(scope=Scope.POD, gates=gates), accept(whole))
 
-    assert proposed(found)[0] == (Request(None, "cpu", 6, 4, Unit.CPUS),)
+    assert proposed(found)[0] == (RequestChange(None, "cpu", 6, 4, Unit.CPUS),)
 
 
 def test_a_plugin_that_wants_to_be_asked_is_taken_to_prefer_the_lowest():
@@ -323,7 +342,7 @@ def test_a_plugin_that_wants_to_be_asked_is_taken_to_prefer_the_lowest():
     one = Host(replace(plain.machine, devices=devices), plain.settings)
     wanted = accept(pod("b", cpu="5", gpu="2"))
 
-    found = search(one, wanted)
+    found = find_remedies(one, wanted)
 
     assert proposed(found)[0] == cpus(4, was=5)
     assert found.proposals[0].decision.placements[0].given["device"] == {GPU: "gpu-1,gpu-3"}
@@ -336,7 +355,7 @@ def test_answers_of_plugins_are_heeded():
     one = Host(replace(plain.machine, devices=devices), plain.settings)
     (ask,) = one.decide(accept(pod("b", cpu="4", gpu="2"))).asks
 
-    found = search(one, accept(pod("b", cpu="5", gpu="2")), answers={ask: ("gpu-3", "gpu-5")})
+    found = find_remedies(one, accept(pod("b", cpu="5", gpu="2")), answers={ask: ("gpu-3", "gpu-5")})
 
     assert found.proposals[0].decision.placements[0].given["device"] == {GPU: "gpu-3,gpu-5"}
 
@@ -348,16 +367,16 @@ def test_huge_pages_are_counted_in_their_own_size():
     machine = replace(idle.machine, nodes=tuple(NumaNode(node.id, 16 * GIB, pages) for node in idle.machine.nodes))
     one = Host(machine, idle.settings)
 
-    found = search(one, accept(asking({"hugepages-2Mi": "18Mi"})))
+    found = find_remedies(one, accept(asking({"hugepages-2Mi": "18Mi"})))
 
-    assert proposed(found)[0] == (Request("app", "hugepages-2Mi", 18 * MIB, 16 * MIB, Unit.BYTES),)
+    assert proposed(found)[0] == (RequestChange("app", "hugepages-2Mi", 18 * MIB, 16 * MIB, Unit.BYTES),)
 
 
 def test_a_request_below_its_limit_moves_alone():
     burstable = Pod(name="b", uid="b", containers=(container("app", {"cpu": "8"}, {"cpu": "9"}),))
     one = host(Policy.NONE, memory=False)
 
-    proposal = search(one, accept(burstable)).proposals[0]
+    proposal = find_remedies(one, accept(burstable)).proposals[0]
 
     _, other = proposal.apply(one, accept(burstable))
     assert {name: str(amount) for name, amount in other.containers[0].resources.requests.items()} == {"cpu": "7"}
@@ -367,7 +386,7 @@ def test_a_request_below_its_limit_moves_alone():
 def test_who_has_no_time_at_all_is_told_everything_that_was_not_searched():
     one = crowded(host(), pod("a", cpu="3"))
 
-    found = search(one, accept(pod("b", cpu="4", memory="16Gi", gpu="2")), enough=lambda: True)
+    found = find_remedies(one, accept(pod("b", cpu="4", memory="16Gi", gpu="2")), enough=lambda: True)
 
     assert found.proposals == ()
     assert found.unsearched == (
@@ -388,7 +407,7 @@ def test_who_has_too_many_nodes_that_differ_is_told_so():
     one = Host(machine, idle.settings)
     asked = 100 * GIB
 
-    found = search(one, accept(pod(cpu="500m", memory="100Gi")))
+    found = find_remedies(one, accept(pod(cpu="500m", memory="100Gi")))
 
     assert found.unsearched == (
         "Not all amounts of memory for container app were tried: there are too many to look at.",
@@ -401,9 +420,9 @@ def test_what_cannot_be_decided_is_left_out():
     plain = host()
     one = Host(plain.machine, plain.settings, others=[HardSeats()])
 
-    found = search(one, accept(asking({"cpu": "2", SEAT: "4"})))
+    found = find_remedies(one, accept(asking({"cpu": "2", SEAT: "4"})))
 
-    assert proposed(found) == [(Request("app", SEAT, 4, 2, Unit.PIECES),)]
+    assert proposed(found) == [(RequestChange("app", SEAT, 4, 2, Unit.PIECES),)]
     assert found.unsearched == ("A change that could not be decided exactly within the limit of work was left out.",)
 
 
@@ -411,7 +430,7 @@ def test_a_limit_without_a_request_moves_alone():
     limited = Pod(name="b", uid="b", containers=(container("app", limits={GPU: "3"}),))
     one = host(Policy.NONE, memory=False)
 
-    proposal = search(one, limited).proposals[0]
+    proposal = find_remedies(one, limited).proposals[0]
 
     _, other = proposal.apply(one, limited)
     assert other.containers[0].resources.requests == {}
@@ -421,9 +440,9 @@ def test_a_limit_without_a_request_moves_alone():
 def test_more_pods_than_three_are_not_sent_away():
     one = crowded(host(memory=False), *(pod(f"u{number}", cpu="1") for number in range(7)))
 
-    found = search(one, accept(pod("new", cpu="4")))
+    found = find_remedies(one, accept(pod("new", cpu="4")))
 
-    assert not any(isinstance(change, Leaving) for (change,) in proposed(found))
+    assert not any(isinstance(change, Eviction) for (change,) in proposed(found))
     assert "Sets of more than 3 running pods that could leave were not tried." in found.unsearched
 
 
@@ -432,9 +451,9 @@ def test_where_all_pods_gone_would_not_do_not_all_sets_are_tried():
     one = host(shape="pack:2 numa:1 core:40 pu:1")
     crowded(one, *(pod(f"u{number}", cpu="1", memory=f"{1 + number}Mi") for number in range(70)))
 
-    found = search(one, accept(asking({"cpu": "1", NIC: "3"})))
+    found = find_remedies(one, accept(asking({"cpu": "1", NIC: "3"})))
 
-    assert not any(isinstance(change, Leaving) for (change,) in proposed(found))
+    assert not any(isinstance(change, Eviction) for (change,) in proposed(found))
     assert found.unsearched == (
         "Even with all running pods gone this one is refused, so not all sets of them were tried.",
     )
@@ -444,7 +463,7 @@ def test_of_many_pods_that_hold_the_same_not_all_sets_are_tried():
     one = host(shape="pack:2 numa:1 core:40 pu:1", memory=False, fit_check=False)
     crowded(one, *(pod(f"u{number}", cpu="1") for number in range(75)))
 
-    found = search(one, accept(pod("new", cpu="20")))
+    found = find_remedies(one, accept(pod("new", cpu="20")))
 
     sentence = "Of running pods that hold the same, not all were tried in sets of {} that could leave."
     assert [sentence.format(size) in found.unsearched for size in (1, 2, 3)] == [False, True, True]
@@ -462,7 +481,7 @@ def test_a_reservation_that_pods_stand_against_is_none():
         replace(one.settings, reservation=reservation, reserved_memory=entries),
     ):
         with pytest.raises(StateError):
-            under(one, settings)
+            migrate_host(one, settings)
 
 
 def test_a_provider_from_outside_has_its_say():
@@ -471,8 +490,8 @@ def test_a_provider_from_outside_has_its_say():
     crowded(one, pod("a", cpu="1"), asking({"cpu": "1", SEAT: "2"}, "b"))
     wanted = accept(asking({"cpu": "2", SEAT: "2"}))
 
-    found = search(one, wanted)
+    found = find_remedies(one, wanted)
 
-    assert proposed(found) == [(Request("app", SEAT, 2, 1, Unit.PIECES),), (Leaving(("b",), ((),)),)]
+    assert proposed(found) == [(RequestChange("app", SEAT, 2, 1, Unit.PIECES),), (Eviction(("b",), ((),)),)]
     changed, other = found.proposals[0].apply(one, wanted)
     assert changed.admit(other).placements[0].given["seat"] == {SEAT: "1"}

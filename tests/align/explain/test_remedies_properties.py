@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
-from alignup.align.explain.amounts import asked, nearest
-from alignup.align.explain.leaving import smallest_set
-from alignup.align.explain.remedies import Leaving, Request, Search, never, search
-from alignup.align.explain.trials import Trials
+from alignup.align.explain.amounts import nearest_amounts, requested_amounts
+from alignup.align.explain.evictions import smallest_eviction
+from alignup.align.explain.remedies import Eviction, Remedies, RequestChange, find_remedies, never
+from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, HugePages, NumaNode
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
 from alignup.align.synthetic import parse
 from alignup.align.workload import Amounts, Container, Pod, Resources
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.align.workload.rules import accept, problems
+from alignup.align.workload.validation import accept, validation_problems
 from tests.align.hosts import CPU_OPTIONS, GPU, arrivals, hosts
 from tests.sound import check_sound
 
@@ -138,7 +138,7 @@ def little_pods(draw: st.DrawFn, uid: str, taste: Taste, *, most: int = 2) -> Po
     if draw(st.integers(0, 3)) == 0:
         total = draw(resources(Taste(cpus=("2", "3", "4", "5500m"), pages=2 * taste.pages)))
         fuller = replace(pod, resources=total)
-        pod = pod if list(problems(fuller)) else fuller
+        pod = pod if list(validation_problems(fuller)) else fuller
     return accept(pod)
 
 
@@ -166,7 +166,7 @@ def test_every_proposal_admits_the_pod(host, data):
     assume(not settle(host, pod).admitted)
     before = host.ledger
 
-    found = search(host, pod, enough=after(400))
+    found = find_remedies(host, pod, enough=after(400))
 
     assert host.ledger is before
     check_proposals(host, pod, found)
@@ -177,11 +177,11 @@ def test_every_proposal_admits_the_pod(host, data):
 def test_every_proposal_admits_the_pod_on_a_little_host(host, pod):
     assume(not settle(host, pod).admitted)
 
-    check_proposals(host, pod, search(host, pod))
+    check_proposals(host, pod, find_remedies(host, pod))
 
 
-def check_proposals(host: Host, pod: Pod, found: Search) -> None:
-    known = set(problems(pod))
+def check_proposals(host: Host, pod: Pod, found: Remedies) -> None:
+    known = set(validation_problems(pod))
     for proposal in found.proposals:
         changed, other = proposal.apply(host, pod)
         for change in proposal.changes:
@@ -189,7 +189,7 @@ def check_proposals(host: Host, pod: Pod, found: Search) -> None:
         decision = settle(changed, other)
         assert decision.admitted, proposal.changes
         assert decision == proposal.decision
-        assert known.issuperset(problems(other)), "the API server would refuse the pod"
+        assert known.issuperset(validation_problems(other)), "the API server would refuse the pod"
         assert other.computed_qos is pod.computed_qos
         changed.apply(decision)
         check_sound(changed, str(proposal.changes))
@@ -202,13 +202,13 @@ def test_amounts_are_the_nearest_that_are_admitted(host, pod):
     """Of all amounts of a resource for one container: the largest admitted below the request, the smallest above."""
     assume(not settle(host, pod).admitted)
 
-    trials = Trials(host, pod, answers={}, enough=never)
-    changes = [one.changes[0] for question in asked(host, pod) for one in nearest(trials, question)]
+    trials = WhatIf(host, pod, answers={}, enough=never)
+    changes = [one.changes[0] for question in requested_amounts(host, pod) for one in nearest_amounts(trials, question)]
 
     assert not trials.unsearched
     proposed: dict = {}
     for change in changes:
-        assert isinstance(change, Request)
+        assert isinstance(change, RequestChange)
         proposed.setdefault((change.container, change.resource), set()).add(change.now)
     for container, resources in parts(pod):
         for resource, amount in resources.limits.items():
@@ -274,7 +274,7 @@ def admits(host: Host, pod: Pod, container: str | None, amounts: Amounts) -> boo
             for group in (pod.init, pod.containers)
         )
         changed = replace(pod, init=init, containers=main)
-    return settle(host, changed).admitted and not list(problems(changed))
+    return settle(host, changed).admitted and not list(validation_problems(changed))
 
 
 @settings(max_examples=SOME)
@@ -283,8 +283,8 @@ def test_no_smaller_set_of_leaving_pods_would_do(host, pod):
     """Of all sets of running pods, whatever they hold, none that is smaller admits the pod."""
     assume(host.ledger.pods and not settle(host, pod).admitted)
 
-    trials = Trials(host, pod, answers={}, enough=never)
-    leaving = [one for proposal in smallest_set(trials) for one in proposal.changes if isinstance(one, Leaving)]
+    trials = WhatIf(host, pod, answers={}, enough=never)
+    leaving = [one for proposal in smallest_eviction(trials) for one in proposal.changes if isinstance(one, Eviction)]
 
     size = next((len(uids) for uids in enough_gone(host, pod)), None)
     event(f"{size} pods")
@@ -316,7 +316,7 @@ def without(host: Host, uids: tuple[str, ...]) -> Host:
 def test_the_same_question_has_the_same_answer(host, pod):
     again = Host(host.machine, host.settings, ledger=host.ledger)
 
-    assert search(host, pod) == search(again, pod)
+    assert find_remedies(host, pod) == find_remedies(again, pod)
 
 
 @settings(max_examples=FEW)
@@ -325,8 +325,8 @@ def test_who_has_no_time_is_told_what_was_not_searched(host, pod, tries):
     """With few tries: no more is found than with all of them, and what is missing is spoken of."""
     assume(not settle(host, pod).admitted)
 
-    hurried = search(host, pod, enough=after(tries))
+    hurried = find_remedies(host, pod, enough=after(tries))
 
-    everything = search(host, pod)
+    everything = find_remedies(host, pod)
     missed = [one.changes for one in everything.proposals if one not in hurried.proposals]
     assert not missed or hurried.unsearched

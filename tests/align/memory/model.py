@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
-from alignup.align.hint import Answer, Hint, Listed, subsets
+from alignup.align.bits import NodeSet
+from alignup.align.hint import Hint, HintList, HintsByResource, subsets
 from alignup.align.machine import HugePages, NumaNode
 from alignup.align.memory import provider as memory
-from alignup.align.memory.hints import MemoryFamily
+from alignup.align.memory.hints import MemoryHintFamily
 from alignup.align.memory.ledger import MemoryLedger, Sizes
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.workload import Container, Pod
@@ -60,13 +60,13 @@ def placed(
     return ledger
 
 
-def spelled(answer: Answer) -> tuple[Hint, ...]:
+def spelled(answer: HintsByResource) -> tuple[Hint, ...]:
     """The hints for memory in an answer, one by one."""
     options = answer.get(MEMORY) if answer else None
-    return Listed.of_family(options).hints if isinstance(options, MemoryFamily) else ()
+    return HintList.of_family(options).hints if isinstance(options, MemoryHintFamily) else ()
 
 
-def hints(ledger: MemoryLedger, need: Sizes, uid: str) -> dict[Nodes, bool]:
+def hints(ledger: MemoryLedger, need: Sizes, uid: str) -> dict[NodeSet, bool]:
     """The kubelet's hints, by going through all sets of nodes: whether each set that fits is preferred."""
     smallest = len(ledger.nodes)
     found = []
@@ -79,13 +79,13 @@ def hints(ledger: MemoryLedger, need: Sizes, uid: str) -> dict[Nodes, bool]:
     return {mask: mask.bit_count() == smallest for mask in found}
 
 
-def _open_to(ledger: MemoryLedger, mask: Nodes) -> bool:
+def _open_to(ledger: MemoryLedger, mask: NodeSet) -> bool:
     nodes = [ledger.nodes[node] for node in bits.members(mask)]
     if len(nodes) == 1:
         return nodes[0].cells.bit_count() == 1
     return all(node.cells == mask for node in nodes if node.assignments)
 
 
-def _has(ledger: MemoryLedger, mask: Nodes, need: Sizes, uid: str) -> bool:
+def _has(ledger: MemoryLedger, mask: NodeSet, need: Sizes, uid: str) -> bool:
     again = ledger.reusable_by(uid).get(mask, {})
     return all(ledger.free(mask, type_) + again.get(type_, 0) >= size for type_, size in need.items())

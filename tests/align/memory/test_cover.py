@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.errors import WorkLimitError
 from alignup.align.memory import cover
-from alignup.align.memory.cover import Stock
+from alignup.align.memory.cover import NodeAmounts
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[list[Stock], Stock]:
+def questions(draw: st.DrawFn) -> tuple[list[NodeAmounts], NodeAmounts]:
     """Up to seven stocks of up to three kinds, often alike, and a need near what some of them hold."""
     kinds = draw(st.integers(1, 3))
     amounts = st.tuples(*[st.integers(0, 6)] * kinds)
@@ -23,7 +23,7 @@ def questions(draw: st.DrawFn) -> tuple[list[Stock], Stock]:
     return stocks, draw(st.tuples(*[st.integers(-1, 15)] * kinds))
 
 
-def add_up(stocks: list[Stock], need: Stock) -> bool:
+def add_up(stocks: list[NodeAmounts], need: NodeAmounts) -> bool:
     return all(sum(stock[kind] for stock in stocks) >= wanted for kind, wanted in enumerate(need))
 
 
@@ -38,19 +38,19 @@ def test_the_fewest_and_lowest_are_those_found_by_trying_all(question):
         if add_up([stocks[place] for place in chosen], need)
     ]
 
-    count = cover.fewest(stocks, need)
+    count = cover.fewest_nodes(stocks, need)
 
     assert count == (len(fitting[0]) if fitting else None)
     if count:
         lowest = min(bits.of(chosen) for chosen in fitting if len(chosen) == count)
-        assert cover.lowest(list(enumerate(stocks)), need, count=count) == lowest
+        assert cover.lowest_nodes(list(enumerate(stocks)), need, count=count) == lowest
 
 
 @given(questions(), st.integers(0, 8))
 def test_enough_means_that_some_choice_adds_up(question, count):
     stocks, need = question
 
-    answer = cover.enough(stocks, need, count=count)
+    answer = cover.is_enough(stocks, need, count=count)
 
     assert answer is any(add_up(list(chosen), need) for chosen in combinations(stocks, min(count, len(stocks))))
 
@@ -64,12 +64,12 @@ def test_many_nodes_that_all_differ_are_answered_exactly_or_not_at_all(kinds):
         share = random.uniform(0.2, 0.8)
         need = tuple(int(share * sum(column)) for column in zip(*stocks, strict=True))
 
-        count = cover.fewest(stocks, need)
+        count = cover.fewest_nodes(stocks, need)
 
         assert count is not None
-        assert cover.enough(stocks, need, count=count)
-        assert not cover.enough(stocks, need, count=count - 1)
-        chosen = cover.lowest(list(enumerate(stocks)), need, count=count)
+        assert cover.is_enough(stocks, need, count=count)
+        assert not cover.is_enough(stocks, need, count=count - 1)
+        chosen = cover.lowest_nodes(list(enumerate(stocks)), need, count=count)
         assert chosen.bit_count() == count
         assert add_up([stocks[node] for node in bits.members(chosen)], need)
 
@@ -81,6 +81,6 @@ def test_a_question_that_takes_too_long_is_refused():
     need = (10_007, 9_993)
 
     with pytest.raises(WorkLimitError, match="cannot be told within 10 steps") as caught:
-        cover.enough(stocks, need, count=20, work_limit=10)
+        cover.is_enough(stocks, need, count=20, work_limit=10)
 
     assert caught.value.sources == ("memory",)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.hint import Hint, Source, Supply, subsets
-from alignup.align.memory.hints import MemoryFamily, family
+from alignup.align.hint import AmountFamily, Hint, MergeInput, subsets
+from alignup.align.memory.hints import MemoryHintFamily, memory_family
 from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
 from alignup.align.merging.merge import merge
 from tests import naive
@@ -48,7 +48,7 @@ needs: st.SearchStrategy[Sizes] = st.fixed_dictionaries(
 def test_a_family_is_the_list_the_kubelet_makes(ledger, need):
     expected = model.hints(ledger, need, UID)
 
-    found = family(ledger, need, pod=UID)
+    found = memory_family(ledger, need, pod=UID)
 
     assert spelled({MEMORY: found}) == tuple(starmap(Hint, expected.items()))
     if found:
@@ -61,7 +61,7 @@ def test_the_best_set_with_given_nodes_is_the_first_in_rank(ledger, need, data):
     start = bits.of(data.draw(st.frozensets(st.sampled_from(list(ledger.nodes)))))
     listed = [mask for mask in model.hints(ledger, need, UID) if not start & ~mask]
 
-    found = family(ledger, need, pod=UID)
+    found = memory_family(ledger, need, pod=UID)
 
     best = found.best(start) if found else None
     assert best == min(listed, key=lambda mask: (mask.bit_count(), mask), default=None)
@@ -69,7 +69,7 @@ def test_the_best_set_with_given_nodes_is_the_first_in_rank(ledger, need, data):
 
 @given(states(), needs, st.data())
 def test_questions_about_growing_sets_agree_with_each_other(ledger, need, data):
-    found = family(ledger, need, pod=UID)
+    found = memory_family(ledger, need, pod=UID)
     if found is None or not found.nodes:
         return
     inside = st.frozensets(st.sampled_from(list(bits.members(found.nodes)))).map(bits.of)
@@ -77,7 +77,7 @@ def test_questions_about_growing_sets_agree_with_each_other(ledger, need, data):
     among = data.draw(inside) & ~start
     more = data.draw(st.integers(0, 4))
 
-    def grows_to_fit(mask: bits.Nodes) -> bool:
+    def grows_to_fit(mask: bits.NodeSet) -> bool:
         """Whether *mask* fits by what its nodes have free, not as a set apart."""
         return bool(mask) and all(ledger.free(mask, type_) >= size for type_, size in need.items())
 
@@ -96,11 +96,11 @@ def test_questions_about_growing_sets_agree_with_each_other(ledger, need, data):
 @settings(max_examples=50)
 def test_merging_families_is_merging_their_lists(ledger, need, data):
     nodes = bits.of(ledger.nodes)
-    found = family(ledger, need, pod=UID)
+    found = memory_family(ledger, need, pod=UID)
     if found is None:
         return
-    cpus = Supply({node: data.draw(st.integers(0, 4)) for node in ledger.nodes}, 4, preferred_width=1)
-    voices = [*(Source(type_, found) for type_ in need), Source("cpu", cpus)]
+    cpus = AmountFamily({node: data.draw(st.integers(0, 4)) for node in ledger.nodes}, 4, preferred_width=1)
+    voices = [*(MergeInput(type_, found) for type_ in need), MergeInput("cpu", cpus)]
     voices = voices if cpus.narrowest else voices[:-1]
 
     merged = merge(voices, nodes=nodes)
@@ -113,7 +113,7 @@ def test_a_busy_node_serves_alone_and_a_group_only_together():
     ledger = ledger.give("one", "app", blocks=[Block(0b00001, MEMORY, GIB)])
     ledger = ledger.give("two", "app", blocks=[Block(0b00110, MEMORY, 5 * GIB)])
 
-    small = family(ledger, {MEMORY: GIB}, pod=UID)
+    small = memory_family(ledger, {MEMORY: GIB}, pod=UID)
 
     assert small is not None
     assert list(map(str, spelled({MEMORY: small}))) == [
@@ -128,7 +128,7 @@ def test_sixty_four_nodes_are_not_walked():
     """2⁶⁴ sets: an answer at all shows that none but the useful ones were looked at."""
     ledger = idle(*range(1, 65), pages=dict.fromkeys(range(0, 64, 7), 1024))
 
-    found = family(ledger, {MEMORY: 500 * GIB, PAGES: 5 * GIB}, pod=UID)
+    found = memory_family(ledger, {MEMORY: 500 * GIB, PAGES: 5 * GIB}, pod=UID)
 
     assert found is not None
     assert found.narrowest == found.preferred_width == 9
@@ -144,7 +144,7 @@ def test_sixty_four_nodes_are_not_walked():
 def test_a_size_that_a_node_does_not_list_is_a_size_it_has_none_of(type_):
     ledger = idle(4, 4, pages={1: 512})
 
-    found = family(ledger, {MEMORY: GIB, type_: GIB}, pod=UID)
+    found = memory_family(ledger, {MEMORY: GIB, type_: GIB}, pod=UID)
 
     assert spelled({MEMORY: found}) == ((on(1, preferred=True), on(0, 1)) if type_ == PAGES else ())
 
@@ -152,7 +152,7 @@ def test_a_size_that_a_node_does_not_list_is_a_size_it_has_none_of(type_):
 def test_reach_hopes_rather_than_despairs_when_it_cannot_tell():
     """A question that takes too long is answered as if it could be reached: merging then looks for itself."""
     poor = {node: (part := Random(node).randrange(1, 1000), 1000 - part) for node in range(40)}
-    hard = MemoryFamily({**poor, 40: (20_000, 20_000)}, (10_007, 9_993), preferred_width=1, work_limit=0)
+    hard = MemoryHintFamily({**poor, 40: (20_000, 20_000)}, (10_007, 9_993), preferred_width=1, work_limit=0)
 
     assert hard.narrowest == 1
     assert hard.within_reach(1 << 3, more=19, among=bits.of(poor))

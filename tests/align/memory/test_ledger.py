@@ -6,7 +6,7 @@ import pytest
 
 from alignup.align.errors import StateError
 from alignup.align.machine import HugePages, NumaNode
-from alignup.align.memory.ledger import Block, MemoryLedger, NodeMemory, Table, page_type
+from alignup.align.memory.ledger import Block, MemoryLedger, MemoryTable, NodeMemory, page_type
 from tests.align.memory.model import GIB, MEMORY, PAGE, PAGES, idle
 
 BOTH = 0b11
@@ -19,11 +19,11 @@ def test_an_idle_machine_keeps_huge_pages_and_reservations_out_of_its_memory():
     ledger = MemoryLedger.of_machine(nodes, {5: {MEMORY: GIB, "hugepages-1Gi": GIB}})
 
     assert list(ledger.nodes) == [2, 5]
-    assert ledger.nodes[2] == NodeMemory(1 << 2, 0, {MEMORY: Table(0, 0, 0, 0, 0)})
+    assert ledger.nodes[2] == NodeMemory(1 << 2, 0, {MEMORY: MemoryTable(0, 0, 0, 0, 0)})
     assert ledger.nodes[5].tables == {
-        PAGES: Table(GIB, 0, GIB, 0, GIB),
-        "hugepages-1Gi": Table(2 * GIB, GIB, GIB, 0, GIB),
-        MEMORY: Table(8 * GIB, GIB, 4 * GIB, 0, 4 * GIB),
+        PAGES: MemoryTable(GIB, 0, GIB, 0, GIB),
+        "hugepages-1Gi": MemoryTable(2 * GIB, GIB, GIB, 0, GIB),
+        MEMORY: MemoryTable(8 * GIB, GIB, 4 * GIB, 0, 4 * GIB),
     }
     assert ledger.allocatable() == (
         Block(1 << 5, "hugepages-1Gi", GIB),

@@ -6,7 +6,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.errors import ProviderError, SettingsError
-from alignup.align.hint import Hint, Listed
+from alignup.align.hint import Hint, HintList
 from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
@@ -110,7 +110,7 @@ def test_a_container_already_placed_hints_at_its_nodes_again():
 
     answer = memory.container_hints(ledger, made, made.containers[0], settings=STATIC)
 
-    assert answer == {MEMORY: Listed.of([on(1, preferred=True)]), PAGES: Listed.of([on(1, preferred=True)])}
+    assert answer == {MEMORY: HintList.of([on(1, preferred=True)]), PAGES: HintList.of([on(1, preferred=True)])}
     assert memory.pod_hints(ledger, made, settings=STATIC) == answer
     larger = pod("p", app("c", "2Gi", "2Mi"))
     assert memory.container_hints(ledger, larger, larger.containers[0], settings=STATIC) is None
@@ -246,7 +246,7 @@ def test_a_pod_placed_as_one_piece_is_charged_once_and_its_containers_share():
     }
     assert ledger.pod_held == {"p": (Block(2, PAGES, page), Block(2, MEMORY, 8 * GIB))}
     assert ledger.nodes[1].tables[MEMORY].reserved == 8 * GIB
-    assert memory.pinned(made) == ("early", "side", "late", "big", "own")
+    assert memory.pinned_containers(made) == ("early", "side", "late", "big", "own")
     assert memory.retain(ledger, ()).nodes == idle(16, 16, pages={0: 1, 1: 1}).nodes
 
 

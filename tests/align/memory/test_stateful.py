@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from alignup.align import bits
 from alignup.align.errors import ProviderError
-from alignup.align.hint import Answer, Hint, subsets
+from alignup.align.hint import Hint, HintsByResource, subsets
 from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
@@ -56,7 +56,7 @@ class Host(RuleBasedStateMachine):
         before = self.ledger
         ledger = before
         try:
-            if pod.has_pod_level:
+            if pod.has_pod_level_resources:
                 affinity = self.affinity(data, memory.pod_hints(ledger, pod, settings=SETTINGS))
                 ledger = memory.allocate_pod(ledger, pod, affinity=affinity, settings=SETTINGS)
             else:
@@ -82,7 +82,7 @@ class Host(RuleBasedStateMachine):
             assert memory.nodes_of(placed, pod.uid, container.name) == affinity.nodes
         return placed
 
-    def affinity(self, data: st.DataObject, answer: Answer) -> Hint:
+    def affinity(self, data: st.DataObject, answer: HintsByResource) -> Hint:
         """One of the hints, or none, or nodes chosen by others."""
         hints = [Hint(None, preferred=False), Hint(None, preferred=True)]
         hints += 2 * spelled(answer)
@@ -92,7 +92,7 @@ class Host(RuleBasedStateMachine):
     @rule(pod=admitted, data=st.data())
     def start(self, pod: Pod, data: st.DataObject) -> None:
         """Start a container: ordinary init containers before it are done."""
-        if not pod.has_pod_level:
+        if not pod.has_pod_level_resources:
             self.ledger = memory.start_container(self.ledger, pod, data.draw(st.sampled_from(pod.everyone)))
 
     @rule(pod=consumes(admitted))
@@ -123,10 +123,10 @@ class Host(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self) -> None:
         """Every byte of every node and type is free or reserved, and each group reserves what its blocks hold."""
-        held: Counter[tuple[bits.Nodes, str]] = Counter()
+        held: Counter[tuple[bits.NodeSet, str]] = Counter()
         for block in self.charged():
             held[block.nodes, block.type] += block.size
-        reserved: Counter[tuple[bits.Nodes, str]] = Counter()
+        reserved: Counter[tuple[bits.NodeSet, str]] = Counter()
         for node in self.ledger.nodes.values():
             for type_, table in node.tables.items():
                 assert table.free >= 0 <= table.reserved

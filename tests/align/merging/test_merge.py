@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, Listed, Source, Supply
-from alignup.align.merging import reach
-from alignup.align.merging.merge import Rule, merge
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput
+from alignup.align.merging import reachability
+from alignup.align.merging.merge import MergeRule, merge
 from tests import naive
 from tests.strategies_hints import distances_between, families, lists, node_sets, voices
 
@@ -21,25 +21,29 @@ NODE_1 = Hint(bits.of([1]), preferred=True)
 SPREAD = Hint(BOTH, preferred=False)
 
 
-def said(*hints: Hint) -> Source:
-    return Source("example.com/thing", Listed.of(hints))
+def said(*hints: Hint) -> MergeInput:
+    return MergeInput("example.com/thing", HintList.of(hints))
 
 
 @pytest.mark.parametrize(
     ("sources", "nodes", "preferred", "rule"),
     [
-        pytest.param([], [0, 1], True, Rule.PREFERRED, id="nobody says anything: all nodes, gladly"),
-        pytest.param([Source("x", DONT_CARE)], [0, 1], True, Rule.PREFERRED, id="somebody does not care: the same"),
+        pytest.param([], [0, 1], True, MergeRule.PREFERRED, id="nobody says anything: all nodes, gladly"),
         pytest.param(
-            [Source("x", IMPOSSIBLE)], [0, 1], False, Rule.WIDER, id="cannot be placed: all nodes, not gladly"
-        ),
-        pytest.param([said(NODE_0, NODE_1, SPREAD)] * 3, [0], True, Rule.PREFERRED, id="the announcement's example"),
-        pytest.param([said(NODE_0), said(NODE_1)], [0, 1], False, Rule.NOTHING, id="nothing in common: all nodes"),
-        pytest.param(
-            [said(NODE_0, SPREAD), said(NODE_1, SPREAD)], [0], False, Rule.AT_TARGET, id="as wide as the target"
+            [MergeInput("x", DONT_CARE)], [0, 1], True, MergeRule.PREFERRED, id="somebody does not care: the same"
         ),
         pytest.param(
-            [said(SPREAD), said(NODE_1)], [1], False, Rule.NARROWER, id="narrower when the target cannot be had"
+            [MergeInput("x", IMPOSSIBLE)], [0, 1], False, MergeRule.WIDER, id="cannot be placed: all nodes, not gladly"
+        ),
+        pytest.param(
+            [said(NODE_0, NODE_1, SPREAD)] * 3, [0], True, MergeRule.PREFERRED, id="the announcement's example"
+        ),
+        pytest.param([said(NODE_0), said(NODE_1)], [0, 1], False, MergeRule.NOTHING, id="nothing in common: all nodes"),
+        pytest.param(
+            [said(NODE_0, SPREAD), said(NODE_1, SPREAD)], [0], False, MergeRule.AT_TARGET, id="as wide as the target"
+        ),
+        pytest.param(
+            [said(SPREAD), said(NODE_1)], [1], False, MergeRule.NARROWER, id="narrower when the target cannot be had"
         ),
     ],
 )
@@ -57,7 +61,7 @@ def test_wider_than_the_target_is_the_last_resort():
         [cpus, gpus, said(Hint(bits.of([3]), preferred=False), Hint(bits.of([1, 2]), preferred=False))], nodes=15
     )
 
-    assert (merged.nodes, merged.width, merged.rule) == (bits.of([1, 2]), 2, Rule.AT_TARGET)
+    assert (merged.nodes, merged.width, merged.rule) == (bits.of([1, 2]), 2, MergeRule.AT_TARGET)
     wide = merge(
         [
             said(Hint(1, preferred=False), Hint(6, preferred=False)),
@@ -65,17 +69,17 @@ def test_wider_than_the_target_is_the_last_resort():
         ],
         nodes=15,
     )
-    assert (wide.nodes, wide.width, wide.rule) == (bits.of([1, 2]), 1, Rule.WIDER)
+    assert (wide.nodes, wide.width, wide.rule) == (bits.of([1, 2]), 1, MergeRule.WIDER)
 
 
 def test_two_wide_hints_can_meet_in_a_set_that_fits_neither():
     """{0,1} wins as {0,1,2} ∩ {0,1,3}, though neither provider could be served from it alone."""
     amounts = {0: 1, 1: 1, 2: 2, 3: 2}
-    family = Supply(amounts, 4, preferred_width=1)
+    family = AmountFamily(amounts, 4, preferred_width=1)
 
     assert not family.fits(bits.of([0, 1]))
     for dense in (8, 0):
-        merged = merge([Source("left", family), Source("right", family)], nodes=15, dense=dense)
+        merged = merge([MergeInput("left", family), MergeInput("right", family)], nodes=15, dense=dense)
         assert (merged.nodes, merged.width, merged.preferred) == (bits.of([0, 1]), 2, False)
 
 
@@ -93,7 +97,7 @@ def test_closer_nodes_win_among_sets_of_one_width():
 @given(st.data())
 def test_explicit_lists_merge_as_the_whole_product_does(data):
     nodes = data.draw(node_sets(most=4))
-    said = [Source("x", data.draw(lists(nodes, stray=True))) for _ in range(data.draw(st.integers(0, 4)))]
+    said = [MergeInput("x", data.draw(lists(nodes, stray=True))) for _ in range(data.draw(st.integers(0, 4)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     expected = naive.merge(said, nodes=nodes, distances=distances)
@@ -105,7 +109,7 @@ def test_explicit_lists_merge_as_the_whole_product_does(data):
 @given(st.data())
 def test_families_merge_as_the_whole_product_of_their_lists_does(data):
     nodes = data.draw(node_sets(most=4))
-    said = [Source("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
+    said = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     expected = naive.merge(said, nodes=nodes, distances=distances)
@@ -130,7 +134,7 @@ def test_families_and_lists_mix(data):
 @given(st.data())
 def test_above_eight_nodes_the_answer_is_that_of_looking_at_everything(data):
     nodes = data.draw(node_sets(least=9, most=10))
-    said = [Source("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
+    said = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     assert (
@@ -162,7 +166,7 @@ def test_runners_up_are_real_distinct_and_bounded(data):
     assert len({merged.nodes, *merged.runners_up}) == 1 + len(merged.runners_up)
     assert {mask.bit_count() for mask in merged.runners_up} <= {merged.nodes.bit_count()}
     if not merged.preferred:
-        assert set(merged.runners_up) <= set(reach.dense([options for _, options in said], nodes))
+        assert set(merged.runners_up) <= set(reachability.count_reachable_sets([options for _, options in said], nodes))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 70])
@@ -173,17 +177,17 @@ def test_any_number_of_sources_is_counted_right(count):
 
     merged = merge([everything] * count + [every_pair], nodes=255)
 
-    assert (merged.nodes, merged.rule) == (bits.of([0, 1]), Rule.AT_TARGET)
-    assert len(reach.dense([everything.options] * count, 255)) == 255
+    assert (merged.nodes, merged.rule) == (bits.of([0, 1]), MergeRule.AT_TARGET)
+    assert len(reachability.count_reachable_sets([everything.options] * count, 255)) == 255
 
 
 def test_contrived_hints_on_many_nodes_end_in_a_clear_error():
     """Reachability of arbitrary lists is as hard as vertex cover: beyond the limit we say so, and never guess."""
     nodes = (1 << 40) - 1
     lists = [
-        Source(
+        MergeInput(
             f"vendor.com/r{turn}",
-            Listed.of(Hint(nodes & ~(1 << i | 1 << (i * 7 + turn) % 40), preferred=False) for i in range(40)),
+            HintList.of(Hint(nodes & ~(1 << i | 1 << (i * 7 + turn) % 40), preferred=False) for i in range(40)),
         )
         for turn in range(12)
     ]
@@ -197,7 +201,9 @@ def test_contrived_hints_on_many_nodes_end_in_a_clear_error():
 def test_up_to_sixteen_nodes_no_hints_are_too_contrived():
     nodes = (1 << 12) - 1
     lists = [
-        Source("x", Listed.of(Hint(nodes & ~(1 << i | 1 << (i * 5 + turn) % 12), preferred=False) for i in range(12)))
+        MergeInput(
+            "x", HintList.of(Hint(nodes & ~(1 << i | 1 << (i * 5 + turn) % 12), preferred=False) for i in range(12))
+        )
         for turn in range(3)
     ]
 
@@ -206,8 +212,8 @@ def test_up_to_sixteen_nodes_no_hints_are_too_contrived():
 
 def test_sixty_four_nodes_with_ids_up_to_two_hundred():
     ids = range(100, 228, 2)
-    cpus = Source("cpu", Supply(dict.fromkeys(ids, 4), 10, preferred_width=3))
-    gpus = Source("gpu", Supply({node: 1 for node in ids if node % 4 == 0}, 3, preferred_width=3))
+    cpus = MergeInput("cpu", AmountFamily(dict.fromkeys(ids, 4), 10, preferred_width=3))
+    gpus = MergeInput("gpu", AmountFamily({node: 1 for node in ids if node % 4 == 0}, 3, preferred_width=3))
 
     merged = merge([cpus, gpus], nodes=bits.of(ids))
 

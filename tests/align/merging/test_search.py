@@ -6,18 +6,18 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.hint import subsets
-from alignup.align.merging.search import OverspentError, Purse, Query, best
+from alignup.align.merging.search import BudgetExceededError, SearchQuery, WorkBudget, find_best
 from tests.strategies_hints import distances_between, node_sets
 
 
 def query(width, among, *, accept, purse=10**9):
-    return Query(
+    return SearchQuery(
         width=width,
         among=among,
         completing=lambda _: among,
         accept=accept,
         promising=lambda _beginning, _more, _below: True,
-        purse=Purse(purse),
+        purse=WorkBudget(purse),
     )
 
 
@@ -29,7 +29,7 @@ def test_the_first_set_found_is_the_best_of_all(data):
     wanted = data.draw(st.sets(st.sampled_from(sets)))
     distances = data.draw(st.none() | distances_between(nodes))
 
-    found = best(query(width, nodes, accept=wanted.__contains__), distances)
+    found = find_best(query(width, nodes, accept=wanted.__contains__), distances)
 
     in_order = sorted(wanted, key=lambda mask: (distances.total(mask) if distances else 0, mask))
     assert found[:1] == in_order[:1]
@@ -38,7 +38,7 @@ def test_the_first_set_found_is_the_best_of_all(data):
 
 
 def test_wider_than_what_there_is_finds_nothing():
-    assert best(query(3, 0b101, accept=lambda _: True), None) == []
+    assert find_best(query(3, 0b101, accept=lambda _: True), None) == []
 
 
 def test_hopeless_beginnings_are_not_gone_on_with():
@@ -48,19 +48,19 @@ def test_hopeless_beginnings_are_not_gone_on_with():
         tried.append(mask)
         return False
 
-    only_low = Query(
+    only_low = SearchQuery(
         width=3,
         among=bits.of(range(40)),
         completing=lambda _: bits.of(range(40)),
         accept=refuse,
         promising=lambda beginning, _more, _below: beginning < 1 << 5,
-        purse=Purse(1_000),
+        purse=WorkBudget(1_000),
     )
 
-    assert best(only_low, None) == []
+    assert find_best(only_low, None) == []
     assert sorted(tried) == [mask for mask in range(1 << 5) if mask.bit_count() == 3]
 
 
 def test_work_is_paid_for():
-    with pytest.raises(OverspentError):
-        best(query(4, bits.of(range(40)), accept=lambda _: False, purse=1_000), None)
+    with pytest.raises(BudgetExceededError):
+        find_best(query(4, bits.of(range(40)), accept=lambda _: False, purse=1_000), None)

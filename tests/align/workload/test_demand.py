@@ -8,7 +8,7 @@ from alignup.align.errors import ProviderError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import ContainerStatus, Pod, Resources, demand
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.rules import accept
+from alignup.align.workload.validation import accept
 from alignup.kube.pod import read_pod
 from tests.strategies_pods import DEVICES, aligned, amounts, container, guaranteed, hosts_worth, pods
 

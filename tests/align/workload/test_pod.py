@@ -57,7 +57,7 @@ def test_a_pod_that_speaks_for_itself_is_not_judged_by_its_containers():
 
     assert firm.qos is QoS.GUARANTEED
     assert off_topic.qos is QoS.BEST_EFFORT
-    assert not off_topic.has_pod_level
+    assert not off_topic.has_pod_level_resources
 
 
 def test_a_recorded_class_wins():

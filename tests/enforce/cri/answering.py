@@ -21,7 +21,7 @@ Answers = Mapping[str, Message | Exception | Callable[[Message], Any]]
 
 def refused(code: str, details: str) -> Exception:
     """An answer that is none."""
-    return rpc.RefusedError(details, code=grpc.StatusCode[code])
+    return rpc.StatusError(details, code=grpc.StatusCode[code])
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Answering(grpc.GenericRpcHandler):
                 if isinstance(answer, Exception):
                     raise answer
                 told = answer if isinstance(answer, Message) else await answer(asked)
-            except rpc.RefusedError as error:
+            except rpc.StatusError as error:
                 await context.abort(error.code, str(error))
             return told.SerializeToString() if isinstance(told, Message) else told
 

@@ -11,20 +11,27 @@ from socket import socket as make_socket
 import pytest
 
 from alignup.align.errors import CriError, EnforceError
-from alignup.enforce.cri import messages
-from alignup.enforce.cri.client import Deadlines, Runtime, parse_endpoint, short
-from alignup.enforce.cri.plan import ContainerPlan, Executed, Image, LinuxResources, SandboxPlan, State
+from alignup.enforce.cri import convert
+from alignup.enforce.cri.client import CriTimeouts, RuntimeClient, parse_endpoint, short_id
+from alignup.enforce.cri.types import (
+    ContainerConfig,
+    ContainerState,
+    CriImage,
+    ExecResult,
+    LinuxResources,
+    SandboxConfig,
+)
 from alignup.wire import cri_pb2 as wire
 from tests.enforce.cri.answering import Answers, answering, refused
 
 pytestmark = pytest.mark.anyio
 
 ID = "0123456789abcdef" * 4
-SANDBOX = SandboxPlan(uid="u", name="web", namespace="default", handler="kata")
-CONTAINER = ContainerPlan(name="main", image="sha256:1", named="busybox:1")
+SANDBOX = SandboxConfig(uid="u", name="web", namespace="default", handler="kata")
+CONTAINER = ContainerConfig(name="main", image="sha256:1", named="busybox:1")
 VERSION = wire.VersionResponse(runtime_name="fake", runtime_version="1", runtime_api_version="v1")
 GONE = refused("NOT_FOUND", "no such thing")
-QUICK = Deadlines(usual=0.3, sandbox=0.3, pull=0.3)
+QUICK = CriTimeouts(usual=0.3, sandbox=0.3, pull=0.3)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ async def test_what_a_runtime_says_of_itself(socket):
     driver = wire.RuntimeConfigResponse(linux=wire.LinuxRuntimeConfiguration(cgroup_driver=wire.SYSTEMD))
     answers = {"Version": VERSION, "Status": status, "RuntimeConfig": driver}
 
-    async with answering(socket, answers), Runtime(socket) as runtime:
+    async with answering(socket, answers), RuntimeClient(socket) as runtime:
         identity, (condition,), systemd = (
             await runtime.identity(),
             await runtime.conditions(),
@@ -79,7 +86,7 @@ async def test_what_a_runtime_says_of_itself(socket):
 
 
 async def test_an_old_runtime_does_not_tell_its_driver(socket):
-    async with answering(socket, {"Version": VERSION}), Runtime(socket) as runtime:
+    async with answering(socket, {"Version": VERSION}), RuntimeClient(socket) as runtime:
         assert await runtime.cgroup_driver() is None
 
 
@@ -93,13 +100,13 @@ async def test_sandboxes_are_made_listed_and_shown(socket):
         "PodSandboxStatus": wire.PodSandboxStatusResponse(status=shown),
     }
 
-    async with answering(socket, answers) as asked, Runtime(socket) as runtime:
+    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
         made = await runtime.run_sandbox(SANDBOX)
         listed = await runtime.sandboxes({"app": "web"})
         seen = await runtime.sandbox("a")
 
     assert asked == [
-        wire.RunPodSandboxRequest(config=messages.sandbox_config(SANDBOX), runtime_handler="kata"),
+        wire.RunPodSandboxRequest(config=convert.sandbox_config(SANDBOX), runtime_handler="kata"),
         wire.ListPodSandboxRequest(filter=wire.PodSandboxFilter(label_selector={"app": "web"})),
         wire.PodSandboxStatusRequest(pod_sandbox_id="a"),
     ]
@@ -110,16 +117,16 @@ async def test_a_container_is_made_with_all_its_plan_says(socket, tmp_path):
     (tmp_path / "devices/system/cpu/cpu3/thermal_throttle").mkdir(parents=True)
     answers = {"CreateContainer": wire.CreateContainerResponse(container_id="c")}
 
-    async with answering(socket, answers) as asked, Runtime(socket, sysfs=tmp_path) as runtime:
+    async with answering(socket, answers) as asked, RuntimeClient(socket, sysfs=tmp_path) as runtime:
         made = await runtime.create("s", CONTAINER, sandbox=SANDBOX)
 
-    masked = (*messages.MASKED, "/sys/devices/system/cpu/cpu3/thermal_throttle")
+    masked = (*convert.MASKED_PATHS, "/sys/devices/system/cpu/cpu3/thermal_throttle")
     assert made == "c"
     assert asked == [
         wire.CreateContainerRequest(
             pod_sandbox_id="s",
-            config=messages.container_config(CONTAINER, masked=masked),
-            sandbox_config=messages.sandbox_config(SANDBOX),
+            config=convert.container_config(CONTAINER, masked=masked),
+            sandbox_config=convert.sandbox_config(SANDBOX),
         )
     ]
 
@@ -129,7 +136,7 @@ async def test_containers_are_started_stopped_changed_and_removed(socket):
     answers = {name: getattr(wire, f"{name}Response")() for name in names}
     resources = LinuxResources(cpus=0b110)
 
-    async with answering(socket, answers) as asked, Runtime(socket) as runtime:
+    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
         await runtime.start("c")
         await runtime.stop("c", grace=1.2)
         await runtime.update("c", resources)
@@ -154,11 +161,11 @@ async def test_containers_are_listed_and_shown(socket):
         "ContainerStatus": wire.ContainerStatusResponse(status=shown, info={"info": '{"sandboxID": "s", "pid": 42}'}),
     }
 
-    async with answering(socket, answers) as asked, Runtime(socket) as runtime:
+    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
         first, second = await runtime.containers()
         seen = await runtime.container("b")
 
-    assert (first.id, second.id, second.state) == ("a", "b", State.RUNNING)
+    assert (first.id, second.id, second.state) == ("a", "b", ContainerState.RUNNING)
     assert seen == replace(second, pid=42)
     assert asked[1] == wire.ContainerStatusRequest(container_id="b", verbose=True)
 
@@ -169,7 +176,7 @@ async def test_whose_container_it_is_can_be_asked_in_another_way(socket):
         "ContainerStatus": wire.ContainerStatusResponse(status=wire.ContainerStatus(id="b"), info={"pid": "42"}),
     }
 
-    async with answering(socket, answers) as asked, Runtime(socket) as runtime:
+    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
         seen = await runtime.container("b")
 
     assert (seen.sandbox, seen.pid) == ("s", 42)
@@ -179,10 +186,10 @@ async def test_whose_container_it_is_can_be_asked_in_another_way(socket):
 async def test_commands_are_run(socket):
     answers = {"ExecSync": wire.ExecSyncResponse(stdout=b"out", exit_code=1)}
 
-    async with answering(socket, answers) as asked, Runtime(socket) as runtime:
+    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
         done = await runtime.execute("c", ["echo", "out"], seconds=0.4)
 
-    assert done == Executed(exit_code=1, output=b"out")
+    assert done == ExecResult(exit_code=1, output=b"out")
     assert asked == [wire.ExecSyncRequest(container_id="c", cmd=["echo", "out"], timeout=1)]
 
 
@@ -194,7 +201,7 @@ async def test_commands_are_run(socket):
     ],
 )
 async def test_a_command_that_takes_too_long_is_told_from_others(socket, answer):
-    async with answering(socket, {"ExecSync": answer}), Runtime(socket) as runtime:
+    async with answering(socket, {"ExecSync": answer}), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError, match="could not run sleep in container c") as late:
             await runtime.execute("c", ["sleep", "9"], seconds=1)
 
@@ -207,21 +214,21 @@ async def test_images(socket):
         "PullImage": wire.PullImageResponse(image_ref="sha256:1"),
     }
 
-    async with answering(socket, answers) as asked, Runtime(socket) as runtime:
+    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
         image = await runtime.image("busybox:1")
         ref = await runtime.pull("busybox:1", sandbox=SANDBOX)
 
-    assert image == Image(id="sha256:1", tags=("busybox:1",))
+    assert image == CriImage(id="sha256:1", tags=("busybox:1",))
     assert ref == "sha256:1"
     assert asked == [
         wire.ImageStatusRequest(image=wire.ImageSpec(image="busybox:1")),
-        wire.PullImageRequest(image=wire.ImageSpec(image="busybox:1"), sandbox_config=messages.sandbox_config(SANDBOX)),
+        wire.PullImageRequest(image=wire.ImageSpec(image="busybox:1"), sandbox_config=convert.sandbox_config(SANDBOX)),
     ]
 
 
 @pytest.mark.parametrize("answer", [GONE, wire.ImageStatusResponse()])
 async def test_an_image_that_is_not_there(socket, answer):
-    async with answering(socket, {"ImageStatus": answer}), Runtime(socket) as runtime:
+    async with answering(socket, {"ImageStatus": answer}), RuntimeClient(socket) as runtime:
         assert await runtime.image("busybox:1") is None
 
 
@@ -230,10 +237,10 @@ async def test_a_container_without_an_image_is_told_from_one_that_cannot_be_made
     no, there = refused(code, "oh no"), wire.ImageStatusResponse(image=wire.Image(id="sha256:1"))
 
     absent: Answers = {"CreateContainer": no, "ImageStatus": wire.ImageStatusResponse()}
-    async with answering(socket, absent), Runtime(socket) as runtime:
+    async with answering(socket, absent), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError) as missing:
             await runtime.create("s", CONTAINER, sandbox=SANDBOX)
-    async with answering(socket, {"CreateContainer": no, "ImageStatus": there}), Runtime(socket) as runtime:
+    async with answering(socket, {"CreateContainer": no, "ImageStatus": there}), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError) as broken:
             await runtime.create("s", CONTAINER, sandbox=SANDBOX)
 
@@ -246,7 +253,7 @@ async def test_a_container_without_an_image_is_told_from_one_that_cannot_be_made
 
 @pytest.mark.parametrize(("code", "missing"), [("NOT_FOUND", True), ("UNKNOWN", False), ("PERMISSION_DENIED", False)])
 async def test_an_image_that_nobody_has_is_told_from_one_that_cannot_be_fetched(socket, code, missing):
-    async with answering(socket, {"PullImage": refused(code, "sorry")}), Runtime(socket) as runtime:
+    async with answering(socket, {"PullImage": refused(code, "sorry")}), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError, match="could not pull image busybox:1: sorry") as failed:
             await runtime.pull("busybox:1")
 
@@ -256,7 +263,7 @@ async def test_an_image_that_nobody_has_is_told_from_one_that_cannot_be_fetched(
 async def test_what_is_gone_need_not_go(socket):
     names = ("StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer")
 
-    async with answering(socket, dict.fromkeys(names, GONE)), Runtime(socket) as runtime:
+    async with answering(socket, dict.fromkeys(names, GONE)), RuntimeClient(socket) as runtime:
         await runtime.stop_sandbox(ID)
         await runtime.remove_sandbox(ID)
         await runtime.stop(ID, grace=1)
@@ -266,21 +273,21 @@ async def test_what_is_gone_need_not_go(socket):
 async def test_what_does_not_go_is_told(socket):
     names = ("StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer")
 
-    async with answering(socket, dict.fromkeys(names, refused("UNKNOWN", "busy"))), Runtime(socket) as runtime:
+    async with answering(socket, dict.fromkeys(names, refused("UNKNOWN", "busy"))), RuntimeClient(socket) as runtime:
         for doing in (
             runtime.stop_sandbox(ID),
             runtime.remove_sandbox(ID),
             runtime.stop(ID, grace=1),
             runtime.remove(ID),
         ):
-            with pytest.raises(CriError, match=f"could not (stop|remove) (sandbox|container) {short(ID)}: busy"):
+            with pytest.raises(CriError, match=f"could not (stop|remove) (sandbox|container) {short_id(ID)}: busy"):
                 await doing
 
 
 async def test_what_was_looked_for_and_is_not_there_is_told(socket):
     answers = {"ContainerStatus": GONE, "PodSandboxStatus": GONE, "StartContainer": GONE}
 
-    async with answering(socket, answers), Runtime(socket) as runtime:
+    async with answering(socket, answers), RuntimeClient(socket) as runtime:
         for doing in (runtime.container(ID), runtime.sandbox(ID), runtime.start(ID)):
             with pytest.raises(CriError, match="no such thing") as failed:
                 await doing
@@ -292,7 +299,7 @@ async def test_a_runtime_that_does_not_answer_is_not_waited_for(socket):
         await asyncio.sleep(60)
 
     answers = {"RunPodSandbox": forever, "Status": forever}
-    async with answering(socket, answers), Runtime(socket, deadlines=QUICK) as runtime:
+    async with answering(socket, answers), RuntimeClient(socket, deadlines=QUICK) as runtime:
         for doing in (runtime.run_sandbox(SANDBOX), runtime.conditions()):
             with pytest.raises(CriError) as late:
                 await doing
@@ -303,7 +310,7 @@ async def test_nonsense_is_no_answer(socket):
     async def nonsense(_):
         return b"\xff\xff\xff"
 
-    async with answering(socket, {"Version": nonsense}), Runtime(socket) as runtime:
+    async with answering(socket, {"Version": nonsense}), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError, match="could not say who it is: grpc: failed to unmarshal"):
             await runtime.identity()
 
@@ -311,7 +318,7 @@ async def test_nonsense_is_no_answer(socket):
 async def test_containerd_that_is_not_ready_yet_is_away(socket):
     not_yet = refused("UNKNOWN", "server is not initialized yet")
 
-    async with answering(socket, {"Version": not_yet}), Runtime(socket) as runtime:
+    async with answering(socket, {"Version": not_yet}), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError, match="not initialized yet") as early:
             await runtime.identity()
 
@@ -321,19 +328,19 @@ async def test_containerd_that_is_not_ready_yet_is_away(socket):
 async def test_one_who_speaks_the_old_interface_only_is_told_so(socket):
     services = ("runtime.v1alpha2.RuntimeService",)
 
-    async with answering(socket, {"Version": VERSION}, services=services), Runtime(socket) as runtime:
+    async with answering(socket, {"Version": VERSION}, services=services), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError, match=r"speaks CRI v1alpha2 only\ncontainerd 1\.6, CRI-O 1\.26"):
             await runtime.identity()
 
 
 async def test_one_who_speaks_something_else_is_told_so(socket):
-    async with answering(socket, {}), Runtime(socket) as runtime:
+    async with answering(socket, {}), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError, match=r"does not speak CRI v1\n.*disabled_plugins"):
             await runtime.identity()
 
 
 async def test_where_there_is_nothing_the_error_says_what_to_do(socket):
-    async with Runtime(socket) as runtime:
+    async with RuntimeClient(socket) as runtime:
         with pytest.raises(CriError) as absent:
             await runtime.identity()
         socket.write_text("")
@@ -360,7 +367,7 @@ async def test_the_same_client_goes_on_when_the_runtime_has_come_back(socket):
         except CriError as error:
             return error.unavailable
 
-    async with Runtime(socket) as runtime:
+    async with RuntimeClient(socket) as runtime:
         told = [await seen(runtime)]
         for _ in range(2):
             async with answering(socket, {"Version": VERSION}):
@@ -375,7 +382,7 @@ async def test_the_same_client_goes_on_when_the_runtime_has_come_back(socket):
 
 
 async def test_a_client_that_has_hung_up_says_so(socket):
-    runtime = Runtime(socket)
+    runtime = RuntimeClient(socket)
     async with answering(socket, {"Version": VERSION}):
         async with runtime:
             await runtime.identity()
@@ -389,7 +396,7 @@ async def test_answers_may_be_large(socket):
     many = [wire.Container(id=ID + str(number), labels={"x": "y" * 4000}) for number in range(2000)]
     answers = {"ListContainers": wire.ListContainersResponse(containers=many)}
 
-    async with answering(socket, answers), Runtime(socket) as runtime:
+    async with answering(socket, answers), RuntimeClient(socket) as runtime:
         assert len(await runtime.containers()) == 2000
 
 
@@ -398,7 +405,7 @@ async def test_many_calls_at_once_do_not_wait_for_each_other(socket):
         await asyncio.sleep(0.2)
         return wire.StartContainerResponse()
 
-    async with answering(socket, {"StartContainer": slow}) as asked, Runtime(socket) as runtime:
+    async with answering(socket, {"StartContainer": slow}) as asked, RuntimeClient(socket) as runtime:
         async with asyncio.timeout(3):
             await asyncio.gather(*(runtime.start(str(number)) for number in range(50)))
 

@@ -11,9 +11,9 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.workload import Pod
-from alignup.align.workload.rules import Road, accept
-from alignup.enforce.cri.plan import LinuxResources
-from alignup.enforce.cri.resources import Ground, container_resources, weight
+from alignup.align.workload.validation import PodSource, accept
+from alignup.enforce.cri.resources import NodeLimits, container_resources, shares_to_weight
+from alignup.enforce.cri.types import LinuxResources
 from alignup.kube.pod import read_pod
 from tests.recorded.replay import HOST, load
 
@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_containers_have_the_limits_a_kubelet_gives_them(recorded):
     recording = load(recorded)
-    ground = Ground(memory=int(recording["machine"]["memtotal_kB"]) << 10)
+    ground = NodeLimits(memory=int(recording["machine"]["memtotal_kB"]) << 10)
 
     seen = list(containers(recording))
     worked_out = [as_files(limits(pod, group, own, ground)) for pod, group, own in seen]
@@ -42,7 +42,7 @@ def containers(recording: Document) -> Iterator[tuple[Pod, Document, Mapping[str
     pods: dict[str, Pod] = {}
     for step in recording["steps"]:
         if step["op"] == "pod":
-            pod = accept(read_pod(step["manifest"]), road=Road.STATIC, host=HOST)
+            pod = accept(read_pod(step["manifest"]), road=PodSource.STATIC, host=HOST)
             pods[pod.name] = pod
         state = json.loads(step.get("cpu_manager_state") or "{}")
         for group in step.get("cgroups") or ():
@@ -50,7 +50,7 @@ def containers(recording: Document) -> Iterator[tuple[Pod, Document, Mapping[str
             yield pod, group, state.get("entries", {}).get(pod.uid, {})
 
 
-def limits(pod: Pod, group: Document, own: Mapping[str, str], ground: Ground) -> LinuxResources:
+def limits(pod: Pod, group: Document, own: Mapping[str, str], ground: NodeLimits) -> LinuxResources:
     (container,) = (one for one in pod.everyone if one.name == group["container"])
     exclusive = container.name in own
     cpus = bits.parse(own[container.name] if exclusive else group["cpuset.cpus"])
@@ -63,6 +63,6 @@ def as_files(held: LinuxResources) -> dict[str, str]:
     return {
         "cpuset.cpus": bits.show(held.cpus),
         "cpu.max": f"{quota} {held.cpu_period}",
-        "cpu.weight": str(weight(held.cpu_shares)),
+        "cpu.weight": str(shares_to_weight(held.cpu_shares)),
         "memory.max": str(held.memory_limit or "max"),
     }

@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given
 
 from alignup.align.workload import Container, Pod, QoS, Resources
-from alignup.align.workload.rules import with_defaults
+from alignup.align.workload.validation import apply_defaults
 from alignup.enforce.cri.resources import (
-    Ground,
-    GroupResources,
+    CgroupResources,
+    NodeLimits,
     container_resources,
+    milli_to_quota,
+    milli_to_shares,
     oom_score_adj,
     page_name,
-    pod_resources,
-    quota,
-    shares,
-    weight,
+    pod_cgroup_resources,
+    shares_to_weight,
 )
 from tests.strategies_pods import amounts, container, guaranteed, pods
 
 GIB = 1 << 30
 MIB = 1 << 20
-GROUND = Ground(memory=10 * GIB, page_sizes=(2 * MIB, GIB))
+GROUND = NodeLimits(memory=10 * GIB, page_sizes=(2 * MIB, GIB))
 NO_PAGES = {"2MB": 0, "1GB": 0}
 
 
@@ -42,7 +42,7 @@ def pod(*containers: Container, init: tuple[Container, ...] = (), own: Resources
     ],
 )
 def test_shares(milli, expected):
-    assert shares(milli) == expected
+    assert milli_to_shares(milli) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_shares(milli, expected):
     ],
 )
 def test_quota(milli, expected):
-    assert quota(milli) == expected
+    assert milli_to_quota(milli) == expected
 
 
 @pytest.mark.parametrize(
     ("said", "expected"), [(2, 1), (102, 4), (512, 20), (1024, 39), (2048, 79), (262_144, 10_000), (300_000, 10_000)]
 )
 def test_shares_as_version_2_counts_them(said, expected):
-    assert weight(said) == expected
+    assert shares_to_weight(said) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,10 @@ def test_limits_of_cpu_time_can_be_held_over_another_period():
     made = guaranteed("a", {"cpu": "1500m", "memory": "1Gi"})
     ground = replace(GROUND, period=10_000)
 
-    of_container, of_pod = container_resources(pod(made), made, ground=ground), pod_resources(pod(made), ground=ground)
+    of_container, of_pod = (
+        container_resources(pod(made), made, ground=ground),
+        pod_cgroup_resources(pod(made), ground=ground),
+    )
 
     assert (of_container.cpu_quota, of_container.cpu_period) == (15_000, 10_000)
     assert (of_pod.cpu_quota, of_pod.cpu_period) == (15_000, 10_000)
@@ -116,7 +119,7 @@ def test_limits_of_cpu_time_need_not_be_held(exclusive):
     ground = replace(GROUND, quota=False)
 
     of_container = container_resources(pod(made), made, ground=ground, exclusive=exclusive)
-    of_pod = pod_resources(pod(made), ground=ground, exclusive=exclusive)
+    of_pod = pod_cgroup_resources(pod(made), ground=ground, exclusive=exclusive)
 
     assert (of_container.cpu_quota, of_container.cpu_period, of_container.cpu_shares) == (0, 0, 2048)
     assert (of_pod.cpu_quota, of_pod.memory_limit) == (-1, GIB)
@@ -124,7 +127,7 @@ def test_limits_of_cpu_time_need_not_be_held(exclusive):
 
 @pytest.mark.parametrize("made", [container("a"), guaranteed("a", {"cpu": "2", "memory": "1Gi"})])
 def test_a_pod_of_any_class_may_have_so_many_processes(made):
-    assert pod_resources(pod(made), ground=replace(GROUND, processes=100)).processes == 100
+    assert pod_cgroup_resources(pod(made), ground=replace(GROUND, processes=100)).processes == 100
 
 
 def test_processes_may_be_killed_one_by_one():
@@ -151,7 +154,7 @@ def test_huge_pages_are_limited_for_every_size_the_kernel_knows_and_no_other():
     made = guaranteed("a", {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "64Mi", "hugepages-64Ki": "1Mi"})
 
     assert container_resources(pod(made), made, ground=GROUND).hugepages == {"2MB": 64 * MIB, "1GB": 0}
-    assert pod_resources(pod(made), ground=GROUND).hugepages == {"2MB": 64 * MIB, "1GB": 0}
+    assert pod_cgroup_resources(pod(made), ground=GROUND).hugepages == {"2MB": 64 * MIB, "1GB": 0}
 
 
 @pytest.mark.parametrize(
@@ -226,26 +229,28 @@ def test_who_is_killed_first_when_memory_runs_out(made, of, expected):
         pytest.param(
             pod(guaranteed("a", {"cpu": "1", "memory": "1Gi"}), guaranteed("b", {"cpu": "500m", "memory": "1Gi"})),
             False,
-            GroupResources(cpu_shares=1536, cpu_quota=150_000, cpu_period=100_000, memory_limit=2 * GIB),
+            CgroupResources(cpu_shares=1536, cpu_quota=150_000, cpu_period=100_000, memory_limit=2 * GIB),
             id="a Guaranteed pod is held to the sum",
         ),
         pytest.param(
             pod(guaranteed("a", {"cpu": "1", "memory": "1Gi"})),
             True,
-            GroupResources(cpu_shares=1024, cpu_quota=-1, cpu_period=100_000, memory_limit=GIB),
+            CgroupResources(cpu_shares=1024, cpu_quota=-1, cpu_period=100_000, memory_limit=GIB),
             id="with CPUs of its own it is not made to wait",
         ),
-        pytest.param(pod(container("a")), False, GroupResources(cpu_shares=2), id="a BestEffort pod gets what is left"),
+        pytest.param(
+            pod(container("a")), False, CgroupResources(cpu_shares=2), id="a BestEffort pod gets what is left"
+        ),
         pytest.param(
             pod(container("a", {"cpu": "1"}, {"cpu": "2", "memory": "1Gi"}), container("b", {}, {"memory": "1Gi"})),
             False,
-            GroupResources(cpu_shares=1024, memory_limit=2 * GIB),
+            CgroupResources(cpu_shares=1024, memory_limit=2 * GIB),
             id="of a Burstable pod only what everybody has a limit for is limited",
         ),
         pytest.param(
             pod(container("a", {"cpu": "1"}), own=Resources({}, amounts({"cpu": "2", "memory": "1Gi"}))),
             False,
-            GroupResources(cpu_shares=1024, cpu_quota=200_000, cpu_period=100_000, memory_limit=GIB),
+            CgroupResources(cpu_shares=1024, cpu_quota=200_000, cpu_period=100_000, memory_limit=GIB),
             id="limits of the pod as a whole count for all",
         ),
         pytest.param(
@@ -255,21 +260,21 @@ def test_who_is_killed_first_when_memory_runs_out(made, of, expected):
                 overhead=amounts({"cpu": "250m", "memory": "64Mi"}),
             ),
             False,
-            GroupResources(cpu_shares=256, cpu_quota=325_000, cpu_period=100_000, memory_limit=GIB + 64 * MIB),
+            CgroupResources(cpu_shares=256, cpu_quota=325_000, cpu_period=100_000, memory_limit=GIB + 64 * MIB),
             id="the largest init container and the overhead count too",
         ),
     ],
 )
 def test_what_a_pod_as_a_whole_is_held_to(made, exclusive, expected):
-    held = pod_resources(made, ground=GROUND, exclusive=exclusive)
+    held = pod_cgroup_resources(made, ground=GROUND, exclusive=exclusive)
 
     assert held == replace(expected, hugepages=NO_PAGES)
 
 
 @given(pods())
 def test_no_container_is_held_to_more_than_its_pod(made):
-    filled = with_defaults(made)
-    whole = pod_resources(filled, ground=GROUND)
+    filled = apply_defaults(made)
+    whole = pod_cgroup_resources(filled, ground=GROUND)
 
     for one in filled.everyone:
         held = container_resources(filled, one, ground=GROUND)

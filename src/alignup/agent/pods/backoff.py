@@ -5,11 +5,11 @@ until it has run for 10 min. The kubelet counts that in memory; here it is read 
 survives the agent: the pause before the newest start says how long the last wait was, and the next is the double.
 """
 
-from alignup.enforce.cri.plan import SeenContainer
+from alignup.enforce.cri.types import CriContainer
 
-FIRST = 10.0  #: seconds
-LONGEST = 300.0
-WELL = 600.0  #: one that has run for more seconds than these is as good as new
+INITIAL_DELAY = 10.0  #: seconds
+MAX_DELAY = 300.0
+RESET_AFTER = 600.0  #: one that has run for more seconds than these is as good as new
 
 _STEPS = 6  #: failures in a row after which the wait is the longest
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: somebody else's server is asked each time
@@ -17,15 +17,15 @@ _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: somebody else's ser
 
 def delay(failures: int) -> float:
     """Seconds to wait after so many failures in a row."""
-    return min(FIRST * 2 ** (min(failures, _STEPS) - 1), LONGEST) if failures > 0 else 0.0
+    return min(INITIAL_DELAY * 2 ** (min(failures, _STEPS) - 1), MAX_DELAY) if failures > 0 else 0.0
 
 
 def failure_delay(reason: str, failures: int) -> float:
     """Seconds to wait after a container could not be started: longer and longer only where an image was asked for."""
-    return delay(failures) if reason in _PULLS else FIRST
+    return delay(failures) if reason in _PULLS else INITIAL_DELAY
 
 
-def crashes(ended: SeenContainer, before: SeenContainer | None) -> int:
+def crash_count(ended: CriContainer, before: CriContainer | None) -> int:
     """How many times in a row a container has been started in vain; 0: it may start again at once.
 
     *before* is the instance that ended before this one. Where it is not known any more, all attempts count.
@@ -34,22 +34,22 @@ def crashes(ended: SeenContainer, before: SeenContainer | None) -> int:
         return 0
     if before is None:
         return ended.attempt
-    waited = 0 if _was_well(before) else _steps_within(ended.created - ended_at(before))
+    waited = 0 if _was_well(before) else _steps_within(ended.created - finished_at(before))
     return min(waited + 1, ended.attempt)
 
 
-def again_at(ended: SeenContainer, before: SeenContainer | None) -> float:
+def restart_at(ended: CriContainer, before: CriContainer | None) -> float:
     """From when on a container that has ended may be started again."""
-    return ended_at(ended) + delay(crashes(ended, before))
+    return finished_at(ended) + delay(crash_count(ended, before))
 
 
-def ended_at(container: SeenContainer) -> float:
+def finished_at(container: CriContainer) -> float:
     """When a container ended, as far as the runtime tells."""
     return max(container.finished, container.started, container.created)
 
 
-def _was_well(container: SeenContainer) -> bool:
-    return container.started > 0 and ended_at(container) - container.started > WELL
+def _was_well(container: CriContainer) -> bool:
+    return container.started > 0 and finished_at(container) - container.started > RESET_AFTER
 
 
 def _steps_within(seconds: float) -> int:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from alignup.enforce.cri.plan import Dns
-from alignup.kube.spec import PodSpec
+from alignup.enforce.cri.types import DnsConfig
+from alignup.kube.podspec.types import PodSpec
 
-MOST_SERVERS, MOST_SEARCHES, LONGEST_SEARCHES = 3, 32, 2048  #: as the kubelet has them
+MAX_NAMESERVERS, MAX_SEARCHES, MAX_SEARCH_CHARACTERS = 3, 32, 2048  #: as the kubelet has them
 
 
-def of_host(text: str) -> Dns:
+def parse_resolv_conf(text: str) -> DnsConfig:
     """What a ``resolv.conf`` says: all its servers, the last of its search lists, the last of each option."""
     servers: list[str] = []
     searches: tuple[str, ...] = ()
@@ -21,17 +21,17 @@ def of_host(text: str) -> Dns:
             searches = tuple(one.removesuffix(".") for one in others if one != ".")
         elif word == "options":
             options += others
-    return Dns(servers=tuple(servers), searches=searches, options=_last_of_each(options))
+    return DnsConfig(servers=tuple(servers), searches=searches, options=_last_of_each(options))
 
 
-def of_pod(spec: PodSpec, host: Dns) -> Dns | None:
+def pod_dns(spec: PodSpec, host: DnsConfig) -> DnsConfig | None:
     """How a pod on *host* looks up names; ``None``: just as the host does, whatever becomes of it there."""
     alone = spec.dns_policy == "None"
     if not alone and not (spec.nameservers or spec.searches or spec.dns_options):
         return None
-    base = Dns() if alone else host
-    return Dns(
-        servers=tuple(dict.fromkeys((*base.servers, *spec.nameservers)))[:MOST_SERVERS],
+    base = DnsConfig() if alone else host
+    return DnsConfig(
+        servers=tuple(dict.fromkeys((*base.servers, *spec.nameservers)))[:MAX_NAMESERVERS],
         searches=_fitting(dict.fromkeys((*base.searches, *spec.searches))),
         options=_last_of_each((*base.options, *spec.dns_options)),
     )
@@ -39,8 +39,8 @@ def of_pod(spec: PodSpec, host: Dns) -> Dns | None:
 
 def _fitting(searches: Iterable[str]) -> tuple[str, ...]:
     """As many as a resolver takes."""
-    fitting = list(searches)[:MOST_SEARCHES]
-    while len(" ".join(fitting)) > LONGEST_SEARCHES:
+    fitting = list(searches)[:MAX_SEARCHES]
+    while len(" ".join(fitting)) > MAX_SEARCH_CHARACTERS:
         fitting.pop()
     return tuple(fitting)
 

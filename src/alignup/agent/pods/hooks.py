@@ -2,22 +2,22 @@
 
 import asyncio
 
-from alignup.agent.pods.failing import StartError
-from alignup.agent.pods.probes import Execute
+from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.probes import ExecSync
 from alignup.align.errors import EnforceError
-from alignup.kube.spec import Hook
+from alignup.kube.podspec.types import LifecycleHook
 
-LONGEST = 3600.0  #: seconds; nobody else says when a hook has hung, and the kubelet waits for ever
+MAX_HOOK_SECONDS = 3600.0  #: seconds; nobody else says when a hook has hung, and the kubelet waits for ever
 
 
-async def post_start(hook: Hook, execute: Execute, *, container: str) -> None:
-    """Run what comes right after the start; ``StartError`` when it fails, and the container has to be stopped."""
-    problem = await _problem(hook, execute, seconds=LONGEST)
+async def run_post_start(hook: LifecycleHook, execute: ExecSync, *, container: str) -> None:
+    """Run what comes right after the start; ``PodStartError`` when it fails, and the container has to be stopped."""
+    problem = await _problem(hook, execute, seconds=MAX_HOOK_SECONDS)
     if problem:
-        raise StartError("PostStartHookError", f'lifecycle hook for Container "{container}" failed - {problem}')
+        raise PodStartError("PostStartHookError", f'lifecycle hook for Container "{container}" failed - {problem}')
 
 
-async def pre_stop(hook: Hook, execute: Execute, *, grace: float) -> str:
+async def run_pre_stop(hook: LifecycleHook, execute: ExecSync, *, grace: float) -> str:
     """Run what comes before a stop, for *grace* seconds at most; what went wrong, which keeps nobody from stopping."""
     try:
         async with asyncio.timeout(grace):
@@ -26,7 +26,7 @@ async def pre_stop(hook: Hook, execute: Execute, *, grace: float) -> str:
         return f"PreStop hook not completed in grace period of {grace:g} seconds"
 
 
-async def _problem(hook: Hook, execute: Execute, *, seconds: float) -> str:
+async def _problem(hook: LifecycleHook, execute: ExecSync, *, seconds: float) -> str:
     """Why a hook failed; empty when it did not."""
     if hook.sleep is not None:
         await asyncio.sleep(min(hook.sleep, seconds))

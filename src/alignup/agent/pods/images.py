@@ -4,16 +4,16 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from alignup.agent.pods.failing import StartError
+from alignup.agent.pods.errors import PodStartError
 from alignup.align.errors import CriError
-from alignup.enforce.cri.plan import Image
-from alignup.kube.spec import ContainerSpec, PullPolicy
+from alignup.enforce.cri.types import CriImage
+from alignup.kube.podspec.types import ContainerSpec, PullPolicy
 
 
-class Source(Protocol):
+class ImageService(Protocol):
     """As much of a runtime as images take."""
 
-    async def image(self, name: str) -> Image | None:
+    async def image(self, name: str) -> CriImage | None:
         """An image that is there."""
         ...
 
@@ -23,15 +23,15 @@ class Source(Protocol):
 
 
 @dataclass
-class Images:
+class ImageManager:
     """Images of *runtime*; of two who want the same, one waits for the other."""
 
-    runtime: Source
+    runtime: ImageService
     #: image → what keeps all but one of those who want it waiting, and how many they are
     _locks: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
 
-    async def ensure(self, container: ContainerSpec) -> Image:
-        """The image of a container; :class:`StartError` where it cannot be had."""
+    async def ensure_image(self, container: ContainerSpec) -> CriImage:
+        """The image of a container; :class:`PodStartError` where it cannot be had."""
         lock, waiting = self._locks.get(container.image, (asyncio.Lock(), 0))
         self._locks[container.image] = lock, waiting + 1
         try:
@@ -42,39 +42,39 @@ class Images:
             if waiting > 1:
                 self._locks[container.image] = lock, waiting - 1
 
-    async def _ensured(self, container: ContainerSpec) -> Image:
+    async def _ensured(self, container: ContainerSpec) -> CriImage:
         found = await self._found(container.image)
         if container.pull is PullPolicy.NEVER or (found is not None and container.pull is PullPolicy.IF_NOT_PRESENT):
             if found is None:
                 what = f"image {container.image} is not on this host, and imagePullPolicy is Never"
-                raise StartError("ErrImageNeverPull", f"{what}; import it, or let it be pulled")
+                raise PodStartError("ErrImageNeverPull", f"{what}; import it, or let it be pulled")
             return found
         try:
             reference = await self.runtime.pull(container.image)
         except CriError as error:
-            raise StartError("ErrImagePull", f"image {container.image} cannot be pulled: {error}") from error
+            raise PodStartError("ErrImagePull", f"image {container.image} cannot be pulled: {error}") from error
         fetched = await self._found(container.image) or await self._found(reference)
         if fetched is None:
-            raise StartError("ErrImagePull", f"image {container.image} was pulled, and the runtime does not have it")
+            raise PodStartError("ErrImagePull", f"image {container.image} was pulled, and the runtime does not have it")
         return fetched
 
-    async def _found(self, name: str) -> Image | None:
+    async def _found(self, name: str) -> CriImage | None:
         try:
             return await self.runtime.image(name)
         except CriError as error:
-            raise StartError("ImageInspectError", f"the runtime cannot tell of image {name}: {error}") from error
+            raise PodStartError("ImageInspectError", f"the runtime cannot tell of image {name}: {error}") from error
 
 
-def check_user(container: ContainerSpec, image: Image) -> None:
-    """:class:`StartError` where a container must not run as root, and would, or might."""
+def verify_run_as_non_root(container: ContainerSpec, image: CriImage) -> None:
+    """:class:`PodStartError` where a container must not run as root, and would, or might."""
     rights = container.rights
     if not rights.non_root:
         return
     where = f"container {container.name} must not run as root (runAsNonRoot)"
     if rights.user == 0:
-        raise StartError("CreateContainerConfigError", f"{where}, and runAsUser is 0")
+        raise PodStartError("CreateContainerConfigError", f"{where}, and runAsUser is 0")
     if rights.user is None and image.user is None and image.username:
         what = f"{where}, and its image names a user, {image.username}, whose number is not known; set runAsUser"
-        raise StartError("CreateContainerConfigError", what)
+        raise PodStartError("CreateContainerConfigError", what)
     if rights.user is None and not image.user:
-        raise StartError("CreateContainerConfigError", f"{where}, and its image does; set runAsUser")
+        raise PodStartError("CreateContainerConfigError", f"{where}, and its image does; set runAsUser")

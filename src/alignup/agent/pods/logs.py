@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from alignup.agent.pods.records import HEAD, Decoder, ends_line
-from alignup.serve.service import LogQuery
+from alignup.agent.pods.log_format import HEADER_BYTES, LogDecoder, ends_line
+from alignup.schema.api import LogQuery
 
-POLL = 0.2  #: seconds
+POLL_SECONDS = 0.2  #: seconds
 
 _BLOCK = 1 << 18  #: bytes
 _ROTATED = re.compile(r"\.\d{8}-\d{6}(\.gz)?")
@@ -35,7 +35,7 @@ class _Part:
     skip: int = 0
 
 
-def files(path: Path) -> tuple[Path, ...]:
+def log_files(path: Path) -> tuple[Path, ...]:
     """The log at *path* with all that was it before, as far as they are there; the oldest first."""
     try:
         names = {entry.name for entry in os.scandir(path.parent)}
@@ -45,21 +45,21 @@ def files(path: Path) -> tuple[Path, ...]:
     return tuple(path.with_name(name) for name in (*rotated, *({path.name} & names)))
 
 
-async def read(
-    path: Path, query: LogQuery, *, alive: Callable[[], bool] = lambda: False, poll: float = POLL
+async def read_log(
+    path: Path, query: LogQuery, *, alive: Callable[[], bool] = lambda: False, poll: float = POLL_SECONDS
 ) -> AsyncGenerator[bytes, None]:
     """What a container printed, whose log is at *path*; ``LookupError`` when there is none.
 
     Where it is followed this goes on until all is read after *alive* has said that the container has ended.
     """
-    if not await asyncio.to_thread(files, path) and not (query.follow and alive()):
+    if not await asyncio.to_thread(log_files, path) and not (query.follow and alive()):
         raise LookupError(f"there is no log {path}")
     return _read(path, query, alive=alive, poll=poll)
 
 
-def last(path: Path, *, lines: int = 80, size: int = 2048) -> str:
+def log_tail(path: Path, *, lines: int = 80, size: int = 2048) -> str:
     """The end of a log, for whoever asks why a container ended; empty when there is none."""
-    decoder = Decoder()
+    decoder = LogDecoder()
     text = b""
     with ExitStack() as stack:
         for part in _opened(path, lines, stack):
@@ -69,7 +69,7 @@ def last(path: Path, *, lines: int = 80, size: int = 2048) -> str:
     return (text + decoder.end())[-size:].decode("utf-8", "replace")
 
 
-async def rotate(
+async def rotate_log(
     path: Path,
     *,
     reopen: Callable[[], Awaitable[None]],
@@ -99,14 +99,14 @@ async def rotate(
     return True
 
 
-def forget(path: Path) -> None:
+def remove_logs(path: Path) -> None:
     """Remove a log and all that was it before."""
-    for file in files(path):
+    for file in log_files(path):
         file.unlink(missing_ok=True)
 
 
 async def _read(path: Path, query: LogQuery, *, alive: Callable[[], bool], poll: float) -> AsyncGenerator[bytes, None]:
-    decoder = Decoder(timestamps=query.timestamps)
+    decoder = LogDecoder(timestamps=query.timestamps)
     with ExitStack() as stack:
         parts = await asyncio.to_thread(_opened, path, query.tail, stack)
         for part in parts:
@@ -166,7 +166,7 @@ def _open(path: Path) -> IO[bytes]:
 def _opened(path: Path, tail: int | None, stack: ExitStack) -> list[_Part]:
     """The files of a log, each at the place where the last *tail* lines of them all begin."""
     found = []
-    for one in files(path):
+    for one in log_files(path):
         with suppress(FileNotFoundError):
             found.append((one, stack.enter_context(_open(one))))
     if tail is None:
@@ -218,8 +218,8 @@ def _beginnings(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         window = data + behind
         place = len(data)
         while (place := data.rfind(b"\n", 0, place)) >= 0:
-            yield begin + place + 1, window[place + 1 : place + 1 + HEAD]
-        behind, end = window[:HEAD], begin
+            yield begin + place + 1, window[place + 1 : place + 1 + HEADER_BYTES]
+        behind, end = window[:HEADER_BYTES], begin
     yield 0, behind
 
 
@@ -229,13 +229,13 @@ def _count(file: IO[bytes]) -> int:
     while data := file.read(_BLOCK):
         *records, rest = (rest + data).split(b"\n")
         total += sum(map(ends_line, records))
-        rest = rest[:HEAD]
+        rest = rest[:HEADER_BYTES]
     return total
 
 
 def _after(path: Path, newest: IO[bytes] | None) -> tuple[Path, ...]:
     """The files of a log that are newer than the one read; none when it is the newest."""
-    found = files(path)
+    found = log_files(path)
     if newest is None:
         return found
     if not found or found[-1] != path:
@@ -274,9 +274,9 @@ def _put_back(rotated: Path, path: Path) -> None:
 def _make_room(path: Path, most: int) -> None:
     """Keep *most* of what was the log before, compressed."""
     for entry in list(os.scandir(path.parent)):
-        if _is_rotated(entry.name.removesuffix(_UNFINISHED), path.name) and Path(entry.path) not in files(path):
+        if _is_rotated(entry.name.removesuffix(_UNFINISHED), path.name) and Path(entry.path) not in log_files(path):
             Path(entry.path).unlink(missing_ok=True)  # of a crash
-    rotated = [file for file in files(path) if file != path]
+    rotated = [file for file in log_files(path) if file != path]
     for file in rotated[: max(0, len(rotated) - most)]:
         file.unlink(missing_ok=True)
     for file in rotated[max(0, len(rotated) - most) :]:

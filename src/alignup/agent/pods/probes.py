@@ -10,58 +10,58 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from alignup.agent.pods import get
-from alignup.agent.pods.failing import StartError
-from alignup.agent.pods.get import NoAnswerError
-from alignup.agent.pods.life import Health
-from alignup.agent.pods.variables import expand_all, static
+from alignup.agent.pods import http_probe
+from alignup.agent.pods.environment import expand_all, literal_values
+from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.http_probe import ProbeRequestError
+from alignup.agent.pods.pod_state import ProbeStatus
 from alignup.align.errors import CriError, EnforceError
-from alignup.enforce.cri.plan import Executed
-from alignup.kube.spec import ContainerSpec, Probe
+from alignup.enforce.cri.types import ExecResult
+from alignup.kube.podspec.types import ContainerSpec, Probe
 
 #: Runs a command in the container for so many seconds at most; ``CriError.timed_out`` when it takes longer.
-Execute = Callable[[tuple[str, ...], float], Awaitable[Executed]]
+ExecSync = Callable[[tuple[str, ...], float], Awaitable[ExecResult]]
 
-LONGEST_OUTPUT = 10 << 10  #: bytes of what a command says
+MAX_OUTPUT_BYTES = 10 << 10  #: bytes of what a command says
 _TRIES = 3  #: where it cannot be asked
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProbeResult:
     """What came of asking once."""
 
-    well: bool
+    healthy: bool
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ProbeTarget:
     """A running container that can be asked."""
 
     container: ContainerSpec
     address: str  #: of its pod
-    execute: Execute
+    execute: ExecSync
 
 
-async def ask(probe: Probe, target: Target, *, seconds: float | None = None) -> Outcome:
+async def run_probe(probe: Probe, target: ProbeTarget, *, seconds: float | None = None) -> ProbeResult:
     """Ask once, for *seconds* at most, or as long as *probe* says; ``EnforceError`` when nobody can be asked."""
     limit = probe.timeout if seconds is None else seconds
     if probe.command:
         return await _commanded(probe, target, seconds=limit)
-    url = get.url_of(probe, target.address) if probe.http_path is not None else ""
+    url = http_probe.probe_url(probe, target.address) if probe.http_path is not None else ""
     try:
         async with asyncio.timeout(limit):
             if url:
-                return _judged(await get.get(url, probe.http_headers))
-            _, writer = await get.connected(probe.host or target.address, probe.port)
-            await get.closed(writer)
-            return Outcome(well=True)
-    except NoAnswerError as error:
-        return Outcome(well=False, text=str(error))
+                return _judged(await http_probe.get_status(url, probe.http_headers))
+            _, writer = await http_probe.open_connection(probe.host or target.address, probe.port)
+            await http_probe.close_connection(writer)
+            return ProbeResult(healthy=True)
+    except ProbeRequestError as error:
+        return ProbeResult(healthy=False, text=str(error))
     except TimeoutError:
-        where = get.joined(probe.host or target.address, probe.port)
+        where = http_probe.join_host_port(probe.host or target.address, probe.port)
         late = f'Get "{url}": context deadline exceeded' if url else f"dial tcp {where}: i/o timeout"
-        return Outcome(well=False, text=late)
+        return ProbeResult(healthy=False, text=late)
 
 
 class Prober:
@@ -73,9 +73,9 @@ class Prober:
 
     def __init__(
         self,
-        target: Target,
+        target: ProbeTarget,
         *,
-        tell: Callable[[Health], None],
+        tell: Callable[[ProbeStatus], None],
         since: float,
         now: Callable[[], float],
         second: float = 1.0,
@@ -86,7 +86,7 @@ class Prober:
         self._now = now
         self._second = second
         own = target.container
-        self._health = Health(started=own.startup is None, ready=own.startup is None and own.readiness is None)
+        self._health = ProbeStatus(started=own.startup is None, ready=own.startup is None and own.readiness is None)
 
     async def run(self) -> None:
         """Ask until cancelled, or until nothing more can change."""
@@ -104,37 +104,37 @@ class Prober:
         """Whether the container has started; else it is sick."""
         async with aclosing(self._verdicts(probe)) as verdicts:
             outcome = await anext(verdicts)
-        if outcome.well:
+        if outcome.healthy:
             self._change(started=True, ready=self._target.container.readiness is None)
         else:
             self._change(sick=f"Startup probe failed: {outcome.text}", grace=probe.grace)
-        return outcome.well
+        return outcome.healthy
 
     async def _kept_alive(self, probe: Probe) -> None:
         async with aclosing(self._verdicts(probe)) as verdicts:
             async for outcome in verdicts:
-                if not outcome.well:
+                if not outcome.healthy:
                     self._change(sick=f"Liveness probe failed: {outcome.text}", grace=probe.grace)
                     return
 
     async def _kept_ready(self, probe: Probe) -> None:
         async with aclosing(self._verdicts(probe)) as verdicts:
             async for outcome in verdicts:
-                self._change(ready=outcome.well)
+                self._change(ready=outcome.healthy)
 
-    async def _verdicts(self, probe: Probe) -> AsyncGenerator[Outcome, None]:
+    async def _verdicts(self, probe: Probe) -> AsyncGenerator[ProbeResult, None]:
         """What a probe says whenever it has said so often enough."""
         delay, period = probe.delay * self._second, probe.period * self._second
         await self._until(self._since + delay, at_most=delay)
-        before: Outcome | None = None
+        before: ProbeResult | None = None
         row = 0
         while True:
             begun = self._now()
             outcome = await self._asked(probe)
             if outcome is not None:
-                row = row + 1 if before is not None and before.well is outcome.well else 1
+                row = row + 1 if before is not None and before.healthy is outcome.healthy else 1
                 before = outcome
-                if row >= (probe.successes if outcome.well else probe.failures):
+                if row >= (probe.successes if outcome.healthy else probe.failures):
                     yield outcome
             await self._until(begun + period, at_most=period)
 
@@ -142,11 +142,11 @@ class Prober:
         """Wait; a clock that is set back keeps nobody waiting for longer than that."""
         await asyncio.sleep(min(max(0.0, moment - self._now()), at_most))
 
-    async def _asked(self, probe: Probe) -> Outcome | None:
+    async def _asked(self, probe: Probe) -> ProbeResult | None:
         """What came of it; ``None`` when nobody could be asked."""
         for _ in range(_TRIES):
             try:
-                return await ask(probe, self._target, seconds=probe.timeout * self._second)
+                return await run_probe(probe, self._target, seconds=probe.timeout * self._second)
             except EnforceError:
                 continue
         return None
@@ -164,30 +164,30 @@ class Prober:
             before,
             started=before.started if started is None else started,
             ready=before.ready if ready is None else ready,
-            sick=before.sick if sick is None else sick,
+            failure=before.failure if sick is None else sick,
             grace=before.grace if grace is None else grace,
         )
         if self._health != before:
             self._tell(self._health)
 
 
-async def _commanded(probe: Probe, target: Target, *, seconds: float) -> Outcome:
+async def _commanded(probe: Probe, target: ProbeTarget, *, seconds: float) -> ProbeResult:
     try:
         # A command knows of the variables only what is written in the manifest.
-        command = expand_all(probe.command, static(target.container))
-    except StartError as error:
-        return Outcome(well=False, text=str(error))
+        command = expand_all(probe.command, literal_values(target.container))
+    except PodStartError as error:
+        return ProbeResult(healthy=False, text=str(error))
     try:
         done = await target.execute(command, seconds)
     except CriError as error:
         if not error.timed_out:
             raise
-        return Outcome(well=False, text=f'command "{" ".join(command)}" timed out')
-    output = (done.output + done.errors)[:LONGEST_OUTPUT].decode("utf-8", "replace")
-    return Outcome(well=done.exit_code == 0, text=output)
+        return ProbeResult(healthy=False, text=f'command "{" ".join(command)}" timed out')
+    output = (done.output + done.errors)[:MAX_OUTPUT_BYTES].decode("utf-8", "replace")
+    return ProbeResult(healthy=done.exit_code == 0, text=output)
 
 
-def _judged(status: int) -> Outcome:
+def _judged(status: int) -> ProbeResult:
     if 200 <= status < 400:
-        return Outcome(well=True)
-    return Outcome(well=False, text=f"HTTP probe failed with statuscode: {status}")
+        return ProbeResult(healthy=True)
+    return ProbeResult(healthy=False, text=f"HTTP probe failed with statuscode: {status}")

@@ -12,29 +12,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from alignup.agent.finished import Finished
-from alignup.agent.known import Known
-from alignup.agent.pods import logs, plans, volumes
-from alignup.agent.pods.cleaning import clean
-from alignup.agent.pods.failing import StartError
-from alignup.agent.pods.hands import Hands
-from alignup.agent.pods.life import LIVE, Seen
-from alignup.agent.pods.persistence import fault, persistently
-from alignup.agent.pods.tools import Tools
-from alignup.agent.pods.worker import Briefing, Tell, Worker
-from alignup.agent.standing import Clock
+from alignup.agent.finished_pods import FinishedPod
+from alignup.agent.pod_record import PodRecord
+from alignup.agent.pods import cri_config, logs, volumes
+from alignup.agent.pods.cleanup import clean_up_pod
+from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.operations import PodOperations
+from alignup.agent.pods.pod_state import LIVE_STATES, PodStatus
+from alignup.agent.pods.retry import describe_bug, retry_forever
+from alignup.agent.pods.runtime_context import RuntimeContext
+from alignup.agent.pods.worker import EventSink, PodWork, PodWorker
+from alignup.agent.state import Clock
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.enforce.cri.plan import SeenSandbox
-from alignup.enforce.cri.resources import all_resources
-from alignup.kube.running import spec_of
-from alignup.kube.spec import Permission, PodSpec
-from alignup.serve.service import ContainerRun, LogQuery, PodRun, RuntimeReport, Stray
+from alignup.enforce.cri.resources import node_cgroup_resources
+from alignup.enforce.cri.types import CriSandbox
+from alignup.kube.podspec import pod_spec_of
+from alignup.kube.podspec.types import Permission, PodSpec
+from alignup.schema.api import ContainerRunStatus, LogQuery, OrphanSandbox, PodRunStatus, RuntimeStatus
 
-EVERY = 1.0  #: seconds between looks at the runtime
-TIDY = 10.0  #: seconds between passes over CPUs and logs, as the kubelet's
-PATIENCE = 5.0  #: seconds that something unknown may take to become known before it is a stray
-GONE = 1_000  #: pods that have left and are remembered, in case something of them turns up
+POLL_SECONDS = 1.0  #: seconds between looks at the runtime
+MAINTENANCE_SECONDS = 10.0  #: seconds between passes over CPUs and logs, as the kubelet's
+ORPHAN_DELAY_SECONDS = 5.0  #: seconds that something unknown may take to become known before it is a stray
+MAX_RELEASED_PODS = 1_000  #: pods that have left and are remembered, in case something of them turns up
 
 _UNKNOWN = "an agent of this root directory ran it, and nobody here knows its pod any more"
 _NO_MANIFEST = "it was admitted when nobody ran pods here; release it, and admit it again"
@@ -45,14 +45,14 @@ _NO_SENSE = "what runs of it goes on, and nothing is started; release it, and ad
 class _Life:
     """A worker at work."""
 
-    worker: Worker
+    worker: PodWorker
     task: asyncio.Task[None]
 
 
-class Runner:
+class PodRunner:
     """Runs the pods of a desk with *tools*."""
 
-    def __init__(self, tools: Tools, *, allowed: frozenset[Permission], clock: Clock, tell: Tell) -> None:
+    def __init__(self, tools: RuntimeContext, *, allowed: frozenset[Permission], clock: Clock, tell: EventSink) -> None:
         self._desk = tools.desk
         self._tools = tools
         self._allowed = allowed
@@ -63,18 +63,18 @@ class Runner:
         self._lives: dict[str, _Life] = {}  #: by uid
         self._farewells: dict[str, asyncio.Task[None]] = {}  #: by uid, of pods of which something is to be removed
         self._unread: dict[str, str] = {}  #: uid → why nobody knows what is to be run
-        self._finished: Mapping[str, Finished] = {}  #: those that had run at the last turn
+        self._finished: Mapping[str, FinishedPod] = {}  #: those that had run at the last turn
         self._gone: dict[str, Pod] = {}  #: by uid, those that left, the newest last
         self._tidying: asyncio.Task[None] | None = None
-        self._balanced: Mapping[str, Known] = {}  #: the pods that shares of CPU time were last dealt out among
+        self._balanced: Mapping[str, PodRecord] = {}  #: the pods that shares of CPU time were last dealt out among
         self._something = asyncio.Event()
         self._problem = ""  #: why the runtime cannot be asked; empty: it can
         self._unknown: dict[str, float] = {}  #: sandboxes nobody here knows, since when
-        self._strays: tuple[Stray, ...] = ()
+        self._strays: tuple[OrphanSandbox, ...] = ()
         self._tidied = -math.inf
         self._limited = False  #: whether all pods together are held to what they may have
 
-    def run_of(self, known: Known) -> PodRun:
+    def run_of(self, known: PodRecord) -> PodRunStatus:
         """How a pod is that is here."""
         life = self._lives.get(known.pod.uid)
         if life is not None:
@@ -82,31 +82,31 @@ class Runner:
         elif known.pod.manifest:
             found = self._before(known)
         else:
-            found = PodRun(phase="Unknown", reason="NoManifest", message=_NO_MANIFEST)
+            found = PodRunStatus(phase="Unknown", reason="NoManifest", message=_NO_MANIFEST)
         return replace(found, ending=known.ending is not None)
 
-    def _before(self, known: Known) -> PodRun:
+    def _before(self, known: PodRecord) -> PodRunStatus:
         """How a pod is that nobody lives yet."""
         briefing = self._briefing(known)
         if briefing is not None:
-            return PodRun(phase="Pending", warnings=briefing.warnings)
-        return PodRun(phase="Unknown", reason="InvalidManifest", message=self._unread[known.pod.uid])
+            return PodRunStatus(phase="Pending", warnings=briefing.warnings)
+        return PodRunStatus(phase="Unknown", reason="InvalidManifest", message=self._unread[known.pod.uid])
 
-    def report(self) -> RuntimeReport:
+    def report(self) -> RuntimeStatus:
         """How the runtime is, and what it has that nobody here knows."""
         tools = self._tools
-        return RuntimeReport(
+        return RuntimeStatus(
             name=tools.identity.name,
             version=tools.identity.version,
             endpoint=str(tools.runtime.path),
             ready=not self._problem,
             network="host" if tools.place.host_network else "cni",
-            others=tools.scene.others,
+            others=tools.cache.others,
             strays=self._strays,
             problems=(self._problem,) if self._problem else (),
         )
 
-    async def logs(self, pod: Pod, run: PodRun, query: LogQuery) -> AsyncIterator[bytes]:
+    async def logs(self, pod: Pod, run: PodRunStatus, query: LogQuery) -> AsyncIterator[bytes]:
         """What a container of a pod printed; ``LookupError`` with what is missing."""
         container = _chosen(run, query.container)
         if query.previous and container.restarts == 0:
@@ -116,15 +116,19 @@ class Runner:
             raise LookupError(f"container {container.name} has not started yet{f': {because}' if because else ''}")
         attempt = container.restarts - query.previous
         try:
-            path = plans.log_directory(self._tools.place.log_root, pod) / plans.log_path(container.name, attempt)
-        except StartError as error:
+            path = cri_config.log_directory(self._tools.place.log_root, pod) / cri_config.log_path(
+                container.name, attempt
+            )
+        except PodStartError as error:
             raise LookupError(f"there are no logs: {error}") from error
 
         def alive() -> bool:
-            seen = self._tools.scene.of(pod.uid).containers
-            return any(one.name == container.name and one.attempt == attempt and one.state in LIVE for one in seen)
+            seen = self._tools.cache.of(pod.uid).containers
+            return any(
+                one.name == container.name and one.attempt == attempt and one.state in LIVE_STATES for one in seen
+            )
 
-        return await logs.read(path, query, alive=alive)
+        return await logs.read_log(path, query, alive=alive)
 
     def nudge(self) -> None:
         """Something may have changed at the desk; from any thread."""
@@ -139,9 +143,9 @@ class Runner:
                 try:
                     await self._turn()
                 except Exception as error:  # noqa: BLE001 - whatever happens, the others are looked after
-                    self._tools.say(fault(error))
+                    self._tools.warn_once(describe_bug(error))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(EVERY):
+                    async with asyncio.timeout(POLL_SECONDS):
                         await self._something.wait()
         finally:
             tasks = [*(life.task for life in self._lives.values()), *self._farewells.values()]
@@ -156,11 +160,11 @@ class Runner:
         self._follow()
         if self._problem or self._tidying is not None:
             return
-        due = self._clock.watch() - self._tidied >= TIDY
+        due = self._clock.watch() - self._tidied >= MAINTENANCE_SECONDS
         if due:
             self._tidied = self._clock.watch()
         unbalanced = self._tools.groups is not None and self._desk.standing.held is not self._balanced
-        if due or unbalanced or self._tools.cpusets.stale:
+        if due or unbalanced or self._tools.cpusets.is_stale:
             self._tidying = asyncio.create_task(self._tidy(thoroughly=due), name="tidying")
 
     async def _tidy(self, *, thoroughly: bool) -> None:
@@ -173,12 +177,12 @@ class Runner:
             await self._limit()
             await self._balance()
             if thoroughly:
-                await self._tools.rotate()
-                self._find_leftovers(await asyncio.to_thread(volumes.kept, self._tools.root))
+                await self._tools.rotate_logs()
+                self._find_leftovers(await asyncio.to_thread(volumes.pods_on_disk, self._tools.root))
         except AlignError as error:
-            self._tools.say(str(error))
+            self._tools.warn_once(str(error))
         except Exception as error:  # noqa: BLE001 - it is tried again the next time
-            self._tools.say(fault(error))
+            self._tools.warn_once(describe_bug(error))
         finally:
             self._tidying = None
 
@@ -187,10 +191,10 @@ class Runner:
         tools = self._tools
         if self._limited or tools.groups is None or not tools.limits:
             return
-        notes = await asyncio.to_thread(tools.groups.limit, all_resources(tools.limits, ground=tools.ground))
+        notes = await asyncio.to_thread(tools.groups.limit, node_cgroup_resources(tools.limits, ground=tools.ground))
         self._limited = not notes
         for note in notes:
-            tools.say(note)
+            tools.warn_once(note)
 
     async def _balance(self) -> None:
         """Give all Burstable pods together the share of CPU time they asked for, when pods have come or gone."""
@@ -200,12 +204,12 @@ class Runner:
             return
         pods = [known.pod for known in held.values() if known.pod.manifest]
         for note in await asyncio.to_thread(groups.balance, pods):
-            self._tools.say(note)
+            self._tools.warn_once(note)
 
     async def _look(self) -> None:
         """Look at the runtime; what is wrong with it is said once."""
         try:
-            changed = await self._tools.scene.look()
+            changed = await self._tools.cache.look()
         except AlignError as error:
             if not self._problem or self._problem != str(error):
                 what = "what runs goes on, and nothing is started or stopped until it is back"
@@ -227,20 +231,20 @@ class Runner:
             try:
                 self._attend(uid, known)
             except Exception as error:  # noqa: BLE001 - whatever one pod can do, the others are looked after
-                self._tools.say(f"pod {known.pod.namespace}/{known.pod.name}: {fault(error)}")
+                self._tools.warn_once(f"pod {known.pod.namespace}/{known.pod.name}: {describe_bug(error)}")
         self._unread = {uid: why for uid, why in self._unread.items() if uid in standing.held}
         for uid, finished in standing.finished.items():
-            if finished.known.ending is not None or uid in self._tools.scene.uids:
+            if finished.known.ending is not None or uid in self._tools.cache.uids:
                 self._beside(uid, self._part(finished))
         for uid in self._finished.keys() - standing.finished.keys() - standing.held.keys() - self._gone.keys():
             # It was one too many to be remembered, so nobody can ask for its logs any more.
             self._beside(uid, self._clean(self._finished[uid].known.pod, with_logs=True))
         self._finished = standing.finished
-        for uid in (self._tools.scene.uids & self._gone.keys()) - standing.held.keys() - standing.finished.keys():
+        for uid in (self._tools.cache.uids & self._gone.keys()) - standing.held.keys() - standing.finished.keys():
             # The runtime was still at it when it was given up.
             self._beside(uid, self._clean(self._gone[uid], with_logs=True))
 
-    def _attend(self, uid: str, known: Known) -> None:
+    def _attend(self, uid: str, known: PodRecord) -> None:
         """See to one pod that is here."""
         life = self._lives.get(uid)
         if life is None:
@@ -248,7 +252,7 @@ class Runner:
         elif known.ending is not None:
             life.worker.end(known.ending)
 
-    def _begin(self, known: Known) -> None:
+    def _begin(self, known: PodRecord) -> None:
         """Start the life of a pod that is here."""
         uid = known.pod.uid
         if not known.pod.manifest:
@@ -264,46 +268,48 @@ class Runner:
             return
         for warning in briefing.warnings:
             self._log.warning("manifest", pod=f"{known.pod.namespace}/{known.pod.name}", detail=warning)
-        worker = Worker(briefing, Hands(self._tools, known, briefing.spec), clock=self._clock, tell=self._tell)
+        worker = PodWorker(
+            briefing, PodOperations(self._tools, known, briefing.spec), clock=self._clock, tell=self._tell
+        )
         self._gone.pop(uid, None)
         self._lives[uid] = _Life(worker, asyncio.create_task(self._live(worker, known.pod), name=f"pod {uid}"))
 
-    def _briefing(self, known: Known) -> Briefing | None:
+    def _briefing(self, known: PodRecord) -> PodWork | None:
         """What is to be run; one that may not be run any more is only looked after.
 
         ``None``: that cannot be read any more, by a newer alignup perhaps, and the pod was not told to end either.
         """
         try:
-            reading = spec_of(known.pod, allowed=frozenset(Permission))
+            reading = pod_spec_of(known.pod, allowed=frozenset(Permission))
         except (PodError, ValueError, TypeError, KeyError, AttributeError) as error:
             if known.ending is None:
                 self._unread[known.pod.uid] = f"its manifest cannot be read: {error}; {_NO_SENSE}"
-                self._tools.say(f"pod {known.pod.namespace}/{known.pod.name}: {self._unread[known.pod.uid]}")
+                self._tools.warn_once(f"pod {known.pod.namespace}/{known.pod.name}: {self._unread[known.pod.uid]}")
                 return None
-            return Briefing(known=known, spec=PodSpec(name=known.pod.name, namespace=known.pod.namespace))
+            return PodWork(known=known, spec=PodSpec(name=known.pod.name, namespace=known.pod.namespace))
         barred = ""
         try:
-            spec_of(known.pod, allowed=self._allowed)
+            pod_spec_of(known.pod, allowed=self._allowed)
         except PodError as error:
             barred = f"nothing of it is started any more: {error}"
-        return Briefing(known=known, spec=reading.spec, warnings=reading.warnings, barred=barred)
+        return PodWork(known=known, spec=reading.spec, warnings=reading.warnings, barred=barred)
 
-    async def _live(self, worker: Worker, pod: Pod) -> None:
+    async def _live(self, worker: PodWorker, pod: Pod) -> None:
         """Have a pod live, and give back what it holds when it has."""
         try:
-            run = await persistently(worker.work, self._log)
+            run = await retry_forever(worker.work, self._log)
             if worker.ending:
                 await self._clean(pod, with_logs=True)
                 await self._release(pod)
             else:
                 # Its containers are proof that it has run; so they go only when that is written down.
-                await persistently(lambda: self._desk.finish(pod.uid, run), self._log)
+                await retry_forever(lambda: self._desk.finish(pod.uid, run), self._log)
                 await self._clean(pod, with_logs=False)
         finally:
             del self._lives[pod.uid]
             self.nudge()
 
-    async def _part(self, finished: Finished) -> None:
+    async def _part(self, finished: FinishedPod) -> None:
         """Remove what is left of a pod that has run, and forget it when that was asked for."""
         known = finished.known
         forgotten = known.ending is not None
@@ -312,12 +318,12 @@ class Runner:
             await self._release(known.pod)
 
     async def _clean(self, pod: Pod, *, with_logs: bool) -> None:
-        await persistently(lambda: clean(self._tools, pod, with_logs=with_logs), self._log)
+        await retry_forever(lambda: clean_up_pod(self._tools, pod, with_logs=with_logs), self._log)
 
     async def _release(self, pod: Pod) -> None:
-        await persistently(lambda: self._desk.release(pod.uid), self._log)
+        await retry_forever(lambda: self._desk.release(pod.uid), self._log)
         self._gone[pod.uid] = pod
-        if len(self._gone) > GONE:
+        if len(self._gone) > MAX_RELEASED_PODS:
             del self._gone[next(iter(self._gone))]
 
     def _beside(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
@@ -336,7 +342,7 @@ class Runner:
     def _find_leftovers(self, kept: frozenset[str]) -> None:
         """Have directories removed that are of no use, after a crash in the middle of it; strays keep theirs."""
         standing = self._desk.standing
-        for uid in kept - standing.held.keys() - self._tools.scene.uids:
+        for uid in kept - standing.held.keys() - self._tools.cache.uids:
             finished = standing.finished.get(uid)
             pod = finished.known.pod if finished is not None else Pod(name="", uid=uid)
             self._beside(uid, self._clean(pod, with_logs=False))
@@ -347,23 +353,23 @@ class Runner:
         known = standing.held.keys() | standing.finished.keys() | self._lives.keys() | self._farewells.keys()
         found = {
             sandbox.id: sandbox
-            for uid in self._tools.scene.uids - known
-            for sandbox in self._tools.scene.of(uid).sandboxes
+            for uid in self._tools.cache.uids - known
+            for sandbox in self._tools.cache.of(uid).sandboxes
         }
         self._unknown = {id_: self._unknown.get(id_, now) for id_ in found}
         before = {stray.id for stray in self._strays}
         self._strays = tuple(
-            _stray(sandbox, self._tools.scene.of(sandbox.uid))
+            _stray(sandbox, self._tools.cache.of(sandbox.uid))
             for id_, sandbox in found.items()
-            if now - self._unknown[id_] >= PATIENCE
+            if now - self._unknown[id_] >= ORPHAN_DELAY_SECONDS
         )
         for stray in self._strays:
             if stray.id not in before:
                 self._log.warning("stray", pod=stray.pod, detail=f"{stray.why}; it is left alone", id=stray.id)
 
 
-def _stray(sandbox: SeenSandbox, seen: Seen) -> Stray:
-    return Stray(
+def _stray(sandbox: CriSandbox, seen: PodStatus) -> OrphanSandbox:
+    return OrphanSandbox(
         id=sandbox.id,
         pod=f"{sandbox.namespace}/{sandbox.name}",
         uid=sandbox.uid,
@@ -372,7 +378,7 @@ def _stray(sandbox: SeenSandbox, seen: Seen) -> Stray:
     )
 
 
-def _chosen(run: PodRun, name: str) -> ContainerRun:
+def _chosen(run: PodRunStatus, name: str) -> ContainerRunStatus:
     """The container of that name, or without one the first that is no init container."""
     names = ", ".join(one.name for one in run.containers)
     if name:

@@ -11,51 +11,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from alignup.agent.pods import mounting
-from alignup.agent.pods.failing import StartError
+from alignup.agent.pods import bind_mounts
+from alignup.agent.pods.errors import PodStartError
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def opened(volume: Path, sub_path: str) -> Iterator[int]:
+def open_subpath(volume: Path, sub_path: str) -> Iterator[int]:
     """A handle of the part of *volume* that *sub_path* names; directories that are missing are made.
 
-    ``StartError`` when it leads out of the volume, or something is in the way.
+    ``PodStartError`` when it leads out of the volume, or something is in the way.
     """
     try:
         base = volume.resolve(strict=True)
         handle = _walked(base, _inside(base, sub_path))
     except OSError as error:
-        raise StartError("CreateContainerConfigError", f"subPath {sub_path!r}: {error.strerror or error}") from error
+        raise PodStartError("CreateContainerConfigError", f"subPath {sub_path!r}: {error.strerror or error}") from error
     try:
         yield handle
     finally:
         os.close(handle)
 
 
-def bound(volume: Path, sub_path: str, *, target: Path) -> Path:
+def bind_subpath(volume: Path, sub_path: str, *, target: Path) -> Path:
     """A place outside the volume where just that part of it is, until it is unmounted: *target*."""
-    with opened(volume, sub_path) as handle:
-        mounting.unmount_below(target)  # of a container before
+    with open_subpath(volume, sub_path) as handle:
+        bind_mounts.unmount_below(target)  # of a container before
         target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         if stat.S_ISDIR(os.fstat(handle).st_mode):
             target.mkdir(mode=0o750, exist_ok=True)
         else:
             target.touch(mode=0o640)
-        mounting.mount(f"/proc/self/fd/{handle}", target, flags=mounting.BIND)
+        bind_mounts.mount(f"/proc/self/fd/{handle}", target, flags=bind_mounts.MS_BIND)
     return target
 
 
 def _inside(base: Path, sub_path: str) -> tuple[str, ...]:
     """The steps from *base*, links followed."""
     if sub_path.startswith("/") or ".." in Path(sub_path).parts:
-        raise StartError(
+        raise PodStartError(
             "CreateContainerConfigError", f"subPath {sub_path!r} must be relative, and must not have '..' in it"
         )
     found = Path(os.path.realpath(base / sub_path))  # links in a circle are left, and met again below
     if not found.is_relative_to(base):
-        raise StartError("CreateContainerConfigError", f"subPath {sub_path!r} leads out of its volume")
+        raise PodStartError("CreateContainerConfigError", f"subPath {sub_path!r} leads out of its volume")
     return found.relative_to(base).parts
 
 
@@ -82,5 +82,5 @@ def _stepped(handle: int, step: str, *, mode: int) -> int:
             Path(f"/proc/self/fd/{below}").chmod(mode)  # whatever is masked for us
     if stat.S_ISLNK(os.fstat(below).st_mode):
         os.close(below)
-        raise StartError("CreateContainerConfigError", f"subPath: {step!r} is a link that leads nowhere")
+        raise PodStartError("CreateContainerConfigError", f"subPath: {step!r} is a link that leads nowhere")
     return below

@@ -18,20 +18,20 @@ from dataclasses import dataclass, replace
 from errno import EINVAL, EPERM
 from pathlib import Path
 
-from alignup.agent.pods import downward, mounting, subpaths, trees
-from alignup.agent.pods.downward import File
-from alignup.agent.pods.failing import StartError
-from alignup.agent.pods.variables import Facts, expand, references, value_of
+from alignup.agent.pods import bind_mounts, downward_api, pod_dirs, subpaths
+from alignup.agent.pods.downward_api import ProjectedFile
+from alignup.agent.pods.environment import PodFacts, expand, referenced_names, resolve_variable
+from alignup.agent.pods.errors import PodStartError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Pod, names
 from alignup.align.workload.demand import limits
 from alignup.align.workload.names import MEMORY
-from alignup.enforce.cri.plan import Mount
-from alignup.kube.spec import ContainerSpec, PodSpec, Volume, VolumeKind
-from alignup.kube.spec import Mount as SpecMount
+from alignup.enforce.cri.types import ContainerMount
+from alignup.kube.podspec.types import ContainerSpec, PodSpec, Volume, VolumeKind
+from alignup.kube.podspec.types import VolumeMount as SpecMount
 
-HOSTS = "/etc/hosts"
-LONGEST_MESSAGE = 4096  #: bytes of what a container may say last
+HOSTS_PATH = "/etc/hosts"
+MAX_MESSAGE_BYTES = 4096  #: bytes of what a container may say last
 
 _EVERYBODY = 0o777
 _SET_GROUP = 0o2000
@@ -39,7 +39,7 @@ _MEMORY, _PAGES = "Memory", "HugePages"
 _KINDS = {
     "Directory": (stat.S_ISDIR, "directory"),
     "DirectoryOrCreate": (stat.S_ISDIR, "directory"),
-    "File": (stat.S_ISREG, "file"),
+    "ProjectedFile": (stat.S_ISREG, "file"),
     "FileOrCreate": (stat.S_ISREG, "file"),
     "Socket": (stat.S_ISSOCK, "socket file"),
     "CharDevice": (stat.S_ISCHR, "character device"),
@@ -48,7 +48,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Directories:
+class PodDirectories:
     """What a pod has on disk."""
 
     pod: Path
@@ -56,8 +56,8 @@ class Directories:
     kinds: Mapping[str, VolumeKind]
 
 
-def prepare(root: Path, spec: PodSpec, *, facts: Facts) -> Directories:
-    """Have all volumes of a pod ready; ``StartError`` when one cannot be had."""
+def prepare_volumes(root: Path, spec: PodSpec, *, facts: PodFacts) -> PodDirectories:
+    """Have all volumes of a pod ready; ``PodStartError`` when one cannot be had."""
     pod = _pod(root, facts.pod.uid)
     volumes = {}
     with _alone(pod):
@@ -68,21 +68,21 @@ def prepare(root: Path, spec: PodSpec, *, facts: Facts) -> Directories:
             except OSError as error:
                 what = f"{error.filename or volume.name}: {error.strerror or error}"
                 raise _failed(volume, what + _advice(error)) from error
-    return Directories(pod, volumes, {volume.name: volume.kind for volume in spec.volumes})
+    return PodDirectories(pod, volumes, {volume.name: volume.kind for volume in spec.volumes})
 
 
-def furnish(
-    directories: Directories,
+def build_mounts(
+    directories: PodDirectories,
     container: ContainerSpec,
     *,
     attempt: int,
     hosts: str | None = None,
     envs: Mapping[str, str] | None = None,
-) -> tuple[Mount, ...]:
+) -> tuple[ContainerMount, ...]:
     """What a container sees of the host, made ready: volumes, ``/etc/hosts``, and a file for what it says last.
 
     *hosts* is what the second says; it is left out where the container brings its own. *envs* is its environment, for
-    ``subPathExpr``. ``StartError`` when something cannot be had.
+    ``subPathExpr``. ``PodStartError`` when something cannot be had.
     """
     with _alone(directories.pod):
         mounts = [
@@ -90,39 +90,39 @@ def furnish(
             for number, one in enumerate(container.mounts)
         ]
         files = {}
-        if hosts is not None and all(one.container_path != HOSTS for one in mounts):
-            files[HOSTS] = (directories.pod / "etc-hosts", hosts, 0o644)
-        if container.termination_path:
-            place = os.path.join("/", container.termination_path)  # noqa: PTH118 - of the container
+        if hosts is not None and all(one.container_path != HOSTS_PATH for one in mounts):
+            files[HOSTS_PATH] = (directories.pod / "etc-hosts", hosts, 0o644)
+        if container.termination_message_path:
+            place = os.path.join("/", container.termination_message_path)  # noqa: PTH118 - of the container
             files[place] = (_termination(directories.pod, container.name, attempt), "", 0o666)
         for place, (path, text, mode) in files.items():
             try:
                 _overwrite(path, text, mode=mode)
             except OSError as error:
                 what = f"{path} for container {container.name} cannot be made: {error.strerror}"
-                raise StartError("CreateContainerConfigError", what) from error
-            mounts.append(Mount(container_path=place, host_path=str(path), relabel=True))
+                raise PodStartError("CreateContainerConfigError", what) from error
+            mounts.append(ContainerMount(container_path=place, host_path=str(path), relabel=True))
     return tuple(mounts)
 
 
-def last_words(root: Path, uid: str, *, container: str, attempt: int) -> str:
+def read_termination_message(root: Path, uid: str, *, container: str, attempt: int) -> str:
     """The end of what a container wrote for whoever asks why it ended; empty when it wrote nothing."""
     path = _termination(_pod(root, uid), container, attempt)
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - LONGEST_MESSAGE))
-            return file.read(LONGEST_MESSAGE).decode("utf-8", "replace")
+            file.seek(max(0, size - MAX_MESSAGE_BYTES))
+            return file.read(MAX_MESSAGE_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 
 
-def forget(root: Path, uid: str, *, container: str, attempt: int) -> None:
+def remove_termination_message(root: Path, uid: str, *, container: str, attempt: int) -> None:
     """Remove what a container wrote that way."""
     _termination(_pod(root, uid), container, attempt).unlink(missing_ok=True)
 
 
-def kept(root: Path) -> frozenset[str]:
+def pods_on_disk(root: Path) -> frozenset[str]:
     """The uids of the pods that have something on disk."""
     try:
         return frozenset(entry.name for entry in os.scandir(root / "pods") if entry.is_dir(follow_symlinks=False))
@@ -130,27 +130,27 @@ def kept(root: Path) -> frozenset[str]:
         return frozenset()
 
 
-def remove(root: Path, uid: str) -> None:
+def remove_pod_dir(root: Path, uid: str) -> None:
     """Take away all a pod has on disk, but nothing of the host; ``EnforceError`` when something stays."""
-    trees.remove(_pod(root, uid))
+    pod_dirs.remove_tree(_pod(root, uid))
 
 
 def _pod(root: Path, uid: str) -> Path:
-    return root / "pods" / trees.component(uid)
+    return root / "pods" / pod_dirs.path_component(uid)
 
 
 def _termination(pod: Path, container: str, attempt: int) -> Path:
-    return pod / "containers" / trees.component(container) / str(attempt)
+    return pod / "containers" / pod_dirs.path_component(container) / str(attempt)
 
 
-def _ready(directory: Path, volume: Volume, *, group: int | None, facts: Facts) -> Path:
+def _ready(directory: Path, volume: Volume, *, group: int | None, facts: PodFacts) -> Path:
     """Where a volume is, made ready."""
     if volume.kind is VolumeKind.HOST_PATH:
         _check_host_path(volume)
         return Path(volume.path)
-    path = directory / trees.component(volume.name)
+    path = directory / pod_dirs.path_component(volume.name)
     if volume.kind is VolumeKind.DOWNWARD:
-        downward.write(path, _files(volume, facts), group=group)
+        downward_api.write_files(path, _files(volume, facts), group=group)
     elif not volume.medium:
         _make_directory(path, group=group)
     elif volume.medium == _MEMORY:
@@ -161,21 +161,21 @@ def _ready(directory: Path, volume: Volume, *, group: int | None, facts: Facts) 
 
 
 def _sub_path(wanted: SpecMount, envs: Mapping[str, str]) -> str:
-    if not wanted.expands:
+    if not wanted.expand_sub_path:
         return wanted.sub_path
-    for name in references(wanted.sub_path):
+    for name in referenced_names(wanted.sub_path):
         if name not in envs:
-            raise StartError("CreateContainerConfigError", f"subPathExpr {wanted.sub_path!r}: there is no {name}")
+            raise PodStartError("CreateContainerConfigError", f"subPathExpr {wanted.sub_path!r}: there is no {name}")
     return expand(wanted.sub_path, envs)
 
 
-def _mount(directories: Directories, container: str, wanted: SpecMount, *, number: int) -> Mount:
+def _mount(directories: PodDirectories, container: str, wanted: SpecMount, *, number: int) -> ContainerMount:
     """A volume as a container sees it."""
     if wanted.volume not in directories.volumes:
         what = f"cannot find volume {wanted.volume!r} to mount into container {container!r}"
-        raise StartError("CreateContainerConfigError", what)
+        raise PodStartError("CreateContainerConfigError", what)
     kind = directories.kinds[wanted.volume]
-    return Mount(
+    return ContainerMount(
         container_path=os.path.join("/", wanted.path),  # noqa: PTH118 - of the container
         host_path=str(_part(directories, container, wanted, number=number)),
         read_only=wanted.read_only or kind is VolumeKind.DOWNWARD,
@@ -184,24 +184,25 @@ def _mount(directories: Directories, container: str, wanted: SpecMount, *, numbe
     )
 
 
-def _part(directories: Directories, container: str, wanted: SpecMount, *, number: int) -> Path:
+def _part(directories: PodDirectories, container: str, wanted: SpecMount, *, number: int) -> Path:
     """The volume, or the part of it that is asked for."""
     volume = directories.volumes[wanted.volume]
     if not wanted.sub_path:
         return volume
     steps = ("volume-subpaths", wanted.volume, container, str(number))
-    target = directories.pod.joinpath(*map(trees.component, steps))
+    target = directories.pod.joinpath(*map(pod_dirs.path_component, steps))
     try:
-        return subpaths.bound(volume, wanted.sub_path, target=target)
+        return subpaths.bind_subpath(volume, wanted.sub_path, target=target)
     except OSError as error:
         what = f"failed to prepare subPath for volumeMount {wanted.volume!r} of container {container!r}"
-        raise StartError("CreateContainerConfigError", f"{what}: {error.strerror}{_advice(error)}") from error
+        raise PodStartError("CreateContainerConfigError", f"{what}: {error.strerror}{_advice(error)}") from error
 
 
-def _files(volume: Volume, facts: Facts) -> dict[str, File]:
+def _files(volume: Volume, facts: PodFacts) -> dict[str, ProjectedFile]:
     return {
-        item.path: File(
-            value_of(item.source, facts, container="", known={}), volume.mode if item.mode is None else item.mode
+        item.path: ProjectedFile(
+            resolve_variable(item.source, facts, container="", known={}),
+            volume.mode if item.mode is None else item.mode,
         )
         for item in volume.items
     }
@@ -223,20 +224,20 @@ def _make_tmpfs(path: Path, size: int | None, *, group: int | None) -> None:
     """Memory as a directory; not to be swapped out where the kernel knows how."""
     path.mkdir(exist_ok=True)
     options = f"size={size}" if size is not None else ""
-    if mounting.kind_at(path) != "tmpfs":
+    if bind_mounts.filesystem_at(path) != "tmpfs":
         try:
-            mounting.mount("tmpfs", path, kind="tmpfs", options=",".join(filter(None, (options, "noswap"))))
+            bind_mounts.mount("tmpfs", path, kind="tmpfs", options=",".join(filter(None, (options, "noswap"))))
         except OSError as error:
             if error.errno != EINVAL:
                 raise
-            mounting.mount("tmpfs", path, kind="tmpfs", options=options)
+            bind_mounts.mount("tmpfs", path, kind="tmpfs", options=options)
     _settle(path, group)
 
 
 def _make_pages(path: Path, size: int, *, group: int | None) -> None:
     path.mkdir(exist_ok=True)
-    if mounting.kind_at(path) != "hugetlbfs":
-        mounting.mount("nodev", path, kind="hugetlbfs", options=f"pagesize={size}")
+    if bind_mounts.filesystem_at(path) != "hugetlbfs":
+        bind_mounts.mount("nodev", path, kind="hugetlbfs", options=f"pagesize={size}")
     _settle(path, group)
 
 
@@ -252,7 +253,7 @@ def _hand_over(path: Path, group: int) -> None:
     os.chown(path, -1, group)
 
 
-def _memory_size(volume: Volume, facts: Facts) -> int | None:
+def _memory_size(volume: Volume, facts: PodFacts) -> int | None:
     """The least of what the host has for pods, what the pod may use, and what the volume may; ``None``: nobody says."""
     sizes = (_bytes(facts.allocatable), _memory_limit(facts.pod), volume.size_limit or 0)
     return min((size for size in sizes if size > 0), default=None)
@@ -316,7 +317,7 @@ def _alone(pod: Path) -> Iterator[None]:
         pod.mkdir(mode=0o750, parents=True, exist_ok=True)
         handle = os.open(pod, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise StartError("FailedMount", f"a pod cannot have {pod}: {error.strerror}") from error
+        raise PodStartError("FailedMount", f"a pod cannot have {pod}: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -341,5 +342,5 @@ def _advice(error: OSError) -> str:
     return "; the agent has to run as root to mount volumes" if error.errno == EPERM else ""
 
 
-def _failed(volume: Volume, what: str) -> StartError:
-    return StartError("FailedMount", f'MountVolume.SetUp failed for volume "{volume.name}" : {what}')
+def _failed(volume: Volume, what: str) -> PodStartError:
+    return PodStartError("FailedMount", f'MountVolume.SetUp failed for volume "{volume.name}" : {what}')

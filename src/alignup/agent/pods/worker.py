@@ -11,53 +11,53 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from alignup.agent.known import Ending as Told
-from alignup.agent.known import Known
-from alignup.agent.pods.course import course
-from alignup.agent.pods.failing import StartError
-from alignup.agent.pods.life import (
-    Act,
-    Course,
-    Discard,
-    Ending,
-    Health,
-    MakeSandbox,
-    Memory,
-    Rest,
-    Seen,
-    Start,
-    Stop,
+from alignup.agent.pod_record import PodRecord
+from alignup.agent.pod_record import TerminationRequest as Told
+from alignup.agent.pods.actions import compute_pod_actions
+from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import (
+    Action,
+    Backoff,
+    CreateSandbox,
+    PodActions,
+    PodStatus,
+    PodTermination,
+    ProbeStatus,
+    RemoveFromRuntime,
+    StartContainer,
+    StopContainer,
     StopSandbox,
+    WorkerState,
 )
-from alignup.agent.pods.persistence import LONGEST, fault, nap
-from alignup.agent.pods.status import pod_run
-from alignup.agent.standing import Clock, Happening
-from alignup.agent.standing import Kind as What
-from alignup.align.bits import Cpus, Nodes
+from alignup.agent.pods.retry import MAX_DELAY, describe_bug, retry_delay
+from alignup.agent.pods.status import generate_pod_run
+from alignup.agent.state import AgentEvent, Clock
+from alignup.agent.state import EventKind as What
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError
-from alignup.enforce.cri.plan import SeenContainer, State
-from alignup.kube.spec import Kind, PodSpec
-from alignup.serve.service import PodRun
+from alignup.enforce.cri.types import ContainerState, CriContainer
+from alignup.kube.podspec.types import ContainerKind, PodSpec
+from alignup.schema.api import PodRunStatus
 
-Tell = Callable[[Happening], None]
+EventSink = Callable[[AgentEvent], None]
 
 
-class Hands(Protocol):
-    """Whoever does things for one pod; ``StartError`` or an :class:`AlignError` where something cannot be done."""
+class PodOperationsProtocol(Protocol):
+    """Whoever does things for one pod; ``PodStartError`` or an :class:`AlignError` where something cannot be done."""
 
-    async def look(self) -> Seen:
+    async def look(self) -> PodStatus:
         """What there is of the pod."""
         ...
 
-    async def make_sandbox(self, act: MakeSandbox) -> None:
+    async def make_sandbox(self, act: CreateSandbox) -> None:
         """Make its directories and a sandbox."""
         ...
 
-    async def start(self, act: Start) -> None:
+    async def start(self, act: StartContainer) -> None:
         """Make a container and start it."""
         ...
 
-    async def stop(self, act: Stop) -> None:
+    async def stop(self, act: StopContainer) -> None:
         """Stop a container, and return when it has ended."""
         ...
 
@@ -65,48 +65,48 @@ class Hands(Protocol):
         """Stop a sandbox."""
         ...
 
-    async def discard(self, act: Discard) -> None:
+    async def discard(self, act: RemoveFromRuntime) -> None:
         """Remove a container or a sandbox."""
         ...
 
-    def watch(self, seen: Seen, health: Callable[[str, Health], None]) -> None:
+    def watch(self, seen: PodStatus, health: Callable[[str, ProbeStatus], None]) -> None:
         """Probe just the containers that run now; *health* hears of each what its probes say."""
         ...
 
-    def places(self) -> Mapping[str, tuple[Cpus, Nodes]]:
+    def places(self) -> Mapping[str, tuple[CpuSet, NodeSet]]:
         """Where its containers belong, by name."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Briefing:
+class PodWork:
     """What a worker is told about its pod."""
 
-    known: Known
+    known: PodRecord
     spec: PodSpec
     warnings: tuple[str, ...] = ()  #: what its manifest says and nobody here heeds
     barred: str = ""  #: why nothing may be started, though what runs goes on; empty: all may
 
 
-class Worker:
+class PodWorker:
     """Lives the life of one pod."""
 
-    def __init__(self, briefing: Briefing, hands: Hands, *, clock: Clock, tell: Tell) -> None:
+    def __init__(self, briefing: PodWork, hands: PodOperationsProtocol, *, clock: Clock, tell: EventSink) -> None:
         self.pod = briefing.known.pod
         self._briefing = briefing
         self._spec = briefing.spec
         self._hands = hands
         self._clock = clock
         self._tell = tell
-        self._memory = Memory(began=briefing.known.since)
-        self._seen: Seen | None = None  #: ``None``: nobody has looked yet
-        self._doing: dict[str, tuple[Act, asyncio.Task[None]]] = {}  #: what is being done, by what it is about
+        self._memory = WorkerState(admitted_at=briefing.known.since)
+        self._seen: PodStatus | None = None  #: ``None``: nobody has looked yet
+        self._doing: dict[str, tuple[Action, asyncio.Task[None]]] = {}  #: what is being done, by what it is about
         self._done_since: set[str] = set()  #: what was done since the newest look began, which may not show in it
         self._failed: dict[str, tuple[int, float]] = {}  #: what failed, how often in a row, and when to try again
         self._blind = 0  #: looks in a row that failed
         self._something = asyncio.Event()
         self._complaint = ""
-        self._course = Course()
+        self._course = PodActions()
         self._told: Told | None = None  #: to end, as it was said last
         if briefing.known.ending is not None:
             self.end(briefing.known.ending)
@@ -117,11 +117,11 @@ class Worker:
         return self._told is not None
 
     @property
-    def run(self) -> PodRun:
+    def run(self) -> PodRunStatus:
         """How the pod is."""
-        found = pod_run(
+        found = generate_pod_run(
             self._spec,
-            self._seen or Seen(),
+            self._seen or PodStatus(),
             self._memory,
             course=self._course,
             warnings=self._briefing.warnings,
@@ -136,9 +136,11 @@ class Worker:
         self._told = told
         seconds = self._spec.grace if told.grace is None else told.grace
         because = "" if self._memory.ending is None else self._memory.ending.reason
-        self._memory = replace(self._memory, ending=Ending(since=told.since, grace=seconds, reason=because))
+        self._memory = replace(self._memory, ending=PodTermination(since=told.since, grace=seconds, reason=because))
         for act, task in self._doing.values():
-            if isinstance(act, Start | MakeSandbox | Stop):  # who is being stopped may have less time now
+            if isinstance(
+                act, StartContainer | CreateSandbox | StopContainer
+            ):  # who is being stopped may have less time now
                 task.cancel()
         self.nudge()
 
@@ -146,14 +148,14 @@ class Worker:
         """Something may have changed."""
         self._something.set()
 
-    async def work(self) -> PodRun:
+    async def work(self) -> PodRunStatus:
         """Live until nothing of the pod runs any more, and nothing will; how it was then."""
         try:
             while not await self._turn():
                 await self._pause()
             return self.run
         finally:
-            self._hands.watch(Seen(), self._heard)
+            self._hands.watch(PodStatus(), self._heard)
             tasks = [task for _, task in self._doing.values()]
             for task in tasks:
                 task.cancel()
@@ -167,7 +169,7 @@ class Worker:
             seen = await self._hands.look()
         except AlignError as error:
             self._complain(f"the runtime cannot be asked: {error}")
-            self._course = replace(self._course, wake=self._clock.now() + nap(self._blind), acts=())
+            self._course = replace(self._course, wake=self._clock.now() + retry_delay(self._blind), actions=())
             self._blind += 1
             return False
         self._complain("")
@@ -177,21 +179,21 @@ class Worker:
         self._hands.watch(seen, self._heard)
         if self._course.ended and not self._doing and not self._done_since:
             return True
-        matters = {*map(_about, self._course.acts), *self._doing}
+        matters = {*map(_about, self._course.actions), *self._doing}
         self._failed = {what: one for what, one in self._failed.items() if what in matters}
-        for act in self._course.acts:
+        for act in self._course.actions:
             if self._may(act):
                 self._begin(act)
         return False
 
-    def _ask(self, seen: Seen) -> None:
+    def _ask(self, seen: PodStatus) -> None:
         """Ask what is next; a pod whose time is over has its whole grace from when that was noticed."""
         now = self._clock.now()
-        self._course = course(self._spec, seen, self._memory, now=now)
+        self._course = compute_pod_actions(self._spec, seen, self._memory, now=now)
         if self._course.reason and self._memory.ending is None:
-            over = Ending(since=now, grace=self._spec.grace, reason=self._course.reason)
+            over = PodTermination(since=now, grace=self._spec.grace, reason=self._course.reason)
             self._memory = replace(self._memory, ending=over)
-            self._course = course(self._spec, seen, self._memory, now=now)
+            self._course = compute_pod_actions(self._spec, seen, self._memory, now=now)
 
     async def _pause(self) -> None:
         """Wait until something has changed, or it is time."""
@@ -199,7 +201,7 @@ class Worker:
         later = [until - watch for _, until in self._failed.values() if until > watch]
         if self._course.wake is not None:
             # What is due is looked at in a moment. However far off it is, the clock may be set by then.
-            later.append(min(max(self._course.wake - now, 0.05), LONGEST))
+            later.append(min(max(self._course.wake - now, 0.05), MAX_DELAY))
         patience = min(later, default=None)
         try:
             async with asyncio.timeout(patience):
@@ -207,27 +209,27 @@ class Worker:
         except TimeoutError:
             return
 
-    def _may(self, act: Act) -> bool:
+    def _may(self, act: Action) -> bool:
         """Whether something may be begun now."""
         what = _about(act)
         under_way = self._doing.keys() | self._done_since
         if what in under_way:
             return False
-        if isinstance(act, Start | MakeSandbox) and self._briefing.barred:
+        if isinstance(act, StartContainer | CreateSandbox) and self._briefing.barred:
             return False
-        if isinstance(act, Start) and self._is_setting_up():
+        if isinstance(act, StartContainer) and self._is_setting_up():
             return False
-        if isinstance(act, Discard) and _starting(act, self._seen or Seen()) & under_way:
+        if isinstance(act, RemoveFromRuntime) and _starting(act, self._seen or PodStatus()) & under_way:
             return False
         _, until = self._failed.get(what, (0, -math.inf))
         return until <= self._clock.watch()
 
     def _is_setting_up(self) -> bool:
         """Whether one is being started that others come after: it may run already, but its hook has to end first."""
-        first = {one.name for one in self._spec.containers if one.kind is not Kind.APP}
-        return any(isinstance(act, Start) and act.container in first for act, _ in self._doing.values())
+        first = {one.name for one in self._spec.containers if one.kind is not ContainerKind.APP}
+        return any(isinstance(act, StartContainer) and act.container in first for act, _ in self._doing.values())
 
-    def _begin(self, act: Act) -> None:
+    def _begin(self, act: Action) -> None:
         what = _about(act)
         task = asyncio.create_task(self._do(act), name=f"{type(act).__name__} {self.pod.uid}")
         self._doing[what] = act, task
@@ -239,66 +241,66 @@ class Worker:
 
         task.add_done_callback(done)
 
-    async def _do(self, act: Act) -> None:
+    async def _do(self, act: Action) -> None:
         """Do one thing; where it fails that is remembered."""
         what = _about(act)
         try:
             await self._done(act)
-        except StartError as error:
+        except PodStartError as error:
             self._rest(act, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the pod goes on living
             times = self._failed.get(what, (0, 0.0))[0] + 1
-            self._failed[what] = times, self._clock.watch() + nap(times - 1)
-            self._trouble(str(error) if isinstance(error, AlignError) else fault(error))
+            self._failed[what] = times, self._clock.watch() + retry_delay(times - 1)
+            self._trouble(str(error) if isinstance(error, AlignError) else describe_bug(error))
         else:
             self._failed.pop(what, None)
             self._recovered(act)
 
-    async def _done(self, act: Act) -> None:
+    async def _done(self, act: Action) -> None:
         match act:
-            case MakeSandbox():
+            case CreateSandbox():
                 await self._hands.make_sandbox(act)
-            case Start():
+            case StartContainer():
                 await self._hands.start(act)
-            case Stop():
+            case StopContainer():
                 await self._hands.stop(act)
             case StopSandbox(id_):
                 await self._hands.stop_sandbox(id_)
-            case Discard():
+            case RemoveFromRuntime():
                 await self._hands.discard(act)
 
-    def _rest(self, act: Act, error: StartError) -> None:
+    def _rest(self, act: Action, error: PodStartError) -> None:
         """Something could not be started: it is tried again after a while."""
-        before = self._memory.rests.get(act.container) if isinstance(act, Start) else self._memory.sandbox
-        rest = Rest.after(before, reason=error.reason, message=str(error), now=self._clock.now())
-        if isinstance(act, Start):
-            self._memory = replace(self._memory, rests={**self._memory.rests, act.container: rest})
+        before = self._memory.backoffs.get(act.container) if isinstance(act, StartContainer) else self._memory.sandbox
+        rest = Backoff.after(before, reason=error.reason, message=str(error), now=self._clock.now())
+        if isinstance(act, StartContainer):
+            self._memory = replace(self._memory, backoffs={**self._memory.backoffs, act.container: rest})
             self._trouble(f"container {act.container}: {error.reason}: {error}")
         else:
             self._memory = replace(self._memory, sandbox=rest)
             self._trouble(f"{error.reason}: {error}")
 
-    def _recovered(self, act: Act) -> None:
+    def _recovered(self, act: Action) -> None:
         """Something could be started."""
-        if isinstance(act, MakeSandbox):
+        if isinstance(act, CreateSandbox):
             self._memory = replace(self._memory, sandbox=None)
-        elif isinstance(act, Start) and act.container in self._memory.rests:
-            rests = {name: rest for name, rest in self._memory.rests.items() if name != act.container}
-            self._memory = replace(self._memory, rests=rests)
+        elif isinstance(act, StartContainer) and act.container in self._memory.backoffs:
+            rests = {name: rest for name, rest in self._memory.backoffs.items() if name != act.container}
+            self._memory = replace(self._memory, backoffs=rests)
 
-    def _heard(self, id_: str, health: Health) -> None:
+    def _heard(self, id_: str, health: ProbeStatus) -> None:
         """What probes say of a container."""
         self._memory = replace(self._memory, health={**self._memory.health, id_: health})
         self.nudge()
 
-    def _notice(self, seen: Seen) -> None:
+    def _notice(self, seen: PodStatus) -> None:
         """Tell what has become of containers since the last look; nothing the first time, when all is news."""
         before = {} if self._seen is None else {one.id: one for one in self._seen.containers}
         for one in seen.containers if self._seen is not None else ():
             earlier = before.get(one.id)
-            if one.state is State.RUNNING and (earlier is None or earlier.state is not State.RUNNING):
+            if one.state is ContainerState.RUNNING and (earlier is None or earlier.state is not ContainerState.RUNNING):
                 self._happened(What.STARTED, f"container {one.name}")
-            elif one.state is State.EXITED and (earlier is None or earlier.state is not State.EXITED):
+            elif one.state is ContainerState.EXITED and (earlier is None or earlier.state is not ContainerState.EXITED):
                 self._happened(What.ENDED, _ended(one))
         self._seen = seen
         ids = {one.id for one in seen.containers}
@@ -317,26 +319,26 @@ class Worker:
 
     def _happened(self, kind: What, detail: str) -> None:
         known = self._briefing.known
-        self._tell(Happening(kind=kind, time=self._clock.now(), pod=self.pod, source=known.source, detail=detail))
+        self._tell(AgentEvent(kind=kind, time=self._clock.now(), pod=self.pod, source=known.source, detail=detail))
 
 
-def _about(act: Act) -> str:
+def _about(act: Action) -> str:
     """What an act is about: the same thing is done once at a time, whatever else is said of it."""
     match act:
-        case Start():
+        case StartContainer():
             return f"start {act.container}"
-        case MakeSandbox():
+        case CreateSandbox():
             return "sandbox"
-        case Stop() | StopSandbox() | Discard():
+        case StopContainer() | StopSandbox() | RemoveFromRuntime():
             return f"{type(act).__name__} {act.id}"
 
 
-def _starting(act: Discard, seen: Seen) -> set[str]:
+def _starting(act: RemoveFromRuntime, seen: PodStatus) -> set[str]:
     """What would be under way if what is to be removed were just being started."""
     inside = [one for one in seen.containers if act.id in {one.id, one.sandbox}]
-    return {_about(Start(one.name, one.sandbox, one.attempt)) for one in inside}
+    return {_about(StartContainer(one.name, one.sandbox, one.attempt)) for one in inside}
 
 
-def _ended(one: SeenContainer) -> str:
+def _ended(one: CriContainer) -> str:
     because = f" ({one.reason})" if one.reason else ""
     return f"container {one.name} with exit code {one.exit_code}{because}"

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from alignup.align import bits
-from alignup.align.bits import Cpus, Nodes
-from alignup.align.hint import Listed, Supply
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.hint import AmountFamily, HintList
 from alignup.align.machine import KubeletView
 
-Hints = Supply | Listed  #: where CPUs could come from
+CpuHints = AmountFamily | HintList  #: where CPUs could come from
 
 #: The answer to a wish that no node, nor all of them, can fulfil.
-NOWHERE = Listed((), preferred=())
+NO_HINTS = HintList((), preferred=())
 
 
 class CpuNodes:
@@ -26,27 +26,27 @@ class CpuNodes:
         self._nodes_of_socket = tuple(map(self.touched, self._sockets))
         self._nodes_per_socket = view.num_nodes // max(view.num_sockets, 1)
 
-    def touched(self, cpus: Cpus) -> Nodes:
+    def touched(self, cpus: CpuSet) -> NodeSet:
         """The nodes *cpus* are on."""
         return bits.of(node for node, own in self._cpus.items() if own & cpus)
 
-    def near(self, nodes: Nodes) -> Cpus:
+    def near(self, nodes: NodeSet) -> CpuSet:
         """The CPUs of *nodes*, or of every socket they touch where sockets count."""
         cpus = bits.union(own for node, own in self._cpus.items() if nodes >> node & 1)
         return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
 
-    def count(self, cpus: Cpus) -> dict[int, int]:
+    def count(self, cpus: CpuSet) -> dict[int, int]:
         """Node → how many of *cpus* are on it."""
         return {node: (cpus & own).bit_count() for node, own in self._cpus.items()}
 
-    def hints(self, request: int, *, free: Mapping[int, int], reusable: Cpus = 0) -> Supply:
+    def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
         """Where *request* CPUs could come from when each node has so many *free*; the *reusable* ones are used first.
 
         A CPU that is reusable as well as free counts twice, as it does in the kubelet.
         """
         width = min(bisect_left(self._richest, request) + 1, len(self._richest))
         by_socket = bool(self._sockets) and self._nodes_per_socket > 0
-        return Supply(
+        return AmountFamily(
             free,
             request - reusable.bit_count(),
             preferred_width=width,

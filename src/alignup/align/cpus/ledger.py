@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from alignup.align import bits
-from alignup.align.bits import Cpus
+from alignup.align.bits import CpuSet
 from alignup.align.errors import StateError
 
 
@@ -21,46 +21,46 @@ class CpuLedger:
     runs after it); containers of different pods never do.
     """
 
-    node_cpus: Mapping[int, Cpus]  #: NUMA node → its CPUs
-    reserved: Cpus  #: never owned by a container
-    shared: Cpus  #: owned by nobody; the reserved ones are among them unless they are kept apart strictly
-    held: Mapping[str, Mapping[str, Cpus]] = field(default_factory=dict)  #: pod uid → container → its CPUs
-    pod_held: Mapping[str, Cpus] = field(default_factory=dict)  #: pod uid → the CPUs the pod was given as one piece
+    node_cpus: Mapping[int, CpuSet]  #: NUMA node → its CPUs
+    reserved: CpuSet  #: never owned by a container
+    shared: CpuSet  #: owned by nobody; the reserved ones are among them unless they are kept apart strictly
+    held: Mapping[str, Mapping[str, CpuSet]] = field(default_factory=dict)  #: pod uid → container → its CPUs
+    pod_held: Mapping[str, CpuSet] = field(default_factory=dict)  #: pod uid → the CPUs the pod was given as one piece
     #: the pod handled last and what of its init containers' CPUs its next container may use again; only one is kept
-    reusable: tuple[str, Cpus] | None = None
-    lost: Cpus = 0  #: owned by a pod that was given others in their place; only a second ``give_pod`` loses any
+    reusable: tuple[str, CpuSet] | None = None
+    lost: CpuSet = 0  #: owned by a pod that was given others in their place; only a second ``give_pod`` loses any
     free: Mapping[int, int] = field(init=False)  #: NUMA node → how many of its CPUs are ``available``
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "free", self._counts(self.available))
 
     @property
-    def available(self) -> Cpus:
+    def available(self) -> CpuSet:
         """What a container could be given: shared, but not reserved."""
         return self.shared & ~self.reserved
 
-    def holds(self, uid: str, container: str) -> Cpus | None:
+    def holds(self, uid: str, container: str) -> CpuSet | None:
         """What a container owns; ``None`` when it owns nothing and runs on the shared CPUs."""
         return self.held.get(uid, {}).get(container)
 
-    def runs_on(self, uid: str, container: str) -> Cpus:
+    def runs_on(self, uid: str, container: str) -> CpuSet:
         """The CPUs a container may use: those it owns, or else the shared ones."""
         own = self.holds(uid, container)
         return self.shared if own is None else own
 
-    def owned(self, uid: str) -> Cpus:
+    def owned(self, uid: str) -> CpuSet:
         """All that a pod and its containers own."""
         return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
 
-    def owned_by_others(self, uid: str) -> Cpus:
+    def owned_by_others(self, uid: str) -> CpuSet:
         """All that pods other than this one own."""
         return bits.union(map(self.owned, {*self.held, *self.pod_held} - {uid}))
 
-    def reusable_by(self, uid: str) -> Cpus:
+    def reusable_by(self, uid: str) -> CpuSet:
         """The CPUs of its init containers that a pod may use again, also if it has given them back since."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else 0
 
-    def give(self, uid: str, container: str, *, cpus: Cpus, reusable: Cpus | None = None) -> Self:
+    def give(self, uid: str, container: str, *, cpus: CpuSet, reusable: CpuSet | None = None) -> Self:
         """The container owns *cpus*: shared ones, or such as its pod owns already.
 
         With *reusable*, that is what the pod's next container may use again.
@@ -78,7 +78,7 @@ class CpuLedger:
             lost=self.lost,
         )
 
-    def give_pod(self, uid: str, cpus: Cpus, *, containers: Mapping[str, Cpus]) -> Self:
+    def give_pod(self, uid: str, cpus: CpuSet, *, containers: Mapping[str, CpuSet]) -> Self:
         """The pod owns *cpus*, all of them shared until now; *containers* says which container owns which of them."""
         self._check_free(cpus)
         self._check_inside(cpus, bits.union(containers.values()))
@@ -116,19 +116,19 @@ class CpuLedger:
             ledger = ledger.take_back(uid, name)
         return ledger
 
-    def with_reusable(self, uid: str, cpus: Cpus) -> Self:
+    def with_reusable(self, uid: str, cpus: CpuSet) -> Self:
         """The pod's next container may use *cpus* again; what other pods might have used again is forgotten."""
         return self if self.reusable == (uid, cpus) else replace(self, reusable=(uid, cpus))
 
-    def _check_free(self, cpus: Cpus) -> None:
+    def _check_free(self, cpus: CpuSet) -> None:
         taken = cpus & ~self.available
         if taken:
             raise StateError(f"CPUs {bits.show(taken)} are not free to be given")
 
-    def _check_inside(self, cpus: Cpus, parts: Cpus) -> None:
+    def _check_inside(self, cpus: CpuSet, parts: CpuSet) -> None:
         outside = parts & ~cpus
         if outside:
             raise StateError(f"CPUs {bits.show(outside)} are not among those of the pod")
 
-    def _counts(self, cpus: Cpus) -> dict[int, int]:
+    def _counts(self, cpus: CpuSet) -> dict[int, int]:
         return {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()}

@@ -6,10 +6,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Self
 
-from alignup.align.bits import Cpus, quote
+from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity
-from alignup.align.settings import FeatureGates, Policy, Stage, parse_bool
+from alignup.align.settings import FeatureGates, FeatureStage, Policy, parse_bool
 
 
 class CpuPolicy(StrEnum):
@@ -28,18 +28,20 @@ class CpuPolicy(StrEnum):
 
 
 #: The options of the static policy, by the names the kubelet knows them under.
-STAGES: Mapping[str, Stage] = MappingProxyType(
+OPTION_STAGES: Mapping[str, FeatureStage] = MappingProxyType(
     {
-        "full-pcpus-only": Stage.GA,
-        "distribute-cpus-across-numa": Stage.BETA,
-        "align-by-socket": Stage.ALPHA,
-        "distribute-cpus-across-cores": Stage.ALPHA,
-        "strict-cpu-reservation": Stage.GA,
-        "prefer-align-cpus-by-uncorecache": Stage.GA,
+        "full-pcpus-only": FeatureStage.GA,
+        "distribute-cpus-across-numa": FeatureStage.BETA,
+        "align-by-socket": FeatureStage.ALPHA,
+        "distribute-cpus-across-cores": FeatureStage.ALPHA,
+        "strict-cpu-reservation": FeatureStage.GA,
+        "prefer-align-cpus-by-uncorecache": FeatureStage.GA,
     }
 )
 
-_GATES = MappingProxyType({Stage.ALPHA: "CPUManagerPolicyAlphaOptions", Stage.BETA: "CPUManagerPolicyBetaOptions"})
+_GATES = MappingProxyType(
+    {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
+)
 
 #: Pairs that contradict each other, in the order they are looked for.
 _CLASHES = (
@@ -94,7 +96,7 @@ class CpuSettings:
     policy: str = CpuPolicy.NONE
     options: Mapping[str, str] = field(default_factory=dict)
     reservation: Quantity | None = None  #: what system and Kubernetes keep for themselves; ``None``: not said
-    explicit: Cpus = 0  #: ``reservedSystemCPUs``: which CPUs these are; empty: any
+    explicit: CpuSet = 0  #: ``reservedSystemCPUs``: which CPUs these are; empty: any
 
     def check_none(self) -> None:
         """Refuse options where policy none is set, which has none."""
@@ -114,7 +116,7 @@ class CpuSettings:
 
 
 def _check_stage(name: str, gates: FeatureGates) -> None:
-    stage = STAGES.get(name)
+    stage = OPTION_STAGES.get(name)
     if stage is None:
         raise SettingsError(f"unknown CPU Manager Policy option: {quote(name)}")
     gate = _GATES.get(stage)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from alignup.align import bits
-from alignup.align.bits import Cpus, Nodes
-from alignup.align.cpus.distribute import Distributed
-from alignup.align.cpus.hints import NOWHERE, CpuNodes, Hints
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.cpus.distributed import DistributedSelection
+from alignup.align.cpus.hints import NO_HINTS, CpuHints, CpuNodes
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
-from alignup.align.cpus.order import Packed, Selection
+from alignup.align.cpus.packed import CpuSelection, PackedSelection
 from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.lazy import lazy
 from alignup.align.machine import KubeletView
@@ -28,25 +28,25 @@ from alignup.align.workload import Container, Pod
 from alignup.align.workload.demand import container_cpus, pod_cpus
 
 
-def selection(view: KubeletView, options: CpuOptions) -> Selection:
+def create_selection(view: KubeletView, options: CpuOptions) -> CpuSelection:
     """How CPUs are chosen on this machine under these options."""
     if options.distribute_cpus_across_numa:
         group = view.cpus_per_core if options.full_pcpus_only else 1
-        return Distributed(view, group=max(group, 1), by_socket=options.align_by_socket)
-    return Packed(
+        return DistributedSelection(view, group=max(group, 1), by_socket=options.align_by_socket)
+    return PackedSelection(
         view,
         spread=options.distribute_cpus_across_cores,
         by_cache=options.prefer_align_cpus_by_uncorecache,
     )
 
 
-def reserve(view: KubeletView, options: CpuOptions, *, count: int, explicit: Cpus = 0) -> Cpus:
+def select_reserved_cpus(view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0) -> CpuSet:
     """The *count* CPUs kept from containers: the *explicit* ones, or those that would be taken first."""
     reserved = explicit
     if not reserved:
         # An impossible number is reported as a set of the wrong size, as the kubelet does.
         with suppress(ProviderError):
-            reserved = selection(view, options).take(view.all_cpus, count)
+            reserved = create_selection(view, options).take(view.all_cpus, count)
     if reserved.bit_count() != count:
         raise SettingsError(
             "[cpumanager] unable to reserve the required amount of CPUs "
@@ -68,7 +68,7 @@ class CpuProvider:
     view: KubeletView
     policy: CpuPolicy
     options: CpuOptions = field(default_factory=CpuOptions)
-    reserved: Cpus = 0  #: kept from containers
+    reserved: CpuSet = 0  #: kept from containers
     #: whether resources of a pod as a whole are given out as one piece (gate PodLevelResourceManagers)
     pod_level: bool = False
     #: copy two faults of the kubelet: admitted again, a pod placed as one piece is refused, or is placed once more
@@ -93,7 +93,7 @@ class CpuProvider:
         try:
             options = CpuOptions.parse(settings.options, gates=gates)
             options.check_machine(topology, sockets=view.num_sockets, nodes=view.num_nodes)
-            reserved = reserve(view, options, count=count, explicit=settings.explicit)
+            reserved = select_reserved_cpus(view, options, count=count, explicit=settings.explicit)
         except SettingsError as error:
             raise SettingsError(f"new static policy error: {error}") from None
         return cls(
@@ -106,18 +106,18 @@ class CpuProvider:
         )
 
     @lazy
-    def allocatable(self) -> Cpus:
+    def allocatable(self) -> CpuSet:
         """The CPUs that containers could own; none under policy none."""
         return 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
 
     @lazy
-    def reserved_cores(self) -> Cpus:
+    def reserved_cores(self) -> CpuSet:
         """All CPUs of the cores that have reserved ones."""
         return bits.union(core for core in self.view.core_cpus.values() if core & self.reserved)
 
     @lazy
-    def _selection(self) -> Selection:
-        return selection(self.view, self.options)
+    def _selection(self) -> CpuSelection:
+        return create_selection(self.view, self.options)
 
     @lazy
     def _nodes(self) -> CpuNodes:
@@ -125,10 +125,10 @@ class CpuProvider:
 
     def start(
         self,
-        shared: Cpus = 0,
-        held: Mapping[str, Mapping[str, Cpus]] | None = None,
+        shared: CpuSet = 0,
+        held: Mapping[str, Mapping[str, CpuSet]] | None = None,
         *,
-        pod_held: Mapping[str, Cpus] | None = None,
+        pod_held: Mapping[str, CpuSet] | None = None,
     ) -> CpuLedger:
         """A ledger to begin with: all shared, or a stored assignment that must belong to this machine and settings."""
         held = {uid: dict(containers) for uid, containers in (held or {}).items()}
@@ -141,13 +141,13 @@ class CpuProvider:
 
     def exclusive_cpus(self, pod: Pod, container: Container | None = None) -> int:
         """How many CPUs the container, or the pod as a whole, is to own."""
-        if self.policy is CpuPolicy.NONE or (pod.has_pod_level and not self.pod_level):
+        if self.policy is CpuPolicy.NONE or (pod.has_pod_level_resources and not self.pod_level):
             return 0
         if container is None:
             return pod_cpus(pod, pod_level_managers=self.pod_level)
         return container_cpus(pod, container, pod_level_managers=self.pod_level)
 
-    def hints(self, ledger: CpuLedger, pod: Pod, *, container: Container) -> Hints | None:
+    def hints(self, ledger: CpuLedger, pod: Pod, *, container: Container) -> CpuHints | None:
         """Where the CPUs of a container could come from; ``None`` when it needs none of its own."""
         count = self.exclusive_cpus(pod, container)
         if not count:
@@ -157,13 +157,13 @@ class CpuProvider:
             return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid))
         return self._regenerated(owned, count)
 
-    def pod_hints(self, ledger: CpuLedger, pod: Pod) -> Hints | None:
+    def pod_hints(self, ledger: CpuLedger, pod: Pod) -> CpuHints | None:
         """Where the CPUs of a whole pod could come from; ``None`` when it needs none of its own."""
         count = self.exclusive_cpus(pod)
         if not count:
             return None
         if self._as_one(pod) and self._no_shared_pool(pod):
-            return NOWHERE
+            return NO_HINTS
         owned = self._placed(ledger, pod)
         if owned:
             return self._regenerated(owned, count)
@@ -172,15 +172,15 @@ class CpuProvider:
             if own is None:
                 continue
             if own.bit_count() != self.exclusive_cpus(pod, container):
-                return NOWHERE
+                return NO_HINTS
             owned |= own
         if owned.bit_count() == count:
             return self._regenerated(owned, count)
         return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid) | owned)
 
     def allocate(
-        self, ledger: CpuLedger, pod: Pod, *, container: Container, affinity: Nodes | None
-    ) -> tuple[CpuLedger, Cpus]:
+        self, ledger: CpuLedger, pod: Pod, *, container: Container, affinity: NodeSet | None
+    ) -> tuple[CpuLedger, CpuSet]:
         """Give a container its CPUs, of *affinity*'s nodes as far as they reach; none when it needs none of its own."""
         count = self.exclusive_cpus(pod, container)
         if not count:
@@ -197,7 +197,7 @@ class CpuProvider:
         left = reusable | cpus if ends else reusable & ~cpus
         return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left), cpus
 
-    def allocate_pod(self, ledger: CpuLedger, pod: Pod, *, affinity: Nodes | None) -> tuple[CpuLedger, Cpus]:
+    def allocate_pod(self, ledger: CpuLedger, pod: Pod, *, affinity: NodeSet | None) -> tuple[CpuLedger, CpuSet]:
         """Give a pod with resources of its own all its CPUs as one piece, and each container its part of it."""
         count = self.exclusive_cpus(pod)
         if not count or not self._as_one(pod):
@@ -219,7 +219,9 @@ class CpuProvider:
             ledger = ledger.take_back(uid, name)
         return ledger
 
-    def _checked(self, shared: Cpus, held: Mapping[str, Mapping[str, Cpus]], pod_held: Mapping[str, Cpus]) -> Cpus:
+    def _checked(
+        self, shared: CpuSet, held: Mapping[str, Mapping[str, CpuSet]], pod_held: Mapping[str, CpuSet]
+    ) -> CpuSet:
         """The shared CPUs to start with; what is stored must add up."""
         strict = self.options.strict_cpu_reservation
         everything = self.view.all_cpus & ~(self.reserved if strict else 0)
@@ -257,15 +259,15 @@ class CpuProvider:
         return shared
 
     def _as_one(self, pod: Pod) -> bool:
-        return self.pod_level and pod.has_pod_level
+        return self.pod_level and pod.has_pod_level_resources
 
-    def _placed(self, ledger: CpuLedger, pod: Pod) -> Cpus:
+    def _placed(self, ledger: CpuLedger, pod: Pod) -> CpuSet:
         """What a pod was given as one piece and keeps; the kubelet does not look."""
         return 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
 
-    def _regenerated(self, owned: Cpus, count: int) -> Hints:
+    def _regenerated(self, owned: CpuSet, count: int) -> CpuHints:
         """Hints for CPUs that are owned already: just where they are, if they are as many as are asked for."""
-        return self._nodes.hints(count, free=self._nodes.count(owned)) if owned.bit_count() == count else NOWHERE
+        return self._nodes.hints(count, free=self._nodes.count(owned)) if owned.bit_count() == count else NO_HINTS
 
     def _check_smt(self, ledger: CpuLedger, count: int) -> None:
         """Refuse what would not take whole cores, if only whole ones may be taken."""
@@ -285,7 +287,7 @@ class CpuProvider:
                 reason="SMTAlignmentError",
             )
 
-    def _choose(self, pool: Cpus, count: int, *, affinity: Nodes | None) -> Cpus:
+    def _choose(self, pool: CpuSet, count: int, *, affinity: NodeSet | None) -> CpuSet:
         """First of the nodes wished for, then from anywhere."""
         if affinity is None:
             return self._selection.take(pool, count)
@@ -315,13 +317,13 @@ class CpuProvider:
             )
         return ""
 
-    def _divide(self, pod: Pod, cpus: Cpus) -> dict[str, Cpus]:
+    def _divide(self, pod: Pod, cpus: CpuSet) -> dict[str, CpuSet]:
         """What of the pod's CPUs each container gets.
 
         Sidecars keep theirs; the other init containers run one after the other on what is left then, and so do the
         containers in the end, beside each other. Who asks for no CPUs of its own shares what nobody else of these has.
         """
-        parts: dict[str, Cpus | None] = {}
+        parts: dict[str, CpuSet | None] = {}
         pool = cpus
         for container in pod.init:
             count = self.exclusive_cpus(pod, container)

@@ -1,40 +1,40 @@
 """Devices: who holds which (``ledger``), where they could come from (``families``), giving them out (``provider``)."""
 
-from alignup.align.devices.families import Coverage, family
-from alignup.align.devices.ledger import DeviceLedger, Devices, Held, Inventory, natural
+from alignup.align.devices.hints import CoverageFamily, device_family
+from alignup.align.devices.ledger import DeviceIds, DeviceInventory, DeviceLedger, DeviceSet, natural_sort_key
 from alignup.align.devices.provider import (
-    Allocation,
-    Answers,
-    Ask,
-    Request,
-    Split,
+    DeviceAllocation,
+    DeviceRequest,
+    DevicesByAffinity,
+    PreferenceAnswers,
+    PreferenceRequest,
     allocate,
-    choose,
+    devices_to_allocate,
+    filter_by_affinity,
     hints,
     pod_hints,
     release,
     retain,
-    split,
 )
 
 __all__ = [
-    "Allocation",
-    "Answers",
-    "Ask",
-    "Coverage",
+    "CoverageFamily",
+    "DeviceAllocation",
+    "DeviceIds",
+    "DeviceInventory",
     "DeviceLedger",
-    "Devices",
-    "Held",
-    "Inventory",
-    "Request",
-    "Split",
+    "DeviceRequest",
+    "DeviceSet",
+    "DevicesByAffinity",
+    "PreferenceAnswers",
+    "PreferenceRequest",
     "allocate",
-    "choose",
-    "family",
+    "device_family",
+    "devices_to_allocate",
+    "filter_by_affinity",
     "hints",
-    "natural",
+    "natural_sort_key",
     "pod_hints",
     "release",
     "retain",
-    "split",
 ]

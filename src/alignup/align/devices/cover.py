@@ -11,16 +11,16 @@ from heapq import nlargest
 from itertools import combinations
 
 from alignup.align import bits
-from alignup.align.bits import Bits, Nodes
+from alignup.align.bits import Bits, NodeSet
 from alignup.align.errors import WorkLimitError
 
-Weights = Mapping[Nodes, int]  #: set of nodes → how much touching any of them is worth
+Weights = Mapping[NodeSet, int]  #: set of nodes → how much touching any of them is worth
 
 #: Beginnings one question may look at when sets overlap without being nested; some tenths of a second on 64 nodes.
 WORK_LIMIT = 2_000
 
 
-def fewest(weights: Weights, need: int, *, source: str) -> int | None:
+def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
     """The smallest number of nodes, at least one, that touch sets worth *need*; ``None`` when all do not.
 
     *source* is named by the ``WorkLimitError`` raised when that cannot be told within ``WORK_LIMIT`` steps.
@@ -29,20 +29,20 @@ def fewest(weights: Weights, need: int, *, source: str) -> int | None:
         return 1
     if need > sum(weights.values()):
         return None
-    if single(weights):
+    if are_single_nodes(weights):
         return _richest(weights.values(), need)
     touched = _units(weights)
     at_least = _richest(map(int.bit_count, touched.values()), need)
     if at_least == 1:
         return 1
     at_most = _greedy(touched, need)
-    if at_least == at_most or nested(weights):
+    if at_least == at_most or are_nested(weights):
         return at_most
     search = _Search(_undominated(touched), _charges(weights), source)
     return next((count for count in range(at_least, at_most) if search.reaches(count, need)), at_most)
 
 
-def single(masks: Collection[Nodes]) -> bool:
+def are_single_nodes(masks: Collection[NodeSet]) -> bool:
     """Whether every set is of one node."""
     for mask in masks:  # noqa: SIM110 - on the way of every hint, where all() costs twice
         if mask & mask - 1:
@@ -50,7 +50,7 @@ def single(masks: Collection[Nodes]) -> bool:
     return True
 
 
-def nested(masks: Collection[Nodes]) -> bool:
+def are_nested(masks: Collection[NodeSet]) -> bool:
     """Whether of any two sets one contains the other, or they have no node in common."""
     nodes = bits.of(node for mask in masks for node in bits.members(mask))
     if len(masks) > max(0, 2 * nodes.bit_count() - 1):

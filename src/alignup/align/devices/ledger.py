@@ -13,35 +13,35 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from alignup.align import bits
-from alignup.align.bits import Bits, Nodes
+from alignup.align.bits import Bits, NodeSet
 from alignup.align.errors import StateError
 from alignup.align.machine import Device
 
-Devices = Bits  #: a set of devices of one resource: bit *i* for the *i*-th of its inventory
-Held = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
+DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th of its inventory
+DeviceIds = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
 
 _NUMBER = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class DeviceInventory:
     """The devices of one resource as its plugin last announced them, digested once."""
 
     devices: tuple[Device, ...]  #: each id once, in natural order
-    machine: Nodes  #: the NUMA nodes there are
+    machine: NodeSet  #: the NUMA nodes there are
     preferred_allocation: bool = False  #: whether the plugin wants to be asked which devices go well together
     registered: bool = True  #: ``False``: the plugin has been gone for so long that the resource is given up
     remembered: bool = False  #: after a restart, until the plugin is back: just the devices that pods hold are known
     places: Mapping[str, int] = field(init=False, compare=False)  #: id → place
-    healthy: Devices = field(init=False, compare=False)
-    told: Devices = field(init=False, compare=False)  #: those with topology, be it without nodes
-    placed: Devices = field(init=False, compare=False)  #: those on any node, also on nodes the machine does not have
-    groups: Mapping[Nodes, Devices] = field(init=False, compare=False)  #: nodes → the devices on just these
-    nodes: Nodes = field(init=False, compare=False)  #: what hints are made of: nodes with devices, else all there are
-    on: Mapping[int, Devices] = field(init=False, compare=False)  #: each of these nodes → the devices that touch it
+    healthy: DeviceSet = field(init=False, compare=False)
+    told: DeviceSet = field(init=False, compare=False)  #: those with topology, be it without nodes
+    placed: DeviceSet = field(init=False, compare=False)  #: those on any node, also on nodes the machine does not have
+    groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on just these
+    nodes: NodeSet = field(init=False, compare=False)  #: what hints are made of: nodes with devices, else all there are
+    on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of these nodes → the devices that touch it
 
     def __post_init__(self) -> None:
-        groups: dict[Nodes, Devices] = {}
+        groups: dict[NodeSet, DeviceSet] = {}
         healthy = told = nodes = 0
         for place, device in enumerate(self.devices):
             if device.healthy:
@@ -67,13 +67,13 @@ class Inventory:
             object.__setattr__(self, name, fact)
 
     @classmethod
-    def of(cls, devices: Iterable[Device], *, machine: Nodes, preferred_allocation: bool = False) -> Self:
+    def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
         """An inventory of *devices*; of two with the same id the later one counts."""
         known = {device.id: device for device in devices}
-        ordered = tuple(known[id_] for id_ in sorted(known, key=natural))
+        ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
         return cls(ordered, machine, preferred_allocation=preferred_allocation)
 
-    def find(self, ids: Iterable[str]) -> Devices:
+    def find(self, ids: Iterable[str]) -> DeviceSet:
         """Those of *ids* that are in the inventory."""
         places = self.places
         found = 0
@@ -82,11 +82,11 @@ class Inventory:
                 found |= 1 << places[id_]
         return found
 
-    def names(self, devices: Devices) -> tuple[str, ...]:
+    def names(self, devices: DeviceSet) -> tuple[str, ...]:
         """The ids of *devices*, in natural order."""
         return tuple([self.devices[place].id for place in bits.members(devices)])
 
-    def near(self, nodes: Nodes) -> Devices:
+    def near(self, nodes: NodeSet) -> DeviceSet:
         """The devices on at least one of *nodes*."""
         return bits.union(devices for mask, devices in self.groups.items() if mask & nodes)
 
@@ -99,17 +99,17 @@ class DeviceLedger:
     different pods never do.
     """
 
-    nodes: Nodes  #: the NUMA nodes there are
-    inventories: Mapping[str, Inventory] = field(default_factory=dict)  #: by resource
-    held: Mapping[str, Mapping[str, Held]] = field(default_factory=dict)  #: pod uid → container → what it holds
+    nodes: NodeSet  #: the NUMA nodes there are
+    inventories: Mapping[str, DeviceInventory] = field(default_factory=dict)  #: by resource
+    held: Mapping[str, Mapping[str, DeviceIds]] = field(default_factory=dict)  #: pod uid → container → what it holds
     #: the pod handled last, and the devices of its init containers that its next container may use again
     reusable: tuple[str, Mapping[str, frozenset[str]]] | None = None
     in_use: Mapping[str, frozenset[str]] = field(default_factory=dict)  #: resource → all ids held, if there are any
-    free: Mapping[str, Devices] = field(default_factory=dict)  #: resource → the healthy devices nobody holds
+    free: Mapping[str, DeviceSet] = field(default_factory=dict)  #: resource → the healthy devices nobody holds
 
     @classmethod
     def of_devices(
-        cls, devices: Iterable[Device], *, nodes: Nodes, preferred_allocation: Collection[str] = ()
+        cls, devices: Iterable[Device], *, nodes: NodeSet, preferred_allocation: Collection[str] = ()
     ) -> "DeviceLedger":
         """The ledger of an idle machine; plugins of the resources in *preferred_allocation* want to be asked."""
         by_resource: dict[str, list[Device]] = {}
@@ -125,7 +125,7 @@ class DeviceLedger:
         """The resources devices are given out of: with a plugin, or with a pod that still holds some."""
         return {name for name, own in self.inventories.items() if own.registered}.union(self.in_use)
 
-    def holds(self, uid: str, container: str) -> Held:
+    def holds(self, uid: str, container: str) -> DeviceIds:
         """What a container holds, resource by resource."""
         return self.held.get(uid, {}).get(container, {})
 
@@ -157,14 +157,14 @@ class DeviceLedger:
     def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> Self:
         """The plugin says what devices there are: this replaces all it said before."""
         return self._with_inventory(
-            resource, Inventory.of(devices, machine=self.nodes, preferred_allocation=preferred_allocation)
+            resource, DeviceInventory.of(devices, machine=self.nodes, preferred_allocation=preferred_allocation)
         )
 
     def stop(self, resource: str) -> Self:
         """The plugin is gone: its devices stay known, but none is healthy until it comes back."""
         known = self.inventories[resource]
         ill = tuple(replace(device, healthy=False) for device in known.devices)
-        stopped = Inventory(ill, self.nodes, registered=known.registered, remembered=known.remembered)
+        stopped = DeviceInventory(ill, self.nodes, registered=known.registered, remembered=known.remembered)
         return self._with_inventory(resource, stopped)
 
     def give_up(self, resource: str) -> Self:
@@ -186,13 +186,13 @@ class DeviceLedger:
             known = in_use.get(resource, frozenset())
             foreign = known.intersection(ids) - self.owned(uid, resource)
             if foreign:
-                raise StateError(f"{resource} {', '.join(sorted(foreign, key=natural))}: held by another pod")
+                raise StateError(f"{resource} {', '.join(sorted(foreign, key=natural_sort_key))}: held by another pod")
             if resource in before:
                 raise StateError(f"{resource}: pod {uid} container {container} holds some already")
             in_use[resource] = known.union(ids)
             if resource in free:
                 free[resource] &= ~self.inventories[resource].find(ids)
-        own = {resource: tuple(sorted(ids, key=natural)) for resource, ids in devices.items()}
+        own = {resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in devices.items()}
         containers = {**self.held.get(uid, {}), container: {**before, **own}}
         return type(self)(  # not replace(), which takes as long as all the rest of giving
             nodes=self.nodes,
@@ -227,7 +227,7 @@ class DeviceLedger:
         reusable = (uid, devices) if devices else None
         return self if self.reusable == reusable else replace(self, reusable=reusable)
 
-    def _with_inventory(self, resource: str, inventory: Inventory) -> Self:
+    def _with_inventory(self, resource: str, inventory: DeviceInventory) -> Self:
         free = inventory.healthy & ~inventory.find(self.in_use.get(resource, ()))
         return replace(
             self,
@@ -236,7 +236,7 @@ class DeviceLedger:
         )
 
 
-def natural(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
+def natural_sort_key(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
     """What ids are sorted by: numbers in them count as numbers, so that ``gpu-2`` comes before ``gpu-10``."""
     return tuple(_pieces(id_)), id_
 

@@ -4,32 +4,40 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.explain import story
-from alignup.align.explain.changes import Change, Leaving, Proposal, Request, Reservation, Setting, Unit
+from alignup.align.explain import sentences
+from alignup.align.explain.changes import (
+    Change,
+    Eviction,
+    Proposal,
+    RequestChange,
+    ReservationChange,
+    SettingChange,
+    Unit,
+)
 from alignup.align.ledger import Ledger
 from alignup.align.workload.names import CPU
 
 
-def advice(proposal: Proposal, ledger: Ledger) -> str:
+def describe_proposal(proposal: Proposal, ledger: Ledger) -> str:
     """What to change, in a sentence; pods are called by the names they have in *ledger*."""
     return ", and ".join(_told(change, ledger) for change in proposal.changes)
 
 
-def result(proposal: Proposal) -> str:
+def describe_result(proposal: Proposal) -> str:
     """What each container would be given then."""
     placements = proposal.decision.placements
     if len(placements) == 1:
-        return story.given(placements[0])
-    return "; ".join(f"{one.container}: {story.given(one)}" for one in placements)
+        return sentences.describe_allocation(placements[0])
+    return "; ".join(f"{one.container}: {sentences.describe_allocation(one)}" for one in placements)
 
 
 def to_document(proposal: Proposal, ledger: Ledger) -> dict[str, Any]:
     """The same for machines: the changes with their values, the sentence, and what each container would be given."""
     return {
-        "sentence": advice(proposal, ledger),
+        "sentence": describe_proposal(proposal, ledger),
         "changes": [_document(change, ledger) for change in proposal.changes],
         "placements": [
-            {"container": one.container, "nodes": story.listed(one.hint.nodes), "given": _plain(one.given)}
+            {"container": one.container, "nodes": sentences.node_list(one.hint.nodes), "given": _plain(one.given)}
             for one in proposal.decision.placements
         ],
     }
@@ -41,27 +49,27 @@ def _plain(given: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
 
 def _told(change: Change, ledger: Ledger) -> str:
     match change:
-        case Request():
+        case RequestChange():
             return _request(change)
-        case Setting():
+        case SettingChange():
             return f"set {change.field} to {change.now} instead of {change.was}"
-        case Leaving():
+        case Eviction():
             return _leaving(change, ledger)
-        case Reservation():
+        case ReservationChange():
             drained = " (drain the node first: its memory_manager_state is of the old one)" if change.shares else ""
             return _reservation(change) + drained
 
 
-def _request(change: Request) -> str:
+def _request(change: RequestChange) -> str:
     who = f"container {change.container}" if change.container else "the pod"
     if not change.now:
         return f"let {who} do without {change.resource}"
     milli = change.unit is Unit.MILLI_CPUS
-    now, was = (story.amount(change.resource, number, milli=milli) for number in (change.now, change.was))
+    now, was = (sentences.format_amount(change.resource, number, milli=milli) for number in (change.now, change.was))
     return f"let {who} ask for {now} instead of {was.split(' ')[0]}"
 
 
-def _leaving(change: Leaving, ledger: Ledger) -> str:
+def _leaving(change: Eviction, ledger: Ledger) -> str:
     names = [_name(uid, ledger) for uid in change.pods]
     others = [len(alike) for alike in change.instead_of]
     if sum(others) == 0:
@@ -73,10 +81,10 @@ def _leaving(change: Leaving, ledger: Ledger) -> str:
     return f"stop {_and(names)}{alike}"
 
 
-def _reservation(change: Reservation) -> str:
+def _reservation(change: ReservationChange) -> str:
     if change.shares:
         shares = _and(
-            f"{story.size(share.now)} instead of {story.size(share.was)} on node {share.node}"
+            f"{sentences.format_quantity(share.now)} instead of {sentences.format_quantity(share.was)} on node {share.node}"
             for share in change.shares
         )
         if change.moved:
@@ -87,26 +95,26 @@ def _reservation(change: Reservation) -> str:
         was, now = (bits.show(cpus) or "none" for cpus in change.listed)
         return f"set reservedSystemCPUs to {now} instead of {was}"
     milli = change.resource == CPU
-    now, was = (story.amount(change.resource, number, milli=milli) for number in (change.now, change.was))
+    now, was = (sentences.format_amount(change.resource, number, milli=milli) for number in (change.now, change.was))
     return f"reserve {now} instead of {was.split(' ')[0]} for the system and Kubernetes"
 
 
 def _document(change: Change, ledger: Ledger) -> dict[str, Any]:
     match change:
-        case Request():
+        case RequestChange():
             now, was = (str(change.unit.quantity(number)) for number in (change.now, change.was))
             where = {"container": change.container, "resource": change.resource}
             return {"kind": "request", **where, "was": was, "now": now}
-        case Setting():
+        case SettingChange():
             return {"kind": "setting", "field": change.field, "was": change.was, "now": change.now}
-        case Leaving():
+        case Eviction():
             pods = [{"uid": uid, "name": _name(uid, ledger)} for uid in change.pods]
             return {"kind": "leaving", "pods": pods, "instead": [list(alike) for alike in change.instead_of]}
-        case Reservation():
+        case ReservationChange():
             return _reservation_document(change)
 
 
-def _reservation_document(change: Reservation) -> dict[str, Any]:
+def _reservation_document(change: ReservationChange) -> dict[str, Any]:
     unit = Unit.MILLI_CPUS if change.resource == CPU else Unit.BYTES
 
     def both(was: int, now: int) -> dict[str, str]:
@@ -130,7 +138,7 @@ def _name(uid: str, ledger: Ledger) -> str:
 
 
 def _instead(was: int, now: int) -> str:
-    return f"{story.size(now)} instead of {story.size(was)}"
+    return f"{sentences.format_quantity(now)} instead of {sentences.format_quantity(was)}"
 
 
 def _count(number: int) -> str:

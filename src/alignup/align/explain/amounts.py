@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from alignup.align.explain.breaks import break_points, pages_around
-from alignup.align.explain.changes import Proposal, Request, Unit, applied
-from alignup.align.explain.trials import Trials
+from alignup.align.explain.break_points import find_break_points, pages_around
+from alignup.align.explain.changes import Proposal, RequestChange, Unit, apply_changes
+from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host
-from alignup.align.providers import Cpus
-from alignup.align.workload import Pod, names, rules
+from alignup.align.providers import CpuHintProvider
+from alignup.align.workload import Pod, names, validation
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 
 PAGE = 4096  #: bytes; memory is looked for in whole pages
@@ -26,7 +26,7 @@ MOST = 2000  #: amounts of one resource that are tried in one direction
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedAmount:
     """What one container, or the pod as a whole, asks for of one resource."""
 
     container: str | None
@@ -39,7 +39,7 @@ class Asked:
         return f"{self.resource} for {who}"
 
 
-def asked(host: Host, pod: Pod) -> Iterator[Asked]:
+def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestedAmount]:
     """Everything that could be asked for in another amount; of disk space a host is never short here."""
     everyone = [(one.name, one.resources) for one in pod.everyone]
     for container, resources in (*everyone, (None, pod.resources)):
@@ -47,10 +47,10 @@ def asked(host: Host, pod: Pod) -> Iterator[Asked]:
             if amount.is_zero or name == EPHEMERAL_STORAGE:
                 continue
             unit = _unit(host, pod, container, name)
-            yield Asked(container, name, amount.milli() if unit is Unit.MILLI_CPUS else amount.value(), unit)
+            yield RequestedAmount(container, name, amount.milli() if unit is Unit.MILLI_CPUS else amount.value(), unit)
 
 
-def nearest(trials: Trials, one: Asked) -> Iterator[Proposal]:
+def nearest_amounts(trials: WhatIf, one: RequestedAmount) -> Iterator[Proposal]:
     """The largest admitted amount below what is asked for, and the smallest above, where there are such."""
     if one.unit is Unit.MILLI_CPUS:
         found = _share(trials, one)
@@ -74,10 +74,10 @@ def _own_cpus(host: Host, pod: Pod, container: str | None) -> int:
     meant = next((one for one in pod.everyone if one.name == container), None)
     if meant is None and not host.rules.pod_level:
         return 0
-    return sum(one.rules.exclusive_cpus(pod, meant) for one in host.providers if isinstance(one, Cpus))
+    return sum(one.rules.exclusive_cpus(pod, meant) for one in host.providers if isinstance(one, CpuHintProvider))
 
 
-def _amounts(trials: Trials, one: Asked) -> tuple[Iterable[int], Iterable[int]]:
+def _amounts(trials: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
     """What is to be tried below and above, the nearest first."""
     if one.unit is Unit.BYTES:
         return _bytes(trials, one)
@@ -86,18 +86,18 @@ def _amounts(trials: Trials, one: Asked) -> tuple[Iterable[int], Iterable[int]]:
     return range(min(one.amount - 1, most), least - 1, -1), range(one.amount + 1, most + 1)
 
 
-def _pieces(trials: Trials, resource: str) -> int:
+def _pieces(trials: WhatIf, resource: str) -> int:
     """How many of *resource* the host has."""
     room = trials.host.rules.allocatable
     return {**(room.scalars if room else {}), **trials.offered}.get(resource, 0)
 
 
-def _bytes(trials: Trials, one: Asked) -> tuple[Iterable[int], Iterable[int]]:
+def _bytes(trials: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
     page = PAGE if one.resource == MEMORY else names.page_size(one.resource) or PAGE
     least = page if one.resource == MEMORY else 0
-    points, complete = break_points(trials.host, trials.pod, one.container, one.resource)
+    points, complete = find_break_points(trials.host, trials.pod, one.container, one.resource)
     if not complete:
-        trials.leave_out(f"Not all amounts of {one} were tried: there are too many to look at.")
+        trials.note_unsearched(f"Not all amounts of {one} were tried: there are too many to look at.")
     tried = sorted({size for size in pages_around([*points, least, one.amount], page=page) if size >= least})
     most = _installed(trials.host, one.resource)
     below = [size for size in reversed(tried) if size < one.amount]
@@ -111,7 +111,7 @@ def _installed(host: Host, type_: str) -> int:
     return sum(pages.bytes for node in host.view.nodes for pages in node.hugepages if pages.resource == type_)
 
 
-def _first(trials: Trials, one: Asked, amounts: Iterable[int]) -> Proposal | None:
+def _first(trials: WhatIf, one: RequestedAmount, amounts: Iterable[int]) -> Proposal | None:
     """The first of *amounts* that is admitted, and that the API server would take."""
     left = iter(amounts)
     for amount in islice(left, MOST):
@@ -119,11 +119,11 @@ def _first(trials: Trials, one: Asked, amounts: Iterable[int]) -> Proposal | Non
         if found and _legal(trials, found):
             return found
     if next(left, None) is not None:
-        trials.leave_out(f"Of other amounts of {one} only the {MOST} nearest were tried.")
+        trials.note_unsearched(f"Of other amounts of {one} only the {MOST} nearest were tried.")
     return None
 
 
-def _share(trials: Trials, one: Asked) -> Proposal | None:
+def _share(trials: WhatIf, one: RequestedAmount) -> Proposal | None:
     """The largest share of the other CPUs below what is asked for; less always fits the better."""
     if not trials.missing(CPU):
         return None
@@ -139,20 +139,20 @@ def _share(trials: Trials, one: Asked) -> Proposal | None:
     return best if best and _legal(trials, best) else None
 
 
-def _shared(trials: Trials, one: Asked, amount: int) -> int:
+def _shared(trials: WhatIf, one: RequestedAmount, amount: int) -> int:
     """*amount*, or just less where so much would make the CPUs the container's own."""
     if amount % 1000:
         return amount
-    _, pod = applied([Request(one.container, CPU, one.amount, amount, one.unit)], trials.host, trials.pod)
+    _, pod = apply_changes([RequestChange(one.container, CPU, one.amount, amount, one.unit)], trials.host, trials.pod)
     return amount - 1 if _own_cpus(trials.host, pod, one.container) else amount
 
 
-def _tried(trials: Trials, one: Asked, amount: int) -> Proposal | None:
-    return trials.admitting(Request(one.container, one.resource, one.amount, amount, one.unit))
+def _tried(trials: WhatIf, one: RequestedAmount, amount: int) -> Proposal | None:
+    return trials.propose(RequestChange(one.container, one.resource, one.amount, amount, one.unit))
 
 
-def _legal(trials: Trials, found: Proposal) -> bool:
+def _legal(trials: WhatIf, found: Proposal) -> bool:
     """Whether the API server would take the pod as changed, and its QoS class is the same."""
     _, pod = found.apply(trials.host, trials.pod)
-    known = set(rules.problems(trials.pod))
-    return pod.computed_qos is trials.pod.computed_qos and known.issuperset(rules.problems(pod))
+    known = set(validation.validation_problems(trials.pod))
+    return pod.computed_qos is trials.pod.computed_qos and known.issuperset(validation.validation_problems(pod))

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
-from alignup.align.bits import Cpus
+from alignup.align.bits import CpuSet
 from alignup.align.decision import Decision
 from alignup.align.errors import StateError
-from alignup.align.explain.carry import under
+from alignup.align.explain.migrate import migrate_host
 from alignup.align.host import Host, Settings
-from alignup.align.memory import reserve
-from alignup.align.memory.reserve import ReservedMemory
-from alignup.align.quantity import Format, Quantity
+from alignup.align.memory import reserved_memory
+from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import Policy, Scope, TopologySettings, parse_bool
 from alignup.align.workload import Amounts, Container, Pod, Resources
 from alignup.align.workload.names import CPU
@@ -44,11 +44,11 @@ class Unit(StrEnum):
         """*amount* as Kubernetes writes it."""
         if self is Unit.MILLI_CPUS:
             return Quantity(amount, -3) if amount % 1000 else Quantity.of(amount // 1000)
-        return Quantity.of(amount, Format.BINARY_SI if self is Unit.BYTES else Format.DECIMAL_SI)
+        return Quantity.of(amount, QuantityFormat.BINARY_SI if self is Unit.BYTES else QuantityFormat.DECIMAL_SI)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestChange:
     """Another amount of a resource for one container, or for the pod as a whole.
 
     CPUs of its own a container asks for in whole CPUs, a share of the others' in thousandths. The limit goes with the
@@ -89,7 +89,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SettingChange:
     """Another value of a field of the kubelet's configuration, by its name there, or of an annotation of the pod."""
 
     field: str
@@ -101,7 +101,7 @@ class Setting:
         if self.field in {OWN_POLICY, OWN_SCOPE}:
             key = POLICY_ANNOTATION if self.field == OWN_POLICY else SCOPE_ANNOTATION
             return host, replace(pod, annotations={**pod.annotations, key: self.now})
-        return under(host, self._changed(host.settings)), pod
+        return migrate_host(host, self._changed(host.settings)), pod
 
     def _changed(self, old: Settings) -> Settings:
         if self.field.startswith(CPU_OPTION):
@@ -118,7 +118,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class Eviction:
     """Running pods leave."""
 
     pods: tuple[str, ...]  #: their uids
@@ -133,7 +133,7 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeReservationChange:
     """What ``reservedMemory`` keeps back on one NUMA node, in bytes."""
 
     node: int
@@ -142,7 +142,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class ReservationChange:
     """Less kept back for system and Kubernetes, or the same in other places.
 
     A kubelet does not start with another ``reservedMemory`` on the state it stored: its node is to be drained before.
@@ -151,8 +151,8 @@ class Reservation:
     resource: str
     was: int  #: kept back on the host as a whole: thousandths of a CPU, or bytes
     now: int
-    listed: tuple[Cpus, Cpus] | None = None  #: ``reservedSystemCPUs`` before and after; ``None``: there is no list
-    shares: tuple[Share, ...] = ()  #: ``reservedMemory`` where it changes
+    listed: tuple[CpuSet, CpuSet] | None = None  #: ``reservedSystemCPUs`` before and after; ``None``: there is no list
+    shares: tuple[NodeReservationChange, ...] = ()  #: ``reservedMemory`` where it changes
 
     @property
     def moved(self) -> bool:
@@ -161,12 +161,12 @@ class Reservation:
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
         """The host with another reservation and all its pods, and the same pod."""
-        other = under(host, self._changed(host.settings))
+        other = migrate_host(host, self._changed(host.settings))
         kept = {
             entry.node: {type_: amount.value() for type_, amount in entry.limits.items()}
             for entry in other.settings.reserved_memory
         }
-        for sentence in reserve.excess(host.view.nodes, kept) if self.shares else ():
+        for sentence in reserved_memory.excess_reservations(host.view.nodes, kept) if self.shares else ():
             raise StateError(sentence)
         return other, pod
 
@@ -203,10 +203,10 @@ class Reservation:
             yield ReservedMemory(node, {self.resource: Unit.BYTES.quantity(size)})
 
 
-Change = Request | Setting | Leaving | Reservation
+Change = RequestChange | SettingChange | Eviction | ReservationChange
 
 
-def applied(changes: Iterable[Change], host: Host, pod: Pod) -> tuple[Host, Pod]:
+def apply_changes(changes: Iterable[Change], host: Host, pod: Pod) -> tuple[Host, Pod]:
     """Another host and another pod, under all *changes*; those given stay as they are."""
     host = copy(host)
     for change in changes:
@@ -223,4 +223,4 @@ class Proposal:
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
         """Another host and another pod, on which to decide is to admit; those given stay as they are."""
-        return applied(self.changes, host, pod)
+        return apply_changes(self.changes, host, pod)

@@ -15,10 +15,10 @@ from itertools import accumulate
 from operator import ge, itemgetter, mul
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.errors import WorkLimitError
 
-Stock = tuple[int, ...]  #: how much of each kind
+NodeAmounts = tuple[int, ...]  #: how much of each kind
 
 #: Dead ends one question may run into; about a second.
 WORK_LIMIT = 50_000
@@ -27,7 +27,7 @@ _UNIT = 1 << 80  # the weight of a kind is this over its need, so that at first 
 _ROUNDS = 40  # of finding better weights before all choices are tried
 
 
-def fewest(stocks: Sequence[Stock], need: Stock, *, work_limit: int = WORK_LIMIT) -> int | None:
+def fewest_nodes(stocks: Sequence[NodeAmounts], need: NodeAmounts, *, work_limit: int = WORK_LIMIT) -> int | None:
     """The smallest number of *stocks*, at least one, that add up to *need*; ``None`` when all of them do not."""
     for stock in stocks:
         if all(map(ge, stock, need)):
@@ -45,7 +45,7 @@ def fewest(stocks: Sequence[Stock], need: Stock, *, work_limit: int = WORK_LIMIT
     return count
 
 
-def enough(stocks: Sequence[Stock], need: Stock, *, count: int, work_limit: int = WORK_LIMIT) -> bool:
+def is_enough(stocks: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, work_limit: int = WORK_LIMIT) -> bool:
     """Whether some *count* of *stocks* add up to *need*."""
     if max(need) <= 0 or not stocks:
         return max(need) <= 0
@@ -57,7 +57,7 @@ def enough(stocks: Sequence[Stock], need: Stock, *, count: int, work_limit: int 
     return _together(stocks, need, count=count, work_limit=work_limit)
 
 
-def lowest(stocks: Sequence[tuple[int, Stock]], need: Stock, *, count: int) -> Nodes:
+def lowest_nodes(stocks: Sequence[tuple[int, NodeAmounts]], need: NodeAmounts, *, count: int) -> NodeSet:
     """Of the sets of *count* nodes that hold *need*, the one of the smallest value as a binary number.
 
     *stocks* are nodes, rising, with what each holds; some *count* of them must be enough.
@@ -66,10 +66,10 @@ def lowest(stocks: Sequence[tuple[int, Stock]], need: Stock, *, count: int) -> N
         return bits.of(node for node, _ in stocks)
     held = [stock for _, stock in stocks]
     size = len(held)
-    chosen: Nodes = 0
+    chosen: NodeSet = 0
     for left in range(count, 0, -1):
         # The highest node of the best set is the last one without which the nodes below are not enough.
-        size = left - 1 + bisect_left(range(left, size), 1, key=lambda size: enough(held[:size], need, count=left))
+        size = left - 1 + bisect_left(range(left, size), 1, key=lambda size: is_enough(held[:size], need, count=left))
         node, stock = stocks[size]
         chosen |= 1 << node
         need = tuple(wanted - own for wanted, own in zip(need, stock, strict=True))
@@ -86,7 +86,7 @@ def _fewest_of_one(amounts: Sequence[int], wanted: int) -> int | None:
     return count if wanted <= 0 else None
 
 
-def _together(stocks: Sequence[Stock], need: Stock, *, count: int, work_limit: int) -> bool:
+def _together(stocks: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, work_limit: int) -> bool:
     """Whether some *count* of *stocks* hold all kinds of *need* at once, where they do for each kind alone."""
     if len(need) == 1 or count >= len(stocks):
         return True
@@ -102,7 +102,7 @@ def _together(stocks: Sequence[Stock], need: Stock, *, count: int, work_limit: i
 class _Cover:
     """One search for *count* stocks that add up to *need*; kinds without need are left out."""
 
-    def __init__(self, stocks: Sequence[Stock], need: Sequence[int], *, kinds: Sequence[int], count: int) -> None:
+    def __init__(self, stocks: Sequence[NodeAmounts], need: Sequence[int], *, kinds: Sequence[int], count: int) -> None:
         self.count = count
         self.need = tuple(need)
         #: stocks that differ, as far as they are needed, and how many there are of each
@@ -132,7 +132,7 @@ class _Cover:
             ]
         return self._search(weights, work_limit)
 
-    def _missing(self, weights: Stock) -> list[int]:
+    def _missing(self, weights: NodeAmounts) -> list[int]:
         """What the richest stocks by weight are short of, kind by kind; negative where they hold more."""
         left = self.count
         missing = list(self.need)
@@ -144,13 +144,13 @@ class _Cover:
                 break
         return missing
 
-    def _search(self, weights: Stock, work_limit: int) -> bool:
+    def _search(self, weights: NodeAmounts, work_limit: int) -> bool:
         """Try all choices, the richest first by weight, as long as the stocks left could still complete them."""
         choices = sorted(((*stock, _weighed(weights, stock)) for stock in self.copies), key=lambda it: -it[-1])
         copies = [self.copies[choice[:-1]] for choice in choices]
         tops = [self._tops(choices[start:], copies[start:]) for start in range(len(choices))]
 
-        def completes(start: int, left: int, missing: Stock) -> bool:
+        def completes(start: int, left: int, missing: NodeAmounts) -> bool:
             """Whether *left* of the stocks from *start* on hold what is *missing*."""
             if not any(missing):
                 return True
@@ -170,7 +170,7 @@ class _Cover:
 
         return completes(0, self.count, self.need)
 
-    def _tops(self, choices: Sequence[Stock], copies: Sequence[int]) -> list[list[int]]:
+    def _tops(self, choices: Sequence[NodeAmounts], copies: Sequence[int]) -> list[list[int]]:
         """For each kind, and by weight, the most that 0, 1, 2, … of *choices* hold."""
         tops = []
         for kind in range(len(self.need) + 1):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.errors import StateError
 from alignup.align.machine import NumaNode
-from alignup.align.quantity import Format, Quantity
+from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload.names import HUGEPAGES, MEMORY
 
 _WRAP = 1 << 64  # the kubelet counts bytes in 64 bits, and too large a reservation wraps around
@@ -23,7 +23,7 @@ _WRAP = 1 << 64  # the kubelet counts bytes in 64 bits, and too large a reservat
 Sizes = Mapping[str, int]  #: type → bytes
 
 
-class Table(NamedTuple):
+class MemoryTable(NamedTuple):
     """One type on one node, in bytes: ``allocatable`` is what the system leaves, and is ``reserved`` or ``free``."""
 
     total: int
@@ -32,27 +32,27 @@ class Table(NamedTuple):
     reserved: int
     free: int
 
-    def take(self, size: int) -> "Table":
+    def take(self, size: int) -> "MemoryTable":
         """The table with *size* bytes less free."""
-        return Table(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
+        return MemoryTable(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
 
 
 #: A type on a node that does not list it.
-NOTHING = Table(0, 0, 0, 0, 0)
+EMPTY_TABLE = MemoryTable(0, 0, 0, 0, 0)
 
 
 class NodeMemory(NamedTuple):
     """The memory of one NUMA node."""
 
-    cells: Nodes  #: the group it belongs to, itself included
+    cells: NodeSet  #: the group it belongs to, itself included
     assignments: int  #: blocks that touch it
-    tables: Mapping[str, Table]  #: by type
+    tables: Mapping[str, MemoryTable]  #: by type
 
 
 class Block(NamedTuple):
     """Memory of one type held on one node, or on a group of them."""
 
-    nodes: Nodes
+    nodes: NodeSet
     type: str
     size: int  #: bytes; 0 when a later container took all of it over
 
@@ -66,7 +66,7 @@ class MemoryLedger:
     pod_held: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)  #: blocks of a pod as a whole
     last_pod: str = ""  #: the pod handled last
     #: what init containers of ``last_pod`` used and its later containers may use again: group → type → bytes
-    reusable: Mapping[Nodes, Sizes] = field(default_factory=dict)
+    reusable: Mapping[NodeSet, Sizes] = field(default_factory=dict)
 
     @staticmethod
     def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
@@ -90,26 +90,26 @@ class MemoryLedger:
         """What a container holds; ``None`` when it was never given anything."""
         return self.held.get(pod, {}).get(container)
 
-    def reusable_by(self, pod: str) -> Mapping[Nodes, Sizes]:
+    def reusable_by(self, pod: str) -> Mapping[NodeSet, Sizes]:
         """What *pod* may use again: group → type → bytes."""
         return self.reusable if pod == self.last_pod else {}
 
-    def free(self, nodes: Nodes, type_: str) -> int:
+    def free(self, nodes: NodeSet, type_: str) -> int:
         """Free bytes of one type on *nodes*; a node that does not list the type has none."""
-        return sum([self.nodes[node].tables.get(type_, NOTHING).free for node in bits.members(nodes)])
+        return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).free for node in bits.members(nodes)])
 
-    def has_free(self, nodes: Nodes, need: Sizes) -> bool:
+    def has_free(self, nodes: NodeSet, need: Sizes) -> bool:
         """Whether *nodes* have all of *need* free."""
         for type_, size in need.items():  # noqa: SIM110 - on the way of every allocation, where all() costs twice
             if self.free(nodes, type_) < size:
                 return False
         return True
 
-    def allocatable_on(self, nodes: Nodes, type_: str) -> int:
+    def allocatable_on(self, nodes: NodeSet, type_: str) -> int:
         """Bytes of one type on *nodes* when nothing is held."""
-        return sum([self.nodes[node].tables.get(type_, NOTHING).allocatable for node in bits.members(nodes)])
+        return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).allocatable for node in bits.members(nodes)])
 
-    def keeps_groups(self, nodes: Nodes) -> bool:
+    def keeps_groups(self, nodes: NodeSet) -> bool:
         """Whether a block on *nodes* would leave every group whole: each node idle, or already of this very group."""
         if nodes & nodes - 1 == 0:
             return self.nodes[nodes.bit_length() - 1].cells == nodes
@@ -189,7 +189,7 @@ class MemoryLedger:
             raise StateError("[memorymanager] the expected machine state is different from the real one")
         return stored
 
-    def _reusable_after(self, pod: str, blocks: Sequence[Block], *, init: bool) -> Mapping[Nodes, Sizes]:
+    def _reusable_after(self, pod: str, blocks: Sequence[Block], *, init: bool) -> Mapping[NodeSet, Sizes]:
         """What *pod* may use again after a container with *blocks*: one of *init* adds to it, others use it up."""
         groups = {group: dict(sizes) for group, sizes in self.reusable_by(pod).items()}
         if not init and not groups:
@@ -206,7 +206,7 @@ class MemoryLedger:
 
 def page_type(size: int) -> str:
     """The type of huge pages of *size* bytes, such as ``hugepages-2Mi``."""
-    return HUGEPAGES + Quantity(size, format=Format.BINARY_SI).canonical()
+    return HUGEPAGES + Quantity(size, format=QuantityFormat.BINARY_SI).canonical()
 
 
 def _idle(node: NumaNode, reserved: Sizes) -> NodeMemory:
@@ -219,9 +219,9 @@ def _idle(node: NumaNode, reserved: Sizes) -> NodeMemory:
     return NodeMemory(1 << node.id, 0, tables)
 
 
-def _table(total: int, system_reserved: int, hugepages: int = 0) -> Table:
+def _table(total: int, system_reserved: int, hugepages: int = 0) -> MemoryTable:
     allocatable = (total - system_reserved - hugepages) % _WRAP
-    return Table(total, system_reserved, allocatable, 0, allocatable)
+    return MemoryTable(total, system_reserved, allocatable, 0, allocatable)
 
 
 def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[int]) -> None:
@@ -231,7 +231,7 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
         _, assignments, tables = nodes[id_]
         changed = dict(tables)
         for place, (_, type_, _) in enumerate(blocks):
-            table = tables.get(type_, NOTHING)
+            table = tables.get(type_, EMPTY_TABLE)
             taken = min(sizes[place], table.free)
             if taken:
                 changed[type_] = table.take(taken)
@@ -244,7 +244,7 @@ def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
     size = block.size
     for id_ in bits.members(block.nodes):
         node = nodes[id_]
-        table = node.tables.get(block.type, NOTHING)
+        table = node.tables.get(block.type, EMPTY_TABLE)
         given = min(size, table.reserved)
         size -= given
         tables = {**node.tables, block.type: table.take(-given)} if given else node.tables
@@ -304,7 +304,7 @@ def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -
     return True
 
 
-def _in_group(nodes: Mapping[int, NodeMemory], group: Nodes, type_: str) -> tuple[int, int]:
+def _in_group(nodes: Mapping[int, NodeMemory], group: NodeSet, type_: str) -> tuple[int, int]:
     """Reserved and free bytes of one type on all nodes of *group*."""
-    tables = [nodes[node].tables.get(type_, NOTHING) for node in bits.members(group)]
+    tables = [nodes[node].tables.get(type_, EMPTY_TABLE) for node in bits.members(group)]
     return sum(table.reserved for table in tables), sum(table.free for table in tables)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from alignup.align.bits import Nodes, quote
+from alignup.align.bits import NodeSet, quote
 from alignup.align.errors import ProviderError, SettingsError
-from alignup.align.hint import Answer, Hint, Listed
-from alignup.align.memory.hints import family
+from alignup.align.hint import Hint, HintList, HintsByResource
+from alignup.align.memory.hints import memory_family
 from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, QoS, demand
@@ -70,7 +70,9 @@ def pod_need(pod: Pod, *, settings: MemorySettings) -> Mapping[str, int]:
     return demand.pod_memory(pod, pod_level_managers=settings.pod_level_managers)
 
 
-def container_hints(ledger: MemoryLedger, pod: Pod, container: Container, *, settings: MemorySettings) -> Answer:
+def container_hints(
+    ledger: MemoryLedger, pod: Pod, container: Container, *, settings: MemorySettings
+) -> HintsByResource:
     """Where *container* could be placed, type by type; ``None``: no opinion, an empty mapping: nowhere."""
     try:
         need = container_need(pod, container, settings=settings)
@@ -82,7 +84,7 @@ def container_hints(ledger: MemoryLedger, pod: Pod, container: Container, *, set
     return _hints(ledger, need, pod=pod.uid) if blocks is None else _hints_again(blocks, need)
 
 
-def pod_hints(ledger: MemoryLedger, pod: Pod, *, settings: MemorySettings) -> Answer:
+def pod_hints(ledger: MemoryLedger, pod: Pod, *, settings: MemorySettings) -> HintsByResource:
     """Where the whole of *pod* could be placed, type by type; ``None`` and empty as for a container."""
     try:
         need = pod_need(pod, settings=settings)
@@ -90,7 +92,7 @@ def pod_hints(ledger: MemoryLedger, pod: Pod, *, settings: MemorySettings) -> An
         return None
     if not need:
         return None
-    if pod.has_pod_level and _unshared(pod, need):
+    if pod.has_pod_level_resources and _unshared(pod, need):
         return dict.fromkeys(need, ())
     held = ledger.held.get(pod.uid, {})
     for container in pod.everyone:
@@ -123,7 +125,7 @@ def allocate_pod(ledger: MemoryLedger, pod: Pod, *, affinity: Hint, settings: Me
     Containers with requests get their own share, all others share what is left. A pod already placed stays as it is.
     """
     budget = pod_need(pod, settings=settings)
-    if not budget or not pod.has_pod_level or (pod.uid in ledger.pod_held and not settings.kubelet_faults):
+    if not budget or not pod.has_pod_level_resources or (pod.uid in ledger.pod_held and not settings.kubelet_faults):
         return ledger
     refusal = _unshared(pod, budget)
     if refusal:
@@ -133,7 +135,7 @@ def allocate_pod(ledger: MemoryLedger, pod: Pod, *, affinity: Hint, settings: Me
     return ledger.give_pod(pod.uid, _blocks(nodes, budget), containers=shares)
 
 
-def pinned(pod: Pod) -> tuple[str, ...]:
+def pinned_containers(pod: Pod) -> tuple[str, ...]:
     """The containers counted as pinned when *pod* is placed as one piece: init containers, and those with requests."""
     return tuple(container.name for container in (*pod.init, *(other for other in pod.containers if _own(pod, other))))
 
@@ -153,7 +155,7 @@ def retain(ledger: MemoryLedger, active: Collection[str]) -> MemoryLedger:
     return ledger
 
 
-def nodes_of(ledger: MemoryLedger, pod: str, container: str) -> Nodes:
+def nodes_of(ledger: MemoryLedger, pod: str, container: str) -> NodeSet:
     """The nodes a container's memory must come from (its ``cpuset.mems``); empty: any."""
     nodes = 0
     for block in ledger.blocks(pod, container) or ():
@@ -164,22 +166,22 @@ def nodes_of(ledger: MemoryLedger, pod: str, container: str) -> Nodes:
 def _handled(pod: Pod, settings: MemorySettings) -> bool:
     if settings.policy is MemoryPolicy.NONE or pod.qos is not QoS.GUARANTEED:
         return False
-    return settings.pod_level_managers or not pod.has_pod_level
+    return settings.pod_level_managers or not pod.has_pod_level_resources
 
 
-def _hints(ledger: MemoryLedger, need: Sizes, *, pod: str) -> Answer:
-    sets = family(ledger, need, pod=pod)
+def _hints(ledger: MemoryLedger, need: Sizes, *, pod: str) -> HintsByResource:
+    sets = memory_family(ledger, need, pod=pod)
     return {} if sets is None else dict.fromkeys(need, sets)
 
 
-def _hints_again(blocks: tuple[Block, ...], need: Sizes) -> Answer:
+def _hints_again(blocks: tuple[Block, ...], need: Sizes) -> HintsByResource:
     """The nodes already held, if they are held for just this need; else no opinion."""
     if len(blocks) != len(need) or any(need.get(block.type) != block.size for block in blocks):
         return None
-    return {block.type: Listed.of([Hint(block.nodes, preferred=True)]) for block in blocks}
+    return {block.type: HintList.of([Hint(block.nodes, preferred=True)]) for block in blocks}
 
 
-def _place(ledger: MemoryLedger, need: Sizes, *, pod: str, affinity: Hint, settings: MemorySettings) -> Nodes:
+def _place(ledger: MemoryLedger, need: Sizes, *, pod: str, affinity: Hint, settings: MemorySettings) -> NodeSet:
     """The nodes a request goes to: those of *affinity* if they have enough free, else the best that contain them."""
     nodes, preferred = affinity
     if nodes is None:
@@ -193,9 +195,9 @@ def _place(ledger: MemoryLedger, need: Sizes, *, pod: str, affinity: Hint, setti
     return nodes
 
 
-def _choose(ledger: MemoryLedger, need: Sizes, *, pod: str, preferred: bool) -> Nodes:
+def _choose(ledger: MemoryLedger, need: Sizes, *, pod: str, preferred: bool) -> NodeSet:
     """The best nodes of all."""
-    sets = family(ledger, need, pod=pod)
+    sets = memory_family(ledger, need, pod=pod)
     nodes = sets.best() if sets else None
     if sets is None or nodes is None:
         raise ProviderError(
@@ -206,9 +208,9 @@ def _choose(ledger: MemoryLedger, need: Sizes, *, pod: str, preferred: bool) -> 
     return nodes
 
 
-def _extend(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> Nodes:
+def _extend(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSet:
     """The best nodes that contain those of *start*."""
-    sets = family(ledger, need, pod=pod)
+    sets = memory_family(ledger, need, pod=pod)
     nodes = sets.best(start.nodes or 0) if sets else None
     if sets is None or nodes is None:
         raise ProviderError("[memorymanager] failed to find NUMA nodes to extend the current topology hint")
@@ -217,7 +219,7 @@ def _extend(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> Node
     return nodes
 
 
-def _blocks(nodes: Nodes, sizes: Sizes, *, zeros: bool = True) -> tuple[Block, ...]:
+def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block, ...]:
     """One block a type, in the order of their names."""
     return tuple([Block(nodes, type_, size) for type_, size in sorted(sizes.items()) if size > 0 or zeros])
 

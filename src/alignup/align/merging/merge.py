@@ -19,24 +19,24 @@ from functools import reduce
 from typing import NamedTuple
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
-from alignup.align.hint import Family, Hint, Listed, Source, preferred_nodes
-from alignup.align.merging import reach
-from alignup.align.merging.search import KEEP, OverspentError, Purse, Query, best
+from alignup.align.hint import Hint, HintFamily, HintList, MergeInput, preferred_single_nodes
+from alignup.align.merging import reachability
+from alignup.align.merging.search import MAX_RESULTS, BudgetExceededError, SearchQuery, WorkBudget, find_best
 
 #: Up to this many nodes all sets can be looked at, in time that does not depend on what the hints say.
-DENSE = 8
+DENSE_NODES = 8
 #: Steps that families are searched there before all sets are counted: far less time than counting takes.
-SHORT_LOOK = 100
+SHORT_SEARCH_STEPS = 100
 #: Up to this many nodes they can be looked at when nothing else was fast enough.
-DENSE_AT_MOST = 16
+MAX_DENSE_NODES = 16
 #: Steps a merge may take beyond that before it gives up: some tenths of a second.
 WORK_LIMIT = 300_000
 
 
-class Rule(StrEnum):
+class MergeRule(StrEnum):
     """What decided a merge."""
 
     PREFERRED = "preferred by every resource"
@@ -46,14 +46,14 @@ class Rule(StrEnum):
     NOTHING = "no combination has a node in common; all nodes"
 
 
-class Merged(NamedTuple):
+class MergeResult(NamedTuple):
     """What a merge found, and what it takes to follow it."""
 
-    nodes: Nodes
+    nodes: NodeSet
     preferred: bool
     width: int  #: the target width; 0 when no hint names nodes
-    rule: Rule
-    runners_up: tuple[Nodes, ...]  #: sets the same rule allowed but that were less close or higher in number; a few
+    rule: MergeRule
+    runners_up: tuple[NodeSet, ...]  #: sets the same rule allowed but that were less close or higher in number; a few
 
     @property
     def hint(self) -> Hint:
@@ -62,39 +62,41 @@ class Merged(NamedTuple):
 
 
 def merge(
-    voices: Sequence[Source],
+    voices: Sequence[MergeInput],
     *,
-    nodes: Nodes,
+    nodes: NodeSet,
     distances: Distances | None = None,
     work_limit: int = WORK_LIMIT,
-    dense: int = DENSE,
-) -> Merged:
+    dense: int = DENSE_NODES,
+) -> MergeResult:
     """The set of *nodes* (all of the machine) that serves all *voices* best; with *distances*, closeness counts.
 
     Up to *dense* nodes all sets are looked at; above, only those that could win, within *work_limit* steps. Raises
-    ``WorkLimitError`` where more than ``DENSE_AT_MOST`` nodes and contrived hints would take longer.
+    ``WorkLimitError`` where more than ``MAX_DENSE_NODES`` nodes and contrived hints would take longer.
     """
-    listed: list[Listed] = []
-    families: list[Family] = []
+    listed: list[HintList] = []
+    families: list[HintFamily] = []
     width = 0
     for _, options in voices:
-        if isinstance(options, Listed):
+        if isinstance(options, HintList):
             listed.append(options)
         else:
             families.append(options)
         narrowest = options.narrowest
         if narrowest and narrowest > width:
             width = narrowest
-    purse = Purse(work_limit)
+    purse = WorkBudget(work_limit)
     try:
         found = _preferred(listed, families, nodes=nodes, distances=distances, purse=purse)
         if found:
-            return Merged(found[0], preferred=True, width=width, rule=Rule.PREFERRED, runners_up=tuple(found[1:KEEP]))
-        everybody: list[Listed | Family] = [*listed, *families]
+            return MergeResult(
+                found[0], preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=tuple(found[1:MAX_RESULTS])
+            )
+        everybody: list[HintList | HintFamily] = [*listed, *families]
         if nodes.bit_count() <= dense:
             return _common_of_few(everybody, width, nodes=nodes, distances=distances)
         return _common(everybody, width, nodes=nodes, distances=distances, purse=purse)
-    except OverspentError:
+    except BudgetExceededError:
         hard = [name for name, options in voices if options.narrowest]
         raise WorkLimitError(
             f"the hints of {', '.join(hard)} on {nodes.bit_count()} NUMA nodes cannot be merged exactly within "
@@ -104,12 +106,17 @@ def merge(
 
 
 def _preferred(
-    listed: Sequence[Listed], families: Sequence[Family], *, nodes: Nodes, distances: Distances | None, purse: Purse
-) -> list[Nodes]:
+    listed: Sequence[HintList],
+    families: Sequence[HintFamily],
+    *,
+    nodes: NodeSet,
+    distances: Distances | None,
+    purse: WorkBudget,
+) -> list[NodeSet]:
     """The sets everybody prefers, of the fewest nodes among them, best first; perhaps not all of them."""
     bound = [options.preferred for options in listed if options.anywhere is None or not options.anywhere.preferred]
     if bound:
-        agreed: Collection[Nodes] = frozenset.intersection(*bound)
+        agreed: Collection[NodeSet] = frozenset.intersection(*bound)
         if agreed and families:
             agreed = [mask for mask in agreed if all(family.fits(mask) and family.prefers(mask) for family in families)]
         return _ranked({mask & nodes for mask in agreed}, distances) if agreed else []
@@ -117,15 +124,15 @@ def _preferred(
         # Nobody insists on anything: each may still name a set while all others say "anywhere".
         return _ranked({nodes}.union(*({mask & nodes for mask in options.preferred} for options in listed)), distances)
     # One node, the usual case, needs no search: everybody names theirs.
-    alone = reduce(int.__and__, (preferred_nodes(family)[0] for family in families), nodes)
+    alone = reduce(int.__and__, (preferred_single_nodes(family)[0] for family in families), nodes)
     if alone:
         return _in_order((1 << node for node in bits.members(alone)), distances)
     return _preferred_by_families(families, nodes=nodes, distances=distances, purse=purse)
 
 
 def _preferred_by_families(
-    families: Sequence[Family], *, nodes: Nodes, distances: Distances | None, purse: Purse
-) -> list[Nodes]:
+    families: Sequence[HintFamily], *, nodes: NodeSet, distances: Distances | None, purse: WorkBudget
+) -> list[NodeSet]:
     """The same for families alone, of two nodes or more."""
     widths = reduce(int.__and__, (family.preferred_widths for family in families))
     at_least = max(family.narrowest for family in families)
@@ -137,7 +144,7 @@ def _preferred_by_families(
         if mask & mask - 1 and all(family.fits(mask) and family.prefers(mask) for family in families)
     }
 
-    def completing(beginning: Nodes) -> Nodes:
+    def completing(beginning: NodeSet) -> NodeSet:
         ends = among
         for family in families:
             ends &= family.completing(beginning)
@@ -145,23 +152,23 @@ def _preferred_by_families(
                 break
         return ends
 
-    def promising(beginning: Nodes, more: int, below: Nodes) -> bool:
+    def promising(beginning: NodeSet, more: int, below: NodeSet) -> bool:
         return all(family.within_reach(beginning, more=more, among=below) for family in families)
 
-    def accept(mask: Nodes) -> bool:
+    def accept(mask: NodeSet) -> bool:
         return all(family.prefers(mask) for family in families)
 
     for width in range(max(at_least, 2), widths.bit_length()):
         if widths >> width & 1:
-            query = Query(width, among, completing, accept, promising, purse)
-            found = set(best(query, distances))
+            query = SearchQuery(width, among, completing, accept, promising, purse)
+            found = set(find_best(query, distances))
             found.update(mask for mask in apart if mask.bit_count() == width)
             if found:
                 return _ranked(found, distances)
     return []
 
 
-def _ranked(masks: set[Nodes], distances: Distances | None) -> list[Nodes]:
+def _ranked(masks: set[NodeSet], distances: Distances | None) -> list[NodeSet]:
     """Those of *masks* with the fewest nodes, at least one, best first."""
     masks.discard(0)
     if not masks:
@@ -170,7 +177,7 @@ def _ranked(masks: set[Nodes], distances: Distances | None) -> list[Nodes]:
     return _in_order([mask for mask in masks if mask.bit_count() == fewest], distances)
 
 
-def _in_order(masks: Iterable[Nodes], distances: Distances | None) -> list[Nodes]:
+def _in_order(masks: Iterable[NodeSet], distances: Distances | None) -> list[NodeSet]:
     """Sets of one width, best first."""
     if distances is None:
         return sorted(masks)
@@ -178,34 +185,39 @@ def _in_order(masks: Iterable[Nodes], distances: Distances | None) -> list[Nodes
 
 
 def _common_of_few(
-    voices: Sequence[Listed | Family], width: int, *, nodes: Nodes, distances: Distances | None
-) -> Merged:
+    voices: Sequence[HintList | HintFamily], width: int, *, nodes: NodeSet, distances: Distances | None
+) -> MergeResult:
     """The best set that can be had on few nodes: after a short look in the likeliest places all sets are counted."""
-    if voices and not isinstance(voices[-1], Listed):  # families come last
-        with suppress(OverspentError):
-            return _searched(voices, width, nodes=nodes, distances=distances, purse=Purse(SHORT_LOOK))
-    return _best_of(reach.anything(voices, nodes), width, nodes=nodes, distances=distances)
+    if voices and not isinstance(voices[-1], HintList):  # families come last
+        with suppress(BudgetExceededError):
+            return _searched(voices, width, nodes=nodes, distances=distances, purse=WorkBudget(SHORT_SEARCH_STEPS))
+    return _best_of(reachability.reachable_sets(voices, nodes), width, nodes=nodes, distances=distances)
 
 
 def _common(
-    voices: Sequence[Listed | Family], width: int, *, nodes: Nodes, distances: Distances | None, purse: Purse
-) -> Merged:
+    voices: Sequence[HintList | HintFamily],
+    width: int,
+    *,
+    nodes: NodeSet,
+    distances: Distances | None,
+    purse: WorkBudget,
+) -> MergeResult:
     """The best set that can be had by intersecting one hint of each, none of them preferred by all."""
     try:
-        if all(isinstance(options, Listed) for options in voices):
-            reached: Collection[Nodes] = reach.folded(voices, nodes, purse)
+        if all(isinstance(options, HintList) for options in voices):
+            reached: Collection[NodeSet] = reachability.intersect_lists(voices, nodes, purse)
         else:
             return _searched(voices, width, nodes=nodes, distances=distances, purse=purse)
-    except OverspentError:
-        if nodes.bit_count() > DENSE_AT_MOST:
+    except BudgetExceededError:
+        if nodes.bit_count() > MAX_DENSE_NODES:
             raise
-        reached = reach.dense(voices, nodes)
+        reached = reachability.count_reachable_sets(voices, nodes)
     return _best_of(reached, width, nodes=nodes, distances=distances)
 
 
-def _best_of(reached: Collection[Nodes], width: int, *, nodes: Nodes, distances: Distances | None) -> Merged:
+def _best_of(reached: Collection[NodeSet], width: int, *, nodes: NodeSet, distances: Distances | None) -> MergeResult:
     """The best of all sets that can be had."""
-    rule = Rule.AT_TARGET
+    rule = MergeRule.AT_TARGET
     found = [mask for mask in reached if mask.bit_count() == width]
     if not found:
         for candidate, rule in _widths(width, nodes.bit_count()):  # noqa: B007 - the rule that found some is kept
@@ -215,52 +227,57 @@ def _best_of(reached: Collection[Nodes], width: int, *, nodes: Nodes, distances:
         else:
             return _nothing(nodes, width)
     found = _in_order(found, distances)
-    return Merged(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:KEEP]))
+    return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:MAX_RESULTS]))
 
 
 def _searched(
-    voices: Sequence[Listed | Family], width: int, *, nodes: Nodes, distances: Distances | None, purse: Purse
-) -> Merged:
+    voices: Sequence[HintList | HintFamily],
+    width: int,
+    *,
+    nodes: NodeSet,
+    distances: Distances | None,
+    purse: WorkBudget,
+) -> MergeResult:
     """The best set that can be had, trying sets from the best downwards."""
-    among = reduce(int.__and__, (reach.universe(options, nodes) for options in voices), nodes)
+    among = reduce(int.__and__, (reachability.allowed_nodes(options, nodes) for options in voices), nodes)
 
-    def completing(beginning: Nodes) -> Nodes:
+    def completing(beginning: NodeSet) -> NodeSet:
         return alone.completing(beginning) if alone else among
 
-    def promising(beginning: Nodes, more: int, below: Nodes) -> bool:
+    def promising(beginning: NodeSet, more: int, below: NodeSet) -> bool:
         if alone:
             return alone.within_reach(beginning, more=more, among=below)
         return all(_allows(options, beginning) for options in voices)
 
-    def accept(mask: Nodes) -> bool:
-        return reach.dealt(mask, voices, nodes=nodes, purse=purse)
+    def accept(mask: NodeSet) -> bool:
+        return reachability.is_reachable(mask, voices, nodes=nodes, purse=purse)
 
     # One family alone can be asked where to look; several have to be tried together.
     first = voices[0]
-    alone = None if len(voices) > 1 or isinstance(first, Listed) or first.apart else first
+    alone = None if len(voices) > 1 or isinstance(first, HintList) or first.apart else first
     for candidate, rule in _widths(width, among.bit_count()):
-        found = best(Query(candidate, among, completing, accept, promising, purse), distances)
+        found = find_best(SearchQuery(candidate, among, completing, accept, promising, purse), distances)
         if found:
-            return Merged(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:]))
+            return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:]))
     return _nothing(nodes, width)
 
 
-def _allows(options: Listed | Family, beginning: Nodes) -> bool:
+def _allows(options: HintList | HintFamily, beginning: NodeSet) -> bool:
     """Whether any set that *options* allow contains *beginning*."""
-    if isinstance(options, Listed):
+    if isinstance(options, HintList):
         return options.anywhere is not None or any(not beginning & ~mask for mask in options.masks)
     return not beginning & ~options.nodes or any(not beginning & ~mask for mask in options.apart)
 
 
-def _widths(target: int, most: int) -> Iterable[tuple[int, Rule]]:
+def _widths(target: int, most: int) -> Iterable[tuple[int, MergeRule]]:
     """Widths in the order they are looked at, and the rule each would win by."""
     if 0 < target <= most:
-        yield target, Rule.AT_TARGET
+        yield target, MergeRule.AT_TARGET
     for width in range(min(target - 1, most), 0, -1):
-        yield width, Rule.NARROWER
+        yield width, MergeRule.NARROWER
     for width in range(target + 1, most + 1):
-        yield width, Rule.WIDER
+        yield width, MergeRule.WIDER
 
 
-def _nothing(nodes: Nodes, width: int) -> Merged:
-    return Merged(nodes, preferred=False, width=width, rule=Rule.NOTHING, runners_up=())
+def _nothing(nodes: NodeSet, width: int) -> MergeResult:
+    return MergeResult(nodes, preferred=False, width=width, rule=MergeRule.NOTHING, runners_up=())

@@ -12,19 +12,19 @@ from heapq import nsmallest
 from operator import add
 
 from alignup.align import bits
-from alignup.align.bits import Nodes
+from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
 
 #: How many sets a search returns: the winner, and those that came close.
-KEEP = 4
+MAX_RESULTS = 4
 
 
-class OverspentError(Exception):
+class BudgetExceededError(Exception):
     """The work allowed is used up; never leaves ``align``."""
 
 
 @dataclass(slots=True)
-class Purse:
+class WorkBudget:
     """Work still allowed, in steps of about a microsecond."""
 
     left: int
@@ -33,48 +33,48 @@ class Purse:
         """Take *steps* out, or give up."""
         self.left -= steps
         if self.left < 0:
-            raise OverspentError
+            raise BudgetExceededError
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class SearchQuery:
     """What is looked for among the sets of ``width`` nodes of ``among``."""
 
     width: int
-    among: Nodes
+    among: NodeSet
     #: the nodes which, added to a beginning, may make a set that is looked for
-    completing: Callable[[Nodes], Nodes]
+    completing: Callable[[NodeSet], NodeSet]
     #: whether a set is one
-    accept: Callable[[Nodes], bool]
+    accept: Callable[[NodeSet], bool]
     #: whether a beginning is worth going on with: beginning, how many are missing, of which
-    promising: Callable[[Nodes, int, Nodes], bool]
-    purse: Purse
+    promising: Callable[[NodeSet, int, NodeSet], bool]
+    purse: WorkBudget
 
 
-def best(query: Query, distances: Distances | None) -> list[Nodes]:
+def find_best(query: SearchQuery, distances: Distances | None) -> list[NodeSet]:
     """The best set and up to three that it beat, best first; empty when there is none."""
     if query.among.bit_count() < query.width:
         return []
-    return lowest(query) if distances is None else closest(query, distances)
+    return find_lowest(query) if distances is None else find_closest(query, distances)
 
 
-def lowest(query: Query) -> list[Nodes]:
+def find_lowest(query: SearchQuery) -> list[NodeSet]:
     """The set of the smallest value, and those of the next values that begin alike."""
     for beginning, below in _beginnings(query, 0, query.among, query.width - 1):
         ends = bits.members(query.completing(beginning) & below)
-        found: list[Nodes] = []
+        found: list[NodeSet] = []
         for node in ends:
             query.purse.spend()
             if query.accept(beginning | 1 << node):
                 found.append(beginning | 1 << node)
-                if len(found) == KEEP:
+                if len(found) == MAX_RESULTS:
                     break
         if found:
             return found
     return []
 
 
-def _beginnings(query: Query, chosen: Nodes, among: Nodes, more: int) -> Iterator[tuple[Nodes, Nodes]]:
+def _beginnings(query: SearchQuery, chosen: NodeSet, among: NodeSet, more: int) -> Iterator[tuple[NodeSet, NodeSet]]:
     """Each way to choose *more* nodes of *among*, highest first and rising, with the nodes left below them."""
     if more == 0:
         yield chosen, among
@@ -90,17 +90,17 @@ def _beginnings(query: Query, chosen: Nodes, among: Nodes, more: int) -> Iterato
             yield from _beginnings(query, grown, below, more - 1)
 
 
-def closest(query: Query, distances: Distances) -> list[Nodes]:
+def find_closest(query: SearchQuery, distances: Distances) -> list[NodeSet]:
     """The set whose nodes are closest together, and those it beat on the way."""
     walk = _Closest(query, distances)
     walk.grow(0, query.among, query.width, 0, walk.own)
-    return walk.found[::-1][:KEEP]
+    return walk.found[::-1][:MAX_RESULTS]
 
 
 class _Closest:
-    """The walk behind ``closest``: the sum over all pairs grows with each node, so beginnings can be bounded."""
+    """The walk behind ``find_closest``: the sum over all pairs grows with each node, so beginnings can be bounded."""
 
-    def __init__(self, query: Query, distances: Distances) -> None:
+    def __init__(self, query: SearchQuery, distances: Distances) -> None:
         self.query = query
         self.place = {node: place for place, node in enumerate(distances.ids)}
         self.between = {node: distances.both_ways(node) for node in bits.members(query.among)}
@@ -109,9 +109,9 @@ class _Closest:
         #: number of nodes → what they add to a total at least by being pairs of each other
         self.pairs = [self._pairs(count) for count in range(query.width + 1)]
         self.least: int | None = None
-        self.found: list[Nodes] = []
+        self.found: list[NodeSet] = []
 
-    def grow(self, chosen: Nodes, among: Nodes, more: int, total: int, adds: Sequence[int]) -> None:
+    def grow(self, chosen: NodeSet, among: NodeSet, more: int, total: int, adds: Sequence[int]) -> None:
         """Try every way to add *more* nodes of *among* to *chosen*; *adds* is what each node would add to *total*."""
         if more == 1:
             self.finish(chosen, among, total, adds)
@@ -136,13 +136,13 @@ class _Closest:
         nearest = ((row[other] for other in self.between if other != node) for node, row in self.between.items())
         return -(-count * min(sum(nsmallest(count - 1, others)) for others in nearest) // 2)
 
-    def at_least(self, adds: Sequence[int], among: Nodes, more: int) -> int:
+    def at_least(self, adds: Sequence[int], among: NodeSet, more: int) -> int:
         """What *more* nodes of *among* add at the very least."""
         if more <= 2:
             return more * min(adds) + self.pairs[more]
         return sum(nsmallest(more, [adds[self.place[node]] for node in bits.members(among)])) + self.pairs[more]
 
-    def finish(self, chosen: Nodes, among: Nodes, total: int, adds: Sequence[int]) -> None:
+    def finish(self, chosen: NodeSet, among: NodeSet, total: int, adds: Sequence[int]) -> None:
         """Try each node of *among* as the last one."""
         for node in bits.members(self.query.completing(chosen) & among):
             whole = total + adds[self.place[node]]

@@ -56,7 +56,7 @@ def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict
     """The requests *pod* comes to; optionally without its own resources, or without overhead."""
     total = aggregate(pod, _requests)
     if pod_level:
-        total |= speakable(pod.resources.requests)
+        total |= pod_level_amounts(pod.resources.requests)
     if overhead:
         _add(total, pod.overhead)
     return total
@@ -66,14 +66,14 @@ def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[s
     """The limits *pod* comes to; overhead raises a limit but never makes one."""
     total = aggregate(pod, _limits)
     if pod_level:
-        total |= speakable(pod.resources.limits)
+        total |= pod_level_amounts(pod.resources.limits)
     if overhead:
         limited = {name: amount for name, amount in total.items() if not amount.is_zero}
         _add(total, {name: amount for name, amount in pod.overhead.items() if name in limited})
     return total
 
 
-def speakable(amounts: Amounts) -> Amounts:
+def pod_level_amounts(amounts: Amounts) -> Amounts:
     """The amounts a pod as a whole can speak for."""
     return {name: amount for name, amount in amounts.items() if names.is_pod_level(name)}
 
@@ -105,7 +105,7 @@ def fit_used(pod: Pod) -> FitRequest:
     total = aggregate(pod, asked)
     _raise(total, aggregate(pod, allocated))
     _raise(total, aggregate(pod, actual))
-    total |= speakable(pod.resources.requests)
+    total |= pod_level_amounts(pod.resources.requests)
     _add(total, pod.overhead)
     return _fit_request(total)
 
@@ -166,7 +166,7 @@ def pod_devices(pod: Pod, resources: Collection[str]) -> dict[str, int]:
 
 def _as_one(pod: Pod, *, managed: bool) -> bool:
     """Whether the pod's own resources are given out as one piece."""
-    return managed and pod.has_pod_level
+    return managed and pod.has_pod_level_resources
 
 
 def _requests(container: Container) -> Amounts:

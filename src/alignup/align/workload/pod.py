@@ -1,7 +1,7 @@
 """What is to be placed: a pod, its containers, the resources they name, and the QoS class that follows.
 
 A list of amounts that is missing and one that is empty say the same, so an empty mapping stands for both. A pod here
-is only a reading of a document: ``align.workload.rules`` makes of it what the API server or the kubelet would, and
+is only a reading of a document: ``align.workload.validation`` makes of it what the API server or the kubelet would, and
 ``align.workload.demand`` says what it then asks for.
 """
 
@@ -116,7 +116,7 @@ class Pod:
         return self.init + self.containers
 
     @lazy
-    def has_pod_level(self) -> bool:
+    def has_pod_level_resources(self) -> bool:
         """Whether the pod as a whole asks for, or is held to, anything it may."""
         own = self.resources
         return any(map(names.is_pod_level, own.requests)) or any(map(names.is_pod_level, own.limits))
@@ -129,7 +129,7 @@ class Pod:
     @lazy
     def computed_qos(self) -> QoS:
         """What the pod as a whole says, if it says anything; else what all containers agree on, or Burstable."""
-        if self.has_pod_level:
+        if self.has_pod_level_resources:
             return self.resources.qos
         classes = {container.resources.qos for container in self.everyone} or {QoS.BEST_EFFORT}
         return classes.pop() if len(classes) == 1 else QoS.BURSTABLE

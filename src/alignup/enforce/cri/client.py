@@ -27,21 +27,21 @@ from google.protobuf.message import Message
 
 from alignup import rpc
 from alignup.align.errors import CriError, EnforceError
-from alignup.enforce.cri import messages
-from alignup.enforce.cri.plan import (
-    Condition,
-    ContainerPlan,
-    Executed,
-    Identity,
-    Image,
+from alignup.enforce.cri import convert
+from alignup.enforce.cri.types import (
+    ContainerConfig,
+    CriContainer,
+    CriImage,
+    CriSandbox,
+    ExecResult,
     LinuxResources,
-    SandboxPlan,
-    SeenContainer,
-    SeenSandbox,
+    RuntimeCondition,
+    RuntimeVersion,
+    SandboxConfig,
 )
 from alignup.wire import cri_pb2 as wire
 
-CONTAINERD = Path("/run/containerd/containerd.sock")
+CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 
 _RUNTIME = wire.DESCRIPTOR.services_by_name["RuntimeService"].full_name
 _IMAGES = wire.DESCRIPTOR.services_by_name["ImageService"].full_name
@@ -53,7 +53,7 @@ _TIMED_OUT = b"command timed out"  #: CRI-O, of a command in a container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
+class CriTimeouts:
     """How long the runtime may take, in seconds; all but ``pull`` are the kubelet's."""
 
     usual: float = 120.0
@@ -66,28 +66,30 @@ def parse_endpoint(text: str) -> Path:
     path = text
     if scheme := _SCHEME.match(text):
         if scheme[1].lower() != "unix":
-            raise EnforceError(f"{text} is no unix socket\nsay where the runtime listens: unix://{CONTAINERD}")
+            raise EnforceError(f"{text} is no unix socket\nsay where the runtime listens: unix://{CONTAINERD_SOCKET}")
         path = text[scheme.end() :]
         # Two slashes begin the name of a host, of which a unix socket has none.
         path = path.removeprefix("//") if path.startswith("///") else path
     if not path.startswith("/") or path.startswith("//") or path == "/":
-        raise EnforceError(f"{text or 'nothing'} names no socket by its whole path\nsay it so: unix://{CONTAINERD}")
+        raise EnforceError(
+            f"{text or 'nothing'} names no socket by its whole path\nsay it so: unix://{CONTAINERD_SOCKET}"
+        )
     return Path(path)
 
 
-class Runtime:
+class RuntimeClient:
     """A container runtime that listens at *path*; of use while it is entered."""
 
-    def __init__(self, path: Path, *, deadlines: Deadlines | None = None, sysfs: Path = Path("/sys")) -> None:
+    def __init__(self, path: Path, *, deadlines: CriTimeouts | None = None, sysfs: Path = Path("/sys")) -> None:
         self.path = path
-        self._deadlines = deadlines or Deadlines()
+        self._deadlines = deadlines or CriTimeouts()
         self._sysfs = sysfs
-        self._masked: tuple[str, ...] = messages.MASKED
+        self._masked: tuple[str, ...] = convert.MASKED_PATHS
         self._line: grpc.aio.Channel | None = None
 
     async def __aenter__(self) -> Self:
         """Nobody is called yet: whether somebody listens shows with the first call, best ``identity``."""
-        self._masked = (*messages.MASKED, *await asyncio.to_thread(_thermal_paths, self._sysfs))
+        self._masked = (*convert.MASKED_PATHS, *await asyncio.to_thread(_thermal_paths, self._sysfs))
         self._line = rpc.channel(self.path, largest=_LARGEST)
         return self
 
@@ -97,7 +99,7 @@ class Runtime:
         if line is not None:
             await line.close()
 
-    async def identity(self) -> Identity:
+    async def identity(self) -> RuntimeVersion:
         """Who the runtime is; a clear error where nobody listens, or somebody who does not speak CRI v1."""
         try:
             told = await self._call("Version", wire.VersionRequest(), wire.VersionResponse, doing="say who it is")
@@ -106,12 +108,12 @@ class Runtime:
                 raise
             why = await self._strangeness()
             raise CriError(f"{self.path} is no runtime to work with: {why}", code=error.code) from error
-        return messages.identity_of(told)
+        return convert.parse_version(told)
 
-    async def conditions(self) -> tuple[Condition, ...]:
+    async def conditions(self) -> tuple[RuntimeCondition, ...]:
         """What the runtime says of itself: ``RuntimeReady``, ``NetworkReady``."""
         told = await self._call("Status", wire.StatusRequest(), wire.StatusResponse, doing="say how it is")
-        return messages.conditions_of(told)
+        return convert.parse_conditions(told)
 
     async def cgroup_driver(self) -> str | None:
         """``cgroupfs`` or ``systemd``; ``None`` where the runtime is too old to tell (containerd before 2.0)."""
@@ -122,13 +124,13 @@ class Runtime:
             if error.code != grpc.StatusCode.UNIMPLEMENTED.name:
                 raise
             return None
-        return messages.driver_of(told)
+        return convert.parse_cgroup_driver(told)
 
-    async def run_sandbox(self, plan: SandboxPlan) -> str:
+    async def run_sandbox(self, plan: SandboxConfig) -> str:
         """Make and start a sandbox; its id."""
         told = await self._call(
             "RunPodSandbox",
-            wire.RunPodSandboxRequest(config=messages.sandbox_config(plan), runtime_handler=plan.handler),
+            wire.RunPodSandboxRequest(config=convert.sandbox_config(plan), runtime_handler=plan.handler),
             wire.RunPodSandboxResponse,
             doing=f"make a sandbox for pod {plan.namespace}/{plan.name}",
             seconds=self._deadlines.sandbox,
@@ -139,35 +141,37 @@ class Runtime:
         """Stop a sandbox and kill what runs in it; one that is stopped, or gone, is as it should be."""
         request = wire.StopPodSandboxRequest(pod_sandbox_id=id_)
         with _gone_is_fine():
-            await self._call("StopPodSandbox", request, wire.StopPodSandboxResponse, doing=f"stop sandbox {short(id_)}")
+            await self._call(
+                "StopPodSandbox", request, wire.StopPodSandboxResponse, doing=f"stop sandbox {short_id(id_)}"
+            )
 
     async def remove_sandbox(self, id_: str) -> None:
         """Remove a sandbox and all in it; one that is gone is as it should be."""
-        request, doing = wire.RemovePodSandboxRequest(pod_sandbox_id=id_), f"remove sandbox {short(id_)}"
+        request, doing = wire.RemovePodSandboxRequest(pod_sandbox_id=id_), f"remove sandbox {short_id(id_)}"
         with _gone_is_fine():
             await self._call("RemovePodSandbox", request, wire.RemovePodSandboxResponse, doing=doing)
 
-    async def sandboxes(self, labels: Mapping[str, str] | None = None) -> tuple[SeenSandbox, ...]:
+    async def sandboxes(self, labels: Mapping[str, str] | None = None) -> tuple[CriSandbox, ...]:
         """All sandboxes with these *labels*, those that have ended too, the oldest first; without addresses."""
         request = wire.ListPodSandboxRequest(filter=wire.PodSandboxFilter(label_selector=labels or {}))
         told = await self._call("ListPodSandbox", request, wire.ListPodSandboxResponse, doing="list its sandboxes")
-        return tuple(sorted(map(messages.sandbox_of, told.items), key=_age))
+        return tuple(sorted(map(convert.parse_sandbox, told.items), key=_age))
 
-    async def sandbox(self, id_: str) -> SeenSandbox:
+    async def sandbox(self, id_: str) -> CriSandbox:
         """A sandbox, with its addresses; ``CriError.not_found`` when there is none."""
-        request, doing = wire.PodSandboxStatusRequest(pod_sandbox_id=id_), f"show sandbox {short(id_)}"
+        request, doing = wire.PodSandboxStatusRequest(pod_sandbox_id=id_), f"show sandbox {short_id(id_)}"
         told = await self._call("PodSandboxStatus", request, wire.PodSandboxStatusResponse, doing=doing)
-        return messages.sandbox_of(told.status)
+        return convert.parse_sandbox(told.status)
 
-    async def create(self, sandbox_id: str, plan: ContainerPlan, *, sandbox: SandboxPlan) -> str:
+    async def create(self, sandbox_id: str, plan: ContainerConfig, *, sandbox: SandboxConfig) -> str:
         """Make a container in the sandbox that was made of *sandbox*; its id.
 
         ``CriError.image_missing`` when the runtime does not have the image.
         """
         request = wire.CreateContainerRequest(
             pod_sandbox_id=sandbox_id,
-            config=messages.container_config(plan, masked=self._masked),
-            sandbox_config=messages.sandbox_config(sandbox),
+            config=convert.container_config(plan, masked=self._masked),
+            sandbox_config=convert.sandbox_config(sandbox),
         )
         doing = f"create container {plan.name}"
         try:
@@ -182,7 +186,7 @@ class Runtime:
 
     async def start(self, id_: str) -> None:
         """Start a container that was made."""
-        request, doing = wire.StartContainerRequest(container_id=id_), f"start container {short(id_)}"
+        request, doing = wire.StartContainerRequest(container_id=id_), f"start container {short_id(id_)}"
         await self._call("StartContainer", request, wire.StartContainerResponse, doing=doing)
 
     async def stop(self, id_: str, *, grace: float) -> None:
@@ -197,26 +201,26 @@ class Runtime:
                 "StopContainer",
                 request,
                 wire.StopContainerResponse,
-                doing=f"stop container {short(id_)}",
+                doing=f"stop container {short_id(id_)}",
                 seconds=wait + self._deadlines.usual,
             )
 
     async def remove(self, id_: str) -> None:
         """Remove a container, killing it if it runs; one that is gone is as it should be."""
-        request, doing = wire.RemoveContainerRequest(container_id=id_), f"remove container {short(id_)}"
+        request, doing = wire.RemoveContainerRequest(container_id=id_), f"remove container {short_id(id_)}"
         with _gone_is_fine():
             await self._call("RemoveContainer", request, wire.RemoveContainerResponse, doing=doing)
 
-    async def containers(self, labels: Mapping[str, str] | None = None) -> tuple[SeenContainer, ...]:
+    async def containers(self, labels: Mapping[str, str] | None = None) -> tuple[CriContainer, ...]:
         """All containers with these *labels*, those that have ended too, the oldest first; less than all is told."""
         return await self._containers(wire.ContainerFilter(label_selector=labels or {}))
 
-    async def container(self, id_: str) -> SeenContainer:
+    async def container(self, id_: str) -> CriContainer:
         """A container with all there is to know; ``CriError.not_found`` when there is none."""
         request = wire.ContainerStatusRequest(container_id=id_, verbose=True)
-        doing = f"show container {short(id_)}"
+        doing = f"show container {short_id(id_)}"
         told = await self._call("ContainerStatus", request, wire.ContainerStatusResponse, doing=doing)
-        seen = messages.status_of(told)
+        seen = convert.parse_container_status(told)
         if not seen.sandbox:
             listed = await self._containers(wire.ContainerFilter(id=id_))
             return replace(seen, sandbox=listed[0].sandbox if listed else "")
@@ -226,20 +230,23 @@ class Runtime:
         """Hold a container to other resources, as far as something is said; it may run."""
         await self._call(
             "UpdateContainerResources",
-            wire.UpdateContainerResourcesRequest(container_id=id_, linux=messages.resources_message(resources)),
+            wire.UpdateContainerResourcesRequest(container_id=id_, linux=convert.linux_resources(resources)),
             wire.UpdateContainerResourcesResponse,
-            doing=f"change what container {short(id_)} is held to",
+            doing=f"change what container {short_id(id_)} is held to",
         )
 
     async def reopen_log(self, id_: str) -> None:
         """Have the log of a running container go on in a new file, after the old one was moved away."""
-        request, doing = wire.ReopenContainerLogRequest(container_id=id_), f"reopen the log of container {short(id_)}"
+        request, doing = (
+            wire.ReopenContainerLogRequest(container_id=id_),
+            f"reopen the log of container {short_id(id_)}",
+        )
         await self._call("ReopenContainerLog", request, wire.ReopenContainerLogResponse, doing=doing)
 
-    async def execute(self, id_: str, command: Sequence[str], *, seconds: float) -> Executed:
+    async def execute(self, id_: str, command: Sequence[str], *, seconds: float) -> ExecResult:
         """Run a command in a running container; ``CriError.timed_out`` after *seconds*, rounded up to whole ones."""
         wait = max(1, math.ceil(seconds))
-        doing = f"run {command[0] if command else 'nothing'} in container {short(id_)}"
+        doing = f"run {command[0] if command else 'nothing'} in container {short_id(id_)}"
         told = await self._call(
             "ExecSync",
             wire.ExecSyncRequest(container_id=id_, cmd=command, timeout=wait),
@@ -251,9 +258,9 @@ class Runtime:
         if told.exit_code == -1 and told.stderr == _TIMED_OUT:
             code = grpc.StatusCode.DEADLINE_EXCEEDED.name
             raise CriError(f"the runtime could not {doing}: it took more than {wait} s", code=code)
-        return messages.executed_of(told)
+        return convert.parse_exec_result(told)
 
-    async def image(self, name: str) -> Image | None:
+    async def image(self, name: str) -> CriImage | None:
         """An image that the runtime has; ``None`` when it does not."""
         request = wire.ImageStatusRequest(image=wire.ImageSpec(image=name))
         doing = f"look for image {name}"
@@ -263,13 +270,13 @@ class Runtime:
             if error.not_found:
                 return None
             raise
-        return messages.image_of(told)
+        return convert.parse_image(told)
 
-    async def pull(self, name: str, *, sandbox: SandboxPlan | None = None) -> str:
+    async def pull(self, name: str, *, sandbox: SandboxConfig | None = None) -> str:
         """Fetch an image; how the runtime refers to it. ``CriError.image_missing`` when there is no such image."""
         request = wire.PullImageRequest(
             image=wire.ImageSpec(image=name),
-            sandbox_config=None if sandbox is None else messages.sandbox_config(sandbox),
+            sandbox_config=None if sandbox is None else convert.sandbox_config(sandbox),
         )
         try:
             told = await self._call(
@@ -285,21 +292,21 @@ class Runtime:
             raise
         return told.image_ref
 
-    async def _containers(self, wanted: wire.ContainerFilter) -> tuple[SeenContainer, ...]:
+    async def _containers(self, wanted: wire.ContainerFilter) -> tuple[CriContainer, ...]:
         request = wire.ListContainersRequest(filter=wanted)
         told = await self._call("ListContainers", request, wire.ListContainersResponse, doing="list its containers")
-        return tuple(sorted(map(messages.container_of, told.containers), key=_age))
+        return tuple(sorted(map(convert.parse_container, told.containers), key=_age))
 
     async def _call(  # noqa: PLR0913 - a call has these parts
         self,
         method: str,
         request: Message,
-        answer: type[rpc.Answer],
+        answer: type[rpc.Response],
         *,
         doing: str,
         seconds: float | None = None,
         service: str = _RUNTIME,
-    ) -> rpc.Answer:
+    ) -> rpc.Response:
         """Call a method; ``CriError`` says what the runtime could not do, and why."""
         if self._line is None:
             raise CriError(f"the runtime could not {doing}: it was hung up on", code=grpc.StatusCode.CANCELLED.name)
@@ -337,7 +344,7 @@ class Runtime:
         return "it speaks CRI v1alpha2 only\ncontainerd 1.6, CRI-O 1.26 and whatever is newer speak v1"
 
 
-def short(id_: str) -> str:
+def short_id(id_: str) -> str:
     """An id as people are shown it."""
     return id_[:13]
 
@@ -352,7 +359,7 @@ def _gone_is_fine() -> Iterator[None]:
             raise
 
 
-def _age(seen: SeenSandbox | SeenContainer) -> tuple[float, int, str]:
+def _age(seen: CriSandbox | CriContainer) -> tuple[float, int, str]:
     return seen.created, seen.attempt, seen.id
 
 

@@ -5,20 +5,20 @@ a cap would only make it wait for CPUs that nobody else may use. Memory is cappe
 kernel looks at ``oom_score_adj``, by which the kubelet puts BestEffort pods first in line and Guaranteed ones last.
 
 Of the kubelet's settings these count as their defaults say: no swap, MemoryQoS without throttling and without
-reservation. Others are part of the :class:`Ground`.
+reservation. Others are part of the :class:`NodeLimits`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from alignup.align.bits import Cpus, Nodes
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.workload import Amounts, Container, Pod, QoS, demand, names
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.enforce.cri.plan import LinuxResources
+from alignup.enforce.cri.types import LinuxResources
 
 PERIOD = 100_000  #: microseconds
 NO_LIMIT = -1
-NODE_CRITICAL = 2_000_001_000  #: the priority of class ``system-node-critical``
+NODE_CRITICAL_PRIORITY = 2_000_001_000  #: the priority of class ``system-node-critical``
 
 _LEAST_SHARES, _MOST_SHARES = 2, 262_144
 _LEAST_WEIGHT, _MOST_WEIGHT = 1, 10_000
@@ -29,7 +29,7 @@ _SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class NodeLimits:
     """What limits depend on besides the pod."""
 
     memory: int  #: bytes of the machine, all of them
@@ -43,7 +43,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupResources:
+class CgroupResources:
     """What a pod as a whole, or all pods, are held to; 0: not said."""
 
     cpu_shares: int
@@ -55,7 +55,7 @@ class GroupResources:
 
 
 def container_resources(  # noqa: PLR0913 - what was decided, beside what was asked for
-    pod: Pod, container: Container, *, ground: Ground, exclusive: bool = False, cpus: Cpus = 0, nodes: Nodes = 0
+    pod: Pod, container: Container, *, ground: NodeLimits, exclusive: bool = False, cpus: CpuSet = 0, nodes: NodeSet = 0
 ) -> LinuxResources:
     """What *container* is held to on *cpus* and *nodes*; *exclusive*: these CPUs are its own."""
     limits = _limits(pod, container)
@@ -64,7 +64,7 @@ def container_resources(  # noqa: PLR0913 - what was decided, beside what was as
     return LinuxResources(
         cpus=cpus,
         nodes=nodes,
-        cpu_shares=shares(capped if request is None else request.milli()),
+        cpu_shares=milli_to_shares(capped if request is None else request.milli()),
         cpu_quota=_container_quota(capped, ground=ground, exclusive=exclusive),
         cpu_period=ground.period if ground.quota else 0,
         memory_limit=memory,
@@ -75,16 +75,16 @@ def container_resources(  # noqa: PLR0913 - what was decided, beside what was as
     )
 
 
-def pod_resources(pod: Pod, *, ground: Ground, exclusive: bool = False) -> GroupResources:
+def pod_cgroup_resources(pod: Pod, *, ground: NodeLimits, exclusive: bool = False) -> CgroupResources:
     """What *pod* as a whole is held to; *exclusive*: one of its containers has CPUs of its own."""
     asked, limits = demand.requests(pod), demand.limits(pod)
     pages = _pages(asked, ground=ground)
     if pod.qos is QoS.BEST_EFFORT:
-        return GroupResources(cpu_shares=_LEAST_SHARES, processes=ground.processes, hugepages=pages)
-    capped = quota(_milli(limits, CPU), period=ground.period) if _everyone_limited(pod, CPU) else 0
+        return CgroupResources(cpu_shares=_LEAST_SHARES, processes=ground.processes, hugepages=pages)
+    capped = milli_to_quota(_milli(limits, CPU), period=ground.period) if _everyone_limited(pod, CPU) else 0
     uncapped = exclusive or not ground.quota
-    return GroupResources(
-        cpu_shares=shares(_milli(asked, CPU)),
+    return CgroupResources(
+        cpu_shares=milli_to_shares(_milli(asked, CPU)),
         cpu_quota=NO_LIMIT if capped and uncapped else capped,
         cpu_period=ground.period if capped else 0,
         memory_limit=_value(limits, MEMORY) if _everyone_limited(pod, MEMORY) else 0,
@@ -93,26 +93,26 @@ def pod_resources(pod: Pod, *, ground: Ground, exclusive: bool = False) -> Group
     )
 
 
-def all_resources(limits: Amounts, *, ground: Ground) -> GroupResources:
+def node_cgroup_resources(limits: Amounts, *, ground: NodeLimits) -> CgroupResources:
     """What all pods together are held to."""
-    return GroupResources(
-        cpu_shares=shares(_milli(limits, CPU)),
+    return CgroupResources(
+        cpu_shares=milli_to_shares(_milli(limits, CPU)),
         memory_limit=_value(limits, MEMORY),
         hugepages=_pages(limits, ground=ground),
     )
 
 
-def shares(milli: int) -> int:
+def milli_to_shares(milli: int) -> int:
     """The part of contended CPUs that a request of *milli* thousandths of one comes to."""
     return min(max(milli * 1024 // 1000, _LEAST_SHARES), _MOST_SHARES)
 
 
-def quota(milli: int, *, period: int = PERIOD) -> int:
+def milli_to_quota(milli: int, *, period: int = PERIOD) -> int:
     """The microseconds a *period* that a limit of *milli* thousandths of a CPU comes to; 0: there is no limit."""
     return max(milli * period // 1000, _LEAST_QUOTA) if milli else 0
 
 
-def weight(cpu_shares: int) -> int:
+def shares_to_weight(cpu_shares: int) -> int:
     """Shares as version 2 counts them, in the way the kubelet and runc 1.1 convert them."""
     spread = (_MOST_WEIGHT - _LEAST_WEIGHT) * (cpu_shares - _LEAST_SHARES)
     return min(_LEAST_WEIGHT + spread // (_MOST_SHARES - _LEAST_SHARES), _MOST_WEIGHT)
@@ -133,7 +133,7 @@ def oom_score_adj(pod: Pod, container: Container, *, memory: int) -> int:
     A Burstable container stands the further back, the more it asked for. A sidecar is not killed before the container
     it serves that asked for least.
     """
-    if pod.qos is QoS.GUARANTEED or (pod.priority is not None and pod.priority >= NODE_CRITICAL):
+    if pod.qos is QoS.GUARANTEED or (pod.priority is not None and pod.priority >= NODE_CRITICAL_PRIORITY):
         return _GUARANTEED
     if pod.qos is QoS.BEST_EFFORT:
         return _BEST_EFFORT
@@ -145,10 +145,10 @@ def oom_score_adj(pod: Pod, container: Container, *, memory: int) -> int:
     return min(max(1000 - 1000 * asked // memory, 1000 + _GUARANTEED), _BEST_EFFORT - 1)
 
 
-def _container_quota(milli: int, *, ground: Ground, exclusive: bool) -> int:
+def _container_quota(milli: int, *, ground: NodeLimits, exclusive: bool) -> int:
     if not ground.quota:
         return 0
-    return NO_LIMIT if exclusive else quota(milli, period=ground.period)
+    return NO_LIMIT if exclusive else milli_to_quota(milli, period=ground.period)
 
 
 def _spare_memory(pod: Pod) -> int:
@@ -163,12 +163,12 @@ def _spare_memory(pod: Pod) -> int:
 def _limits(pod: Pod, container: Container) -> Amounts:
     """The limits of a container, or those of its pod where it has none."""
     said = {name: amount for name, amount in container.resources.limits.items() if not amount.is_zero}
-    return {**demand.speakable(pod.resources.limits), **said}
+    return {**demand.pod_level_amounts(pod.resources.limits), **said}
 
 
 def _hugepage_limits(pod: Pod, container: Container) -> Amounts:
     """The same for huge pages, where a limit of nothing counts too."""
-    return {**demand.speakable(pod.resources.limits), **container.resources.limits}
+    return {**demand.pod_level_amounts(pod.resources.limits), **container.resources.limits}
 
 
 def _everyone_limited(pod: Pod, name: str) -> bool:
@@ -178,7 +178,7 @@ def _everyone_limited(pod: Pod, name: str) -> bool:
     return all(_value(one.resources.limits, name) for one in pod.everyone)
 
 
-def _pages(amounts: Amounts, *, ground: Ground) -> dict[str, int]:
+def _pages(amounts: Amounts, *, ground: NodeLimits) -> dict[str, int]:
     """The limit of every size of huge pages the kernel knows: nothing, unless it is among *amounts*."""
     found = {page_name(size): 0 for size in ground.page_sizes}
     for name, amount in amounts.items():
@@ -188,7 +188,7 @@ def _pages(amounts: Amounts, *, ground: Ground) -> dict[str, int]:
     return found
 
 
-def _unified(ground: Ground) -> dict[str, str]:
+def _unified(ground: NodeLimits) -> dict[str, str]:
     if not ground.unified:
         return {}
     together = {"memory.oom.group": "1"} if ground.killed_together else {}

@@ -10,29 +10,37 @@ that is. ``shape`` knows the fields of the file, ``rules`` what validation wants
 ``managers`` what the managers say to it, and ``containers`` how an agent runs them.
 """
 
-from alignup.kube.configuration.containers import ContainerSettings, container_settings, pods_limits, unheeded
-from alignup.kube.configuration.managers import check, node_status, settings
-from alignup.kube.configuration.model import Configuration, Duration, Stage
-from alignup.kube.configuration.reading import read
-from alignup.kube.configuration.startup import Excess, NodeStatus, Passed, Started, Threshold, passed, started
+from alignup.kube.configuration.containers import ContainerSettings, container_settings, ignored_fields, pods_limits
+from alignup.kube.configuration.load import read
+from alignup.kube.configuration.managers import host_settings, node_status, startup_errors
+from alignup.kube.configuration.model import Configuration, Duration, StartupStage
+from alignup.kube.configuration.node_allocatable import (
+    EvictionThreshold,
+    NodeReservations,
+    NodeStatus,
+    OverReservation,
+    StartupResources,
+    compute_node_allocatable,
+    compute_reservations,
+)
 
 __all__ = [
     "Configuration",
     "ContainerSettings",
     "Duration",
-    "Excess",
+    "EvictionThreshold",
+    "NodeReservations",
     "NodeStatus",
-    "Passed",
-    "Stage",
-    "Started",
-    "Threshold",
-    "check",
+    "OverReservation",
+    "StartupResources",
+    "StartupStage",
+    "compute_node_allocatable",
+    "compute_reservations",
     "container_settings",
+    "host_settings",
+    "ignored_fields",
     "node_status",
-    "passed",
     "pods_limits",
     "read",
-    "settings",
-    "started",
-    "unheeded",
+    "startup_errors",
 ]

@@ -13,9 +13,9 @@ from alignup.align.errors import ConfigurationError, ParseError, Problem
 from alignup.align.machine import Machine
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
-from alignup.kube import gates
-from alignup.kube.configuration import startup
-from alignup.kube.configuration.model import Configuration, Duration, Stage
+from alignup.kube import feature_gates
+from alignup.kube.configuration import node_allocatable
+from alignup.kube.configuration.model import Configuration, Duration, StartupStage
 
 _PODS = "pods"  #: in ``enforceNodeAllocatable``
 _PERIOD = Duration.parse("100ms")
@@ -77,8 +77,8 @@ class ContainerSettings:
     """How containers are run; without arguments: a kubelet's defaults."""
 
     seccomp_default: bool = False  #: those that do not say have the runtime's own seccomp profile, not none
-    log_size: int = 10 << 20  #: bytes after which a log is begun anew; negative: it grows without end
-    log_files: int = 5  #: that are kept of a log
+    log_max_bytes: int = 10 << 20  #: bytes after which a log is begun anew; negative: it grows without end
+    log_max_files: int = 5  #: that are kept of a log
     cpu_quota: bool = True  #: whether limits of CPU time are held
     cpu_period: int = 100_000  #: microseconds over which they are
     processes: int = 0  #: that a pod may have; 0: as many as it likes
@@ -89,11 +89,11 @@ def container_settings(configuration: Configuration) -> ContainerSettings:
     """How containers are to be run; a :class:`ConfigurationError` where a kubelet would not start."""
     problems = tuple(_problems(configuration))
     if problems:
-        raise ConfigurationError(problems, stage=Stage.VALIDATION, source=configuration.source)
+        raise ConfigurationError(problems, stage=StartupStage.VALIDATION, source=configuration.source)
     return ContainerSettings(
         seccomp_default=configuration.seccomp_default,
-        log_size=Quantity.parse(configuration.container_log_max_size).value(),
-        log_files=configuration.container_log_max_files,
+        log_max_bytes=Quantity.parse(configuration.container_log_max_size).value(),
+        log_max_files=configuration.container_log_max_files,
         cpu_quota=configuration.cpu_cfs_quota,
         cpu_period=configuration.cpu_cfs_quota_period.nanoseconds // 1000,
         processes=max(configuration.pod_pids_limit, 0),
@@ -103,12 +103,12 @@ def container_settings(configuration: Configuration) -> ContainerSettings:
 
 def pods_limits(configuration: Configuration, machine: Machine) -> Amounts:
     """What all pods together are held to: what is left when reservations are taken off, or all of the *machine*."""
-    known = startup.started(configuration, machine)
+    known = node_allocatable.compute_node_allocatable(configuration, machine)
     enforced = configuration.cgroups_per_qos and _PODS in configuration.enforce_node_allocatable
     return known.pods_limits if enforced else known.capacity
 
 
-def unheeded(configuration: Configuration) -> tuple[str, ...]:
+def ignored_fields(configuration: Configuration) -> tuple[str, ...]:
     """What of *configuration* will not be so when an agent runs the pods, a sentence each."""
     replaced = [f"{name} ({option} says it here)" for name, option in _OPTIONS.items() if name in configuration.given]
     ignored = sorted(_UNHEEDED & configuration.given)
@@ -118,7 +118,10 @@ def unheeded(configuration: Configuration) -> tuple[str, ...]:
 
 def _problems(configuration: Configuration) -> Iterator[Problem]:
     """What keeps a kubelet from starting, in its words where it has some."""
-    period, custom = configuration.cpu_cfs_quota_period, gates.is_on(_PERIOD_GATE, configuration.feature_gates)
+    period, custom = (
+        configuration.cpu_cfs_quota_period,
+        feature_gates.is_enabled(_PERIOD_GATE, configuration.feature_gates),
+    )
     field = "cpuCFSQuotaPeriod"
     what = f"invalid configuration: {field} (--cpu-cfs-quota-period) {period}"
     if not custom and period != _PERIOD:

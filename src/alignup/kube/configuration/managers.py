@@ -9,51 +9,55 @@ from alignup.align.errors import ConfigurationError, Problem, QuantityError, Set
 from alignup.align.fit import PODS
 from alignup.align.host import Settings
 from alignup.align.machine import KubeletView, Machine
-from alignup.align.memory import reserve
+from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import names
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.kube import gates
-from alignup.kube.configuration import startup
-from alignup.kube.configuration.model import Configuration, Stage
-from alignup.kube.configuration.startup import NodeStatus, Passed
+from alignup.kube import feature_gates
+from alignup.kube.configuration import node_allocatable
+from alignup.kube.configuration.model import Configuration, StartupStage
+from alignup.kube.configuration.node_allocatable import NodeReservations, NodeStatus
 
 #: Which field a manager's sentence is about: that of the first word it holds.
-_ABOUT: Mapping[Stage, tuple[tuple[str, str], ...]] = {
-    Stage.TOPOLOGY_MANAGER: (
+_ABOUT: Mapping[StartupStage, tuple[tuple[str, str], ...]] = {
+    StartupStage.TOPOLOGY_MANAGER: (
         ("unknown policy", "topologyManagerPolicy"),
         ("unknown scope", "topologyManagerScope"),
         ("", "topologyManagerPolicyOptions"),
     ),
-    Stage.CPU_MANAGER: (
+    StartupStage.CPU_MANAGER: (
         ("unknown policy", "cpuManagerPolicy"),
         ("[cpumanager]", "systemReserved[cpu]"),
         ("", "cpuManagerPolicyOptions"),
     ),
-    Stage.MEMORY_MANAGER: (
+    StartupStage.MEMORY_MANAGER: (
         ("unknown policy", "memoryManagerPolicy"),
         ("is not available for platform", "memoryManagerPolicy"),
         ("", "reservedMemory"),
     ),
 }
-_MANAGERS = {Stage.TOPOLOGY_MANAGER: "topology", Stage.CPU_MANAGER: "cpu", Stage.MEMORY_MANAGER: "memory"}
+_MANAGERS = {
+    StartupStage.TOPOLOGY_MANAGER: "topology",
+    StartupStage.CPU_MANAGER: "cpu",
+    StartupStage.MEMORY_MANAGER: "memory",
+}
 
 
-def settings(configuration: Configuration, machine: Machine, *, limit_nodes: bool = True) -> Settings:
+def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes: bool = True) -> Settings:
     """All a host is told by *configuration*; a :class:`ConfigurationError` of any stage up to topology_manager.
 
     What the managers of CPUs and memory have against it, and the topology manager against the machine, is said by
-    ``Host``, or by :func:`check`. Without *limit_nodes* the kubelet's limit on NUMA nodes does not apply.
+    ``Host``, or by :func:`startup_errors`. Without *limit_nodes* the kubelet's limit on NUMA nodes does not apply.
     """
-    told = startup.passed(configuration, machine)
-    on = gates.resolve(configuration.feature_gates)
+    told = node_allocatable.compute_reservations(configuration, machine)
+    on = feature_gates.resolve(configuration.feature_gates)
     try:
         topology = _topology(configuration, on, limit_nodes=limit_nodes)
     except SettingsError as error:
-        raise _refused(error, Stage.TOPOLOGY_MANAGER, configuration) from None
+        raise _refused(error, StartupStage.TOPOLOGY_MANAGER, configuration) from None
     return Settings(
         topology=topology,
         cpus=_cpus(configuration, told),
@@ -65,7 +69,7 @@ def settings(configuration: Configuration, machine: Machine, *, limit_nodes: boo
     )
 
 
-def check(
+def startup_errors(
     configuration: Configuration,
     machine: Machine,
     *,
@@ -76,10 +80,10 @@ def check(
 
     Each manager is asked, whatever the others say; a reservation that cannot be read comes alone, since without it
     there is nothing to ask. Ephemeral storage is in bytes, ``None`` when it is not known; *limit_nodes* is as for
-    :func:`settings`.
+    :func:`host_settings`.
     """
     try:
-        told = startup.passed(configuration, machine)
+        told = node_allocatable.compute_reservations(configuration, machine)
     except ConfigurationError as error:
         return (error,)
     inquiry = _Inquiry(configuration, machine.kubelet_view(), told, limit_nodes=limit_nodes)
@@ -88,12 +92,12 @@ def check(
 
 def node_status(configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None) -> NodeStatus:
     """What the cluster is told; a :class:`ConfigurationError` of the stages from reserved_cpus to eviction_hard."""
-    begun = startup.started(configuration, machine, ephemeral_storage=ephemeral_storage)
+    begun = node_allocatable.compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage)
     pods = Quantity.of(_pods(configuration, machine.kubelet_view()))
-    left = startup.less(begun.capacity, begun.reservation)
+    left = node_allocatable.subtract(begun.capacity, begun.reservation)
     for name, amount in begun.capacity.items():
         if names.is_hugepages(name):
-            left = startup.less(left, {MEMORY: amount})
+            left = node_allocatable.subtract(left, {MEMORY: amount})
     return NodeStatus(capacity={**begun.capacity, PODS: pods}, allocatable={**left, PODS: pods})
 
 
@@ -103,15 +107,15 @@ class _Inquiry:
 
     configuration: Configuration
     view: KubeletView
-    told: Passed
+    told: NodeReservations
     limit_nodes: bool
 
     def complaints(self) -> Iterator[ConfigurationError]:
         """What each of them says against the configuration."""
-        questions: dict[Stage, Callable[[], object]] = {
-            Stage.TOPOLOGY_MANAGER: self._topology,
-            Stage.CPU_MANAGER: self._cpus,
-            Stage.MEMORY_MANAGER: self._memory,
+        questions: dict[StartupStage, Callable[[], object]] = {
+            StartupStage.TOPOLOGY_MANAGER: self._topology,
+            StartupStage.CPU_MANAGER: self._cpus,
+            StartupStage.MEMORY_MANAGER: self._memory,
         }
         for stage, ask in questions.items():
             try:
@@ -120,7 +124,7 @@ class _Inquiry:
                 yield _refused(error, stage, self.configuration, advice=self._advice(stage))
 
     def _gates(self) -> FeatureGates:
-        return gates.resolve(self.configuration.feature_gates)
+        return feature_gates.resolve(self.configuration.feature_gates)
 
     def _topology(self) -> None:
         topology = _topology(self.configuration, self._gates(), limit_nodes=self.limit_nodes)
@@ -136,15 +140,17 @@ class _Inquiry:
 
     def _memory(self) -> None:
         if MemoryPolicy.parse(self.configuration.memory_manager_policy) is MemoryPolicy.STATIC:
-            reserve.reserved(self.configuration.reserved_memory, self.told.reservation, nodes=self.view.nodes)
+            reserved_memory.reserved_by_node(
+                self.configuration.reserved_memory, self.told.reservation, nodes=self.view.nodes
+            )
 
-    def _advice(self, stage: Stage) -> str | None:
-        if stage is Stage.CPU_MANAGER and CPU not in self.told.reservation:
+    def _advice(self, stage: StartupStage) -> str | None:
+        if stage is StartupStage.CPU_MANAGER and CPU not in self.told.reservation:
             return "reserve CPUs: systemReserved.cpu, kubeReserved.cpu or reservedSystemCPUs"
-        if stage is not Stage.MEMORY_MANAGER or self.configuration.memory_manager_policy != MemoryPolicy.STATIC:
+        if stage is not StartupStage.MEMORY_MANAGER or self.configuration.memory_manager_policy != MemoryPolicy.STATIC:
             return None
         try:
-            entries = reserve.propose(self.told.reservation, self.view)
+            entries = reserved_memory.propose_reserved_memory(self.told.reservation, self.view)
         except SettingsError:
             return "reserve memory: systemReserved.memory, kubeReserved.memory or evictionHard[memory.available]"
         return f"this would agree: reservedMemory: [{', '.join(map(_written, entries))}]"
@@ -160,7 +166,7 @@ def _topology(configuration: Configuration, on: FeatureGates, *, limit_nodes: bo
     )
 
 
-def _cpus(configuration: Configuration, told: Passed) -> CpuSettings:
+def _cpus(configuration: Configuration, told: NodeReservations) -> CpuSettings:
     return CpuSettings(
         policy=configuration.cpu_manager_policy,
         options=configuration.cpu_manager_policy_options,
@@ -184,7 +190,7 @@ def _pods(configuration: Configuration, view: KubeletView) -> int:
 def _excess(
     configuration: Configuration, machine: Machine, ephemeral_storage: int | None
 ) -> Iterator[ConfigurationError]:
-    begun = startup.started(configuration, machine, ephemeral_storage=ephemeral_storage)
+    begun = node_allocatable.compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage)
     if begun.excess:
         problems = [
             Problem(
@@ -193,11 +199,15 @@ def _excess(
             )
             for number, one in enumerate(begun.excess)
         ]
-        yield ConfigurationError(problems, stage=Stage.NODE_ALLOCATABLE, source=configuration.source)
+        yield ConfigurationError(problems, stage=StartupStage.NODE_ALLOCATABLE, source=configuration.source)
 
 
 def _refused(
-    error: SettingsError | QuantityError, stage: Stage, configuration: Configuration, *, advice: str | None = None
+    error: SettingsError | QuantityError,
+    stage: StartupStage,
+    configuration: Configuration,
+    *,
+    advice: str | None = None,
 ) -> ConfigurationError:
     field = next(field for word, field in _ABOUT[stage] if word in str(error))
     problem = Problem(field, str(error))

@@ -9,12 +9,12 @@ from typing import Self
 
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError
-from alignup.align.memory.reserve import ReservedMemory
+from alignup.align.memory.reserved_memory import ReservedMemory
 
-Texts = Mapping[str, str]
+StringMap = Mapping[str, str]
 
 #: Below which of these the kubelet evicts pods, unless it is told otherwise.
-EVICTION_HARD: Texts = MappingProxyType(
+DEFAULT_EVICTION_HARD: StringMap = MappingProxyType(
     {
         "memory.available": "100Mi",
         "nodefs.available": "10%",
@@ -25,7 +25,7 @@ EVICTION_HARD: Texts = MappingProxyType(
 )
 
 
-class Stage(StrEnum):
+class StartupStage(StrEnum):
     """The steps of a kubelet's start that can end it, in their order."""
 
     LOAD = "load"
@@ -108,22 +108,22 @@ class Configuration:
 
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
-    topology_manager_policy_options: Texts = field(default_factory=dict)
+    topology_manager_policy_options: StringMap = field(default_factory=dict)
     cpu_manager_policy: str = "none"
-    cpu_manager_policy_options: Texts = field(default_factory=dict)
+    cpu_manager_policy_options: StringMap = field(default_factory=dict)
     cpu_manager_reconcile_period: Duration = Duration(10 * _SECOND)
     memory_manager_policy: str = "None"
     reserved_memory: tuple[ReservedMemory, ...] = ()
     reserved_system_cpus: str = ""
-    system_reserved: Texts = field(default_factory=dict)
-    kube_reserved: Texts = field(default_factory=dict)
+    system_reserved: StringMap = field(default_factory=dict)
+    kube_reserved: StringMap = field(default_factory=dict)
     system_reserved_cgroup: str = ""
     kube_reserved_cgroup: str = ""
     enforce_node_allocatable: tuple[str, ...] = ("pods",)
-    eviction_hard: Texts = field(default_factory=lambda: EVICTION_HARD)
+    eviction_hard: StringMap = field(default_factory=lambda: DEFAULT_EVICTION_HARD)
     merge_default_eviction_settings: bool = False
     cgroups_per_qos: bool = True
-    qos_reserved: Texts = field(default_factory=dict)
+    qos_reserved: StringMap = field(default_factory=dict)
     max_pods: int = 110
     pods_per_core: int = 0
     local_storage_capacity_isolation: bool = True

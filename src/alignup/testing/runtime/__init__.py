@@ -17,7 +17,7 @@ and in a test of your own:
 """
 
 from alignup.testing.faults import Fault
-from alignup.testing.runtime.containers import Container, Sandbox
+from alignup.testing.runtime.containers import RuntimeContainer, Sandbox
 from alignup.testing.runtime.server import Runtime
 
-__all__ = ["Container", "Fault", "Runtime", "Sandbox"]
+__all__ = ["Fault", "Runtime", "RuntimeContainer", "Sandbox"]

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from alignup.align.errors import ListenError, ParseError
-from alignup.rpc import check_place
+from alignup.rpc import check_socket_path
 from alignup.testing.runtime import script
 from alignup.testing.runtime.server import Runtime
 from alignup.testing.runtime.service import DRIVERS
-from alignup.testing.script import Step
+from alignup.testing.script import ScriptStep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Be a runtime; the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        check_place(options.socket)
+        check_socket_path(options.socket)
         steps = script.parse(options.script.read_text()) if options.script else ()
     except (ListenError, ParseError, OSError) as error:
         sys.stderr.write(f"{error}\n")
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _run(options: argparse.Namespace, steps: Sequence[Step]) -> None:
+async def _run(options: argparse.Namespace, steps: Sequence[ScriptStep]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

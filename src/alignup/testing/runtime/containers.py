@@ -17,10 +17,10 @@ import grpc
 
 from alignup.align import bits
 from alignup.align.errors import ParseError
-from alignup.rpc import RefusedError
+from alignup.rpc import StatusError
 from alignup.testing.runtime.images import Image
-from alignup.testing.runtime.logs import Log
-from alignup.testing.runtime.process import NotStartedError, Process, Surroundings, Take
+from alignup.testing.runtime.logs import ContainerLog
+from alignup.testing.runtime.process import ChildProcess, OutputHandler, ProcessOptions, ProcessStartError
 from alignup.wire import cri_pb2 as wire
 
 CREATED = wire.ContainerState.CONTAINER_CREATED
@@ -62,7 +62,7 @@ class Sandbox:
 
 
 @dataclass(slots=True, kw_only=True)
-class Place:
+class ContainerOptions:
     """Where containers run."""
 
     directory: Path  #: in which they do, unless they say otherwise
@@ -70,13 +70,13 @@ class Place:
 
 
 @dataclass(slots=True)
-class Container:
+class RuntimeContainer:
     """A container: created, then running, then exited."""
 
     sandbox: Sandbox
     config: wire.ContainerConfig
     image: Image
-    place: Place
+    place: ContainerOptions
     id: str = field(default_factory=new_id)
     created: int = field(default_factory=time.time_ns)
     started: int = 0
@@ -85,10 +85,10 @@ class Container:
     reason: str = ""
     message: str = ""
     resources: wire.LinuxContainerResources = field(default_factory=wire.LinuxContainerResources)
-    process: Process | None = None  #: while it runs
+    process: ChildProcess | None = None  #: while it runs
     fate: str = ""  #: the reason it will have ended for; empty: as its exit code says
-    _log: Log | None = None
-    _beside: set[Process] = field(default_factory=set)  #: of ``ExecSync``
+    _log: ContainerLog | None = None
+    _beside: set[ChildProcess] = field(default_factory=set)  #: of ``ExecSync``
     _minding: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -126,12 +126,12 @@ class Container:
     def start(self) -> None:
         """Run its command; where that cannot be it has exited, and the caller hears why."""
         if self.state != CREATED:
-            raise RefusedError(f'failed to set starting state for container "{self.id}": {self._in_state()}')
+            raise StatusError(f'failed to set starting state for container "{self.id}": {self._in_state()}')
         try:
             self.process = self._begun()
-        except NotStartedError as error:
+        except ProcessStartError as error:
             self._not_started(str(error))
-            raise RefusedError(self.message) from error
+            raise StatusError(self.message) from error
         self.started = time.time_ns()
         self._minding = asyncio.create_task(self._mind(self.process), name=f"container {self.name}")
 
@@ -154,7 +154,7 @@ class Container:
     async def execute(self, command: tuple[str, ...], *, seconds: float) -> wire.ExecSyncResponse:
         """Run *command* beside it, for so long at most; 0: for as long as it takes."""
         if not self.process:
-            raise RefusedError(f"failed to exec in container: {self._in_state()}")
+            raise StatusError(f"failed to exec in container: {self._in_state()}")
         heard: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
         def take(stream: str, data: bytes) -> None:
@@ -162,8 +162,8 @@ class Container:
 
         try:
             process = self._run(command, take=take)
-        except NotStartedError as error:
-            raise RefusedError(f'{_NO_EXEC} "{new_id()}": OCI runtime exec failed: exec failed: {error}') from error
+        except ProcessStartError as error:
+            raise StatusError(f'{_NO_EXEC} "{new_id()}": OCI runtime exec failed: exec failed: {error}') from error
         self._beside.add(process)
         try:
             code = await asyncio.wait_for(process.ended(), seconds or None)
@@ -171,7 +171,7 @@ class Container:
             process.signal(signal.SIGKILL)
             await process.ended()
             what = f"failed to exec in container: timeout {seconds:g}s exceeded: context deadline exceeded"
-            raise RefusedError(what, code=grpc.StatusCode.DEADLINE_EXCEEDED) from error
+            raise StatusError(what, code=grpc.StatusCode.DEADLINE_EXCEEDED) from error
         finally:
             process.signal(signal.SIGKILL)
             self._beside.discard(process)
@@ -190,27 +190,27 @@ class Container:
     def reopen_log(self) -> None:
         """Go on in a new file."""
         if not self.process:
-            raise RefusedError("container is not running")
+            raise StatusError("container is not running")
         if self._log:
             self._log.reopen()
 
-    def _begun(self) -> Process:
-        """Its process; ``NotStartedError`` says why there can be none."""
+    def _begun(self) -> ChildProcess:
+        """Its process; ``ProcessStartError`` says why there can be none."""
         if not self.sandbox.ready:
-            raise NotStartedError(f'sandbox container "{self.sandbox.id}" is not running')
+            raise ProcessStartError(f'sandbox container "{self.sandbox.id}" is not running')
         if path := self.log_path:
             self._log = _log(path)
         try:
             return self._run(self.command, take=self._log.take if self._log else _nowhere)
-        except NotStartedError as error:
-            raise NotStartedError(f"{_NO_TASK}: {error}") from error
+        except ProcessStartError as error:
+            raise ProcessStartError(f"{_NO_TASK}: {error}") from error
 
     def _not_started(self, why: str) -> None:
         self.finished, self.exit_code, self.reason, self.message = time.time_ns(), NOT_STARTED, "StartError", why
         if self._log:
             self._log.close()
 
-    async def _mind(self, process: Process) -> None:
+    async def _mind(self, process: ChildProcess) -> None:
         """Wait for its end, and write that down."""
         self.exit_code = await process.ended()
         self.reason = self.fate or ("Error" if self.exit_code else "Completed")
@@ -220,16 +220,16 @@ class Container:
         if self._log:
             self._log.close()
 
-    def _run(self, command: tuple[str, ...], *, take: Take) -> Process:
+    def _run(self, command: tuple[str, ...], *, take: OutputHandler) -> ChildProcess:
         wanted = Path(self.config.working_dir or self.place.directory)
-        around = Surroundings(
+        around = ProcessOptions(
             cwd=wanted if wanted.is_dir() else self.place.directory,
             env=self._environment(),
             cpus=_cpus(self.resources.cpuset_cpus) if self.place.affinity else frozenset(),
             stdin=self.config.stdin,
             one_stream=self.config.tty,
         )
-        return Process(command, around, take=take)
+        return ChildProcess(command, around, take=take)
 
     def _environment(self) -> dict[str, str]:
         mounts = {_variable(mount.container_path): mount.host_path for mount in self.config.mounts}
@@ -240,14 +240,14 @@ class Container:
         return f"container is in {wire.ContainerState.Name(self.state)} state"
 
 
-def _log(path: Path) -> Log:
+def _log(path: Path) -> ContainerLog:
     try:
-        return Log(path)
+        return ContainerLog(path)
     except OSError as error:
         what = (
             "failed to create containerd task: failed to create container loggers: failed to create and open log file"
         )
-        raise NotStartedError(f"{what}: {path}: {error.strerror}") from error
+        raise ProcessStartError(f"{what}: {path}: {error.strerror}") from error
 
 
 def _nowhere(_stream: str, _data: bytes) -> None:
@@ -259,7 +259,7 @@ def _cpus(text: str) -> frozenset[int]:
     try:
         wanted = bits.members(bits.parse(text))
     except ParseError as error:
-        raise RefusedError(f"invalid cpuset: {error}") from error
+        raise StatusError(f"invalid cpuset: {error}") from error
     return frozenset(wanted) & os.sched_getaffinity(0)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from alignup.rpc import RefusedError
+from alignup.rpc import StatusError
 from alignup.wire import cri_pb2 as wire
 
 
@@ -38,7 +38,7 @@ class Image:
         return wire.Image(id=self.id, repo_tags=tags, repo_digests=digests, size=1)
 
 
-class Images:
+class ImageStore:
     """What is here, and what could be."""
 
     def __init__(self, here: tuple[str, ...], pullable: tuple[str, ...]) -> None:
@@ -77,7 +77,7 @@ class Images:
         image = self._pullable.get(name)
         if image is None:
             what = f'failed to pull and unpack image "{name}": failed to resolve reference "{name}": {name}: not found'
-            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
+            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
         self._here[name] = image
         return wire.PullImageResponse(image_ref=image.id)
 

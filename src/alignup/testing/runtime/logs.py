@@ -7,10 +7,10 @@
 import time
 from pathlib import Path
 
-LONGEST = 16 * 1024  #: bytes of a line in one entry
+MAX_ENTRY = 16 * 1024  #: bytes of a line in one entry
 
 
-class Log:
+class ContainerLog:
     """The log at *path*, which is added to, its directory made if need be; ``OSError`` where there can be none."""
 
     def __init__(self, path: Path) -> None:
@@ -45,9 +45,9 @@ class Log:
 
     def _parts(self, stream: bytes, line: bytes) -> bytes:
         """Write what is too long for one entry, and give what is left."""
-        while len(line) > LONGEST:
-            self._entry(stream, b"P", line[:LONGEST])
-            line = line[LONGEST:]
+        while len(line) > MAX_ENTRY:
+            self._entry(stream, b"P", line[:MAX_ENTRY])
+            line = line[MAX_ENTRY:]
         return line
 
     def _entry(self, stream: bytes, tag: bytes, text: bytes) -> None:

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-BY_SIGNAL = 128
+SIGNAL_EXIT_BASE = 128
 _PIECE = 1 << 16  #: bytes read at once
 _DRAIN = 1.0  #: seconds for output to end after the command has; somebody who left the session may hold it open
 
-Take = Callable[[str, bytes], None]  #: told of the stream and what came on it; no data: it has ended
+OutputHandler = Callable[[str, bytes], None]  #: told of the stream and what came on it; no data: it has ended
 
 
-class NotStartedError(Exception):
+class ProcessStartError(Exception):
     """There is no such command, or it cannot be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ProcessOptions:
     """In which a command runs."""
 
     cwd: Path
@@ -32,10 +32,10 @@ class Surroundings:
     one_stream: bool = False  #: errors and output come together, as on a terminal
 
 
-class Process:
-    """A command that runs; :class:`NotStartedError` where it cannot."""
+class ChildProcess:
+    """A command that runs; :class:`ProcessStartError` where it cannot."""
 
-    def __init__(self, command: Sequence[str], around: Surroundings, *, take: Take) -> None:
+    def __init__(self, command: Sequence[str], around: ProcessOptions, *, take: OutputHandler) -> None:
         try:
             with _bound_to(around.cpus):
                 self._child = subprocess.Popen(  # noqa: S603 - what it was told to run
@@ -48,7 +48,7 @@ class Process:
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
-            raise NotStartedError(_why(command, error)) from error
+            raise ProcessStartError(_why(command, error)) from error
         self.pid = self._child.pid
         self._running = True
         streams = (("stdout", self._child.stdout), ("stderr", self._child.stderr))
@@ -82,7 +82,7 @@ class Process:
         for pump in late:
             pump.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        return code if code >= 0 else BY_SIGNAL - code
+        return code if code >= 0 else SIGNAL_EXIT_BASE - code
 
 
 async def _gone(pid: int) -> None:
@@ -98,7 +98,7 @@ async def _gone(pid: int) -> None:
         os.close(handle)
 
 
-async def _pump(name: str, pipe: IO[bytes], take: Take) -> None:
+async def _pump(name: str, pipe: IO[bytes], take: OutputHandler) -> None:
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe

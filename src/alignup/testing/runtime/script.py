@@ -25,9 +25,9 @@ from contextlib import suppress
 
 from alignup.testing import script
 from alignup.testing.runtime.server import Runtime
-from alignup.testing.script import Step
+from alignup.testing.script import ScriptStep
 
-FIELDS: script.Fields = {
+FIELDS: script.StepFields = {
     "fault": {"method": str},
     "image": {"image": str},
     "pullable": {"image": str},
@@ -40,19 +40,19 @@ FIELDS: script.Fields = {
 }
 
 
-def parse(text: str) -> tuple[Step, ...]:
+def parse(text: str) -> tuple[ScriptStep, ...]:
     """The steps of a script; ``ParseError`` tells the line with an error."""
     return script.parse(text, fields=FIELDS)
 
 
-async def play(steps: Iterable[Step], runtime: Runtime) -> None:
+async def play(steps: Iterable[ScriptStep], runtime: Runtime) -> None:
     """Do one step after the other."""
     for step in steps:
         await asyncio.sleep(step.after)
         await _do(step, runtime)
 
 
-async def _do(step: Step, runtime: Runtime) -> None:
+async def _do(step: ScriptStep, runtime: Runtime) -> None:
     told = step.told
     match step.do:
         case "fault":

@@ -10,12 +10,12 @@ import grpc
 import grpc.aio
 from google.protobuf import message_factory
 
-from alignup.rpc import address, check_place
-from alignup.testing.calls import Calls
+from alignup.rpc import address, check_socket_path
+from alignup.testing.call_log import CallLog
 from alignup.testing.faults import Fault
-from alignup.testing.runtime.containers import Container, Place, Sandbox
-from alignup.testing.runtime.images import Images
-from alignup.testing.runtime.service import Service
+from alignup.testing.runtime.containers import ContainerOptions, RuntimeContainer, Sandbox
+from alignup.testing.runtime.images import ImageStore
+from alignup.testing.runtime.service import RuntimeService
 from alignup.wire import cri_pb2 as wire
 
 SERVICES = ("RuntimeService", "ImageService")
@@ -39,9 +39,9 @@ class Runtime:
         affinity: bool = False,
     ) -> None:
         self.socket = socket
-        self.calls = Calls()
-        self.images = Images(tuple(images), tuple(pullable))
-        self.service = Service(Place(directory=directory, affinity=affinity), self.images)
+        self.calls = CallLog()
+        self.images = ImageStore(tuple(images), tuple(pullable))
+        self.service = RuntimeService(ContainerOptions(directory=directory, affinity=affinity), self.images)
         self._server: grpc.aio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -59,11 +59,11 @@ class Runtime:
         return tuple(self.service.sandboxes.values())
 
     @property
-    def containers(self) -> tuple[Container, ...]:
+    def containers(self) -> tuple[RuntimeContainer, ...]:
         """All there are, in the order they were made."""
         return tuple(self.service.containers.values())
 
-    def container(self, name: str) -> Container:
+    def container(self, name: str) -> RuntimeContainer:
         """The last one that was made under this name; ``KeyError`` where there is none."""
         for container in reversed(self.containers):
             if container.config.metadata.name == name:
@@ -108,7 +108,7 @@ class Runtime:
 
     async def serve(self) -> None:
         """Listen, again if need be, and know all that was there before; ``ListenError`` where somebody else does."""
-        check_place(self.socket)
+        check_socket_path(self.socket)
         self.socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.socket.unlink(missing_ok=True)
         self.calls.again()

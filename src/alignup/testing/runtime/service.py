@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from alignup.rpc import RefusedError
-from alignup.testing.runtime import answers
-from alignup.testing.runtime.containers import Container, Place, Sandbox
-from alignup.testing.runtime.images import Images
+from alignup.rpc import StatusError
+from alignup.testing.runtime import responses
+from alignup.testing.runtime.containers import ContainerOptions, RuntimeContainer, Sandbox
+from alignup.testing.runtime.images import ImageStore
 from alignup.wire import cri_pb2 as wire
 
 NAME, VERSION = "alignup-testing", "1"
@@ -19,14 +19,14 @@ NO_NETWORK = "cni plugin not initialized"
 DRIVERS = {"systemd": wire.CgroupDriver.SYSTEMD, "cgroupfs": wire.CgroupDriver.CGROUPFS}
 
 
-class Service:
+class RuntimeService:
     """All sandboxes and containers, and what can be asked of them."""
 
-    def __init__(self, place: Place, images: Images) -> None:
+    def __init__(self, place: ContainerOptions, images: ImageStore) -> None:
         self.place = place
         self.images = images
         self.sandboxes: dict[str, Sandbox] = {}  #: by id
-        self.containers: dict[str, Container] = {}  #: by id, in the order they were made
+        self.containers: dict[str, RuntimeContainer] = {}  #: by id, in the order they were made
         self.ready = True
         self.network = True  #: pods can have addresses of their own
         self.cgroup_driver = ""  #: ``systemd`` or ``cgroupfs``; empty: it does not tell, as containerd 1.6
@@ -81,7 +81,7 @@ class Service:
     async def _runtime_config(self, _: wire.RuntimeConfigRequest) -> wire.RuntimeConfigResponse:
         if not self.cgroup_driver:
             what = "unknown method RuntimeConfig for service runtime.v1.RuntimeService"
-            raise RefusedError(what, code=grpc.StatusCode.UNIMPLEMENTED)
+            raise StatusError(what, code=grpc.StatusCode.UNIMPLEMENTED)
         driver = DRIVERS[self.cgroup_driver]
         return wire.RuntimeConfigResponse(linux=wire.LinuxRuntimeConfiguration(cgroup_driver=driver))
 
@@ -93,7 +93,7 @@ class Service:
         if sandbox.wired and not self.network:
             # It stays, and with it its name: without a network containerd cannot take down what it began either.
             sandbox.ready = False
-            raise RefusedError(f'failed to setup network for sandbox "{sandbox.id}": {NO_NETWORK}')
+            raise StatusError(f'failed to setup network for sandbox "{sandbox.id}": {NO_NETWORK}')
         return wire.RunPodSandboxResponse(pod_sandbox_id=sandbox.id)
 
     async def _stop_pod_sandbox(self, request: wire.StopPodSandboxRequest) -> wire.StopPodSandboxResponse:
@@ -104,8 +104,8 @@ class Service:
         if sandbox := self.sandboxes.get(request.pod_sandbox_id):
             try:
                 await self._stop(sandbox)
-            except RefusedError as error:
-                raise RefusedError(f'failed to forcibly stop sandbox "{sandbox.id}": {error}') from error
+            except StatusError as error:
+                raise StatusError(f'failed to forcibly stop sandbox "{sandbox.id}": {error}') from error
             for container in self._in(sandbox):
                 self.containers.pop(container.id, None)
             self.sandboxes.pop(sandbox.id, None)
@@ -114,30 +114,30 @@ class Service:
     async def _pod_sandbox_status(self, request: wire.PodSandboxStatusRequest) -> wire.PodSandboxStatusResponse:
         sandbox = self._sandbox(request.pod_sandbox_id)
         info = {"info": json.dumps({"pid": 0})} if request.verbose else {}
-        return wire.PodSandboxStatusResponse(status=answers.sandbox_status(sandbox), info=info)
+        return wire.PodSandboxStatusResponse(status=responses.sandbox_status(sandbox), info=info)
 
     async def _list_pod_sandbox(self, request: wire.ListPodSandboxRequest) -> wire.ListPodSandboxResponse:
-        wanted = (one for one in self.sandboxes.values() if answers.is_wanted_sandbox(one, request.filter))
-        return wire.ListPodSandboxResponse(items=map(answers.listed_sandbox, wanted))
+        wanted = (one for one in self.sandboxes.values() if responses.matches_sandbox_filter(one, request.filter))
+        return wire.ListPodSandboxResponse(items=map(responses.sandbox_summary, wanted))
 
     async def _create_container(self, request: wire.CreateContainerRequest) -> wire.CreateContainerResponse:
         sandbox = self.sandboxes.get(request.pod_sandbox_id)
         if not sandbox:
             what = f'failed to find sandbox id "{request.pod_sandbox_id}": not found'
-            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
+            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
         if not sandbox.ready:
-            raise RefusedError(
+            raise StatusError(
                 f"failed to get sandbox container task: no running task found: task {sandbox.id} not found: not found",
                 code=grpc.StatusCode.NOT_FOUND,
             )
         image = self.images.find(request.config.image.image)
         if not image:
             what = f'failed to resolve image "{request.config.image.image}": not found'
-            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
-        container = Container(sandbox, request.config, image, self.place)
+            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
+        container = RuntimeContainer(sandbox, request.config, image, self.place)
         _reserve("container", container, self.containers.values())
         if not container.command:
-            raise RefusedError(f'failed to generate container "{container.id}" spec: no command specified')
+            raise StatusError(f'failed to generate container "{container.id}" spec: no command specified')
         self.containers[container.id] = container
         return wire.CreateContainerResponse(container_id=container.id)
 
@@ -156,13 +156,13 @@ class Service:
         return wire.RemoveContainerResponse()
 
     async def _list_containers(self, request: wire.ListContainersRequest) -> wire.ListContainersResponse:
-        wanted = (one for one in self.containers.values() if answers.is_wanted_container(one, request.filter))
-        return wire.ListContainersResponse(containers=map(answers.listed_container, wanted))
+        wanted = (one for one in self.containers.values() if responses.matches_container_filter(one, request.filter))
+        return wire.ListContainersResponse(containers=map(responses.container_summary, wanted))
 
     async def _container_status(self, request: wire.ContainerStatusRequest) -> wire.ContainerStatusResponse:
         container = self._container(request.container_id)
-        info = answers.container_info(container) if request.verbose else {}
-        return wire.ContainerStatusResponse(status=answers.container_status(container), info=info)
+        info = responses.container_info(container) if request.verbose else {}
+        return wire.ContainerStatusResponse(status=responses.container_status(container), info=info)
 
     async def _update_container_resources(
         self, request: wire.UpdateContainerResourcesRequest
@@ -180,28 +180,28 @@ class Service:
     async def _stop(self, sandbox: Sandbox) -> None:
         await self.lose(sandbox)
         if sandbox.wired and not self.network:
-            raise RefusedError(f'failed to destroy network for sandbox "{sandbox.id}": {NO_NETWORK}')
+            raise StatusError(f'failed to destroy network for sandbox "{sandbox.id}": {NO_NETWORK}')
         sandbox.wired = False
 
-    def _in(self, sandbox: Sandbox) -> list[Container]:
+    def _in(self, sandbox: Sandbox) -> list[RuntimeContainer]:
         return [one for one in self.containers.values() if one.sandbox is sandbox]
 
     def _sandbox(self, id_: str) -> Sandbox:
         if id_ not in self.sandboxes:
             what = "an error occurred when try to find sandbox: not found"
-            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
+            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
         return self.sandboxes[id_]
 
-    def _container(self, id_: str) -> Container:
+    def _container(self, id_: str) -> RuntimeContainer:
         if id_ not in self.containers:
             what = f'an error occurred when try to find container "{id_}": not found'
-            raise RefusedError(what, code=grpc.StatusCode.NOT_FOUND)
+            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
         return self.containers[id_]
 
 
-def _reserve(kind: str, new: Sandbox | Container, there: Iterable[Sandbox | Container]) -> None:
+def _reserve(kind: str, new: Sandbox | RuntimeContainer, there: Iterable[Sandbox | RuntimeContainer]) -> None:
     """Refuse a name that is taken."""
     for other in there:
         if other.name == new.name:
             what = f'failed to reserve {kind} name "{new.name}": name "{new.name}" is reserved for "{other.id}"'
-            raise RefusedError(what)
+            raise StatusError(what)

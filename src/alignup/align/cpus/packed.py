@@ -1,0 +1,191 @@
+"""In which order are CPUs taken? Packed: as few, and as much used, groups of CPUs as possible.
+
+The whole of it is one tree and one habit. The tree: the machine, its outer groups, their inner groups, cores, CPUs.
+Outer and inner are NUMA nodes and sockets, whichever is the larger kind on this machine being the outer one. The habit:
+on every level, inside its parent, the group with the fewest free CPUs comes first, so that what is broken already is
+used up before anything whole is broken. Selection then walks down the tree: whole outer groups that fit into what is
+still needed, whole inner ones, whole caches if asked to, whole cores, single CPUs.
+
+The surprising rule: a socket or a core counts as whole only if it has the machine's *average* number of CPUs. That is
+how the kubelet tells, and on uneven machines it makes a difference. (The kubelet compares the number of *free* CPUs
+with that average and so, on such machines, sometimes takes CPUs that are not free; here all of them must be free too.)
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from alignup.align.bits import CpuSet
+from alignup.align.errors import ProviderError
+from alignup.align.machine import KubeletView
+
+TakeStep = Callable[[CpuSet, int], CpuSet]  #: out of these free CPUs take some, at most that many
+
+
+class CpuSelection(Protocol):
+    """A way to choose CPUs."""
+
+    def take(self, free: CpuSet, count: int) -> CpuSet:
+        """Choose exactly *count* of the *free* CPUs, or raise ``ProviderError``; none if *count* is not positive."""
+        ...
+
+
+class PackedSelection:
+    """Packed selection on one machine; with *spread* no whole cores, with *by_cache* within a cache if it can be."""
+
+    def __init__(self, view: KubeletView, *, spread: bool = False, by_cache: bool = False) -> None:
+        nodes, sockets = tuple(view.node_cpus.values()), tuple(view.socket_cpus.values())
+        cores, caches = tuple(view.core_cpus.values()), tuple(view.cache_cpus.values())
+        even_sockets = frozenset(cpus for cpus in sockets if cpus.bit_count() == view.cpus_per_socket)
+        self._nodes_first = view.num_sockets >= view.num_nodes
+        self._outer, self._inner = (nodes, sockets) if self._nodes_first else (sockets, nodes)
+        whole = (frozenset(nodes), even_sockets)
+        self._whole_outer, self._whole_inner = whole if self._nodes_first else reversed(whole)
+        self._inner_of = _children(self._outer, self._inner)
+        self._cores_of = _children(self._inner, cores)
+        self._caches_of = _children(nodes, caches)
+        self._cores_in_cache = _children(caches, cores)
+        self._core_size = max(view.cpus_per_core, 1)
+        self._cache_size = view.cpus_per_cache
+        self._all = view.all_cpus
+        last: tuple[TakeStep, ...] = (self._single_spread,) if spread else (self._whole_cores, self._single)
+        cached: tuple[TakeStep, ...] = (self._caches,) if by_cache else ()
+        self._steps: tuple[TakeStep, ...] = (self._outer_groups, self._inner_groups, *cached, *last)
+
+    def take(self, free: CpuSet, count: int) -> CpuSet:
+        """Choose exactly *count* of the *free* CPUs."""
+        if count <= 0:
+            return 0
+        left = free & self._all
+        if count > left.bit_count():
+            raise not_enough_error(free, count)
+        taken = 0
+        for step in self._steps:
+            more = step(left, count)
+            taken |= more
+            left ^= more
+            count -= more.bit_count()
+            if not count:
+                break
+        return taken
+
+    def nodes(self, free: CpuSet) -> list[CpuSet]:
+        """The NUMA nodes with *free* CPUs, in the order they are used."""
+        return self._outer_order(free) if self._nodes_first else self._inner_order(free)
+
+    def _sockets(self, free: CpuSet) -> list[CpuSet]:
+        return self._inner_order(free) if self._nodes_first else self._outer_order(free)
+
+    def _outer_order(self, free: CpuSet) -> list[CpuSet]:
+        return _most_used_first(self._outer, within=free, free=free)
+
+    def _inner_order(self, free: CpuSet) -> list[CpuSet]:
+        return [
+            inner
+            for outer in self._outer_order(free)
+            for inner in _most_used_first(self._inner_of[outer], within=outer & free, free=free)
+        ]
+
+    def _outer_groups(self, free: CpuSet, need: int) -> CpuSet:
+        return _take_whole(filter(self._whole_outer.__contains__, self._outer_order(free)), free=free, need=need)
+
+    def _inner_groups(self, free: CpuSet, need: int) -> CpuSet:
+        return _take_whole(filter(self._whole_inner.__contains__, self._inner_order(free)), free=free, need=need)
+
+    def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:
+        # Whole cores all have the same number of CPUs, so inside their parent they simply come in rising order.
+        size = self._core_size
+        if need < size:
+            return 0
+        cores = (core for inner in self._inner_order(free) for core in self._cores_of[inner])
+        return _take_whole((core for core in cores if core.bit_count() == size), free=free, need=need)
+
+    def _single(self, free: CpuSet, need: int) -> CpuSet:
+        cores = (
+            core
+            for inner in self._inner_order(free)
+            for core in _most_used_first(self._cores_of[inner], within=inner & free, free=free)
+        )
+        taken = 0
+        for core in cores:
+            taken |= lowest_cpus(core & free, need - taken.bit_count())
+            if taken.bit_count() == need:
+                break
+        return taken
+
+    def _single_spread(self, free: CpuSet, need: int) -> CpuSet:
+        taken = 0
+        for socket in self._sockets(free):
+            taken |= lowest_cpus(socket & free & ~taken, need - taken.bit_count())
+        return taken
+
+    def _caches(self, free: CpuSet, need: int) -> CpuSet:
+        """Whole caches that fit, then all the rest inside one more cache, or nothing of the rest."""
+        order = self._cache_order(free)
+        taken = _take_whole(order, free=free, need=need) if need >= self._cache_size else 0
+        need -= taken.bit_count()
+        free &= ~taken
+        if not need:
+            return taken
+        return taken | next((found for cache in order if (found := self._inside(cache, free, need=need))), 0)
+
+    def _cache_order(self, free: CpuSet) -> list[CpuSet]:
+        return [
+            cache
+            for node in self.nodes(free)
+            for cache in _most_used_first(self._caches_of[node], within=node & free, free=free)
+        ]
+
+    def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
+        """Exactly *need* CPUs on the first cores of *cache*, or none when it does not come out even."""
+        cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
+        found = 0
+        for core in cores[: -(-need // self._core_size)]:
+            found |= core
+        if need % 2 and self._core_size > 1 and found.bit_count() > need:
+            found ^= 1 << found.bit_length() - 1
+        return found if found.bit_count() == need else 0
+
+
+def not_enough_error(free: CpuSet, count: int) -> ProviderError:
+    """The kubelet's words for asking more than there is."""
+    return ProviderError(
+        f"not enough cpus available to satisfy request: requested={count}, available={free.bit_count()}"
+    )
+
+
+def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
+    """The *count* lowest members, or all when there are no more."""
+    if count >= cpus.bit_count():
+        return cpus
+    rest = cpus
+    for _ in range(count):
+        rest &= rest - 1
+    return cpus ^ rest
+
+
+def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
+    """Those of *groups* (given in the order of their ids) that reach into *within*, the fewest free CPUs first."""
+    return sorted([group for group in groups if group & within], key=lambda group: (group & free).bit_count())
+
+
+def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
+    """The CPUs of those *groups* that are entirely free and fit into what is still needed."""
+    taken = 0
+    used = ~free
+    for group in groups:
+        if group & used:
+            continue
+        size = group.bit_count()
+        if size <= need:
+            taken |= group
+            used |= group
+            need -= size
+            if not need:
+                break
+    return taken
+
+
+def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[CpuSet, tuple[CpuSet, ...]]:
+    """Parent → the children that reach into it, in the order given."""
+    children = tuple(children)
+    return {parent: tuple(child for child in children if child & parent) for parent in parents}

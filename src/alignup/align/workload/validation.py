@@ -1,0 +1,264 @@
+"""What becomes of a pod as somebody wrote it: defaults filled in, mistakes found, by either of two roads.
+
+Most pods are created through the API server and reach the kubelet from there; a static pod is a file on the host that
+the kubelet reads for itself. Both roads copy limits into missing requests and refuse the same mistakes. They differ in
+two things that change what a pod is given. Only the API server fills in the resources of a pod as a whole, so a static
+pod with limits alone there is not Guaranteed. And what the API server stores it writes anew, so ``1.5Gi`` becomes
+``1536Mi``, which the memory provider takes, while a static pod keeps its spelling, which the provider refuses.
+
+Only names and resources are judged: images, volumes, probes and the rest have no bearing on alignment.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from enum import StrEnum
+
+from alignup.align.bits import quote
+from alignup.align.errors import PodError, Problem, QuantityError
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Amounts, Container, Pod, Resources, demand, names
+from alignup.align.workload.names import CPU, MEMORY
+
+#: The annotation by which a kubelet notes where it has a pod from.
+SOURCE_ANNOTATION = "kubernetes.io/config.source"
+
+
+class PodSource(StrEnum):
+    """How a pod comes to the kubelet."""
+
+    API = "api"
+    STATIC = "static"
+
+
+def accept(pod: Pod, *, road: PodSource = PodSource.API, host: str = "", fix_pod_level: bool = True) -> Pod:
+    """The pod the kubelet works with, or a :class:`PodError` with everything that is wrong with it.
+
+    *host* becomes part of a static pod's name. *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting.
+    """
+    try:
+        return _accepted(apply_defaults(pod, road=road, fix_pod_level=fix_pod_level), road=road, host=host)
+    except QuantityError as error:
+        raise PodError([Problem("spec", f"its amounts cannot be added up: {error}")]) from error
+
+
+def apply_defaults(pod: Pod, *, road: PodSource = PodSource.API, fix_pod_level: bool = True) -> Pod:
+    """*pod* with its amounts rounded up to thousandths and everything filled in that this road fills in."""
+    filled = _with_amounts(pod, Quantity.round_up_to_milli)
+    filled = replace(
+        filled,
+        namespace=pod.namespace or "default",
+        init=tuple(map(_with_requests, filled.init)),
+        containers=tuple(map(_with_requests, filled.containers)),
+        recorded_qos=None,
+    )
+    if fix_pod_level and road is PodSource.STATIC:
+        return filled
+    return replace(filled, resources=_pod_level(filled, fixed=fix_pod_level))
+
+
+def validation_problems(pod: Pod) -> Iterator[Problem]:
+    """Everything wrong with a pod whose defaults are filled in, in the API server's order."""
+    yield from _metadata_problems(pod)
+    if not pod.containers:
+        yield Problem("spec.containers", "Required value")
+    taken: set[str] = set()
+    for where, containers in (("spec.containers", pod.containers), ("spec.initContainers", pod.init)):
+        for index, container in enumerate(containers):
+            field = f"{where}[{index}]"
+            yield from _name_problems(f"{field}.name", container.name, names.label_faults)
+            yield from _resource_problems(f"{field}.resources", container.resources, claims=pod.claims)
+            if container.name in taken:
+                yield Problem(f"{field}.name", f"Duplicate value: {quote(container.name)}")
+            taken.add(container.name)
+    yield from _pod_level_problems(pod)
+    yield from _resource_problems("spec.overhead", Resources(limits=pod.overhead))
+
+
+def _accepted(filled: Pod, *, road: PodSource, host: str) -> Pod:
+    """What is left of the road once defaults are filled in."""
+    pod = _on_host(filled, host) if road is PodSource.STATIC else filled
+    found = tuple(dict.fromkeys(validation_problems(pod)))
+    if found:
+        raise PodError(found)
+    return _stored(pod) if road is PodSource.API else pod
+
+
+def _on_host(pod: Pod, host: str) -> Pod:
+    """A static pod under the name and identity its host gives it."""
+    if not pod.name:
+        raise PodError([Problem("metadata.name", "Required value: name is needed for the pod")])
+    name = f"{pod.name}-{host.lower()}" if host else pod.name
+    # The same file on the same host is the same pod; any change to it makes a new one.
+    uid = pod.uid or hashlib.sha256(repr((host, pod)).encode(errors="replace")).hexdigest()[:32]
+    return replace(pod, name=name, uid=uid, annotations={**pod.annotations, SOURCE_ANNOTATION: "file"})
+
+
+def _stored(pod: Pod) -> Pod:
+    """*pod* as the API server hands it on: amounts written out and read again, the QoS class recorded."""
+    stored = _with_amounts(pod, _rewritten)
+    return replace(stored, recorded_qos=stored.computed_qos)
+
+
+def _rewritten(amount: Quantity) -> Quantity:
+    """*amount* printed and read again."""
+    return amount if amount.text is not None else Quantity.parse(str(amount))
+
+
+def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
+    """*pod* with every amount in it changed."""
+
+    def amounts(old: Amounts) -> Amounts:
+        return {name: change(amount) for name, amount in old.items()}
+
+    def resources(old: Resources) -> Resources:
+        return Resources(amounts(old.requests), amounts(old.limits), old.claims)
+
+    def containers(old: Iterable[Container]) -> tuple[Container, ...]:
+        return tuple(Container(one.name, resources(one.resources), one.restartable) for one in old)
+
+    return replace(
+        pod,
+        init=containers(pod.init),
+        containers=containers(pod.containers),
+        resources=resources(pod.resources),
+        overhead=amounts(pod.overhead),
+    )
+
+
+def _with_requests(container: Container) -> Container:
+    """*container* with its limits as requests where it names no others; nothing is copied the other way."""
+    own = container.resources
+    if own.requests.keys() >= own.limits.keys():
+        return container
+    return replace(container, resources=replace(own, requests={**own.limits, **own.requests}))
+
+
+def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
+    """The pod's own resources with what its containers imply; untouched when it has none.
+
+    Before the fix, requests were filled in only beside limits, and limits for huge pages only.
+    """
+    own = pod.resources
+    if not own.requests and not own.limits:
+        return own
+    needed = demand.requests(pod, pod_level=False, overhead=False)
+    capped = demand.limits(pod, pod_level=False, overhead=False)
+    pages = {name: capped[name] for name in capped if names.is_hugepages(name) and name not in own.requests}
+    limits = {**pages, **own.limits}
+    requests = dict(own.requests)
+    if fixed or limits:
+        implied = {name: needed[name] for name in (CPU, MEMORY) if name in needed}
+        requests = {**demand.pod_level_amounts(limits), **implied, **requests}
+    if fixed:
+        everywhere = {name for name in capped if all(name in one.resources.limits for one in pod.everyone)}
+        bounds = {
+            name: max(amount, capped[name])
+            for name, amount in demand.pod_level_amounts(requests).items()
+            if name in everywhere
+        }
+        limits = {**bounds, **limits}
+    return replace(own, requests=requests, limits=limits)
+
+
+def _metadata_problems(pod: Pod) -> Iterator[Problem]:
+    yield from _name_problems("metadata.name", pod.name, names.subdomain_faults)
+    yield from _name_problems("metadata.namespace", pod.namespace, names.label_faults)
+
+
+def _name_problems(field: str, name: str, faults: Callable[[str], Iterable[str]]) -> Iterator[Problem]:
+    """A name must be there and well formed."""
+    if not name:
+        yield Problem(field, "Required value")
+        return
+    for fault in faults(name):
+        yield _invalid(field, name, fault)
+
+
+def _resource_problems(
+    field: str,
+    resources: Resources,
+    *,
+    claims: tuple[str, ...] = (),
+    name_faults: Callable[[str], Iterable[str]] = names.container_resource_faults,
+) -> Iterator[Problem]:
+    """What is wrong with one set of requests and limits by itself."""
+    for name, amount in resources.limits.items():
+        yield from _amount_problems(f"{field}.limits[{name}]", name, amount, name_faults=name_faults)
+    for name, amount in resources.requests.items():
+        yield from _amount_problems(f"{field}.requests[{name}]", name, amount, name_faults=name_faults)
+        yield from _balance_problems(field, name, amount, limit=resources.limits.get(name))
+    named = resources.limits.keys() | resources.requests.keys()
+    if any(map(names.is_hugepages, named)) and not named & {CPU, MEMORY}:
+        yield Problem(field, "Forbidden: HugePages require cpu or memory")
+    yield from _claim_problems(f"{field}.claims", resources.claims, known=claims)
+
+
+def _amount_problems(
+    field: str, name: str, amount: Quantity, *, name_faults: Callable[[str], Iterable[str]]
+) -> Iterator[Problem]:
+    for fault in name_faults(name):
+        yield _invalid(field, name, fault)
+    if amount.sign < 0:
+        yield _invalid(field, amount, "must be greater than or equal to 0")
+    if names.is_counted(name) and amount.milli() % 1000:
+        yield _invalid(field, amount, "must be an integer")
+    if names.is_hugepages(name):
+        size = names.page_size(name)
+        if size is None or amount.value() % size:
+            yield _invalid(field, amount, f"{amount} is not positive integer multiple of {name}")
+
+
+def _balance_problems(field: str, name: str, amount: Quantity, *, limit: Quantity | None) -> Iterator[Problem]:
+    """How a request must stand to its limit."""
+    may_exceed = names.is_overcommittable(name)
+    if limit is None:
+        if not may_exceed:
+            yield Problem(f"{field}.limits", "Required value: Limit must be set for non overcommitable resources")
+    elif amount != limit and not may_exceed:
+        yield _invalid(f"{field}.requests", amount, f"must be equal to {name} limit of {limit}")
+    elif amount > limit:
+        yield _invalid(f"{field}.requests", amount, f"must be less than or equal to {name} limit of {limit}")
+
+
+def _claim_problems(field: str, claims: tuple[str, ...], *, known: tuple[str, ...]) -> Iterator[Problem]:
+    """A claim must be named, named once, and be one of the pod's."""
+    for index, name in enumerate(claims):
+        where = f"{field}[{index}]"
+        if not name:
+            yield Problem(where, "Required value")
+            continue
+        if name in claims[:index]:
+            yield Problem(where, f"Duplicate value: {quote(name)}")
+        if name not in known:
+            yield Problem(where, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
+
+
+def _pod_level_problems(pod: Pod) -> Iterator[Problem]:
+    """What is wrong with the resources of the pod as a whole, by themselves and beside its containers'."""
+    own = pod.resources
+    if own.claims:
+        yield Problem("spec.resources.claims", "Forbidden: claims may not be set for Resources at pod-level")
+    yield from _resource_problems("spec.resources", own, claims=pod.claims, name_faults=names.pod_resource_faults)
+    if not own.requests and not own.limits:
+        return
+    for name, needed in demand.requests(pod, pod_level=False, overhead=False).items():
+        amount = own.requests.get(name)
+        if amount is not None and amount < needed:
+            fault = f"must be greater than or equal to aggregate container requests of {needed}"
+            yield _invalid(f"spec.resources.requests[{name}]", amount, fault)
+    for name, needed in demand.limits(pod, pod_level=False, overhead=False).items():
+        limit = own.limits.get(name)
+        if names.is_hugepages(name) and limit is not None and limit < needed:
+            fault = f"must be greater than or equal to aggregate container limits of {needed}"
+            yield _invalid(f"spec.resources.limits[{name}]", limit, fault)
+    for index, container in enumerate(pod.containers):
+        for name, amount in container.resources.limits.items():
+            limit = own.limits.get(name)
+            if limit is not None and amount > limit:
+                field = f"spec.resources.containers[{index}][{name}].limits"
+                yield _invalid(field, amount, f"must be less than or equal to pod limits of {limit}")
+
+
+def _invalid(field: str, value: object, fault: str) -> Problem:
+    return Problem(field, f"Invalid value: {quote(str(value))}: {fault}")

@@ -1,0 +1,119 @@
+"""What the kubelet's validation has against a configuration, in its words and its order.
+
+Only fields that bear on alignment are judged. Policies of the CPU and memory manager, options, reservations and
+thresholds are no matter of validation: they fail later, where they are used.
+"""
+
+from collections.abc import Iterator
+
+from alignup.align import bits
+from alignup.align.bits import quote
+from alignup.align.errors import ParseError, Problem
+from alignup.align.memory import reserved_memory
+from alignup.align.settings import Policy, Scope
+from alignup.kube.configuration.model import Configuration
+
+_PODS = "pods"
+_NONE = "none"
+_SYSTEM = ("system-reserved", "system-reserved-compressible")
+_KUBE = ("kube-reserved", "kube-reserved-compressible")
+_KNOWN = (_PODS, *_SYSTEM, *_KUBE)
+_OPTIONS = f"{', '.join(map(quote, _KNOWN))} or {quote(_NONE)}"
+_ENFORCE = "enforceNodeAllocatable"
+_ENFORCE_FLAG = f"{_ENFORCE} (--enforce-node-allocatable)"
+
+
+def problems(configuration: Configuration) -> tuple[Problem, ...]:
+    """Everything validation finds, each sentence once."""
+    found = dict.fromkeys(
+        (
+            *_pods(configuration),
+            *_topology(configuration),
+            *_enforcement(configuration),
+            *_reserved_cpus(configuration),
+            *_reserved_memory(configuration),
+        )
+    )
+    return tuple(Problem(field, f"invalid configuration: {what}") for field, what in found)
+
+
+def _pods(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    for field, flag, number in (
+        ("maxPods", "--max-pods", configuration.max_pods),
+        ("podsPerCore", "--pods-per-core", configuration.pods_per_core),
+    ):
+        if number < 0:
+            yield field, f"{field} ({flag}) {number} must not be a negative number"
+
+
+def _topology(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    policy, scope = configuration.topology_manager_policy, configuration.topology_manager_scope
+    if policy not in set(Policy):
+        known = " ".join(map(quote, Policy))
+        yield (
+            "topologyManagerPolicy",
+            f"topologyManagerPolicy (--topology-manager-policy) {quote(policy)} must be one of: [{known}]",
+        )
+    if scope not in set(Scope):
+        known = ", or ".join(map(quote, Scope))
+        yield (
+            "topologyManagerScope",
+            f"topologyManagerScope (--topology-manager-scope) {quote(scope)} must be one of: {known}",
+        )
+
+
+def _enforcement(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    chosen = configuration.enforce_node_allocatable
+    for pair in (_SYSTEM, _KUBE):
+        if set(pair) <= set(chosen):
+            both = " and ".join(map(quote, pair))
+            yield _ENFORCE, f"both {both} cannot be specified together in {_ENFORCE_FLAG}"
+    seen: set[str] = set()
+    for name in chosen:
+        if name in seen:
+            yield _ENFORCE, f"duplicated enforcements {quote(name)} in {_ENFORCE_FLAG}"
+        else:
+            seen.add(name)
+            yield from _enforced(name, configuration)
+
+
+def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, str]]:
+    """What is wrong with enforcing *name*."""
+    if name == _NONE:
+        if len(configuration.enforce_node_allocatable) > 1:
+            only = quote(_NONE)
+            yield _ENFORCE, f"{_ENFORCE_FLAG} may not contain additional enforcements when {only} is specified"
+        return
+    if name not in _KNOWN:
+        yield _ENFORCE, f"option {quote(name)} specified for {_ENFORCE_FLAG}. Valid options are {_OPTIONS}"
+        return
+    for names, field, flag, cgroup in (
+        (_SYSTEM, "systemReservedCgroup", "--system-reserved-cgroup", configuration.system_reserved_cgroup),
+        (_KUBE, "kubeReservedCgroup", "--kube-reserved-cgroup", configuration.kube_reserved_cgroup),
+    ):
+        if name in names and not cgroup:
+            either = " or ".join(map(quote, names))
+            yield field, f"{field} ({flag}) must be specified when {either} included in {_ENFORCE_FLAG}"
+    if not configuration.cgroups_per_qos:
+        yield (
+            "cgroupsPerQOS",
+            f"cgroupsPerQOS (--cgroups-per-qos) must be set to true when {quote(name)} contained in {_ENFORCE_FLAG}",
+        )
+
+
+def _reserved_cpus(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    field, cpus = "reservedSystemCPUs", configuration.reserved_system_cpus
+    if not cpus:
+        return
+    if configuration.system_reserved_cgroup or configuration.kube_reserved_cgroup:
+        cgroups = "systemReservedCgroup (--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)"
+        yield field, f"can't use {field} (--reserved-cpus) with {cgroups}"
+    try:
+        bits.parse_spans(cpus)
+    except ParseError as error:
+        yield field, f"unable to parse {field} (--reserved-cpus) {cpus}, error: {error}"
+
+
+def _reserved_memory(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    for fault in reserved_memory.reservation_problems(configuration.reserved_memory):
+        yield "reservedMemory", fault.removeprefix("invalid configuration: ")

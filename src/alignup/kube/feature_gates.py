@@ -1,0 +1,239 @@
+"""Every feature gate a kubelet of Kubernetes 1.37 knows: its default, whether that is fixed, and what it builds on.
+
+A file that names a gate the kubelet does not know makes it crash at its start, as does turning a fixed gate, or turning
+one off that others which stay on build upon. So all of them are listed here, not only those that matter to alignment
+(``align.settings.FEATURE_GATES``). ``AllAlpha`` and ``AllBeta`` turn all gates of that stage which are not named themselves.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from alignup.align.errors import Problem
+from alignup.align.settings import FEATURE_GATES, FeatureGate, FeatureGates, FeatureStage
+
+_ALPHA = """
+    APIServerWebhookAuthenticationToken APIServingWithRoutine AtomicWriteVolumeUserFields CBORServingAndStorage
+    CPUManagerPolicyAlphaOptions CRIListStreaming CSIVolumeHealth ClientsAllowCBOR ClientsPreferCBOR
+    CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook CompositePodGroup
+    ConsistentListFromCacheSkipTimeoutFallback ContainerStopSignals ControllerManagerReleaseLeaderElectionLockOnExit
+    CrossNamespaceVolumeDataSource DRADerivedAttributes DRADeviceCompatibilityGroups DRAListTypeAttributes
+    DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevicesType DRAResourcePoolStatus
+    DefaultPodSysctls EmptyDirVolumeMode EventedPLEG EvictionRequestAPI GRPCContainerProbeTLS H2CContainerProbe
+    ImageVolumeWithDigest InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
+    InPlacePodVerticalScalingMemoryBackedVolumes InPlacePodVerticalScalingSchedulerPreemption
+    InterPodAffinityHostnameFastPath KubeProxyNFTablesLocalhostNodePorts KubeletAllocatedPodsEndpoint
+    LoggingAlphaOptions MutablePVNodeAffinity NodeLifecycleConditions PodGroupPreemptionPolicy
+    PodLogsQuerySplitStreams QOSReserved ReduceDefaultCrashLoopBackOffDecay RuntimeClassInImageCriApi
+    SchedulerPreQueueingHints ShardedListAndWatch StatefulSetRecreateStrategy StorageVersionAPI
+    TaintTolerationComparisonOperators TopologyAwareWorkloadScheduling TopologyManagerPolicyAlphaOptions
+    UserNamespacesHostNetworkSupport VolumeBindMountOptions WindowsCPUAndMemoryAffinity WorkloadWithJob
+"""
+
+_BETA_ON = """
+    APIResponseCompression APIServerIdentity AllowParsingUserUIDFromCertAuth AllowUnsafeMalformedObjectDeletion
+    AtomicFIFO AuthorizePodWebsocketUpgradeCreatePermission CPUManagerPolicyBetaOptions
+    CRDObservedGenerationTracking ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation
+    ClientsAllowTLSCacheGC ComponentFlagz ComponentStatusz ConcurrentWatchObjectDecode ConstrainedImpersonation
+    ContainerCheckpoint ContainerRestartRules ContextualLogging DRAConsumableCapacity DRADeviceBindingConditions
+    DRAPartitionableDevices DRAResourceClaimGranularStatusAuthorization DRASchedulerFilterTimeout
+    DeclarativeValidationBeta DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency EnvFiles
+    EtcdRangeStream ExcludeAdmissionWebhookVirtualResources ExtendWebSocketsToKubelet GracefulNodeShutdown
+    GracefulNodeShutdownBasedOnPodPriority HPAGeneration HPAOptimizedSelectorStore HPAScaleToZero
+    HugepageAwareEviction InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling
+    KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletInUserNamespace KubeletSeparateDiskGC
+    KubeletServiceAccountTokenForCredentialProviders ListFromCacheSnapshot LoggingBetaOptions
+    ManifestBasedAdmissionControlConfig MatchLabelKeysInPodTopologySpread
+    MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet MemoryQoS
+    MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs NFTablesNetlink NativeHistograms
+    NodeControllerLeaseCircuitBreaker NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching
+    PersistentVolumeClaimUnusedSinceTime PodDeletionCost PodLevelResources PodLevelResourcesFixDefaulting
+    PodLevelResourcesFixKubeletQOSClass PodTopologyLabelsAdmission PodsAPI PortForwardWebsockets
+    ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile RemoteRequestHeaderUID ResourceHealthStatus
+    ResourceHealthStatusMessage RestartAllContainersOnContainerExits RotateKubeletServerCertificate
+    SchedulerAsyncPreemption SchedulerPopFromBackoffQ ServiceAccountNodeAudienceRestriction
+    SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet StaleControllerConsistencyHPA
+    StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
+    StatefulSetSemanticRevisionComparison StorageCapacityScoring StorageVersionHash StrictIPCIDRValidation
+    StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics
+    TokenRequestServiceAccountUIDValidation TopologyManagerPolicyBetaOptions TranslateStreamCloseWebsocketRequests
+    UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO
+    VolumeLimitScaling WatchList WatchListClient WatchListCompression WebhookRoundTripLoadBalancing
+    WindowsGracefulNodeShutdown
+"""
+
+_BETA_OFF = """
+    CoordinatedLeaderElection DRAFractionalCapacityRange DRAWorkloadResourceClaims GenericWorkload
+    LocalStorageCapacityIsolationFSQuotaMonitoring PodAndContainerStatsFromCRI PodLevelResourceManagers
+    SchedulerAsyncAPICalls
+"""
+
+_LOCKED_ON = """
+    AggregatedDiscoveryRemoveBetaType CPUManagerPolicyOptions CRDValidationRatcheting CSIServiceAccountTokenSecrets
+    CustomResourceFieldSelectors DRAAdminAccess DRAExtendedResource DRAPrioritizedList DRAResourceClaimDeviceStatus
+    DeclarativeValidation DisableAllocatorDualWrite DisableCPUQuotaWithExclusiveCPUs DisableNodeKubeProxyVersion
+    DynamicResourceAllocation ExecProbeTimeout ExternalServiceAccountTokenSigner HPAConfigurableTolerance
+    HostnameOverride ImageMaximumGCAge ImageVolume InOrderInformers InPlacePodVerticalScaling
+    InPlacePodVerticalScalingInitContainers JobManagedBy KubeletCgroupDriverFromCRI KubeletFineGrainedAuthz
+    KubeletPSI KubeletPodResourcesDynamicResources KubeletPodResourcesGet KubeletTracing MatchLabelKeysInPodAffinity
+    MultiCIDRServiceAllocator MutableCSINodeAllocatableCount NFTablesProxyMode NodeDeclaredFeatures
+    NodeInclusionPolicyInPodTopologySpread NodeLogQuery NodeSwap PLEGOnDemandRelist PodObservedGenerationTracking
+    PodReadyToStartContainersCondition PodSchedulingReadiness PreferSameTrafficDistribution ProcMountType
+    RecoverVolumeExpansionFailure RecursiveReadOnlyMounts RelaxedEnvironmentVariableValidation
+    RelaxedServiceNameValidation SELinuxChangePolicy SELinuxMountReadWriteOncePod SeparateTaintEvictionController
+    ServiceAccountTokenJTI ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation
+    ServiceAccountTokenPodNodeInfo SupplementalGroupsPolicy SystemdWatchdog TopologyManagerPolicyOptions
+    UserNamespacesSupport VolumeAttributesClass WatchCacheInitializationPostStartHook WinDSR WinOverlay
+"""
+
+_LOCKED_OFF = """
+    AllowOverwriteTerminationGracePeriodSeconds DeclarativeValidationTakeover GitRepoVolumeDriver
+    SeparateCacheWatchRPC
+"""
+
+_ON = """
+    AllowServiceExternalIPs ClusterTrustBundle ClusterTrustBundleProjection CustomCPUCFSQuotaPeriod
+    DRADeviceTaintRules DRADeviceTaints InformerResourceVersion KubeProxyIPVS KubeletPodResourcesListUseActivePods
+    MutatingAdmissionPolicy PodCertificateRequest SELinuxMount ServiceCIDRStatusFieldWiping StorageNamespaceIndex
+    StorageVersionMigrator
+"""
+
+_OFF = """
+    AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests ChangeContainerStatusOnKubeletRestart KMSv1
+    KubeletRegistrationGetOnExistsOnly WindowsHostNetwork
+"""
+
+
+def _gates(names: str, stage: FeatureStage, *, default: bool, locked: bool = False) -> dict[str, FeatureGate]:
+    gate = FeatureGate(stage, default=default, locked=locked)
+    return dict.fromkeys(names.split(), gate)
+
+
+#: Gates that are on their way out count as grown-up: nothing turns them but their own name.
+KUBELET_GATES: Mapping[str, FeatureGate] = MappingProxyType(
+    {
+        **_gates(_ALPHA, FeatureStage.ALPHA, default=False),
+        **_gates(_BETA_ON, FeatureStage.BETA, default=True),
+        **_gates(_BETA_OFF, FeatureStage.BETA, default=False),
+        **_gates(_LOCKED_ON, FeatureStage.GA, default=True, locked=True),
+        **_gates(_LOCKED_OFF, FeatureStage.GA, default=False, locked=True),
+        **_gates(_ON, FeatureStage.GA, default=True),
+        **_gates(_OFF, FeatureStage.GA, default=False),
+    }
+)
+
+#: Gate → the gates that must be on for it to be.
+DEPENDENCIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ClusterTrustBundleProjection": ("ClusterTrustBundle",),
+        "CompositePodGroup": ("GenericWorkload", "TopologyAwareWorkloadScheduling"),
+        "DRAAdminAccess": ("DynamicResourceAllocation",),
+        "DRAConsumableCapacity": ("DynamicResourceAllocation",),
+        "DRADerivedAttributes": ("DynamicResourceAllocation",),
+        "DRADeviceBindingConditions": ("DynamicResourceAllocation", "DRAResourceClaimDeviceStatus"),
+        "DRADeviceCompatibilityGroups": ("DynamicResourceAllocation", "DRAPartitionableDevices"),
+        "DRADeviceTaintRules": ("DRADeviceTaints",),
+        "DRADeviceTaints": ("DynamicResourceAllocation",),
+        "DRAExtendedResource": ("DynamicResourceAllocation",),
+        "DRAFractionalCapacityRange": ("DRAConsumableCapacity",),
+        "DRAListTypeAttributes": ("DynamicResourceAllocation",),
+        "DRANodeAllocatableResources": ("DynamicResourceAllocation",),
+        "DRAOptionalNodeOperations": ("DynamicResourceAllocation", "NodeDeclaredFeatures"),
+        "DRAPartitionableDevices": ("DynamicResourceAllocation",),
+        "DRAPartitionableDevicesType": (
+            "DynamicResourceAllocation",
+            "DRAPartitionableDevices",
+            "DRAResourcePoolStatus",
+        ),
+        "DRAPrioritizedList": ("DynamicResourceAllocation",),
+        "DRAResourceClaimGranularStatusAuthorization": ("DynamicResourceAllocation", "DRAResourceClaimDeviceStatus"),
+        "DRAResourcePoolStatus": ("DynamicResourceAllocation",),
+        "DRASchedulerFilterTimeout": ("DynamicResourceAllocation",),
+        "DRAWorkloadResourceClaims": ("DynamicResourceAllocation", "GenericWorkload"),
+        "DeclarativeValidationBeta": ("DeclarativeValidation",),
+        "DeclarativeValidationTakeover": ("DeclarativeValidation",),
+        "DisableAllocatorDualWrite": ("MultiCIDRServiceAllocator",),
+        "EventedPLEG": ("PLEGOnDemandRelist",),
+        "ExtendWebSocketsToKubelet": ("NodeDeclaredFeatures",),
+        "GracefulNodeShutdownBasedOnPodPriority": ("GracefulNodeShutdown",),
+        "H2CContainerProbe": ("NodeDeclaredFeatures",),
+        "ImageVolumeWithDigest": ("ImageVolume",),
+        "InPlacePodLevelResourcesVerticalScaling": (
+            "InPlacePodVerticalScaling",
+            "PodLevelResources",
+            "NodeDeclaredFeatures",
+        ),
+        "InPlacePodVerticalScalingExclusiveCPUs": ("InPlacePodVerticalScaling",),
+        "InPlacePodVerticalScalingExclusiveMemory": ("InPlacePodVerticalScaling",),
+        "InPlacePodVerticalScalingInitContainers": ("InPlacePodVerticalScaling", "NodeDeclaredFeatures"),
+        "InPlacePodVerticalScalingMemoryBackedVolumes": ("InPlacePodVerticalScaling", "NodeDeclaredFeatures"),
+        "InPlacePodVerticalScalingSchedulerPreemption": ("InPlacePodVerticalScaling",),
+        "KubeletAllocatedPodsEndpoint": ("InPlacePodVerticalScaling",),
+        "MatchLabelKeysInPodTopologySpreadSelectorMerge": ("MatchLabelKeysInPodTopologySpread",),
+        "NodeControllerLeaseCircuitBreaker": ("AtomicFIFO",),
+        "PodGroupPreemptionPolicy": ("GenericWorkload",),
+        "PodLevelResourceManagers": ("PodLevelResources",),
+        "PodLevelResourcesFixDefaulting": ("PodLevelResources",),
+        "PodLevelResourcesFixKubeletQOSClass": ("PodLevelResources",),
+        "ProcMountType": ("UserNamespacesSupport",),
+        "ResourceHealthStatus": ("DynamicResourceAllocation",),
+        "ResourceHealthStatusMessage": ("ResourceHealthStatus",),
+        "RestartAllContainersOnContainerExits": ("ContainerRestartRules", "NodeDeclaredFeatures"),
+        "ServiceAccountTokenNodeBinding": ("ServiceAccountTokenNodeBindingValidation",),
+        "StaleControllerConsistencyDaemonSet": ("AtomicFIFO",),
+        "StaleControllerConsistencyHPA": ("AtomicFIFO",),
+        "StaleControllerConsistencyJob": ("AtomicFIFO",),
+        "StaleControllerConsistencyReplicaSet": ("AtomicFIFO",),
+        "StaleControllerConsistencyStatefulSet": ("AtomicFIFO",),
+        "StorageVersionAPI": ("APIServerIdentity",),
+        "TopologyAwareWorkloadScheduling": ("GenericWorkload",),
+        "UnknownVersionInteroperabilityProxy": ("APIServerIdentity",),
+        "UserNamespacesHostNetworkSupport": ("UserNamespacesSupport", "NodeDeclaredFeatures"),
+        "WindowsGracefulNodeShutdown": ("GracefulNodeShutdown",),
+        "WorkloadWithJob": ("GenericWorkload",),
+    }
+)
+
+_ALL = MappingProxyType({"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA})
+
+
+def problems(chosen: Mapping[str, bool]) -> tuple[Problem, ...]:
+    """What the kubelet has against the gates *chosen* in a file, in its words; empty when it takes them.
+
+    Of several it names one or a few at random.
+    """
+    return tuple(_unsettable(chosen)) or tuple(_unsupported(chosen))
+
+
+def resolve(chosen: Mapping[str, bool]) -> FeatureGates:
+    """The gates that matter to alignment, as *chosen*, which must be without problems, makes them."""
+    changed = {name: is_enabled(name, chosen) for name in FEATURE_GATES}
+    return FeatureGates({name: on for name, on in changed.items() if on is not FEATURE_GATES[name].default})
+
+
+def is_enabled(name: str, chosen: Mapping[str, bool]) -> bool:
+    """Whether a gate of the kubelet is on where these are *chosen*."""
+    if name in chosen:
+        return chosen[name]
+    gate = KUBELET_GATES[name]
+    for word, stage in _ALL.items():
+        if word in chosen and gate.stage is stage:
+            return chosen[word]
+    return gate.default
+
+
+def _unsettable(chosen: Mapping[str, bool]) -> Iterator[Problem]:
+    for name, on in sorted(chosen.items()):
+        field = f"featureGates[{name}]"
+        gate = KUBELET_GATES.get(name)
+        if gate is None and name not in _ALL:
+            yield Problem(field, f"unrecognized feature gate: {name}")
+        if gate and gate.locked and on is not gate.default:
+            fixed = str(gate.default).lower()
+            yield Problem(field, f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {fixed}")
+
+
+def _unsupported(chosen: Mapping[str, bool]) -> Iterator[Problem]:
+    for name, needs in DEPENDENCIES.items():
+        if is_enabled(name, chosen) and (off := [need for need in needs if not is_enabled(need, chosen)]):
+            what = f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]"
+            yield Problem(f"featureGates[{name}]", what)

@@ -1,0 +1,205 @@
+"""What a word in a YAML document means to Kubernetes, which is neither quite YAML 1.1 nor 1.2.
+
+Kubernetes turns YAML into JSON before it looks at it, so a number arrives there as the text JSON has for it: ``1e3``
+and ``0x3e8`` as ``1000``, ``1.500`` as ``1.5``. Whoever reads an amount must see that text, so a number here is a
+:class:`NumberLiteral`, never a float. Words that other readers of YAML take differently: ``yes``, ``on`` and ``y`` are true;
+``010``, ``0o10`` and ``08`` are eight; ``1:30``, dates and ``1e400`` are texts.
+"""
+
+import base64
+import binascii
+import re
+import struct
+from datetime import UTC, datetime
+from decimal import Decimal
+
+#: What a word stands for before it becomes a value or a key.
+Scalar = str | bool | int | float | None
+
+STR = "tag:yaml.org,2002:str"
+BINARY = "tag:yaml.org,2002:binary"
+INT = "tag:yaml.org,2002:int"
+FLOAT = "tag:yaml.org,2002:float"
+BOOL = "tag:yaml.org,2002:bool"
+NULL = "tag:yaml.org,2002:null"
+TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_UINT64 = range(1 << 64)
+
+#: A word that begins otherwise is a text.
+_TELLING = frozenset("+-.0123456789yYnNtTfFoO~")
+_WORDS: dict[str, Scalar] = {
+    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
+    **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+}
+_UNSUPPORTED = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+
+_INTEGER = re.compile(
+    r"(?P<sign>[+-]?)(?:0[xX](?P<hex>[0-9a-fA-F]+)|0[oO]?(?P<octal>[0-7]+)|0[bB](?P<binary>[01]+)|(?P<decimal>[1-9][0-9]*|0))"
+)
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_FRACTION = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?")
+_LATE_SIGN = re.compile(r"0b([+-][01]+)")
+_DATE = re.compile(
+    r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
+    r"(?:(?:[Tt](?P<time>[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2})(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}:[0-9]{2}))"
+    r"| +(?P<local>[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2})(?:[.,][0-9]+)?)?"
+)
+
+
+class NumberLiteral(str):
+    """A number, as JSON has it or would write it."""
+
+    __slots__ = ()
+
+
+class ScalarError(ValueError):
+    """A word that cannot be what it is said to be, or cannot be told in JSON."""
+
+
+def resolve_plain(text: str) -> Scalar:
+    """What a word without quotes and without a tag stands for."""
+    if text and text[0] not in _TELLING:
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) <= 18 and text[0] != "0" and text.isascii() and text.isdecimal():
+        return int(text)
+    if text[0] == ".":
+        return _float(text.replace("_", ""), text) if _FRACTION.fullmatch(text) else text
+    if text[0].isalpha() or text[0] == "~":
+        return text
+    bare = text.replace("_", "")
+    found = _integer(bare)
+    if found is not None:
+        return found
+    return _float(bare, text) if _FLOAT.fullmatch(bare) else text
+
+
+def resolve_tagged(text: str, tag: str) -> Scalar:
+    """What a word stands for that is said to be of a kind; tags that mean nothing to Kubernetes make it a text."""
+    if tag == BINARY:
+        return _binary(text)
+    if tag not in _KINDS:
+        return text
+    found = resolve_plain(text)
+    if tag == FLOAT and type(found) is int and found in _INT64:
+        return float(found)
+    if tag == TIMESTAMP and _is_date(text):
+        return text
+    if type(found) is not _KINDS[tag]:
+        raise ScalarError(f"{_shown(text)} is no !!{tag.rpartition(':')[2]}")
+    return found
+
+
+def to_value(scalar: Scalar) -> str | bool | None:
+    """*scalar* as a value: numbers in JSON's spelling, everything else as it is."""
+    if isinstance(scalar, float):
+        return NumberLiteral(_spelled(scalar))
+    if isinstance(scalar, int) and not isinstance(scalar, bool):
+        return NumberLiteral(scalar)
+    return scalar
+
+
+def to_key(scalar: Scalar) -> str:
+    """*scalar* as the key of an object, which is always a text."""
+    match scalar:
+        case str():
+            return scalar
+        case True:
+            return "true"
+        case False:
+            return "false"
+        case int() if scalar in _INT64:
+            return str(scalar)
+        case float():
+            return _short(scalar)
+        case _:
+            raise ScalarError(f"{'null' if scalar is None else scalar} cannot be a key")
+
+
+def _integer(bare: str) -> int | None:
+    """The integer of 64 bits a word spells; ``None`` for others."""
+    match = _INTEGER.fullmatch(bare)
+    if match is None:
+        late = _LATE_SIGN.fullmatch(bare)  # Go reads the sign after the prefix too
+        found = int(late[1], 2) if late else None
+        return found if found is None or found in _INT64 else None
+    kind = match.lastgroup
+    digits = match[kind or 0]
+    if kind == "decimal" and len(digits) > 20:
+        return None
+    found = int(match["sign"] + digits, {"hex": 16, "octal": 8, "binary": 2}.get(kind or "", 10))
+    return found if found in (_INT64 if match["sign"] else _UINT64) else None
+
+
+def _float(bare: str, text: str) -> float | str:
+    """The float a word spells; one too large for 64 bits is a text after all."""
+    found = float(bare)
+    return text if found in (float("inf"), float("-inf")) else found
+
+
+def _spelled(number: float) -> str:
+    """*number* in JSON: without an exponent from a millionth up to 10²¹."""
+    text = repr(number)
+    if text in _UNSUPPORTED:
+        raise ScalarError(f"json: unsupported value: {_UNSUPPORTED[text]}")
+    if number and not 1e-6 <= abs(number) < 1e21:
+        return text.replace("e-0", "e-")
+    return format(Decimal(text), "f").removesuffix(".0")
+
+
+def _short(number: float) -> str:
+    """*number* as a key: as many digits as 32 bits need, with an exponent below 0.0001 and from a million on."""
+    try:
+        single: float = struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        single = float("inf") if number > 0 else float("-inf")
+    if single != single or abs(single) == float("inf"):  # noqa: PLR0124 - only NaN differs from itself
+        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}[repr(single)]
+    digits = next(text for width in range(17) if _single(text := f"{single:.{width}e}") == single)
+    mantissa, _, exponent = digits.partition("e")
+    if -4 <= int(exponent) < 6:
+        return format(Decimal(digits), "f")
+    return f"{mantissa}e{exponent}"
+
+
+def _single(text: str) -> float:
+    try:
+        found: float = struct.unpack("f", struct.pack("f", float(text)))[0]
+    except OverflowError:
+        return float("inf")
+    return found
+
+
+def _binary(text: str) -> str:
+    """Base64 in a document is a text too."""
+    try:
+        return base64.b64decode(re.sub(r"[\r\n]", "", text), validate=True).decode(errors="replace")
+    except (binascii.Error, ValueError):
+        raise ScalarError("!!binary value contains invalid base64 data") from None
+
+
+def _is_date(text: str) -> bool:
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return False
+    year, month, day = map(int, match.group(1, 2, 3))
+    hour, minute, second = map(int, (match["time"] or match["local"] or "0:0:0").split(":"))
+    try:
+        datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(text: str) -> str:
+    return f"`{text}`" if len(text) <= 40 else f"`{text[:37]}...`"
+
+
+_KINDS: dict[str, type] = {BOOL: bool, INT: int, FLOAT: float, NULL: type(None), TIMESTAMP: datetime}

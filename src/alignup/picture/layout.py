@@ -1,0 +1,325 @@
+"""What a picture shows, before anything is drawn: one reading of a machine for the terminal and for SVG alike.
+
+The unit is the **box**, a NUMA node with its CPUs, memory and devices. Boxes stand in **frames**: sockets and nodes
+that have CPUs in common, which is one socket with its nodes on most machines, one node with its sockets on some, and
+several of both on a few. So nothing has to contain anything. CPUs that no node claims have a box of their own in the
+frame of their socket; nodes without CPUs, which are on no socket, stand apart.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet
+from alignup.align.devices.ledger import natural_sort_key
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
+from alignup.picture import distances
+from alignup.picture.occupancy import Occupancy, known_devices, read_occupancy
+from alignup.picture.text_format import format_ids, format_list, format_size, pluralize, shorten
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The threads of one core that lie in one box, which are all of them on sane machines."""
+
+    id: int
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreGroup:
+    """Cores of a box that share socket and last-level cache."""
+
+    name: str  #: what tells it from others; empty where there is nothing to tell
+    cores: tuple[Core, ...]
+
+    @property
+    def cpus(self) -> CpuSet:
+        """All its CPUs."""
+        return bits.of(cpu for core in self.cores for cpu in core.cpus)
+
+    @property
+    def shape(self) -> str:
+        """``8 cores of 2 threads``; cores of several kinds one after the other."""
+        threads: dict[int, int] = {}
+        for core in self.cores:
+            threads[len(core.cpus)] = threads.get(len(core.cpus), 0) + 1
+        kinds = sorted(threads.items(), reverse=True)
+        return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(each, 'thread')}" for each, cores in kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices of one resource in one place."""
+
+    resource: str
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBox:
+    """A NUMA node, or CPUs that no node claims."""
+
+    node: NumaNode | None
+    sockets: tuple[int, ...] = ()
+    clusters: tuple[CoreGroup, ...] = ()
+    kinds: tuple[DeviceGroup, ...] = ()
+    pci: tuple[str, ...] = ()  #: PCI devices in a few texts
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "in no NUMA node" if self.node is None else f"NUMA node {self.node.id}"
+
+    @property
+    def cpus(self) -> CpuSet:
+        """All its CPUs."""
+        found = 0
+        for cluster in self.clusters:
+            found |= cluster.cpus
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFrame:
+    """Sockets and nodes that have CPUs in common."""
+
+    sockets: tuple[int, ...]
+    boxes: tuple[NodeBox, ...]
+
+    @property
+    def name(self) -> str:
+        """``Socket 0``; sockets that the machine does not number are unknown."""
+        if self.sockets == (-1,):
+            return "Unknown socket"
+        return format_ids("Socket", self.sockets)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLayout:
+    """All that a picture of a machine shows."""
+
+    title: str
+    facts: tuple[str, ...]
+    frames: tuple[SocketFrame, ...]
+    bare: tuple[NodeBox, ...] = ()  #: NUMA nodes without CPUs
+    near: dict[int, str] = field(default_factory=dict)  #: node without CPUs → the nodes with CPUs it is near
+    loose: tuple[
+        tuple[str, tuple[DeviceGroup, ...]], ...
+    ] = ()  #: where devices are that belong to no one node, and they
+    pci: tuple[str, ...] = ()  #: PCI devices of no node, in a few texts
+    table: distances.DistanceTable | None = None
+    uses: Occupancy = field(default_factory=Occupancy)
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def boxes(self) -> tuple[NodeBox, ...]:
+        """Those with CPUs."""
+        return tuple(box for frame in self.frames for box in frame.boxes)
+
+    def near_of(self, box: NodeBox) -> str:
+        """Which nodes with CPUs a box without any is near; empty where nothing tells."""
+        return self.near.get(box.node.id, "") if box.node else ""
+
+
+def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
+    """What there is to see of *machine*, and with a *ledger* of who holds what on it."""
+    devices = known_devices(machine, ledger)
+    near = _Near(devices, machine.pci)
+    frames = tuple(_frames(machine, near))
+    manned = {box.node.id for frame in frames for box in frame.boxes if box.node}
+    bare = tuple(_box(node, (), near=near) for node in machine.nodes if node.id not in manned)
+    return MachineLayout(
+        title=_title(machine),
+        facts=tuple(_facts(machine)),
+        frames=frames,
+        bare=bare,
+        near=_near(machine, manned, bare=[box.node.id for box in bare if box.node]),
+        loose=tuple(_loose(machine, devices)),
+        pci=tuple(_pci_texts(_unplaced(machine))),
+        table=distances.build_table(machine.distances) if machine.distances else None,
+        uses=read_occupancy(ledger),
+        gaps=machine.gaps,
+    )
+
+
+def group_adjacent(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[tuple[Item, ...]]:
+    """Neighbours that are alike, together."""
+    found: list[list[Item]] = []
+    for item in items:
+        if found and key(found[-1][0]) == key(item):
+            found[-1].append(item)
+        else:
+            found.append([item])
+    return [tuple(run) for run in found]
+
+
+def fold_key(box: NodeBox, uses: Occupancy) -> Hashable:
+    """What two boxes have in common when one can stand for both: no devices, and no pod on either."""
+    if box.kinds or box.pci or box.node is None:
+        return box
+    states = {uses.of_cpu(cpu) for cpu in bits.members(box.cpus)}
+    bars = uses.bars(box.node)
+    if len(states) > 1 or any(use.tenant for use in states) or any("held" in dict(bar.parts) for bar in bars):
+        return box
+    return bars, tuple(states), tuple(cluster.shape for cluster in box.clusters), len(box.sockets)
+
+
+def format_memory(box: NodeBox) -> str:
+    """What a box has in memory."""
+    if box.node is None or box.node.memory is None:
+        return "memory not known"
+    return format_size(box.node.memory) if box.node.memory else "no memory"
+
+
+def _title(machine: Machine) -> str:
+    parts = [
+        pluralize(len({cpu.socket for cpu in machine.cpus}), "socket"),
+        pluralize(len(machine.nodes), "NUMA node"),
+        pluralize(len({cpu.core for cpu in machine.cpus}), "core"),
+        pluralize(len(machine.cpus), "CPU"),
+    ]
+    return " · ".join(parts)
+
+
+def _facts(machine: Machine) -> Iterator[str]:
+    known = [node.memory for node in machine.nodes if node.memory is not None]
+    if machine.memory is not None or known:
+        yield f"memory {format_size(sum(known) if machine.memory is None else machine.memory)}"
+    pages: dict[int, int] = {}
+    for node in machine.nodes:
+        for each in node.hugepages:
+            pages[each.size] = pages.get(each.size, 0) + each.count
+    pages = pages or {each.size: each.count for each in machine.hugepages}
+    for bytes_, number in sorted(pages.items()):
+        if number:
+            yield f"{number} huge pages of {format_size(bytes_)}"
+    if machine.devices:
+        yield pluralize(len(machine.devices), "device")
+    if machine.pci:
+        yield pluralize(len(machine.pci), "PCI device")
+    if machine.offline:
+        off = shorten(format_list(bits.members(machine.offline)), 32)
+        yield f"{pluralize(machine.offline.bit_count(), 'CPU')} switched off ({off})"
+
+
+class _Near:
+    """Devices by the one node they are near."""
+
+    def __init__(self, devices: Iterable[Device], pci: Iterable[PciDevice]) -> None:
+        self.devices: dict[int, list[Device]] = {}  #: by the set of the node alone
+        self.pci: dict[int | None, list[PciDevice]] = {}
+        for device in devices:
+            self.devices.setdefault(device.nodes or 0, []).append(device)
+        for function in pci:
+            self.pci.setdefault(function.node, []).append(function)
+
+
+def _frames(machine: Machine, near: _Near) -> Iterator[SocketFrame]:
+    members: dict[int, set[int]] = {}  # socket → the sockets it shares nodes with, one set for all of them
+    first: dict[int, int] = {}  # node → the socket it was met on first
+    for cpu in machine.cpus:
+        own = members.setdefault(cpu.socket, {cpu.socket})
+        if cpu.node is None:
+            continue
+        other = members[first.setdefault(cpu.node, cpu.socket)]
+        if other is not own:
+            own |= other
+            members.update(dict.fromkeys(other, own))
+    nodes = {node.id: node for node in machine.nodes}
+    places: dict[tuple[int, ...], dict[int | None, list[Cpu]]] = {}
+    for cpu in machine.cpus:
+        boxes = places.setdefault(tuple(sorted(members[cpu.socket])), {})
+        boxes.setdefault(cpu.node, []).append(cpu)
+    for sockets, boxes in sorted(places.items()):
+        claimed = sorted(node for node in boxes if node is not None)
+        inside = [_box(nodes[node], boxes[node], near=near) for node in claimed]
+        inside += [_box(None, boxes[None], near=near)] if None in boxes else []
+        yield SocketFrame(sockets, tuple(inside))
+
+
+def _box(node: NumaNode | None, cpus: Sequence[Cpu], *, near: _Near) -> NodeBox:
+    alone = 1 << node.id if node and node.id >= 0 else None
+    return NodeBox(
+        node=node,
+        sockets=tuple(sorted({cpu.socket for cpu in cpus})),
+        clusters=tuple(_clusters(cpus)),
+        kinds=tuple(_kinds(near.devices.get(alone, ()))) if alone is not None else (),
+        pci=tuple(_pci_texts(near.pci.get(node.id, ()))) if node else (),
+    )
+
+
+def _clusters(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
+    sockets = {cpu.socket for cpu in cpus}
+    groups: dict[tuple[int, int], dict[int, list[int]]] = {}
+    for cpu in sorted(cpus, key=lambda cpu: cpu.id):
+        place = (cpu.socket, -1 if cpu.cache is None else cpu.cache)
+        groups.setdefault(place, {}).setdefault(cpu.core, []).append(cpu.id)
+    for (socket, cache), cores in sorted(groups.items()):
+        names = [f"socket {socket}"] if len(sockets) > 1 else []
+        if cache >= 0:
+            names.append(f"cache {cache}")
+        yield CoreGroup(" ".join(names), tuple(Core(id_, tuple(threads)) for id_, threads in cores.items()))
+
+
+def _kinds(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
+    resources: dict[str, list[Device]] = {}
+    for device in devices:
+        resources.setdefault(device.resource, []).append(device)
+    for resource, own in sorted(resources.items()):
+        yield DeviceGroup(resource, tuple(sorted(own, key=lambda device: natural_sort_key(device.id))))
+
+
+def _loose(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, tuple[DeviceGroup, ...]]]:
+    """Devices on several nodes, on nodes the machine does not have, or on none."""
+    there = {1 << node.id for node in machine.nodes if node.id >= 0}
+    places: dict[int, list[Device]] = {}
+    for device in devices:
+        if device.nodes not in there:
+            places.setdefault(device.nodes or 0, []).append(device)
+    for nodes, own in sorted(places.items()):
+        where = f"near {format_ids('NUMA node', bits.members(nodes))}" if nodes else "near no NUMA node"
+        if nodes and not any(nodes & node for node in there):
+            where += ", not on this machine"
+        yield where, tuple(_kinds(own))
+
+
+def _unplaced(machine: Machine) -> list[PciDevice]:
+    there = {node.id for node in machine.nodes}
+    return [device for device in machine.pci if device.node not in there]
+
+
+#: The base classes of PCI devices people look for.
+_SOUGHT = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "accelerator"}
+
+
+def _pci_texts(devices: Iterable[PciDevice]) -> Iterator[str]:
+    """PCI devices by class: those people look for by address as long as they are few, the others counted."""
+    classes: dict[str, list[str]] = {}
+    for device in devices:
+        name = "other" if device.kind is None else _SOUGHT.get(device.kind >> 16, "other")
+        classes.setdefault(name, []).append(device.address)
+    for name, addresses in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
+        if name == "other":
+            yield f"{len(addresses)} other"
+        elif len(addresses) > 4:
+            yield f"{len(addresses)} {name} ({addresses[0]} to {addresses[-1]})"
+        else:
+            yield f"{name} {', '.join(addresses)}"
+
+
+def _near(machine: Machine, manned: set[int], *, bare: Sequence[int]) -> dict[int, str]:
+    """Which nodes with CPUs each node without any is nearest to, where the distances tell them apart."""
+    found: dict[int, str] = {}
+    if machine.distances is None or len(manned) < 2 or not manned <= set(machine.distances.ids):
+        return found
+    for node in set(bare).intersection(machine.distances.ids):
+        away = {other: machine.distances.both_ways(node)[other] for other in manned}
+        nearest = [other for other, far in away.items() if far == min(away.values())]
+        if len(nearest) < len(manned):
+            found[node] = f"near {format_ids('node', nearest)}"
+    return found

@@ -1,0 +1,86 @@
+"""Texts for pictures: names made harmless, texts measured and shortened, amounts and lists as people read them.
+
+Names of devices and pods come from elsewhere: what does not print, combines with its neighbour or turns the direction
+of writing is spelt out, so that a text is as long as it looks.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from itertools import pairwise
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+#: The widest a letter of the usual monospaced fonts is, in parts of the font size; others may come from any font.
+_NARROW_EM, _WIDE_EM = 0.62, 1.25
+_LATIN = 0x250
+_SIGNS = frozenset("·…")
+
+
+def clean(text: str) -> str:
+    """*text* with every character that would not show as one of its own spelt out, as in a Python string."""
+    return "".join(map(_plain, unicodedata.normalize("NFC", text)))
+
+
+def _plain(char: str) -> str:
+    if char.isprintable() and unicodedata.category(char) not in {"Mn", "Me", "Mc"}:
+        return char
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def display_width(text: str) -> int:
+    """How many columns of a terminal *text* takes, once it is clean."""
+    return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+
+
+def width_in_em(text: str) -> float:
+    """The most *text* can take in a monospaced font, in units of the font size."""
+    wide = 0 if text.isascii() else sum(ord(char) >= _LATIN and char not in _SIGNS for char in text)
+    return wide * _WIDE_EM + (len(text) - wide) * _NARROW_EM
+
+
+def shorten(text: str, most: int) -> str:
+    """*text* in at most *most* columns, its middle left out where it is longer: names differ at their ends."""
+    if display_width(text) <= most:
+        return text
+    head, tail = text[: most - most // 2 - 1], text[len(text) - most // 2 :]
+    while display_width(head) + 1 + display_width(tail) > most:
+        head, tail = (head[:-1], tail) if display_width(head) >= display_width(tail) else (head, tail[1:])
+    return f"{head}…{tail}"
+
+
+def format_size(amount: int) -> str:
+    """Bytes in the unit that fits, ``64 GiB``; exact ones without a decimal."""
+    unit = min(max(amount.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    whole, rest = divmod(amount, 1 << 10 * unit)
+    return f"{whole} {_UNITS[unit]}" if not rest else f"{amount / (1 << 10 * unit):.1f} {_UNITS[unit]}"
+
+
+def pluralize(number: int, noun: str) -> str:
+    """``1 socket``, ``2 sockets``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_ids(noun: str, ids: Iterable[int]) -> str:
+    """``socket 0``, ``sockets 0-3,8``."""
+    known = sorted(ids)
+    return f"{noun} {format_list(known)}" if len(known) == 1 else f"{noun}s {format_list(known)}"
+
+
+def format_list(ids: Iterable[int]) -> str:
+    """A Linux list of any numbers; -1, which some machines have, comes first."""
+    known = set(ids)
+    below = [str(id_) for id_ in sorted(known) if id_ < 0]
+    return ",".join([*below, *list_parts(bits.of(id_ for id_ in known if id_ >= 0))])
+
+
+def list_parts(cpus: CpuSet) -> tuple[str, ...]:
+    """A set as the parts of its Linux list; one of every so many is said shorter, ``0-62 by 2``."""
+    spans = bits.to_spans(cpus)
+    starts = [first for first, last in spans if first == last]
+    steps = {after - before for before, after in pairwise(starts)}
+    if len(spans) > 3 and len(starts) == len(spans) and len(steps) == 1:
+        return (f"{starts[0]}-{starts[-1]} by {steps.pop()}",)
+    return tuple(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -1,0 +1,1 @@
+"""Our own JSON documents: decisions, ledgers, machines and the HTTP API."""

@@ -1,0 +1,90 @@
+"""Who holds how much of each NUMA node, read from the ledger at the moment somebody looks.
+
+Only what is managed shows: without a static policy nobody is given CPUs or memory of their own.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from alignup.align import bits
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.devices import DeviceLedger
+from alignup.align.host import Host
+from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
+
+UNPLACED = "none"  #: the node of devices that are near none
+
+
+def ledger_families(host: Host) -> Iterator[Metric]:
+    """Every gauge of *host* as it is now."""
+    books = host.ledger.books
+    managed = host.settings.cpus.policy == CpuPolicy.STATIC
+    yield from _cpus(books[CpuHintProvider.name], managed=managed)
+    yield _memory(books[MemoryProvider.name])
+    yield _devices(books[DeviceProvider.name])
+
+
+def _cpus(book: CpuLedger, *, managed: bool) -> Iterator[Metric]:
+    held = bits.union(map(book.owned, {*book.held, *book.pod_held}))
+    yield GaugeMetricFamily(
+        "kubelet_cpu_manager_shared_pool_size_millicores",
+        "CPUs that are shared and could be given to a container, in thousandths.",
+        value=1000 * book.available.bit_count(),
+    )
+    yield GaugeMetricFamily(
+        "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+        "CPUs that belong to one container or pod alone.",
+        value=held.bit_count(),
+    )
+    numa = GaugeMetricFamily(
+        "kubelet_cpu_manager_allocation_per_numa",
+        "CPUs of a NUMA node that belong to one container or pod alone.",
+        labels=["numa_node"],
+    )
+    states = GaugeMetricFamily(
+        "alignup_numa_cpus", "CPUs of a NUMA node: free, held or reserved.", labels=["node", "state"]
+    )
+    for node, cpus in book.node_cpus.items() if managed else ():
+        numa.add_metric([str(node)], (held & cpus).bit_count())
+        parts = {"free": book.available & cpus, "held": held & cpus, "reserved": book.reserved & cpus}
+        for state, part in parts.items():
+            states.add_metric([str(node), state], part.bit_count())
+    yield numa
+    yield states
+
+
+def _memory(book: MemoryLedger) -> Metric:
+    family = GaugeMetricFamily(
+        "alignup_numa_memory_bytes",
+        "Memory and huge pages of a NUMA node: free, held by containers, or reserved for the system.",
+        labels=["node", "type", "state"],
+    )
+    for node, memory in book.nodes.items():
+        for type_, table in sorted(memory.tables.items()):
+            family.add_metric([str(node), type_, "free"], table.free)
+            family.add_metric([str(node), type_, "held"], table.reserved)
+            family.add_metric([str(node), type_, "reserved"], table.system_reserved)
+    return family
+
+
+def _devices(book: DeviceLedger) -> Metric:
+    """A device near several nodes is counted once, under all of them: ``node="0-1"``."""
+    family = GaugeMetricFamily(
+        "alignup_numa_devices",
+        "Devices near a NUMA node (or a list of them): free, held, or unhealthy and held by nobody.",
+        labels=["node", "resource", "state"],
+    )
+    for resource, inventory in sorted(book.inventories.items()):
+        in_use = book.in_use.get(resource, frozenset())
+        found: Counter[tuple[str, str]] = Counter()
+        for device in inventory.devices:
+            node = bits.show(device.nodes) if device.nodes else UNPLACED
+            state = "held" if device.id in in_use else "free" if device.healthy else "unhealthy"
+            found.update({(node, one): int(one == state) for one in ("free", "held", "unhealthy")})
+        for (node, state), count in sorted(found.items()):
+            family.add_metric([node, resource, state], count)
+    return family

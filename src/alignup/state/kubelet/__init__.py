@@ -1,0 +1,1 @@
+"""The kubelet's own state files, read, verified and written byte for byte."""

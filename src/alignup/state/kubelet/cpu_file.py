@@ -1,0 +1,137 @@
+"""``cpu_manager_state``: which CPUs are shared and which container owns which, as the kubelet keeps it in a file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet, quote
+from alignup.align.errors import ParseError, StateError
+from alignup.align.settings import FeatureGates
+from alignup.state.kubelet.checkpoint import (
+    CHECKSUM,
+    OlderVersion,
+    StateFileFormat,
+    check_policy,
+    encode_state_file,
+    load_state_file,
+    restore_error,
+)
+from alignup.state.kubelet.go_types import GoCpuSetEntry, GoField, GoMap, GoString, GoStruct
+
+NAME = "cpu_manager_state"
+VERSION = 4  #: what is written now
+
+PODS_GATE = "PodLevelResourceManagers"
+BASELINES_GATE = "InPlacePodVerticalScalingExclusiveCPUs"
+
+_TEXT = GoString()
+_LISTS = GoMap("map[string]string", _TEXT, _TEXT)
+_PLAIN = (
+    GoField("policyName", "PolicyName", _TEXT),
+    GoField("defaultCpuSet", "DefaultCPUSet", _TEXT),
+    GoField("entries", "Entries", GoMap("map[string]map[string]string", _TEXT, _LISTS), omit_empty=True),
+)
+_POD = GoCpuSetEntry("state.PodEntry", "state.podEntryJSON", "cpuSet", "CPUSet")
+_PODS = GoField("podEntries", "PodEntries", GoMap("state.PodCPUAssignments", _TEXT, _POD), omit_empty=True)
+_BASELINE = GoCpuSetEntry("state.ContainerBaseline", "state.containerBaselineJSON", "baseline", "Baseline")
+_BASELINES = GoField(
+    "baselines",
+    "Baselines",
+    GoMap("state.ContainerBaselines", _TEXT, GoMap("map[string]state.ContainerBaseline", _TEXT, _BASELINE)),
+    omit_empty=True,
+)
+
+FORMAT = StateFileFormat(
+    title="cpu manager",
+    called="CPU manager",
+    prefix="",
+    number=VERSION,
+    data=GoStruct("state.CPUManagerCheckpointData", (*_PLAIN, _PODS, _BASELINES)),
+    name="state.CPUManagerCheckpoint",
+    older=(
+        OlderVersion(3, GoStruct("state.CPUManagerCheckpointV3", (*_PLAIN, _PODS, CHECKSUM)), accepts_own_name=True),
+        OlderVersion(
+            2,
+            GoStruct("state.CPUManagerCheckpointV2", (*_PLAIN, CHECKSUM)),
+            checksum_optional=True,
+            accepts_own_name=True,
+            own_name_disabled_by=PODS_GATE,
+        ),
+    ),
+)
+
+CpuAssignments = Mapping[str, Mapping[str, CpuSet]]  #: pod uid → container → its CPUs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuState:
+    """What a ``cpu_manager_state`` says."""
+
+    policy: str
+    default: CpuSet = 0  #: shared by all containers that own none
+    entries: CpuAssignments = field(default_factory=dict)
+    pod_entries: Mapping[str, CpuSet] = field(default_factory=dict)  #: pod uid → the CPUs it was given as one piece
+    baselines: CpuAssignments = field(default_factory=dict)  #: what containers owned before they were resized
+    version: int = field(default=VERSION, compare=False)  #: of the file it was read from
+
+
+def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, path: str) -> CpuState:
+    """What the file at *path* says; a ``StateError`` with the kubelet's sentence where it would not start on it.
+
+    The policy is not compared when *configured_policy* is ``None``. Pods as a whole and baselines count only where
+    their gates are on.
+    """
+    try:
+        loaded = load_state_file(FORMAT, text, gates=gates)
+        if configured_policy is not None:
+            check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
+        return _state(loaded.contents, gates, version=loaded.version)
+    except (ParseError, StateError) as error:
+        raise restore_error(FORMAT, error, path) from None
+
+
+def dump(state: CpuState, *, gates: FeatureGates) -> bytes:
+    """The file that says *state*, byte for byte as the kubelet writes it."""
+    return encode_state_file(
+        FORMAT,
+        {
+            "policyName": state.policy,
+            "defaultCpuSet": bits.show(state.default),
+            "entries": {
+                uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in state.entries.items()
+            },
+            "podEntries": state.pod_entries if gates.on(PODS_GATE) else {},
+            "baselines": state.baselines if gates.on(BASELINES_GATE) else {},
+        },
+    )
+
+
+def _state(contents: dict[str, Any], gates: FeatureGates, *, version: int) -> CpuState:
+    default = _cpus(contents["defaultCpuSet"], "default CPU set")
+    entries = {
+        uid: {
+            name: _cpus(cpus, "cpuset", whose=f" for container {quote(name)} in pod {quote(uid)}")
+            for name, cpus in (own or {}).items()
+        }
+        for uid, own in (contents["entries"] or {}).items()
+    }
+    baselines: CpuAssignments = {}
+    if gates.on(BASELINES_GATE):
+        baselines = {uid: own or {} for uid, own in (contents["baselines"] or {}).items()} or entries
+    return CpuState(
+        policy=contents["policyName"],
+        default=default,
+        entries=entries,
+        pod_entries=(contents["podEntries"] or {}) if gates.on(PODS_GATE) else {},
+        baselines=baselines,
+        version=version,
+    )
+
+
+def _cpus(text: str, what: str, *, whose: str = "") -> CpuSet:
+    """A Linux list; the error says *what* it is, and *whose*."""
+    try:
+        return bits.parse(text)
+    except ParseError as error:
+        raise ParseError(f"could not parse {what} {quote(text)}{whose}: {error}") from None

@@ -1,0 +1,173 @@
+"""``memory_manager_state``: the memory of every NUMA node and who holds it, as the kubelet keeps it in a file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.errors import ParseError, StateError
+from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
+from alignup.align.settings import FeatureGates
+from alignup.state.kubelet.checkpoint import (
+    CHECKSUM,
+    OlderVersion,
+    StateFileFormat,
+    check_policy,
+    encode_state_file,
+    load_state_file,
+    restore_error,
+)
+from alignup.state.kubelet.go_types import GoField, GoInteger, GoMap, GoSlice, GoString, GoStruct
+
+NAME = "memory_manager_state"
+VERSION = 3  #: what is written now
+
+PODS_GATE = "PodLevelResourceManagers"
+
+_TEXT = GoString()
+_TYPE = GoString("v1.ResourceName")
+_INT = GoInteger("int", signed=True)
+_INTS = GoSlice("[]int", _INT)
+_SIZE = GoInteger("uint64")
+_TABLE = GoStruct(
+    "state.MemoryTable",
+    (
+        GoField("total", "TotalMemSize", _SIZE),
+        GoField("systemReserved", "SystemReserved", _SIZE),
+        GoField("allocatable", "Allocatable", _SIZE),
+        GoField("reserved", "Reserved", _SIZE),
+        GoField("free", "Free", _SIZE),
+    ),
+)
+_NODE = GoStruct(
+    "state.NUMANodeState",
+    (
+        GoField("numberOfAssignments", "NumberOfAssignments", _INT),
+        GoField(
+            "memoryMap", "MemoryMap", GoMap("map[v1.ResourceName]*state.MemoryTable", _TEXT, _TABLE, pointers=True)
+        ),
+        GoField("cells", "Cells", _INTS),
+    ),
+)
+_BLOCK = GoStruct(
+    "state.Block",
+    (GoField("numaAffinity", "NUMAAffinity", _INTS), GoField("type", "Type", _TYPE), GoField("size", "Size", _SIZE)),
+)
+_BLOCKS = GoSlice("[]state.Block", _BLOCK)
+_HELD = GoMap("state.ContainerMemoryAssignments", _TEXT, GoMap("map[string][]state.Block", _TEXT, _BLOCKS))
+_PLAIN = (
+    GoField("policyName", "PolicyName", _TEXT),
+    GoField("machineState", "MachineState", GoMap("state.NUMANodeMap", _INT, _NODE, pointers=True)),
+    GoField("entries", "Entries", _HELD, omit_empty=True),
+)
+_POD = GoStruct("state.PodEntry", (GoField("memoryBlocks", "MemoryBlocks", _BLOCKS, omit_empty=True),))
+_PODS = GoField("podEntries", "PodEntries", GoMap("state.PodMemoryAssignments", _TEXT, _POD), omit_empty=True)
+
+FORMAT = StateFileFormat(
+    title="memory manager",
+    called="memory manager",
+    prefix="[memorymanager] ",
+    number=VERSION,
+    data=GoStruct("state.MemoryManagerCheckpointData", (*_PLAIN, _PODS)),
+    name="state.MemoryManagerCheckpoint",
+    older=(
+        OlderVersion(2, GoStruct("state.MemoryManagerCheckpointV2", (*_PLAIN, _PODS, CHECKSUM))),
+        OlderVersion(1, GoStruct("state.MemoryManagerCheckpointV1", (*_PLAIN, CHECKSUM)), checksum_optional=True),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryState:
+    """What a ``memory_manager_state`` says."""
+
+    policy: str
+    machine_state: Mapping[int, NodeMemory] = field(default_factory=dict)  #: by node, rising
+    entries: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(default_factory=dict)  #: pod uid → container
+    pod_entries: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)  #: blocks of pods as a whole
+    version: int = field(default=VERSION, compare=False)  #: of the file it was read from
+
+
+def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, path: str) -> MemoryState:
+    """What the file at *path* says; a ``StateError`` with the kubelet's sentence where it would not start on it.
+
+    The policy is not compared when *configured_policy* is ``None``. Pods as a whole count only where their gate is on.
+    """
+    try:
+        loaded = load_state_file(FORMAT, text, gates=gates)
+        if configured_policy is not None:
+            check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
+        return _state(loaded.contents, gates, version=loaded.version)
+    except (ParseError, StateError) as error:
+        raise restore_error(FORMAT, error, path) from None
+
+
+def dump(state: MemoryState, *, gates: FeatureGates) -> bytes:
+    """The file that says *state*, byte for byte as the kubelet writes it."""
+    pods = state.pod_entries if gates.on(PODS_GATE) else {}
+    return encode_state_file(
+        FORMAT,
+        {
+            "policyName": state.policy,
+            "machineState": {id_: _written_node(node) for id_, node in state.machine_state.items()},
+            "entries": {
+                uid: {name: _written_blocks(blocks) for name, blocks in own.items()}
+                for uid, own in state.entries.items()
+            },
+            "podEntries": {uid: {"memoryBlocks": _written_blocks(blocks)} for uid, blocks in pods.items()},
+        },
+    )
+
+
+def _written_node(node: NodeMemory) -> dict[str, Any]:
+    keys = [one.key for one in _TABLE.fields]
+    return {
+        "numberOfAssignments": node.assignments,
+        "memoryMap": {type_: dict(zip(keys, table, strict=True)) for type_, table in node.tables.items()},
+        "cells": tuple(bits.members(node.cells)),
+    }
+
+
+def _written_blocks(blocks: Sequence[Block]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {"numaAffinity": tuple(bits.members(nodes)), "type": type_, "size": size} for nodes, type_, size in blocks
+    )
+
+
+def _state(contents: dict[str, Any], gates: FeatureGates, *, version: int) -> MemoryState:
+    machine = contents["machineState"] or {}
+    pods = (contents["podEntries"] or {}) if gates.on(PODS_GATE) else {}
+    return MemoryState(
+        policy=contents["policyName"],
+        machine_state={id_: _node(id_, machine[id_]) for id_ in sorted(machine)},
+        entries={
+            uid: {name: _blocks(blocks) for name, blocks in (own or {}).items()}
+            for uid, own in (contents["entries"] or {}).items()
+        },
+        pod_entries={uid: _blocks(own["memoryBlocks"]) for uid, own in pods.items()},
+        version=version,
+    )
+
+
+def _node(id_: int, node: dict[str, Any] | None) -> NodeMemory:
+    """One node; the kubelet crashes over null where a node or a table should be, so that is refused."""
+    tables = (node or {}).get("memoryMap") or {}
+    if node is None or None in tables.values():
+        raise StateError(f"there is nothing but null for NUMA node {id_}, or for one of its types")
+    return NodeMemory(
+        _nodes(node["cells"]),
+        node["numberOfAssignments"],
+        {type_: MemoryTable(*(table[one.key] for one in _TABLE.fields)) for type_, table in tables.items()},
+    )
+
+
+def _blocks(blocks: Sequence[dict[str, Any]] | None) -> tuple[Block, ...]:
+    return tuple(Block(_nodes(one["numaAffinity"]), one["type"], one["size"]) for one in blocks or ())
+
+
+def _nodes(ids: Sequence[int] | None) -> NodeSet:
+    for id_ in ids or ():
+        if not 0 <= id_ < bits.MAX_MEMBER:
+            raise StateError(f"{id_} is no NUMA node")
+    return bits.of(ids or ())

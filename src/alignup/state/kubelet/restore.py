@@ -1,0 +1,242 @@
+"""The ledger of a host as a kubelet's state files have it: who is there, and who holds what.
+
+The files know pods by uid and containers by name, and only what they hold exclusively. What else there is to a pod
+comes from a list of pods, where one is at hand; a pod that is not in it is stood in for by one that asks for just what
+it holds, so that at least that is counted.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from alignup.align import bits
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.devices import DeviceLedger
+from alignup.align.errors import StateError
+from alignup.align.host import Host
+from alignup.align.ledger import AdmittedPod, Ledger
+from alignup.align.memory.ledger import Block, MemoryLedger
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.provider import Provider
+from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
+from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
+from alignup.align.workload.demand import FitRequest, fit_used
+from alignup.align.workload.names import CPU, MEMORY
+from alignup.state.kubelet import cpu_file, device_file, memory_file
+from alignup.state.kubelet.checkpoint import check_policy
+from alignup.state.kubelet.cpu_file import CpuState
+from alignup.state.kubelet.device_file import DeviceState
+from alignup.state.kubelet.memory_file import MemoryState
+from alignup.state.kubelet.restored_devices import restore_devices
+from alignup.state.kubelet.state_dir import KubeletFiles
+
+ProviderType = TypeVar("ProviderType", bound=Provider[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredLedger:
+    """A ledger made from state files, and what they left open."""
+
+    ledger: Ledger
+    gaps: tuple[str, ...] = ()  #: what is not known, one sentence each
+    unknown: tuple[str, ...] = ()  #: uids of pods that hold something and are not in the list
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """What the three providers wrote down."""
+
+    cpus: CpuLedger
+    memory: MemoryLedger
+    devices: DeviceLedger
+
+    @property
+    def uids(self) -> set[str]:
+        """Everybody who holds something."""
+        return {*self.cpus.held, *self.cpus.pod_held, *self.memory.held, *self.memory.pod_held, *self.devices.held}
+
+
+def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) -> RestoredLedger:
+    """The ledger of *host* where *files* are its kubelet's and *pods* are running; the host itself stays as it is.
+
+    ``StateError`` where a file has a problem, and where a kubelet with the host's settings would not start on one, in
+    the kubelet's words. What a missing file would say is taken as on an idle machine.
+    """
+    for problem in files.problems:
+        raise StateError(problem.what)
+    cpus, cpu_gaps = _cpus(_provider(host, CpuHintProvider), files.cpu, policy=host.settings.cpus.policy)
+    memory, memory_gaps = _memory(_provider(host, MemoryProvider), files.memory)
+    devices, device_gaps = _devices(_provider(host, DeviceProvider), files.devices)
+    books = _Books(cpus, memory, devices)
+    pods = tuple(pods)
+    running = {pod.uid: pod for pod in pods if pod.uid}
+    unknown = tuple(sorted(books.uids - running.keys()))
+    ledger = Ledger({one.name: one.idle() for one in host.providers} | _by_name(host, books))
+    for pod in running.values():
+        ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)), ledger.books)
+    for uid in unknown:
+        ledger = ledger.with_pod(_stand_in(uid, books), ledger.books)
+    gaps = (*files.gaps, *cpu_gaps, *memory_gaps, *device_gaps, *_pod_gaps(pods, unknown))
+    return RestoredLedger(ledger, gaps, unknown)
+
+
+def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
+    for pod in pods:
+        if not pod.uid:
+            yield f"pod {pod.namespace}/{pod.name} has no uid, so it cannot be found in the state files; not counted"
+    if unknown:
+        those = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
+        yield f"names and shared CPU use of {those} are not in the state files; give them with --pods"
+        if pods:
+            yield (
+                f"{those} of the state files counted as running, though not in the list; "
+                f"if gone, a kubelet takes everything back when the next pod comes: {', '.join(unknown)}"
+            )
+
+
+def _provider(host: Host, kind: type[ProviderType]) -> ProviderType:
+    return next(one for one in host.providers if isinstance(one, kind))
+
+
+def _by_name(host: Host, books: _Books) -> dict[str, Any]:
+    kinds = ((CpuHintProvider, books.cpus), (MemoryProvider, books.memory), (DeviceProvider, books.devices))
+    return {_provider(host, kind).name: book for kind, book in kinds}
+
+
+def _cpus(provider: CpuHintProvider, state: CpuState | None, *, policy: str) -> tuple[CpuLedger, list[str]]:
+    """The CPU ledger that *state* is, checked as at a kubelet's start."""
+    if state is None:
+        return provider.idle(), []
+    check_policy(cpu_file.FORMAT, configured=policy, stored=state.policy)
+    if provider.rules.policy is CpuPolicy.NONE:
+        return provider.idle(), []
+    ledger = provider.rules.start(state.default, state.entries, pod_held=state.pod_entries)
+    _check_owners(ledger)
+    orphans = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in ledger.held}
+    pod_held = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in orphans}
+    gaps = [
+        f"pod {uid} has CPUs {bits.show(cpus)} as a whole, but none of its containers has any; nobody can be given them"
+        for uid, cpus in sorted(orphans.items())
+    ]
+    return replace(ledger, pod_held=pod_held, lost=bits.union(orphans.values())), gaps
+
+
+def _check_owners(ledger: CpuLedger) -> None:
+    """Refuse CPUs that two pods own: the kubelet does not look, but nobody could be released any more."""
+    owners: dict[str, int] = {}
+    for uid in sorted({*ledger.held, *ledger.pod_held}):
+        own = ledger.owned(uid)
+        for other, cpus in owners.items():
+            if own & cpus:
+                raise StateError(
+                    f"CPUs {bits.show(own & cpus)} are owned by two pods, {other} and {uid}; delete one of them, "
+                    f"or drain the node and delete its {cpu_file.NAME}"
+                )
+        owners[uid] = own
+
+
+def _memory(provider: MemoryProvider, state: MemoryState | None) -> tuple[MemoryLedger, list[str]]:
+    """The memory ledger that *state* is, checked as at a kubelet's start."""
+    idle = provider.idle()
+    if state is None:
+        return idle, []
+    check_policy(memory_file.FORMAT, configured=provider.settings.policy, stored=state.policy)
+    if provider.settings.policy is MemoryPolicy.NONE:
+        return idle, []
+    stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
+    ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
+    orphans = ledger.pod_held.keys() - ledger.held.keys()
+    gaps = [
+        f"pod {uid} has memory as a whole, but none of its containers has any; nobody can be given it"
+        for uid in sorted(orphans)
+    ]
+    return replace(
+        ledger, pod_held={uid: blocks for uid, blocks in ledger.pod_held.items() if uid not in orphans}
+    ), gaps
+
+
+def _devices(provider: DeviceProvider, state: DeviceState | None) -> tuple[DeviceLedger, list[str]]:
+    """The device ledger that *state* is, on the devices of the machine as far as they are known."""
+    if state is None:
+        return provider.idle(), []
+    ledger = DeviceLedger(nodes=provider.machine)
+    gaps: list[str] = []
+    for one in restore_devices(provider.known, state):
+        asked = one.resource in provider.preferred_allocation
+        ledger = ledger.announce(one.resource, one.devices.values(), preferred_allocation=asked)
+        ledger = ledger if one.present else ledger.give_up(one.resource)
+        gaps += one.gaps
+    held: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+    for entry in state.entries:
+        held.setdefault((entry.uid, entry.container), {})[entry.resource] = tuple(entry.nodes)
+    for (uid, container), devices in held.items():
+        try:
+            ledger = ledger.give(uid, container, devices=devices)
+        except StateError as error:
+            raise StateError(
+                f"pod {uid} container {container}: {error}; delete one of the two pods, "
+                f"or drain the node and delete its {device_file.NAME}"
+            ) from None
+    return ledger, gaps
+
+
+def _stand_in(uid: str, books: _Books) -> AdmittedPod:
+    """A pod nothing is known of but what it holds."""
+    cpus = books.cpus.held.get(uid, {})
+    blocks = books.memory.held.get(uid, {})
+    devices = books.devices.held.get(uid, {})
+    containers = tuple(
+        Container(name, _asking(_amounts(cpus.get(name, 0), blocks.get(name, ()), devices.get(name, {}))))
+        for name in sorted({*cpus, *blocks, *devices})
+    )
+    whole = _amounts(books.cpus.pod_held.get(uid, 0), books.memory.pod_held.get(uid, ()), {})
+    pod = Pod(
+        name=uid,
+        namespace="",
+        uid=uid,
+        containers=containers,
+        resources=_asking(whole),
+        # Nobody else is given CPUs or memory; for devices any pod will do.
+        recorded_qos=QoS.GUARANTEED if cpus or blocks or whole else None,
+    )
+    return AdmittedPod(pod, {}, _uses(uid, books))
+
+
+def _amounts(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str, tuple[str, ...]]) -> Amounts:
+    amounts = {CPU: Quantity.of(cpus.bit_count())} if cpus else {}
+    for type_, size in _sizes(blocks).items():
+        amounts[type_] = Quantity.of(size, QuantityFormat.BINARY_SI)
+    return amounts | {resource: Quantity.of(len(ids)) for resource, ids in devices.items()}
+
+
+def _asking(amounts: Amounts) -> Resources:
+    return Resources(amounts, amounts)
+
+
+def _uses(uid: str, books: _Books) -> FitRequest:
+    """What a pod holds together: its containers may hold the same CPUs and devices one after the other."""
+    sizes = _sizes(books.memory.pod_held.get(uid) or _blocks(uid, books.memory))
+    resources = {resource for own in books.devices.held.get(uid, {}).values() for resource in own}
+    devices = {resource: len(books.devices.owned(uid, resource)) for resource in sorted(resources)}
+    return FitRequest(
+        milli_cpu=1000 * books.cpus.owned(uid).bit_count(),
+        memory=sizes.pop(MEMORY, 0),
+        ephemeral_storage=0,
+        scalars=sizes | devices,
+    )
+
+
+def _blocks(uid: str, ledger: MemoryLedger) -> Iterator[Block]:
+    for blocks in ledger.held.get(uid, {}).values():
+        yield from blocks
+
+
+def _sizes(blocks: Iterable[Block]) -> dict[str, int]:
+    """Bytes of each type there is any of."""
+    sizes: dict[str, int] = {}
+    for block in blocks:
+        if block.size:
+            sizes[block.type] = sizes.get(block.type, 0) + block.size
+    return sizes

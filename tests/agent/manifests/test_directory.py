@@ -1,0 +1,226 @@
+"""A directory of manifests: what it wants, and what has to change for it."""
+
+import os
+
+import pytest
+
+from alignup.agent.manifests.directory import ManifestDir, plan_changes
+from alignup.agent.pod_record import PodRecord
+from tests.agent.rooms import NOTHING
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}{uid}}}
+spec:
+  containers:
+  - name: app
+    image: example.com/app
+    resources: {{limits: {{cpu: "{cpu}", memory: 1Gi}}}}
+"""
+
+
+def write(directory, file, name="web", *, cpu="2", uid="", comment=""):
+    text = comment + POD.format(name=name, cpu=cpu, uid=f", uid: {uid}" if uid else "")
+    (directory / file).write_text(text)
+
+
+def settled(folder):
+    """What the directory wants, once everything in it has been the same for two looks."""
+    folder.look()
+    return folder.look()
+
+
+def known(look):
+    """All that is wanted, as the desk would know it."""
+    return [PodRecord(pod=one.pod, since=0.0, source=one.file, record=NOTHING) for one in look.pods]
+
+
+def names(look):
+    return [one.pod.name for one in look.pods]
+
+
+def test_at_the_first_look_every_file_counts(tmp_path):
+    write(tmp_path, "web.yaml")
+    write(tmp_path, "db.json", "db")
+    write(tmp_path, ".hidden.yaml", "hidden")
+    (tmp_path / "README.md").write_text("no manifest")
+    (tmp_path / "nested.yaml").mkdir()
+
+    look = ManifestDir(tmp_path).look()
+
+    assert names(look) == ["db", "web"]
+    assert look.unreadable == frozenset()
+
+
+def test_a_file_that_still_changes_does_not_count_yet(tmp_path):
+    folder = ManifestDir(tmp_path)
+    folder.look()
+    write(tmp_path, "web.yaml")
+
+    first, second = folder.look(), folder.look()
+
+    assert names(first) == []
+    assert first.unreadable == {str(tmp_path / "web.yaml")}
+    assert names(second) == ["web"]
+
+
+def test_a_half_written_change_leaves_the_pod_as_it_was(tmp_path):
+    folder = ManifestDir(tmp_path)
+    write(tmp_path, "web.yaml")
+    before = settled(folder)
+    (tmp_path / "web.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {na")
+
+    now = settled(folder)
+
+    assert now.pods == before.pods
+    assert not plan_changes(now, known(before))
+
+
+def test_what_cannot_be_read_is_said_once(tmp_path):
+    folder = ManifestDir(tmp_path)
+    (tmp_path / "web.yaml").write_text("kind: Pod\n")
+
+    first, second = folder.look(), folder.look()
+
+    (note,) = first.notes
+    assert note.startswith(f"{tmp_path / 'web.yaml'} cannot be used")
+    assert "apiVersion" in note
+    assert second.notes == ()
+
+
+def test_pods_of_a_file_that_cannot_be_read_after_a_restart_stay(tmp_path):
+    write(tmp_path, "web.yaml")
+    before = ManifestDir(tmp_path).look()
+    (tmp_path / "web.yaml").write_text("{")
+
+    now = ManifestDir(tmp_path).look()
+
+    assert not plan_changes(now, known(before))
+
+
+def test_a_directory_that_cannot_be_read_leaves_everything(tmp_path):
+    write(tmp_path, "web.yaml")
+    folder = ManifestDir(tmp_path)
+    before = folder.look()
+    tmp_path.rename(tmp_path.with_name("elsewhere"))
+
+    now = folder.look()
+
+    assert now.failed
+    assert "its pods stay as they are" in now.notes[0]
+    assert not plan_changes(now, known(before))
+    assert folder.look().notes == ()
+
+
+def test_a_file_gone_for_a_moment_is_not_gone(tmp_path):
+    folder = ManifestDir(tmp_path)
+    write(tmp_path, "web.yaml")
+    folder.look()
+    (tmp_path / "web.yaml").rename(tmp_path / "web.backup")
+    gone = folder.look()
+    (tmp_path / "web.backup").rename(tmp_path / "web.yaml")
+
+    assert names(gone) == ["web"]
+    assert names(folder.look()) == ["web"]
+
+
+def test_a_removed_file_releases_its_pods(tmp_path):
+    folder = ManifestDir(tmp_path)
+    write(tmp_path, "web.yaml")
+    before = settled(folder)
+    (tmp_path / "web.yaml").unlink()
+
+    change = plan_changes(settled(folder), known(before))
+
+    assert change.gone == (before.pods[0].pod.uid,)
+    assert change.added == ()
+
+
+@pytest.mark.parametrize("uid", ["", "fixed"])
+def test_an_edited_pod_takes_the_place_of_the_one_before(tmp_path, uid):
+    folder = ManifestDir(tmp_path)
+    write(tmp_path, "web.yaml", uid=uid)
+    before = settled(folder)
+    write(tmp_path, "web.yaml", cpu="4", uid=uid)
+
+    change = plan_changes(settled(folder), known(before))
+
+    assert change.gone == (before.pods[0].pod.uid,)
+    assert [one.pod.containers[0].resources.whole_cpus for one in change.added] == [4]
+    assert (change.added[0].pod.uid == before.pods[0].pod.uid) is bool(uid)
+
+
+def test_an_edited_comment_changes_nothing(tmp_path):
+    folder = ManifestDir(tmp_path)
+    write(tmp_path, "web.yaml")
+    before = settled(folder)
+    write(tmp_path, "web.yaml", comment="# hello\n")
+
+    assert not plan_changes(settled(folder), known(before))
+
+
+def test_pods_are_the_same_after_a_restart(tmp_path):
+    write(tmp_path, "web.yaml")
+
+    assert ManifestDir(tmp_path).look().pods == ManifestDir(tmp_path).look().pods
+
+
+def test_pods_of_one_name_in_two_files_are_two_pods(tmp_path):
+    write(tmp_path, "a.yaml")
+    write(tmp_path, "b.yaml")
+
+    first, second = ManifestDir(tmp_path).look().pods
+
+    assert first.pod.uid != second.pod.uid
+
+
+def test_of_two_files_with_one_uid_the_first_counts(tmp_path):
+    write(tmp_path, "a.yaml", "one", uid="same")
+    write(tmp_path, "b.yaml", "two", uid="same")
+
+    look = ManifestDir(tmp_path).look()
+
+    assert names(look) == ["one"]
+    assert "the uid same is taken" in look.notes[0]
+
+
+def test_what_came_over_the_api_is_not_the_directorys_business(tmp_path):
+    write(tmp_path, "web.yaml", uid="mine")
+    look = ManifestDir(tmp_path).look()
+    sent = PodRecord(pod=look.pods[0].pod, since=0.0, source="api", record=NOTHING)
+
+    change = plan_changes(look, [sent])
+
+    assert change.gone == ()
+    assert change.added == look.pods
+
+
+def test_every_replica_of_a_deployment_is_wanted(tmp_path):
+    deployment = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: app, image: x, resources: {limits: {cpu: "1", memory: 1Gi}}}]}
+"""
+    (tmp_path / "web.yaml").write_text(deployment)
+    folder = ManifestDir(tmp_path)
+    before = settled(folder)
+    (tmp_path / "web.yaml").write_text(deployment.replace("replicas: 3", "replicas: 2"))
+
+    change = plan_changes(settled(folder), known(before))
+
+    assert names(before) == ["web-0", "web-1", "web-2"]
+    assert change.gone == (before.pods[2].pod.uid,)
+    assert change.added == ()
+
+
+def test_a_pipe_in_place_of_a_manifest_is_passed_over(tmp_path):
+    os.mkfifo(tmp_path / "web.yaml")
+
+    assert ManifestDir(tmp_path).look().pods == ()

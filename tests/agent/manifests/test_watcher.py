@@ -1,0 +1,225 @@
+"""Manifests in a directory become pods of the agent, and go with their files."""
+
+import asyncio
+import io
+import json
+
+import pytest
+
+from alignup.agent import log
+from alignup.agent.manifests.directory import ManifestDir
+from alignup.agent.manifests.watcher import ManifestWatcher
+from alignup.agent.queue import AdmissionQueue
+from alignup.align.errors import FileError
+from alignup.schema.api import AdmissionStatus
+from tests.agent.agents import pod as document
+from tests.agent.agents import running, wait_for
+from tests.agent.rooms import clock, standing
+from tests.align.hosts import pod
+
+
+def put(directory, file, *pods):
+    """A file of pods, there in one step as a careful person would do it."""
+    aside = directory / f".{file}"
+    aside.write_text("\n---\n".join(map(json.dumps, pods)))
+    aside.rename(directory / file)
+
+
+def written(name, **asked):
+    """A manifest that gives no uid."""
+    made = document(name, **asked)
+    del made["metadata"]["uid"]
+    return made
+
+
+class Room:
+    """A desk, a directory, and somebody who watches it when told to."""
+
+    def __init__(self, directory, **options):
+        self.full = False
+        self.directory = directory
+        self.out = io.StringIO()
+        self.desk = AdmissionQueue(standing(**options), self._save, clock=clock(), tell=lambda _: None)
+        self.watcher = ManifestWatcher(ManifestDir(directory), self.desk, log=log.make_logger(self.out, readable=False))
+
+    def _save(self, _standing):
+        if self.full:
+            raise FileError("cannot write: No space left on device")
+
+    def look(self, times=2):
+        async def turns():
+            for _ in range(times):
+                await self.watcher.scan_once()
+
+        asyncio.run(turns())
+
+    def admit(self, one):
+        return asyncio.run(self.desk.admit(one))
+
+    def release(self, uid):
+        return asyncio.run(self.desk.release(uid))
+
+    @property
+    def pods(self):
+        return {entry.pod.name: entry.status for entry in self.desk.entries()}
+
+    @property
+    def said(self):
+        return [json.loads(line)["detail"] for line in self.out.getvalue().splitlines()]
+
+
+@pytest.fixture
+def rooms(tmp_path):
+    made = []
+
+    def make(**options):
+        made.append(Room(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.desk.close()
+
+
+def test_pods_come_with_their_files_and_go_with_them(rooms, tmp_path):
+    room = rooms()
+    put(tmp_path, "a.json", written("web"), written("db"))
+    room.look()
+    here = room.pods
+    (tmp_path / "a.json").unlink()
+    room.look(3)
+
+    assert here == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
+    assert room.pods == {}
+
+
+def test_an_edited_pod_is_exchanged_even_if_only_its_own_place_is_large_enough(rooms, tmp_path):
+    room = rooms()
+    put(tmp_path, "a.json", written("web", cpu="4"))
+    room.look()
+    room.admit(pod("other", cpu="3"))
+    put(tmp_path, "a.json", written("web", cpu="4", gpu="0"), written("more", cpu="3"))
+    room.look()
+
+    assert room.pods == {
+        "web": AdmissionStatus.ADMITTED,
+        "other": AdmissionStatus.ADMITTED,
+        "more": AdmissionStatus.WAITING,
+    }
+
+
+def test_a_pod_that_does_not_fit_is_tried_again_when_something_is_released(rooms, tmp_path):
+    room = rooms()
+    room.admit(pod("other", cpu="4"))
+    put(tmp_path, "a.json", written("web", cpu="4"))
+    room.look()
+    before = room.pods
+    room.release("other")
+
+    assert before == {"other": AdmissionStatus.ADMITTED, "web": AdmissionStatus.WAITING}
+    assert room.pods == {"web": AdmissionStatus.ADMITTED}
+
+
+def test_a_pod_that_never_fits_is_tried_once_until_its_file_changes(rooms, tmp_path):
+    room = rooms()
+    put(tmp_path, "a.json", written("huge", cpu="40"))
+    room.look(4)
+    refused = room.pods
+    put(tmp_path, "a.json", written("huge", cpu="4"))
+    room.look()
+
+    assert refused == {}
+    assert room.pods == {"huge": AdmissionStatus.ADMITTED}
+
+
+def test_a_pod_released_by_hand_comes_back_while_its_file_is_there(rooms, tmp_path):
+    room = rooms()
+    put(tmp_path, "a.json", document("web"))
+    room.look()
+    room.release("web")
+    gone = room.pods
+    room.look()
+
+    assert gone == {}
+    assert room.pods == {"web": AdmissionStatus.ADMITTED}
+
+
+def test_a_uid_that_somebody_else_has_is_told_of_once(rooms, tmp_path):
+    room = rooms()
+    room.admit(pod("web", cpu="3"))
+    put(tmp_path, "a.json", document("web", cpu="1"), document("db"))
+    room.look(4)
+
+    assert room.pods == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
+    assert len([what for what in room.said if "asks for something else" in what]) == 1
+
+
+def test_a_full_disk_is_waited_for_and_told_of_once(rooms, tmp_path):
+    room = rooms()
+    wait_for(lambda: not room.desk.problems())
+    room.full = True
+    put(tmp_path, "a.json", written("web"))
+    room.look(4)
+    nothing, said = room.pods, room.said
+    room.full = False
+    room.look()
+
+    assert nothing == {}
+    assert len([what for what in said if "No space left on device" in what]) == 1
+    assert room.pods == {"web": AdmissionStatus.ADMITTED}
+
+
+def test_too_many_that_wait_are_tried_again(rooms, tmp_path):
+    room = rooms(room=1)
+    put(tmp_path, "a.json", *(written(f"web-{number}", cpu="4") for number in range(3)))
+    room.look(3)
+    before = room.pods
+    room.release(next(entry.pod.uid for entry in room.desk.entries()))
+
+    assert list(before.values()) == [AdmissionStatus.ADMITTED, AdmissionStatus.WAITING]
+    assert len([what for what in room.said if "as many as may" in what]) == 1
+    room.look()
+    assert AdmissionStatus.WAITING in room.pods.values()
+
+
+def test_an_agent_follows_its_directory_over_a_restart(tmp_path):
+    directory = tmp_path / "manifests"
+    directory.mkdir()
+    put(directory, "web.yaml", written("web", cpu="3"))
+    put(directory, "db.yaml", written("db", cpu="1"))
+    with running(tmp_path / "root", "--manifest-dir", directory) as agent:
+        wait_for(lambda: len(agent.pods()) == 2)
+        before = agent.pods()
+        agent.kill()
+    (directory / "db.yaml").unlink()
+    with running(tmp_path / "root", "--manifest-dir", directory) as agent:
+        wait_for(lambda: len(agent.pods()) == 1)
+        after = agent.pods()
+        put(directory, "db.yaml", written("db", cpu="2"))
+        wait_for(lambda: len(agent.pods()) == 2)
+    with running(tmp_path / "root") as agent:
+        unwatched = agent.pods()
+        notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
+
+    assert {one["source"] for one in before.values()} == {str(directory / "web.yaml"), str(directory / "db.yaml")}
+    assert sorted(one["name"] for one in unwatched.values()) == ["db", "web"]
+    assert "pods of manifests that are not watched now stay: web, db" in notes
+    assert [(uid, one["placements"]) for uid, one in after.items()] == [
+        (uid, one["placements"]) for uid, one in before.items() if one["name"] == "web"
+    ]
+
+
+def test_what_is_wrong_now_is_told_to_whoever_asks(rooms, tmp_path):
+    room = rooms()
+    put(tmp_path, "large.json", written("large", cpu="9"))
+    (tmp_path / "bad.yaml").write_text("{")
+    room.look()
+    wrong = room.watcher.notes
+    (tmp_path / "large.json").unlink()
+    (tmp_path / "bad.yaml").unlink()
+    room.look(3)
+
+    assert len(wrong) == 2
+    assert any("bad.yaml cannot be used" in note for note in wrong)
+    assert any("pod default/large is refused: " in note for note in wrong)
+    assert room.watcher.notes == ()

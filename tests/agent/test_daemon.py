@@ -1,0 +1,305 @@
+"""The agent as people run it: a process with a socket, a directory, and signals."""
+
+import json
+import os
+import signal
+import socket
+import stat
+from itertools import islice
+
+import httpx2
+import pytest
+
+from alignup.agent.address import default_root, parse_address
+from alignup.align.errors import ParseError
+from tests.agent.agents import CONFIG, arguments, pod, running, wait_for
+from tests.cli.commands import alignup
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One agent for all tests that leave it as they found it."""
+    with running(tmp_path_factory.mktemp("agent") / "root") as one:
+        yield one
+
+
+@pytest.fixture
+def agent(shared):
+    """The agent, when everybody has heard what it did in the tests before."""
+    shared.get("/v1/decisions?limit=1")
+    return shared
+
+
+def test_an_admission_is_answered_and_on_disk(agent):
+    answer = agent.admit("web", cpu="3")
+
+    stored = json.loads((agent.root / "checkpoint.json").read_bytes())
+    (placement,) = answer.json()["decision"]["placements"]
+    assert answer.status_code == 201
+    assert placement["given"]["cpu"]["cpu"] == "1-3"
+    assert [one["cpus"]["containers"]["app"] for one in stored["pods"]] == ["1-3"]
+    assert agent.release("web").status_code == 200
+    assert json.loads((agent.root / "checkpoint.json").read_bytes())["pods"] == []
+
+
+def test_what_was_answered_is_in_the_history_at_once(agent):
+    agent.admit("seen", cpu="2")
+    refused = agent.admit("unseen", cpu="9")
+
+    kept = agent.get("/v1/decisions?limit=2")["decisions"]
+    one = agent.get(f"/v1/decisions/{kept[0]['id']}")
+
+    assert refused.status_code == 409
+    assert [each["decision"]["pod"]["name"] for each in kept] == ["unseen", "seen"]
+    assert one["story"][0].startswith("Pod default/unseen is refused")
+    agent.release("seen")
+
+
+def test_the_log_has_one_line_a_decision(agent):
+    agent.admit("logged", cpu="2")
+    agent.release("logged")
+
+    wait_for(lambda: any(line.get("uid") == "logged" and line["event"] == "released" for line in agent.log()))
+    lines = [line for line in agent.log() if line.get("uid") == "logged"]
+    assert [line["event"] for line in lines] == ["admitted", "released"]
+    assert list(lines[0])[:3] == ["timestamp", "level", "event"]
+    assert "CPUs 1-2" in lines[0]["placed"]
+
+
+def test_metrics_count_what_was_decided(agent):
+    def value(name):
+        text = agent.http.get("/metrics").text
+        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+    before = value("kubelet_topology_manager_admission_requests_total")
+    agent.admit("counted", cpu="2")
+    agent.admit("counted", cpu="2")
+    agent.http.post("/v1/pods?dryRun=true", json=pod("never"))
+    agent.admit("refused", cpu="9")
+    agent.release("counted")
+
+    wait_for(lambda: value("kubelet_topology_manager_admission_requests_total") == before + 2)
+
+
+def test_events_are_heard(agent):
+    with agent.http.stream("GET", "/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith(":")
+        agent.admit("heard", cpu="2")
+        agent.release("heard")
+        told = [json.loads(line.removeprefix("data: ")) for line in islice(_data(lines), 2)]
+
+    assert [(one["kind"], one["detail"]["pod"]["uid"]) for one in told] == [
+        ("admitted", "heard"),
+        ("released", "heard"),
+    ]
+    assert told[1]["id"] == told[0]["id"] + 1
+
+
+def _data(lines):
+    return (line for line in lines if line.startswith("data: "))
+
+
+def test_only_the_owner_can_reach_it(agent):
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in agent.root.iterdir() if not path.is_dir()}
+
+    assert stat.S_IMODE(agent.root.stat().st_mode) == 0o700
+    assert set(modes.values()) == {0o600}
+    assert {"agent.sock", "checkpoint.json", "history.sqlite"} <= modes.keys()
+
+
+def test_a_second_agent_on_the_same_directory_is_told_who_is_there(agent):
+    second = alignup(*arguments(agent.root))
+
+    assert second.returncode == 1
+    assert f"another agent (pid {agent.process.pid}) uses {agent.root}" in second.stderr
+    assert agent.ready()
+
+
+def test_the_machine_and_a_picture_of_it_are_shown(agent):
+    assert len(agent.get("/v1/machine")["nodes"]) == 2
+    assert agent.http.get("/v1/picture.svg").text.startswith("<svg")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_cleanly_when_told_to(tmp_path, number):
+    with running(tmp_path / "root") as agent:
+        agent.admit("web", cpu="3")
+
+        assert agent.stop(number) == 0
+
+    assert not (agent.root / "agent.sock").exists()
+    assert agent.log()[-1]["event"] == "stopped"
+
+
+def test_hanging_up_does_not_stop_it(agent):
+    agent.send(signal.SIGHUP)
+    wait_for(lambda: any("SIGHUP" in line["event"] for line in agent.log()))
+
+    assert agent.ready()
+
+
+def test_after_a_restart_everything_is_as_it_was(tmp_path):
+    options = ("--on-misfit", "wait")
+    with running(tmp_path / "root", *options) as agent:
+        agent.admit("a", cpu="4", gpu="1")
+        agent.admit("b", cpu="3")
+        waits = agent.admit("c", cpu="4")
+        before = agent.pods()
+    with running(tmp_path / "root", *options) as agent:
+        after = agent.pods()
+        agent.release("a")
+        then = agent.pods()
+
+    assert waits.status_code == 202
+    assert {uid: one["placements"] for uid, one in after.items()} == {
+        uid: one["placements"] for uid, one in before.items()
+    }
+    assert (after["c"]["status"], after["c"]["position"]) == ("waiting", 1)
+    assert then["c"]["status"] == "admitted"
+
+
+def test_systemd_hears_that_it_is_ready_alive_and_stopping(tmp_path):
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(address)
+        heard.settimeout(20)
+        env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "300000"}
+        with running(tmp_path / "root", env=env) as agent:
+            said = [heard.recv(1000).decode() for _ in range(4)]
+            agent.stop()
+            while "STOPPING=1" not in said:
+                said.append(heard.recv(1000).decode())
+
+    assert sum(one.startswith("READY=1\nSTATUS=0 pods") for one in said) == 1
+    assert said.count("WATCHDOG=1") >= 2
+
+
+def test_on_the_network_it_wants_a_token(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = tmp_path / "token"
+    token.write_text("let-me-in\n")
+    token.chmod(0o600)
+    listen = ("--listen", f":{port}")
+
+    bare = alignup(*arguments(tmp_path / "root", *listen))
+    with running(tmp_path / "root", *listen, "--token-file", token):
+        url = f"http://127.0.0.1:{port}/v1/pods"
+        without = httpx2.get(url).status_code
+        with_it = httpx2.get(url, headers={"Authorization": "Bearer let-me-in"}).status_code
+
+    assert bare.returncode == 1
+    assert "--token-file" in bare.stderr
+    assert (without, with_it) == (401, 200)
+
+
+def test_a_changed_machine_is_reported_with_what_to_do_and_no_crash_loop(tmp_path):
+    with running(tmp_path / "root") as agent:
+        agent.admit("a", cpu="2")
+        agent.admit("b", cpu="4")
+    smaller = {"machine": "pack:2 numa:1(memory=16GiB) core:3 pu:1"}
+    stored = (tmp_path / "root" / "checkpoint.json").read_bytes()
+
+    with running(tmp_path / "root", **smaller) as agent:
+        ready, refused = agent.http.get("/readyz"), agent.admit("c")
+        shown = agent.pods()
+        tried = agent.http.post("/v1/pods?dryRun=true", json=pod("c"))
+    untouched = (tmp_path / "root" / "checkpoint.json").read_bytes() == stored
+    with running(tmp_path / "root", "--recover", "drop-misfits", **smaller) as agent:
+        after, admitted = agent.pods(), agent.admit("c")
+        notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
+
+    assert (ready.status_code, refused.status_code, tried.status_code) == (503, 503, 200)
+    assert "--recover drop-misfits" in ready.json()["errors"][0]["what"]
+    assert list(shown) == ["a"]
+    assert untouched
+    assert list(after) == ["a"]
+    assert admitted.status_code == 201
+    assert any("default/b" in note for note in notes)
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_can_be_had(tmp_path):
+    with running(tmp_path / "root") as agent:
+        agent.admit("a", cpu="2")
+        agent.admit("b", cpu="2")
+    checkpoint = tmp_path / "root" / "checkpoint.json"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-40])
+
+    with running(tmp_path / "root") as agent:
+        ready, refused = agent.http.get("/readyz"), agent.admit("c")
+    damaged = checkpoint.read_bytes()
+    with running(tmp_path / "root", "--recover", "previous") as agent:
+        after, admitted = agent.pods(), agent.admit("c")
+
+    assert (ready.status_code, refused.status_code) == (503, 503)
+    assert "--recover previous" in ready.json()["errors"][0]["what"]
+    assert list(after) == ["a"]
+    assert admitted.status_code == 201
+    assert [path.read_bytes() for path in checkpoint.parent.glob("checkpoint.json.aside-*")] == [damaged]
+
+
+def test_a_kubelets_state_is_taken_over_and_given_back(tmp_path):
+    with running(tmp_path / "root") as agent:
+        agent.admit("a", cpu="3", gpu="1")
+        agent.admit("b", cpu="2")
+        before = agent.pods()
+    state = tmp_path / "kubelet"
+
+    exported = alignup(*arguments(tmp_path / "root", "--export", state))
+    with running(tmp_path / "other", "--state", state) as agent:
+        after = agent.pods()
+        released = [agent.release(uid).status_code for uid in after]
+        empty = agent.pods()
+
+    assert exported.returncode == 0, exported.stderr
+    assert {path.name for path in state.iterdir()} == {"cpu_manager_state", "memory_manager_state", "device-plugins"}
+    assert {uid: one["placements"][0]["given"] for uid, one in after.items()} == {
+        uid: one["placements"][0]["given"] for uid, one in before.items()
+    }
+    assert released == [200, 200]
+    assert empty == {}
+
+
+def test_a_configuration_a_kubelet_would_not_start_with_is_refused_by_its_field(tmp_path):
+    wrong = {**CONFIG, "topologyManagerPolicy": "strictest"}
+
+    run = alignup(*arguments(tmp_path / "root", config=wrong))
+
+    assert run.returncode == 2
+    assert "topologyManagerPolicy" in run.stderr
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("unix:/run/a.sock", "unix:/run/a.sock", id="a socket"),
+        pytest.param(":8080", "127.0.0.1:8080", id="a port of this machine"),
+        pytest.param("0.0.0.0:80", "0.0.0.0:80", id="all addresses"),
+        pytest.param("[::1]:80", "[::1]:80", id="six"),
+        pytest.param("node-1:80", "node-1:80", id="a name"),
+    ],
+)
+def test_addresses(text, shown):
+    assert str(parse_address(text)) == shown
+
+
+@pytest.mark.parametrize("text", ["", "unix:", "8080", "host:", "host:99999", "http://host:80", "::1:80"])
+def test_what_is_no_address_is_said_so(text):
+    with pytest.raises(ParseError, match="is no address"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("environment", "uid", "path"),
+    [
+        pytest.param({}, 0, "/var/lib/alignup", id="root"),
+        pytest.param({"XDG_STATE_HOME": "/s", "HOME": "/home/a"}, 7, "/s/alignup", id="a user who says where"),
+        pytest.param({"HOME": "/home/a"}, 7, "/home/a/.local/state/alignup", id="a user"),
+        pytest.param({"XDG_STATE_HOME": "s", "HOME": "/home/a"}, 7, "/home/a/.local/state/alignup", id="no whole path"),
+    ],
+)
+def test_where_things_are_kept(environment, uid, path):
+    assert os.fspath(default_root(environment, uid=uid)) == path

@@ -1,0 +1,257 @@
+"""Pods on their way in: they have a place, nobody else can take it, and nothing of it is left if they do not come."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alignup.agent.devices import device_state
+from alignup.agent.pending_admission import (
+    PREPARING_DEVICES,
+    RELEASED_WHILE_PENDING,
+    PendingAdmission,
+    PluginRejectedError,
+)
+from alignup.agent.state import AgentState, EventKind
+from alignup.agent.transaction import Transaction
+from alignup.align.errors import PodError
+from alignup.align.machine import Device
+from alignup.schema.api import AdmissionStatus, BusyError, NotReadyError
+from tests.agent.rooms import clock, standing
+from tests.align.hosts import GPU, pod
+from tests.sound import check_sound
+
+GPUS = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
+GRANTS = {"app": {GPU: {"envs": {"A": "1"}}}}
+NO = PluginRejectedError("no", container="app")
+
+
+def plugged(*, preferred: bool = False, **how) -> AgentState:
+    """A plugin has announced two GPUs on each node."""
+    draft = Transaction(standing(**how), clock())
+    draft.announce(GPU, GPUS, preferred_allocation=preferred)
+    return draft.standing()
+
+
+def pended(draft: Transaction, uid: str, cpu: str = "2") -> PendingAdmission:
+    """A pod on its way in."""
+    answer = draft.admit(pod(uid, gpu="1", cpu=cpu))
+    assert isinstance(answer, PendingAdmission)
+    return answer
+
+
+def test_a_pod_on_its_way_in_has_a_place_and_is_not_known():
+    draft = Transaction(plugged(), clock())
+
+    pending = pended(draft, "a")
+
+    now = draft.standing()
+    assert [(want.container, want.resource, want.ids) for want in pending.device_requests] == [("app", GPU, ("gpu-0",))]
+    assert now.entries() == ()
+    assert "a" in now.host.ledger.pods
+    assert now.settled().ledger.pods == {}
+    assert not draft.durable
+
+
+def test_with_what_plugins_gave_it_is_here():
+    draft = Transaction(plugged(), clock())
+
+    admission = draft.commit(pended(draft, "a"), GRANTS)
+
+    entry = draft.standing().entry("a")
+    assert entry is not None
+    assert (entry, entry.grants, entry.status) == (admission.entry, GRANTS, AdmissionStatus.ADMITTED)
+    assert draft.durable
+    assert draft.standing().settled() is draft.standing().host
+
+
+def test_where_a_plugin_says_no_everything_is_as_before():
+    before = plugged()
+    draft = Transaction(before, clock())
+
+    admission = draft.fail(pended(draft, "a"), NO)
+
+    assert admission.entry is None
+    assert admission.decision.refusal is not None
+    assert admission.decision.refusal.message == "Allocate failed due to no, which is unexpected"
+    assert draft.standing().host.ledger == before.host.ledger
+    assert [one.kind for one in draft.happenings] == [EventKind.REJECTED]
+    assert not draft.durable
+
+
+def test_what_was_said_too_late_counts_no_more():
+    draft = Transaction(plugged(), clock())
+    first = pended(draft, "a")
+    draft.release("a")
+    second = pended(draft, "a")
+
+    answers = draft.commit(first, GRANTS), draft.fail(first, NO), draft.advise(first, {})
+    draft.undo(first)
+
+    assert [one.decision.refusal and one.decision.refusal.reason for one in answers] == [RELEASED_WHILE_PENDING] * 3
+    assert draft.standing().pending == {"a": second}
+
+
+def test_advice_moves_a_pod_to_other_devices():
+    draft = Transaction(plugged(preferred=True), clock())
+    pending = pended(draft, "a")
+    (ask,) = pending.asks
+
+    advised = draft.advise(pending, {ask: ("gpu-1",)})
+
+    assert isinstance(advised, PendingAdmission)
+    assert (pending.device_requests[0].ids, advised.device_requests[0].ids, advised.asks) == (
+        ("gpu-0",),
+        ("gpu-1",),
+        (),
+    )
+    assert draft.standing().pending == {"a": advised}
+
+
+def test_advice_on_devices_that_are_others_by_now_is_asked_for_again_until_it_is_the_last():
+    draft = Transaction(plugged(preferred=True), clock())
+    pending = pended(draft, "a", cpu="1")
+    (ask,) = pending.asks
+    draft.announce(GPU, GPUS[1:], preferred_allocation=True)
+
+    again, last = draft.advise(pending, {ask: ("gpu-0",)}), draft.advise(pending, {ask: ("gpu-0",)}, last=True)
+
+    assert isinstance(again, PendingAdmission)
+    assert isinstance(last, PendingAdmission)
+    assert again.asks == ()  # one is left on the node, so there is nothing to choose
+    assert (again.device_requests[0].ids, last.device_requests[0].ids) == (("gpu-1",), ("gpu-1",))
+
+
+def test_a_pod_of_a_manifest_waits_for_its_plugins_in_line():
+    draft = Transaction(plugged(), clock())
+
+    (answer,) = draft.exchange([], [(pod("a", gpu="1"), "a.yaml")])
+
+    now = draft.standing()
+    assert not isinstance(answer, Exception)
+    assert answer.decision.refusal is not None
+    assert (answer.decision.refusal.reason, list(now.line.pods), list(now.pending)) == (PREPARING_DEVICES, ["a"], ["a"])
+    assert list(now.pending.values()) == draft.begun
+
+
+def test_where_nobody_more_may_wait_a_pod_of_a_manifest_has_no_place_either():
+    draft = Transaction(plugged(room=0), clock())
+
+    (answer,) = draft.exchange([], [(pod("a", gpu="1"), "a.yaml")])
+
+    assert isinstance(answer, BusyError)
+    assert draft.standing().pending == {}
+    assert draft.standing().host.ledger.pods == {}
+
+
+@pytest.mark.parametrize(("cpu", "error"), [("2", NotReadyError), ("1", PodError)])
+def test_another_pod_of_the_uid_of_one_on_its_way_in_is_told_so(cpu, error):
+    draft = Transaction(plugged(), clock())
+    pended(draft, "a", cpu="2")
+
+    with pytest.raises(error):
+        draft.admit(pod("a", gpu="1", cpu=cpu))
+
+
+def test_one_that_rests_is_left_alone_until_it_is_woken():
+    draft = Transaction(plugged(wait=True), clock())
+    draft.fail(pended(draft, "a"), NO)
+    draft.try_waiting()
+    resting = draft.standing()
+    later = Transaction(resting, clock())
+
+    waits = later.wake("a")
+
+    assert (set(resting.backing_off), dict(resting.pending)) == ({"a"}, {})
+    assert waits
+    assert list(later.standing().pending) == ["a"]
+    assert not later.wake("nobody")
+
+
+def test_what_plugins_say_is_written_down_only_where_it_has_to_survive():
+    first, again, moved = (Transaction(plugged(), clock()) for _ in range(3))
+    new = Transaction(standing(), clock())
+    new.announce("example.com/fpga", [Device("example.com/fpga", "fpga-0", nodes=1)])
+    again.announce(GPU, [replace(one, healthy=False) for one in GPUS])
+    moved.commit(pended(moved, "a"), GRANTS)
+    gone = Transaction(moved.standing(), clock())
+    gone.announce(GPU, GPUS[1:])
+    first.stop(GPU)
+    given_up = Transaction(first.standing(), clock())
+    given_up.give_up(GPU)
+
+    assert (new.durable, again.durable, first.durable) == (True, False, False)
+    assert (gone.durable, given_up.durable) == (True, True)
+
+
+def test_a_resource_nobody_ever_announced_is_stopped_and_given_up_without_harm():
+    draft = Transaction(standing(), clock())
+
+    draft.stop("example.com/fpga")
+    draft.give_up("example.com/fpga")
+
+    assert [one.kind for one in draft.happenings] == [EventKind.STOPPED, EventKind.GONE]
+    assert device_state.device_ledger(draft.standing().host) == device_state.device_ledger(standing().host)
+
+
+#: What is done to a draft; with a pod that is, or was, on its way in.
+JOBS = {
+    "admit": lambda draft, wanted: draft.admit(wanted),
+    "manifest": lambda draft, wanted: draft.exchange([], [(wanted, "a.yaml")]),
+    "release": lambda draft, wanted: draft.release(wanted.uid),
+    "stop": lambda draft, _: draft.stop(GPU),
+    "announce": lambda draft, _: draft.announce(GPU, GPUS, preferred_allocation=True),
+    "wake": lambda draft, wanted: draft.wake(wanted.uid),
+}
+ANSWERS = {
+    "commit": lambda draft, pending: draft.commit(pending, GRANTS),
+    "fail": lambda draft, pending: draft.fail(pending, NO),
+    "undo": lambda draft, pending: draft.undo(pending),
+    "advise": lambda draft, pending: draft.advise(pending, {ask: ask.available[-ask.size :] for ask in pending.asks}),
+}
+STEPS = (*JOBS, "admit", "admit", *ANSWERS, "commit")
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from("abcdef"), st.integers(1, 2)), max_size=30),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
+def test_whatever_plugins_say_and_when_the_books_are_right(steps, wait, patience):
+    """Who is here has devices of its own, who is on its way in has a place, and in the end all is given back."""
+    now = plugged(preferred=True, wait=wait, patience=patience)
+    idle = now.host.ledger
+    old: list[PendingAdmission] = []
+    for what, uid, count in steps:
+        draft = Transaction(now, clock())
+        try:
+            _do(draft, what, pod(uid, cpu=str(count), gpu=str(count)), old=old, pending=now.pending.get(uid))
+        except (PodError, NotReadyError):
+            continue
+        now = draft.standing()
+        old += now.pending.values()
+
+        check_sound(now.host, f"after {what} {uid}")
+        check_sound(now.settled(), f"for good after {what} {uid}")
+        assert now.host.ledger.pods.keys() == now.held.keys() | now.pending.keys()
+        assert not now.held.keys() & (now.pending.keys() | now.line.pods.keys())
+        assert now.settled().ledger.pods.keys() == now.held.keys()
+        assert all(known.grants == GRANTS for known in now.held.values())
+
+    draft = Transaction(now, clock())
+    draft.announce(GPU, GPUS, preferred_allocation=True)
+    for uid in "abcdef":
+        draft.release(uid)
+    assert draft.standing().entries() == ()
+    assert (draft.standing().pending, draft.standing().backing_off) == ({}, frozenset())
+    assert replace(draft.standing().host.ledger, used=idle.used) == idle
+
+
+def _do(draft, what, wanted, *, old, pending):
+    """One step; where there is nobody on the way in, somebody who was is taken, too late."""
+    if what in JOBS:
+        JOBS[what](draft, wanted)
+    elif target := pending or next((one for one in reversed(old) if one.pod.uid == wanted.uid), None):
+        ANSWERS[what](draft, target)

@@ -1,0 +1,86 @@
+"""Pods that wait: their order, how often they may be overtaken, and how many there may be."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.agent.pod_record import PodRecord
+from alignup.agent.wait_queue import WaitQueue
+from alignup.schema.api import BusyError
+from tests.agent.rooms import NOTHING
+from tests.align.hosts import pod
+
+
+def known(uid: str) -> PodRecord:
+    return PodRecord(pod=pod(uid), since=1.0, source="api", record=NOTHING)
+
+
+def line(*uids: str, patience: int | None = 2, room: int = 5) -> WaitQueue:
+    made = WaitQueue(patience=patience, room=room)
+    for uid in uids:
+        made = made.joined(known(uid))
+    return made
+
+
+def test_places_are_in_the_order_of_coming():
+    waiting = line("a", "b", "c").without("b")
+
+    assert [waiting.position(uid) for uid in "abc"] == [1, None, 2]
+
+
+def test_no_more_wait_than_there_is_room_for():
+    full = line("a", "b", room=2)
+
+    with pytest.raises(BusyError, match="2 pods wait already"):
+        full.joined(known("c"))
+    assert list(full.without("a").joined(known("c")).pods) == ["b", "c"]
+
+
+def test_who_goes_ahead_overtakes_those_in_front_of_it():
+    waiting = line("a", "b", "c").with_overtakes("c")
+
+    assert waiting.overtakes == {"a": 1, "b": 1}
+    assert not any(map(waiting.is_blocking, waiting.pods))
+
+
+def test_who_never_waited_overtakes_everybody():
+    assert line("a", "b").with_overtakes().overtakes == {"a": 1, "b": 1}
+
+
+def test_patience_ends_and_the_first_who_lost_it_is_known():
+    waiting = line("a", "b").with_overtakes("b").with_overtakes()
+
+    assert waiting.is_blocking("a")
+    assert not waiting.is_blocking("b")
+
+
+def test_without_a_limit_patience_never_ends():
+    waiting = line("a", patience=None)
+    for _ in range(1_000):
+        waiting = waiting.with_overtakes()
+
+    assert not any(map(waiting.is_blocking, waiting.pods))
+
+
+def test_who_leaves_is_forgotten_altogether():
+    waiting = line("a", "b").with_overtakes().with_overtakes().without("a")
+
+    assert waiting.overtakes == {"b": 2}
+    assert waiting.without("b") == line()
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), st.data())
+def test_a_line_keeps_its_order_whatever_happens(uids, data):
+    waiting = line(*uids, room=8)
+    left = list(uids)
+    for _ in range(len(uids)):
+        uid = data.draw(st.sampled_from(left))
+        before = dict(waiting.overtakes)
+
+        waiting = waiting.with_overtakes(uid).without(uid)
+
+        place = left.index(uid)
+        left.remove(uid)
+        assert list(waiting.pods) == left
+        assert all(waiting.overtakes.get(one, 0) == before.get(one, 0) + 1 for one in left[:place])
+        assert all(waiting.overtakes.get(one, 0) == before.get(one, 0) for one in left[place:])

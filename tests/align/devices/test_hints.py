@@ -1,0 +1,142 @@
+"""Families of device hints: the same hints as counting set by set, the same answers as their list."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.devices import CoverageFamily, DeviceInventory, device_family
+from alignup.align.hint import AmountFamily, Hint, HintList, MergeInput
+from alignup.align.merging.merge import merge
+from tests import naive
+from tests.align.devices.plain import GPU, counted, gpus, machines
+from tests.strategies_hints import node_sets, subsets_of
+
+
+def spelled(nodes, devices, *, need, reusable=()):
+    """The hints for *need* of *devices* that are healthy; ``None``: nowhere."""
+    inventory = DeviceInventory.of(devices, machine=nodes)
+    found = device_family(inventory, inventory.healthy, resource=GPU, need=need, reusable=inventory.find(reusable))
+    return (
+        None
+        if found is None
+        else [(bits.show(mask or 0), preferred) for mask, preferred in HintList.of_family(found).hints]
+    )
+
+
+def test_a_node_that_lost_its_devices_is_still_in_the_sets():
+    assert spelled(0b11, gpus([0], [1], ill=[1]), need=1) == [("0", True), ("0-1", False)]
+
+
+def test_nodes_the_machine_does_not_have_are_left_out():
+    assert spelled(0b11, gpus([0], [5]), need=1) == [("0", True)]
+
+
+def test_with_only_such_nodes_no_set_serves_anything():
+    assert spelled(0b11, gpus([5], [6]), need=1) is None
+    assert spelled(0b11, gpus([5], [6]), need=0) == [("0", True), ("1", True), ("0-1", False)]
+
+
+def test_devices_without_nodes_never_help():
+    assert spelled(0b11, gpus([0], None, [], []), need=2) is None
+
+
+def test_a_device_on_two_nodes_is_had_from_either():
+    assert spelled(0b11, gpus([0, 1]), need=1) == [("0", True), ("1", True), ("0-1", False)]
+
+
+def test_preferred_is_what_the_machine_would_allow_if_nothing_were_ill():
+    assert spelled(0b11, gpus([0], [0], [1], ill=[1]), need=2) == [("0-1", False)]
+
+
+def test_sets_touch_every_device_to_be_used_again():
+    devices = gpus([0], [1], [2], ill=[0, 1])
+
+    assert spelled(0b111, devices, need=1, reusable=["gpu-0"]) == [
+        ("0", True),
+        ("0-1", False),
+        ("0,2", False),
+        ("0-2", False),
+    ]
+    assert spelled(0b111, devices, need=3, reusable=["gpu-0", "gpu-1"]) == [("0-2", True)]
+
+
+def test_a_device_to_be_used_again_that_is_on_no_node_rules_out_every_set():
+    """Topology without nodes does; no topology at all does not."""
+    assert spelled(0b11, gpus([0], []), need=1, reusable=["gpu-1"]) is None
+    assert spelled(0b11, gpus([0], None), need=1, reusable=["gpu-1"]) == [("0", True)]
+
+
+def test_one_node_a_device_needs_no_coverage():
+    inventory = DeviceInventory.of(gpus([0], [1], [0]), machine=0b11)
+
+    found = device_family(inventory, inventory.healthy, resource=GPU, need=2, reusable=0b1)
+
+    assert isinstance(found, AmountFamily)
+    assert found.room is not None
+
+
+@given(machines(), st.integers(0, 6), st.data())
+def test_hints_are_those_counted_set_by_set(machine, need, data):
+    nodes, devices = machine
+    inventory = DeviceInventory.of(devices, machine=nodes)
+    ids = st.sets(st.sampled_from([device.id for device in devices])) if devices else st.just(set())
+    free, again = data.draw(ids), data.draw(ids)
+
+    found = device_family(inventory, inventory.find(free), resource=GPU, need=need, reusable=inventory.find(again))
+
+    expected = counted(devices, nodes, free=free, again=again, need=need)
+    assert list(HintList.of_family(found).hints if found else ()) == expected
+
+
+@given(st.data())
+def test_a_coverage_answers_as_its_list_does(data):
+    nodes = data.draw(node_sets(most=5))
+    found = data.draw(coverages(nodes))
+
+    listed = HintList.of_family(found)
+
+    assert listed.masks == tuple(mask for mask in listed.masks if found.fits(mask))
+    assert (listed.narrowest or 0) == found.narrowest
+    for mask in (0, *data.draw(st.lists(subsets_of(nodes), max_size=4))):
+        assert found.fits(mask) == (mask in listed.masks)
+        complete = bits.of(node for node in bits.members(nodes) if found.fits(mask | 1 << node))
+        assert found.completing(mask) == complete
+        for more in range(1, 4):
+            reached = any(
+                mask | other in listed.masks
+                for other in HintList.of_family(everything(nodes)).masks
+                if other.bit_count() <= more
+            )
+            assert found.within_reach(mask, more=more, among=nodes) >= reached
+
+
+def test_a_coverage_has_nothing_to_do_with_nodes_outside():
+    found = CoverageFamily({0b11: 1}, 1, nodes=0b11, preferred_width=1, source=GPU)
+
+    assert not found.fits(0b101)
+    assert found.completing(0b100) == 0
+    assert not found.within_reach(0b100, more=1, among=0b11)
+
+
+@given(st.data())
+def test_merging_takes_coverages_as_it_takes_lists(data):
+    nodes = data.draw(node_sets(most=4))
+    voices = [MergeInput(name, data.draw(coverages(nodes))) for name in ("gpu", "nic")]
+    voices = [voice for voice in voices if voice.options.narrowest]
+
+    merged = merge(voices, nodes=nodes)
+    searched = merge(voices, nodes=nodes, dense=0)
+
+    assert Hint(merged.nodes, merged.preferred) == naive.merge(voices, nodes=nodes)
+    assert searched.hint == merged.hint
+
+
+@st.composite
+def coverages(draw, nodes):
+    weights = draw(st.dictionaries(subsets_of(nodes, least=1), st.integers(1, 3), max_size=5))
+    need, width = draw(st.integers(0, 8)), draw(st.integers(1, nodes.bit_count()))
+    return CoverageFamily(weights, need, nodes=nodes, preferred_width=width, source=GPU)
+
+
+def everything(nodes):
+    return AmountFamily(dict.fromkeys(bits.members(nodes), 1), 1, preferred_width=1)

@@ -1,0 +1,319 @@
+"""A decision in sentences."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.decision import Outcome, Placement, Rejection, ResourceHints
+from alignup.align.explain import sentences
+from alignup.align.explain.decision_parts import decision_parts
+from alignup.align.hint import DONT_CARE, Hint
+from alignup.align.host import Host
+from alignup.align.machine import Device
+from alignup.align.merging.merge import MergeRule
+from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.workload import Container, Pod, Resources
+from alignup.schema.decisions import from_document, to_document
+from tests.align.hosts import GPU, RESERVATION, admit, arrivals, host, hosts, pod
+from tests.strategies_pods import guaranteed
+
+
+@pytest.mark.parametrize(
+    ("resource", "number", "milli", "told"),
+    [
+        pytest.param("cpu", 1, False, "1 CPU", id="one CPU"),
+        pytest.param("cpu", 6, False, "6 CPUs", id="several CPUs"),
+        pytest.param("cpu", 1500, True, "1500m CPU", id="parts of a CPU"),
+        pytest.param("cpu", 2000, True, "2 CPUs", id="whole CPUs counted in thousandths"),
+        pytest.param("memory", 4 << 30, False, "4Gi memory", id="memory"),
+        pytest.param("memory", (4 << 30) + 4096, False, "4194308Ki memory", id="memory that is no round number"),
+        pytest.param("memory", 17, False, "17 memory", id="memory in bytes"),
+        pytest.param("memory", 0, False, "0 memory", id="no memory"),
+        pytest.param("hugepages-2Mi", 64 << 20, False, "64Mi hugepages-2Mi", id="huge pages"),
+        pytest.param("example.com/gpu", 2, False, "2 example.com/gpu", id="devices"),
+    ],
+)
+def test_amounts_can_be_read_and_pasted(resource, number, milli, told):
+    assert sentences.format_amount(resource, number, milli=milli) == told
+
+
+@given(st.integers(0, 1 << 62))
+def test_sizes_are_exact(number):
+    assert Quantity.parse(sentences.format_quantity(number)).value() == number
+
+
+def test_an_admission():
+    decision = host().decide(pod("a", gpu="1"))
+
+    assert sentences.verdict(decision) == "Pod default/a is admitted"
+    assert sentences.describe_rules(decision) == "policy single-numa-node · scope container · Guaranteed pod"
+    assert sentences.describe_choice(decision.steps[0]) == (
+        "{0}* is preferred by every resource; so is {1}, which is higher in number"
+    )
+    assert (
+        sentences.describe_allocation(decision.placements[0])
+        == "example.com/gpu gpu-0 · CPUs 1-2 · 1Gi memory on node 0"
+    )
+    assert sentences.describe_rejection(decision) == ()
+
+
+def test_a_pod_that_is_there_already():
+    one = host()
+    one.admit(pod("a"))
+
+    assert sentences.verdict(one.decide(pod("a"))) == "Pod default/a is there already and keeps what it has"
+
+
+def test_a_container_without_cpus_of_its_own():
+    decision = host(memory=False).decide(pod("a", cpu="500m"))
+
+    assert sentences.describe_allocation(decision.placements[0]) == "nothing of its own: it runs on the shared CPUs"
+    assert sentences.describe_choice(decision.steps[0]) == "anywhere: nothing it asks for is tied to a NUMA node"
+
+
+def test_containers_with_nothing_of_their_own_are_named_together():
+    def placed(name, **what):
+        return Placement(name, Hint(None, preferred=True), partial(dict, {"cpu": what} if what else {}))
+
+    nothing = "nothing of its own: it runs on the shared CPUs"
+    assert sentences.describe_allocations([placed("a")]) == f"a: {nothing}"
+    assert sentences.describe_allocations([placed("a"), placed("b", cpu="3")]) == f"b: CPU 3; a: {nothing}"
+    assert sentences.describe_allocations([placed("a"), placed("b", cpu="3"), placed("c")]) == (
+        "b: CPU 3; a, c: nothing of their own: they run on the shared CPUs"
+    )
+
+
+def test_a_plugin_that_is_to_be_asked():
+    one = host(preferred_allocation=frozenset({GPU}))
+    one.announce(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
+
+    assert sentences.verdict(one.decide(pod("a", gpu="2"))) == (
+        f"Pod default/a waits: the device plugin of {GPU} is to be asked first"
+    )
+
+
+def busy(policy: Policy) -> Host:
+    """Node 0 has one CPU and a GPU left, node 1 four CPUs and no GPU."""
+    one = host(policy)
+    for each in (pod("web", cpu="2", gpu="1"), pod("renderer", cpu="500m", gpu="1")):
+        assert one.admit(each).admitted
+    one.announce(GPU, [Device(GPU, "gpu-0", nodes=1), Device(GPU, "gpu-1", nodes=2), Device(GPU, "gpu-2", nodes=1)])
+    return one
+
+
+REFUSALS = {
+    "no single node has everything": (
+        lambda: busy(Policy.SINGLE_NUMA_NODE).decide(pod(cpu="3", gpu="1")),
+        ["node 0: 2 CPUs short (3 asked, 1 free)", "node 1: 1 example.com/gpu short (1 asked, 0 free)"],
+    ),
+    "something no node could ever hold": (
+        lambda: host().decide(pod(cpu="6")),
+        ["6 CPUs: no node of this machine is large enough, even an empty one; it takes 2 of them"],
+    ),
+    "nodes that lack the same share a sentence": (
+        lambda: host().decide(pod(gpu="2", memory="17Gi")),
+        [
+            "17Gi memory: no node of this machine is large enough, even an empty one; it takes 2 of them",
+            "2 example.com/gpu: no node of this machine is large enough, even an empty one; it takes 2 of them",
+        ],
+    ),
+    "a provider that has too little in all": (
+        lambda: host(Policy.BEST_EFFORT).decide(pod(gpu="3")),
+        ["the host has too little for container app: 1 example.com/gpu short (3 asked, 2 free)"],
+    ),
+    "a host that has too little in all": (
+        lambda: host(Policy.NONE, memory=False).decide(pod(cpu="1500m", memory="40Gi")),
+        ["the host has too little for the pod: 8256Mi memory short (40Gi asked, 32704Mi free)"],
+    ),
+    "a host that counts CPUs in thousandths": (
+        lambda: host(Policy.NONE, memory=False).decide(pod(cpu="7500m", memory="4Gi")),
+        ["the host has too little for the pod: 500m CPU short (7500m asked, 7 free)"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("decide", "told"), REFUSALS.values(), ids=REFUSALS)
+def test_a_refusal_says_what_did_not_fit_where_and_by_how_much(decide, told):
+    decision = decide()
+
+    assert sentences.verdict(decision).startswith("Pod default/a is refused: ")
+    assert sorted(sentences.describe_rejection(decision)) == sorted(told)
+
+
+def test_restricted_also_says_who_prefers_what():
+    told = sentences.describe_rejection(busy(Policy.RESTRICTED).decide(pod(cpu="3", gpu="1")))
+
+    assert told == (
+        "node 0: 2 CPUs short (3 asked, 1 free)",
+        "node 1: 1 example.com/gpu short (1 asked, 0 free)",
+        "example.com/gpu prefers {0}",
+        "cpu prefers {1}",
+        "memory prefers {0} or {1}",
+    )
+
+
+def two_shares(policy: Policy) -> Host:
+    """Both nodes hold memory of a pod each, and have 7 GiB or less of 16 left."""
+    one = host(policy)
+    for each in ("left", "right"):
+        assert one.admit(pod(each, cpu="2", memory="9Gi", gpu="1")).admitted
+    return one
+
+
+def test_memory_that_no_node_has_and_no_nodes_may_share():
+    decision = two_shares(Policy.BEST_EFFORT).decide(pod(cpu="1", memory="10Gi"))
+
+    assert decision.refusal is not None
+    assert decision.refusal.provider == "memory"
+    assert sentences.describe_rejection(decision) == (
+        (
+            "10Gi memory: no node has that much free (7Gi at most), and nodes can be joined only while nobody has "
+            "memory there, or as they are joined already"
+        ),
+    )
+    assert sentences.describe_choice(decision.steps[0]).startswith("{0}* is preferred by every resource that has a say")
+
+
+def test_memory_that_would_be_missing_next_is_told_with_what_is_missing_first():
+    told = sentences.describe_rejection(host().decide(pod(cpu="9", memory="40Gi")))
+
+    assert told == (
+        "node 0: 6 CPUs short (9 asked, 3 free)",
+        "node 1: 5 CPUs short (9 asked, 4 free)",
+        "40Gi memory: all nodes together have 32704Mi free, 8256Mi short",
+    )
+
+
+def test_kinds_of_memory_that_are_not_on_the_same_nodes():
+    one = host(shape="pack:2 numa:1 core:4 pu:1")
+    voices = (
+        ResourceHints("memory", "memory", 4 << 30, {0: 8 << 30, 1: 1 << 30}, DONT_CARE),
+        ResourceHints("memory", "hugepages-2Mi", 2 << 20, {0: 0, 1: 4 << 20}, DONT_CARE),
+    )
+    decision = one.decide(pod())
+    step = replace(decision.steps[0], told=lambda: voices)
+    refusal = Rejection("UnexpectedAdmissionError", "Allocate failed", container="app", provider="memory")
+    refused = replace(decision, outcome=Outcome.REJECTED, refusal=refusal, steps=(step,))
+
+    assert sentences.describe_rejection(refused) == ("4Gi memory and 2Mi hugepages-2Mi: not on the same nodes",)
+
+
+def test_cores_that_are_not_whole():
+    cpus = CpuSettings(policy="static", reservation=RESERVATION["cpu"], options={"full-pcpus-only": "true"})
+    one = host(Policy.BEST_EFFORT, shape="pack:2 numa:1 core:2 pu:2", cpus=cpus)
+
+    assert sentences.describe_rejection(one.decide(pod(cpu="1"))) == (
+        "the CPUs of container app cannot be made up of free cores as a whole, and full-pcpus-only gives nothing else",
+    )
+
+
+def test_a_machine_of_one_node_does_not_say_anywhere():
+    (step,) = host(shape="pack:1 numa:1 core:4 pu:1").decide(pod()).steps
+
+    assert sentences.describe_choice(step) == "the only node is preferred by every resource"
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        pytest.param(MergeRule.AT_TARGET, "the best of 2 nodes, as many as the widest request needs", id="as wide"),
+        pytest.param(MergeRule.NARROWER, "can be had, so one of fewer", id="narrower"),
+        pytest.param(MergeRule.WIDER, "can be had, so one of more", id="wider"),
+    ],
+)
+def test_a_second_best_choice_says_why(rule, told):
+    step = replace(host().decide(pod()).steps[0], rule=rule, hint=Hint(3, preferred=False), width=2)
+
+    said = sentences.describe_choice(step)
+
+    assert said.startswith("{0-1}, which not every resource prefers: ")
+    assert said.endswith(told)
+
+
+def test_what_fits_nowhere_is_told_without_what_the_others_prefer():
+    told = sentences.describe_rejection(host(Policy.RESTRICTED).decide(pod(cpu="1", gpu="3")))
+
+    assert told[-1] == "example.com/gpu fits nowhere"
+    assert not any("prefers" in sentence for sentence in told)
+
+
+def test_many_sets_that_do_not_fit_do_not_hide_that_others_do():
+    wide = host(
+        shape="pack:2 numa:18 core:2 pu:2",
+        topology=TopologySettings(policy=Policy.RESTRICTED, options=TopologyOptions(max_nodes=64)),
+        memory=False,
+    )
+
+    decision = wide.decide(pod(cpu="20", gpu="1"))
+
+    assert sentences.describe_rejection(decision) == (
+        f"{GPU} prefers {{0}}, {{1}}, {{2}}, {{3}}, {{4}}, {{5}}, {{6}}, {{7}}, …",
+        "cpu takes several nodes",
+    )
+
+
+def test_memory_that_later_containers_took_over_is_not_told():
+    taking = Pod(
+        name="a",
+        uid="a",
+        init=(guaranteed("init", {"cpu": "1", "memory": "1Gi"}),),
+        containers=(guaranteed("app", {"cpu": "1", "memory": "1Gi"}),),
+    )
+
+    first, second = host().decide(taking).placements
+
+    assert sentences.describe_allocation(first) == "CPU 1"
+    assert sentences.describe_allocation(second) == "CPU 1 · 1Gi memory on node 0"
+
+
+def test_pods_that_get_nothing_of_their_own_are_told_so():
+    limits, requests = ({"cpu": Quantity.parse(cpu)} for cpu in ("2", "1"))
+    burstable = Pod(name="a", uid="a", containers=(Container("app", Resources(requests, limits)),))
+
+    assert sentences.describe_rules(host().decide(burstable)).endswith(" · Burstable pod: no CPUs or memory of its own")
+
+
+@settings(deadline=None)
+@given(st.data(), hosts())
+def test_every_decision_can_be_told_from_its_record_alone(data, one):
+    decisions = []
+    for number in range(3):
+        arriving = data.draw(arrivals(f"uid-{number}"))
+        decisions.append(admit(one, arriving))
+
+    for decision in decisions:
+        read = from_document(to_document(decision))
+        assert sentences.verdict(read) == sentences.verdict(decision)
+        assert sentences.describe_rejection(read) == sentences.describe_rejection(decision)
+        assert bool(sentences.describe_rejection(decision)) == bool(decision.refusal)
+        assert [sentences.describe_allocation(placed) for placed in read.placements] == [
+            sentences.describe_allocation(placed) for placed in decision.placements
+        ]
+        for step in decision.steps:
+            assert sentences.describe_choice(step)
+
+
+def test_parts_of_a_pod_that_nobody_asks_about_still_show_what_it_asks_for():
+    one = host(Policy.NONE)
+    wanted = pod("a", gpu="1")
+
+    (part,) = decision_parts(one, wanted, one.decide(wanted))
+
+    assert (part.container, part.step) == ("app", None)
+    assert {voice.resource: voice.request for voice in part.voices} == {GPU: 1, "cpu": 2, "memory": 1 << 30}
+    assert [placed.container for placed in part.placements] == ["app"]
+
+
+def test_a_pod_as_a_whole_is_one_part():
+    one = host(scope=Scope.POD)
+    wanted = pod("a", gpu="1")
+
+    (part,) = decision_parts(one, wanted, one.decide(wanted))
+
+    assert part.container is None
+    assert [placed.container for placed in part.placements] == ["app"]

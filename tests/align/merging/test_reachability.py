@@ -1,0 +1,87 @@
+"""Reachable sets: three ways to find them, one answer."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.hint import DONT_CARE, AmountFamily, Hint, HintList, subsets
+from alignup.align.merging import reachability
+from alignup.align.merging.search import BudgetExceededError, WorkBudget
+from tests.strategies_hints import families, lists, node_sets
+
+PLENTY = 10**9
+
+
+def by_product(voices, nodes):
+    """Every intersection of one allowed set each, the long way."""
+    found = set()
+    for chosen in product(*(reachability.allowed_sets(options, nodes) for options in voices)):
+        common = nodes
+        for mask in chosen:
+            common &= mask
+        found.add(common)
+    return found - {0}
+
+
+@given(st.data())
+def test_counting_folding_and_dealing_agree_with_the_product(data):
+    nodes = data.draw(node_sets(most=4))
+    voices = [data.draw(lists(nodes, stray=True) | families(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+
+    expected = by_product(voices, nodes)
+
+    assert set(reachability.count_reachable_sets(voices, nodes)) == expected
+    assert set(reachability.reachable_sets(voices, nodes)) == expected
+    assert reachability.intersect_lists(voices, nodes, WorkBudget(PLENTY)) == expected
+    for mask in subsets(nodes):
+        assert reachability.is_reachable(mask, voices, nodes=nodes, purse=WorkBudget(PLENTY)) is (mask in expected)
+
+
+@given(st.data())
+def test_nothing_outside_the_universe_is_ever_reached(data):
+    nodes = data.draw(node_sets(most=5))
+    options = data.draw(lists(nodes, stray=True) | families(nodes))
+
+    assert all(
+        not mask & ~reachability.allowed_nodes(options, nodes) for mask in reachability.allowed_sets(options, nodes)
+    )
+
+
+@given(st.data())
+def test_amounts_are_dealt_out_exactly(data):
+    """Sharing nodes out between families that tell their room is a packing problem; the answer must be exact."""
+    amounts = st.dictionaries(st.integers(0, 6), st.integers(0, 6), min_size=3, max_size=6)
+    shape = data.draw(amounts)
+    nodes = sum(1 << node for node in shape)
+    voices = [
+        AmountFamily(
+            {node: data.draw(st.integers(0, 6)) for node in shape}, data.draw(st.integers(1, 12)), preferred_width=1
+        )
+        for _ in range(data.draw(st.integers(2, 3)))
+    ]
+    if not all(family.narrowest for family in voices):
+        return
+
+    for mask in subsets(nodes):
+        expected = mask in set(reachability.count_reachable_sets(voices, nodes))
+        assert reachability.is_reachable(mask, voices, nodes=nodes, purse=WorkBudget(PLENTY)) is expected
+
+
+def test_no_voices_reach_all_nodes():
+    assert reachability.count_reachable_sets([], 0b1011) == [0b1011]
+    assert reachability.intersect_lists([], 0b1011, WorkBudget(0)) == {0b1011}
+
+
+def test_somebody_who_does_not_care_changes_nothing():
+    pair = HintList.of([Hint(0b0110, preferred=False)])
+
+    assert reachability.count_reachable_sets([pair, DONT_CARE], 0b1111) == [0b0110]
+
+
+def test_work_is_paid_for():
+    everything = HintList.of(Hint(mask, preferred=False) for mask in range(1, 32))
+
+    with pytest.raises(BudgetExceededError):
+        reachability.intersect_lists([everything, everything], 31, WorkBudget(100))

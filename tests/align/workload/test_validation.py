@@ -1,0 +1,304 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.errors import PodError
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, Pod, QoS, Resources, demand
+from alignup.align.workload.validation import PodSource, accept, apply_defaults, validation_problems
+from alignup.kube.pod import read_pod
+from tests.strategies_pods import DEVICES, amounts, container, guaranteed, pods
+
+MAIN = guaranteed("main", {"cpu": "2", "memory": "1Gi"})
+POD = Pod(name="p", containers=(MAIN,))
+
+
+def fields(pod):
+    return [problem.field for problem in validation_problems(pod)]
+
+
+def with_own(requests=None, limits=None, *, containers=(MAIN,)):
+    return replace(POD, containers=containers, resources=Resources(amounts(requests), amounts(limits)))
+
+
+def test_the_pod_of_the_announcement_is_guaranteed():
+    """Limits alone, as the announcement of the Topology Manager writes them, make requests and a Guaranteed pod."""
+    limits = {"cpu": 2, "memory": "200Mi", "gpu-vendor.com/gpu": 1, "nic-vendor.com/nic": 1}
+    written = read_pod(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "numa-aligned-pod"},
+            "spec": {
+                "containers": [{"name": "numa-aligned-container", "image": "alpine", "resources": {"limits": limits}}]
+            },
+        }
+    )
+
+    pod = accept(written)
+
+    asked = pod.containers[0].resources
+    assert asked.requests == asked.limits == amounts({name: str(amount) for name, amount in limits.items()})
+    assert pod.qos is QoS.GUARANTEED
+    assert demand.pod_cpus(pod) == 2
+    assert demand.pod_memory(pod) == {"memory": 200 << 20}
+    assert demand.pod_devices(pod, {"gpu-vendor.com/gpu", "nic-vendor.com/nic"}) == {
+        "gpu-vendor.com/gpu": 1,
+        "nic-vendor.com/nic": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "filled"),
+    [
+        pytest.param({}, {"cpu": "2", "x.y/gpu": "1"}, {"cpu": "2", "x.y/gpu": "1"}, id="limits become requests"),
+        pytest.param({"cpu": "1"}, {"cpu": "2", "memory": "1"}, {"cpu": "1", "memory": "1"}, id="one by one"),
+        pytest.param({"cpu": "1"}, {}, {"cpu": "1"}, id="requests never become limits"),
+        pytest.param({"cpu": "1n"}, {"cpu": "100u"}, {"cpu": "1m"}, id="amounts are rounded up to thousandths"),
+    ],
+)
+def test_defaults_of_containers(requests, limits, filled):
+    one = container("c", requests, limits)
+    pod = apply_defaults(Pod(name="p", init=(one,), containers=(one,)))
+
+    assert pod.init[0].resources.requests == pod.containers[0].resources.requests == amounts(filled)
+    assert pod.containers[0].resources.limits.keys() == limits.keys()
+
+
+HUGE = guaranteed("huge", {"cpu": "1", "hugepages-2Mi": "4Mi"})
+LOOSE = container("loose", {"cpu": "1"})
+
+
+@pytest.mark.parametrize(
+    ("written", "fixed", "before_the_fix"),
+    [
+        pytest.param(
+            with_own(limits={"cpu": "4"}),
+            ({"cpu": "2", "memory": "1Gi"}, {"cpu": "4", "memory": "1Gi"}),
+            ({"cpu": "2", "memory": "1Gi"}, {"cpu": "4"}),
+            id="containers decide requests beside a limit",
+        ),
+        pytest.param(
+            with_own(limits={"cpu": "4"}, containers=(container("idle"),)),
+            ({"cpu": "4"}, {"cpu": "4"}),
+            ({"cpu": "4"}, {"cpu": "4"}),
+            id="a limit nobody asks for becomes a request",
+        ),
+        pytest.param(
+            with_own({"cpu": "4"}),
+            ({"cpu": "4", "memory": "1Gi"}, {"cpu": "4", "memory": "1Gi"}),
+            ({"cpu": "4"}, {}),
+            id="requests alone are completed since the fix",
+        ),
+        pytest.param(
+            with_own({"cpu": "4"}, containers=(MAIN, LOOSE)),
+            ({"cpu": "4", "memory": "1Gi"}, {}),
+            ({"cpu": "4"}, {}),
+            id="no limit unless every container has one",
+        ),
+        pytest.param(
+            with_own({"cpu": "4"}, containers=(HUGE, LOOSE)),
+            ({"cpu": "4", "hugepages-2Mi": "4Mi"}, {"hugepages-2Mi": "4Mi"}),
+            ({"cpu": "4", "hugepages-2Mi": "4Mi"}, {"hugepages-2Mi": "4Mi"}),
+            id="huge pages of containers bind the pod",
+        ),
+        pytest.param(with_own(), ({}, {}), ({}, {}), id="a pod that says nothing stays silent"),
+    ],
+)
+def test_defaults_of_the_pod_as_a_whole(written, fixed, before_the_fix):
+    def own(**how):
+        filled = apply_defaults(written, **how).resources
+        return filled.requests, filled.limits
+
+    untouched = (written.resources.requests, written.resources.limits)
+    assert own() == tuple(map(amounts, fixed))
+    assert own(fix_pod_level=False) == tuple(map(amounts, before_the_fix))
+    assert own(road=PodSource.STATIC, fix_pod_level=False) == tuple(map(amounts, before_the_fix))
+    assert own(road=PodSource.STATIC) == untouched
+
+
+def test_a_static_pod_with_limits_for_the_whole_is_not_guaranteed():
+    written = with_own(limits={"cpu": "2", "memory": "1Gi"})
+
+    assert accept(written).qos is QoS.GUARANTEED
+    assert accept(written, road=PodSource.STATIC).qos is QoS.BURSTABLE
+
+
+def test_the_api_server_writes_amounts_anew_and_a_static_pod_keeps_them():
+    written = Pod(name="p", containers=(container("c", {"memory": "1.5Gi"}),))
+
+    stored, kept = accept(written), accept(written, road=PodSource.STATIC)
+
+    assert demand.pod_memory(stored) == {"memory": 3 << 29}
+    assert kept.containers[0].resources.requests["memory"].as_int64() is None
+
+
+def test_a_static_pod_is_named_after_its_host():
+    written = Pod(name="web", namespace="", containers=(MAIN,))
+
+    pod, twin = (accept(written, road=PodSource.STATIC, host="Node-1") for _ in range(2))
+    elsewhere = accept(written, road=PodSource.STATIC, host="node-2")
+
+    assert (pod.name, pod.namespace) == ("web-node-1", "default")
+    assert pod.uid == twin.uid != elsewhere.uid
+    assert accept(replace(written, uid="mine"), road=PodSource.STATIC).uid == "mine"
+
+
+def test_a_class_somebody_wrote_down_is_worked_out_again():
+    written = Pod(name="p", containers=(container("idle"),), recorded_qos=QoS.GUARANTEED)
+
+    assert accept(written).recorded_qos is QoS.BEST_EFFORT
+    assert accept(written, road=PodSource.STATIC).qos is QoS.BEST_EFFORT
+
+
+R = "spec.containers[0].resources"
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "named"),
+    [
+        pytest.param({"cpu": "2"}, {"cpu": "1"}, [f"{R}.requests"], id="request above limit"),
+        pytest.param({"cpu": "-1"}, {}, [f"{R}.requests[cpu]"], id="negative"),
+        pytest.param({"x.y/g": "1"}, {}, [f"{R}.limits"], id="extended without limit"),
+        pytest.param({"x.y/g": "1"}, {"x.y/g": "2"}, [f"{R}.requests"], id="extended below its limit"),
+        pytest.param({"kubernetes.io/g": "500m"}, {}, [], id="native names with a slash may do as they like"),
+        pytest.param({}, {"x.y/g": "1500m"}, [f"{R}.limits[x.y/g]"], id="extended and not whole"),
+        pytest.param({}, {"hugepages-2Mi": "2Mi"}, [R], id="huge pages alone"),
+        pytest.param({"cpu": "0"}, {"hugepages-2Mi": "2Mi"}, [], id="huge pages beside any cpu"),
+        pytest.param({}, {"cpu": "1", "hugepages-2Mi": "3Mi"}, [f"{R}.limits[hugepages-2Mi]"], id="half a page"),
+        pytest.param({}, {"cpu": "1", "hugepages-2Mi": "0"}, [], id="no page"),
+        pytest.param({}, {"cpu": "1", "hugepages-x": "2Mi"}, [f"{R}.limits[hugepages-x]"], id="pages of no size"),
+        pytest.param({}, {"gpu": "1"}, [f"{R}.limits[gpu]"] * 2, id="a bare unknown name"),
+    ],
+)
+def test_resources_of_a_container(requests, limits, named):
+    assert fields(Pod(name="p", containers=(container("c", requests, limits),))) == named
+
+
+S = "spec.resources"
+
+
+@pytest.mark.parametrize(
+    ("pod", "named"),
+    [
+        pytest.param(with_own({"cpu": "1"}), [f"{S}.requests[cpu]"], id="less than its containers request"),
+        pytest.param(
+            with_own(limits={"cpu": "1"}), [f"{S}.containers[0][cpu].limits"], id="a container's limit above the pod's"
+        ),
+        pytest.param(with_own({"gpu": "1"}), [f"{S}.requests[gpu]"], id="a name that does not exist"),
+        pytest.param(
+            with_own({"x.y/gpu": "1"}), [f"{S}.requests[x.y/gpu]", f"{S}.limits"], id="a name only containers have"
+        ),
+        pytest.param(
+            with_own(limits={"hugepages-2Mi": "2Mi", "cpu": "9"}, containers=(HUGE,)),
+            [f"{S}.limits[hugepages-2Mi]", f"{S}.containers[0][hugepages-2Mi].limits"],
+            id="fewer huge pages than its containers",
+        ),
+        pytest.param(
+            replace(POD, init=(guaranteed("i", {"cpu": "9"}),), resources=Resources({}, amounts({"cpu": "4"}))),
+            [],
+            id="the limits of init containers are not compared",
+        ),
+        pytest.param(
+            replace(POD, resources=Resources(claims=("x",))),
+            [f"{S}.claims", f"{S}.claims[0]"],
+            id="claims of the whole",
+        ),
+        pytest.param(replace(POD, overhead=amounts({"cpu": "-1"})), ["spec.overhead.limits[cpu]"], id="overhead"),
+    ],
+)
+def test_resources_of_the_pod_as_a_whole(pod, named):
+    assert fields(pod) == named
+
+
+@pytest.mark.parametrize(
+    ("pod", "named"),
+    [
+        pytest.param(replace(POD, name=""), ["metadata.name"], id="no name"),
+        pytest.param(replace(POD, name="A"), ["metadata.name"], id="no proper name"),
+        pytest.param(replace(POD, namespace="a.b"), ["metadata.namespace"], id="no proper namespace"),
+        pytest.param(replace(POD, containers=()), ["spec.containers"], id="no containers"),
+        pytest.param(replace(POD, containers=(Container(""),)), ["spec.containers[0].name"], id="a nameless container"),
+        pytest.param(replace(POD, containers=(MAIN, MAIN)), ["spec.containers[1].name"], id="two of one name"),
+        pytest.param(
+            replace(POD, init=(Container("main"),)),
+            ["spec.initContainers[0].name"],
+            id="an init container's name is taken",
+        ),
+        pytest.param(
+            replace(POD, claims=("a",), containers=(Container("c", Resources(claims=("a", "b", "a", ""))),)),
+            [f"{R}.claims[1]", f"{R}.claims[2]", f"{R}.claims[3]"],
+            id="claims must exist, be named, and be named once",
+        ),
+    ],
+)
+def test_names(pod, named):
+    assert fields(pod) == named
+
+
+def test_a_refusal_tells_everything_once():
+    pod = Pod(name="A", containers=(container("c", {"x.y/a": "1", "x.y/b": "1"}),))
+
+    with pytest.raises(PodError) as refusal:
+        accept(pod)
+
+    assert [problem.field for problem in refusal.value.problems] == ["metadata.name", f"{R}.limits"]
+    assert str(refusal.value).startswith('metadata.name: Invalid value: "A": must be ')
+
+
+def test_a_static_pod_without_a_name_is_refused_before_anything_else():
+    with pytest.raises(PodError) as refusal:
+        accept(Pod(name=""), road=PodSource.STATIC, host="node-1")
+
+    assert [problem.field for problem in refusal.value.problems] == ["metadata.name"]
+
+
+def test_amounts_too_far_apart_to_add_are_a_refusal():
+    huge, tiny = container("a", {"cpu": "1e20000"}), container("b", {"cpu": "1"})
+
+    with pytest.raises(PodError, match=r"^spec: its amounts cannot be added up: "):
+        accept(with_own({"cpu": "1"}, containers=(huge, tiny)))
+
+
+@given(pods(), st.sampled_from(PodSource), st.booleans())
+def test_a_pod_once_accepted_is_accepted_as_it_is(pod, road, gate):
+    first = accept(pod, road=road, fix_pod_level=gate)
+
+    assert accept(first, road=road, fix_pod_level=gate) == first
+
+
+@given(pods())
+def test_what_the_api_server_hands_on_is_what_it_was_given(pod):
+    """Writing amounts anew changes no amount, and leaves whole bytes as the memory provider wants them."""
+    filled, stored = apply_defaults(pod), accept(pod)
+
+    assert demand.requests(stored) == demand.requests(filled)
+    assert stored.qos is filled.qos
+    for one in stored.everyone:
+        asked = demand.container_memory(stored, one)
+        assert asked.items() <= {name: amount.value() for name, amount in one.resources.requests.items()}.items()
+
+
+@given(pods())
+def test_defaults_never_take_anything_away(pod):
+    filled = apply_defaults(pod)
+
+    asked = [pod.resources, *(one.resources for one in pod.everyone)]
+    given = [filled.resources, *(one.resources for one in filled.everyone)]
+    for before, after in zip(asked, given, strict=True):
+        assert before.requests.items() <= after.requests.items()
+        assert before.limits.items() <= after.limits.items()
+
+
+@given(pods(), st.sampled_from(["cpu", "memory", *DEVICES]), st.data())
+def test_one_negative_limit_spoils_any_pod(pod, name, data):
+    index = data.draw(st.integers(0, len(pod.containers) - 1))
+    spoilt = Container("spoilt", Resources({}, {name: Quantity.of(-1)}))
+    pod = replace(pod, containers=(*pod.containers[:index], spoilt, *pod.containers[index + 1 :]))
+
+    with pytest.raises(PodError) as refusal:
+        accept(pod)
+
+    assert f"spec.containers[{index}].resources.limits[{name}]" in {one.field for one in refusal.value.problems}

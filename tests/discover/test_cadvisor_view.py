@@ -1,0 +1,207 @@
+"""cAdvisor's habits, one by one; whole machines are in ``test_machines``."""
+
+import pytest
+from hypothesis import given
+
+from alignup.align import bits, synthetic
+from alignup.align.machine import HugePages
+from alignup.discover import cadvisor, cadvisor_view, system
+from alignup.discover.cpu_topology import CPU
+from alignup.discover.file_reader import FileReader
+from alignup.discover.numa import NODE
+from tests import strategies
+from tests.discover import kernel
+from tests.discover.kernel import Files, with_, without
+
+#: One L3 for each node, two nodes in each socket.
+PLAIN = kernel.describe(synthetic.parse("pack:2 numa:2 l3:1 core:2 pu:2", distances=(10, 21)))
+#: Two L3 caches in each node.
+SPLIT = kernel.describe(synthetic.parse("pack:2 numa:1 l3:2 core:2 pu:2", distances=(10, 21)))
+#: One L3 over both nodes of a socket.
+SHARED = kernel.describe(synthetic.parse("pack:2 l3:1 numa:2 core:2 pu:2", distances=(10, 21)))
+
+
+def view(files: Files):
+    return system.read_machine(FileReader(files.packed()), name="the tree").kubelet_view()
+
+
+def told(files: Files):
+    report = system.read_machine(FileReader(files.packed()), name="the tree").report
+    assert report is not None
+    return report
+
+
+def caches(files: Files) -> dict[int, str]:
+    return {cache: bits.show(cpus) for cache, cpus in view(files).cache_cpus.items()}
+
+
+@pytest.mark.parametrize(
+    ("files", "uncore"),
+    [
+        pytest.param(PLAIN, {0: "0-7", 1: "8-15"}, id="a cache of one node counts as the socket's"),
+        pytest.param(SPLIT, {0: "0-3", 1: "4-7", 2: "8-11", 3: "12-15"}, id="caches inside a node keep their ids"),
+        pytest.param(SHARED, {0: "0-7", 1: "8-15"}, id="a cache over nodes keeps its id"),
+        pytest.param(
+            with_(SHARED, {f"{CPU}/cpu{cpu}/cache/index2/id": str(9 - cpu // 8) for cpu in range(16)}),
+            {8: "8-15", 9: "0-7"},
+            id="and its id is the kernel's",
+        ),
+        pytest.param(
+            without(SPLIT, "cache/index0/id"), {0: "0-7", 1: "8-15"}, id="one cache without an id: none at all"
+        ),
+        pytest.param(without(SPLIT, "cache"), {0: "0-7", 1: "8-15"}, id="no caches described"),
+        pytest.param(without(SPLIT, "shared_cpu_map"), {0: "0-7", 1: "8-15"}, id="lists alone do not help"),
+    ],
+)
+def test_uncore_caches(files, uncore):
+    assert caches(files) == uncore
+
+
+def test_a_cache_that_cannot_be_read_ends_the_search_in_its_node():
+    """What was found before it stays: the first core has its cache, the others have that of their socket."""
+    files = without(with_(SPLIT, {f"{CPU}/cpu{cpu}/cache/index2/id": "5" for cpu in range(4)}), "cpu2/cache/index2/id")
+
+    assert caches(files) == {0: "2-7", 2: "8-11", 3: "12-15", 5: "0-1"}
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        pytest.param(PLAIN, 8, id="as they are"),
+        pytest.param(
+            with_(PLAIN, {f"{CPU}/cpu{cpu}/topology/core_id": "0" for cpu in range(16)}),
+            4,
+            id="by core id, in each node",
+        ),
+        pytest.param(
+            with_(PLAIN, {f"{CPU}/cpu{cpu}/topology/core_cpus_list": str(cpu) for cpu in range(16)}),
+            8,
+            id="siblings do not matter",
+        ),
+        pytest.param(
+            without(PLAIN, "cpu0/topology/core_id"), 8, id="a CPU without a core id is not there, its core is"
+        ),
+    ],
+)
+def test_cores_are_those_of_one_id_in_one_node(files, cores):
+    assert view(files).num_cores == cores
+
+
+def test_cpus_that_no_node_links_to_are_not_there():
+    files = without(PLAIN, "node1/cpu6", "node1/cpu7")
+
+    assert bits.show(view(files).all_cpus) == "0-5,8-15"
+    assert view(files).num_cpus == 14
+
+
+def test_links_that_a_recording_lost_are_those_of_the_list():
+    links = [f"node{node}/cpu{cpu}" for node in range(4) for cpu in range(16)]
+
+    assert view(without(PLAIN, *links)) == view(PLAIN)
+
+
+def test_nodes_stand_in_the_order_of_their_names():
+    files = kernel.describe(synthetic.parse("numa:12 core:1 pu:1", distances=(10, 20)))
+
+    assert [node.id for node in told(files).nodes or ()] == [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [node.id for node in view(files).nodes] == list(range(12))
+
+
+def test_what_is_not_known_is_nothing():
+    files = without(PLAIN, "node1/meminfo", "node1/distance")
+
+    assert view(files).nodes[1].memory == 0
+    assert view(files).distances is None
+
+
+def test_without_nodes_every_socket_is_one_and_cpus_that_are_off_count():
+    files = with_(without(PLAIN, "node"), {f"{CPU}/cpu{cpu}/topology/physical_package_id": "-1" for cpu in range(8)})
+    offline = with_(files, {f"{CPU}/online": "1-15", f"{CPU}/cpu16/online": "0"})
+
+    seen = view(offline)
+
+    assert seen.num_cpus == 17
+    assert [node.id for node in seen.nodes] == [-1, 1]
+    assert {cpu.id: (cpu.socket, cpu.node) for cpu in seen.cpus if cpu.id in {1, 15}} == {1: (-1, -1), 15: (1, 1)}
+    assert seen.all_nodes == 0b10
+
+
+def test_sockets_are_counted_in_cpuinfo_first():
+    more = with_(PLAIN, {"proc/cpuinfo": "physical id\t: 0\nphysical id\t: 1\nphysical id\t: 7\n"})
+
+    assert view(more).num_sockets == 3
+    assert view(without(PLAIN, "proc")).num_sockets == 2
+    assert view(without(PLAIN, "proc", "cpu3/topology/physical_package_id")).num_sockets == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        pytest.param("0-3,8", "0-3,8", id="a list"),
+        pytest.param("0-3,x,8", "0-3", id="up to where it cannot be read"),
+        pytest.param("0-3\n\0", "", id="a NUL is no blank for it"),
+        pytest.param("", "", id="an empty list has nobody on it"),
+        pytest.param("3-1", "", id="a range that falls"),
+    ],
+)
+def test_who_is_on_by_its_reading(text, seen):
+    files = with_(PLAIN, {f"{CPU}/online": text})
+    tree = FileReader(files.packed())
+
+    found = cadvisor_view.read_topology(tree).report()
+
+    assert bits.show(bits.of(cpu.id for cpu in found.cpus)) == seen
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        pytest.param({f"{NODE}/node1/meminfo": "MemTotal: many kB"}, "does not say how much memory", id="memory"),
+        pytest.param(
+            {f"{NODE}/node1/distance": "10  20"}, "is no row of distances", id="two blanks in a row of distances"
+        ),
+        pytest.param({f"{NODE}/node1/distance": ""}, "is no row of distances", id="no distances"),
+        pytest.param({f"{CPU}/cpu1/topology/core_id": "x"}, 'parsing "x": invalid syntax', id="a core id"),
+        pytest.param({f"{CPU}/cpu1/topology/physical_package_id": ""}, 'parsing ""', id="a socket"),
+        pytest.param({f"{NODE}/node0/hugepages/hugepages-2048kB/nr_hugepages": ""}, "does not count", id="huge pages"),
+        pytest.param({f"{NODE}/node0/hugepages/other/nr_hugepages": "1"}, "does not count", id="other pages"),
+    ],
+)
+def test_it_gives_up_easily_and_the_kubelet_is_told_of_nothing(texts, why):
+    machine = system.read_machine(FileReader(with_(PLAIN, texts).packed()), name="the tree")
+
+    assert machine.cpus
+    assert any("cAdvisor would give up" in gap and why in gap for gap in machine.gaps)
+    assert machine.kubelet_view().discovery_error == "could not detect number of cpus"
+
+
+def test_huge_pages_in_the_order_of_their_names():
+    sizes = {f"{NODE}/node0/hugepages/hugepages-{size}kB/nr_hugepages": "1" for size in (64, 2048, 32768)}
+    nodes = told(with_(PLAIN, sizes)).nodes
+
+    assert nodes is not None
+    assert nodes[0].hugepages == tuple(HugePages(size * 1024, 1) for size in (2048, 32768, 64))
+
+
+@pytest.mark.parametrize(
+    "files", [PLAIN, SPLIT, SHARED], ids=["a cache a node", "caches in nodes", "a cache over nodes"]
+)
+def test_the_usual_report_is_what_a_kernel_leads_to(files):
+    machine = system.read_machine(FileReader(files.packed()), name="the tree")
+
+    assert cadvisor.infer_report(machine) == machine.report
+
+
+@given(strategies.machines())
+def test_a_machine_described_in_full_is_seen_as_a_synthetic_one_would_be(machine):
+    found = system.read_machine(FileReader(kernel.describe(machine).packed()), name="the tree")
+    seen, plain = found.kubelet_view(), machine.kubelet_view()
+
+    assert seen.node_cpus == plain.node_cpus
+    assert seen.socket_cpus == plain.socket_cpus
+    assert seen.core_cpus == plain.core_cpus
+    assert [(node.id, node.memory, set(node.hugepages)) for node in seen.nodes] == [
+        (node.id, node.memory, set(node.hugepages)) for node in plain.nodes
+    ]
+    assert seen.distances == plain.distances
+    assert cadvisor.infer_report(found) == found.report

@@ -1,0 +1,288 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from alignup.align import bits, synthetic
+from alignup.align.errors import SourceError
+from alignup.align.machine import Machine
+from alignup.discover import system
+from alignup.discover.cpu_topology import CPU
+from alignup.discover.file_reader import FileReader
+from tests import strategies
+from tests.discover import kernel
+from tests.discover.kernel import Files, with_, without
+
+PLAIN = kernel.describe(synthetic.parse("pack:2 numa:1 l3:1 core:2 pu:2", distances=(10, 21)))
+
+
+def read(files: Files) -> Machine:
+    return system.read_machine(FileReader(files.packed()), name="the tree")
+
+
+def groups(machine: Machine, kind: str) -> list[str]:
+    found: dict[int, int] = {}
+    for cpu in machine.cpus:
+        number = getattr(cpu, kind)
+        if number is not None:
+            found[number] = found.get(number, 0) | 1 << cpu.id
+    return sorted(map(bits.show, found.values()))
+
+
+def online(machine: Machine) -> str:
+    return bits.show(bits.of(cpu.id for cpu in machine.cpus))
+
+
+def topology(**texts: str) -> dict[str, str]:
+    """The same file of several CPUs: ``core_id="0 0 1 1"``."""
+    return {
+        f"{CPU}/cpu{cpu}/topology/{name}": text
+        for name, listed in texts.items()
+        for cpu, text in enumerate(listed.split())
+    }
+
+
+# ---- which CPUs are on
+
+
+@pytest.mark.parametrize(
+    ("files", "on", "off"),
+    [
+        pytest.param(PLAIN, "0-7", "", id="all are on"),
+        pytest.param(with_(PLAIN, {f"{CPU}/online": "2-5"}), "2-5", "0-1,6-7", id="the kernel's list decides"),
+        pytest.param(
+            with_(without(PLAIN, "cpu/online"), {f"{CPU}/cpu3/online": "0"}),
+            "0-2,4-7",
+            "3",
+            id="no list: CPUs are asked",
+        ),
+        pytest.param(
+            with_(without(PLAIN, "cpu/online"), {f"{CPU}/cpu3/online": ""}), "0-7", "", id="an empty answer means on"
+        ),
+        pytest.param(
+            without(PLAIN, "cpu/online", "cpu0/online", "cpu5/online", "cpu5/topology"),
+            "0-4,6-7",
+            "5",
+            id="no answer: on if the place is known",
+        ),
+        pytest.param(
+            without(PLAIN, "online", "topology"), "0-7", "", id="no answers and no places at all: everything is on"
+        ),
+        pytest.param(
+            with_(PLAIN, {f"{CPU}/possible": "0-191", f"{CPU}/offline": "20-63"}),
+            "0-7",
+            "",
+            id="possible CPUs are none",
+        ),
+        pytest.param(
+            with_(PLAIN, {f"{CPU}/cpufreq/policy0": "", f"{CPU}/cpuidle/x": ""}), "0-7", "", id="not all cpu… are CPUs"
+        ),
+        pytest.param(with_(PLAIN, {f"{CPU}/online": "0-7\n\0"}), "0-7", "", id="a NUL at the end is nothing"),
+        pytest.param(with_(PLAIN, {f"{CPU}/online": "0-9"}), "0-7", "", id="on, but not there"),
+    ],
+)
+def test_which_cpus_are_on(files, on, off):
+    machine = read(files)
+
+    assert online(machine) == on
+    assert bits.show(machine.offline) == off
+
+
+def test_no_cpu_is_an_error_that_says_where_it_looked():
+    with pytest.raises(SourceError, match="the tree describes no CPU that is on: expected sys/devices/system/cpu/cpu0"):
+        read(Files({"proc/cpuinfo": b""}, {}))
+
+
+# ---- cores
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        pytest.param(PLAIN, ["0-1", "2-3", "4-5", "6-7"], id="by the new name"),
+        pytest.param(without(PLAIN, "core_cpus", "core_cpus_list"), ["0-1", "2-3", "4-5", "6-7"], id="by the old name"),
+        pytest.param(
+            without(PLAIN, "core_cpus_list", "thread_siblings_list"), ["0-1", "2-3", "4-5", "6-7"], id="masks only"
+        ),
+        pytest.param(
+            with_(PLAIN, topology(core_id="7 7 7 7 7 7 7 7")), ["0-1", "2-3", "4-5", "6-7"], id="core ids may repeat"
+        ),
+        pytest.param(
+            with_(PLAIN, topology(core_id="0 1 2 3 4 5 6 7")),
+            ["0-1", "2-3", "4-5", "6-7"],
+            id="siblings with different core ids are one core",
+        ),
+        pytest.param(
+            with_(PLAIN, topology(core_cpus_list="2-3 2-3")),
+            ["0-1", "2-3", "4-5", "6-7"],
+            id="siblings that do not count the CPU itself are wrong",
+        ),
+        pytest.param(
+            with_(PLAIN, {f"{CPU}/online": "1-7"}), ["1", "2-3", "4-5", "6-7"], id="siblings that are off do not count"
+        ),
+        pytest.param(
+            with_(
+                without(PLAIN, "core_cpus", "core_cpus_list", "thread_siblings", "thread_siblings_list"),
+                topology(core_id="0 0 0 0 0 0 1 1", cluster_id="0 0 1 1 0 0 0 0"),
+            ),
+            ["0-1", "2-3", "4-5", "6-7"],
+            id="no siblings: by ids, which start again in each socket and cluster",
+        ),
+        pytest.param(
+            without(PLAIN, "core_cpus", "core_cpus_list", "thread_siblings", "thread_siblings_list", "core_id"),
+            ["0", "1", "2", "3", "4", "5", "6", "7"],
+            id="nothing known: each CPU is one",
+        ),
+    ],
+)
+def test_cores(files, cores):
+    machine = read(files)
+
+    assert groups(machine, "core") == cores
+    assert all(cpu.core <= cpu.id for cpu in machine.cpus)
+
+
+# ---- sockets
+
+
+@pytest.mark.parametrize(
+    ("files", "sockets"),
+    [
+        pytest.param(PLAIN, {"0-3": 0, "4-7": 1}, id="by id"),
+        pytest.param(
+            with_(PLAIN, topology(physical_package_id="36 36 36 36 8442 8442 8442 8442")),
+            {"0-3": 36, "4-7": 8442},
+            id="ids have gaps",
+        ),
+        pytest.param(
+            with_(PLAIN, topology(package_cpus_list="0-1 0-1 2-3 2-3 4-7 4-7 4-7 4-7")),
+            {"0-3": 0, "4-7": 1},
+            id="siblings cut short by an old kernel do not matter",
+        ),
+        pytest.param(
+            with_(PLAIN, topology(physical_package_id="-1 -1 -1 -1 -1 -1 -1 -1")),
+            {"0-3": 0, "4-7": 1},
+            id="no ids: by siblings, numbered here",
+        ),
+        pytest.param(without(PLAIN, "physical_package_id"), {"0-3": 0, "4-7": 1}, id="no files of ids: by siblings"),
+        pytest.param(
+            without(PLAIN, "physical_package_id", "package_cpus", "package_cpus_list"),
+            {"0-7": -1},
+            id="nothing known: one socket of no number",
+        ),
+        pytest.param(
+            with_(PLAIN, topology(physical_package_id="2 2 2 2 2 2 2 2", book_id="0 0 0 0 1 1 1 1")),
+            {"0-3": 2, "4-7": 0},
+            id="on IBM Z ids start again in each book",
+        ),
+        pytest.param(with_(PLAIN, topology(die_id="0 0 2 2 0 0 2 2")), {"0-3": 0, "4-7": 1}, id="dies are no sockets"),
+    ],
+)
+def test_sockets(files, sockets):
+    found: dict[int, int] = {}
+    for cpu in read(files).cpus:
+        found[cpu.socket] = found.get(cpu.socket, 0) | 1 << cpu.id
+
+    assert {bits.show(cpus): socket for socket, cpus in found.items()} == sockets
+
+
+# ---- caches
+
+
+def renamed(files: Files, old: str, new: str) -> Files:
+    return Files({path.replace(old, new): held for path, held in files.contents.items()}, files.links)
+
+
+@pytest.mark.parametrize(
+    ("files", "caches"),
+    [
+        pytest.param(PLAIN, ["0-3", "4-7"], id="by the list of who shares it"),
+        pytest.param(without(PLAIN, "shared_cpu_list"), ["0-3", "4-7"], id="by the mask"),
+        pytest.param(without(PLAIN, "index2/id"), ["0-3", "4-7"], id="without an id"),
+        pytest.param(renamed(PLAIN, "index2", "index7"), ["0-3", "4-7"], id="found by level, not by place"),
+        pytest.param(
+            with_(
+                without(PLAIN, "shared_cpu_list"), {f"{CPU}/cpu{c}/cache/index2/shared_cpu_map": "0" for c in range(8)}
+            ),
+            ["0-1", "2-3", "4-5", "6-7"],
+            id="shared by nobody: that of a core",
+        ),
+        pytest.param(without(PLAIN, "index2"), [], id="no L3"),
+        pytest.param(without(PLAIN, "cache"), [], id="no caches described"),
+    ],
+)
+def test_caches(files, caches):
+    assert groups(read(files), "cache") == caches
+
+
+def test_caches_keep_the_kernels_numbers_where_they_can():
+    numbers = {f"{CPU}/cpu{cpu}/cache/index2/id": "6" if cpu < 4 else "2" for cpu in range(8)}
+
+    assert {cpu.cache for cpu in read(with_(PLAIN, numbers)).cpus} == {6, 2}
+    assert {cpu.cache for cpu in read(with_(PLAIN, dict.fromkeys(numbers, "6"))).cpus} == {6, 0}
+
+
+# ---- what is not known is said
+
+
+@pytest.mark.parametrize(
+    ("files", "gap"),
+    [
+        pytest.param(without(PLAIN, "cpu/online"), "the kernel's list of CPUs that are on is missing", id="who is on"),
+        pytest.param(
+            without(PLAIN, *(f"cpu{cpu}/cache" for cpu in range(4, 8))),
+            "the caches of CPUs 4-7 are not described",
+            id="some caches",
+        ),
+        pytest.param(
+            without(PLAIN, "physical_package_id", "package_cpus", "package_cpus_list"),
+            "the sockets of CPUs 0-7 are not known",
+            id="sockets",
+        ),
+        pytest.param(without(PLAIN, "node"), "the kernel describes no NUMA nodes", id="nodes"),
+        pytest.param(without(PLAIN, "node1/meminfo"), "the memory of NUMA nodes 1 is not known", id="memory of a node"),
+        pytest.param(PLAIN, "the memory of the machine as a whole is not known", id="memory in all"),
+        pytest.param(
+            without(PLAIN, "node1/distance"),
+            "the distances from NUMA node 1 are not known, so no distances are",
+            id="far",
+        ),
+        pytest.param(
+            with_(PLAIN, {f"{CPU}/cpu1/topology/physical_package_id": "x\xff\0y"}),
+            f'{CPU}/cpu1/topology/physical_package_id is no number: "xÿ\\x00y"',
+            id="what a file does not say",
+        ),
+        pytest.param(
+            with_(PLAIN, {f"{CPU}/online": "0-9"}),
+            "CPUs 8-9 are on, but nothing else is said of them; they are left out",
+            id="CPUs without directories",
+        ),
+        pytest.param(PLAIN, "no PCI bus is described", id="PCI"),
+    ],
+)
+def test_gaps(files, gap):
+    assert any(each.startswith(gap) for each in read(files).gaps), read(files).gaps
+
+
+def test_a_machine_that_says_everything_has_no_gaps():
+    said = replace(synthetic.parse("numa:2 l3:1 core:2 pu:2", distances=(10, 20)), memory=2 << 30)
+    files = with_(kernel.describe(said), {"sys/bus/pci/devices/": "", "sys/kernel/mm/hugepages/": ""})
+    pages = {f"sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages": "0" for node in (0, 1)}
+
+    assert read(with_(files, pages)).gaps == ()
+
+
+# ---- any machine
+
+
+@given(strategies.machines(max_id=255))
+def test_a_machine_described_by_a_kernel_is_that_machine(machine):
+    found = read(kernel.describe(machine))
+
+    for kind in ("core", "socket", "cache", "node"):
+        assert groups(found, kind) == groups(machine, kind)
+    assert found.nodes == machine.nodes
+    assert found.distances == machine.distances
+    assert [(cpu.id, cpu.socket, cpu.node) for cpu in found.cpus] == [
+        (cpu.id, cpu.socket, cpu.node) for cpu in machine.cpus
+    ]

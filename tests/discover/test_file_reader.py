@@ -1,0 +1,143 @@
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from alignup.align import bits
+from alignup.discover import file_reader as trees
+from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReader
+
+
+def tree_of(**texts: str) -> FileReader:
+    return FileReader(ArchiveFiles.of({name: text.encode("latin-1") for name, text in texts.items()}, {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        pytest.param("7\n", 7, id="a number"),
+        pytest.param("-1\n", -1, id="a negative one"),
+        pytest.param("7\n\0", 7, id="with a NUL"),
+        pytest.param("", None, id="nothing"),
+        pytest.param("seven", None, id="a word"),
+        pytest.param("9" * 5000, None, id="more digits than any number has"),
+        pytest.param("1_000", None, id="what only Python takes for a number"),
+    ],
+)
+def test_numbers(text, number):
+    tree = tree_of(file=text)
+
+    assert tree.number("file") == number
+    assert bool(tree.gaps) is (number is None)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        pytest.param("0000,5555,00000001", "0,32,34,36,38,40,42,44,46", id="short words"),
+        pytest.param("1fff,ffffffff", "0-44", id="a short first word"),
+        pytest.param("0", "", id="none"),
+        pytest.param("", None, id="nothing"),
+        pytest.param("0x1", None, id="a prefix"),
+        pytest.param("1,,2", None, id="an empty word"),
+        pytest.param("f" * 9, None, id="a word too long"),
+        pytest.param(",".join(["ffffffff"] * 40000), None, id="more CPUs than there can be"),
+    ],
+)
+def test_masks(text, cpus):
+    found = tree_of(mask=text).read_cpu_mask("mask")
+
+    assert (None if found is None else bits.show(found)) == cpus
+
+
+def test_the_first_file_that_can_be_read_decides():
+    tree = tree_of(a_list="x", b="3", c_list="0-7")
+
+    assert tree.cpus("none_list", "a_list", "b", "c_list") == 3
+    assert tree.gaps == ('a_list is no list of CPUs: "x"',)
+
+
+def test_what_is_not_there_is_no_gap():
+    tree = tree_of(file="1")
+
+    assert (tree.number("other"), tree.text("file/inside"), tree.names("nowhere")) == (None, None, ())
+    assert tree.gaps == ()
+
+
+def test_of_very_many_bad_files_only_the_first_are_named():
+    tree = tree_of(**{f"file{number}": "x" for number in range(500)})
+
+    for number in range(500):
+        tree.number(f"file{number}")
+
+    assert len(tree.gaps) == trees.MAX_GAPS + 1
+    assert tree.gaps[-1] == "480 more files cannot be read or understood"
+
+
+def test_entries_are_numbered_only_if_they_are():
+    names = ("cpu0", "cpu10", "cpu2", "cpu02", "cpufreq", "cpu", "cpu-1", "cpu²", "cpu99999999999999999999")
+    tree = FileReader(ArchiveFiles.of({f"d/{name}/": b"" for name in names}, {}))
+
+    assert tree.numbered("d", "cpu") == [0, 2, 10]
+    assert len(tree.gaps) == 1
+
+
+LINKS = {
+    "near": "d/file",
+    "up": "d/../d/file",
+    "d/back": "../near",
+    "absolute": "/d/file",
+    "dangling": "d/none",
+    "loop": "d/loop",
+    "d/loop": "../loop",
+    "out": "../../etc/passwd",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("d/file", "d/file"),
+        ("near", "d/file"),
+        ("up", "d/file"),
+        ("d/back", "d/file"),
+        ("absolute", "d/file"),
+        ("dangling", None),
+        ("loop", None),
+        ("out", None),
+        ("none", None),
+    ],
+)
+def test_links_are_followed_inside_the_root_only(tmp_path: Path, path, place):
+    for name, target in LINKS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "d" / "file").write_text("1")
+
+    assert FileReader(DirectoryFiles(os.fspath(tmp_path))).resolve(path) == place
+    assert FileReader(ArchiveFiles.of({"d/file": b"1"}, LINKS)).resolve(path) == place
+
+
+def test_nothing_in_a_directory_is_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    tree = FileReader(DirectoryFiles(os.fspath(tmp_path)))
+
+    start = time.monotonic()
+    found = [tree.read(name) for name in ("pipe", "directory", "loop", "zero", "a\0b")]
+
+    assert found == [None] * 5
+    assert len(tree.gaps) == 5
+    assert time.monotonic() - start < 1
+
+
+def test_files_without_end_are_not_read_to_it(tmp_path: Path):
+    with (tmp_path / "long").open("wb") as file:
+        file.truncate(1 << 40)
+    tree = FileReader(DirectoryFiles(os.fspath(tmp_path)))
+
+    assert tree.read("long") is None
+    assert tree.gaps == (f"long cannot be read: longer than {trees.MAX_BYTES} bytes",)

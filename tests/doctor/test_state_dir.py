@@ -1,0 +1,132 @@
+"""The directory of a kubelet: read as it is, and written only after a backup of what was there."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from alignup.align.errors import FileError
+from alignup.doctor import state_dir
+from alignup.doctor.state_check import DEVICE_STATE, FileRepair
+from alignup.state.kubelet import cpu_file, device_file, memory_file
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+CPU, MEM = cpu_file.NAME, memory_file.NAME
+
+#: Writes a repaired file where something keeps it from that.
+WRITER = """
+import os, resource
+from datetime import datetime
+from pathlib import Path
+from alignup.align.errors import FileError
+from alignup.doctor import folder
+from alignup.doctor.state import Repair
+{limit}
+try:
+    repair = Repair("cpu_manager_state", b"cpus", b"new", ())
+    folder.write(Path(), [repair], now=datetime(2026, 3, 4, 5, 6, 7))
+except FileError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "device-plugins").mkdir()
+    (tmp_path / CPU).write_bytes(b"cpus")
+    (tmp_path / DEVICE_STATE).write_bytes(b"devices")
+    return tmp_path
+
+
+def names(directory):
+    return sorted(str(one.relative_to(directory)) for one in directory.rglob("*") if one.is_file())
+
+
+def test_what_is_there_is_read_and_what_is_left_over_is_listed(directory):
+    (directory / f".{CPU}12345").touch()
+    (directory / MEM).mkdir()
+
+    found = state_dir.read(directory)
+
+    assert found.texts == {CPU: b"cpus", DEVICE_STATE: b"devices"}
+    assert found.unread == {MEM: f"cannot read {directory / MEM}: it is no regular file"}
+    assert found.leftovers == (f".{CPU}12345",)
+
+
+def test_a_copy_may_have_all_files_side_by_side(tmp_path):
+    (tmp_path / device_file.NAME).write_bytes(b"devices")
+
+    found = state_dir.read(tmp_path)
+    state_dir.write(tmp_path, [FileRepair(DEVICE_STATE, b"devices", b"new", ())], now=NOW)
+
+    assert found.texts == {DEVICE_STATE: b"devices"}
+    assert (tmp_path / device_file.NAME).read_bytes() == b"new"
+
+
+def test_there_has_to_be_a_directory(tmp_path):
+    with pytest.raises(FileError, match="there is no such directory"):
+        state_dir.read(tmp_path / "none")
+
+
+def test_what_was_there_is_kept_beside_what_is_written(directory):
+    backups = state_dir.write(
+        directory, [FileRepair(CPU, b"cpus", b"new", ()), FileRepair(DEVICE_STATE, b"devices", b"n", ())], now=NOW
+    )
+
+    assert backups == {
+        CPU: directory / f"{CPU}.backup-20260304-050607",
+        DEVICE_STATE: directory / f"{DEVICE_STATE}.backup-20260304-050607",
+    }
+    assert [path.read_bytes() for path in backups.values()] == [b"cpus", b"devices"]
+    assert (directory / CPU).read_bytes() == b"new"
+    assert names(directory) == sorted(
+        [CPU, DEVICE_STATE, f"{CPU}.backup-20260304-050607", f"{DEVICE_STATE}.backup-20260304-050607"]
+    )
+
+
+def test_a_backup_is_never_written_over(directory):
+    state_dir.write(directory, [FileRepair(CPU, b"cpus", b"once", ())], now=NOW)
+    backups = state_dir.write(directory, [FileRepair(CPU, b"once", b"twice", ())], now=NOW)
+
+    assert backups[CPU].name == f"{CPU}.backup-20260304-050607-1"
+    assert (directory / f"{CPU}.backup-20260304-050607").read_bytes() == b"cpus"
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(directory):
+    with pytest.raises(FileError, match="has changed while it was looked into; nothing was written"):
+        state_dir.write(
+            directory, [FileRepair(DEVICE_STATE, b"devices", b"n", ()), FileRepair(CPU, b"other", b"new", ())], now=NOW
+        )
+
+    assert names(directory) == sorted([CPU, DEVICE_STATE])
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        pytest.param("resource.setrlimit(resource.RLIMIT_FSIZE, (2, 2))", "File too large", id="a full disk"),
+        pytest.param(
+            "os.geteuid() or os.setuid(65534)",  # root may write anywhere, so it becomes somebody else
+            "Permission denied",
+            id="a directory of somebody else",
+        ),
+    ],
+)
+def test_where_no_backup_can_be_written_nothing_is(directory, limit, why):
+    (directory / CPU).chmod(0o444)
+    directory.chmod(0o555)
+
+    ran = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", WRITER.format(limit=limit)],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    directory.chmod(0o755)
+    assert ran.stdout == f"cannot write {CPU}.backup-20260304-050607: {why}; nothing was changed\n"
+    assert (directory / CPU).read_bytes() == b"cpus"
+    assert names(directory) == sorted([CPU, DEVICE_STATE])

@@ -1,0 +1,28 @@
+"""The NUMA nodes of a system, from its files."""
+
+from alignup.align import bits
+from alignup.enforce import numa_nodes
+from alignup.enforce.numa_nodes import NodeMap
+
+
+def test_nodes_are_read_whatever_their_numbers(tmp_path):
+    for node, cpus in ((0, "0-1"), (250, "2"), (3, "")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(f"{cpus}\n")
+    (tmp_path / "has_memory").write_text("0,250\n")
+    (tmp_path / "possible").write_text("0-250\n")
+
+    found = numa_nodes.read(tmp_path)
+
+    assert found == NodeMap({0: bits.parse("0-1"), 3: 0, 250: bits.parse("2")}, bits.parse("0,250"))
+    assert found.of(bits.parse("1-2")) == bits.parse("0,250")
+
+
+def test_a_kernel_without_nodes_has_none(tmp_path):
+    assert numa_nodes.read(tmp_path / "nowhere") == NodeMap({}, 0)
+
+
+def test_this_machine_can_be_read():
+    found = numa_nodes.read()
+
+    assert found.of(bits.union(found.cpus.values())) == bits.of(node for node, cpus in found.cpus.items() if cpus)

@@ -1,0 +1,49 @@
+"""What a run was given is written down and read again."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.errors import EnforceError
+from alignup.enforce.process import ProcessIdentity
+from alignup.enforce.run_record import RunRecord
+
+SETS = st.integers(0, 1 << 70)
+TEXTS = st.text(max_size=12)
+INTENTS = st.builds(
+    RunRecord,
+    uid=TEXTS,
+    name=TEXTS,
+    runner=st.just(ProcessIdentity.of(os.getpid())),
+    command=st.lists(TEXTS, max_size=3).map(tuple),
+    since=st.floats(0, 1e12),
+    cpus=SETS,
+    exclusive=st.booleans(),
+    memory=SETS,
+    devices=st.dictionaries(TEXTS, st.dictionaries(TEXTS, st.none() | SETS, max_size=2), max_size=2),
+    cgroup=st.none() | st.just(Path("/sys/fs/cgroup/alignup-x")),
+    agent=TEXTS,
+)
+
+
+@given(INTENTS)
+def test_every_run_comes_back_as_it_was(intent):
+    assert RunRecord.from_document(json.loads(json.dumps(intent.to_document()))) == intent
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param({}, id="nothing at all"),
+        pytest.param({"version": 2}, id="another version"),
+        pytest.param([], id="no object"),
+        pytest.param({"version": 1, "uid": "x", "name": "x", "runner": {}}, id="half of one"),
+    ],
+)
+def test_what_tells_of_no_run_is_refused(document):
+    with pytest.raises(EnforceError):
+        RunRecord.from_document(document)

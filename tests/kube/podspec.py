@@ -1,0 +1,47 @@
+"""Short ways to write manifests, and to see what is read of them."""
+
+import pytest
+
+from alignup.align.errors import PodError
+from alignup.kube.podspec import parse_pod_spec
+from alignup.kube.podspec.types import Permission
+
+NOTHING: frozenset[Permission] = frozenset()
+EVERYTHING = frozenset(Permission)
+
+
+def container(**more):
+    return {"name": "app", "image": "alpine:3", **more}
+
+
+def manifest(*, init=(), metadata=None, **spec):
+    """A pod of one container, or as *spec* has it."""
+    own = {"containers": [container()], **({"initContainers": list(init)} if init else {}), **spec}
+    return {"metadata": {"name": "web", **(metadata or {})}, "spec": own}
+
+
+def holding(**fields):
+    """A pod whose one container has *fields*."""
+    return manifest(containers=[container(**fields)])
+
+
+def read(document, allowed=EVERYTHING):
+    """What is to be run, if nothing is wrong and nothing is lost."""
+    reading = parse_pod_spec(document, allowed=allowed)
+    assert not reading.warnings
+    return reading.spec
+
+
+def read_one(**fields):
+    """The one container of a pod, written with *fields*."""
+    return read(holding(**fields)).containers[0]
+
+
+def warnings_of(document, allowed=EVERYTHING):
+    return list(parse_pod_spec(document, allowed=allowed).warnings)
+
+
+def problems_of(document, allowed=EVERYTHING):
+    with pytest.raises(PodError) as refusal:
+        parse_pod_spec(document, allowed=allowed)
+    return [str(problem) for problem in refusal.value.problems]

@@ -1,0 +1,48 @@
+"""Pods written as documents."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, ContainerStatus, Pod, Resources
+from alignup.align.workload.validation import accept
+from alignup.kube.pod import read_pod
+from alignup.kube.pod_to_dict import pod_to_dict
+from tests.strategies_pods import pods
+
+TWO = {"cpu": Quantity.parse("2")}
+
+
+@given(pods())
+def test_a_pod_is_read_back_as_it_was(pod):
+    assert read_pod(pod_to_dict(pod)) == pod
+    assert accept(read_pod(pod_to_dict(accept(pod)))) == accept(pod)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"labels": {"app": "web"}, "annotations": {"a/b": "c"}}, id="labels and annotations"),
+        pytest.param({"claims": ("gpu",)}, id="resource claims"),
+        pytest.param({"priority": 0, "os": "linux"}, id="priority and system"),
+        pytest.param({"statuses": {"app": ContainerStatus(TWO, TWO)}}, id="what a container has"),
+        pytest.param({"resize_infeasible": True}, id="a resize that cannot be"),
+        pytest.param({"uid": "1-2-3", "namespace": "prod"}, id="uid and namespace"),
+    ],
+)
+def test_everything_that_matters_is_written(changes):
+    own = Resources(TWO, TWO, claims=("gpu",) if "claims" in changes else ())
+    pod = replace(Pod(name="p", containers=(Container("app", own),)), **changes)
+
+    assert read_pod(pod_to_dict(pod)) == pod
+
+
+def test_what_says_nothing_is_left_out():
+    assert pod_to_dict(Pod(name="p", containers=(Container("app"),))) == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"containers": [{"name": "app"}]},
+    }

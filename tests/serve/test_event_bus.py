@@ -1,0 +1,82 @@
+"""Events handed out: everybody hears everything, and who is too slow hears how much was missed."""
+
+import asyncio
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.serve.event_bus import MISSED, EventBus
+
+pytestmark = pytest.mark.anyio
+
+
+def feed(room=3):
+    return EventBus(now=itertools.count(100).__next__, room=room)
+
+
+async def take(events, count):
+    async with asyncio.timeout(2):
+        return [await anext(events) for _ in range(count)]
+
+
+async def test_everybody_hears_what_happens_from_now_on():
+    made = feed()
+    made.publish("early", {})
+    async with made.listen() as one, made.listen() as other:
+        made.publish("admitted", {"uid": "a"})
+        made.publish("released", {"uid": "a"})
+
+        heard, also_heard = await take(one, 2), await take(other, 2)
+
+    assert heard == also_heard
+    assert [(event.id, event.time, event.kind, event.document) for event in heard] == [
+        (2, 101, "admitted", {"uid": "a"}),
+        (3, 102, "released", {"uid": "a"}),
+    ]
+
+
+async def test_who_waits_is_woken():
+    made = feed()
+    async with made.listen() as events:
+        waiting = asyncio.ensure_future(take(events, 1))
+        await asyncio.sleep(0)
+
+        made.publish("admitted", {})
+
+        assert [event.kind for event in await waiting] == ["admitted"]
+
+
+async def test_who_has_gone_is_forgotten():
+    made = feed()
+    async with made.listen():
+        pass
+
+    assert made.listening == 0
+
+
+@given(steps=st.lists(st.one_of(st.just("read"), st.integers(1, 8)), max_size=12), room=st.integers(1, 4))
+def test_every_event_is_heard_or_counted_as_missed(steps, room):
+    """Whatever the pace, ids rise, nothing is heard twice, and what was missed adds up."""
+
+    async def listen():
+        made = feed(room)
+        heard: list[int] = []
+        missed = published = next_read = 0
+        async with made.listen() as events:
+            for step in [*steps, *["read"] * (room + 1)]:
+                if step == "read" and (published > len(heard) + missed):
+                    (event,) = await take(events, 1)
+                    assert event.id > next_read
+                    next_read = event.id if event.kind != MISSED else event.id - 1
+                    missed += event.document["count"] if event.kind == MISSED else 0
+                    heard += [event.id] if event.kind != MISSED else []
+                elif step != "read":
+                    for _ in range(step):
+                        published += 1
+                        made.publish("something", {})
+        assert heard == sorted(set(heard))
+        assert len(heard) + missed == published
+
+    asyncio.run(listen())

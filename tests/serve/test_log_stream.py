@@ -1,0 +1,178 @@
+"""What containers printed, over HTTP: which part of it, as it comes, and no longer than somebody reads."""
+
+import asyncio
+
+import pytest
+
+from alignup.schema.api import NotReadyError
+from alignup.serve.server import ServerLimits
+from tests.serve.agents import Agent, Printed, client_of, manifest, run_of, running
+from tests.serve.serving import client_at, on_unix
+from tests.serve.test_app import described
+from tests.serve.test_sockets import until
+
+pytestmark = pytest.mark.anyio
+
+WEB = "default-web"
+LOGS = f"/v1/pods/{WEB}/logs"
+BINARY = b"\xff\x00\x1b[2J\n"
+
+
+@pytest.fixture
+async def agent():
+    """One pod of two containers, of which the second was started again."""
+    agent = Agent()
+    await agent.admit_document(manifest("web", cpu="1", memory="1Gi"))
+    agent.run(WEB, run_of(running("setup", kind="init", state="ended"), running("app"), running("side", restarts=1)))
+    agent.printed[WEB, "setup", False] = Printed(b"ready\n")
+    agent.printed[WEB, "app", False] = Printed(b"one\n", b"two\n", BINARY)
+    agent.printed[WEB, "side", True] = Printed(b"alas\n")
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        pytest.param("", b"one\ntwo\n" + BINARY, id="all of the first app container, bytes as they are"),
+        pytest.param("?container=setup", b"ready\n", id="of one that is named"),
+        pytest.param("?tail=1", BINARY, id="the last line"),
+        pytest.param("?tail=0", b"", id="no line"),
+        pytest.param("?container=side&previous=true", b"alas\n", id="of the time before"),
+        pytest.param("?tail=2&timestamps=true&follow=false", b"%stwo\n%s%s", id="with the time of each line"),
+        pytest.param("?follow=true", b"one\ntwo\n" + BINARY, id="one that has ended is not waited for"),
+    ],
+)
+async def test_the_part_asked_for_is_sent(agent, query, text):
+    async with client_of(agent) as client:
+        answer = await client.get(f"{LOGS}{query}")
+
+    stamp = b"2027-01-15T08:00:00Z "
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.content == (text % (stamp, stamp, BINARY) if b"%s" in text else text)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        pytest.param("/v1/pods/nobody/logs", 404, "no pod of uid nobody is known", id="no such pod"),
+        pytest.param(f"{LOGS}?container=x", 404, "pod default-web has no container x", id="no such container"),
+        pytest.param(f"{LOGS}?previous=true", 404, "container app has no log", id="no such log"),
+        pytest.param(f"{LOGS}?tail=-1", 400, "tail: has to be a whole number", id="no number of lines"),
+        pytest.param(f"{LOGS}?follow=yes", 400, "follow: has to be true or false", id="neither yes nor no"),
+        pytest.param(f"{LOGS}?container=", 400, "container: has to be a text", id="an empty name"),
+    ],
+)
+async def test_what_is_missing_or_wrong_is_said(agent, path, status, said):
+    async with client_of(agent) as client:
+        answer = await client.get(path)
+
+        assert answer.status_code == status
+        assert said in (await described(client, answer, path="/v1/pods/{uid}/logs"))["detail"]
+
+
+async def test_a_log_that_cannot_be_read_now_is_said_so(agent):
+    agent.fails = NotReadyError("the runtime does not answer")
+    async with client_of(agent) as client:
+        answer = await client.get(LOGS)
+
+        assert answer.status_code == 503
+        await described(client, answer, path="/v1/pods/{uid}/logs")
+
+
+async def test_head_does_not_wait_for_the_end(agent):
+    agent.printed[WEB, "app", False].over = False
+    async with client_of(agent) as client:
+        answer = await client.head(f"{LOGS}?follow=true")
+
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_what_is_printed_is_sent_as_it_comes_until_the_container_ends(agent, tmp_path):
+    log = agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
+    path = tmp_path / "api.sock"
+    async with on_unix(agent, path), client_at(path) as client:
+        async with client.stream("GET", f"{LOGS}?follow=true") as stream:
+            lines = stream.aiter_lines()
+            first = await anext(lines)
+            log.print(b"two\n")
+            second = await anext(lines)
+            log.end()
+            rest = [line async for line in lines]
+
+        assert (first, second, rest) == ("one", "two", [])
+        assert log.readers == 0
+
+
+async def test_who_no_longer_reads_is_not_read_for(agent, tmp_path):
+    log = agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
+    path = tmp_path / "api.sock"
+    async with on_unix(agent, path):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(f"GET {LOGS}?follow=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await reader.readuntil(b"one")
+        assert log.readers == 1
+
+        writer.transport.abort()
+
+        await until(lambda: not log.readers)
+
+
+async def test_a_client_that_reads_nothing_is_given_up(agent, tmp_path):
+    log = agent.printed[WEB, "app", False] = Printed(*[b"x" * 65536] * 1000)
+    path = tmp_path / "api.sock"
+    async with on_unix(agent, path, read_seconds=0.1):
+        reader, writer = await asyncio.open_unix_connection(str(path), limit=1)
+        writer.write(f"GET {LOGS} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await until(lambda: log.readers)
+
+        await until(lambda: not log.readers)
+
+        writer.transport.abort()
+        del reader
+
+
+async def test_only_so_many_may_read_at_the_same_time(agent, tmp_path):
+    agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
+    path = tmp_path / "api.sock"
+    async with on_unix(agent, path, logs=1), client_at(path) as client:
+        async with client.stream("GET", f"{LOGS}?follow=true") as stream:
+            await anext(stream.aiter_lines())
+            refused = await client.get(LOGS)
+        await until(lambda: not agent.printed[WEB, "app", False].readers)
+        again = await client.get(LOGS)
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+    assert again.text == "one\n"
+
+
+async def test_followers_are_let_go_when_the_server_ends(agent, tmp_path):
+    agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
+    path = tmp_path / "api.sock"
+    async with (
+        client_at(path) as client,
+        on_unix(agent, path, timing=ServerLimits(end=5)) as stopping,
+        client.stream("GET", f"{LOGS}?follow=true") as stream,
+    ):
+        lines = stream.aiter_lines()
+        await anext(lines)
+        stopping.set()
+
+        assert [line async for line in lines] == []
+
+
+async def test_a_log_that_cannot_be_read_on_breaks_off(agent, tmp_path):
+    """Half a log must not look like a whole one."""
+
+    class Broken(Printed):
+        async def read(self, query):
+            del query
+            yield b"one\n"
+            raise OSError("the disk is gone")
+
+    agent.printed[WEB, "app", False] = Broken()
+    path = tmp_path / "api.sock"
+    async with on_unix(agent, path), client_at(path) as client, client.stream("GET", LOGS) as stream:
+        with pytest.raises(Exception, match="incomplete chunked read"):
+            [line async for line in stream.aiter_lines()]

@@ -1,0 +1,354 @@
+"""Real sockets and the real server: who may come in, what happens at the end, and who is not waited for."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import threading
+import time
+from contextlib import ExitStack
+
+import httpx2
+import pytest
+
+from alignup.align.errors import ListenError
+from alignup.serve import sockets
+from alignup.serve.server import ServerLimits
+from tests.serve.agents import Agent, app_of, manifest
+from tests.serve.serving import client_at, on_unix, say, stale_socket
+
+pytestmark = pytest.mark.anyio
+
+SMALL = manifest("small", cpu="2", memory="1Gi")
+
+
+async def test_a_day_in_the_life(tmp_path):
+    path = tmp_path / "api.sock"
+    agent = Agent()
+    async with on_unix(agent, path), client_at(path) as client:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert (await client.get("/readyz")).status_code == 200
+        assert (await client.post("/v1/pods", json=SMALL)).status_code == 201
+        assert (await client.post("/v1/pods", json=manifest("large", cpu="12", memory="1Gi"))).status_code == 409
+        assert [pod["name"] for pod in (await client.get("/v1/pods")).json()["pods"]] == ["small"]
+        assert "<svg" in (await client.get("/v1/picture.svg")).text
+        assert "kubelet_topology_manager_admission_requests_total 2\n" in (await client.get("/metrics")).text
+        assert (await client.head("/v1/pods")).status_code == 200
+        assert (await client.delete("/v1/pods/default-small")).status_code == 200
+
+    assert not path.exists()
+    assert [one.name for one in tmp_path.iterdir()] == []
+
+
+async def test_events_are_heard_as_they_happen(tmp_path):
+    path = tmp_path / "api.sock"
+    agent = Agent()
+    async with on_unix(agent, path, heartbeat_seconds=0.05), client_at(path) as client:
+        async with client.stream("GET", "/v1/events", headers={"last-event-id": "7"}) as stream:
+            lines = stream.aiter_lines()
+            assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
+            assert await anext(lines) == ": events from now on"
+            await client.post("/v1/pods", json=SMALL)
+
+            said = [await anext(lines) for _ in range(5)]
+            beats = [await anext(lines) for _ in range(2)]
+
+        assert said[:4] == ["retry: 5000", "", "id: 1", "event: admitted"]
+        assert said[4].startswith('data: {"id":1,"time":"2027-01-15T08:00:0')
+        assert said[4].endswith('"kind":"admitted","detail":{"uid":"default-small"}}')
+        assert beats == ["", ": still here"]
+        await until(lambda: not agent.feed.listening)
+
+
+async def test_who_reads_too_slowly_is_told(tmp_path):
+    path = tmp_path / "api.sock"
+    agent = Agent()
+    async with on_unix(agent, path), client_at(path) as client, client.stream("GET", "/v1/events") as stream:
+        lines = stream.aiter_lines()
+        assert await anext(lines) == ": events from now on"
+        for number in range(10):
+            agent.feed.publish("tick", {"number": number})
+
+        kinds: list[str] = []
+        while "event: tick" not in kinds[-1:]:
+            kinds.append(await anext(lines))
+
+    assert "event: missed" in kinds
+
+
+async def test_a_client_that_vanishes_is_noticed(tmp_path):
+    path = tmp_path / "api.sock"
+    agent = Agent()
+    async with on_unix(agent, path):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"retry")
+        assert agent.feed.listening
+
+        writer.transport.abort()
+
+        await until(lambda: not agent.feed.listening)
+
+
+async def test_a_client_that_reads_nothing_is_given_up(tmp_path):
+    path = tmp_path / "api.sock"
+    agent = Agent()
+    async with on_unix(agent, path, read_seconds=0.1, heartbeat_seconds=0.01, timing=ServerLimits(end=1)):
+        with socket.socket(socket.AF_UNIX) as deaf:
+            deaf.connect(str(path))
+            deaf.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: agent.feed.listening)
+
+            await until(lambda: agent.feed.publish("big", {"text": "x" * 50_000}) and not agent.feed.listening)
+
+
+async def test_no_more_listen_than_may(tmp_path):
+    path = tmp_path / "api.sock"
+    async with on_unix(Agent(), path, streams=1), client_at(path) as client:
+        async with client.stream("GET", "/v1/events") as first:
+            assert await anext(first.aiter_lines())
+            refused = await client.get("/v1/events")
+
+        assert refused.status_code == 429
+
+
+async def test_the_end_lets_requests_finish_and_streams_go(tmp_path):
+    path = tmp_path / "api.sock"
+    agent = Agent()
+    agent.slow = 0.4
+    async with client_at(path) as client:
+        async with on_unix(agent, path, timing=ServerLimits(end=5)):
+            stream = asyncio.ensure_future(client.get("/v1/events"))
+            under_way = asyncio.ensure_future(client.post("/v1/pods", json=SMALL))
+            await until(lambda: agent.feed.listening)
+            await asyncio.sleep(0.1)
+            begun = time.monotonic()
+
+        assert time.monotonic() - begun < 3
+        assert (await under_way).status_code == 201
+        assert (await stream).text.startswith(": events from now on")
+        with pytest.raises(httpx2.ConnectError):
+            await client.get("/healthz")
+
+
+async def test_the_end_does_not_wait_for_ever(tmp_path):
+    path = tmp_path / "api.sock"
+    agent = Agent()
+    agent.slow = 30
+    async with client_at(path, timeout=20) as client:
+        async with on_unix(agent, path, timing=ServerLimits(end=0.2)):
+            under_way = asyncio.ensure_future(client.post("/v1/pods", json=SMALL))
+            await asyncio.sleep(0.2)
+            begun = time.monotonic()
+
+        assert time.monotonic() - begun < 3
+        assert (await under_way).status_code == 500
+
+
+async def test_signals_are_left_to_others(tmp_path):
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    async with on_unix(Agent(), tmp_path / "api.sock"):
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([b""], id="says nothing"),
+        pytest.param([b"GET /healthz HT"], id="stops in the middle"),
+        pytest.param([b"GET /healthz HTTP/1.1\r\n", *[b"X: y\r\n"] * 40], id="goes on in drops"),
+        pytest.param([b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", *[b"G"] * 20], id="drops after a first request"),
+    ],
+)
+async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path, parts):
+    path = tmp_path / "api.sock"
+    async with on_unix(Agent(), path, timing=ServerLimits(head=0.2, idle=1, end=1)):
+        begun = time.monotonic()
+
+        await say(path, *parts, pause=0.02)
+
+        assert time.monotonic() - begun < 1.5
+
+
+async def test_a_leftover_is_replaced(tmp_path):
+    path = tmp_path / "api.sock"
+    stale_socket(path)
+    async with on_unix(Agent(), path), client_at(path) as client:
+        assert (await client.get("/healthz")).text == "ok\n"
+
+
+async def test_who_listens_already_is_left_alone(tmp_path):
+    path = tmp_path / "api.sock"
+    async with on_unix(Agent(), path), client_at(path) as client:
+        with pytest.raises(ListenError, match="somebody listens at"), sockets.unix_socket(path):
+            pass
+
+        assert (await client.get("/healthz")).text == "ok\n"
+
+
+async def test_one_that_took_the_place_stays(tmp_path):
+    path = tmp_path / "api.sock"
+    with sockets.unix_socket(path):
+        path.unlink()
+        stale_socket(path)
+
+    assert path.is_socket()
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_what_is_no_socket_is_not_touched(tmp_path, kind):
+    path = tmp_path / "api.sock"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(tmp_path / "other")
+    else:
+        path.write_text("precious")
+
+    with pytest.raises(ListenError, match="is no socket"), sockets.unix_socket(path):
+        pass
+
+    assert os.path.lexists(path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["api.sock"]
+
+
+def test_a_socket_is_never_open_to_others_under_a_loose_umask(tmp_path):
+    """However often others look while it is made, they see it private or not at all."""
+    path, seen, done = tmp_path / "api.sock", set(), threading.Event()
+
+    def look():
+        while not done.is_set():
+            try:
+                seen.add(stat.S_IMODE(path.stat().st_mode))
+            except FileNotFoundError:
+                continue
+
+    watcher = threading.Thread(target=look)
+    before = os.umask(0)
+    watcher.start()
+    try:
+        for _ in range(50):
+            with sockets.unix_socket(path):
+                pass
+    finally:
+        os.umask(before)
+        done.set()
+        watcher.join()
+
+    assert seen <= {0o600}
+
+
+def test_of_many_that_come_at_once_one_listens(tmp_path):
+    path = tmp_path / "api.sock"
+    stale_socket(path)
+    begun = threading.Barrier(8)
+    won: list[socket.socket] = []
+    lost: list[ListenError] = []
+
+    def come():
+        begun.wait()
+        try:
+            won.append(stack.enter_context(sockets.unix_socket(path)))
+        except ListenError as error:
+            lost.append(error)
+
+    with ExitStack() as stack:
+        threads = [threading.Thread(target=come) for _ in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+
+        assert (len(won), len(lost)) == (1, 7)
+
+
+def test_a_path_that_is_too_long_is_refused_by_its_length(tmp_path):
+    path = tmp_path / ("x" * 110)
+
+    with pytest.raises(ListenError, match="is too long for a socket"), sockets.unix_socket(path):
+        pass
+
+
+def test_a_place_that_cannot_be_made_is_refused_by_its_name(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ListenError, match=r"file/api\.sock"), sockets.unix_socket(tmp_path / "file" / "api.sock"):
+        pass
+
+
+async def test_an_address_on_the_network_wants_the_token(tmp_path):
+    stopping = asyncio.Event()
+    app = app_of(Agent(), stopping=stopping, token=b"secret")
+    with sockets.tcp_socket(0) as made:
+        host, port = made.getsockname()
+        async with (
+            sockets.serve_app(app, made, stopping=stopping, timing=ServerLimits(end=1)),
+            httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client,
+        ):
+            refused = await client.get("/v1/pods")
+            taken = await client.get("/v1/pods", headers={"Authorization": "Bearer secret"})
+
+    assert host == "127.0.0.1"
+    assert (refused.status_code, taken.status_code) == (401, 200)
+
+
+def test_an_address_that_is_taken_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        with pytest.raises(ListenError, match=f"127.0.0.1 port {port} cannot be listened on"), sockets.tcp_socket(port):
+            pass
+
+
+def test_an_address_that_is_none_is_refused():
+    with pytest.raises(ListenError, match="cannot be listened on"), sockets.tcp_socket(1, "not an address"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "why"),
+    [
+        pytest.param(b"secret\n", 0o640, "chmod 600", id="the group can read it"),
+        pytest.param(b"secret\n", 0o604, "chmod 600", id="everybody can"),
+        pytest.param(b"secret\n", 0o602, "chmod 600", id="everybody can change it"),
+        pytest.param(b" \n", 0o600, "is empty", id="empty"),
+        pytest.param(b"two words", 0o600, "holds no token", id="two words"),
+        pytest.param(b"s\xf6cret", 0o600, "holds no token", id="odd bytes"),
+        pytest.param(b"x" * 5000, 0o600, "holds no token", id="too long"),
+    ],
+)
+def test_tokens_that_are_none(tmp_path, content, mode, why):
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    path.chmod(mode)
+
+    with pytest.raises(ListenError, match=why):
+        sockets.read_token(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_token_is_read_without_its_line_end(tmp_path, mode):
+    path = tmp_path / "token"
+    path.write_bytes(b"c2VjcmV0==\n")
+    path.chmod(mode)
+
+    assert sockets.read_token(path) == b"c2VjcmV0=="
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "pipe"])
+def test_a_token_comes_from_a_file(tmp_path, kind):
+    path = tmp_path / "token"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path, 0o600)
+
+    with pytest.raises(ListenError, match=str(path)):
+        sockets.read_token(path)
+
+
+async def until(true, seconds=3.0):
+    async with asyncio.timeout(seconds):
+        while not true():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.01)

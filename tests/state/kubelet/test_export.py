@@ -1,0 +1,218 @@
+"""A host's ledger written as a kubelet's files and read again: the same host."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from alignup.align.errors import StateError
+from alignup.align.fit import UsedResources
+from alignup.align.host import Host
+from alignup.align.machine import Device
+from alignup.align.settings import Policy
+from alignup.align.workload import Pod
+from alignup.align.workload.names import is_hugepages
+from alignup.state.kubelet import cpu_file, device_file, memory_file
+from alignup.state.kubelet.export import export_ledger
+from alignup.state.kubelet.restore import restore_ledger
+from alignup.state.kubelet.state_dir import KubeletFiles, read_dir, write_dir
+from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
+from tests.conftest import EXAMPLES
+from tests.strategies_pods import guaranteed
+
+
+def through_files(one: Host) -> KubeletFiles:
+    """What a kubelet of the same settings reads where *one* wrote its ledger."""
+    states, gates = export_ledger(one), one.settings.gates
+    assert states.cpu
+    assert states.memory
+    assert states.devices
+    memory_policy = one.settings.memory_policy
+    return KubeletFiles(
+        cpu=cpu_file.parse(
+            cpu_file.dump(states.cpu, gates=gates), configured_policy=one.settings.cpus.policy, gates=gates, path="c"
+        ),
+        memory=memory_file.parse(
+            memory_file.dump(states.memory, gates=gates), configured_policy=memory_policy, gates=gates, path="m"
+        ),
+        devices=device_file.parse(device_file.dump(states.devices), path="d"),
+    )
+
+
+def comers(one: Host, uid: str) -> st.SearchStrategy[Pod]:
+    """Pods that ask for no huge pages of a size the machine does not have, and for none only where all nodes have some.
+
+    To ask for none of a size is a block of nothing on some node, and no kubelet takes that up again where it has none.
+    """
+    sizes = [{pages.resource for pages in node.hugepages} for node in one.machine.nodes]
+    somewhere, everywhere = set().union(*sizes), set.intersection(*sizes)
+
+    def known(wanted: Pod) -> bool:
+        resources = (wanted.resources, *(container.resources for container in wanted.everyone))
+        asked = (each for one in resources for each in one.requests.items())
+        return all(name in (everywhere if much.is_zero else somewhere) for name, much in asked if is_hugepages(name))
+
+    return arrivals(uid).filter(known)
+
+
+def holdings(one: Host) -> Any:
+    """All that matters to the next pod, but for what is remembered of the last."""
+    cpus, memory, devices = (one.ledger.books[name] for name in ("cpu", "memory", "device"))
+    return (
+        (cpus.shared, cpus.held, cpus.pod_held, cpus.free),
+        (memory.nodes, memory.held, memory.pod_held),
+        (devices.inventories, devices.held, devices.in_use, devices.free),
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(hosts(), st.data())
+def test_a_host_goes_on_from_its_files_as_if_nothing_had_happened(one, data):
+    """Whatever came and started and went: all is held as before, and the next pod is decided on as it would have been.
+
+    Where pods are not named only what they hold is counted, so the fit check may let more in then.
+    """
+    for number in range(data.draw(st.integers(1, 5))):
+        pod = data.draw(comers(one, f"u{number}"))
+        if admit(one, pod).admitted and data.draw(st.booleans()):
+            one.started(pod.uid, data.draw(st.sampled_from(pod.everyone)).name)
+    for uid in data.draw(st.lists(st.sampled_from(sorted(one.ledger.pods)), max_size=2)) if one.ledger.pods else ():
+        one.release(uid)
+    running = [resident.pod for resident in one.ledger.pods.values()]
+    fresh = Host(one.machine, one.settings)
+
+    restored = restore_ledger(fresh, through_files(one), running)
+    again = Host(one.machine, one.settings, ledger=restored.ledger)
+
+    event(f"{len(running)} pods, {len(again.ledger.books['cpu'].held)} with CPUs of their own")
+    assert restored.gaps == ()
+    assert holdings(again) == holdings(one)
+    assert again.ledger.used == one.ledger.used
+    following = data.draw(arrivals("next"))
+    expected, decided = admit(one, following), admit(again, following)
+    assert (decided.outcome, decided.refusal, decided.placements) == (
+        expected.outcome,
+        expected.refusal,
+        expected.placements,
+    )
+    check_idle_once_all_are_released(again, fresh)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 3)
+@given(hosts(), st.data())
+def test_pods_that_nobody_names_give_everything_back_too(one, data):
+    for number in range(3):
+        admit(one, data.draw(comers(one, f"u{number}")))
+    fresh = Host(one.machine, one.settings)
+
+    restored = restore_ledger(fresh, through_files(one))
+    again = Host(one.machine, one.settings, ledger=restored.ledger)
+
+    assert holdings(again) == holdings(one)
+    assert set(restored.unknown) <= set(one.ledger.pods)
+    for uid in restored.unknown:
+        assert again.ledger.pods[uid].uses.milli_cpu == 1000 * one.ledger.books["cpu"].owned(uid).bit_count()
+    check_idle_once_all_are_released(again, fresh)
+
+
+def check_idle_once_all_are_released(one: Host, idle: Host) -> None:
+    for uid in tuple(one.ledger.pods):
+        one.release(uid)
+    assert holdings(one) == holdings(idle)
+    assert one.ledger.used == UsedResources()
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 3)
+@given(hosts(), st.data())
+def test_the_same_ledger_is_always_the_same_files(one, data):
+    """Also after it has been through files once."""
+    for number in range(3):
+        admit(one, data.draw(comers(one, f"u{number}")))
+
+    states = through_files(one)
+
+    assert replace(export_ledger(one), gaps=()) == states
+    restored = restore_ledger(Host(one.machine, one.settings), states)
+    assert replace(export_ledger(Host(one.machine, one.settings, ledger=restored.ledger)), gaps=()) == states
+
+
+def test_what_plugins_said_is_written_down_and_what_they_did_not_is_a_gap():
+    one = host()
+    one.admit(pod("a", gpu="1"))
+    one.admit(pod("b", gpu="1"))
+
+    some = export_ledger(one, responses={("a", "app", GPU): b"\x01"})
+    all_ = export_ledger(one, responses={("a", "app", GPU): b"\x01", ("b", "app", GPU): b"\x02"})
+
+    assert some.devices
+    assert [entry.response for entry in some.devices.entries] == [b"\x01", b""]
+    assert some.gaps == (f"what the plugin of {GPU} said to give containers is not known",)
+    assert all_.gaps == ()
+
+
+def test_devices_stand_under_their_nodes_and_under_none_when_they_are_gone():
+    one = host(Policy.BEST_EFFORT)
+    ill = Device(GPU, "ill", nodes=1, healthy=False)
+    one.announce(GPU, [Device(GPU, "both", nodes=0b11), Device(GPU, "nowhere", nodes=None), ill])
+    one.admit(pod("a", gpu="2"))
+
+    before = export_ledger(one).devices
+    one.announce(GPU, [])
+    after = export_ledger(one).devices
+
+    assert before
+    assert after
+    assert before.entries[0].devices == {0: ("both",), 1: ("both",), -1: ("nowhere",)}
+    assert before.registered[GPU] == ("both", "nowhere")
+    assert after.entries[0].devices == {-1: ("both", "nowhere")}
+    assert after.registered[GPU] == ()
+
+
+def test_a_kubelet_that_cannot_start_without_shared_cpus_says_so():
+    """All CPUs owned and none shared: the kubelet writes such a file and refuses it; here it is read."""
+    strict = replace(
+        host().settings.cpus, options={"strict-cpu-reservation": "true"}, reservation=host().settings.cpus.reservation
+    )
+    one = host(cpus=strict, fit_check=False)
+    one.admit(pod("a", cpu="3"))
+    one.admit(pod("b", cpu="4"))
+    states = export_ledger(one)
+
+    assert states.cpu
+    assert states.cpu.default == 0
+    assert restore_ledger(one, states).ledger.books["cpu"].shared == 0
+    with pytest.raises(StateError, match="default cpuset cannot be empty"):
+        restore_ledger(Host(one.machine, replace(one.settings, kubelet_faults=True)), states)
+
+
+def test_nothing_of_a_type_there_is_not_is_not_written_down():
+    """A kubelet writes that a container holds no huge pages of a size there is not, and cannot start again on it."""
+    one = host()
+    asked = {"cpu": "2", "memory": "1Gi", "hugepages-1Gi": "0"}
+    assert one.admit(Pod(name="a", uid="a", containers=(guaranteed("app", asked),))).admitted
+    book = one.ledger.books["memory"]
+    assert [block.type for block in book.blocks("a", "app")] == ["hugepages-1Gi", "memory"]
+
+    states = export_ledger(one)
+    restored = restore_ledger(host(), states)
+
+    assert states.memory
+    assert [block.type for block in states.memory.entries["a"]["app"]] == ["memory"]
+    assert restored.ledger.books["memory"].nodes[0].tables == book.nodes[0].tables
+    written_as_it_is = replace(states.memory, machine_state=book.nodes, entries=book.held)
+    with pytest.raises(StateError, match="uses memory resource that does not exist"):
+        restore_ledger(host(), replace(states, memory=written_as_it_is))
+
+
+def test_files_in_a_directory_are_a_host_again(tmp_path):
+    one = host()
+    one.admit(pod("a", gpu="1"))
+
+    write_dir(tmp_path, export_ledger(one), gates=one.settings.gates)
+    files = read_dir(tmp_path, gates=one.settings.gates, cpu_policy="static", memory_policy="Static")
+    restored = restore_ledger(host(), files, [pod("a", gpu="1")])
+
+    assert (restored.gaps, restored.unknown) == ((), ())
+    assert holdings(Host(one.machine, one.settings, ledger=restored.ledger)) == holdings(one)

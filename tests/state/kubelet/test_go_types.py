@@ -1,0 +1,208 @@
+"""Types of Go: what is read into them, what is said about what does not fit, and how they are shown."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.state.kubelet.go_types import (
+    GoBytes,
+    GoCpuSetEntry,
+    GoField,
+    GoInteger,
+    GoMap,
+    GoSlice,
+    GoString,
+    GoStruct,
+    decode,
+)
+
+TEXT = GoString()
+INT = GoInteger("int", signed=True)
+SIZE = GoInteger("uint64")
+INNER = GoStruct("state.Inner", (GoField("size", "Size", SIZE), GoField("cells", "Cells", GoSlice("[]int", INT))))
+CPUS = GoCpuSetEntry("state.PodEntry", "state.podEntryJSON", "cpuSet", "CPUSet")
+OUTER = GoStruct(
+    "state.Outer",
+    (
+        GoField("name", "Name", TEXT),
+        GoField("lists", "Lists", GoMap("map[string]string", TEXT, TEXT)),
+        GoField("nodes", "Nodes", GoMap("state.Nodes", INT, INNER, pointers=True), omit_empty=True),
+        GoField("pods", "Pods", GoMap("state.Pods", TEXT, CPUS), omit_empty=True),
+        GoField("raw", "Raw", GoBytes(), omit_empty=True),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param(
+            "[]", "json: cannot unmarshal array into Go value of type state.Outer", id="not the struct at all"
+        ),
+        pytest.param(
+            '{"name":1}',
+            "json: cannot unmarshal number into Go struct field Outer.name of type string",
+            id="a number where a text should be",
+        ),
+        pytest.param(
+            '{"lists":{"a":true}}',
+            "json: cannot unmarshal bool into Go struct field Outer.lists of type string",
+            id="a value of a map",
+        ),
+        pytest.param(
+            '{"lists":"x"}',
+            "json: cannot unmarshal string into Go struct field Outer.lists of type map[string]string",
+            id="no map",
+        ),
+        pytest.param(
+            '{"nodes":{"0":{"size":"x"}}}',
+            "json: cannot unmarshal string into Go struct field Inner.nodes.size of type uint64",
+            id="inside another struct",
+        ),
+        pytest.param(
+            '{"nodes":{"0":{"size":-1}}}',
+            "json: cannot unmarshal number -1 into Go struct field Inner.nodes.size of type uint64",
+            id="a number out of range",
+        ),
+        pytest.param(
+            '{"nodes":{"0":{"cells":[1.5]}}}',
+            "json: cannot unmarshal number 1.5 into Go struct field Inner.nodes.cells of type int",
+            id="a fraction",
+        ),
+        pytest.param(
+            '{"nodes":{"x":{}}}',
+            "json: cannot unmarshal number x into Go struct field Outer.nodes of type int",
+            id="a key that is no number",
+        ),
+        pytest.param(
+            '{"pods":{"p":{"cpuSet":"3-1"}}}', 'failed to parse cpuset: invalid range "3-1" (3 > 1)', id="CPUs"
+        ),
+        pytest.param(
+            '{"pods":{"p":{"cpuSet":7}}}',
+            "json: cannot unmarshal number into Go struct field Outer.pods.cpuSet of type string",
+            id="a number of CPUs in place of a list",
+        ),
+        pytest.param(
+            '{"pods":{"p":[]}}',
+            "json: cannot unmarshal array into Go struct field Outer.pods of type state.podEntryJSON",
+            id="no list of CPUs",
+        ),
+        pytest.param(
+            '{"nodes":{"0":{"cells":7}}}',
+            "json: cannot unmarshal number into Go struct field Inner.nodes.cells of type []int",
+            id="no list",
+        ),
+        pytest.param(
+            '{"raw":[]}',
+            "json: cannot unmarshal array into Go struct field Outer.raw of type []uint8",
+            id="a list of bytes",
+        ),
+        pytest.param('{"raw":"?"}', "illegal base64 data", id="no base64"),
+        pytest.param(
+            '{"name":1,"lists":2}',
+            "json: cannot unmarshal number into Go struct field Outer.name of type string",
+            id="only the first is said",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_in_the_words_of_go(text, error):
+    _, said = decode(OUTER, text.encode())
+
+    assert said == error
+
+
+def test_what_comes_after_a_value_of_a_wrong_type_is_still_read():
+    value, said = decode(OUTER, b'{"lists":3,"name":"n"}')
+
+    assert said is not None
+    assert value["name"] == "n"
+
+
+def test_what_comes_after_cpus_that_cannot_be_read_is_not():
+    value, said = decode(OUTER, b'{"raw":"AA==","pods":{"p":{"cpuSet":"x"}},"name":"n"}')
+
+    assert said is not None
+    assert (value["raw"], value["name"]) == (b"\0", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected"),
+    [
+        pytest.param('{"NAME":"n"}', "name", "n", id="whatever the case of a key"),
+        pytest.param('{"name":"a","name":"b"}', "name", "b", id="of two the last"),
+        pytest.param('{"lists":{"a":"1"},"lists":{"b":"2"}}', "lists", {"a": "1", "b": "2"}, id="maps are added to"),
+        pytest.param('{"other":[{}],"name":"n"}', "name", "n", id="what is not expected is passed over"),
+        pytest.param('{"name":null}', "name", "", id="null changes nothing"),
+        pytest.param('{"lists":null}', "lists", None, id="null takes a map away"),
+        pytest.param('{"nodes":{"+1":null}}', "nodes", {1: None}, id="a pointer may be null"),
+        pytest.param('{"raw":"AA==","raw":null}', "raw", None, id="null takes bytes away"),
+        pytest.param('{"raw":"AQ\\nI="}', "raw", b"\1\2", id="base64 on two lines"),
+        pytest.param('{"pods":{"p":null,"q":{}}}', "pods", {"p": 0, "q": 0}, id="no CPUs in two ways"),
+    ],
+)
+def test_what_fits_is_read_as_go_reads_it(text, key, expected):
+    value, said = decode(OUTER, text.encode())
+
+    assert said is None
+    assert value[key] == expected
+
+
+def test_a_struct_is_shown_with_types_and_sorted_keys():
+    value = {
+        "name": "a b",
+        "lists": {"z": "1", "a": "2"},
+        "nodes": {10: {"size": 5, "cells": (1, 2)}, 2: None},
+        "pods": {"p": 0b110},
+        "raw": b"\x01\xff",
+    }
+
+    assert OUTER.show(value) == (
+        "{Name:(string)a b Lists:(map[string]string)map[a:2 z:1] "
+        "Nodes:(state.Nodes)map[2:<nil> 10:<*>{Size:(uint64)5 Cells:([]int)[1 2]}] "
+        "Pods:(state.Pods)map[p:{CPUSet:(cpuset.CPUSet){elems:(map[int]struct {})map[1:{} 2:{}]}}] "
+        "Raw:([]uint8)[1 255]}"
+    )
+
+
+def test_what_is_nil_is_shown_as_that():
+    assert OUTER.show(OUTER.zero) == (
+        "{Name:(string) Lists:(map[string]string)<nil> Nodes:(state.Nodes)<nil> "
+        "Pods:(state.Pods)<nil> Raw:([]uint8)<nil>}"
+    )
+
+
+def test_a_struct_is_written_in_the_order_of_its_fields_and_maps_in_the_order_of_their_texts():
+    value = {
+        "name": "<",
+        "lists": None,
+        "nodes": {10: {"size": 5, "cells": None}, 2: None},
+        "pods": {"p": 0b110, "q": 0},
+        "raw": b"",
+    }
+
+    assert OUTER.write(value) == (
+        '{"name":"\\u003c","lists":null,"nodes":{"10":{"size":5,"cells":null},"2":null},"pods":{"p":{"cpuSet":"1-2"},"q":{}}}'
+    )
+
+
+values = st.fixed_dictionaries(
+    {
+        "name": st.text(),
+        "lists": st.none() | st.dictionaries(st.text(), st.text()),
+        "nodes": st.none()
+        | st.dictionaries(
+            st.integers(-(1 << 63), (1 << 63) - 1),
+            st.fixed_dictionaries(
+                {"size": st.integers(0, (1 << 64) - 1), "cells": st.none() | st.lists(st.integers(-9, 9)).map(tuple)}
+            ),
+            min_size=1,
+        ),
+        "pods": st.none() | st.dictionaries(st.text(), st.integers(0, 1 << 20), min_size=1),
+        "raw": st.none() | st.binary(min_size=1),
+    }
+)
+
+
+@given(values)
+def test_what_is_written_reads_as_what_it_was(value):
+    assert decode(OUTER, OUTER.write(value).encode()) == (value, None)

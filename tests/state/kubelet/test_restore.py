@@ -1,0 +1,306 @@
+"""A host made from a kubelet's state files: who is there, what they hold, what is not known."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.errors import Problem, StateError
+from alignup.align.fit import UsedResources
+from alignup.align.host import Host
+from alignup.align.settings import FeatureGates, Scope
+from alignup.align.workload import Container, Pod, QoS, Resources
+from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
+from alignup.state.kubelet.export import export_ledger
+from alignup.state.kubelet.restore import restore_ledger
+from alignup.state.kubelet.state_dir import KubeletFiles
+from tests.align.hosts import GIB, GPU, NIC, host, pod
+from tests.sound import check_sound
+from tests.strategies_pods import amounts, container, guaranteed
+
+#: Pods with resources of their own are given these in one piece.
+IN_ONE_PIECE: dict[str, Any] = {"scope": Scope.POD, "gates": FeatureGates({"PodLevelResourceManagers": True})}
+
+
+def busy(**settings: Any) -> tuple[Host, KubeletFiles]:
+    """A host with two pods, of which one has devices, and its state files."""
+    one = host(**settings)
+    for wanted in (pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi")):
+        assert one.admit(wanted).admitted
+    return one, export_ledger(one)
+
+
+def test_pods_that_are_named_count_with_all_they_ask_for():
+    one, files = busy()
+    others = Pod(name="shared", uid="c", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),))
+
+    restored = restore_ledger(host(), files, [pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi"), others])
+
+    assert (restored.gaps, restored.unknown) == (
+        (f"what the plugin of {GPU} said to give containers is not known",),
+        (),
+    )
+    assert list(restored.ledger.pods) == ["a", "b", "c"]
+    assert restored.ledger.used.milli_cpu == one.ledger.used.milli_cpu + 1500
+    assert restored.ledger.used.memory == one.ledger.used.memory + GIB
+    assert restored.ledger.books["memory"].nodes == one.ledger.books["memory"].nodes
+
+
+def test_pods_that_are_not_are_stood_in_for_by_what_they_hold():
+    one, files = busy()
+
+    restored = restore_ledger(host(), files)
+
+    resident = restored.ledger.pods["a"]
+    assert restored.unknown == ("a", "b")
+    assert restored.gaps[-1] == ("names and shared CPU use of 2 pods are not in the state files; give them with --pods")
+    assert (resident.pod.name, resident.pod.namespace, resident.pod.qos) == ("a", "", QoS.GUARANTEED)
+    assert resident.pod.containers == (
+        Container("app", Resources(amounts(asked := {"cpu": "2", "memory": "1Gi", GPU: "1"}), amounts(asked))),
+    )
+    assert restored.ledger.used == one.ledger.used
+
+
+def test_a_pod_that_holds_devices_only_is_of_no_known_class():
+    one = host()
+    plain = Pod(name="a", uid="a", containers=(container("app", {}, {GPU: "1"}),))
+    one.admit(plain)
+
+    restored = restore_ledger(host(), export_ledger(one))
+
+    assert restored.ledger.pods["a"].pod.qos is QoS.BEST_EFFORT
+    assert restored.ledger.used == UsedResources(pods=1, scalars={GPU: 1})
+
+
+def test_what_init_containers_use_before_the_others_is_counted_once():
+    wanted = Pod(
+        name="a",
+        uid="a",
+        init=(guaranteed("init", {"cpu": "2", "memory": "1Gi", GPU: "1"}),),
+        containers=(guaranteed("app", {"cpu": "2", "memory": "1Gi", GPU: "1"}),),
+    )
+    one = host()
+    one.admit(wanted)
+
+    restored = restore_ledger(host(), export_ledger(one))
+
+    assert restored.ledger.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1})
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "not named"])
+def test_a_pod_that_is_released_gives_everything_back(named):
+    _, files = busy()
+    restored = restore_ledger(host(), files, [pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi")] if named else [])
+    again = Host(host().machine, host().settings, ledger=restored.ledger)
+
+    again.release("a")
+    again.release("b")
+
+    assert again.ledger == host().ledger
+
+
+def test_a_pod_placed_in_one_piece_is_stood_in_for_by_one_with_resources_of_its_own():
+    wanted = Pod(
+        name="a",
+        uid="a",
+        containers=(guaranteed("app", {"cpu": "1", "memory": "1Gi"}), container("side")),
+        resources=Resources(amounts({"cpu": "3", "memory": "2Gi"}), amounts({"cpu": "3", "memory": "2Gi"})),
+    )
+    one = host(**IN_ONE_PIECE)
+    assert one.admit(wanted).admitted
+
+    restored = restore_ledger(host(**IN_ONE_PIECE), export_ledger(one))
+
+    assert restored.ledger.pods["a"].pod.resources == wanted.resources
+    assert restored.ledger.used == one.ledger.used
+    again = Host(one.machine, one.settings, ledger=restored.ledger)
+    again.release("a")
+    assert again.ledger == host(**IN_ONE_PIECE).ledger
+
+
+def test_a_missing_file_is_an_idle_part_of_the_machine():
+    one, files = busy()
+
+    restored = restore_ledger(host(), replace(files, cpu=None, devices=None, gaps=("no CPUs", "no devices")))
+
+    books = restored.ledger.books
+    assert (books["cpu"], books["device"]) == (host().ledger.books["cpu"], host().ledger.books["device"])
+    assert books["memory"].held == one.ledger.books["memory"].held
+    assert restored.gaps[:2] == ("no CPUs", "no devices")
+
+
+def test_the_host_itself_stays_as_it_is():
+    _, files = busy()
+    one = host()
+    before = one.ledger
+
+    restore_ledger(one, files)
+
+    assert one.ledger is before
+
+
+def spoiled(what: str) -> KubeletFiles:
+    _, files = busy()
+    assert files.cpu
+    assert files.memory
+    assert files.devices
+    match what:
+        case "a broken file":
+            return replace(files, cpu=None, problems=(Problem("/k/cpu_manager_state", "it is broken"),))
+        case "another CPU policy":
+            return replace(files, cpu=replace(files.cpu, policy="none"))
+        case "another memory policy":
+            return replace(files, memory=replace(files.memory, policy="None"))
+        case "a CPU more":
+            return replace(files, cpu=replace(files.cpu, default=files.cpu.default | 1 << 99))
+        case "a CPU of two pods":
+            entries = {**files.cpu.entries, "z": files.cpu.entries["a"]}
+            return replace(files, cpu=replace(files.cpu, entries=entries))
+        case "memory that does not add up":
+            return replace(files, memory=replace(files.memory, entries={}))
+        case _:
+            again = replace(files.devices.entries[0], uid="z")
+            return replace(files, devices=replace(files.devices, entries=(*files.devices.entries, again)))
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("a broken file", "it is broken"),
+        ("another CPU policy", 'configured policy "static" differs from state checkpoint policy "none"'),
+        (
+            "another memory policy",
+            '[memorymanager] configured policy "Static" differs from state checkpoint policy "None"',
+        ),
+        ("a CPU more", 'current set of available CPUs "0-7" doesn\'t match with CPUs in state "0-7,99"'),
+        (
+            "a CPU of two pods",
+            (
+                "CPUs 1-2 are owned by two pods, a and z; delete one of them, "
+                "or drain the node and delete its cpu_manager_state"
+            ),
+        ),
+        (
+            "memory that does not add up",
+            "[memorymanager] the expected machine state is different from the real one",
+        ),
+        (
+            "a device of two pods",
+            (
+                f"pod z container app: {GPU} gpu-0: held by another pod; delete one of the two pods, "
+                "or drain the node and delete its kubelet_internal_checkpoint"
+            ),
+        ),
+    ],
+)
+def test_files_a_kubelet_would_not_start_on_or_that_contradict_themselves_are_refused(what, error):
+    with pytest.raises(StateError) as refused:
+        restore_ledger(host(), spoiled(what))
+
+    assert str(refused.value) == error
+
+
+def test_files_of_managers_that_do_nothing_say_nothing():
+    one = host(cpus=replace(host().settings.cpus, policy="none"), memory_policy="None", reserved_memory=())
+
+    restored = restore_ledger(one, export_ledger(one))
+
+    assert restored.ledger == one.ledger
+    assert restored.gaps == ()
+
+
+def test_what_a_pod_has_as_a_whole_and_none_of_its_containers_is_out_of_reach():
+    """A kubelet killed between two writes; it would never give these CPUs and this memory out again."""
+    one = host(**IN_ONE_PIECE)
+    own = Resources(amounts({"cpu": "3", "memory": "2Gi"}), amounts({"cpu": "3", "memory": "2Gi"}))
+    one.admit(Pod(name="a", uid="a", containers=(container("app"),), resources=own))
+    files = export_ledger(one)
+    assert files.cpu
+    assert files.memory
+    assert files.cpu.pod_entries
+
+    restored = restore_ledger(
+        host(**IN_ONE_PIECE),
+        replace(files, cpu=replace(files.cpu, entries={}), memory=replace(files.memory, entries={})),
+    )
+
+    assert restored.unknown == ()
+    assert [gap.partition(",")[0] for gap in restored.gaps] == [
+        f"pod a has CPUs {bits.show(files.cpu.pod_entries['a'])} as a whole",
+        "pod a has memory as a whole",
+    ]
+    assert restored.ledger.books["cpu"].available == one.ledger.books["cpu"].available
+    assert restored.ledger.books["memory"].nodes == one.ledger.books["memory"].nodes
+
+
+def test_a_pod_without_a_uid_is_not_counted():
+    restored = restore_ledger(host(), export_ledger(host()), [replace(pod("a"), uid="")])
+
+    assert restored.ledger == host().ledger
+    assert restored.gaps == ("pod default/a has no uid, so it cannot be found in the state files; not counted",)
+
+
+def test_devices_that_are_not_known_are_added_where_they_are():
+    entry = DeviceEntry(uid="u", container="c", resource="example.com/fpga", devices={1: ("f0",)})
+    state = DeviceState(entries=(entry,), registered={"example.com/fpga": ("f0", "f1"), GPU: None, NIC: ("nic-0",)})
+
+    restored = restore_ledger(host(), KubeletFiles(devices=state))
+
+    book = restored.ledger.books["device"]
+    fpgas = book.inventories["example.com/fpga"]
+    assert [(device.id, device.nodes) for device in fpgas.devices] == [("f0", 2), ("f1", None)]
+    assert book.allocatable() == {"example.com/fpga": 2, GPU: 0, NIC: 1}
+    assert book.holds("u", "c") == {"example.com/fpga": ("f0",)}
+    assert any("--devices example.com/fpga=" in gap for gap in restored.gaps)
+
+
+ids = st.lists(st.sampled_from(["gpu-0", "gpu-1", "x", "y", "z"]), max_size=3, unique=True).map(tuple)
+device_states = st.builds(
+    DeviceState,
+    entries=st.lists(
+        st.builds(
+            DeviceEntry,
+            uid=st.sampled_from("abc"),
+            container=st.sampled_from(["app", "init"]),
+            resource=st.sampled_from([GPU, "example.com/fpga"]),
+            devices=st.dictionaries(st.sampled_from([-7, -1, 0, 1, 9, 1 << 40]), ids, max_size=2),
+        ),
+        max_size=3,
+    ).map(tuple),
+    registered=st.dictionaries(st.sampled_from([GPU, "example.com/fpga"]), st.none() | ids),
+)
+
+
+@given(device_states)
+def test_any_file_of_devices_is_refused_or_makes_a_sound_host(state):
+    try:
+        restored = restore_ledger(host(), KubeletFiles(devices=state))
+    except StateError as refused:
+        assert "held by another pod" in str(refused)
+        return
+    one = Host(host().machine, host().settings, ledger=restored.ledger)
+
+    check_sound(one, "restored")
+    healthy = {resource: set(ids or ()) for resource, ids in state.registered.items()}
+    book = one.ledger.books["device"]
+    for resource, listed in healthy.items():
+        assert set(book.inventories[resource].names(book.inventories[resource].healthy)) == listed
+    for uid in restored.unknown:
+        one.release(uid)
+    book = one.ledger.books["device"]
+    assert (book.held, book.in_use, one.ledger.used) == ({}, {}, UsedResources())
+    assert book.free == {resource: inventory.healthy for resource, inventory in book.inventories.items()}
+
+
+def test_of_a_plugin_that_is_gone_only_what_is_held_is_left():
+    entry = DeviceEntry(uid="u", container="c", resource="example.com/fpga", devices={1: ("f0",)})
+
+    restored = restore_ledger(host(), KubeletFiles(devices=DeviceState(entries=(entry,))))
+    again = Host(host().machine, host().settings, ledger=restored.ledger)
+
+    assert "example.com/fpga" in again.ledger.books["device"].handled
+    again.release("u")
+    assert "example.com/fpga" not in again.ledger.books["device"].handled

@@ -1,0 +1,87 @@
+"""A kubelet's directory: three files, some missing, some broken."""
+
+import pytest
+
+from alignup.align.errors import FileError
+from alignup.align.settings import FeatureGates
+from alignup.state.kubelet.cpu_file import CpuState
+from alignup.state.kubelet.device_file import DeviceState
+from alignup.state.kubelet.memory_file import MemoryState
+from alignup.state.kubelet.state_dir import KubeletFiles, read_dir, write_dir
+
+GATES = FeatureGates()
+CPU = CpuState(policy="static", default=0b11)
+MEMORY = MemoryState(policy="Static")
+DEVICES = DeviceState(registered={"example.com/gpu": ("gpu-0",)})
+
+
+def test_what_is_written_is_read(tmp_path):
+    states = KubeletFiles(cpu=CPU, memory=MEMORY, devices=DEVICES)
+
+    written = write_dir(tmp_path, states, gates=GATES)
+
+    assert [str(path.relative_to(tmp_path)) for path in written] == [
+        "cpu_manager_state",
+        "memory_manager_state",
+        "device-plugins/kubelet_internal_checkpoint",
+    ]
+    assert read_dir(tmp_path, gates=GATES) == states
+
+
+def test_a_file_that_is_missing_is_a_gap(tmp_path):
+    write_dir(tmp_path, KubeletFiles(memory=MEMORY), gates=GATES)
+
+    found = read_dir(tmp_path, gates=GATES)
+
+    assert (found.cpu, found.memory, found.devices, found.problems) == (None, MEMORY, None, ())
+    assert found.gaps == (
+        f"there is no cpu_manager_state in {tmp_path}, so which CPUs are in use is not known",
+        f"there is no kubelet_internal_checkpoint in {tmp_path}, so which devices are there and in use is not known",
+    )
+
+
+def test_a_file_that_is_broken_is_a_problem_and_the_others_are_read(tmp_path):
+    write_dir(tmp_path, KubeletFiles(cpu=CPU, memory=MEMORY, devices=DEVICES), gates=GATES)
+    (tmp_path / "cpu_manager_state").write_bytes(b"{")
+    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_bytes(b"{}")
+
+    found = read_dir(tmp_path, gates=GATES)
+
+    assert (found.cpu, found.memory, found.devices, found.gaps) == (None, MEMORY, None, ())
+    assert [problem.field for problem in found.problems] == [
+        f"{tmp_path}/cpu_manager_state",
+        f"{tmp_path}/device-plugins/kubelet_internal_checkpoint",
+    ]
+    assert "unexpected end of JSON input, please drain this node" in found.problems[0].what
+
+
+def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
+    (tmp_path / "cpu_manager_state").mkdir()
+
+    found = read_dir(tmp_path, gates=GATES)
+
+    assert [problem.what for problem in found.problems] == [
+        f"cannot read {tmp_path}/cpu_manager_state: it is no regular file"
+    ]
+
+
+def test_the_file_of_devices_may_stand_beside_the_others(tmp_path):
+    write_dir(tmp_path, KubeletFiles(devices=DEVICES), gates=GATES)
+    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").rename(tmp_path / "kubelet_internal_checkpoint")
+
+    assert read_dir(tmp_path, gates=GATES).devices == DEVICES
+
+
+def test_policies_are_compared_where_they_are_known(tmp_path):
+    write_dir(tmp_path, KubeletFiles(cpu=CPU, memory=MEMORY), gates=GATES)
+
+    found = read_dir(tmp_path, gates=GATES, cpu_policy="none", memory_policy="None")
+
+    assert (found.cpu, found.memory) == (None, None)
+    assert ['configured policy "' in problem.what for problem in found.problems] == [True, True]
+
+
+@pytest.mark.parametrize("folder", ["", "nowhere"], ids=["an empty directory", "no directory"])
+def test_a_directory_without_any_of_them_is_the_wrong_one(tmp_path, folder):
+    with pytest.raises(FileError):
+        read_dir(tmp_path / folder, gates=GATES)

@@ -1,0 +1,236 @@
+"""Files that must survive: killed writers, full disks, directories nobody may write to."""
+
+import os
+import random
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from alignup.align.errors import FileError
+from alignup.state import atomic_files
+
+#: Writes one of two files over and over, and says so after the first time.
+RESTLESS = """
+import sys
+from pathlib import Path
+from alignup.state import files
+for turn in range(10**6):
+    files.write(Path(sys.argv[1]), (b"a" if turn % 2 else b"b") * 3_000_000)
+    if turn == 1:
+        print("at it", flush=True)
+"""
+
+#: Tries to write more than it may, as on a disk that is full.
+GREEDY = """
+import resource, sys
+from pathlib import Path
+from alignup.align.errors import FileError
+from alignup.state import files
+sys.dont_write_bytecode = True
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    files.write(Path(sys.argv[1]), b"x" * 5000)
+except FileError as error:
+    print(error)
+"""
+
+#: Tries to write where it may not; root may anywhere, so it becomes somebody else.
+STRANGER = """
+import os, sys
+from pathlib import Path
+from alignup.align.errors import FileError
+from alignup.state import files
+os.chdir(sys.argv[1])
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    files.write(Path("state"), b"new")
+except FileError as error:
+    print(error)
+"""
+
+
+def python(program: str, *arguments: str) -> str:
+    return subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "state"
+
+    atomic_files.write(path, b"one")
+    atomic_files.write(path, b"")
+    atomic_files.write(path, b"three")
+
+    assert atomic_files.read(path) == b"three"
+    assert names(tmp_path) == ["state"]
+
+
+def test_there_may_be_no_file(tmp_path):
+    assert atomic_files.read(tmp_path / "state") is None
+    assert atomic_files.read(tmp_path / "nowhere" / "state") is None
+
+
+def test_a_new_file_is_for_its_owner_only(tmp_path):
+    atomic_files.write(tmp_path / "state", b"")
+    atomic_files.write(tmp_path / "open", b"", mode=0o644)
+
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o644
+
+
+def test_a_file_that_is_there_passes_on_its_mode_and_owner(tmp_path):
+    path = tmp_path / "state"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    owner = (1234, 1235) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(path, *owner)
+
+    atomic_files.write(path, b"new", mode=0o600)
+
+    known = path.stat()
+    assert (stat.S_IMODE(known.st_mode), known.st_uid, known.st_gid) == (0o640, *owner)
+
+
+def test_a_link_is_not_followed(tmp_path):
+    target = tmp_path / "target"
+    target.write_bytes(b"old")
+    (tmp_path / "state").symlink_to(target)
+
+    atomic_files.write(tmp_path / "state", b"new")
+
+    assert target.read_bytes() == b"old"
+    assert not (tmp_path / "state").is_symlink()
+
+
+def test_a_link_laid_where_files_are_written_aside_is_not_followed(tmp_path):
+    target = tmp_path / "target"
+    target.write_bytes(b"old")
+    (tmp_path / ".state.new").symlink_to(target)
+
+    atomic_files.write(tmp_path / "state", b"new")
+
+    assert target.read_bytes() == b"old"
+    assert names(tmp_path) == ["state", "target"]
+
+
+def test_whoever_is_killed_while_writing_leaves_a_whole_file(tmp_path):
+    path = tmp_path / "state"
+    random_ = random.Random(1)
+
+    for _ in range(6):
+        with subprocess.Popen([sys.executable, "-c", RESTLESS, str(path)], stdout=subprocess.PIPE) as writer:  # noqa: S603
+            assert writer.stdout
+            assert writer.stdout.readline() == b"at it\n"
+            time.sleep(random_.uniform(0, 0.02))
+            writer.kill()
+
+        assert atomic_files.read(path) in (b"a" * 3_000_000, b"b" * 3_000_000)
+
+    atomic_files.write(path, b"next")
+
+    assert atomic_files.read(path) == b"next"
+    assert names(tmp_path) == ["state"]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    path = tmp_path / "state"
+    atomic_files.write(path, b"old")
+
+    said = python(GREEDY, str(path))
+
+    assert said == f"cannot write {path}: File too large\n"
+    assert atomic_files.read(path) == b"old"
+    assert names(tmp_path) == ["state"]
+
+
+def test_a_directory_that_is_read_only_leaves_the_old_file(tmp_path):
+    atomic_files.write(tmp_path / "state", b"old")
+    tmp_path.chmod(0o555)
+
+    said = python(STRANGER, str(tmp_path))
+
+    tmp_path.chmod(0o755)
+    assert said == "cannot write state: Permission denied\n"
+    assert atomic_files.read(tmp_path / "state") == b"old"
+
+
+def test_two_who_write_at_once_wait_for_each_other(tmp_path):
+    path = tmp_path / "state"
+    contents = [bytes([letter]) * 200_000 for letter in b"abcdefgh"]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda data: atomic_files.write(path, data), contents * 4))
+
+    assert atomic_files.read(path) in contents
+    assert names(tmp_path) == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        pytest.param(lambda path: path.mkdir(), "it is no regular file", id="a directory"),
+        pytest.param(os.mkfifo, "it is no regular file", id="a pipe that nobody writes to"),
+        pytest.param(
+            lambda path: path.write_bytes(b"x" * 101),
+            "it has more than 100 bytes, so it is no state file",
+            id="too long",
+        ),
+        pytest.param(lambda path: path.symlink_to(path), "Too many levels of symbolic links", id="a link to itself"),
+    ],
+)
+def test_what_is_no_state_file_is_not_read(tmp_path, make, why):
+    path = tmp_path / "state"
+    make(path)
+
+    with pytest.raises(FileError) as refused:
+        atomic_files.read(path, limit=100)
+
+    assert str(refused.value) == f"cannot read {path}: {why}"
+
+
+def test_a_disk_that_fails_is_said():
+    """Nothing of a process is at address 0, and reading there fails as on a broken disk."""
+    with pytest.raises(FileError) as refused:
+        atomic_files.read(Path("/proc/self/mem"))
+
+    assert str(refused.value) == "cannot read /proc/self/mem: Input/output error"
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        pytest.param("nowhere/state", "No such file or directory", id="no such directory"),
+        pytest.param("file/state", "Not a directory", id="a file in its place"),
+        pytest.param("folder", "Is a directory", id="a directory of that name"),
+    ],
+)
+def test_where_nothing_can_be_written_that_is_said(tmp_path, path, why):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+
+    with pytest.raises(FileError) as refused:
+        atomic_files.write(tmp_path / path, b"x")
+
+    assert str(refused.value) == f"cannot write {tmp_path / path}: {why}"
+    assert names(tmp_path) == ["file", "folder"]
+
+
+def test_a_directory_is_made_with_those_above_it(tmp_path):
+    atomic_files.make_directory(tmp_path / "a" / "b")
+    atomic_files.make_directory(tmp_path / "a" / "b")
+
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(FileError):
+        atomic_files.make_directory(Path("/proc/nowhere"))
