@@ -1,4 +1,4 @@
-# One word a command; CI runs the same ones.
+# CI runs these same commands.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -6,18 +6,20 @@ READY := .venv/.ready
 .PHONY: help setup run test lint bench e2e format lock clean again
 
 help:
-	@echo "make run     an agent on an example machine, with pods; Ctrl-C ends it (ONCE=1: by itself)"
-	@echo "make test    all tests            make lint    ruff, mypy, import rules"
-	@echo "make bench   benchmarks beside their budgets"
-	@echo "make e2e     what needs root, containerd or QEMU (skips with the reason where they are missing)"
+	@echo "make run     run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
+	@echo "make test    run all tests"
+	@echo "make lint    run ruff, mypy and the import rules"
+	@echo "make bench   run the benchmarks, each beside its budget"
+	@echo "make e2e     run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
+	@echo "make format  format the code"
 
 setup: $(READY)
 
-# src/alignup/wire is made from proto/ by the last of these commands, and made again where it is missing.
+# The last command generates src/alignup/wire from proto/; it runs again when the package is missing.
 $(READY): lock/dev.txt pyproject.toml hatch_build.py $(wildcard proto/alignup/wire/*.proto) \
           $(if $(wildcard src/alignup/wire/__init__.py),,again)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "alignup needs Python 3.11 or newer; $(PYTHON) is older. Say which: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
+	  { echo "alignup needs Python 3.11 or newer; $(PYTHON) is older. Choose one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -45,7 +47,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# Needs uv on the PATH; writes exact versions and hashes, and names no host.
+# Needs uv on the PATH. Writes exact versions and hashes, and no registry host.
 lock:
 	uv pip compile pyproject.toml --extra dev --extra agent --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/dev.txt
