@@ -147,9 +147,9 @@ class Node:
         known = self.agent.pods().get(uid)
         if known is None:  # what could never be had here is not kept waiting
             decisions = self.agent.get(f"/v1/decisions?pod={uid}&outcome=refused")["decisions"]
-            return _unless_preparing("refused", decisions[0]["decision"]["refusal"]) if decisions else ""
+            return _unless_preparing("rejected", decisions[0]["decision"]["rejection"]) if decisions else ""
         if known["status"] != "admitted":
-            return _unless_preparing(known["status"], known["refusal"])
+            return _unless_preparing(known["status"], known["rejection"])
         run = known["run"]
         if run is None or run["phase"] != "Running":
             return ""

@@ -93,7 +93,7 @@ class Course:
         decision = answer["decision"]
         found = {"reason": None, "message": None, "qosClass": decision["pod"]["qos"]}
         if status == REFUSED:
-            refusal = decision["refusal"]
+            refusal = decision["rejection"]
             found |= {"verdict": "rejected", "reason": refusal["reason"], "message": refusal["message"]}
             self.refused[name] = {"name": name, "uid": uid, "status": {"phase": "Failed", **found}}
         else:
@@ -105,7 +105,7 @@ class Course:
         """How far a pod is that was not refused; ``None``: it is on its way."""
         known = self.agent.pods()[uid]
         if known["status"] == "waiting":
-            return {"verdict": "waiting", "phase": "Pending", "reason": known["refusal"]["reason"]}
+            return {"verdict": "waiting", "phase": "Pending", "reason": known["rejection"]["reason"]}
         run = known.get("run")
         if run is None or (run["phase"] == "Running" and _all_run(run)):
             return {"verdict": "admitted", "phase": "Running"}

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from alignup.schema.decisions import to_document
-from tests.align.test_decision import MAKERS
+from tests.schema.test_decisions import MAKERS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "own_provider.py"

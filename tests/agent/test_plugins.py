@@ -513,7 +513,7 @@ def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, dire
             after = agent.pods()
 
     assert waits.status_code == 202
-    refusal = waits.json()["decision"]["refusal"]
+    refusal = waits.json()["decision"]["rejection"]
     assert refusal["reason"] == "UnexpectedAdmissionError"
     assert f"no healthy devices present; cannot allocate unhealthy devices {GPU}" in refusal["message"]
     assert [list(one.device_ids) for one in listed["runs"]] == [["gpu-0"]]

@@ -79,7 +79,7 @@ def test_an_admission_is_on_disk_when_it_is_answered(desk, disk):
 def test_whoever_asks_can_wait_until_everybody_has_heard(desk, told):
     run(desk.admit(pod("a")), desk.admit(pod("b", cpu="9")), desk.told())
 
-    assert [one.kind for one in told] == ["admitted", "refused"]
+    assert [one.kind for one in told] == ["admitted", "rejected"]
 
 
 def test_what_stands_at_first_is_written_too(disk):

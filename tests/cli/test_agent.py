@@ -157,7 +157,7 @@ def test_decisions_of_the_past_are_told(call, manifest):
     code, out, _ = call("decisions", "--pod", "told")
     number = out.splitlines()[1].split()[0]
     story = call("decisions", number)
-    refused = call("decisions", "--outcome", "refused", "--limit", "1", "-o", "json")
+    refused = call("decisions", "--outcome", "rejected", "--limit", "1", "-o", "json")
     none = call("decisions", "--pod", "default/nobody")
 
     assert code == 0
@@ -202,7 +202,7 @@ def test_what_happens_is_watched_until_the_agent_ends(tmp_path, capfd):
     assert heard == [1]
     assert [line.split()[1:3] for line in out.splitlines()] == [
         ["admitted", "default/web"],
-        ["refused", "default/huge"],
+        ["rejected", "default/huge"],
         ["released", "default/web"],
     ]
     assert "ended" in err

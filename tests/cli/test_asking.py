@@ -19,7 +19,7 @@ PLACEMENT = {
     "hint": {"nodes": "0", "preferred": True},
     "given": {"cpu": {"cpu": "0"}, "device": {"example.com/gpu": "gpu-3"}},
 }
-DECISION = {"policy": "restricted", "refusal": None, "placements": [PLACEMENT]}
+DECISION = {"policy": "restricted", "rejection": None, "placements": [PLACEMENT]}
 GRANTS = {"run": {"example.com/gpu": {"envs": {"GPU_SLOT": "3"}, "mounts": []}}}
 ADMITTED = {"outcome": "admitted", "pod": {"uid": "1", "grants": GRANTS}, "decision": DECISION, "story": []}
 MACHINE = {"devices": [{"resource": "example.com/gpu", "id": "gpu-3", "nodes": "0"}]}
@@ -76,7 +76,7 @@ def test_what_a_plugin_grants_reaches_the_command(tmp_path):
 
 def test_who_would_have_to_wait_is_refused_and_forgotten(tmp_path, capsys):
     refusal = {"reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
-    waiting = {"outcome": "waiting", "decision": {**DECISION, "refusal": refusal}, "story": ["It waits.", "So\x1b"]}
+    waiting = {"outcome": "waiting", "decision": {**DECISION, "rejection": refusal}, "story": ["It waits.", "So\x1b"]}
 
     with (
         agent(tmp_path / "sock", said(202, waiting), said(200, {"pod": {}})) as (one, heard),

@@ -38,7 +38,7 @@ def test_a_table_has_a_row_a_pod():
 
     rows = list(csv.DictReader(io.StringIO(run.stdout)))
     assert len(rows) == 30
-    assert {row["outcome"] for row in rows} <= {"admitted", "refused"}
+    assert {row["outcome"] for row in rows} <= {"admitted", "rejected"}
 
 
 def test_a_made_up_workload_is_the_same_again_and_can_be_saved_and_played(tmp_path):

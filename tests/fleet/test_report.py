@@ -50,7 +50,7 @@ def test_a_row_tells_where_a_pod_is():
 def test_a_row_tells_why_a_pod_was_refused():
     _, second, _ = rows(example())
 
-    assert second["outcome"] == "refused"
+    assert second["outcome"] == "rejected"
     assert second["reason"] == "TopologyAffinityError"
     assert second["container"] == "app"
     assert second["shortfall"] == "cpu: 5 needed, at most 4 free on nodes 0-1"
@@ -86,7 +86,7 @@ def test_the_document_adds_up():
     assert document["uses"]["cpu"] == {"total": 7, "end": 2, "peak": 2, "mean": 2.0}
     assert document["nodes"]["0"]["cpu"]["end"] == 2
     assert document["end"]["largest"]["cpu"] == 4
-    assert document["pods"][1]["refusal"]["shortfall"] == "cpu: 5 needed, at most 4 free on nodes 0-1"
+    assert document["pods"][1]["rejection"]["shortfall"] == "cpu: 5 needed, at most 4 free on nodes 0-1"
 
 
 @pytest.mark.parametrize(

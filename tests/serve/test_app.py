@@ -63,7 +63,7 @@ async def test_a_pod_that_may_not_run_is_a_conflict_that_says_why():
         assert answer.headers["content-type"] == "application/problem+json"
         assert said["reason"] == "TopologyAffinityError"
         assert said["message"] == "Resources cannot be allocated with Topology locality"
-        assert said["decision"]["refusal"]["reason"] == said["reason"]
+        assert said["decision"]["rejection"]["reason"] == said["reason"]
         assert any(sentence.startswith("12 CPUs: no node") for sentence in said["story"])
         assert (await client.get("/v1/pods")).json()["pods"] == []
 
@@ -88,7 +88,7 @@ async def test_a_dry_run_changes_nothing(sent):
 
         said = await described(client, answer)
         assert (answer.status_code, said["dryRun"], said["pod"]) == (200, True, None)
-        assert said["outcome"] == ("admitted" if sent is SMALL else "refused")
+        assert said["outcome"] == ("admitted" if sent is SMALL else "rejected")
         assert (agent.host.ledger, (await client.get("/metrics")).text) == before
         assert not agent.kept
         assert not agent.known

@@ -403,19 +403,19 @@ def test_one_that_was_not_replaced_after_all_is_not_the_one_before(store, one):
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
-from alignup.state.fingerprint import Mark
-from alignup.state.store import Checkpoint, Store, fragment
+from alignup.state.fingerprint import Fingerprint
+from alignup.state.checkpoint import Checkpoint, CheckpointStore, encode_fragment
 
 directory, rounds = Path(sys.argv[1]), int(sys.argv[2])
-nothing = Mark.of({})
+nothing = Fingerprint.of({})
 rng = random.Random(3)
 
 def numbered(number):
-    pods = [fragment({"number": number, "text": "x" * 400}) for _ in range(number % 50)]
+    pods = [encode_fragment({"number": number, "text": "x" * 400}) for _ in range(number % 50)]
     return Checkpoint(machine=nothing, settings=nothing, crumbs={"number": number}, pods=pods)
 
 def write_for_ever(tell):
-    store = Store(directory)
+    store = CheckpointStore(directory)
     loaded = store.load()
     number = loaded.serial if loaded else 0
     while True:
@@ -443,7 +443,7 @@ for _ in range(rounds):
         said += piece
     os.close(heard)
     last = int.from_bytes(said[-8:], "big")
-    store = Store(directory)
+    store = CheckpointStore(directory)
     loaded = store.load()
     assert loaded.serial in (last, last + 1), (loaded.serial, last)
     before = store.load(previous=True) if loaded.serial > 1 else loaded
@@ -459,14 +459,14 @@ FULL = """
 import json, resource, sys
 from pathlib import Path
 from alignup.align.errors import CheckpointError
-from alignup.state.fingerprint import Mark
-from alignup.state.store import Checkpoint, Store, fragment
+from alignup.state.fingerprint import Fingerprint
+from alignup.state.checkpoint import Checkpoint, CheckpointStore, encode_fragment
 
-nothing = Mark.of({})
-store = Store(Path(sys.argv[1]))
+nothing = Fingerprint.of({})
+store = CheckpointStore(Path(sys.argv[1]))
 
 def holding(count):
-    pods = [fragment({"text": "x" * 1000})] * count
+    pods = [encode_fragment({"text": "x" * 1000})] * count
     return Checkpoint(machine=nothing, settings=nothing, crumbs={}, pods=pods)
 
 store.save(holding(1))
@@ -480,10 +480,10 @@ for _ in range(3):
     except CheckpointError as error:
         problems.append([error.what, error.where, error.advice])
 small = store.save(holding(3))
-before = Store(Path(sys.argv[1])).load(previous=True).serial
+before = CheckpointStore(Path(sys.argv[1])).load(previous=True).serial
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(json.dumps({"problems": problems, "small": small, "before": before, "large": store.save(holding(100)),
-                  "serial": Store(Path(sys.argv[1])).load().serial}))
+                  "serial": CheckpointStore(Path(sys.argv[1])).load().serial}))
 """
 
 #: Tries to save where it may not; root may anywhere, so it becomes somebody else first.
@@ -491,8 +491,8 @@ STRANGER = """
 import os, sys
 from pathlib import Path
 from alignup.align.errors import CheckpointError
-from alignup.state.fingerprint import Mark
-from alignup.state.store import Checkpoint, Store
+from alignup.state.fingerprint import Fingerprint
+from alignup.state.checkpoint import Checkpoint, CheckpointStore
 
 root = Path(sys.argv[1])
 os.chdir(root.parent)
@@ -501,9 +501,9 @@ if os.geteuid() == 0:
     os.chown(root, 65534, 65534)
     os.setgid(65534)
     os.setuid(65534)
-nothing = Mark.of({})
+nothing = Fingerprint.of({})
 checkpoint = Checkpoint(machine=nothing, settings=nothing, crumbs={})
-store = Store(root)
+store = CheckpointStore(root)
 store.save(checkpoint)
 root.chmod(0o500)
 for _ in range(2):

@@ -57,8 +57,8 @@ def test_there_may_be_nothing_yet(history):
 
 CHOICES = [
     decided("web"),
-    decided("web", namespace="other", outcome="refused"),
-    decided("db", uid="7", outcome="refused"),
+    decided("web", namespace="other", outcome="rejected"),
+    decided("db", uid="7", outcome="rejected"),
     decided("web", uid="8", outcome="asking"),
 ]
 
@@ -72,8 +72,8 @@ CHOICES = [
         pytest.param({"pod": "default/web"}, [4, 1], id="of a pod by its name"),
         pytest.param({"pod": "7"}, [3], id="of a pod by its uid"),
         pytest.param({"pod": "web"}, [4, 2, 1], id="of pods by their name alone"),
-        pytest.param({"outcome": "refused"}, [3, 2], id="of one outcome"),
-        pytest.param({"pod": "other/web", "outcome": "refused", "before": 4}, [2], id="of all these"),
+        pytest.param({"outcome": "rejected"}, [3, 2], id="of one outcome"),
+        pytest.param({"pod": "other/web", "outcome": "rejected", "before": 4}, [2], id="of all these"),
         pytest.param({"pod": "' OR 1=1 --"}, [], id="no query but a name"),
         pytest.param({"limit": 0}, [], id="none"),
         pytest.param({"limit": -5}, [], id="less than none"),

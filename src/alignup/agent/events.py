@@ -90,7 +90,7 @@ def event_document(happening: AgentEvent, document: Document | None) -> Document
         }
     if document is not None:
         told["placements"] = document["placements"]
-        told["refusal"] = document["refusal"]
+        told["rejection"] = document["rejection"]
     if happening.detail:
         told["detail"] = happening.detail
     return told

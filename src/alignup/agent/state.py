@@ -24,7 +24,7 @@ class EventKind(StrEnum):
 
     ADMITTED = "admitted"
     KEPT = "kept"  #: it was there already
-    REJECTED = "refused"
+    REJECTED = "rejected"
     WAITING = "waiting"
     RELEASED = "released"
     ANNOUNCED = "announced"

@@ -28,7 +28,7 @@ class Outcome(StrEnum):
     """How an admission ended."""
 
     ADMITTED = "admitted"
-    REJECTED = "refused"
+    REJECTED = "rejected"
     ASKING = "asking"  #: a device plugin has to be asked first; see ``Decision.asks``
 
 

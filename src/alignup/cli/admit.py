@@ -61,7 +61,7 @@ def command(
             answers = _awaited(agent, answers, seconds=seconds)
     if form == "json":
         terminal.print_json({"admissions": answers})
-    late = {"refused", "waiting"} if seconds else {"refused"}
+    late = {"rejected", "waiting"} if seconds else {"rejected"}
     if any(answer["outcome"] in late for answer in answers):
         raise click.exceptions.Exit(REJECTED)
 
@@ -104,9 +104,9 @@ def _show(answer: dict[str, Any]) -> None:
         "admitted": "would be admitted" if answer["dryRun"] else "is admitted",
         "kept": "is there already",
         "waiting": "waits",
-        "refused": "would be refused" if answer["dryRun"] else "is refused",
+        "rejected": "would be refused" if answer["dryRun"] else "is refused",
     }.get(answer["outcome"], answer["outcome"])
-    refusal = decision["refusal"]
+    refusal = decision["rejection"]
     if refusal is None:
         terminal.print_line(f"{name} {verdict}: {tables.describe_placements(decision['placements'])}")
         run = (answer["pod"] or {}).get("run") or {"warnings": ()}

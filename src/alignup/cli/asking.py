@@ -48,7 +48,7 @@ class RunClient:
         query = "?dryRun=true" if dry_run else ""
         status, found = self._ask("POST", f"/v1/pods{query}", _manifest(wish))
         if status == 409:
-            return {"outcome": "refused", **found}
+            return {"outcome": "rejected", **found}
         return self._good(status, found)
 
     def pod(self, uid: str) -> Document | None:
@@ -138,7 +138,7 @@ class AgentAllocator:
         decision = answer["decision"]
         if answer["outcome"] not in {"admitted", "kept"}:
             self._agent.release(wish.uid)
-            reason = str((decision["refusal"] or {}).get("reason", answer["outcome"]))
+            reason = str((decision["rejection"] or {}).get("reason", answer["outcome"]))
             raise RunRejectedError(reason, lambda: print_explanation(answer, file=sys.stderr))
         if wish.policy not in {None, decision["policy"]}:
             self._agent.release(wish.uid)
@@ -172,7 +172,7 @@ def print_explanation(answer: Document, *, file: TextIO) -> None:
     """What an agent says about a run, in sentences."""
     for sentence in answer.get("story", ()):
         click.echo(escape_control(str(sentence)), file=file)
-    refusal = answer["decision"]["refusal"]
+    refusal = answer["decision"]["rejection"]
     if refusal:
         click.echo(escape_control(refusal["message"]), file=file)
 

@@ -90,7 +90,7 @@ class AgentClient:
         query = {"dryRun": "true"} if dry_run else {}
         response = self._ask("POST", "/v1/pods", params=query, json=pod_manifest(pod))
         if response.status_code == 409:
-            return {"outcome": "refused", "dryRun": dry_run, "pod": None, **self._document(response)}
+            return {"outcome": "rejected", "dryRun": dry_run, "pod": None, **self._document(response)}
         return self._answer(response)
 
     def events(self) -> Iterator[Document]:

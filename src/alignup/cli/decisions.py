@@ -15,7 +15,7 @@ from alignup.cli.options import output_option
 )
 @click.argument("number", required=False, type=click.IntRange(min=1), metavar="[ID]")
 @click.option("--pod", metavar="POD", help="Only about this pod: its name, namespace/name, or uid.")
-@click.option("--outcome", type=click.Choice(["admitted", "refused"]), help="Only those that ended so.")
+@click.option("--outcome", type=click.Choice(["admitted", "rejected"]), help="Only those that ended so.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N", help="At most so many."
 )
@@ -56,5 +56,5 @@ def _row(kept: dict[str, Any]) -> tuple[str, ...]:
         kept["time"],
         f"{decision['pod']['namespace']}/{decision['pod']['name']}",
         decision["outcome"],
-        tables.describe_outcome(decision["refusal"], decision["placements"]),
+        tables.describe_outcome(decision["rejection"], decision["placements"]),
     )

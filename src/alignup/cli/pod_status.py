@@ -76,7 +76,7 @@ def detail(pod: Document) -> str:
 
     run = pod.get("run")
     if run is None or pod["status"] == "waiting":
-        return tables.describe_outcome(pod["refusal"], pod["placements"])
+        return tables.describe_outcome(pod["rejection"], pod["placements"])
     waits = [one for one in run["containers"] if one["state"] == "waiting" and one["message"]]
     told = [": ".join(filter(None, (one["name"], one["reason"], one["message"]))) for one in waits]
     if pod["status"] == "finished":

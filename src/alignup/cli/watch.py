@@ -35,6 +35,6 @@ def _line(event: dict[str, Any]) -> str:
     detail = event["detail"]
     pod = detail.get("pod")
     name = f"{pod['namespace']}/{pod['name']}" if pod else ""
-    said = tables.describe_outcome(detail.get("refusal"), detail.get("placements", ()))
+    said = tables.describe_outcome(detail.get("rejection"), detail.get("placements", ()))
     said = said or detail.get("detail", "") or (f"{detail['count']} events" if "count" in detail else "")
     return "  ".join(filter(None, (event["time"], f"{event['kind']:<9}", name, said)))

@@ -69,7 +69,7 @@ def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
             "name": fate.name,
             "uid": fate.uid,
             "qos": str(fate.qos),
-            "outcome": "refused" if refusal else "admitted",
+            "outcome": "rejected" if refusal else "admitted",
             "aligned": _ALIGNED[fate.on_one],
             "nodes": bits.show(fate.nodes),
             "cpus": bits.show(bits.union(place.cpus for place in fate.places)),
@@ -140,11 +140,11 @@ def _fate(fate: PodOutcome) -> dict[str, Any]:
         "name": fate.name,
         "namespace": fate.namespace,
         "qos": str(fate.qos),
-        "outcome": "refused" if refusal else "admitted",
+        "outcome": "rejected" if refusal else "admitted",
         "onOne": fate.on_one,
         "nodes": bits.show(fate.nodes),
         "places": [_place(place) for place in fate.places],
-        "refusal": refusal
+        "rejection": refusal
         and {
             "reason": refusal.reason,
             "message": refusal.message,

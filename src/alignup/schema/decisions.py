@@ -1,14 +1,15 @@
-"""A decision as a document: plain JSON values, and back.
+"""A decision as a JSON document; ``docs/decision.md`` describes it.
 
-The schema is ``docs/decision.md``. Sets are Linux lists, ``"0-3,8"``, never integers.
+Version 2 is written. Version 1, in which pods were ``refused``, is upgraded when it is read.
 """
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from alignup.align import bits
-from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, Shortfall
 from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import ParseError
@@ -16,222 +17,284 @@ from alignup.align.hint import IMPOSSIBLE, Hint, HintList
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
+from alignup.schema import codec
+from alignup.schema.codec import Document, LinuxList, parse_or_none, show_or_none
 
-VERSION = 1  #: of the schema; raised when a field changes its meaning or goes away, not when one is added
+VERSION = 2  #: raised when a field changes its meaning or goes away, not when one is added
+
+_RULES = [rule.name for rule in MergeRule]
+RuleName = Annotated[str, Meta(pattern=f"^({'|'.join(_RULES)})$", extra_json_schema={"enum": _RULES})]
+
+
+class HintDocument(Document, frozen=True):
+    nodes: LinuxList | None  #: ``None``: any node
+    preferred: bool
+
+    @classmethod
+    def of(cls, hint: Hint) -> "HintDocument":
+        return cls(show_or_none(hint.nodes), hint.preferred)
+
+    def hint(self) -> Hint:
+        return Hint(parse_or_none(self.nodes), self.preferred)
+
+
+class ResourceHintsDocument(Document, frozen=True):
+    """The hints that one provider gave for one resource."""
+
+    provider: str
+    resource: str | None
+    request: int | None
+    free: dict[int, int] | None
+    hints: list[HintDocument]
+    hidden: bool
+
+
+class MergeStepDocument(Document, frozen=True):
+    """One merge of the hints of all resources."""
+
+    container: str | None
+    resources: list[ResourceHintsDocument]
+    width: int
+    rule: RuleName
+    hint: HintDocument
+    runners_up: list[LinuxList]
+    accepted: bool
+
+
+class PlacementDocument(Document, frozen=True):
+    """What one container holds: CPUs and devices as lists, memory as nodes=bytes."""
+
+    container: str
+    hint: HintDocument
+    given: dict[str, dict[str, str]]
+
+
+class ShortfallDocument(Document, frozen=True):
+    """A resource that is short, and where."""
+
+    provider: str
+    resource: str
+    needed: int
+    free: int
+    nodes: LinuxList | None
+
+
+class RejectionDocument(Document, frozen=True):
+    """Why a pod was rejected; the kubelet reports the same reason and message."""
+
+    reason: str
+    message: str
+    container: str | None
+    provider: str | None
+    shortfalls: list[ShortfallDocument]
+
+
+class PreferenceRequestDocument(Document, frozen=True):
+    """A question that a device plugin must answer before the pod can be admitted."""
+
+    uid: str
+    container: str
+    resource: str
+    available: list[str]
+    must_include: list[str]
+    size: int
+
+
+class DecidedPodDocument(Document, frozen=True):
+    uid: str
+    name: str
+    namespace: str
+    qos: QoS
+
+
+class DecisionDocument(Document, frozen=True, kw_only=True):
+    """The full record of one admission."""
+
+    version: Literal[2] = 2
+    pod: DecidedPodDocument
+    policy: Policy
+    scope: Scope
+    outcome: Outcome
+    kept: bool
+    steps: list[MergeStepDocument]
+    placements: list[PlacementDocument]
+    rejection: RejectionDocument | None
+    asks: list[PreferenceRequestDocument]
+
+
+def decision_document(decision: Decision) -> DecisionDocument:
+    return DecisionDocument(
+        version=2,
+        pod=DecidedPodDocument(decision.uid, decision.name, decision.namespace, decision.qos),
+        policy=decision.policy,
+        scope=decision.scope,
+        outcome=decision.outcome,
+        kept=decision.kept,
+        steps=list(map(_step_document, decision.steps)),
+        placements=list(map(placement_document, decision.placements)),
+        rejection=None if decision.refusal is None else rejection_document(decision.refusal),
+        asks=[
+            PreferenceRequestDocument(
+                ask.uid, ask.container, ask.resource, list(ask.available), list(ask.must_include), ask.size
+            )
+            for ask in decision.asks
+        ],
+    )
+
+
+def placement_document(placement: Placement) -> PlacementDocument:
+    given = {provider: dict(resources) for provider, resources in placement.given.items()}
+    return PlacementDocument(placement.container, HintDocument.of(placement.hint), given)
+
+
+def rejection_document(rejection: Rejection) -> RejectionDocument:
+    return RejectionDocument(
+        reason=rejection.reason,
+        message=rejection.message,
+        container=rejection.container,
+        provider=rejection.provider,
+        shortfalls=[
+            ShortfallDocument(one.provider, one.resource, one.needed, one.free, show_or_none(one.nodes))
+            for one in rejection.shortfalls
+        ],
+    )
 
 
 def to_document(decision: Decision) -> dict[str, Any]:
-    """The decision as plain JSON values."""
-    return {
-        "version": VERSION,
-        "pod": {"uid": decision.uid, "name": decision.name, "namespace": decision.namespace, "qos": str(decision.qos)},
-        "policy": str(decision.policy),
-        "scope": str(decision.scope),
-        "outcome": str(decision.outcome),
-        "kept": decision.kept,
-        "steps": [
-            {
-                "container": step.container,
-                "voices": [_voice(voice) for voice in step.voices],
-                "width": step.width,
-                "rule": step.rule.name,
-                "hint": _hint(step.hint),
-                "runnersUp": [bits.show(nodes) for nodes in step.runners_up],
-                "accepted": step.accepted,
-            }
-            for step in decision.steps
-        ],
-        "placements": [
-            {
-                "container": placement.container,
-                "hint": _hint(placement.hint),
-                "given": {provider: dict(what) for provider, what in placement.given.items()},
-            }
-            for placement in decision.placements
-        ],
-        "refusal": _refusal(decision.refusal),
-        "asks": [
-            {
-                "uid": ask.uid,
-                "container": ask.container,
-                "resource": ask.resource,
-                "available": list(ask.available),
-                "mustInclude": list(ask.must_include),
-                "size": ask.size,
-            }
-            for ask in decision.asks
-        ],
-    }
+    """Return *decision* as plain JSON values."""
+    document: dict[str, Any] = codec.to_builtins(decision_document(decision))
+    return document
 
 
 def from_document(document: Mapping[str, Any]) -> Decision:
-    """The decision a document describes; :class:`ParseError` when it is none, or of a version unknown here.
+    """Return the decision that plain JSON values describe; ``ParseError`` if they describe none.
 
-    Fields unknown here are passed over: a later program of the same version may have added them.
+    Unknown fields are ignored: a later release may add fields to this version.
     """
-    version = document.get("version") if isinstance(document, Mapping) else None
-    if type(version) is not int or version != VERSION:
-        raise ParseError(f"a decision of version {version!r}; this program reads version {VERSION}")
     try:
-        return _decision(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        missing = "there is no " if isinstance(error, KeyError) else ""
-        raise ParseError(f"not a decision: {missing}{error}") from error
+        return _decision(codec.convert(upgrade(document), DecisionDocument))
+    except ParseError as error:
+        raise ParseError(f"not a decision: {error}") from error
 
 
-def _decision(document: Mapping[str, Any]) -> Decision:
-    pod, refusal = document["pod"], document["refusal"]
+def encode_decision(decision: Decision) -> bytes:
+    return codec.encode(decision_document(decision))
+
+
+def decode_decision(data: bytes) -> Decision:
+    """Return the decision in *data*; ``ParseError`` if there is none."""
+    return from_document(codec.load(data))
+
+
+def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *document* as version 2; ``ParseError`` if its version is unknown."""
+    version = document.get("version") if isinstance(document, Mapping) else None
+    if type(version) is not int or version not in {1, VERSION}:
+        raise ParseError(f"version {version!r} is not supported: this release reads versions 1 and {VERSION}")
+    if version == VERSION:
+        return dict(document)
+    return _upgrade_version_1(document)
+
+
+def _upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
+    upgraded: dict[str, Any] = {**_rename_key(document, "refusal", "rejection"), "version": VERSION}
+    if upgraded.get("outcome") == "refused":
+        upgraded["outcome"] = Outcome.REJECTED.value
+    steps = upgraded.get("steps")
+    if isinstance(steps, list):
+        upgraded["steps"] = [_rename_key(step, "voices", "resources") for step in steps]
+    return upgraded
+
+
+def _rename_key(value: Any, old: str, new: str) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
+    return {new if key == old else key: one for key, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _step_document(step: MergeStep) -> MergeStepDocument:
+    return MergeStepDocument(
+        container=step.container,
+        resources=list(map(_resource_document, step.voices)),
+        width=step.width,
+        rule=step.rule.name,
+        hint=HintDocument.of(step.hint),
+        runners_up=list(map(bits.show, step.runners_up)),
+        accepted=step.accepted,
+    )
+
+
+def _resource_document(one: ResourceHints) -> ResourceHintsDocument:
+    hints, hidden = one.shown
+    return ResourceHintsDocument(
+        provider=one.provider,
+        resource=one.resource,
+        request=one.request,
+        free=None if one.free is None else dict(one.free),
+        hints=list(map(HintDocument.of, hints)),
+        hidden=hidden,
+    )
+
+
+def _decision(document: DecisionDocument) -> Decision:
+    pod = document.pod
     return Decision(
-        uid=_text(pod["uid"]),
-        name=_text(pod["name"]),
-        namespace=_text(pod["namespace"]),
-        qos=QoS(pod["qos"]),
-        policy=Policy(document["policy"]),
-        scope=Scope(document["scope"]),
-        outcome=Outcome(document["outcome"]),
-        kept=_flag(document["kept"]),
-        steps=tuple(map(_read_step, _list(document["steps"]))),
-        placements=tuple(map(_read_placement, _list(document["placements"]))),
-        refusal=None if refusal is None else _read_refusal(refusal),
-        asks=tuple(map(_read_ask, _list(document["asks"]))),
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        qos=pod.qos,
+        policy=document.policy,
+        scope=document.scope,
+        outcome=document.outcome,
+        kept=document.kept,
+        steps=tuple(map(_step, document.steps)),
+        placements=tuple(
+            Placement(one.container, one.hint.hint(), partial(dict, one.given)) for one in document.placements
+        ),
+        refusal=None if document.rejection is None else _rejection(document.rejection),
+        asks=tuple(
+            PreferenceRequest(
+                uid=ask.uid,
+                container=ask.container,
+                resource=ask.resource,
+                available=tuple(ask.available),
+                must_include=tuple(ask.must_include),
+                size=ask.size,
+            )
+            for ask in document.asks
+        ),
     )
 
 
-def _text(value: object) -> str:
-    if type(value) is not str:
-        raise ParseError(f"{value!r} is no text")
-    return value
-
-
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _number(value: object) -> int:
-    if type(value) is not int:
-        raise ParseError(f"{value!r} is no whole number")
-    return value
-
-
-def _flag(value: object) -> bool:
-    if type(value) is not bool:
-        raise ParseError(f"{value!r} is neither true nor false")
-    return value
-
-
-def _list(value: object) -> list[Any]:
-    if type(value) is not list:
-        raise ParseError(f"{value!r} is no list")
-    return value
-
-
-def _nodes(nodes: NodeSet | None) -> str | None:
-    return None if nodes is None else bits.show(nodes)
-
-
-def _read_nodes(value: object) -> NodeSet | None:
-    return None if value is None else bits.parse(_text(value))
-
-
-def _hint(hint: Hint) -> dict[str, Any]:
-    return {"nodes": _nodes(hint.nodes), "preferred": hint.preferred}
-
-
-def _read_hint(document: Mapping[str, Any]) -> Hint:
-    return Hint(_read_nodes(document["nodes"]), _flag(document["preferred"]))
-
-
-def _read_step(document: Mapping[str, Any]) -> MergeStep:
+def _step(step: MergeStepDocument) -> MergeStep:
     return MergeStep(
-        container=_text_or_none(document["container"]),
-        width=_number(document["width"]),
-        rule=MergeRule[document["rule"]],
-        hint=_read_hint(document["hint"]),
-        runners_up=tuple(bits.parse(_text(nodes)) for nodes in _list(document["runnersUp"])),
-        accepted=_flag(document["accepted"]),
-        told=partial(tuple, [_read_voice(voice) for voice in _list(document["voices"])]),
+        container=step.container,
+        width=step.width,
+        rule=MergeRule[step.rule],
+        hint=step.hint.hint(),
+        runners_up=tuple(map(bits.parse, step.runners_up)),
+        accepted=step.accepted,
+        told=partial(tuple, list(map(_resource, step.resources))),
     )
 
 
-def _voice(voice: ResourceHints) -> dict[str, Any]:
-    hints, hidden = voice.shown
-    return {
-        "provider": voice.provider,
-        "resource": voice.resource,
-        "request": voice.request,
-        "free": None if voice.free is None else {str(node): amount for node, amount in voice.free.items()},
-        "hints": [_hint(hint) for hint in hints],
-        "hidden": hidden,
-    }
-
-
-def _read_voice(document: Mapping[str, Any]) -> ResourceHints:
-    request, free, hints = document["request"], document["free"], _list(document["hints"])
+def _resource(one: ResourceHintsDocument) -> ResourceHints:
     return ResourceHints(
-        provider=_text(document["provider"]),
-        resource=_text_or_none(document["resource"]),
-        request=None if request is None else _number(request),
-        free=None if free is None else {int(node): _number(amount) for node, amount in free.items()},
-        options=HintList.of(map(_read_hint, hints)) if hints else IMPOSSIBLE,
-        cut=_flag(document["hidden"]),
+        provider=one.provider,
+        resource=one.resource,
+        request=one.request,
+        free=one.free,
+        options=HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE,
+        cut=one.hidden,
     )
 
 
-def _read_placement(document: Mapping[str, Any]) -> Placement:
-    given = {
-        _text(provider): {_text(resource): _text(what) for resource, what in own.items()}
-        for provider, own in document["given"].items()
-    }
-    return Placement(_text(document["container"]), _read_hint(document["hint"]), partial(dict, given))
-
-
-def _refusal(refusal: Rejection | None) -> dict[str, Any] | None:
-    if refusal is None:
-        return None
-    return {
-        "reason": refusal.reason,
-        "message": refusal.message,
-        "container": refusal.container,
-        "provider": refusal.provider,
-        "shortfalls": [
-            {
-                "provider": short.provider,
-                "resource": short.resource,
-                "needed": short.needed,
-                "free": short.free,
-                "nodes": _nodes(short.nodes),
-            }
-            for short in refusal.shortfalls
-        ],
-    }
-
-
-def _read_refusal(document: Mapping[str, Any]) -> Rejection:
+def _rejection(rejection: RejectionDocument) -> Rejection:
     return Rejection(
-        reason=_text(document["reason"]),
-        message=_text(document["message"]),
-        container=_text_or_none(document["container"]),
-        provider=_text_or_none(document["provider"]),
-        shortfalls=tuple(map(_read_shortfall, _list(document["shortfalls"]))),
-    )
-
-
-def _read_shortfall(document: Mapping[str, Any]) -> Shortfall:
-    return Shortfall(
-        provider=_text(document["provider"]),
-        resource=_text(document["resource"]),
-        needed=_number(document["needed"]),
-        free=_number(document["free"]),
-        nodes=_read_nodes(document["nodes"]),
-    )
-
-
-def _read_ask(document: Mapping[str, Any]) -> PreferenceRequest:
-    return PreferenceRequest(
-        uid=_text(document["uid"]),
-        container=_text(document["container"]),
-        resource=_text(document["resource"]),
-        available=tuple(map(_text, _list(document["available"]))),
-        must_include=tuple(map(_text, _list(document["mustInclude"]))),
-        size=_number(document["size"]),
+        reason=rejection.reason,
+        message=rejection.message,
+        container=rejection.container,
+        provider=rejection.provider,
+        shortfalls=tuple(
+            Shortfall(one.provider, one.resource, one.needed, one.free, parse_or_none(one.nodes))
+            for one in rejection.shortfalls
+        ),
     )

@@ -39,7 +39,7 @@ def of_entry(entry: PodView) -> dict[str, Any]:
         "since": timestamp(entry.since),
         "source": entry.source,
         "placements": decided["placements"],
-        "refusal": decided["refusal"],
+        "rejection": decided["rejection"],
         "grants": {container: dict(own) for container, own in entry.grants.items()},
         "run": None if entry.run is None else of_run(entry.run),
     }

@@ -69,7 +69,7 @@ _VOICE = _object(
 _STEP = _object(
     {
         "container": _or_null(TEXT),
-        "voices": _many(ref("Voice")),
+        "resources": _many(ref("Voice")),
         "width": NUMBER,
         "rule": {"type": "string", "enum": [rule.name for rule in MergeRule]},
         "hint": ref("Hint"),
@@ -117,7 +117,7 @@ _DECISION = _object(
         "kept": FLAG,
         "steps": _many(ref("Step")),
         "placements": _many(ref("Placement")),
-        "refusal": _or_null(ref("Refusal")),
+        "rejection": _or_null(ref("Refusal")),
         "asks": _many(ref("Ask")),
     },
     says="The full record of one admission.",
@@ -196,7 +196,7 @@ _POD: dict[str, Schema] = {
     "since": MOMENT,
     "source": TEXT | {"description": "api, or the manifest file it comes from."},
     "placements": _many(ref("Placement")),
-    "refusal": _or_null(ref("Refusal")),
+    "rejection": _or_null(ref("Refusal")),
     "grants": _by_name(_by_name(ref("Grant"))) | {"description": "By container and resource."},
     "run": _or_null(ref("Run")) | {"description": "null: nobody runs it here."},
 }
@@ -204,7 +204,7 @@ _STORY = _many(TEXT) | {"description": "The decision in sentences."}
 _KEPT: dict[str, Schema] = {"id": NUMBER, "time": MOMENT, "decision": _object({"version": NUMBER}, open_=True)}
 _ADMISSION = _object(
     {
-        "outcome": {"type": "string", "enum": ["admitted", "kept", "waiting", "refused", "asking"]},
+        "outcome": {"type": "string", "enum": ["admitted", "kept", "waiting", "rejected", "asking"]},
         "dryRun": FLAG,
         "pod": _or_null(ref("Pod")),
         "decision": ref("Decision"),

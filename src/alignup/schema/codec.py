@@ -1,0 +1,101 @@
+"""Encode and decode our JSON documents.
+
+A document is a msgspec struct. Its type is the only description of its shape: encoding, validation and JSON Schema
+derive from it. Every decoding error is a :class:`ParseError` that starts with the path of the bad value, such as
+``pods[2].pod.name: expected `str`, got `int```.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from alignup.align import bits
+from alignup.align.bits import Bits
+from alignup.align.errors import ParseError
+
+T = TypeVar("T")
+
+#: A set of CPUs or NUMA nodes, as ``align.bits`` prints it.
+LinuxList = Annotated[
+    str, Meta(pattern=r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$", description="A Linux list, such as 0-3,8.")
+]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Document(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of our documents: JSON has camelCase names, and unknown fields are ignored."""
+
+
+def encode(document: object) -> bytes:
+    """Return *document* as one line of JSON; ``TypeError`` or ``ValueError`` if JSON cannot represent it."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can only escape
+        return json.dumps(to_builtins(document), separators=(",", ":")).encode("ascii")
+
+
+def decode(data: bytes | str, type_: type[T]) -> T:
+    """Decode JSON as *type_*; ``ParseError`` if it is not JSON or has another shape."""
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except msgspec.ValidationError as error:
+        raise _parse_error(error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return convert(load(data), type_)
+
+
+def load(data: bytes | str) -> Any:  # noqa: ANN401 - JSON of any shape
+    """Decode JSON of any shape, lone surrogates included; ``ParseError`` if it is not JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ParseError(f"not JSON: {error}") from error
+
+
+def convert(value: object, type_: type[T]) -> T:
+    """Convert decoded JSON to *type_*; ``ParseError`` if it has another shape."""
+    try:
+        return msgspec.convert(value, type_, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise _parse_error(error) from error
+
+
+def to_builtins(document: object) -> Any:  # noqa: ANN401 - JSON of any shape
+    """Return *document* as the dicts, lists and scalars that JSON consists of."""
+    return msgspec.to_builtins(document, str_keys=True)
+
+
+def json_schemas(types: Iterable[Any]) -> dict[str, Any]:
+    """Return the JSON Schemas of *types* and of all types they refer to, as ``components/schemas`` of OpenAPI.
+
+    A type ``PodDocument`` is the schema ``Pod``.
+    """
+    schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")[1]
+    text = json.dumps(schemas)
+    for name in schemas:
+        text = text.replace(f'"{name}"', f'"{_short(name)}"').replace(f'schemas/{name}"', f'schemas/{_short(name)}"')
+    renamed: dict[str, Any] = json.loads(text)
+    return renamed
+
+
+def show_or_none(members: Bits | None) -> str | None:
+    """Return a set as a Linux list; ``None`` stays ``None``."""
+    return None if members is None else bits.show(members)
+
+
+def parse_or_none(text: str | None) -> Bits | None:
+    """Return the set that a Linux list names; ``None`` stays ``None``."""
+    return None if text is None else bits.parse(text)
+
+
+def _short(name: str) -> str:
+    return name.removesuffix("Document")
+
+
+def _parse_error(error: msgspec.ValidationError) -> ParseError:
+    what, _, path = str(error).removesuffix("`").partition(" - at `$")
+    what = what[:1].lower() + what[1:]
+    return ParseError(f"{path.removeprefix('.')}: {what}" if path else what)
