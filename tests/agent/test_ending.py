@@ -14,6 +14,7 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align import bits
+from alignup.kube.podspec import PodManifest
 from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
 from alignup.state.checkpoint import CheckpointStore
 from tests.agent.rooms import clock, standing
@@ -28,7 +29,7 @@ DONE = PodRunStatus(
 
 def runnable(uid, *, image="a", label="x", **asked):
     manifest = {"metadata": {"name": uid, "labels": {"l": label}}, "spec": {"containers": [{"image": image}]}}
-    return replace(pod(uid, **asked), manifest=json.dumps(manifest))
+    return replace(pod(uid, **asked), manifest=PodManifest(json.dumps(manifest)))
 
 
 def ends(uid, grace=None):

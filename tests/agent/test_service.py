@@ -20,7 +20,7 @@ def sent(document, allowed=NOTHING):
 def test_a_pod_that_is_to_run_keeps_its_manifest():
     taken = sent(pod("web"))
 
-    assert json.loads(taken.manifest)["spec"]["containers"][0]["image"] == "example.com/app"
+    assert json.loads(taken.manifest.text)["spec"]["containers"][0]["image"] == "example.com/app"
     assert not is_self_run(taken)
 
 
@@ -32,7 +32,7 @@ def test_one_that_runs_itself_needs_no_image():
     taken = sent(document)
 
     assert is_self_run(taken)
-    assert taken.manifest == ""
+    assert taken.manifest is None
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from alignup.align.workload import Pod
 from alignup.cli.client import pod_manifest as sent
+from alignup.kube.podspec import PodManifest
 from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
 from tests.agent.agents import wait_for
 from tests.cli.commands import inside, started
@@ -81,7 +82,7 @@ def test_a_pod_is_sent_as_it_was_written():
         "spec": {"containers": [{"name": "app", "image": "x"}]},
     }
 
-    found = sent(Pod(name="web-1", namespace="shop", uid="u", manifest=json.dumps(written)))
+    found = sent(Pod(name="web-1", namespace="shop", uid="u", manifest=PodManifest(json.dumps(written))))
 
     assert found["metadata"] == {"name": "web-1", "namespace": "shop", "uid": "u", "labels": {"a": "b"}}
     assert (found["kind"], found["spec"]) == ("Pod", written["spec"])

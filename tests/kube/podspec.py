@@ -25,11 +25,17 @@ def holding(**fields):
     return manifest(containers=[container(**fields)])
 
 
+def parse(document, allowed=EVERYTHING):
+    parsed = parse_pod_spec(document)
+    parsed.check(allowed)
+    return parsed
+
+
 def read(document, allowed=EVERYTHING):
     """What is to be run, if nothing is wrong and nothing is lost."""
-    reading = parse_pod_spec(document, allowed=allowed)
-    assert not reading.warnings
-    return reading.spec
+    parsed = parse(document, allowed)
+    assert not parsed.warnings
+    return parsed.spec
 
 
 def read_one(**fields):
@@ -38,10 +44,10 @@ def read_one(**fields):
 
 
 def warnings_of(document, allowed=EVERYTHING):
-    return list(parse_pod_spec(document, allowed=allowed).warnings)
+    return list(parse(document, allowed).warnings)
 
 
 def problems_of(document, allowed=EVERYTHING):
-    with pytest.raises(PodError) as refusal:
-        parse_pod_spec(document, allowed=allowed)
-    return [str(problem) for problem in refusal.value.problems]
+    with pytest.raises(PodError) as rejection:
+        parse(document, allowed)
+    return [str(problem) for problem in rejection.value.problems]

@@ -32,10 +32,10 @@ def test_a_file_that_says_nothing_means_the_defaults():
     ("fields", "expected"),
     [
         pytest.param({"seccompDefault": True}, {"seccomp_default": True}, id="seccomp for all who do not say"),
-        pytest.param({"containerLogMaxSize": "50Mi"}, {"log_size": 50 << 20}, id="larger logs"),
-        pytest.param({"containerLogMaxSize": "-1"}, {"log_size": -1}, id="logs without end"),
+        pytest.param({"containerLogMaxSize": "50Mi"}, {"log_max_bytes": 50 << 20}, id="larger logs"),
+        pytest.param({"containerLogMaxSize": "-1"}, {"log_max_bytes": -1}, id="logs without end"),
         pytest.param({"containerLogMaxSize": ""}, {}, id="an empty text is as good as nothing"),
-        pytest.param({"containerLogMaxFiles": 2}, {"log_files": 2}, id="fewer logs"),
+        pytest.param({"containerLogMaxFiles": 2}, {"log_max_files": 2}, id="fewer logs"),
         pytest.param({"cpuCFSQuota": False}, {"cpu_quota": False}, id="no quota"),
         pytest.param({"cpuCFSQuotaPeriod": "5ms"}, {"cpu_period": 5_000}, id="a shorter period"),
         pytest.param({"cpuCFSQuotaPeriod": None}, {}, id="null means the default"),

@@ -9,8 +9,8 @@ from hypothesis import given
 from alignup.align.errors import PodError
 from alignup.kube.manifests import read_paths, read_workloads
 from alignup.kube.pod import read_pod
-from alignup.kube.podspec import parse_pod_spec, pod_spec_of
-from tests.kube.podspec import EVERYTHING
+from alignup.kube.podspec import PodManifest, pod_spec_of
+from tests.kube.podspec import parse
 from tests.kube.test_pod import written_as
 from tests.strategies_pods import pods
 
@@ -50,7 +50,7 @@ def kept(text):
 def test_a_manifest_is_kept_as_it_came():
     (pod,) = kept(POD)
 
-    assert pod.manifest == (
+    assert pod.manifest.text == (
         '{"metadata":{"name":"web","labels":{"app":"x"},"lables":{}},"spec":{"terminationGracePeriodSeconds":16,'
         '"containers":[{"name":"app","image":"alpine:3","command":["echo","1"],'
         '"resources":{"limits":{"cpu":1.5,"memory":1000}}}]}}'
@@ -61,8 +61,8 @@ def test_nothing_is_kept_unless_it_is_asked_for(tmp_path):
     file = tmp_path / "pod.yaml"
     file.write_text(POD)
 
-    assert read_workloads(POD, name="some.yaml").workloads[0].pod.manifest == ""
-    assert read_paths([file]).workloads[0].pod.manifest == ""
+    assert read_workloads(POD, name="some.yaml").workloads[0].pod.manifest is None
+    assert read_paths([file]).workloads[0].pod.manifest is None
     assert read_paths([file], keep=True).workloads[0].pod.manifest == kept(POD)[0].manifest
 
 
@@ -70,15 +70,33 @@ def test_pods_of_one_template_share_it_and_run_under_their_own_names():
     first, second = kept(DEPLOYMENT)
 
     assert first.manifest is second.manifest
-    assert json.loads(first.manifest) == {
+    assert json.loads(first.manifest.text) == {
         "metadata": {"labels": {"app": "x"}, "name": "web", "namespace": "shop"},
         "spec": {"containers": [{"name": "app", "image": "alpine:3"}]},
     }
-    specs = [pod_spec_of(pod, allowed=EVERYTHING).spec for pod in (first, second)]
+    specs = [pod_spec_of(pod).spec for pod in (first, second)]
     assert [(spec.name, spec.namespace, spec.labels) for spec in specs] == [
         ("web-0", "shop", {"app": "x"}),
         ("web-1", "shop", {"app": "x"}),
     ]
+
+
+def test_a_manifest_is_parsed_once_also_when_it_comes_from_its_text():
+    (pod,) = kept(POD)
+    restored = PodManifest(pod.manifest.text)
+
+    assert pod.manifest.parsed is pod.manifest.parsed
+    assert restored == pod.manifest
+    assert restored.parsed == pod.manifest.parsed
+
+
+def test_specs_are_compared_without_metadata():
+    (pod,) = kept(POD)
+    (relabeled,) = kept(POD.replace("app: x", "app: z"))
+    (changed,) = kept(POD.replace("echo", "ls"))
+
+    assert pod.manifest.same_spec(relabeled.manifest)
+    assert not pod.manifest.same_spec(changed.manifest)
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "1" + "0" * 5000 + ".5"])
@@ -87,7 +105,7 @@ def test_a_number_that_python_would_not_read_is_kept_as_a_text(number):
 
     (pod,) = kept(text)
 
-    assert json.loads(pod.manifest)["spec"]["containers"][0]["resources"]["limits"]["cpu"] == number
+    assert json.loads(pod.manifest.text)["spec"]["containers"][0]["resources"]["limits"]["cpu"] == number
 
 
 @given(pods())
@@ -95,14 +113,12 @@ def test_whatever_is_a_pod_can_be_read_again_from_what_is_kept(pod):
     document = {**written_as(pod), "status": {"phase": "Running"}}
     (found,) = kept(json.dumps(document))
 
-    said = json.loads(found.manifest)
+    said = json.loads(found.manifest.text)
     again = read_pod({"apiVersion": "v1", "kind": "Pod", **said})
     assert (again.init, again.containers) == (pod.init, pod.containers)
     with pytest.raises(PodError) as refusal:
-        parse_pod_spec(said, allowed=EVERYTHING)
+        parse(said)
     assert {problem.what for problem in refusal.value.problems} == {"Required value"}
     for one in said["spec"]["containers"] + said["spec"]["initContainers"]:
         one["image"] = "alpine:3"
-    assert [each.name for each in parse_pod_spec(said, allowed=EVERYTHING).spec.containers] == [
-        each.name for each in pod.everyone
-    ]
+    assert [each.name for each in parse(said).spec.containers] == [each.name for each in pod.everyone]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import PodError
 from alignup.kube.manifests import read_paths
-from alignup.kube.podspec import field_support, parse_pod_spec, pod_spec_of
+from alignup.kube.podspec import field_support, pod_spec_of
 from alignup.kube.podspec.types import ContainerKind, ContainerSpec, HostPort, PodSpec, PullPolicy, RestartPolicy
-from tests.kube.podspec import EVERYTHING, NOTHING, container, holding, manifest, problems_of, read, warnings_of
+from tests.kube.podspec import EVERYTHING, NOTHING, container, holding, manifest, parse, problems_of, read, warnings_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -233,7 +233,9 @@ def test_the_examples_can_be_run_under_their_own_names():
     reading = read_paths([ROOT / "examples/node/running.yaml", ROOT / "examples/node/trainer.yaml"], keep=True)
     pods = [pod for workload in reading.workloads for pod in workload.pods()]
 
-    found = [pod_spec_of(pod, allowed=NOTHING) for pod in pods]
+    found = [pod_spec_of(pod) for pod in pods]
+    for each in found:
+        each.check(NOTHING)
 
     assert [(each.spec.namespace, each.spec.name) for each in found] == [(pod.namespace, pod.name) for pod in pods]
     assert ("ml", "trainer-0") in [(each.spec.namespace, each.spec.name) for each in found]
@@ -281,7 +283,7 @@ specs = st.builds(
 @given(json_values | st.dictionaries(KEYS, json_values) | specs, st.sampled_from([NOTHING, EVERYTHING]))
 def test_any_document_is_a_pod_to_run_or_a_list_of_problems(document, allowed):
     try:
-        reading = parse_pod_spec(document, allowed=allowed)
+        reading = parse(document, allowed)
     except PodError as refusal:
         assert refusal.problems
     else:
@@ -295,7 +297,7 @@ def test_whoever_may_do_more_is_refused_no_more(document):
 
     def problems(allowed):
         try:
-            parse_pod_spec(document, allowed=allowed)
+            parse(document, allowed)
         except PodError as refusal:
             return set(refusal.problems)
         return set()

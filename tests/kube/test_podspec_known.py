@@ -2,8 +2,8 @@
 
 import pytest
 
-from alignup.kube.podspec import MAX_WARNINGS, parse_pod_spec
-from tests.kube.podspec import NOTHING, container, holding, manifest, problems_of, warnings_of
+from alignup.kube.podspec.manifest import MAX_WARNINGS
+from tests.kube.podspec import NOTHING, container, holding, manifest, parse, problems_of, warnings_of
 
 EXPORTED = {
     "apiVersion": "v1",
@@ -72,7 +72,7 @@ EXPORTED = {
 
 
 def test_a_pod_exported_from_a_cluster_loses_its_token_and_nothing_else():
-    reading = parse_pod_spec(EXPORTED, allowed=NOTHING)
+    reading = parse(EXPORTED, NOTHING)
 
     assert reading.warnings == (
         "spec.volumes[0]: the pod has no token for an API server, as there is no Kubernetes API here",

@@ -1,8 +1,7 @@
 import pytest
 
-from alignup.kube.podspec import parse_pod_spec
 from alignup.kube.podspec.types import DownwardApiFile, EnvVar, Permission, Volume, VolumeKind, VolumeMount
-from tests.kube.podspec import EVERYTHING, NOTHING, container, holding, manifest, problems_of, read, warnings_of
+from tests.kube.podspec import EVERYTHING, NOTHING, container, holding, manifest, parse, problems_of, read, warnings_of
 
 
 def mounting(source, **mount):
@@ -82,7 +81,7 @@ def test_a_projected_volume_of_files_that_tell_of_the_pod():
 def test_an_optional_part_of_a_projected_volume_is_not_there():
     sources = [{"downwardAPI": {"items": [NAME_FILE]}}, {"configMap": {"name": "c", "optional": True}}]
 
-    reading = parse_pod_spec(mounting({"projected": {"sources": sources}}), allowed=NOTHING)
+    reading = parse(mounting({"projected": {"sources": sources}}), NOTHING)
 
     assert reading.spec.volumes == (Volume(name="v", kind=VolumeKind.DOWNWARD, items=ITEMS[:1]),)
     assert reading.warnings == (
@@ -117,7 +116,7 @@ def test_what_a_host_cannot_give_is_refused(kind, source, why):
 
 @pytest.mark.parametrize(("kind", "source", "why"), NEEDY)
 def test_what_a_host_cannot_give_and_nobody_mounts_is_left_out(kind, source, why):
-    reading = parse_pod_spec(manifest(volumes=[{"name": "v", kind: source}]), allowed=NOTHING)
+    reading = parse(manifest(volumes=[{"name": "v", kind: source}]), NOTHING)
 
     assert reading.spec.volumes == ()
     assert reading.warnings == (f"spec.volumes[0].{kind}: {why}: it is left out, as no container mounts it",)
@@ -125,7 +124,7 @@ def test_what_a_host_cannot_give_and_nobody_mounts_is_left_out(kind, source, why
 
 @pytest.mark.parametrize("kind", ["configMap", "secret"])
 def test_what_is_optional_is_an_empty_directory(kind):
-    reading = parse_pod_spec(mounting({kind: {"optional": True}}), allowed=NOTHING)
+    reading = parse(mounting({kind: {"optional": True}}), NOTHING)
 
     assert reading.spec.volumes == (Volume(name="v", kind=VolumeKind.EMPTY_DIR),)
     assert reading.spec.containers[0].mounts == (VolumeMount("v", "/v"),)
@@ -138,7 +137,7 @@ def test_what_is_optional_is_an_empty_directory(kind):
         pytest.param({}, {}, id="plain"),
         pytest.param({"readOnly": True}, {"read_only": True}, id="read only"),
         pytest.param({"subPath": "a/b"}, {"sub_path": "a/b"}, id="a part of it"),
-        pytest.param({"subPathExpr": "$(A)/b"}, {"sub_path": "$(A)/b", "expands": True}, id="a part that depends"),
+        pytest.param({"subPathExpr": "$(A)/b"}, {"sub_path": "$(A)/b", "expand_sub_path": True}, id="a part that depends"),
         pytest.param(
             {"mountPropagation": "HostToContainer"}, {"propagation": "HostToContainer"}, id="what comes later"
         ),

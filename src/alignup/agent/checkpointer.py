@@ -106,7 +106,7 @@ def _ended(finished: FinishedPod) -> dict[str, Any]:
 
 def _beyond(known: PodRecord) -> dict[str, Any]:
     """What there is to know of a pod that somebody runs."""
-    document: dict[str, Any] = {"manifest": known.pod.manifest} if known.pod.manifest else {}
+    document: dict[str, Any] = {"manifest": known.pod.manifest.text} if known.pod.manifest else {}
     if known.ending is not None:
         document["ending"] = asdict(known.ending)
     return document

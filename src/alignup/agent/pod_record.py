@@ -9,6 +9,7 @@ from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.decision import Decision
 from alignup.align.lazy import lazy
 from alignup.align.workload import Pod
+from alignup.kube.podspec import PodManifest, manifest_of
 from alignup.schema import decisions
 
 Document = Mapping[str, Any]  #: of JSON values
@@ -87,14 +88,12 @@ class PodRecord:
 
 def same_workload(pod: Pod, known: Pod) -> bool:
     """Whether *pod* asks for the same as the one of its uid that is known, and would run the same if it is run here."""
-    return _asked(pod) == _asked(known) and (
-        not pod.manifest or pod.manifest == known.manifest or _spec(pod) == _spec(known)
-    )
+    return _asked(pod) == _asked(known) and _runs_same(manifest_of(pod), manifest_of(known))
 
 
-def _spec(pod: Pod) -> object:
-    """What it runs; labels and the like may change without anybody having to stop."""
-    return json.loads(pod.manifest)["spec"] if pod.manifest else None
+def _runs_same(manifest: PodManifest | None, known: PodManifest | None) -> bool:
+    """Whether the specs are equal; labels and the like may change while the pod runs."""
+    return manifest is None or (known is not None and manifest.same_spec(known))
 
 
 def _asked(pod: Pod) -> tuple[object, ...]:

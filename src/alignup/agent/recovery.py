@@ -23,6 +23,7 @@ from alignup.align.errors import AlignError, CheckpointError, PodError, RestoreE
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
+from alignup.kube.podspec import PodManifest
 from alignup.schema import decisions, ledgers
 from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
@@ -187,7 +188,7 @@ def _finished(documents: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Finishe
 def _with_manifest(pod: Pod, document: Mapping[str, Any]) -> Pod:
     """A pod, with its manifest where that was kept."""
     manifest = document.get("manifest")
-    return replace(pod, manifest=str(manifest)) if manifest else pod
+    return replace(pod, manifest=PodManifest(str(manifest))) if manifest else pod
 
 
 def _ending(document: Mapping[str, Any]) -> TerminationRequest | None:

@@ -20,7 +20,7 @@ from alignup.align.workload import Pod, validation
 from alignup.kube import documents, manifests
 from alignup.kube.manifests import Accept
 from alignup.kube.pod import read_pod as read_document
-from alignup.kube.podspec import pod_spec_of
+from alignup.kube.podspec import manifest_of
 from alignup.kube.podspec.types import Permission
 from alignup.schema.api import (
     AdmissionResult,
@@ -176,10 +176,7 @@ def read_pod(content: bytes, media_type: str, *, accept: Accept = validation.acc
     if len(found) != 1:
         raise DocumentError(f"expected one document, not {len(found) or 'none'}", line=1)
     pod = accept(read_document(found[0].value, keep=keep))
-    if pod.uid:
-        return pod
-    (workload,) = manifests.read_workloads(content, name="the document", keep=keep).workloads
-    return workload.pod
+    return pod if pod.uid else manifests.with_derived_uid(pod)
 
 
 def is_self_run(pod: Pod) -> bool:
@@ -193,11 +190,12 @@ def accept_runnable(allowed: frozenset[Permission]) -> Accept:
     def accept(pod: Pod) -> Pod:
         accepted = validation.accept(pod)
         if is_self_run(accepted):
-            return replace(accepted, manifest="")
+            return replace(accepted, manifest=None)
         if accepted.uid and not _UID.fullmatch(accepted.uid):
             what = "has to be letters, digits, dashes and dots, as directories and groups are named after it"
             raise PodError([Problem("metadata.uid", f"{what}, not {quote(accepted.uid)}")])
-        pod_spec_of(accepted, allowed=allowed)
+        if manifest := manifest_of(accepted):
+            manifest.parsed.check(allowed)
         return accepted
 
     return accept

@@ -213,7 +213,7 @@ def pod_manifest(pod: "Pod") -> Document:
 
     if not pod.manifest:
         return pod_to_dict(pod)
-    written = json.loads(pod.manifest)
+    written = json.loads(pod.manifest.text)
     own = {name: said for name in ("name", "namespace", "uid") if (said := getattr(pod, name))}
     metadata = {**written.get("metadata", {}), **own}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": written["spec"]}

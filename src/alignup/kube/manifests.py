@@ -116,6 +116,11 @@ def read_workloads(
     return collector.reading()
 
 
+def with_derived_uid(pod: Pod) -> Pod:
+    """*pod* with a uid derived from its namespace and name."""
+    return replace(pod, uid=_uid("Pod", pod.namespace, pod.name))
+
+
 def _maker(accept: Accept, *, keep: bool) -> _Make:
     return lambda document: accept(read_pod(document, keep=keep))
 
@@ -338,7 +343,7 @@ def _single(place: _Place, top: Mapping[str, Any], make: _Make) -> Workload:
         raise PodError(reader.problems)
     pod = _accepted({**top, "metadata": {**metadata, "name": _named(metadata, place)}}, make)
     known = bool(pod.uid)
-    pod = replace(pod, uid=pod.uid or _uid("Pod", pod.namespace, pod.name))
+    pod = pod if known else with_derived_uid(pod)
     return Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host, known=known)
 
 

@@ -10,7 +10,6 @@ elsewhere is taken too, with its numbers as they came out.
 Whoever runs the pod needs more than is read here, so the manifest can be kept with it, as it came.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,27 +19,11 @@ from alignup.align.errors import DocumentError, PodError, Problem
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.kube import documents
 from alignup.kube.fields import FieldReader
+from alignup.kube.podspec import PodManifest
 from alignup.kube.yaml_scalars import NumberLiteral
 
 __all__ = ["NumberLiteral", "read_pod", "read_pod_text", "read_type"]
 
-#: What a cluster notes about a pod, and nobody who runs it asks for.
-_NOTED = frozenset(
-    {
-        "creationTimestamp",
-        "deletionGracePeriodSeconds",
-        "deletionTimestamp",
-        "finalizers",
-        "generateName",
-        "generation",
-        "managedFields",
-        "ownerReferences",
-        "resourceVersion",
-        "selfLink",
-        "uid",
-    }
-)
-_MAX_DIGITS = 1_000  # Python's own reader of JSON stops at some thousands
 _RESTART_POLICIES = ("Always", "Never", "OnFailure")
 
 
@@ -66,7 +49,7 @@ def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
     pod = _pod(reader, top) if not reader.problems else None
     if pod is None or reader.problems:
         raise PodError(reader.problems)
-    return replace(pod, manifest=_manifest(top)) if keep else pod
+    return replace(pod, manifest=PodManifest.of(top)) if keep else pod
 
 
 def read_type(reader: FieldReader, document: Mapping[str, Any]) -> tuple[str, str]:
@@ -109,27 +92,6 @@ def _pod(reader: FieldReader, document: Mapping[str, Any]) -> Pod:
         statuses=_statuses(reader, status),
         resize_infeasible=_resize_infeasible(reader, status),
     )
-
-
-def _manifest(document: Mapping[str, Any]) -> str:
-    """Metadata and spec as one line of JSON, without what a cluster notes."""
-    metadata = document.get("metadata") or {}
-    said = {key: value for key, value in metadata.items() if key not in _NOTED and value is not None}
-    return _json({"metadata": said, "spec": document.get("spec") or {}})
-
-
-def _json(value: object) -> str:
-    """*value* as JSON, its numbers spelled as they came."""
-    match value:
-        case NumberLiteral() if len(value) <= _MAX_DIGITS:
-            return str(value)
-        case Mapping():
-            return "{" + ",".join(f"{json.dumps(key)}:{_json(item)}" for key, item in value.items()) + "}"
-        case list() | tuple():
-            return "[" + ",".join(map(_json, value)) + "]"
-        case _:
-            # A number that is too long becomes a text: as an amount it is the same, as anything else it is wrong.
-            return json.dumps(value)
 
 
 def _containers(reader: FieldReader, value: object, where: str) -> tuple[Container, ...]:

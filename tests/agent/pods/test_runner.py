@@ -12,6 +12,7 @@ from alignup.align import bits
 from alignup.align.quantity import Quantity
 from alignup.enforce.cri.pod_cgroups import PodCgroups
 from alignup.kube.configuration import ContainerSettings
+from alignup.kube.podspec import PodManifest
 from alignup.schema.api import AdmissionStatus
 from alignup.testing.faults import Fault
 from alignup.testing.runtime import RuntimeContainer, Sandbox
@@ -361,7 +362,7 @@ def test_a_manifest_that_cannot_be_read_any_more_harms_nobody_else(place):
                 await first.running("web")
                 stood = first.desk.standing
             known = stood.held["web"]
-            changed = replace(known, pod=replace(known.pod, manifest='{"spec": {"containers": 7}}'))
+            changed = replace(known, pod=replace(known.pod, manifest=PodManifest('{"spec": {"containers": 7}}')))
             async with moved_in(place, runtime, replace(stood, held={"web": changed})) as second:
                 await second.admit(manifest("other"))
                 await second.running("other")

@@ -98,7 +98,7 @@ class ManifestDir:
             accepted = self.accept(pod)
             if accepted.uid:
                 return accepted
-            made = str(uuid.uuid5(_IDS, f"{path}\n{accepted!r}{accepted.manifest}"))
+            made = str(uuid.uuid5(_IDS, f"{path}\n{accepted!r}{accepted.manifest.text if accepted.manifest else ''}"))
             nameless.add(made)
             return replace(accepted, uid=made)
 

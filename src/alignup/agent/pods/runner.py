@@ -280,7 +280,8 @@ class PodRunner:
         ``None``: that cannot be read any more, by a newer alignup perhaps, and the pod was not told to end either.
         """
         try:
-            reading = pod_spec_of(known.pod, allowed=frozenset(Permission))
+            parsed = pod_spec_of(known.pod)
+            parsed.check(frozenset(Permission))
         except (PodError, ValueError, TypeError, KeyError, AttributeError) as error:
             if known.ending is None:
                 self._unread[known.pod.uid] = f"its manifest cannot be read: {error}; {_NO_SENSE}"
@@ -289,10 +290,10 @@ class PodRunner:
             return PodWork(known=known, spec=PodSpec(name=known.pod.name, namespace=known.pod.namespace))
         barred = ""
         try:
-            pod_spec_of(known.pod, allowed=self._allowed)
+            parsed.check(self._allowed)
         except PodError as error:
             barred = f"nothing of it is started any more: {error}"
-        return PodWork(known=known, spec=reading.spec, warnings=reading.warnings, barred=barred)
+        return PodWork(known=known, spec=parsed.spec, warnings=parsed.warnings, barred=barred)
 
     async def _live(self, worker: PodWorker, pod: Pod) -> None:
         """Have a pod live, and give back what it holds when it has."""

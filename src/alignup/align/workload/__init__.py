@@ -4,6 +4,6 @@
 and ``demand`` what it then asks for.
 """
 
-from alignup.align.workload.pod import Amounts, Container, ContainerStatus, Pod, QoS, Resources
+from alignup.align.workload.pod import Amounts, Container, ContainerStatus, Manifest, Pod, QoS, Resources
 
-__all__ = ["Amounts", "Container", "ContainerStatus", "Pod", "QoS", "Resources"]
+__all__ = ["Amounts", "Container", "ContainerStatus", "Manifest", "Pod", "QoS", "Resources"]

@@ -8,6 +8,7 @@ is only a reading of a document: ``align.workload.validation`` makes of it what 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from alignup.align.lazy import lazy
 from alignup.align.quantity import Quantity
@@ -88,6 +89,14 @@ class ContainerStatus:
     actual: Amounts = field(default_factory=dict)
 
 
+class Manifest(Protocol):
+    """What the pod runs; decisions only carry it."""
+
+    @property
+    def text(self) -> str:
+        """Metadata and spec as JSON."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pod:
     """A pod, as far as alignment, the fit check and people are concerned."""
@@ -107,8 +116,7 @@ class Pod:
     os: str = ""  #: the operating system it is made for; empty: not said
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: the manifest as a JSON text (metadata and spec), for whoever runs the pod; empty: nobody does. Not looked at here
-    manifest: str = field(default="", compare=False, repr=False)
+    manifest: Manifest | None = field(default=None, compare=False, repr=False)  #: ``None``: the pod does not run here
 
     @lazy
     def everyone(self) -> tuple[Container, ...]:

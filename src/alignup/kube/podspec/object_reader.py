@@ -20,9 +20,9 @@ MAX_INT32 = (1 << 31) - 1  #: the largest id of a user, and the longest time
 class Diagnostics:
     """What is found on the way: what is wrong, and what nobody heeds; and what may be asked for."""
 
-    allowed: frozenset[Permission]
     fields: FieldReader = field(default_factory=FieldReader)
     warnings: list[str] = field(default_factory=list)
+    permissions: dict[Problem, Permission] = field(default_factory=dict)  #: problems that a permission solves
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,9 @@ class ObjectReader:
 
     def ask(self, permission: Permission, name: str, what: str) -> None:
         """Note that *what* is asked for, if that is not allowed."""
-        if permission not in self.notes.allowed:
-            self.bad(name, f"{what}, which is not allowed here; start the agent with --allow {permission}")
+        what = f"{what}, which is not allowed here; start the agent with --allow {permission}"
+        self.notes.permissions[Problem(self.at(name), what)] = permission
+        self.bad(name, what)
 
 
 def read_ip_address(part: ObjectReader, name: str) -> str:

@@ -1,0 +1,122 @@
+"""A pod's manifest as a value: read once on its way in, carried with the pod, saved as text."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from alignup.align.errors import PodError, Problem
+from alignup.align.workload import Pod
+from alignup.kube.podspec.field_support import warn_unsupported
+from alignup.kube.podspec.object_reader import Diagnostics, ObjectReader
+from alignup.kube.podspec.pod import read_pod_spec
+from alignup.kube.podspec.types import Permission, PodSpec
+from alignup.kube.yaml_scalars import NumberLiteral
+
+MAX_WARNINGS = 50  #: further warnings are only counted
+
+#: Metadata that the API server maintains; it is not kept.
+_SERVER_METADATA = frozenset(
+    {
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "managedFields",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    }
+)
+_MAX_DIGITS = 1_000  # Python's JSON reader rejects integers of some thousand digits
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPodSpec:
+    """What a manifest asks to run, with everything found on the way."""
+
+    spec: PodSpec
+    warnings: tuple[str, ...] = ()  #: fields that have no effect here
+    findings: tuple[tuple[Problem, Permission | None], ...] = ()  #: with a permission: invalid only without it
+
+    def check(self, allowed: frozenset[Permission]) -> None:
+        """Raise a :class:`PodError` that lists every invalid field and every field outside of *allowed*."""
+        problems = [problem for problem, permission in self.findings if permission not in allowed]
+        if problems:
+            raise PodError(tuple(dict.fromkeys(problems)))
+
+
+@dataclass(frozen=True)
+class PodManifest:
+    """Metadata and spec of a pod: as JSON text, and parsed on first use."""
+
+    text: str
+    document: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)  #: ``None``: decode the text
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "PodManifest":
+        """The manifest in a decoded Pod object."""
+        metadata = {
+            key: value
+            for key, value in (document.get("metadata") or {}).items()
+            if key not in _SERVER_METADATA and value is not None
+        }
+        kept = {"metadata": metadata, "spec": document.get("spec") or {}}
+        return cls(to_json(kept), kept)
+
+    @cached_property
+    def parsed(self) -> ParsedPodSpec:
+        """The spec; :class:`ValueError` if the text is not JSON."""
+        return parse_pod_spec(json.loads(self.text) if self.document is None else self.document)
+
+    def same_spec(self, other: "PodManifest") -> bool:
+        """Whether both run the same; metadata may differ."""
+        return self.text == other.text or bool(json.loads(self.text)["spec"] == json.loads(other.text)["spec"])
+
+
+def manifest_of(pod: Pod) -> PodManifest | None:
+    """The manifest *pod* carries; ``None`` if it does not run here."""
+    return pod.manifest if isinstance(pod.manifest, PodManifest) else None
+
+
+def pod_spec_of(pod: Pod) -> ParsedPodSpec:
+    """The parsed spec of *pod*, which carries a manifest, under the pod's own name."""
+    manifest = manifest_of(pod)
+    if manifest is None:
+        raise ValueError(f"pod {pod.namespace}/{pod.name} has no manifest")
+    parsed = manifest.parsed
+    spec = replace(parsed.spec, name=pod.name, namespace=pod.namespace, labels=pod.labels, annotations=pod.annotations)
+    return replace(parsed, spec=spec)
+
+
+def parse_pod_spec(document: Mapping[str, object]) -> ParsedPodSpec:
+    """Parse a manifest's metadata and spec, with the API server's defaults; call ``check`` before using the spec."""
+    diagnostics = Diagnostics()
+    top = ObjectReader(diagnostics, "", diagnostics.fields.mapping(document, ""))
+    spec = read_pod_spec(top)
+    warn_unsupported(top)
+    findings = [(problem, diagnostics.permissions.get(problem)) for problem in diagnostics.fields.problems]
+    return ParsedPodSpec(spec, _limited(tuple(dict.fromkeys(diagnostics.warnings))), tuple(findings))
+
+
+def to_json(value: object) -> str:
+    """Encode a decoded document as JSON; numbers keep their spelling."""
+    match value:
+        case NumberLiteral() if len(value) <= _MAX_DIGITS:
+            return str(value)
+        case Mapping():
+            return "{" + ",".join(f"{json.dumps(key)}:{to_json(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(to_json, value)) + "]"
+        case _:
+            # A number with too many digits becomes a string: as a quantity it means the same.
+            return json.dumps(value)
+
+
+def _limited(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    excess = len(warnings) - MAX_WARNINGS
+    return (*warnings[:MAX_WARNINGS], f"and {excess:,} more") if excess > 0 else warnings
