@@ -146,7 +146,7 @@ class Node:
         """How a pod stands; empty: it is on its way."""
         known = self.agent.pods().get(uid)
         if known is None:  # what could never be had here is not kept waiting
-            decisions = self.agent.get(f"/v1/decisions?pod={uid}&outcome=refused")["decisions"]
+            decisions = self.agent.get(f"/v1/decisions?pod={uid}&outcome=rejected")["decisions"]
             return _unless_preparing("rejected", decisions[0]["decision"]["rejection"]) if decisions else ""
         if known["status"] != "admitted":
             return _unless_preparing(known["status"], known["rejection"])

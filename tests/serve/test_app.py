@@ -213,7 +213,7 @@ async def test_the_past_is_shown_page_by_page():
 
         page = await described(client, await client.get("/v1/decisions?limit=2"))
         rest = await described(client, await client.get(f"/v1/decisions?limit=9&before={page['next']}"))
-        refused = await described(client, await client.get("/v1/decisions?outcome=refused&pod=p2"))
+        refused = await described(client, await client.get("/v1/decisions?outcome=rejected&pod=p2"))
 
         assert [one["id"] for one in page["decisions"]] == [5, 4]
         assert [one["id"] for one in rest["decisions"]] == [3, 2, 1]

@@ -18,7 +18,7 @@ from alignup.state import atomic_files
 RESTLESS = """
 import sys
 from pathlib import Path
-from alignup.state import files
+from alignup.state import atomic_files as files
 for turn in range(10**6):
     files.write(Path(sys.argv[1]), (b"a" if turn % 2 else b"b") * 3_000_000)
     if turn == 1:
@@ -30,7 +30,7 @@ GREEDY = """
 import resource, sys
 from pathlib import Path
 from alignup.align.errors import FileError
-from alignup.state import files
+from alignup.state import atomic_files as files
 sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
@@ -44,7 +44,7 @@ STRANGER = """
 import os, sys
 from pathlib import Path
 from alignup.align.errors import FileError
-from alignup.state import files
+from alignup.state import atomic_files as files
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     os.setgid(65534)

@@ -257,7 +257,7 @@ class GoStruct:
     fields_by_folded_key: dict[str, GoField] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_fold", {one.key.casefold(): one for one in self.fields})
+        object.__setattr__(self, "fields_by_folded_key", {one.key.casefold(): one for one in self.fields})
 
     @property
     def zero(self) -> dict[str, Value]:
