@@ -39,9 +39,9 @@ def test_a_file_that_says_nothing_means_the_defaults():
         pytest.param({"cpuCFSQuota": False}, {"cpu_quota": False}, id="no quota"),
         pytest.param({"cpuCFSQuotaPeriod": "5ms"}, {"cpu_period": 5_000}, id="a shorter period"),
         pytest.param({"cpuCFSQuotaPeriod": None}, {}, id="null means the default"),
-        pytest.param({"podPidsLimit": 1024}, {"processes": 1024}, id="so many processes"),
+        pytest.param({"podPidsLimit": 1024}, {"pids_limit": 1024}, id="so many processes"),
         pytest.param({"podPidsLimit": -5}, {}, id="any number of processes"),
-        pytest.param({"singleProcessOOMKill": True}, {"killed_together": False}, id="killed one by one"),
+        pytest.param({"singleProcessOOMKill": True}, {"oom_kill_group": False}, id="killed one by one"),
     ],
 )
 def test_what_is_heeded(fields, expected):

@@ -20,7 +20,7 @@ def test_a_pod_that_says_little_has_the_defaults_of_kubernetes():
         name="web",
         namespace="default",
         containers=(
-            ContainerSpec(name="app", kind=ContainerKind.APP, image="alpine:3", pull=PullPolicy.IF_NOT_PRESENT),
+            ContainerSpec(name="app", kind=ContainerKind.APP, image="alpine:3", pull_policy=PullPolicy.IF_NOT_PRESENT),
         ),
     )
 

@@ -21,8 +21,8 @@ DIGEST = "sha256:" + "0" * 64
     ],
 )
 def test_when_an_image_is_fetched_if_nobody_says(image, pull):
-    assert read_one(image=image).pull is pull
-    assert read_one(image=image, imagePullPolicy="Never").pull is PullPolicy.NEVER
+    assert read_one(image=image).pull_policy is pull
+    assert read_one(image=image, imagePullPolicy="Never").pull_policy is PullPolicy.NEVER
 
 
 def test_how_a_container_is_started_and_what_is_left_of_it():

@@ -8,7 +8,7 @@ def rights_of(own=None, shared=None, **metadata):
     document = manifest(
         containers=[container(securityContext=own)], securityContext=shared, metadata={"annotations": metadata}
     )
-    return read(document).containers[0].rights
+    return read(document).containers[0].security_context
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def rights_of(own=None, shared=None, **metadata):
         pytest.param(
             {"runAsUser": 0}, {"runAsUser": 7, "runAsGroup": 8}, SecurityContext(user=0, group=8), id="over it its own"
         ),
-        pytest.param({}, {"runAsNonRoot": True}, SecurityContext(non_root=True), id="never root"),
+        pytest.param({}, {"runAsNonRoot": True}, SecurityContext(run_as_non_root=True), id="never root"),
         pytest.param({"runAsNonRoot": False}, {"runAsNonRoot": True}, SecurityContext(), id="root after all"),
         pytest.param({"privileged": True}, None, SecurityContext(privileged=True), id="all rights"),
         pytest.param(
@@ -69,7 +69,7 @@ def test_rights(own, shared, rights):
 def test_a_pod_has_rights_as_a_whole():
     spec = read(manifest(securityContext={"runAsUser": 7, "seLinuxOptions": {"level": "s0"}}))
 
-    assert spec.rights == SecurityContext(user=7, selinux={"level": "s0"})
+    assert spec.security_context == SecurityContext(user=7, selinux={"level": "s0"})
 
 
 @pytest.mark.parametrize(

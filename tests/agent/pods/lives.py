@@ -25,7 +25,7 @@ def container(
         name=name,
         kind=kind,
         image=f"example.org/{name}",
-        pull=PullPolicy.IF_NOT_PRESENT,
+        pull_policy=PullPolicy.IF_NOT_PRESENT,
         startup=Probe(command=("up",)) if probed else None,
         readiness=Probe(command=("ready",)) if ready else None,
     )

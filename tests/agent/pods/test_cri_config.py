@@ -91,11 +91,11 @@ def test_a_sandbox_is_known_by_the_kubelets_labels_and_one_of_ours():
 def test_a_sandbox_has_what_all_containers_share():
     spec = replace(
         SPEC,
-        containers=(APP, replace(container("root"), rights=SecurityContext(privileged=True))),
+        containers=(APP, replace(container("root"), security_context=SecurityContext(privileged=True))),
         ports=(kube.HostPort(container_port=80, host_port=8080, host_ip="127.0.0.1", protocol="UDP"),),
         sysctls={"net.ipv4.ip_unprivileged_port_start": "0"},
         groups=(7, 8),
-        rights=SecurityContext(user=1000, group=100, selinux={"level": "s0"}, seccomp="Unconfined"),
+        security_context=SecurityContext(user=1000, group=100, selinux={"level": "s0"}, seccomp="Unconfined"),
         host_pid=True,
         share_pid=True,
         runtime_handler="kata",
@@ -286,7 +286,7 @@ def test_resources_are_passed_on():
     ],
 )
 def test_seccomp(said, default, seccomp):
-    spec = replace(SPEC, containers=(replace(APP, rights=SecurityContext(seccomp=said)),))
+    spec = replace(SPEC, containers=(replace(APP, security_context=SecurityContext(seccomp=said)),))
     place = replace(PLACE, seccomp=default, seccomp_root=Path("/profiles"))
 
     assert planned(spec, place=place).security.seccomp == seccomp
@@ -306,7 +306,7 @@ def test_rights():
         unmasked=True,
     )
 
-    plan = planned(replace(SPEC, containers=(replace(APP, rights=rights),), groups=(7,)))
+    plan = planned(replace(SPEC, containers=(replace(APP, security_context=rights),), groups=(7,)))
 
     assert plan.security == SecurityOptions(
         user=1000,
@@ -334,7 +334,7 @@ def test_rights():
     ],
 )
 def test_a_container_always_has_a_user_as_runtimes_take_no_group_without_one(rights, image, user, username):
-    spec = replace(SPEC, containers=(replace(APP, rights=rights),))
+    spec = replace(SPEC, containers=(replace(APP, security_context=rights),))
 
     security = planned(spec, image=image).security
 
@@ -342,7 +342,7 @@ def test_a_container_always_has_a_user_as_runtimes_take_no_group_without_one(rig
 
 
 def test_a_sandbox_has_no_group_without_a_user():
-    spec = replace(SPEC, rights=SecurityContext(group=100))
+    spec = replace(SPEC, security_context=SecurityContext(group=100))
 
     assert sandbox_config(POD, spec, attempt=0, place=PLACE).security.group is None
 

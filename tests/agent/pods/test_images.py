@@ -73,7 +73,7 @@ def test_why_an_image_cannot_be_had(source, pull, reason):
     images = ImageManager(source)
 
     with pytest.raises(PodStartError, match=APP.image) as caught:
-        asyncio.run(images.ensure_image(replace(APP, pull=pull)))
+        asyncio.run(images.ensure_image(replace(APP, pull_policy=pull)))
 
     assert caught.value.reason == reason
     assert images == ImageManager(source)
@@ -82,11 +82,11 @@ def test_why_an_image_cannot_be_had(source, pull, reason):
 @pytest.mark.parametrize(
     ("rights", "image"),
     [
-        pytest.param(SecurityContext(non_root=True, user=0), CriImage(id="i", user=7), id="the manifest says root"),
-        pytest.param(SecurityContext(non_root=True), CriImage(id="i"), id="nobody says anything"),
-        pytest.param(SecurityContext(non_root=True), CriImage(id="i", username="web"), id="the image names somebody"),
+        pytest.param(SecurityContext(run_as_non_root=True, user=0), CriImage(id="i", user=7), id="the manifest says root"),
+        pytest.param(SecurityContext(run_as_non_root=True), CriImage(id="i"), id="nobody says anything"),
+        pytest.param(SecurityContext(run_as_non_root=True), CriImage(id="i", username="web"), id="the image names somebody"),
     ],
 )
 def test_a_container_that_must_not_run_as_root_does_not(rights, image):
     with pytest.raises(PodStartError, match="must not run as root"):
-        verify_run_as_non_root(replace(APP, rights=rights), image)
+        verify_run_as_non_root(replace(APP, security_context=rights), image)

@@ -528,7 +528,7 @@ def test_a_hosts_file_that_cannot_be_read_is_named(place, monkeypatch):
 
 
 def test_containers_are_run_as_the_configuration_has_it(place):
-    settings = ContainerSettings(seccomp_default=True, cpu_period=20_000, killed_together=False)
+    settings = ContainerSettings(seccomp_default=True, cpu_period=20_000, oom_kill_group=False)
 
     async def story(house):
         wants = {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}

@@ -93,11 +93,11 @@ def sandbox_config(pod: Pod, spec: PodSpec, *, attempt: int, place: HostConfig) 
         ports=() if on_host else tuple(map(_port, spec.ports)),  # on the host's network nothing leads anywhere
         sysctls=dict(spec.sysctls),
         security=SecurityOptions(
-            user=spec.rights.user,
-            group=None if spec.rights.user is None else spec.rights.group,  # containerd takes none without a user
+            user=spec.security_context.user,
+            group=None if spec.security_context.user is None else spec.security_context.group,  # containerd takes none without a user
             groups=spec.groups,
-            privileged=any(container.rights.privileged for container in spec.containers),
-            selinux=dict(spec.rights.selinux),
+            privileged=any(container.security_context.privileged for container in spec.containers),
+            selinux=dict(spec.security_context.selinux),
         ),
         handler=spec.runtime_handler,
     )
@@ -141,7 +141,7 @@ def container_config(  # noqa: PLR0913 - all that a container is made of
         stdin_once=container.stdin_once,
         tty=container.tty,
         resources=resources,
-        security=_security(container.rights, image, groups=spec.groups, place=place),
+        security=_security(container.security_context, image, groups=spec.groups, place=place),
         namespaces=_namespaces(spec, place),
     )
 

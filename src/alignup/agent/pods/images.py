@@ -44,7 +44,7 @@ class ImageManager:
 
     async def _ensured(self, container: ContainerSpec) -> CriImage:
         found = await self._found(container.image)
-        if container.pull is PullPolicy.NEVER or (found is not None and container.pull is PullPolicy.IF_NOT_PRESENT):
+        if container.pull_policy is PullPolicy.NEVER or (found is not None and container.pull_policy is PullPolicy.IF_NOT_PRESENT):
             if found is None:
                 what = f"image {container.image} is not on this host, and imagePullPolicy is Never"
                 raise PodStartError("ErrImageNeverPull", f"{what}; import it, or let it be pulled")
@@ -67,14 +67,14 @@ class ImageManager:
 
 def verify_run_as_non_root(container: ContainerSpec, image: CriImage) -> None:
     """:class:`PodStartError` where a container must not run as root, and would, or might."""
-    rights = container.rights
-    if not rights.non_root:
+    context = container.security_context
+    if not context.run_as_non_root:
         return
     where = f"container {container.name} must not run as root (runAsNonRoot)"
-    if rights.user == 0:
+    if context.user == 0:
         raise PodStartError("CreateContainerConfigError", f"{where}, and runAsUser is 0")
-    if rights.user is None and image.user is None and image.username:
+    if context.user is None and image.user is None and image.username:
         what = f"{where}, and its image names a user, {image.username}, whose number is not known; set runAsUser"
         raise PodStartError("CreateContainerConfigError", what)
-    if rights.user is None and not image.user:
+    if context.user is None and not image.user:
         raise PodStartError("CreateContainerConfigError", f"{where}, and its image does; set runAsUser")

@@ -137,8 +137,8 @@ def _ground(settings: ContainerSettings, groups: PodCgroups, host: Host) -> Node
         groups.ground(memory=_memory(host)),
         quota=settings.cpu_quota,
         period=settings.cpu_period,
-        processes=settings.processes,
-        killed_together=settings.killed_together,
+        processes=settings.pids_limit,
+        killed_together=settings.oom_kill_group,
     )
 
 

@@ -81,8 +81,8 @@ class ContainerSettings:
     log_max_files: int = 5  #: that are kept of a log
     cpu_quota: bool = True  #: whether limits of CPU time are held
     cpu_period: int = 100_000  #: microseconds over which they are
-    processes: int = 0  #: that a pod may have; 0: as many as it likes
-    killed_together: bool = True  #: all processes of a container, when its memory runs out
+    pids_limit: int = 0  #: that a pod may have; 0: as many as it likes
+    oom_kill_group: bool = True  #: all processes of a container, when its memory runs out
 
 
 def container_settings(configuration: Configuration) -> ContainerSettings:
@@ -96,8 +96,8 @@ def container_settings(configuration: Configuration) -> ContainerSettings:
         log_max_files=configuration.container_log_max_files,
         cpu_quota=configuration.cpu_cfs_quota,
         cpu_period=configuration.cpu_cfs_quota_period.nanoseconds // 1000,
-        processes=max(configuration.pod_pids_limit, 0),
-        killed_together=not configuration.single_process_oom_kill,
+        pids_limit=max(configuration.pod_pids_limit, 0),
+        oom_kill_group=not configuration.single_process_oom_kill,
     )
 
 

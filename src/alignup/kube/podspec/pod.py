@@ -57,7 +57,7 @@ def read_pod_spec(top: ObjectReader) -> PodSpec:
         host_aliases=_aliases(spec),
         ports=_ports(spec, parts),
         sysctls=read_sysctls(spec),
-        rights=read_pod_security_context(spec),
+        security_context=read_pod_security_context(spec),
         groups=read_supplemental_groups(spec),
         fs_group=spec.part("securityContext").number("fsGroup"),
         runtime_handler=spec.text("runtimeClassName"),

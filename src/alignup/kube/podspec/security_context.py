@@ -85,7 +85,7 @@ def read_security_context(container: ObjectReader, spec: ObjectReader, *, metada
     return SecurityContext(
         user=nearest("runAsUser").number("runAsUser"),
         group=nearest("runAsGroup").number("runAsGroup"),
-        non_root=nearest("runAsNonRoot").flag("runAsNonRoot"),
+        run_as_non_root=nearest("runAsNonRoot").flag("runAsNonRoot"),
         privileged=own.flag("privileged"),
         read_only_root=own.flag("readOnlyRootFilesystem"),
         no_new_privileges=_no_new_privileges(own),

@@ -106,7 +106,7 @@ class SecurityContext:
 
     user: int | None = None
     group: int | None = None
-    non_root: bool = False  #: refused to start as root
+    run_as_non_root: bool = False  #: refused to start as root
     privileged: bool = False
     read_only_root: bool = False
     no_new_privileges: bool = False
@@ -151,13 +151,13 @@ class ContainerSpec:
     name: str
     kind: ContainerKind
     image: str
-    pull: PullPolicy
+    pull_policy: PullPolicy
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     working_dir: str = ""
     env: tuple[EnvVar, ...] = ()
     mounts: tuple[VolumeMount, ...] = ()
-    rights: SecurityContext = field(default_factory=SecurityContext)
+    security_context: SecurityContext = field(default_factory=SecurityContext)
     post_start: LifecycleHook | None = None
     pre_stop: LifecycleHook | None = None
     startup: Probe | None = None
@@ -205,7 +205,7 @@ class PodSpec:
     host_aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: addresses, and the names they have in ``/etc/hosts``
     ports: tuple[HostPort, ...] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
-    rights: SecurityContext = field(default_factory=SecurityContext)  #: of the pod as a whole, as its sandbox has them
+    security_context: SecurityContext = field(default_factory=SecurityContext)  #: of the pod as a whole, as its sandbox has them
     groups: tuple[int, ...] = ()  #: supplemental, ``fsGroup`` among them
     fs_group: int | None = None
     runtime_handler: str = ""  #: ``runtimeClassName``
