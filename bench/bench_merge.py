@@ -12,7 +12,7 @@ from alignup.align.hint import AmountFamily, Hint, HintFamily, HintList, MergeIn
 from alignup.align.policy import apply_policy
 from alignup.align.settings import Policy
 from bench.harness import Figure, best, show
-from tests import naive
+from tests import naive_merge
 
 KUBELET = {(2, 3): "4.4 µs", (4, 4): "6.5 ms", (8, 3): "5.3 s", (8, 4): "some 20 min"}
 
@@ -83,10 +83,10 @@ def measured(name: str, voices: Sequence[MergeInput], *, nodes: int, budget: flo
     seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, voices, nodes=everything))
     combinations_ = 1
     for voice in voices:
-        combinations_ *= len(naive.spelled_out(voice))
+        combinations_ *= len(naive_merge.spelled_out(voice))
     note = f"{combinations_:,} combinations"
     if combinations_ < 100_000:
-        slow = best(lambda: naive.merge(voices, nodes=everything), rounds=3)
+        slow = best(lambda: naive_merge.merge(voices, nodes=everything), rounds=3)
         note += f": naive {show(slow)}, {slow / seconds:,.0f} times as long"
     kubelet = KUBELET.get((nodes, len(voices)))
     return Figure(name, seconds, budget, note + (f"; kubelet {kubelet}" if kubelet else ""))

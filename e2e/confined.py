@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.units import settings
+from tests.systemd_units import settings
 
 DONE = frozenset(
     {

@@ -17,7 +17,7 @@ import pytest
 
 from alignup.align import bits
 from e2e.node import SLEEP, Document, Node, all_but, container, cpus_of, missing, node_in, owning, pod, until
-from tests.places import short_directory
+from tests.short_paths import short_directory
 
 WHY = missing()
 #: What all pods together are held to, by the versions of groups.

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from e2e import containerd
-from tests.places import short_directory
-from tests.units import settings
+from tests.short_paths import short_directory
+from tests.systemd_units import settings
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

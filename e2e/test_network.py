@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.node import SLEEP, Node, container, missing, node_in, pod, until
-from tests.places import short_directory
+from tests.short_paths import short_directory
 
 PLUGINS = Path("/usr/lib/cni")
 BRIDGE = "alignup-e2e0"

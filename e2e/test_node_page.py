@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from e2e import containerd
-from tests import consoles
-from tests.places import short_directory
+from tests import console_runner
+from tests.short_paths import short_directory
 
 PAGE = "docs/node.md"
 IMAGES = {"docker.io/library/busybox:1.37": ""}  #: what would be fetched
@@ -33,26 +33,26 @@ def missing() -> str | None:
 
 
 @pytest.fixture
-def shell() -> Iterator[consoles.Shell]:
+def shell() -> Iterator[console_runner.Shell]:
     """With the examples, and a containerd where the page has the system's."""
     with short_directory() as place, containerd.containerd(place / "c") as runtime:
         runtime.load(containerd.archive(place / "busybox.tar", IMAGES), IMAGES)
         own = place / "d"
-        shutil.copytree(consoles.ROOT / "examples", own / "examples")
+        shutil.copytree(console_runner.ROOT / "examples", own / "examples")
         instead = {"unix:///run/containerd/containerd.sock": runtime.endpoint}
         if os.sched_getaffinity(0) != CPUS:
             instead["alignup agent "] = f"alignup agent --machine '{MACHINE}' "
-        typist = consoles.Shell(own, instead=instead)
+        typist = console_runner.Shell(own, instead=instead)
         try:
             yield typist
         finally:
-            typist.leave()
+            typist.close()
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it can be had")
-def test_the_page_shows_what_comes_out(shell: consoles.Shell) -> None:
-    commands = consoles.documents()[PAGE]
+def test_the_page_shows_what_comes_out(shell: console_runner.Shell) -> None:
+    commands = console_runner.documents()[PAGE]
 
-    shell.follow(commands, patience=PATIENCE, looks=LOOKS)
+    shell.run_all(commands, timeout=PATIENCE, retry=LOOKS)
 
     assert not any(Path(shell.directory, "node", "pods").iterdir()), "nothing of a pod is left"

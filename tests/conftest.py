@@ -1,4 +1,4 @@
-"""What all tests share: the options of the test run, and what it prints at the end."""
+"""Options of the test run, and the summary it prints at the end."""
 
 import os
 import signal
@@ -14,13 +14,13 @@ from tests.conformance.harness import TALLIES, Tally
 from tests.discover.expected import VERDICTS, Verdict
 from tests.recorded.replay import RUNS, Run
 
-#: Examples a property is tried on; more of them for a long look (``ALIGNUP_EXAMPLES=2000 make test``).
+#: Examples per property test; raise it for a long run (``ALIGNUP_EXAMPLES=2000 make test``).
 EXAMPLES = int(os.environ.get("ALIGNUP_EXAMPLES", "100"))
 
-#: Who runs tests by hand tries other examples each time; where a change is judged by them they are always the same.
-JUDGING = "CI" in os.environ
+#: CI uses the same examples every time. A run by hand uses new ones.
+DETERMINISTIC = "CI" in os.environ
 
-settings.register_profile("alignup", deadline=None, print_blob=True, max_examples=EXAMPLES, derandomize=JUDGING)
+settings.register_profile("alignup", deadline=None, print_blob=True, max_examples=EXAMPLES, derandomize=DETERMINISTIC)
 settings.load_profile("alignup")
 
 
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         default=Path(os.environ.get("ALIGNUP_MACHINES") or Path(__file__).parent / "machines"),
         metavar="DIR",
-        help="try discovery on another set of recorded machines: *.tar.gz and expected/ (or set ALIGNUP_MACHINES)",
+        help="run discovery on another set of recorded machines: *.tar.gz and expected/ (or set ALIGNUP_MACHINES)",
     )
     parser.addoption(
         "--recorded",
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     recorded: Path = config.getoption("--recorded")
     if not any(recorded.glob("*.json.gz")):
         raise pytest.UsageError(f"--recorded {recorded}: no such directory, or no recorded runs (*.json.gz) in it")
-    # Started in the background, this process ignores Ctrl-C and the like, and so would all that tests start and end.
+    # A process started in the background ignores SIGINT and others, and its children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -66,17 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[TALLIES] = []
     config.stash[VERDICTS] = []
     config.stash[RUNS] = []
-    config.stash[ELSEWHERE] = []
+    config.stash[WORKER_LINES] = []
 
 
-#: What is printed at the end: the section, the line, and whether it tells of a failure.
+#: A line of the summary: its section, its text, and whether it reports a failure.
 Line = tuple[str, str, bool]
-#: The lines of other processes that ran tests of this run.
-ELSEWHERE = pytest.StashKey[list[Line]]()
+#: Summary lines of the xdist workers.
+WORKER_LINES = pytest.StashKey[list[Line]]()
 
 
-def lines(config: pytest.Config) -> list[Line]:
-    """What this process has to say."""
+def summary_lines(config: pytest.Config) -> list[Line]:
+    """Return the summary lines of this process."""
     tallies: list[Tally] = config.stash[TALLIES]
     verdicts: list[Verdict] = config.stash[VERDICTS]
     runs: list[Run] = config.stash[RUNS]
@@ -88,20 +88,20 @@ def lines(config: pytest.Config) -> list[Line]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    output = getattr(session.config, "workeroutput", None)  # of a process that runs tests for another
+    output = getattr(session.config, "workeroutput", None)  # set in xdist workers
     if output is not None:
-        output["lines"] = lines(session.config)
+        output["lines"] = summary_lines(session.config)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", None) or {}
-    node.config.stash[ELSEWHERE] += [tuple(line) for line in output.get("lines", ())]
+    node.config.stash[WORKER_LINES] += [tuple(line) for line in output.get("lines", ())]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    told = sorted([*lines(config), *config.stash[ELSEWHERE]])
-    for section, of_section in groupby(told, key=itemgetter(0)):
+    lines = sorted([*summary_lines(config), *config.stash[WORKER_LINES]])
+    for section, of_section in groupby(lines, key=itemgetter(0)):
         terminalreporter.section(section)
         for _, line, failed in of_section:
             terminalreporter.write_line(line, red=failed)

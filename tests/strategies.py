@@ -1,4 +1,4 @@
-"""Machines and node sets for property tests: what hardware can look like, not only what it usually looks like."""
+"""Hypothesis strategies for machines and node sets: everything hardware can look like, not only the usual shapes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
 MIB = 1 << 20
 GIB = 1 << 30
 
-#: The kubelet's masks end here; machines do not.
+#: The highest node id of the kubelet's masks; machines can have higher ones.
 MAX_NODE_ID = 63
 
-#: What a node may have: its memory, and the huge pages in it.
+#: Memory of a node, and its huge pages.
 _MEMORIES = (
     (16 * GIB, ()),
     (4 * GIB, (HugePages(2 * MIB, 64),)),
@@ -29,7 +29,7 @@ _MEMORIES = (
 
 
 def cpu_sets(max_cpu: int = 255) -> st.SearchStrategy[bits.CpuSet]:
-    """Sets of CPUs, sparse ones and ones with long runs alike."""
+    """Draw sets of CPUs: sparse sets and sets with long runs."""
     scattered = st.frozensets(st.integers(0, max_cpu)).map(bits.of)
     solid = st.lists(st.tuples(st.integers(0, max_cpu), st.integers(0, max_cpu)), max_size=4).map(
         lambda runs: bits.of(cpu for run in runs for cpu in range(min(run), max(run) + 1))
@@ -38,20 +38,20 @@ def cpu_sets(max_cpu: int = 255) -> st.SearchStrategy[bits.CpuSet]:
 
 
 def node_ids(*, max_nodes: int = 8, max_id: int = MAX_NODE_ID) -> st.SearchStrategy[tuple[int, ...]]:
-    """Rising node ids: mostly 0, 1, 2, …; sometimes with gaps, or not starting at 0."""
+    """Draw ascending node ids: mostly 0, 1, 2, …; sometimes with gaps, or not starting at 0."""
     counted = st.integers(1, max_nodes).map(lambda count: tuple(range(count)))
     gaps = st.frozensets(st.integers(0, max_id), min_size=1, max_size=max_nodes).map(lambda ids: tuple(sorted(ids)))
     return counted | counted | gaps
 
 
 def node_sets(ids: Sequence[int], *, min_size: int = 0) -> st.SearchStrategy[bits.NodeSet]:
-    """Sets made of some of *ids*."""
+    """Draw subsets of *ids*."""
     return st.frozensets(st.sampled_from(ids), min_size=min_size).map(bits.of)
 
 
 @st.composite
 def distances(draw: st.DrawFn, ids: Sequence[int]) -> Distances:
-    """Distances between *ids*: usual ones, or any, the same both ways or not."""
+    """Draw distances between *ids*: common or arbitrary values, symmetric or not."""
     far = draw(st.sampled_from((st.just(20), st.sampled_from((11, 16, 20, 21, 32)), st.integers(0, 255))))
     out = {(a, b): draw(far) for a in ids for b in ids if a < b}
     back = {(b, a): draw(far) for a, b in out} if draw(st.booleans()) else {(b, a): out[a, b] for a, b in out}
@@ -61,10 +61,11 @@ def distances(draw: st.DrawFn, ids: Sequence[int]) -> Distances:
 
 @st.composite
 def machines(draw: st.DrawFn, *, max_nodes: int = 8, max_id: int = MAX_NODE_ID, max_cores: int = 4) -> Machine:
-    """A consistent machine with at least one CPU.
+    """Draw a consistent machine with at least one CPU.
 
-    Nodes may have no CPUs or no memory, may span sockets or share one, may be uneven; there may be SMT 1, 2 or 4, or
-    both 1 and 2; CPUs are numbered in any of the usual ways or in none, sometimes with gaps. *max_cores* is by node.
+    Nodes may have no CPUs or no memory, span sockets, share a socket, or differ in size. Cores have 1, 2 or 4 threads,
+    or a mix of 1 and 2. CPU numbering follows one of the usual schemes or none, sometimes with gaps. *max_cores* is per
+    node.
     """
     ids = draw(node_ids(max_nodes=max_nodes, max_id=max_id))
     cores = draw(_cores(ids, max_cores))
@@ -78,7 +79,7 @@ def machines(draw: st.DrawFn, *, max_nodes: int = 8, max_id: int = MAX_NODE_ID, 
 
 @dataclass(frozen=True)
 class _Core:
-    """One core before its CPUs have numbers."""
+    """One core before its CPUs are numbered."""
 
     node: int
     socket: int
@@ -88,7 +89,6 @@ class _Core:
 
 @st.composite
 def _cores(draw: st.DrawFn, ids: Sequence[int], max_cores: int) -> list[_Core]:
-    """The cores of all nodes, node by node."""
     usual = draw(st.integers(1, max_cores))
     sizes = st.just(usual) | st.just(usual) | st.integers(0, max_cores)
     home = draw(st.sampled_from(ids))
@@ -111,10 +111,10 @@ def _cores(draw: st.DrawFn, ids: Sequence[int], max_cores: int) -> list[_Core]:
 
 @st.composite
 def _numbered(draw: st.DrawFn, cores: Sequence[_Core]) -> list[Cpu]:
-    """The CPUs of *cores*, numbered in one of the ways machines are."""
+    """Draw the CPUs of *cores*, numbered in one of the ways of real machines."""
     slots = [(core, thread) for core, made in enumerate(cores) for thread in range(made.threads)]
     order = draw(st.sampled_from(("adjacent", "split", "interleaved", "shuffled")))
-    seed = draw(st.integers(0, 255))  # a drawn permutation takes a hundred choices, and most of the time
+    seed = draw(st.integers(0, 255))  # drawing a permutation takes a hundred choices, most of the time of a test
     within = {core: sum(made.node == cores[core].node for made in cores[:core]) for core, _ in slots}
     if order == "split":
         slots.sort(key=lambda slot: slot[1])

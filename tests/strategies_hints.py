@@ -1,4 +1,4 @@
-"""Hints of every shape providers can have: spelled out, or families like those of CPUs, devices and memory."""
+"""Hypothesis strategies for hints: explicit lists, and families like those of CPUs, devices and memory."""
 
 from functools import reduce
 
@@ -11,7 +11,7 @@ from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintFa
 
 
 def node_sets(least: int = 1, most: int = 8) -> st.SearchStrategy[NodeSet]:
-    """The nodes of a machine: usually 0, 1, 2 …, sometimes with gaps."""
+    """Draw the nodes of a machine: usually 0, 1, 2 …, sometimes with gaps."""
     gapless = st.integers(least, most).map(lambda count: (1 << count) - 1)
     gaps = st.sets(st.integers(0, 70), min_size=least, max_size=most).map(bits.of)
     return gapless | gaps
@@ -22,7 +22,7 @@ def subsets_of(nodes: NodeSet, *, least: int = 0) -> st.SearchStrategy[NodeSet]:
 
 
 def distances_between(nodes: NodeSet) -> st.SearchStrategy[Distances]:
-    """Often few different values, as on real machines, so that ties are common; sometimes asymmetric."""
+    """Draw distances, often with few different values, so that ties are common; sometimes asymmetric."""
     ids = sorted(bits.members(nodes))
     values = st.sampled_from([10, 11, 12, 20, 21]) | st.integers(0, 255)
     row = st.fixed_dictionaries(dict.fromkeys(ids, values))
@@ -30,17 +30,17 @@ def distances_between(nodes: NodeSet) -> st.SearchStrategy[Distances]:
 
 
 @st.composite
-def lists(draw: st.DrawFn, nodes: NodeSet, *, stray: bool = False) -> HintList:
-    """Explicit hints; *stray* ones may name nodes the machine does not have, or none at all."""
-    named = subsets_of(nodes | (1 << 71 if stray else 0), least=0 if stray else 1)
-    masks = st.none() | named if stray else named
+def lists(draw: st.DrawFn, nodes: NodeSet, *, unknown_nodes: bool = False) -> HintList:
+    """Draw explicit hints; with *unknown_nodes* they may name nodes that the machine lacks, or no nodes."""
+    named = subsets_of(nodes | (1 << 71 if unknown_nodes else 0), least=0 if unknown_nodes else 1)
+    masks = st.none() | named if unknown_nodes else named
     hints = draw(st.lists(st.builds(Hint, masks, st.booleans()), max_size=6))
     return HintList.of(hints) if hints else draw(st.sampled_from([DONT_CARE, IMPOSSIBLE]))
 
 
 @st.composite
 def cpu_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
-    """A free amount on every node; perhaps something to be reused on some; perhaps aligned by socket."""
+    """Draw a free amount per node, with reusable CPUs on some nodes or aligned by socket in some examples."""
     ids = sorted(bits.members(nodes))
     free = draw(st.fixed_dictionaries(dict.fromkeys(ids, st.integers(0, 4))))
     must = draw(st.just(0) | st.just(0) | subsets_of(nodes))
@@ -60,7 +60,7 @@ def cpu_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
 
 @st.composite
 def device_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
-    """Devices on some of the nodes only."""
+    """Draw devices on some of the nodes."""
     ids = sorted(bits.members(draw(subsets_of(nodes, least=1))))
     free = draw(st.fixed_dictionaries(dict.fromkeys(ids, st.integers(0, 2))))
     return AmountFamily(free, draw(st.integers(1, 4)), preferred_width=draw(st.integers(1, len(ids))))
@@ -68,7 +68,7 @@ def device_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
 
 @st.composite
 def memory_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
-    """Untouched nodes that may be put together, and used nodes and groups that stand for themselves."""
+    """Draw unused nodes, which can be combined, and used nodes and groups, which cannot."""
     open_nodes = draw(subsets_of(nodes))
     used = nodes & ~open_nodes
     apart = draw(st.lists(subsets_of(used, least=1), max_size=3)) if used else []
@@ -82,13 +82,13 @@ def memory_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
 
 @st.composite
 def shared_devices(draw: st.DrawFn, nodes: NodeSet) -> "SharedDevices":
-    """Devices that sit on several nodes at once."""
+    """Draw devices that belong to several nodes at once."""
     devices = draw(st.lists(subsets_of(nodes, least=1), min_size=1, max_size=4))
     return SharedDevices(tuple(devices), draw(st.integers(1, 3)), draw(st.integers(1, nodes.bit_count())))
 
 
 class SharedDevices(HintFamily):
-    """A family that knows only how to count: what a provider from outside would write."""
+    """A minimal family, as a custom provider would write it."""
 
     def __init__(self, devices: tuple[NodeSet, ...], need: int, preferred_width: int) -> None:
         self.devices, self.need, self.preferred_width = devices, need, preferred_width
@@ -113,7 +113,7 @@ class SharedDevices(HintFamily):
 
 
 def bits_by_width(nodes: NodeSet) -> list[NodeSet]:
-    """Every non-empty subset, narrow ones first."""
+    """Return every non-empty subset, small ones first."""
     masks = [mask for mask in range(1, nodes + 1) if not mask & ~nodes] if nodes < 1 << 12 else list(_submasks(nodes))
     return sorted(masks, key=int.bit_count)
 
@@ -126,10 +126,10 @@ def _submasks(nodes: NodeSet) -> set[NodeSet]:
 
 
 def families(nodes: NodeSet) -> st.SearchStrategy[AmountFamily | SharedDevices]:
-    """A family that fits somewhere, of any shape."""
+    """Draw a family of any kind that fits on at least one set of nodes."""
     shapes = cpu_like(nodes) | device_like(nodes) | memory_like(nodes) | shared_devices(nodes)
     return shapes.filter(lambda family: family.narrowest > 0)
 
 
-def voices(nodes: NodeSet) -> st.SearchStrategy[MergeInput]:
-    return st.builds(MergeInput, st.just("x"), lists(nodes, stray=True) | families(nodes))
+def merge_inputs(nodes: NodeSet) -> st.SearchStrategy[MergeInput]:
+    return st.builds(MergeInput, st.just("x"), lists(nodes, unknown_nodes=True) | families(nodes))

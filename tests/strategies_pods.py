@@ -1,6 +1,6 @@
-"""Pods for tests: a short way to write one, and strategies that make realistic ones, one or a host's worth.
+"""Pods for tests: short constructors, and Hypothesis strategies for realistic pods.
 
-Every pod made here is one the API server accepts, before and after its defaults are filled in.
+The API server accepts every pod made here, before and after defaulting.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,6 @@ DEVICES = ("example.com/gpu", "vendor.io/nic")
 
 
 def amounts(texts: Mapping[str, str] | None = None) -> Amounts:
-    """Amounts from their texts."""
     return {name: Quantity.parse(text) for name, text in (texts or {}).items()}
 
 
@@ -32,12 +31,12 @@ def container(
     *,
     sidecar: bool = False,
 ) -> Container:
-    """A container, its amounts as texts."""
+    """Build a container from amounts as text."""
     return Container(name, Resources(amounts(requests), amounts(limits)), restartable=sidecar)
 
 
 def guaranteed(name: str, texts: Mapping[str, str], *, sidecar: bool = False) -> Container:
-    """A container whose requests are its limits."""
+    """Build a container whose requests equal its limits."""
     return container(name, texts, texts, sidecar=sidecar)
 
 
@@ -45,13 +44,13 @@ def quantities(texts: tuple[str, ...]) -> st.SearchStrategy[Quantity]:
     return st.sampled_from([Quantity.parse(text) for text in texts])
 
 
-#: Some CPU and memory, or either, or neither.
+#: CPU and memory, either, or neither.
 compute = st.fixed_dictionaries({}, optional={"cpu": quantities(CPUS), "memory": quantities(SIZES)})
 
-#: Whole CPUs and memory: what a container that wants to be aligned asks for.
+#: Whole CPUs and memory, as an aligned container requests them.
 whole = st.fixed_dictionaries({"cpu": quantities(WHOLE_CPUS), "memory": quantities(SIZES[:-1])})
 
-#: Devices and huge pages, which are never overcommitted.
+#: Devices and huge pages, which cannot be overcommitted.
 extras: st.SearchStrategy[dict[str, Quantity]] = st.just({}) | st.fixed_dictionaries(
     {},
     optional={
@@ -72,13 +71,13 @@ room_above = st.builds(
     compute,
 )
 
-#: What one container may ask for, in the ways people write it.
+#: The resources of one container, in the ways people write them.
 resources = aligned | limits_only | room_above | requests_only | st.just(Resources())
 
 
 @st.composite
 def pod_level(draw: st.DrawFn, pod: Pod) -> Resources:
-    """Resources of *pod* as a whole, large enough for its containers."""
+    """Draw pod-level resources for *pod* that are large enough for its containers."""
     filled = apply_defaults(pod)
     needed, capped = demand.requests(filled, overhead=False), demand.limits(filled, overhead=False)
     requests, limits = {}, {}
@@ -100,9 +99,9 @@ def pods(
     asks: st.SearchStrategy[Resources] = resources,
     with_pod_level: bool = True,
 ) -> Pod:
-    """A pod of some containers, init containers and sidecars, with overhead and resources of its own.
+    """Draw a pod with containers, init containers and sidecars, overhead and pod-level resources.
 
-    With *asks* set to ``aligned`` and without resources of its own it is Guaranteed.
+    With *asks* set to ``aligned`` and no pod-level resources the pod is Guaranteed.
     """
     counts = draw(st.tuples(st.integers(0, 3), st.integers(1, 3)))
     init = tuple(Container(f"init-{i}", draw(asks), draw(st.booleans())) for i in range(counts[0]))
@@ -120,8 +119,8 @@ def pods(
 
 
 @st.composite
-def hosts_worth(
+def pods_of_one_host(
     draw: st.DrawFn, *, max_size: int = 12, asks: st.SearchStrategy[Resources] = resources
 ) -> tuple[Pod, ...]:
-    """Pods that could meet on one host, each with a UID of its own."""
+    """Draw pods with different UIDs for one host."""
     return tuple(draw(pods(uid=f"u{number}", asks=asks)) for number in range(draw(st.integers(1, max_size))))

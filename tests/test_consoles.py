@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from tests import consoles
-from tests.consoles import ROOT, Shell, difference
+from tests import console_runner
+from tests.console_runner import ROOT, Shell, difference
 
-#: What needs root and a container runtime is typed by ``make e2e``.
-ELSEWHERE = {"docs/node.md"}
-DOCUMENTS = consoles.documents()
+#: Pages that need root and a container runtime; ``make e2e`` runs them.
+E2E_PAGES = {"docs/node.md"}
+DOCUMENTS = console_runner.documents()
 
-#: How a command is run here, where it is not by its name.
+#: Commands that run differently in tests.
 PROGRAMS = {"make run": f"{sys.executable} examples/agent_demo.py"}
 
 
 @pytest.fixture
 def shell() -> Iterator[Shell]:
-    """In a place with a short name: those of sockets may not be long."""
+    """A shell in a directory with a short path, since socket paths must be short."""
     with tempfile.TemporaryDirectory(prefix="docs-") as directory:
         shutil.copytree(ROOT / "examples", Path(directory) / "examples")
-        typist = Shell(Path(directory), instead=PROGRAMS)
+        made = Shell(Path(directory), instead=PROGRAMS)
         try:
-            yield typist
+            yield made
         finally:
-            typist.leave()
+            made.close()
 
 
 def test_the_readme_shows_the_main_commands():
@@ -40,39 +40,39 @@ def test_the_readme_shows_the_main_commands():
     assert ["make", "run"] in commands
 
 
-def test_only_the_page_that_needs_a_container_runtime_is_left_to_others():
+def test_only_the_page_that_needs_a_container_runtime_is_left_to_e2e():
     needing = {page for page, commands in DOCUMENTS.items() if any("--runtime cri" in one.command for one in commands)}
 
-    assert needing == ELSEWHERE
+    assert needing == E2E_PAGES
     assert all(page in (ROOT / "e2e" / "test_node_page.py").read_text("utf-8") for page in needing)
 
 
-@pytest.mark.parametrize("document", sorted(DOCUMENTS.keys() - ELSEWHERE))
-def test_documents_show_what_comes_out(document, shell):
-    shell.follow(DOCUMENTS[document])
+@pytest.mark.parametrize("document", sorted(DOCUMENTS.keys() - E2E_PAGES))
+def test_documents_show_the_real_output(document, shell):
+    shell.run_all(DOCUMENTS[document])
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "expected"),
     [
-        pytest.param("one\n", "two\n", id="something else"),
-        pytest.param("one\ntwo\n", "one\n", id="more than is said"),
-        pytest.param("one\nthree\n", "one\n...\ntwo\n", id="something that is missing after the dots"),
+        pytest.param("one\n", "two\n", id="other output"),
+        pytest.param("one\ntwo\n", "one\n", id="more output"),
+        pytest.param("one\nthree\n", "one\n...\ntwo\n", id="missing output after the dots"),
     ],
 )
-def test_what_does_not_come_out_is_noticed(output, said):
-    assert difference(output, said)
+def test_a_difference_is_found(output, expected):
+    assert difference(output, expected)
 
 
 def test_dots_stand_for_any_lines():
     assert not difference("one\ntwo\nthree\nfour\n", "one\n...\nthree\n...\n")
 
 
-def test_the_story_of_the_announcement_is_told_to_its_end():
-    told = subprocess.run(  # noqa: S603 - our own
+def test_the_announcement_example_runs_to_its_end():
+    output = subprocess.run(  # noqa: S603 - our own
         [sys.executable, ROOT / "examples" / "announcement.py"], capture_output=True, check=True, encoding="utf-8"
     ).stdout
 
-    assert "   Merged: {0}*, preferred by every resource\n" in told
-    assert "     train-c   refused:  TopologyAffinityError: Resources cannot be allocated" in told
-    assert told.rstrip().splitlines()[-1].startswith("     train-c   admitted: ")
+    assert "   Merged: {0}*, preferred by every resource\n" in output
+    assert "     train-c   refused:  TopologyAffinityError: Resources cannot be allocated" in output
+    assert output.rstrip().splitlines()[-1].startswith("     train-c   admitted: ")

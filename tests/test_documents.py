@@ -1,7 +1,7 @@
-"""What the documents show is so: their Python is run, block after block, and prints what they say it prints.
+"""The Python in the documents runs and prints what they show.
 
-In every document the ``python`` blocks share one namespace. A ``text`` or ``json`` block that follows one directly,
-with nothing but blank lines between them, is what it prints. Other blocks are left alone.
+In every document the ``python`` blocks share one namespace. A ``text`` or ``json`` block directly after one, with only
+blank lines between them, is its output. Other blocks are ignored.
 """
 
 import ast
@@ -27,7 +27,7 @@ FENCED = re.compile(r"^```(?P<kind>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | 
 
 
 class Block(NamedTuple):
-    """Some Python of a document, where it stands, and what it is said to print."""
+    """A Python block of a document, its line, and its documented output."""
 
     line: int
     code: str
@@ -35,7 +35,6 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> list[Block]:
-    """The Python in a document."""
     fenced = list(FENCED.finditer(text))
     found = []
     for block, after in zip_longest(fenced, fenced[1:]):
@@ -55,7 +54,7 @@ DOCUMENTS = {
 
 
 def run(text: str, *, name: str) -> None:
-    """Run the Python in a document and compare what it prints."""
+    """Run the Python in a document and compare the output."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(text):
         code = compile("\n" * block.line + block.code, name, "exec")
@@ -66,22 +65,22 @@ def run(text: str, *, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS.values(), ids=DOCUMENTS)
-def test_documents_are_true(path):
+def test_documents_show_the_real_output(path):
     run(path.read_text(encoding="utf-8"), name=str(path))
 
 
-def test_the_library_and_the_decision_are_among_them():
+def test_the_library_and_decision_pages_have_code():
     assert {LIBRARY, DECISION} <= set(DOCUMENTS.values())
 
 
 @pytest.mark.parametrize(
     ("text", "outputs"),
     [
-        pytest.param("```python\na\n```\n\n```text\n1\n```\n", ["1\n"], id="what follows is printed"),
-        pytest.param("```python\na\n```\nsaid\n```text\n1\n```\n", [None], id="what stands apart is not"),
-        pytest.param("```python\na\n```\n```console\n$ make run\n```\n", [None], id="neither is another kind"),
+        pytest.param("```python\na\n```\n\n```text\n1\n```\n", ["1\n"], id="the next block is the output"),
+        pytest.param("```python\na\n```\nsaid\n```text\n1\n```\n", [None], id="text between them separates them"),
+        pytest.param("```python\na\n```\n```console\n$ make run\n```\n", [None], id="a console block is no output"),
         pytest.param(
-            "```python\na\n```\n```python\nb\n```\n```json\n2\n```\n", [None, "2\n"], id="one after the other"
+            "```python\na\n```\n```python\nb\n```\n```json\n2\n```\n", [None, "2\n"], id="two blocks, one output"
         ),
         pytest.param("```text\n1\n```\n", [], id="no Python"),
     ],
@@ -97,9 +96,9 @@ def test_blocks_are_found(text, outputs):
         pytest.param("```python\nx = 1\n```\n```python\nassert x == 2\n```\n", id="fails"),
     ],
 )
-def test_a_document_that_is_not_true_is_found_out(text):
+def test_a_wrong_document_fails(text):
     with pytest.raises(AssertionError):
-        run(text, name="untrue")
+        run(text, name="wrong")
 
 
 def test_every_field_of_a_decision_is_documented():
@@ -112,7 +111,7 @@ def test_every_field_of_a_decision_is_documented():
 
 
 def keys(value: object) -> set[str]:
-    """Every field in a document; providers, resources and nodes that are keys are no fields."""
+    """Return every field name in a document; keys that are providers, resources or nodes do not count."""
     if isinstance(value, list):
         return set().union(*map(keys, value))
     if not isinstance(value, dict):
@@ -121,7 +120,7 @@ def keys(value: object) -> set[str]:
 
 
 class TestOwnProvider:
-    """The provider that the library page builds."""
+    """The custom provider of the library page."""
 
     def test_the_page_shows_the_example(self):
         shown = blocks(LIBRARY.read_text(encoding="utf-8"))
@@ -158,8 +157,8 @@ class TestOwnProvider:
 
         runpy.run_path(str(EXAMPLE), run_name="__main__")
 
-        told = capsys.readouterr().out.splitlines()
-        assert told[0].startswith("a: admitted on {0}")
-        assert "'example.com/cache-ways': '0-7 of node 0'" in told[0]
-        assert told[1].startswith("b: admitted on {1}")
-        assert told[2] == "c: refused, TopologyAffinityError"
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("a: admitted on {0}")
+        assert "'example.com/cache-ways': '0-7 of node 0'" in lines[0]
+        assert lines[1].startswith("b: admitted on {1}")
+        assert lines[2] == "c: refused, TopologyAffinityError"

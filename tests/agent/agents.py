@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 
 from alignup.cli import entry
-from tests.forking import forked
+from tests.forked_processes import forked
 
 #: Two nodes, each with four CPUs, 16 GiB, and two GPUs; CPU 0 is reserved.
 MACHINE = "pack:2 numa:1(memory=16GiB) core:4 pu:1"

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.places import short_directory
+from tests.short_paths import short_directory
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from alignup.state.checkpoint import CheckpointStore
 from tests.agent.rooms import clock, standing
 from tests.agent.test_state import FILE, admits, after, the
 from tests.align.hosts import host, pod
-from tests.sound import check_sound
+from tests.soundness import check_sound
 
 DONE = PodRunStatus(
     phase="Succeeded", containers=(ContainerRunStatus(name="app", kind="app", state="ended", exit_code=0),)

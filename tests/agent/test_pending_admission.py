@@ -20,7 +20,7 @@ from alignup.align.machine import Device
 from alignup.schema.api import AdmissionStatus, BusyError, NotReadyError
 from tests.agent.rooms import clock, standing
 from tests.align.hosts import GPU, pod
-from tests.sound import check_sound
+from tests.soundness import check_sound
 
 GPUS = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
 GRANTS = {"app": {GPU: {"envs": {"A": "1"}}}}

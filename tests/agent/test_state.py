@@ -15,7 +15,7 @@ from alignup.align.machine import Device
 from alignup.schema.api import AdmissionResult, AdmissionStatus, BusyError
 from tests.agent.rooms import NOTHING, clock, standing
 from tests.align.hosts import GPU, pod
-from tests.sound import check_sound
+from tests.soundness import check_sound
 
 FILE = "web.yaml"
 

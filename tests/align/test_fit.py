@@ -9,7 +9,7 @@ from alignup.align import fit
 from alignup.align.fit import FitFailure, InsufficientResource, NodeAllocatable, UsedResources
 from alignup.align.workload import Pod, Resources, demand
 from alignup.align.workload.demand import FitRequest
-from tests.strategies_pods import DEVICES, amounts, container, hosts_worth, pods
+from tests.strategies_pods import DEVICES, amounts, container, pods, pods_of_one_host
 
 GPU, NIC = DEVICES
 PAGES = "hugepages-2Mi"
@@ -247,7 +247,7 @@ def test_what_evicting_a_pod_frees(fields, left):
     assert unmet == {**left, "ephemeral-storage": 10, PAGES: 10}
 
 
-@given(hosts_worth(), st.randoms(use_true_random=False))
+@given(pods_of_one_host(), st.randoms(use_true_random=False))
 def test_used_depends_on_who_is_there_not_on_how_it_came_to_that(pods_, random):
     """Pods come in one order and leave in another; what stays is what those that stay take."""
     takes = [demand.fit_used(pod) for pod in pods_]
@@ -302,7 +302,7 @@ def test_what_is_missing_is_exactly_what_would_make_it_fit(request_, others, hos
     )
 
 
-@given(pods(), hosts_worth(max_size=6))
+@given(pods(), pods_of_one_host(max_size=6))
 def test_taking_pods_away_never_makes_a_host_refuse(pod, others):
     host = NodeAllocatable(milli_cpu=16000, memory=32 << 30, pods=4, scalars={GPU: 8, PAGES: 2 << 30})
 

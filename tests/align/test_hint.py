@@ -161,7 +161,7 @@ def test_room_says_what_may_be_left_out(data):
 @given(st.data())
 def test_a_digest_keeps_every_hint(data):
     nodes = data.draw(node_sets(most=4))
-    said = data.draw(lists(nodes, stray=True))
+    said = data.draw(lists(nodes, unknown_nodes=True))
 
     assert HintList.of(said.hints) == said
     assert HintList.of(reversed(said.hints)).preferred == said.preferred

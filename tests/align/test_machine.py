@@ -22,7 +22,7 @@ from alignup.align.machine import (
     PciDevice,
     hugepages_resource,
 )
-from tests import shapes, strategies
+from tests import strategies, vector_types
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -463,7 +463,7 @@ def test_contradictions_are_named(machine, problems):
 def test_a_topology_of_the_cpu_vectors_is_a_view_with_its_own_totals():
     rows = [[4, 0, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 3, 1], [5, 1, 1, 3, 1]]
 
-    view = shapes.view_of({"num_sockets": 3, "num_cores": 2, "num_numa": 2, "num_uncore": 2, "cpus": rows})
+    view = vector_types.view_of({"num_sockets": 3, "num_cores": 2, "num_numa": 2, "num_uncore": 2, "cpus": rows})
 
     assert isinstance(view, KubeletView)
     assert (view.num_cpus, view.num_cores, view.num_sockets, view.num_nodes, view.num_caches) == (4, 2, 3, 2, 2)
@@ -476,7 +476,7 @@ def test_a_machine_survives_being_written_as_cadvisor_does(machine):
     threads = {core: list(bits.members(cpus)) for core, cpus in view.core_cpus.items()}
     first = {cpu.id: cpu for cpu in machine.cpus}
 
-    read = shapes.machine_of(
+    read = vector_types.machine_of(
         {
             "num_cpus": view.num_cpus,
             "num_sockets": view.num_sockets,

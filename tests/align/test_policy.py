@@ -8,8 +8,8 @@ from alignup.align import bits
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput, preferred_single_nodes
 from alignup.align.policy import apply_policy
 from alignup.align.settings import Policy
-from tests import naive
-from tests.strategies_hints import distances_between, families, node_sets, voices
+from tests import naive_merge
+from tests.strategies_hints import distances_between, families, merge_inputs, node_sets
 
 ALIGNED = [
     MergeInput("cpu", AmountFamily({0: 4, 1: 4}, 2, preferred_width=1)),
@@ -73,19 +73,19 @@ def test_a_family_prefers_the_single_nodes_that_its_list_prefers(data):
 @given(st.data())
 def test_single_numa_node_agrees_with_the_whole_product(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
+    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
 
     verdict = apply_policy(Policy.SINGLE_NUMA_NODE, said, nodes=nodes)
 
     kept = [
         [
             hint
-            for hint in naive.spelled_out(voice)
+            for hint in naive_merge.spelled_out(voice)
             if hint.preferred and (hint.nodes is None or hint.nodes.bit_count() == 1)
         ]
         for voice in said
     ]
-    expected = naive.merge([MergeInput("x", HintList.of(hints)) for hints in kept], nodes=nodes)
+    expected = naive_merge.merge([MergeInput("x", HintList.of(hints)) for hints in kept], nodes=nodes)
     assert verdict.admitted is expected.preferred
     assert verdict.hint == Hint(None if expected.nodes == nodes else expected.nodes, expected.preferred)
 
@@ -93,7 +93,7 @@ def test_single_numa_node_agrees_with_the_whole_product(data):
 @given(st.data())
 def test_restricted_admits_only_what_is_preferred_and_single_numa_node_less_still(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
+    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     lenient = apply_policy(Policy.BEST_EFFORT, said, nodes=nodes, distances=distances)

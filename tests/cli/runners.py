@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from alignup.cli import entry
-from tests.forking import forked
+from tests.forked_processes import forked
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from alignup.schema.api import OrphanSandbox, RuntimeStatus
 from tests.cli.commands import inside
 from tests.cli.standing_in import standing_in
 from tests.enforce.commands import started
-from tests.places import short_directory
 from tests.serve.agents import GPU, run_of, running
+from tests.short_paths import short_directory
 
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED

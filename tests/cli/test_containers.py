@@ -17,8 +17,8 @@ from tests.agent.agents import wait_for
 from tests.cli.commands import inside, started
 from tests.cli.standing_in import standing_in
 from tests.cli.test_entry import examples_of
-from tests.places import short_directory
 from tests.serve.agents import Printed, run_of, running
+from tests.short_paths import short_directory
 
 CRASHING = ContainerRunStatus(
     name="app", kind="app", state="waiting", restarts=3, reason="CrashLoopBackOff", message="back-off 40s"

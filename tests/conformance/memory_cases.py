@@ -9,7 +9,7 @@ from alignup.align.machine import NumaNode
 from alignup.align.memory.ledger import Block, MemoryLedger, MemoryTable, NodeMemory, Sizes
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.settings import FeatureGates
-from tests.shapes import hugepages_of
+from tests.vector_types import hugepages_of
 
 Json = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from tests.conformance.cpu_cases import held_of, listed, options_of
 from tests.conformance.harness import Case, run
-from tests.shapes import named, pod_of, view_of
+from tests.vector_types import named, pod_of, view_of
 
 
 def test_hints_are_those_of_the_kubelet_in_its_order(request):

@@ -25,7 +25,7 @@ from tests.agent.passes import passed
 from tests.conformance.cpu_cases import held_of, options_of
 from tests.conformance.harness import Case, run
 from tests.conformance.test_cpu_trace import Trace, fault_of
-from tests.shapes import view_of
+from tests.vector_types import view_of
 
 Updates = list[tuple[str, str]]  #: container id and Linux list
 Event = dict[str, Any]

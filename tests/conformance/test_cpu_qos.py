@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from alignup.align.workload.demand import container_cpus, pod_cpus
 from tests.conformance.harness import Case, run
-from tests.shapes import pod_of
+from tests.vector_types import pod_of
 
 
 def test_exclusive_cpus_are_counted_as_the_kubelet_does(request):

@@ -8,7 +8,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
 from tests.conformance.cpu_cases import gates_of, options_of
 from tests.conformance.harness import Case, run
-from tests.shapes import view_of
+from tests.vector_types import view_of
 
 
 def test_cpus_are_reserved_as_the_kubelet_does(request):

@@ -5,7 +5,7 @@ from alignup.align.cpus.provider import create_selection
 from alignup.align.errors import ProviderError
 from tests.conformance.cpu_cases import options_of
 from tests.conformance.harness import Case, run
-from tests.shapes import view_of
+from tests.vector_types import view_of
 
 
 def test_cpus_are_chosen_as_the_kubelet_chooses_them(request):

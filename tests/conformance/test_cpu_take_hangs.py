@@ -4,7 +4,7 @@ from alignup.align import bits
 from alignup.align.cpus.provider import create_selection
 from tests.conformance.cpu_cases import options_of
 from tests.conformance.harness import Case, run
-from tests.shapes import view_of
+from tests.vector_types import view_of
 
 
 def test_requests_the_kubelet_hangs_on_are_served(request):

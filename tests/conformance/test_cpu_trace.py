@@ -20,7 +20,7 @@ from alignup.align.errors import ProviderError, SettingsError, StateError
 from tests.align.cpus import naive
 from tests.conformance.cpu_cases import held_of, listed, options_of, sets_of
 from tests.conformance.harness import Case, run
-from tests.shapes import named, pod_of, view_of
+from tests.vector_types import named, pod_of, view_of
 
 
 def test_traces_end_event_by_event_where_the_kubelet_does(request):

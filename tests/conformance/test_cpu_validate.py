@@ -6,7 +6,7 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import StateError
 from tests.conformance.cpu_cases import held_of, sets_of
 from tests.conformance.harness import Case, run
-from tests.shapes import view_of
+from tests.vector_types import view_of
 
 
 def test_stored_assignments_are_accepted_and_refused_as_the_kubelet_does(request):

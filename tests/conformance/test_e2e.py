@@ -18,8 +18,8 @@ from alignup.align.settings import FeatureGates, TopologySettings
 from alignup.align.workload import Pod
 from alignup.kube.pod import read_pod
 from tests.conformance.harness import Case, run
-from tests.shapes import machine_of
-from tests.sound import by_group, check_sound
+from tests.soundness import by_group, check_sound
+from tests.vector_types import machine_of
 
 
 def test_admissions_are_the_kubelets(request):

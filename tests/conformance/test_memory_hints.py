@@ -4,7 +4,7 @@ from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import MemoryLedger
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
-from tests.shapes import named, pod_of
+from tests.vector_types import named, pod_of
 
 
 def test_memory_hints_are_the_kubelets(request):

@@ -7,7 +7,7 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.memory.reserved_memory import ReservedMemory
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
-from tests.shapes import amounts_of
+from tests.vector_types import amounts_of
 
 
 def test_reserved_memory_is_checked_as_the_kubelet_does(request):

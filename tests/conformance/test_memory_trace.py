@@ -14,7 +14,7 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.workload import Container, Pod
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
-from tests.shapes import named, pod_of
+from tests.vector_types import named, pod_of
 
 
 def test_memory_is_given_and_taken_back_as_the_kubelet_does(request):

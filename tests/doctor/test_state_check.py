@@ -21,7 +21,7 @@ from alignup.state.kubelet.memory_file import MemoryState
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
 from tests.doctor.clinic import GIB, MEMORY, STATIC, cases, examined, machine, of, refusal
-from tests.shapes import view_of
+from tests.vector_types import view_of
 
 CPU, MEM = cpu_file.NAME, memory_file.NAME
 NO_GATES = FeatureGates()

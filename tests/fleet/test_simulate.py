@@ -16,7 +16,7 @@ from alignup.fleet.report import to_document
 from alignup.fleet.simulate import INVALID, AlignmentCounts, run
 from tests.align.hosts import GIB, GPU, NIC, host, hosts
 from tests.fleet.workloads import came, small, some, workloads
-from tests.sound import check_sound
+from tests.soundness import check_sound
 from tests.strategies_pods import container
 
 BOTH = 3

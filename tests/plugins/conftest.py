@@ -5,7 +5,7 @@ import pytest
 
 from alignup.plugins.endpoint import PluginTimeouts
 from alignup.plugins.manager import DevicePluginManager
-from tests.loops import anyio_backend, one_loop
+from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.plugins.ears import Ears
 
 __all__ = ["anyio_backend", "one_loop"]

@@ -28,7 +28,7 @@ from alignup.align.workload.validation import PodSource, accept
 from alignup.kube.pod import read_pod
 from tests.recorded.setting import announced, machine_of, settings_of
 from tests.recorded.snapshot import Comparison
-from tests.sound import check_sound
+from tests.soundness import check_sound
 
 Document = Mapping[str, Any]
 

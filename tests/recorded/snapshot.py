@@ -15,7 +15,7 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Container, Pod
-from tests.sound import by_group
+from tests.soundness import by_group
 
 Document = Mapping[str, Any]
 Places = Mapping[tuple[str, str], str]  #: resource and id of a device → its NUMA nodes

@@ -1,8 +1,8 @@
 import pytest
 
-from tests.loops import anyio_backend, one_loop
-from tests.places import short_directory
+from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.plugins.conftest import directory, ears, exchange
+from tests.short_paths import short_directory
 from tests.testing.runtimes import runtime_and_client
 
 __all__ = ["anyio_backend", "directory", "ears", "exchange", "one_loop"]

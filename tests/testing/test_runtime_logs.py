@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import CriError
 from alignup.testing.runtime.logs import MAX_ENTRY, ContainerLog
-from tests.places import short_directory
+from tests.short_paths import short_directory
 from tests.testing.runtimes import exited, pod, shell, started, until
 
 ENTRY = re.compile(

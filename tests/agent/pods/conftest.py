@@ -1,7 +1,7 @@
 import pytest
 
 from alignup.agent.pods import bind_mounts
-from tests.places import short_directory
+from tests.short_paths import short_directory
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.agent import agents
 from tests.agent.agents import CONFIG, Agent, Document, wait_for
 from tests.agent.pods.disk import names_in
 from tests.agent.pods.houses import IMAGE
-from tests.forking import forked
+from tests.forked_processes import forked
 
 RUNNING = wire.ContainerState.CONTAINER_RUNNING
 

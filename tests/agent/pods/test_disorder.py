@@ -20,7 +20,7 @@ from alignup.schema.api import AdmissionStatus, NotReadyError
 from alignup.testing.faults import Fault
 from tests.agent.pods.houses import SLEEP, House, container, exclusive, manifest, moved_in, runtime_in
 from tests.agent.rooms import standing
-from tests.places import short_directory
+from tests.short_paths import short_directory
 
 METHODS = (
     "CreateContainer",

@@ -12,7 +12,7 @@ import pytest
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.testing.faults import Fault
 from tests.agent.pods.houses import container, exclusive, house, manifest
-from tests.places import short_directory
+from tests.short_paths import short_directory
 
 BEGINNING = (
     "ListPodSandbox",

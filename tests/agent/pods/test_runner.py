@@ -19,7 +19,7 @@ from alignup.testing.runtime import RuntimeContainer, Sandbox
 from alignup.wire import cri_pb2 as wire
 from tests.agent.pods.houses import container, exclusive, house, manifest, moved_in, runtime_in
 from tests.agent.rooms import standing
-from tests.places import short_directory
+from tests.short_paths import short_directory
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from tests.agent.agents import arguments
 from tests.agent.pods.rigs import ROOMY, rig
 from tests.cli.commands import alignup
-from tests.places import short_directory
+from tests.short_paths import short_directory
 
 
 def test_what_of_the_configuration_is_not_heeded_is_said_first():

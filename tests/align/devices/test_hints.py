@@ -7,7 +7,7 @@ from alignup.align import bits
 from alignup.align.devices import CoverageFamily, DeviceInventory, device_family
 from alignup.align.hint import AmountFamily, Hint, HintList, MergeInput
 from alignup.align.merging.merge import merge
-from tests import naive
+from tests import naive_merge
 from tests.align.devices.plain import GPU, counted, gpus, machines
 from tests.strategies_hints import node_sets, subsets_of
 
@@ -127,7 +127,7 @@ def test_merging_takes_coverages_as_it_takes_lists(data):
     merged = merge(voices, nodes=nodes)
     searched = merge(voices, nodes=nodes, dense=0)
 
-    assert Hint(merged.nodes, merged.preferred) == naive.merge(voices, nodes=nodes)
+    assert Hint(merged.nodes, merged.preferred) == naive_merge.merge(voices, nodes=nodes)
     assert searched.hint == merged.hint
 
 

@@ -26,7 +26,7 @@ from alignup.align.workload import Amounts, Container, Pod, Resources
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept, validation_problems
 from tests.align.hosts import CPU_OPTIONS, GPU, arrivals, hosts
-from tests.sound import check_sound
+from tests.soundness import check_sound
 
 #: A search is hundreds of decisions, so that fewer are made than of anything else.
 SOME, FEW = settings().max_examples // 3, settings().max_examples // 8

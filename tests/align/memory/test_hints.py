@@ -12,7 +12,7 @@ from alignup.align.hint import AmountFamily, Hint, MergeInput, subsets
 from alignup.align.memory.hints import MemoryHintFamily, memory_family
 from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
 from alignup.align.merging.merge import merge
-from tests import naive
+from tests import naive_merge
 from tests.align.memory import model
 from tests.align.memory.model import GIB, MEMORY, PAGES, idle, on, spelled
 
@@ -105,7 +105,7 @@ def test_merging_families_is_merging_their_lists(ledger, need, data):
 
     merged = merge(voices, nodes=nodes)
 
-    assert merged.hint == naive.merge(voices, nodes=nodes)
+    assert merged.hint == naive_merge.merge(voices, nodes=nodes)
 
 
 def test_a_busy_node_serves_alone_and_a_group_only_together():

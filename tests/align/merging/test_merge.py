@@ -12,8 +12,8 @@ from alignup.align.errors import WorkLimitError
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput
 from alignup.align.merging import reachability
 from alignup.align.merging.merge import MergeRule, merge
-from tests import naive
-from tests.strategies_hints import distances_between, families, lists, node_sets, voices
+from tests import naive_merge
+from tests.strategies_hints import distances_between, families, lists, merge_inputs, node_sets
 
 BOTH = bits.of([0, 1])
 NODE_0 = Hint(bits.of([0]), preferred=True)
@@ -97,10 +97,10 @@ def test_closer_nodes_win_among_sets_of_one_width():
 @given(st.data())
 def test_explicit_lists_merge_as_the_whole_product_does(data):
     nodes = data.draw(node_sets(most=4))
-    said = [MergeInput("x", data.draw(lists(nodes, stray=True))) for _ in range(data.draw(st.integers(0, 4)))]
+    said = [MergeInput("x", data.draw(lists(nodes, unknown_nodes=True))) for _ in range(data.draw(st.integers(0, 4)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
         assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
@@ -112,7 +112,7 @@ def test_families_merge_as_the_whole_product_of_their_lists_does(data):
     said = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
         assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
@@ -121,10 +121,10 @@ def test_families_merge_as_the_whole_product_of_their_lists_does(data):
 @given(st.data())
 def test_families_and_lists_mix(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
         assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
@@ -147,7 +147,7 @@ def test_above_eight_nodes_the_answer_is_that_of_looking_at_everything(data):
 def test_order_of_sources_never_matters(data):
     """A merged set depends on what was said, not on who spoke first."""
     nodes = data.draw(node_sets(most=5))
-    said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(2, 4)))]
+    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(2, 4)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     shuffled = data.draw(st.permutations(said))
@@ -158,7 +158,7 @@ def test_order_of_sources_never_matters(data):
 @given(st.data())
 def test_runners_up_are_real_distinct_and_bounded(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(voices(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
 
     merged = merge(said, nodes=nodes)
 

@@ -28,7 +28,9 @@ def by_product(voices, nodes):
 @given(st.data())
 def test_counting_folding_and_dealing_agree_with_the_product(data):
     nodes = data.draw(node_sets(most=4))
-    voices = [data.draw(lists(nodes, stray=True) | families(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+    voices = [
+        data.draw(lists(nodes, unknown_nodes=True) | families(nodes)) for _ in range(data.draw(st.integers(1, 3)))
+    ]
 
     expected = by_product(voices, nodes)
 
@@ -42,7 +44,7 @@ def test_counting_folding_and_dealing_agree_with_the_product(data):
 @given(st.data())
 def test_nothing_outside_the_universe_is_ever_reached(data):
     nodes = data.draw(node_sets(most=5))
-    options = data.draw(lists(nodes, stray=True) | families(nodes))
+    options = data.draw(lists(nodes, unknown_nodes=True) | families(nodes))
 
     assert all(
         not mask & ~reachability.allowed_nodes(options, nodes) for mask in reachability.allowed_sets(options, nodes)

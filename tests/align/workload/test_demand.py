@@ -10,7 +10,7 @@ from alignup.align.workload import ContainerStatus, Pod, Resources, demand
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.validation import accept
 from alignup.kube.pod import read_pod
-from tests.strategies_pods import DEVICES, aligned, amounts, container, guaranteed, hosts_worth, pods
+from tests.strategies_pods import DEVICES, aligned, amounts, container, guaranteed, pods, pods_of_one_host
 
 GIB = 1 << 30
 NOT_BYTES = r"^\[memorymanager\] failed to represent quantity as int64$"
@@ -229,7 +229,7 @@ def test_devices_are_counted_by_limits():
     assert demand.pod_devices(pod, {"x.y/gpu", "x.y/nic"}) == {"x.y/gpu": 3, "x.y/nic": 0}
 
 
-@given(hosts_worth(max_size=3, asks=aligned))
+@given(pods_of_one_host(max_size=3, asks=aligned))
 def test_no_container_asks_for_more_than_its_pod(crowd):
     """Of CPUs and devices, in the kubelet's default setting."""
     for pod in map(accept, crowd):

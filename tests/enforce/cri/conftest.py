@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loops import anyio_backend, one_loop
+from tests.grpc_fixtures import anyio_backend, one_loop
 
 __all__ = ["anyio_backend", "one_loop"]
 

@@ -18,7 +18,7 @@ from alignup.state.kubelet.export import export_ledger
 from alignup.state.kubelet.restore import restore_ledger
 from alignup.state.kubelet.state_dir import KubeletFiles
 from tests.align.hosts import GIB, GPU, NIC, host, pod
-from tests.sound import check_sound
+from tests.soundness import check_sound
 from tests.strategies_pods import amounts, container, guaranteed
 
 #: Pods with resources of their own are given these in one piece.

@@ -1,11 +1,11 @@
-"""Reading systemd's units, as far as ours go."""
+"""A reader for systemd units, as far as ours need it."""
 
 import re
 from pathlib import Path
 
 
 def lines(unit: Path, section: str = "Service") -> list[tuple[str, str]]:
-    """What a section of a unit says, name and value of each; lines that go on are put together."""
+    """Return name and value of each line of a section, with continued lines joined."""
     text = re.sub(r"\\\n\s*", " ", unit.read_text("utf-8"))
     _, found, rest = text.partition(f"[{section}]\n")
     assert found, f"{unit.name} has no section {section}"
@@ -15,5 +15,5 @@ def lines(unit: Path, section: str = "Service") -> list[tuple[str, str]]:
 
 
 def settings(unit: Path, section: str = "Service") -> dict[str, str]:
-    """The same by name; one that comes twice counts as it does last."""
+    """Return the lines of a section by name; the last of a repeated name wins."""
     return dict(lines(unit, section))

@@ -1,4 +1,4 @@
-"""Machines and pods as the conformance vectors write them."""
+"""Machines and pods in the format of the conformance vectors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from alignup.align.workload import Container, Pod, QoS, Resources
 
 
 def view_of(topology: Mapping[str, Any]) -> KubeletView:
-    """The view a ``topology`` of the CPU vectors shows, with its totals as they stand there."""
+    """Return the view that a ``topology`` of the CPU vectors describes, with the totals it states."""
     cpus = tuple(Cpu(*row) for row in sorted(topology["cpus"]))
     return KubeletView(
         cpus=cpus,
@@ -22,7 +22,7 @@ def view_of(topology: Mapping[str, Any]) -> KubeletView:
 
 
 def machine_of(described: Mapping[str, Any]) -> Machine:
-    """The machine a ``machine`` of the end-to-end vectors describes: cAdvisor's report, and the hardware it implies."""
+    """Return the machine of an end-to-end vector: cAdvisor's report and the hardware it implies."""
     nodes = sorted(described["topology"], key=lambda node: node["node_id"])
     cpus = tuple(cpu for node in nodes for core in node["cores"] for cpu in _threads(node["node_id"], core))
     rows = {node["node_id"]: node["distances"] for node in nodes if node["distances"]}
@@ -35,12 +35,12 @@ def machine_of(described: Mapping[str, Any]) -> Machine:
 
 
 def hugepages_of(listed: Sequence[Mapping[str, int]]) -> tuple[HugePages, ...]:
-    """Huge pages as a ``hugepages`` list of the end-to-end and memory vectors names them."""
+    """Return the huge pages of a ``hugepages`` list in the end-to-end and memory vectors."""
     return tuple(HugePages(size=pages["page_size_kb"] * 1024, count=pages["num_pages"]) for pages in listed)
 
 
 def _threads(node: int, core: Mapping[str, Any]) -> tuple[Cpu, ...]:
-    """The CPUs of one core; the core's own id may repeat on other sockets, its lowest CPU does not."""
+    """Return the CPUs of one core, identified by its lowest CPU, since core ids repeat on other sockets."""
     threads = core["threads"]
     return tuple(
         Cpu(id=thread, core=min(threads), socket=core["socket_id"], node=node, cache=core["uncore_cache_id"])
@@ -49,7 +49,7 @@ def _threads(node: int, core: Mapping[str, Any]) -> tuple[Cpu, ...]:
 
 
 def pod_of(pod: Mapping[str, Any]) -> Pod:
-    """The pod a ``pod`` of the CPU and memory vectors describes."""
+    """Return the pod that a ``pod`` of the CPU and memory vectors describes."""
     return Pod(
         name=pod["uid"],
         uid=pod["uid"],
@@ -73,5 +73,4 @@ def amounts_of(texts: Mapping[str, str] | None) -> dict[str, Quantity]:
 
 
 def named(pod: Pod, name: str) -> Container:
-    """The container of that name."""
     return next(container for container in pod.everyone if container.name == name)

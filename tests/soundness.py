@@ -1,4 +1,4 @@
-"""What holds of every host, whatever happened to it."""
+"""Invariants of every host: nothing is allocated twice, nothing is lost."""
 
 from collections import Counter
 from typing import Any
@@ -9,7 +9,7 @@ from tests.conformance.harness import Case
 
 
 def by_group(memory: Case) -> dict[Any, Any]:
-    """The state with what is reserved and free added up over each group of nodes."""
+    """Return the memory state with reserved and free bytes summed over each group of nodes."""
     groups: dict[Any, Any] = {}
     for id_, node in memory.items():
         sums = groups.setdefault(tuple(node["cells"]), Counter())
@@ -21,7 +21,7 @@ def by_group(memory: Case) -> dict[Any, Any]:
 
 
 def check_sound(host: Host, where: str) -> None:
-    """Nothing is given twice, nothing is lost."""
+    """Check that nothing is allocated twice and nothing is lost."""
     cpus, memory, devices = (host.ledger.books[name] for name in ("cpu", "memory", "device"))
     owned = 0
     for uid in {*cpus.held, *cpus.pod_held}:

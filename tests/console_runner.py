@@ -1,8 +1,8 @@
-"""What documents show on a terminal, typed by somebody who looks whether it comes out.
+"""Run the ``console`` blocks of documents and compare the output.
 
-A ``console`` block holds commands, each after ``$ ``, and what they print. Three dots on a line of their own stand for
-any lines left out. The commands of a document are run one after the other; ``export`` counts for those after it, what
-ends in ``&`` runs until the document ends or ``kill %1`` names it, as in a shell.
+A ``console`` block holds commands, each after ``$ ``, and their output. A line of three dots stands for any lines left
+out. The commands of a document run in order. ``export`` applies to later commands. A command that ends in ``&`` runs
+until the document ends or ``kill %1`` names it, as in a shell.
 """
 
 import os
@@ -22,40 +22,40 @@ ROOT = Path(__file__).parents[1]
 CONSOLE = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 _DOTS = re.compile(r"^\.\.\.\n", re.MULTILINE)
-_AGAIN = 0.2  #: seconds between two looks at the same thing
-_ENOUGH = 3000  #: characters of a log
+_POLL_SECONDS = 0.2
+_LOG_TAIL = 3000  #: characters of a log to show on failure
 
 
-class Shown(NamedTuple):
-    """A command and what it is said to print."""
+class ConsoleCommand(NamedTuple):
+    """A command and its documented output."""
 
     command: str
     output: str
 
 
-def shown(text: str) -> list[Shown]:
-    """The commands of a document."""
+def parse_commands(text: str) -> list[ConsoleCommand]:
+    """Return the commands of a document."""
     found = []
     for block in CONSOLE.finditer(text):
         head, *pieces = re.split(r"^\$ ", block["body"], flags=re.MULTILINE)
         assert not head, "a console block begins with a command"
         for piece in pieces:
             command, _, output = re.sub(r"\\\n\s*", "", piece).partition("\n")
-            found.append(Shown(command, output))
+            found.append(ConsoleCommand(command, output))
     return found
 
 
-def documents() -> dict[str, list[Shown]]:
-    """Every document that has commands, by its path."""
+def documents() -> dict[str, list[ConsoleCommand]]:
+    """Return the commands of every document that has any, by path."""
     return {
         str(path.relative_to(ROOT)): commands
         for path in sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").glob("*.md")))
-        if (commands := shown(path.read_text("utf-8")))
+        if (commands := parse_commands(path.read_text("utf-8")))
     }
 
 
 class Shell:
-    """Somebody who types the commands of one document; *instead* says what is another way here."""
+    """Runs the commands of one document, after the replacements in *instead*."""
 
     def __init__(self, directory: Path, *, instead: Mapping[str, str] | None = None) -> None:
         self.directory = directory
@@ -64,13 +64,13 @@ class Shell:
         self.instead = instead or {}
         self.jobs: dict[int, subprocess.Popen[str]] = {}
 
-    def follow(self, commands: Sequence[Shown], *, patience: float = 0.0, looks: tuple[str, ...] = ()) -> None:
-        """Type *commands* and compare; what begins as one of *looks* may be asked again for *patience* seconds."""
-        for command, said in commands:
-            until = time.monotonic() + (patience if command.startswith(looks or ("\0",)) else 0.0)
-            while (wrong := difference(self.output_of(command), said)) and time.monotonic() < until:
-                time.sleep(_AGAIN)
-            assert not wrong, f"{command}: {wrong}{self.said_by_jobs()}"
+    def run_all(self, commands: Sequence[ConsoleCommand], *, timeout: float = 0.0, retry: tuple[str, ...] = ()) -> None:
+        """Run *commands* and compare; a command that starts with one of *retry* is retried for *timeout* seconds."""
+        for command, expected in commands:
+            until = time.monotonic() + (timeout if command.startswith(retry or ("\0",)) else 0.0)
+            while (wrong := difference(self.output_of(command), expected)) and time.monotonic() < until:
+                time.sleep(_POLL_SECONDS)
+            assert not wrong, f"{command}: {wrong}{self.job_logs()}"
 
     def output_of(self, command: str) -> str:
         if command.startswith("export "):
@@ -78,26 +78,26 @@ class Shell:
             self.env[name] = value
             return ""
         if command.startswith("kill "):
-            self.end(*shlex.split(command)[1:])
+            self.kill(*shlex.split(command)[1:])
             return ""
-        for shown_so, so_here in self.instead.items():
-            command = command.replace(shown_so, so_here)
+        for documented, actual in self.instead.items():
+            command = command.replace(documented, actual)
         if command.endswith(" &"):
             job = max(self.jobs, default=0) + 1
             with (self.directory / f"job-{job}.log").open("a") as log:
-                self.jobs[job] = self.started(f"exec {command.removesuffix(' &')}", log)
+                self.jobs[job] = self.start(f"exec {command.removesuffix(' &')}", log)
             self.wait_for_the_agent()
             return ""
-        with self.started(command, subprocess.PIPE) as process:
+        with self.start(command, subprocess.PIPE) as process:
             try:
                 output, _ = process.communicate(timeout=60)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                raise AssertionError(f"{command}: it does not end{self.said_by_jobs()}") from None
+                raise AssertionError(f"{command}: timed out{self.job_logs()}") from None
         assert process.returncode in (0, 1), output
         return re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
 
-    def started(self, command: str, output: int | TextIO) -> subprocess.Popen[str]:
+    def start(self, command: str, output: int | TextIO) -> subprocess.Popen[str]:
         return subprocess.Popen(  # noqa: S602 - our own documents
             command,
             shell=True,
@@ -112,37 +112,37 @@ class Shell:
     def wait_for_the_agent(self) -> None:
         end = time.monotonic() + 30
         while not any(self.directory.rglob("*.sock")):
-            assert time.monotonic() < end, "no agent listens"
+            assert time.monotonic() < end, "no agent is listening"
             time.sleep(0.05)
 
-    def said_by_jobs(self) -> str:
-        """The last that was said by what runs, or ran, beside."""
+    def job_logs(self) -> str:
+        """Return the end of each background job's log."""
         logs = sorted(self.directory.glob("job-*.log"))
-        return "".join(f"\n{log.name}:\n{log.read_text('utf-8')[-_ENOUGH:]}" for log in logs)
+        return "".join(f"\n{log.name}:\n{log.read_text('utf-8')[-_LOG_TAIL:]}" for log in logs)
 
-    def end(self, *words: str) -> None:
-        """Do as ``kill`` does with ``-9`` or without, and wait until the job has ended."""
+    def kill(self, *words: str) -> None:
+        """Act as ``kill``, with or without ``-9``, and wait until the job has exited."""
         *options, job = words
         process = self.jobs.pop(int(job.removeprefix("%")))
         process.send_signal(signal.SIGKILL if options == ["-9"] else signal.SIGTERM)
         process.wait(timeout=30)
 
-    def leave(self) -> None:
-        """End all that still runs, the youngest first."""
+    def close(self) -> None:
+        """Stop all background jobs, the newest first."""
         for job in sorted(self.jobs, reverse=True):
-            self.end(f"%{job}")
+            self.kill(f"%{job}")
 
 
-def difference(output: str, said: str) -> str:
-    """What is not as it is said to be; empty when all is."""
-    first, *pieces = _DOTS.split(said)
+def difference(output: str, expected: str) -> str:
+    """Describe how *output* differs from *expected*; empty if it does not."""
+    first, *pieces = _DOTS.split(expected)
     if not output.startswith(first):
-        return f"it should begin:\n{first}\nbut does:\n{output[: len(first) + 200]}"
+        return f"expected to start with:\n{first}\ngot:\n{output[: len(first) + 200]}"
     rest = output[len(first) :]
     if rest and not pieces:
-        return f"it prints more:\n{rest}"
+        return f"unexpected output:\n{rest}"
     for piece in filter(None, pieces):
         if piece not in rest:
-            return f"it should print:\n{piece}\nbut there is:\n{rest}"
+            return f"expected:\n{piece}\ngot:\n{rest}"
         rest = rest[rest.index(piece) + len(piece) :]
     return ""

@@ -1,4 +1,4 @@
-"""Directories for sockets, whose names have to be short: the kernel takes 107 bytes, wherever TMPDIR is."""
+"""Directories for unix sockets, whose paths may have at most 107 bytes, whatever TMPDIR is."""
 
 import os
 import tempfile
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_SHORT = 40  #: bytes; leaves room for all that tests put below
-_ELSEWHERE = "/dev/shm"  # noqa: S108 - there for everybody, and its name is short
+_SHORT = 40  #: bytes; leaves room for the paths that tests create below it
+_ELSEWHERE = "/dev/shm"  # noqa: S108 - always there, and short
 
 
 @contextmanager
 def short_directory() -> Iterator[Path]:
-    """A new directory that is gone afterwards."""
+    """Yield a new directory and remove it afterwards."""
     usual = tempfile.gettempdir()
     base = usual if len(os.fsencode(usual)) <= _SHORT else _ELSEWHERE
     with tempfile.TemporaryDirectory(prefix="alignup-", dir=base) as place:
-        own = Path(place) / "t"  # in one of its own, so that whoever renames it meets nobody
+        own = Path(place) / "t"  # nested, so that a test may rename it
         own.mkdir()
         yield own

@@ -1,6 +1,4 @@
-"""Processes of our own programs: what takes longest about one is loading Python's modules, so they are forked from one
-that has done so.
-"""
+"""Start our programs quickly: fork them from one server process that has already imported their modules."""
 
 import multiprocessing
 import signal
@@ -25,19 +23,19 @@ _FORKING.set_forkserver_preload(
         "alignup.runs.local_allocator",
         "alignup.runs.lifecycle",
         "alignup.testing.runtime.__main__",
-        "encodings.ascii",  # whoever is not root may not be able to load anything where root's Python is
+        "encodings.ascii",  # a child that dropped root may not be able to read root's Python files
     ]
 )
 
 
 def forked(target: Callable[..., None], *given: Any, daemon: bool = True) -> BaseProcess:
-    """A process that has loaded what our programs need, and begins with *target*."""
+    """Run *target* in a new process that has our modules loaded."""
     process = _FORKING.Process(target=_begin, args=(target, *given), daemon=daemon)
     process.start()
     return process
 
 
 def _begin(target: Callable[..., None], *given: Any) -> None:
-    # There is one process to fork from for all. Who compares on several cores starts it with interruptions held back.
+    # The fork server is shared. `fleet.executors` starts it with SIGINT blocked, and children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     target(*given)

@@ -1,4 +1,4 @@
-"""The merge as the kubelet does it: every combination of one hint from each source. Slow, plain, for comparison."""
+"""The kubelet's merge, spelled out: every combination of one hint per resource. Slow and simple, for comparison."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -8,9 +8,9 @@ from alignup.align.distances import Distances
 from alignup.align.hint import Hint, HintList, MergeInput
 
 
-def merge(voices: Sequence[MergeInput], *, nodes: NodeSet, distances: Distances | None = None) -> Hint:
-    """The best of all combinations, folded one by one."""
-    lists = [spelled_out(voice) for voice in voices]
+def merge(inputs: Sequence[MergeInput], *, nodes: NodeSet, distances: Distances | None = None) -> Hint:
+    """Return the best of all combinations."""
+    lists = [all_hints(one) for one in inputs]
     width = max(
         (min(sizes) for hints in lists if (sizes := [m.bit_count() for m, _ in hints if m is not None])), default=0
     )
@@ -22,8 +22,8 @@ def merge(voices: Sequence[MergeInput], *, nodes: NodeSet, distances: Distances 
     return best or Hint(nodes, preferred=False)
 
 
-def spelled_out(voice: MergeInput) -> tuple[Hint, ...]:
-    options = voice.options
+def all_hints(one: MergeInput) -> tuple[Hint, ...]:
+    options = one.options
     return options.hints if isinstance(options, HintList) else HintList.of_family(options).hints
 
 
