@@ -83,7 +83,7 @@ def measured(name: str, voices: Sequence[MergeInput], *, nodes: int, budget: flo
     seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, voices, nodes=everything))
     combinations_ = 1
     for voice in voices:
-        combinations_ *= len(naive_merge.spelled_out(voice))
+        combinations_ *= len(naive_merge.all_hints(voice))
     note = f"{combinations_:,} combinations"
     if combinations_ < 100_000:
         slow = best(lambda: naive_merge.merge(voices, nodes=everything), rounds=3)

@@ -80,7 +80,7 @@ def test_single_numa_node_agrees_with_the_whole_product(data):
     kept = [
         [
             hint
-            for hint in naive_merge.spelled_out(voice)
+            for hint in naive_merge.all_hints(voice)
             if hint.preferred and (hint.nodes is None or hint.nodes.bit_count() == 1)
         ]
         for voice in said
