@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from alignup.align import synthetic
-from alignup.discover import discover, document, load, record
+from alignup.discover import discover, load, machine_file, record
 from bench.harness import Figure, best
 from tests.discover import kernel
 
@@ -22,5 +22,5 @@ def figures() -> Iterator[Figure]:
         file = Path(made) / "large.tar.gz"
         yield Figure("2048 CPUs, recorded and read back", best(lambda: record(root, file), rounds=1))
         yield Figure("2048 CPUs, from an archive", best(lambda: load(file), rounds=1))
-        written = document.dump(found)
-        yield Figure("2048 CPUs, from YAML", best(lambda: document.parse(written), rounds=3))
+        written = machine_file.dump(found)
+        yield Figure("2048 CPUs, from YAML", best(lambda: machine_file.parse(written), rounds=3))

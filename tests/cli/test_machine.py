@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.discover import discover, document, load
+from alignup.discover import discover, load, machine_file
 from alignup.picture import draw_svg
 from tests.cli.commands import alignup, inside, on_a_terminal
 
@@ -139,7 +139,7 @@ def test_colours_are_for_terminals_and_for_those_who_want_them():
     assert "\x1b[" in coloured
     assert "\x1b[" not in plain
     assert plain == dumb
-    assert document.dump(load(SERVER)) == inside("machine", "show", SERVER, "-o", "yaml").stdout
+    assert machine_file.dump(load(SERVER)) == inside("machine", "show", SERVER, "-o", "yaml").stdout
 
 
 def test_a_wider_terminal_is_used():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from alignup.align import synthetic
 from alignup.align.errors import AlignError
 from alignup.align.machine import HugePages
-from alignup.discover import discover, document, load, system
+from alignup.discover import discover, load, machine_file, system
 from alignup.discover.file_reader import ArchiveFiles, FileReader
 from tests.discover import kernel
 from tests.discover.kernel import with_
@@ -107,7 +107,7 @@ def judged(tree: FileReader) -> str:
         view = machine.kubelet_view()
         assert machine.problems() == ()
         assert view.all_cpus >= 0
-        assert document.parse(document.dump(machine)) == machine
+        assert machine_file.parse(machine_file.dump(machine)) == machine
         assert all(len(gap) < 5000 for gap in machine.gaps)
         outcome = "a machine"
     assert time.process_time() - start < 1

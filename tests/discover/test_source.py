@@ -7,7 +7,7 @@ import pytest
 
 from alignup.align import synthetic
 from alignup.align.errors import SourceError
-from alignup.discover import discover, document, load, record
+from alignup.discover import discover, load, machine_file, record
 from tests.discover import kernel
 
 MACHINE = synthetic.parse("pack:2 numa:1 core:2 pu:2")
@@ -22,9 +22,9 @@ def test_one_machine_in_every_form(root: Path, tmp_path: Path):
     found = discover(root)
     archive, described = tmp_path / "m.tar.gz", tmp_path / "m.yaml"
     record(root, archive)
-    described.write_text(document.dump(found))
+    described.write_text(machine_file.dump(found))
 
-    for source in (root, str(root), archive, str(archive), described, str(described), document.dump_json(found)):
+    for source in (root, str(root), archive, str(archive), described, str(described), machine_file.dump_json(found)):
         assert load(source) == found
 
 
@@ -51,7 +51,9 @@ def test_synthetic_machines_as_texts_and_files(tmp_path: Path):
         ),
         pytest.param("", "is no machine", id="an empty text"),
         pytest.param("{", "begins like JSON but is none", id="half of JSON"),
-        pytest.param("{}", "describes no machine: expected a document with 'alignup: machine/v1'", id="empty JSON"),
+        pytest.param(
+            "{}", "does not describe a machine: expected a document with 'alignup: machine/v1'", id="empty JSON"
+        ),
         pytest.param("[" * 100_000, "is no machine", id="brackets without end"),
         pytest.param('{"a":' * 100_000, "begins like JSON but is none", id="braces without end"),
         pytest.param("\n\n", "is no machine", id="blank lines"),

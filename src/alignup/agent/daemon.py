@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import os
 import signal
 import socket
@@ -12,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
@@ -33,9 +32,8 @@ from alignup.agent.service import AgentService, accept_runnable, read_pod
 from alignup.agent.state import Clock
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
-from alignup.align.machine import Machine
-from alignup.discover import document as machines
 from alignup.schema.api import NotReadyError
+from alignup.schema.machines import machine_to_document
 from alignup.serve import app, sockets
 from alignup.serve.app import Dependencies, ReadPod
 from alignup.serve.event_bus import EventBus
@@ -225,7 +223,7 @@ async def _listening(options: DaemonOptions, front: AgentService, metrics: Metri
     behind = Dependencies(
         service=front,
         read_pod=reader,
-        machine_document=machine_document,
+        machine_document=machine_to_document,
         metrics=metrics,
         version=__version__,
     )
@@ -271,9 +269,3 @@ async def _live(desk: AdmissionQueue, notifier: Notifier, *, every: float) -> No
     while desk.alive:
         notifier.tell(sd_notify.WATCHDOG)
         await asyncio.sleep(every)
-
-
-def machine_document(machine: Machine) -> dict[str, Any]:
-    """A machine as JSON values."""
-    document: dict[str, Any] = json.loads(machines.dump_json(machine))
-    return document

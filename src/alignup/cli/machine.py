@@ -126,16 +126,16 @@ def _svg(machine: "Machine") -> None:
 
 def _yaml(machine: "Machine") -> None:
     from alignup.cli import terminal  # noqa: PLC0415 - see above
-    from alignup.discover import document  # noqa: PLC0415
+    from alignup.discover import machine_file  # noqa: PLC0415
 
-    terminal.write_document(document.dump(machine))
+    terminal.write_document(machine_file.dump(machine))
 
 
 def _json(machine: "Machine") -> None:
     from alignup.cli import terminal  # noqa: PLC0415 - see above
-    from alignup.discover import document  # noqa: PLC0415
+    from alignup.discover import machine_file  # noqa: PLC0415
 
-    terminal.write_document(document.dump_json(machine) + "\n")
+    terminal.write_document(machine_file.dump_json(machine) + "\n")
 
 
 _FORMS: dict[str, Callable[["Machine"], None]] = {"text": _text, "svg": _svg, "yaml": _yaml, "json": _json}

@@ -95,9 +95,9 @@ def _described(text: str, *, name: str) -> Machine:
                 f"{name} is no machine: no file or directory of that name, and none of YAML or JSON of ours, cAdvisor's"
                 f" JSON or hwloc's XML; read as a synthetic machine: {str(error)[:500]}"
             ) from error
-    from alignup.discover import document  # noqa: PLC0415 - see above
+    from alignup.discover import machine_file  # noqa: PLC0415 - see above
 
-    return document.parse(text, name=name)
+    return machine_file.parse(text, name=name)
 
 
 def _from_json(text: str, *, name: str) -> Machine:
@@ -105,8 +105,9 @@ def _from_json(text: str, *, name: str) -> Machine:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{name} begins like JSON but is none: {error}") from error
-    from alignup.discover import document, machine_info  # noqa: PLC0415 - see above
+    from alignup.discover import machine_info  # noqa: PLC0415 - see above
+    from alignup.schema.machines import machine_from_document  # noqa: PLC0415
 
     if "topology" in found and "num_cores" in found:
         return machine_info.convert(found, name=name)
-    return document.convert(found, name=name)
+    return machine_from_document(found, name=name)

@@ -96,6 +96,6 @@ def _short(name: str) -> str:
 
 
 def _parse_error(error: msgspec.ValidationError) -> ParseError:
-    what, _, path = str(error).removesuffix("`").partition(" - at `$")
-    what = what[:1].lower() + what[1:]
-    return ParseError(f"{path.removeprefix('.')}: {what}" if path else what)
+    what, _, path = str(error).partition(" - at `$")
+    what, path = what[:1].lower() + what[1:], path.removesuffix("`").removeprefix(".")
+    return ParseError(f"{path}: {what}" if path else what)
