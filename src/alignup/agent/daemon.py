@@ -184,9 +184,9 @@ async def _running(  # noqa: PLR0913 - everybody who is spoken to
         containers,
         desk,
         root=options.root,
-        errands=errands,
+        pre_start=errands.pre_start,
         clock=options.clock,
-        tell=lambda happening: teller([happening]),
+        emit=lambda happening: teller([happening]),
         log=log,
     ) as runner:
         teller.wake(runner.nudge)

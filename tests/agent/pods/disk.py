@@ -11,7 +11,7 @@ from alignup.agent.pods import bind_mounts
 def may_mount(place: Path) -> None:
     """Skip a test where nothing can be mounted."""
     try:
-        bind_mounts.mount("tmpfs", place, kind="tmpfs", options="size=64k")
+        bind_mounts.mount("tmpfs", place, filesystem="tmpfs", options="size=64k")
     except OSError as error:
         pytest.skip(f"nothing can be mounted here: {error.strerror}")
     bind_mounts.unmount(place)

@@ -171,16 +171,16 @@ async def moved_in(
         cgroup_root=cgroup_root,
         settings=settings or ContainerSettings(),
         limits=limits or {},
-        deadlines=deadlines or CriTimeouts(),
+        timeouts=deadlines or CriTimeouts(),
     )
     try:
         async with run_pods(
             containers,
             desk,
             root=directory / "root",
-            errands=errands,
+            pre_start=errands.pre_start,
             clock=clock,
-            tell=told.append,
+            emit=told.append,
             log=logs.make_logger(out, readable=False),
         ) as runner:
             yield House(desk, runtime, runner, errands, told, out, directory)

@@ -105,7 +105,7 @@ def test_beginning(spec, now_seen, acts):
     found = turn(spec, now_seen)
 
     assert " ".join(shown(found)) == acts
-    assert not found.ended
+    assert not found.terminated
 
 
 @pytest.mark.parametrize("restart", [ALWAYS, ON_FAILURE, NEVER])
@@ -138,7 +138,7 @@ def test_who_ends_again_and_again_waits_longer_and_longer(attempt, seconds, wait
     found = turn(pod(), seen(ended))
 
     assert shown(found) == ([] if wait else [f"+app#{attempt + 1}"])
-    assert found.wake == (NOW + wait if wait else None)
+    assert found.wake_at == (NOW + wait if wait else None)
     assert [rest.reason for rest in found.backing_off.values()] == (["CrashLoopBackOff"] if wait else [])
     assert found.phase is PodPhase.RUNNING
 
@@ -148,7 +148,7 @@ def test_the_wait_follows_from_the_one_before():
     before = instance("app", EXITED, 1, attempt=8, ran=(NOW - 900, NOW - 8))
     ended = instance("app", EXITED, 1, attempt=9, ran=JUST)
 
-    assert turn(pod(), seen(before, ended)).wake == NOW + 6
+    assert turn(pod(), seen(before, ended)).wake_at == NOW + 6
 
 
 def test_others_do_not_wait_for_one_that_does():
@@ -157,7 +157,7 @@ def test_others_do_not_wait_for_one_that_does():
     found = turn(pod(*TWO), seen(crashed))
 
     assert shown(found) == ["+web#0"]
-    assert found.wake == NOW + 36
+    assert found.wake_at == NOW + 36
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_one_that_could_not_be_started_rests(rest, reason, wake):
     found = turn(pod(), seen(), WorkerState(backoffs={"app": rest}))
 
     assert [one.reason for one in found.backing_off.values()] == ([reason] if reason else [])
-    assert found.wake == wake
+    assert found.wake_at == wake
     assert shown(found) == ([] if wake else ["+app#0"])
 
 
@@ -204,7 +204,7 @@ def test_an_image_that_cannot_be_pulled_is_named():
     ],
 )
 def test_who_is_sick_is_stopped(health, grace):
-    found = turn(pod(restart=NEVER), seen(instance("app")), WorkerState(health={"app-0": health}))
+    found = turn(pod(restart=NEVER), seen(instance("app")), WorkerState(probes={"app-0": health}))
 
     assert found.actions == (() if grace is None else (StopContainer("app-0", "app", grace, "liveness"),))
 
@@ -248,11 +248,11 @@ def test_after_a_sandbox_has_died(spec, containers, acts):
     found = turn(spec, seen(*containers, boxes=[DEAD]))
 
     assert " ".join(shown(found)) == acts
-    assert found.ended is (not acts)
+    assert found.terminated is (not acts)
 
 
 def test_a_new_sandbox_takes_the_place_of_the_one_that_died():
-    assert turn(pod(), seen(boxes=[DEAD])).actions == (CreateSandbox(1, instead_of="s0"),)
+    assert turn(pod(), seen(boxes=[DEAD])).actions == (CreateSandbox(1, replaces="s0"),)
 
 
 def test_in_a_new_sandbox_all_begins_anew_but_apps_that_are_done():
@@ -279,8 +279,8 @@ def test_in_a_new_sandbox_no_sidecar_waits_but_apps_do():
     first = turn(pod(sidecar("side"), APP), seen(side, app, boxes=boxes))
     then = turn(pod(sidecar("side"), APP), seen(instance("side", attempt=4, sandbox=1), app, boxes=boxes))
 
-    assert (shown(first), first.wake) == (["+side#4"], None)
-    assert (shown(then), then.wake) == ([], NOW + 36)
+    assert (shown(first), first.wake_at) == (["+side#4"], None)
+    assert (shown(then), then.wake_at) == ([], NOW + 36)
 
 
 def test_those_who_run_on_without_a_sandbox_have_the_whole_time_to_stop():
@@ -290,14 +290,14 @@ def test_those_who_run_on_without_a_sandbox_have_the_whole_time_to_stop():
     found = turn(spec, running)
 
     assert [(act.id, act.grace) for act in found.actions if isinstance(act, StopContainer)] == [("web-0", 30)]
-    assert (found.phase, found.ended) == (PodPhase.RUNNING, False)
+    assert (found.phase, found.terminated) == (PodPhase.RUNNING, False)
 
 
 def test_a_pod_that_runs_once_says_that_its_sandbox_is_gone():
     found = turn(pod(*TWO, restart=NEVER), seen(instance("app", EXITED), boxes=[DEAD]))
 
-    assert (found.phase, found.ended) == (PodPhase.FAILED, True)
-    assert found.message == "its sandbox is gone, and nothing of it is started again"
+    assert (found.phase, found.terminated) == (PodPhase.FAILED, True)
+    assert found.message == "the pod sandbox is gone and restartPolicy is Never"
 
 
 @pytest.mark.parametrize(
@@ -312,14 +312,14 @@ def test_a_pod_that_runs_once_says_that_its_sandbox_is_gone():
 def test_a_sandbox_that_dies_young_is_not_made_again_in_haste(attempt, age, wake):
     found = turn(pod(), seen(boxes=[box(attempt, ready=False, created=NOW - age)]))
 
-    assert found.wake == wake
+    assert found.wake_at == wake
     assert shown(found) == ([] if wake else [f"[{attempt + 1}]"])
 
 
 def test_a_sandbox_that_could_not_be_made_rests():
-    memory = WorkerState(sandbox=Backoff(until=NOW + 5, reason="FailedCreatePodSandBox", message="no network"))
+    memory = WorkerState(sandbox_backoff=Backoff(until=NOW + 5, reason="FailedCreatePodSandBox", message="no network"))
 
-    assert turn(pod(), PodStatus(), memory) == PodActions(wake=NOW + 5)
+    assert turn(pod(), PodStatus(), memory) == PodActions(wake_at=NOW + 5)
     assert shown(turn(pod(), PodStatus(), memory, now=NOW + 5)) == ["[0]"]
 
 
@@ -384,19 +384,19 @@ ALL = tuple(map(instance, ("first", "second", "app", "web")))
     ],
 )
 def test_the_order_of_ending(containers, acts):
-    found = turn(pod(*LATER), seen(*containers), WorkerState(ending=PodTermination(since=NOW - 5, grace=20)))
+    found = turn(pod(*LATER), seen(*containers), WorkerState(termination=PodTermination(since=NOW - 5, grace=20)))
 
     assert " ".join(shown(found)) == acts
     assert {act.grace for act in found.actions if isinstance(act, StopContainer)} <= {15}
-    assert found.wake == (NOW + 15 if len(containers) > len(found.actions) else None)
+    assert found.wake_at == (NOW + 15 if len(containers) > len(found.actions) else None)
 
 
 def test_when_the_time_is_over_nobody_waits_for_anybody():
-    found = turn(pod(*LATER), seen(*ALL), WorkerState(ending=PodTermination(since=NOW - 20, grace=20)))
+    found = turn(pod(*LATER), seen(*ALL), WorkerState(termination=PodTermination(since=NOW - 20, grace=20)))
 
     assert shown(found) == ["-first-0", "-second-0", "-app-0", "-web-0"]
     assert {act.grace for act in found.actions if isinstance(act, StopContainer)} == {2}
-    assert found.wake is None
+    assert found.wake_at is None
 
 
 @pytest.mark.parametrize(
@@ -408,14 +408,16 @@ def test_when_the_time_is_over_nobody_waits_for_anybody():
     ],
 )
 def test_a_pod_that_was_told_to_end_has_ended_when_nothing_is_left(containers, phase):
-    found = turn(pod(), seen(*containers, boxes=[DEAD]), WorkerState(ending=PodTermination(since=NOW - 5, grace=20)))
+    found = turn(
+        pod(), seen(*containers, boxes=[DEAD]), WorkerState(termination=PodTermination(since=NOW - 5, grace=20))
+    )
 
-    assert found == PodActions(phase=phase, ended=True)
+    assert found == PodActions(phase=phase, terminated=True)
 
 
 def test_a_pod_that_never_began_ends_at_once():
-    assert turn(pod(), PodStatus(), WorkerState(ending=PodTermination(since=NOW, grace=20))) == PodActions(
-        phase=PodPhase.FAILED, ended=True
+    assert turn(pod(), PodStatus(), WorkerState(termination=PodTermination(since=NOW, grace=20))) == PodActions(
+        phase=PodPhase.FAILED, terminated=True
     )
 
 
@@ -429,7 +431,7 @@ def test_a_pod_that_has_run_stops_its_sidecars_in_the_time_since():
 
     assert [(act.id, act.grace) for act in found.actions if isinstance(act, StopContainer)] == [("side-0", 20)]
     assert shown(then) == ["]s0"]
-    assert last == PodActions(phase=PodPhase.SUCCEEDED, ended=True)
+    assert last == PodActions(phase=PodPhase.SUCCEEDED, terminated=True)
 
 
 @pytest.mark.parametrize(
@@ -454,14 +456,14 @@ def test_a_pod_may_run_so_long(containers, ended, reason, phase):
 
     found = turn(pod(restart=NEVER, deadline=50), seen(*containers, boxes=boxes), WorkerState(admitted_at=NOW - 60))
 
-    assert (found.ended, found.reason, found.phase) == (ended, reason, phase)
+    assert (found.terminated, found.reason, found.phase) == (ended, reason, phase)
     assert not any(isinstance(act, StartContainer) for act in found.actions)
     assert all(act.grace == 20 for act in found.actions if isinstance(act, StopContainer))
 
 
 @pytest.mark.parametrize(("began", "wake"), [(NOW - 20, NOW + 30), (0.0, None)], ids=["known", "not known"])
 def test_the_deadline_is_waited_for(began, wake):
-    assert turn(pod(deadline=50), seen(instance("app")), WorkerState(admitted_at=began)).wake == wake
+    assert turn(pod(deadline=50), seen(instance("app")), WorkerState(admitted_at=began)).wake_at == wake
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_rests_after_failures_in_a_row(reason, waits):
     rest, rests = None, []
     for _ in waits:
         now = NOW if rest is None else rest.until
-        rest = Backoff.after(rest, reason=reason, message="no", now=now)
+        rest = Backoff.after_failure(rest, reason=reason, message="no", now=now)
         rests.append(rest.until - now)
 
     assert rests == waits
@@ -49,7 +49,7 @@ def test_rests_after_failures_in_a_row(reason, waits):
     ],
 )
 def test_a_row_of_failures_ends(before, failures):
-    assert Backoff.after(before, reason="ErrImagePull", message="", now=NOW).failures == failures
+    assert Backoff.after_failure(before, reason="ErrImagePull", message="", now=NOW).failures == failures
 
 
 #: How long each instance runs, and how long its start takes; a start that takes less than 10 s deceives nobody.

@@ -3,7 +3,7 @@
 import asyncio
 import io
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -50,9 +50,9 @@ class Floor:
 
     def __post_init__(self) -> None:
         self._now = standing()
-        self.cpusets = CpusetReconciler(
-            lambda: self._now.host, lambda: self.pods, self.mover, logs.make_logger(self.out, readable=False)
-        )
+        log = logs.make_logger(self.out, readable=False)
+        runtime = cast("Any", self.mover)
+        self.cpusets = CpusetReconciler(lambda: self._now.host, lambda: self.pods, runtime, log)
 
     @property
     def shared(self) -> CpuSet:
@@ -138,7 +138,7 @@ def test_only_of_who_runs_is_it_said_that_it_is_not_where_it_should_be(shown, sa
     asyncio.run(story())
 
     text = floor.out.getvalue()
-    assert text.count("is not on the CPUs it should be") == said
+    assert text.count("is not on its CPUs") == said
     assert ("default/shares" in text) is said
 
 
@@ -154,4 +154,4 @@ def test_what_is_remembered_of_containers_goes_with_them():
 
     asyncio.run(story())
 
-    assert floor.cpusets._told.ids.keys() == {"app-49"}  # noqa: SLF001 - nobody else needs to know
+    assert floor.cpusets._applied.ids.keys() == {"app-49"}  # noqa: SLF001 - nobody else needs to know

@@ -17,7 +17,7 @@ from alignup.agent.pods.cri_config import (
     pod_facts,
     sandbox_config,
 )
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import PodStartError
 from alignup.align import bits
 from alignup.align.workload import Pod
 from alignup.enforce.cri.types import (
@@ -43,7 +43,7 @@ PLACE = HostConfig(
     agent="agent-1",
     log_root=Path("/var/log/pods"),
     cgroup_parent="/kubepods",
-    host="node-1",
+    host_name="node-1",
     host_ips=("192.0.2.1",),
     dns=DnsConfig(servers=("9.9.9.9",), searches=("example.org",), options=("ndots:2", "rotate")),
 )
@@ -57,14 +57,14 @@ SPEC = PodSpec(
 IMAGE = CriImage(id="sha256:1234")
 
 
-def planned(spec: PodSpec = SPEC, *, place: HostConfig = PLACE, **more) -> ContainerConfig:
+def planned(spec: PodSpec = SPEC, *, host: HostConfig = PLACE, **more) -> ContainerConfig:
     """The first container of *spec*."""
     given_ = {"attempt": 2, "image": IMAGE, "resources": LinuxResources(), "envs": {}, **more}
-    return container_config(POD, spec, spec.containers[0], place=place, **given_)
+    return container_config(POD, spec, spec.containers[0], host=host, **given_)
 
 
 def test_a_sandbox_is_known_by_the_kubelets_labels_and_one_of_ours():
-    plan = sandbox_config(POD, SPEC, attempt=3, place=PLACE)
+    plan = sandbox_config(POD, SPEC, attempt=3, host=PLACE)
 
     assert plan == SandboxConfig(
         uid="4711",
@@ -101,7 +101,7 @@ def test_a_sandbox_has_what_all_containers_share():
         runtime_handler="kata",
     )
 
-    plan = sandbox_config(POD, spec, attempt=0, place=PLACE)
+    plan = sandbox_config(POD, spec, attempt=0, host=PLACE)
 
     assert plan.ports == (PortMapping(container_port=80, host_port=8080, host_ip="127.0.0.1", protocol="UDP"),)
     assert plan.sysctls == {"net.ipv4.ip_unprivileged_port_start": "0"}
@@ -122,13 +122,13 @@ def test_a_sandbox_has_what_all_containers_share():
 def test_on_the_hosts_network_a_pod_has_the_hosts_name_and_addresses(spec, place):
     spec = replace(spec, ports=(kube.HostPort(container_port=80, host_port=80),))
 
-    plan = sandbox_config(POD, spec, attempt=0, place=place)
+    plan = sandbox_config(POD, spec, attempt=0, host=place)
 
     assert plan.hostname == ""
     assert plan.ports == ()
     assert plan.namespaces == NamespaceOptions(host_network=True)
-    assert planned(spec, place=place).namespaces == plan.namespaces
-    assert pod_facts(POD, spec, place=place, addresses=("10.0.0.7",)).pod_ips == ("192.0.2.1",)
+    assert planned(spec, host=place).namespaces == plan.namespaces
+    assert pod_facts(POD, spec, host=place, addresses=("10.0.0.7",)).pod_ips == ("192.0.2.1",)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_on_the_hosts_network_a_pod_has_the_hosts_name_and_addresses(spec, place
     ],
 )
 def test_how_names_are_looked_up(spec, dns):
-    assert sandbox_config(POD, spec, attempt=0, place=PLACE).dns == dns
+    assert sandbox_config(POD, spec, attempt=0, host=PLACE).dns == dns
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_what_plugins_give_comes_with_the_container():
     )
     volume = ContainerMount(container_path="/data", host_path="/srv/data")
 
-    plan = planned(grant=grant, mounts=(volume,))
+    plan = planned(devices=grant, mounts=(volume,))
 
     assert plan.mounts == (ContainerMount(container_path="/lib/gpu", host_path="/opt/gpu", read_only=True), volume)
     assert plan.devices == (
@@ -289,7 +289,7 @@ def test_seccomp(said, default, seccomp):
     spec = replace(SPEC, containers=(replace(APP, security_context=SecurityContext(seccomp=said)),))
     place = replace(PLACE, seccomp=default, seccomp_root=Path("/profiles"))
 
-    assert planned(spec, place=place).security.seccomp == seccomp
+    assert planned(spec, host=place).security.seccomp == seccomp
 
 
 def test_rights():
@@ -344,14 +344,14 @@ def test_a_container_always_has_a_user_as_runtimes_take_no_group_without_one(rig
 def test_a_sandbox_has_no_group_without_a_user():
     spec = replace(SPEC, security_context=SecurityContext(group=100))
 
-    assert sandbox_config(POD, spec, attempt=0, place=PLACE).security.group is None
+    assert sandbox_config(POD, spec, attempt=0, host=PLACE).security.group is None
 
 
 @pytest.mark.parametrize("name", ["net.core.somaxconn", "kernel.domainname"])
 def test_a_pod_put_on_the_hosts_network_by_force_does_not_change_it(name):
     spec = replace(SPEC, sysctls={"kernel.shmmax": "1", name: "1"})
 
-    with pytest.raises(PodStartError, match=f"sysctl {name} would be the host's"):
-        sandbox_config(POD, spec, attempt=0, place=replace(PLACE, host_network=True))
+    with pytest.raises(PodStartError, match=f"sysctl {name} would change the host"):
+        sandbox_config(POD, spec, attempt=0, host=replace(PLACE, host_network=True))
 
-    assert sandbox_config(POD, spec, attempt=0, place=PLACE).sysctls == spec.sysctls
+    assert sandbox_config(POD, spec, attempt=0, host=PLACE).sysctls == spec.sysctls

@@ -223,7 +223,7 @@ async def settle(story, house, place):
         story.check_always(house)
         assert asyncio.get_running_loop().time() < deadline, story.shown(house)
         await asyncio.sleep(0.05)
-    assert "a fault of alignup" not in house.out.getvalue()
+    assert "internal error" not in house.out.getvalue()
     for uid in story.serving | story.jobs:
         await house.end(uid, grace=0)
     await house.until(lambda: not house.desk.entries())

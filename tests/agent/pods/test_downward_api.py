@@ -7,7 +7,7 @@ import pytest
 
 from alignup.agent.pods import downward_api
 from alignup.agent.pods.downward_api import ProjectedFile
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import PodStartError
 from tests.agent.pods.disk import names_in
 
 

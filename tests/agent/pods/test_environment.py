@@ -16,7 +16,7 @@ from alignup.agent.pods.environment import (
     make_environment,
     resource_value,
 )
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.workload import Pod, Resources
 from alignup.kube.podspec.types import EnvVar
 from tests.agent.pods.lives import APP
@@ -36,7 +36,7 @@ POD = Pod(
 )
 FACTS = PodFacts(
     pod=POD,
-    host="node-1",
+    host_name="node-1",
     host_ips=("192.0.2.1", "2001:db8::1"),
     pod_ips=("10.0.0.7", "fd00::7"),
     service_account="robot",
@@ -118,7 +118,7 @@ def test_a_variable_knows_those_before_it_and_not_what_plugins_give():
         EnvVar("EMPTY"),
     )
 
-    found = make_environment(replace(APP, env=variables), FACTS, granted={"GIVEN": "g", "NAME": "plugin", "X": "y"})
+    found = make_environment(replace(APP, env=variables), FACTS, plugin_envs={"GIVEN": "g", "NAME": "plugin", "X": "y"})
 
     assert list(found.items()) == [
         ("GIVEN", "g"),

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from alignup.agent.pods import hooks
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import EnforceError
 from alignup.enforce.cri.types import ExecResult
 from alignup.kube.podspec.types import LifecycleHook

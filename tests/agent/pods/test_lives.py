@@ -120,7 +120,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def time_passes_until_the_next_look(self) -> None:
-        self.world.now = self.asked().wake or self.world.now
+        self.world.now = self.asked().wake_at or self.world.now
 
     @precondition(lambda self: self.world.live_containers())
     @rule(data=st.data(), code=CODES)
@@ -159,16 +159,16 @@ class Life(RuleBasedStateMachine):
     def a_probe_tells(self, data: st.DataObject, started: bool, sick: bool) -> None:
         id_ = data.draw(st.sampled_from([one.id for one in self.world.live_containers()]))
         health = ProbeStatus(started=started, ready=started, failure="it is sick" if sick else "")
-        self.memory = replace(self.memory, health={**self.memory.health, id_: health})
+        self.memory = replace(self.memory, probes={**self.memory.probes, id_: health})
 
     @rule()
     def the_agent_starts_again(self) -> None:
-        self.memory = WorkerState(ending=self.memory.ending, admitted_at=self.memory.admitted_at)
+        self.memory = WorkerState(termination=self.memory.termination, admitted_at=self.memory.admitted_at)
 
-    @precondition(lambda self: self.memory.ending is None)
+    @precondition(lambda self: self.memory.termination is None)
     @rule(grace=st.sampled_from([0.0, 5.0, 30.0]))
     def it_is_told_to_end(self, grace: float) -> None:
-        self.memory = replace(self.memory, ending=PodTermination(since=self.world.now, grace=grace))
+        self.memory = replace(self.memory, termination=PodTermination(since=self.world.now, grace=grace))
 
     @rule(data=st.data())
     def some_is_done(self, data: st.DataObject) -> None:
@@ -197,8 +197,9 @@ class Life(RuleBasedStateMachine):
                 if fault:
                     self.fail(name, "RunContainerError")
             case CreateSandbox() if fault:
-                rest = Backoff.after(self.memory.sandbox, reason="FailedCreatePodSandBox", message="no", now=world.now)
-                self.memory = replace(self.memory, sandbox=rest)
+                before = self.memory.sandbox_backoff
+                rest = Backoff.after_failure(before, reason="FailedCreatePodSandBox", message="no", now=world.now)
+                self.memory = replace(self.memory, sandbox_backoff=rest)
             case CreateSandbox(attempt=attempt):
                 world.make_sandbox(attempt)
             case StopContainer(id=id_) if not fault:
@@ -209,7 +210,7 @@ class Life(RuleBasedStateMachine):
                 world.drop(id_)
 
     def fail(self, name: str, reason: str) -> None:
-        rest = Backoff.after(self.memory.backoffs.get(name), reason=reason, message="no", now=self.world.now)
+        rest = Backoff.after_failure(self.memory.backoffs.get(name), reason=reason, message="no", now=self.world.now)
         self.memory = replace(self.memory, backoffs={**self.memory.backoffs, name: rest})
 
     def note_wait(self, spec: ContainerSpec, sandbox: str) -> None:
@@ -232,10 +233,10 @@ class Life(RuleBasedStateMachine):
         self.note_passed()
         found = compute_pod_actions(self.spec, self.world.seen, self.memory, now=self.world.now)
         later = compute_pod_actions(self.spec, self.world.seen, self.memory, now=self.world.now + 10_000)
-        assert found.wake is None or found.wake > self.world.now
-        assert not self.over or found.ended, "a pod that has ended lives again"
-        self.over = found.ended
-        if found.ended:
+        assert found.wake_at is None or found.wake_at > self.world.now
+        assert not self.over or found.terminated, "a pod that has ended lives again"
+        self.over = found.terminated
+        if found.terminated:
             assert not self.world.live_containers()
             assert not any(one.ready for one in self.world.sandboxes.values())
             assert later == found, "what has ended changes"
@@ -257,7 +258,7 @@ class Life(RuleBasedStateMachine):
                 self.passed.add((newest.id, one.name))
 
     def health(self, one: CriContainer) -> ProbeStatus:
-        return self.memory.health.get(one.id, ProbeStatus())
+        return self.memory.probes.get(one.id, ProbeStatus())
 
     def check_all(self, found: PodActions) -> None:
         subjects = [
@@ -280,18 +281,18 @@ class Life(RuleBasedStateMachine):
                     assert self.world.sandboxes[id_] is not self.world.seen.ready_sandbox or self.is_ending
                 case RemoveFromRuntime():
                     self.check_discard(act)
-        ending = self.memory.ending
+        ending = self.memory.termination
         if ending is not None and self.world.now >= ending.since + ending.grace:
             assert {one.id for one in self.world.live_containers()} <= set(subjects), (
                 "somebody has more time than there is"
             )
-        if not found.actions and found.wake is None and not found.ended:
+        if not found.actions and found.wake_at is None and not found.terminated:
             assert not set(self.idle()), "somebody waits for nothing"
 
     @property
     def is_ending(self) -> bool:
         late = self.spec.deadline is not None and self.world.now >= self.memory.admitted_at + self.spec.deadline
-        return self.memory.ending is not None or late or self.finished()
+        return self.memory.termination is not None or late or self.finished()
 
     def finished(self) -> bool:
         """Whether nothing is left to do: all apps are done, or what may run once failed before them."""
@@ -375,10 +376,10 @@ class Life(RuleBasedStateMachine):
             in_place = where is not None and one.sandbox == where.id and one is self.world.newest(one.name)
             assert not in_place or one.state is UNKNOWN or self.health(one).failure, "stopped for no reason"
             return
-        ending = self.memory.ending
+        ending = self.memory.termination
         if ending is not None:
             assert act.grace == max(2.0, ending.since + ending.grace - self.world.now)
-        if found.wake is not None or act.grace > 2:
+        if found.wake_at is not None or act.grace > 2:
             names = [one.name for one in self.spec.containers if one.kind is ContainerKind.SIDECAR]
             after = names.index(one.name) + 1 if one.name in names else len(names)
             others = {other.name for other in self.world.live_containers()}
@@ -389,7 +390,7 @@ class Life(RuleBasedStateMachine):
         inside = [one for one in self.world.containers.values() if act.id in {one.id, one.sandbox}]
         assert act.sandbox is (act.id in self.world.sandboxes)
         if act.sandbox:
-            assert self.world.sandboxes[act.id] is not self.world.seen.newest
+            assert self.world.sandboxes[act.id] is not self.world.seen.newest_sandbox
             assert not self.world.sandboxes[act.id].ready
         for one in inside:
             assert one.state not in LIVE
@@ -406,14 +407,14 @@ class Life(RuleBasedStateMachine):
         """From now on all goes well; whatever was, a pod that is to run runs, and one that is to end ends."""
         if not hasattr(self, "spec"):
             return
-        self.memory = replace(self.memory, health={})
+        self.memory = replace(self.memory, probes={})
         for _ in range(100):
             found = self.asked()
-            if found.ended or not self.moved_on(found):
+            if found.terminated or not self.moved_on(found):
                 break
         else:
             raise AssertionError("it goes on for ever")
-        if not found.ended:
+        if not found.terminated:
             assert self.spec.restart is RestartPolicy.ALWAYS
             assert found.phase is PodPhase.RUNNING
             running = [one.name for one in self.world.containers.values() if one.state is RUNNING]
@@ -430,11 +431,11 @@ class Life(RuleBasedStateMachine):
             for one in self.world.live_containers()
             if not self.health(one).started
         }
-        self.memory = replace(self.memory, health={**self.memory.health, **up})
+        self.memory = replace(self.memory, probes={**self.memory.probes, **up})
         if found.actions or up:
             return True
-        if found.wake is not None and (found.backing_off or not self.world.live_containers()):
-            self.world.now = found.wake
+        if found.wake_at is not None and (found.backing_off or not self.world.live_containers()):
+            self.world.now = found.wake_at
             return True
         kinds = {one.name: one.kind for one in self.spec.containers}
         lasting = {ContainerKind.SIDECAR} | (

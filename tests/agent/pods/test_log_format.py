@@ -12,7 +12,7 @@ T = b"2026-01-31T23:59:59.5Z"
 def decoded(*pieces: bytes, timestamps: bool = False, skip: int = 0) -> bytes:
     decoder = LogDecoder(timestamps=timestamps)
     decoder.skip = skip
-    return b"".join(decoder.feed(piece) for piece in pieces) + decoder.end()
+    return b"".join(decoder.feed(piece) for piece in pieces) + decoder.finish()
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_a_line_without_end_is_not_kept_in_memory():
 
     for _ in range(200):
         total += len(decoder.feed(piece))
-        assert sum(map(len, decoder._held.values())) <= MAX_LINE_BYTES + len(piece)  # noqa: SLF001 - what it keeps
+        assert sum(map(len, decoder._partial.values())) <= MAX_LINE_BYTES + len(piece)  # noqa: SLF001 - what it keeps
 
-    assert total + len(decoder.end()) == 200 * 16384 + len("2026-01-31T23:59:59.500000000Z ")
+    assert total + len(decoder.finish()) == 200 * 16384 + len("2026-01-31T23:59:59.500000000Z ")
 
 
 def test_a_record_without_end_is_left_out():

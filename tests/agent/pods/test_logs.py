@@ -77,7 +77,7 @@ def test_times(log):
 
 
 def test_no_log(log):
-    with pytest.raises(LookupError, match=r"there is no log .*0\.log"):
+    with pytest.raises(LookupError, match=r"log .*0\.log does not exist"):
         text(log)
     with pytest.raises(LookupError):
         text(log, LogQuery(follow=True))
@@ -107,7 +107,7 @@ def test_the_last_lines_are_found_from_the_end(tmp_path, printed, tail, block, c
     lines = [*(f"{line}\n" for line in ended), *([begun] if printed and not printed[-1][1] else [])]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "_BLOCK", block)
+        patch.setattr(logs, "_BLOCK_BYTES", block)
         found = text(log, LogQuery(tail=tail))
 
     assert found == "".join(lines[len(lines) - min(tail, len(lines)) :]).splitlines()
@@ -147,8 +147,8 @@ class Container:
     async def reopen(self) -> None:
         self.log.touch()
 
-    async def rotate_logs(self, **more: int) -> bool:
-        limits = {"size": 1, "most": 5, **more}
+    async def rotate(self, **more: int) -> bool:
+        limits = {"max_bytes": 1, "max_files": 5, **more}
         return await logs.rotate_log(self.log, reopen=self.reopen, now=lambda: next(self.stamps), **limits)
 
 
@@ -159,7 +159,9 @@ def followed(
 
     async def both() -> bytes:
         container = Container(log)
-        reading = await logs.read_log(log, LogQuery(follow=True, tail=tail), alive=lambda: container.running, poll=0.01)
+        reading = await logs.read_log(
+            log, LogQuery(follow=True, tail=tail), is_running=lambda: container.running, poll=0.01
+        )
 
         async def happens() -> None:
             for step in script(container):
@@ -191,12 +193,12 @@ def test_following_through_renames(log):
     found = followed(
         log,
         lambda container: [
-            container.rotate_logs,
+            container.rotate,
             lambda: grow(log, 2),
-            container.rotate_logs,
-            container.rotate_logs,  # it is empty, and too small for that
+            container.rotate,
+            container.rotate,  # it is empty, and too small for that
             lambda: grow(log, 3),
-            container.rotate_logs,
+            container.rotate,
             lambda: grow(log, 4),
         ],
     )
@@ -244,7 +246,7 @@ def test_whoever_stops_following_leaves_nothing_open(log):
 
     async def some() -> int:
         before = len(names_in("/proc/self/fd"))
-        reading = await logs.read_log(log, LogQuery(follow=True), alive=lambda: True, poll=0.01)
+        reading = await logs.read_log(log, LogQuery(follow=True), is_running=lambda: True, poll=0.01)
         async with aclosing(reading) as parts:
             assert await anext(parts) == b"1\n"
         return len(names_in("/proc/self/fd")) - before
@@ -258,14 +260,14 @@ def rotate(log: Path, times: int, **more: int) -> list[bool]:
         done = []
         for number in range(times):
             grow(log, number)
-            done.append(await container.rotate_logs(**more))
+            done.append(await container.rotate(**more))
         return done
 
     return asyncio.run(again())
 
 
 def test_a_log_goes_on_in_so_many_files(log):
-    assert rotate(log, 8, most=4) == [True] * 8
+    assert rotate(log, 8, max_files=4) == [True] * 8
 
     assert names_in(log.parent) == [
         "0.log",
@@ -277,7 +279,7 @@ def test_a_log_goes_on_in_so_many_files(log):
 
 
 def test_a_small_log_stays(log):
-    assert rotate(log, 2, size=1 << 20) == [False, False]
+    assert rotate(log, 2, max_bytes=1 << 20) == [False, False]
     assert names_in(log.parent) == ["0.log"]
 
 
@@ -288,7 +290,7 @@ def test_a_runtime_that_does_not_reopen_its_log_keeps_it(log):
         raise EnforceError("away")
 
     with pytest.raises(EnforceError):
-        asyncio.run(logs.rotate_log(log, reopen=refusing, size=1, most=5))
+        asyncio.run(logs.rotate_log(log, reopen=refusing, max_bytes=1, max_files=5))
 
     assert names_in(log.parent) == ["0.log"]
 
@@ -302,9 +304,9 @@ def test_what_a_crash_left_is_put_right(log):
 
     async def again() -> tuple[bool, bool]:
         container = Container(log)
-        first = await container.rotate_logs()
+        first = await container.rotate()
         grow(log, 2)
-        return first, await container.rotate_logs()
+        return first, await container.rotate()
 
     assert asyncio.run(again()) == (False, True)
     assert not [name for name in names_in(log.parent) if name.endswith(".tmp")]
@@ -317,7 +319,8 @@ def test_twice_in_a_second_is_once(log):
     async def twice() -> list[bool]:
         done = []
         for _ in range(2):
-            done.append(await logs.rotate_log(log, reopen=Container(log).reopen, size=1, most=5, now=lambda: 0.0))
+            reopen = Container(log).reopen
+            done.append(await logs.rotate_log(log, reopen=reopen, max_bytes=1, max_files=5, now=lambda: 0.0))
             grow(log, 2)
         return done
 

@@ -255,7 +255,7 @@ def test_commands_that_take_too_long():
 def test_commands_that_grow_without_end_are_not_run():
     long = replace(APP, env=(EnvVar("WHO", "x" * (MAX_BYTES + 1)),))
 
-    assert "grows without end" in commanded(never, long).text
+    assert "expands without end" in commanded(never, long).text
 
 
 def test_commands_that_cannot_be_run_say_nothing():
@@ -303,7 +303,7 @@ def watched(container: ContainerSpec, asked_: Asked, *, times: int = 1000, ago: 
     async def for_a_while() -> None:
         target = ProbeTarget(container=container, address=HOME, execute=asked_.execute)
         since = time.monotonic() - ago
-        prober = Prober(target, tell=told.append, since=since, now=time.monotonic, second=TICK)
+        prober = Prober(target, report=told.append, since=since, now=time.monotonic, second=TICK)
         enough = asyncio.create_task(asked_.asked(times))
         running = asyncio.create_task(prober.run())
         await asyncio.wait({enough, running}, return_when=asyncio.FIRST_COMPLETED)
@@ -396,7 +396,7 @@ def test_a_clock_that_is_set_back_keeps_nobody_waiting():
     target = ProbeTarget(
         container=replace(APP, readiness=replace(READY, delay=1)), address=HOME, execute=asked_.execute
     )
-    turned = Prober(target, tell=lambda _: None, since=0.0, now=lambda: next(times), second=TICK)
+    turned = Prober(target, report=lambda _: None, since=0.0, now=lambda: next(times), second=TICK)
 
     async def three_times() -> None:
         running = asyncio.create_task(turned.run())
@@ -409,4 +409,4 @@ def test_a_clock_that_is_set_back_keeps_nobody_waiting():
 def prober(probe: Probe, asked_: Asked) -> Prober:
     """One that asks whether a container is ready, which has just been started."""
     target = ProbeTarget(container=replace(APP, readiness=probe), address=HOME, execute=asked_.execute)
-    return Prober(target, tell=lambda _: None, since=time.monotonic(), now=time.monotonic, second=TICK)
+    return Prober(target, report=lambda _: None, since=time.monotonic(), now=time.monotonic, second=TICK)

@@ -333,14 +333,14 @@ def test_what_happens_to_containers_is_told(place):
 
 def test_a_pod_whose_worker_fails_by_a_fault_of_ours_is_not_lost(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
-    look, failures = PodOperations.look, iter(range(2))
+    look, failures = PodOperations.refresh, iter(range(2))
 
     async def broken(self):
         if next(failures, None) is not None:
             raise RuntimeError("never thought of")
         return await look(self)
 
-    monkeypatch.setattr(PodOperations, "look", broken)
+    monkeypatch.setattr(PodOperations, "refresh", broken)
 
     async def story(house):
         await house.admit(manifest("web"))
@@ -350,7 +350,7 @@ def test_a_pod_whose_worker_fails_by_a_fault_of_ours_is_not_lost(place, monkeypa
     said = in_house(place, story)
 
     assert [one for one in said if "never thought of" in one] == [
-        "a fault of alignup: RuntimeError: never thought of; tried again"
+        "internal error (a bug in alignup): RuntimeError: never thought of; retrying"
     ]
 
 
@@ -375,7 +375,7 @@ def test_a_manifest_that_cannot_be_read_any_more_harms_nobody_else(place):
     run, alive, left = asyncio.run(lived())
 
     assert (run.phase, run.reason) == ("Unknown", "InvalidManifest")
-    assert "release it, and admit it again" in run.message
+    assert "release the pod and admit it again" in run.message
     assert alive
     assert left == ["other"]
 
@@ -524,7 +524,7 @@ def test_a_hosts_file_that_cannot_be_read_is_named(place, monkeypatch):
         await house.until(lambda: house.states("web").get("app") == "CreateContainerConfigError")
         return house.run("web").containers[0].message
 
-    assert "no-hosts of the host cannot be read: No such file or directory" in in_house(place, story)
+    assert "no-hosts: No such file or directory" in in_house(place, story)
 
 
 def test_containers_are_run_as_the_configuration_has_it(place):
@@ -632,5 +632,5 @@ def test_a_container_that_somebody_else_made_in_a_sandbox_of_ours_harms_nothing(
     alive, said, left = in_house(place, story)
 
     assert alive
-    assert not [one for one in said if "a fault of alignup" in one]
+    assert not [one for one in said if "internal error" in one]
     assert left == ()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from alignup.agent.pods.cri_config import AGENT_LABEL
 from alignup.agent.pods.pod_state import PodStatus
@@ -51,8 +52,8 @@ def test_a_long_look_at_everything_does_not_undo_a_newer_one_at_a_pod():
 
     async def story():
         shown.gate = asyncio.Event()
-        scene = RuntimeCache(shown, "me")
-        long = asyncio.create_task(scene.look())
+        scene = RuntimeCache(cast("Any", shown), "me")
+        long = asyncio.create_task(scene.refresh())
         await asyncio.sleep(0)
         shown.now = seen(instance("app", RUNNING))
         await scene.refresh_pod("uid")
@@ -70,10 +71,10 @@ def test_a_newer_look_at_everything_counts():
     shown = Shown(seen(instance("app", RUNNING)))
 
     async def story():
-        scene = RuntimeCache(shown, "me")
+        scene = RuntimeCache(cast("Any", shown), "me")
         await scene.refresh_pod("uid")
         shown.now = seen(instance("app", EXITED, 1))
-        changed = await scene.look()
+        changed = await scene.refresh()
         return scene.of("uid"), changed
 
     found, changed = asyncio.run(story())
@@ -88,13 +89,13 @@ def test_what_others_have_is_counted_and_left_out():
     shown = Shown(PodStatus(sandboxes=(OWN, stranger), containers=(theirs, instance("app", RUNNING))))
 
     async def story():
-        scene = RuntimeCache(shown, "me")
-        await scene.look()
-        await scene.look()
+        scene = RuntimeCache(cast("Any", shown), "me")
+        await scene.refresh()
+        await scene.refresh()
         return scene
 
     scene = asyncio.run(story())
 
-    assert scene.uids == {"uid"}
-    assert scene.others == 1
+    assert scene.pod_uids == {"uid"}
+    assert scene.foreign_sandboxes == 1
     assert shown.asked == ["s0", "app-0"]

@@ -6,7 +6,7 @@ import pytest
 
 from alignup.agent.pods.actions import compute_pod_actions
 from alignup.agent.pods.pod_state import Backoff, PodStatus, PodTermination, ProbeStatus, WorkerState
-from alignup.agent.pods.status import generate_pod_run
+from alignup.agent.pods.status import StatusInputs, generate_pod_run
 from alignup.kube.podspec.types import PodSpec
 from alignup.schema.api import ContainerRunStatus, PodRunStatus
 from tests.agent.pods.lives import (
@@ -40,7 +40,10 @@ def run_of(
 ) -> PodRunStatus:
     memory = memory or WorkerState()
     found = compute_pod_actions(spec, now_seen, memory, now=NOW)
-    return generate_pod_run(spec, now_seen, memory, course=found, warnings=("ignored",), placed=placed)
+    inputs = StatusInputs(
+        spec=spec, status=now_seen, state=memory, actions=found, warnings=("ignored",), placements=placed
+    )
+    return generate_pod_run(inputs)
 
 
 def first(spec: PodSpec, now_seen: PodStatus, memory: WorkerState | None = None) -> ContainerRunStatus:
@@ -127,7 +130,7 @@ def test_one_that_ended(one, reason, code):
     ],
 )
 def test_one_that_runs_is_ready(spec, health, ready):
-    found = first(pod(spec), seen(instance("app")), WorkerState(health=health))
+    found = first(pod(spec), seen(instance("app")), WorkerState(probes=health))
 
     assert (found.state, found.ready, found.pid, found.started) == ("running", ready, 77, NOW - 1000)
     assert found.reason == ""
@@ -176,7 +179,7 @@ def test_an_init_container_that_was_forgotten_ended_well():
         pytest.param(
             pod(),
             seen(instance("app", EXITED, 1, ran=LONG_AGO)),
-            WorkerState(ending=TOLD, backoffs=FAILED),
+            WorkerState(termination=TOLD, backoffs=FAILED),
             id="told to end",
         ),
         pytest.param(
@@ -198,7 +201,7 @@ def test_where_a_container_was_put():
 
 
 def test_a_pod_as_a_whole():
-    found = run_of(pod(), seen(instance("app")), WorkerState(ending=TOLD))
+    found = run_of(pod(), seen(instance("app")), WorkerState(termination=TOLD))
 
     assert replace(found, containers=()) == PodRunStatus(
         phase="Running", ending=True, ips=("10.0.0.7",), warnings=("ignored",)
@@ -212,13 +215,13 @@ def test_a_pod_as_a_whole():
         pytest.param([DEAD], WorkerState(), "FailedCreatePodSandBox", id="there was one"),
         pytest.param([box(ready=False, created=NOW + 10)], WorkerState(), "", id="there has been one since"),
         pytest.param([box()], WorkerState(), "", id="there is one"),
-        pytest.param([], WorkerState(ending=TOLD), "", id="there is to be none"),
+        pytest.param([], WorkerState(termination=TOLD), "", id="there is to be none"),
     ],
 )
 def test_why_there_is_no_sandbox(boxes, memory, reason):
     rest = Backoff(until=NOW + 9, reason="FailedCreatePodSandBox", message="no network")
 
-    found = run_of(pod(), seen(boxes=boxes), replace(memory, sandbox=rest))
+    found = run_of(pod(), seen(boxes=boxes), replace(memory, sandbox_backoff=rest))
 
     assert found.reason == reason
     assert found.message == ("no network" if reason else "")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from alignup.agent.pods import bind_mounts, subpaths
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import PodStartError
 from tests.agent.pods.disk import may_mount
 
 
@@ -85,12 +85,12 @@ def test_what_is_in_the_way_is_told(volume, sub_path):
 
 def test_a_link_put_there_while_we_look_is_not_followed(volume):
     (volume / "dir").mkdir()
-    found = subpaths._inside(volume, "dir")  # noqa: SLF001 - the moment between the two looks
+    found = subpaths._resolve_inside(volume, "dir")  # noqa: SLF001 - the moment between the two looks
     (volume / "dir").rmdir()
     (volume / "dir").symlink_to("../secret")
 
-    with pytest.raises(PodStartError, match="is a link"):
-        subpaths._walked(volume, found)  # noqa: SLF001
+    with pytest.raises(PodStartError, match="is a dangling symlink"):
+        subpaths._walk(volume, found)  # noqa: SLF001
 
 
 def test_a_part_that_is_given_stays_what_it_was(tmp_path, volume):

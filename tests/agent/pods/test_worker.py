@@ -27,14 +27,14 @@ class Hands:
     gate: asyncio.Event | None = None  #: what the next look waits for before it answers with what was there then
     looks: int = 0
 
-    async def look(self) -> PodStatus:
+    async def refresh(self) -> PodStatus:
         self.looks += 1
         found, gate, self.gate = self.now, self.gate, None
         if gate is not None:
             await gate.wait()
         return found
 
-    async def make_sandbox(self, act: CreateSandbox) -> None:
+    async def create_sandbox(self, act: CreateSandbox) -> None:
         await self._do(act)
         self.now = replace(self.now, sandboxes=(box(act.attempt),))
 
@@ -51,14 +51,14 @@ class Hands:
     async def stop_sandbox(self, id_: str) -> None:
         self.now = replace(self.now, sandboxes=tuple(replace(one, ready=False) for one in self.now.sandboxes))
 
-    async def discard(self, act: RemoveFromRuntime) -> None:
+    async def remove(self, act: RemoveFromRuntime) -> None:
         await self._do(act)
         self.now = replace(self.now, containers=tuple(one for one in self.now.containers if one.id != act.id))
 
-    def watch(self, seen: PodStatus, health: object) -> None:
+    def sync_probes(self, seen: PodStatus, health: object) -> None:
         """Nobody is probed."""
 
-    def places(self) -> dict:
+    def placements(self) -> dict:
         return {}
 
     async def _do(self, act: object) -> None:
@@ -86,9 +86,9 @@ def working(hands, spec, story, *, barred="", time=None):
         known = PodRecord(pod=POD, since=NOW, source="api", record=NOTHING)
         clock = Clock(now=lambda: time.now, watch=lambda: time.watch)
         worker = PodWorker(
-            PodWork(known=known, spec=spec, barred=barred), hands, clock=clock, tell=lambda happening: None
+            PodWork(record=known, spec=spec, not_allowed=barred), hands, clock=clock, emit=lambda happening: None
         )
-        task = asyncio.create_task(worker.work())
+        task = asyncio.create_task(worker.run())
         try:
             async with asyncio.timeout(10):
                 return await story(worker, task)
@@ -113,7 +113,7 @@ def test_what_was_started_while_somebody_looked_is_not_started_again():
         await until(lambda: hands.done(StartContainer))
         hands.gate = gate = asyncio.Event()
         looks = hands.looks
-        worker.nudge()
+        worker.wake_up()
         await until(lambda: hands.looks > looks)
         hands.held[StartContainer].set()
         await until(lambda: hands.now.live_containers)
@@ -133,7 +133,7 @@ def test_one_that_is_just_being_started_is_not_discarded():
         hands.held[StartContainer] = asyncio.Event()
         await until(lambda: hands.done(StartContainer))
         looks = hands.looks
-        worker.nudge()
+        worker.wake_up()
         await until(lambda: hands.looks > looks)
         await asyncio.sleep(0.01)
         hands.held[StartContainer].set()
@@ -163,7 +163,7 @@ def test_whoever_comes_after_waits_for_the_hook_of_the_one_before():
         hands.held[StartContainer] = asyncio.Event()
         await until(lambda: hands.done(StartContainer))
         hands.now = seen(instance("first"))
-        worker.nudge()
+        worker.wake_up()
         await asyncio.sleep(0.01)
         before = list(hands.did)
         hands.held.pop(StartContainer).set()
@@ -180,9 +180,9 @@ def test_told_to_end_sooner_a_pod_ends_sooner():
 
     async def story(worker, task):
         hands.held[StopContainer] = asyncio.Event()
-        worker.end(Told(since=NOW, grace=3600))
+        worker.terminate(Told(since=NOW, grace=3600))
         await until(lambda: hands.done(StopContainer))
-        worker.end(Told(since=NOW, grace=0))
+        worker.terminate(Told(since=NOW, grace=0))
         await until(lambda: len(hands.done(StopContainer)) > 1)
         hands.held.pop(StopContainer).set()
         await task
@@ -197,7 +197,7 @@ def test_a_clock_that_is_set_back_gives_nobody_more_time_to_end():
 
     async def story(worker, task):
         time.now = NOW - 86_400
-        worker.end(Told(since=NOW, grace=20))
+        worker.terminate(Told(since=NOW, grace=20))
         await task
 
     working(hands, pod(), story, time=time)
@@ -224,7 +224,7 @@ def test_a_pod_whose_time_is_over_has_its_grace_from_then_on():
         await until(lambda: hands.done(StopContainer))
         time.now += 10
         hands.held.pop(StopContainer).set()
-        return await task, worker.ending
+        return await task, worker.termination_requested
 
     run, told = working(hands, pod(deadline=100), story, time=time)
 
@@ -239,7 +239,7 @@ def test_a_pod_that_may_not_be_run_any_more_starts_nothing_and_ends_when_it_has_
     async def story(worker, task):
         await until(lambda: hands.looks)
         hands.now = seen(instance("app", EXITED, 0))
-        worker.nudge()
+        worker.wake_up()
         return await task
 
     run = working(hands, pod(restart=NEVER), story, barred="it asks for too much")

@@ -1,13 +1,14 @@
-"""The course of a pod: what is to be done next, given what it is to be and what the runtime shows.
+"""Compute the next actions for a pod from its spec and its status in the runtime.
 
-Pure, so every turn a pod can take is tried without any container. Whoever drives it looks at the runtime, asks here,
-does what is said, remembers what the runtime does not (:class:`WorkerState`), and looks again: when something has changed,
-or at ``PodActions.wake``. Whatever order things happen in, a pod that is to run runs, and one that is to end ends.
+Pure, like the kubelet's ``computePodActions``: every situation can be tested without containers. The worker reads the
+status, computes the actions, performs them, keeps what the runtime does not store (:class:`WorkerState`), and starts
+over on a change or at ``PodActions.wake_at``. In whatever order events arrive, a pod that should run ends up running,
+and a pod that should terminate ends up terminated.
 
-Only what the runtime shows counts. So an act is said again until its effect is seen; whoever drives this does not do
-the same twice at a time, nor in haste what had no effect, and does not take a pod for ended while something is being
-done. Where the kubelet remembers, here everything is read off the containers: who has ended when tells how long to
-wait, and after the agent was away all goes on as if it had not been.
+Only the status counts, so an action is repeated until its effect is visible. The worker must not run the same action
+twice at a time, must delay retries of actions without effect, and must not treat a pod as terminated while an action
+is in progress. What the kubelet keeps in memory is derived from the containers instead: their exit times give the
+back-off, and a restarted agent continues where the last one stopped.
 """
 
 import math
@@ -36,44 +37,44 @@ from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, Re
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"
-MIN_GRACE_SECONDS = 2.0  #: seconds that every container has to stop in, also when the time of its pod is over
+MIN_GRACE_SECONDS = 2.0  #: every container gets at least this long to stop, even after the grace period is over
 
-_TOO_LONG = "Pod was active on the node longer than the specified deadline"
-_LOST = "its sandbox is gone, and nothing of it is started again"
-
-
-def compute_pod_actions(spec: PodSpec, seen: PodStatus, memory: WorkerState, *, now: float) -> PodActions:
-    """What is to be done next."""
-    turn = _Turn(spec, seen, memory, now)
-    ending = _ending(turn)
-    if ending is not None:
-        return _end(turn, ending)
-    return _renew(turn) if seen.ready_sandbox is None else _go_on(turn, seen.ready_sandbox)
+_DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+_SANDBOX_LOST = "the pod sandbox is gone and restartPolicy is Never"
 
 
-def should_restart(spec: PodSpec, container: ContainerSpec, ended: CriContainer) -> bool:
-    """Whether a container that has ended is started again, as long as its pod goes on."""
-    good = ended.exit_code == 0
+def compute_pod_actions(spec: PodSpec, status: PodStatus, state: WorkerState, *, now: float) -> PodActions:
+    view = _PodView(spec, status, state, now)
+    termination = _termination(view)
+    if termination is not None:
+        return _terminate(view, termination)
+    sandbox = status.ready_sandbox
+    return _recreate_sandbox(view) if sandbox is None else _sync_containers(view, sandbox)
+
+
+def should_restart(spec: PodSpec, container: ContainerSpec, exited: CriContainer) -> bool:
+    """Whether an exited container restarts, as long as its pod is not terminating."""
+    succeeded = exited.exit_code == 0
     if container.kind is ContainerKind.SIDECAR:
         return True
-    if container.kind is ContainerKind.INIT and good:
+    if container.kind is ContainerKind.INIT and succeeded:
         return False
-    return spec.restart is RestartPolicy.ALWAYS or (spec.restart is RestartPolicy.ON_FAILURE and not good)
+    return spec.restart is RestartPolicy.ALWAYS or (spec.restart is RestartPolicy.ON_FAILURE and not succeeded)
 
 
-def has_started(container: ContainerSpec, newest: CriContainer, memory: WorkerState) -> bool:
-    """Whether a container runs and, where it is probed for that, has come up."""
-    up = container.startup is None or memory.health.get(newest.id, ProbeStatus()).started
-    return newest.state is ContainerState.RUNNING and up
+def has_started(container: ContainerSpec, newest: CriContainer, state: WorkerState) -> bool:
+    """Whether a container runs and has passed its startup probe, if it has one."""
+    passed = container.startup is None or state.probes.get(newest.id, ProbeStatus()).started
+    return newest.state is ContainerState.RUNNING and passed
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """All that is known at one moment."""
+class _PodView:
+    """Everything known about a pod at one moment."""
 
     spec: PodSpec
-    seen: PodStatus
-    memory: WorkerState
+    status: PodStatus
+    state: WorkerState
     now: float
 
     @property
@@ -82,7 +83,7 @@ class _Turn:
 
     @property
     def inits(self) -> list[ContainerSpec]:
-        """Those that begin before the apps: init containers and sidecars."""
+        """Init containers and sidecars, which start before the apps."""
         return [one for one in self.spec.containers if one.kind is not ContainerKind.APP]
 
     @property
@@ -90,248 +91,250 @@ class _Turn:
         return [one.name for one in self.spec.containers if one.kind is ContainerKind.SIDECAR]
 
     @property
-    def limit(self) -> float:
-        """Until when the pod may run."""
-        began, deadline = self.memory.admitted_at, self.spec.deadline
-        return began + deadline if began and deadline is not None else math.inf
+    def deadline(self) -> float:
+        admitted_at, seconds = self.state.admitted_at, self.spec.deadline
+        return admitted_at + seconds if admitted_at and seconds is not None else math.inf
 
-    def ended(self, container: ContainerSpec) -> CriContainer | None:
-        """The newest of a container, if it has ended."""
-        newest = next(iter(self.seen.instances(container.name)), None)
+    def exited(self, container: ContainerSpec) -> CriContainer | None:
+        """The newest instance of a container, if it has exited."""
+        newest = next(iter(self.status.instances(container.name)), None)
         return newest if newest is not None and newest.state is ContainerState.EXITED else None
 
-    def done(self, container: ContainerSpec) -> bool:
-        """Whether a container has ended for good."""
-        ended = self.ended(container)
-        return ended is not None and not should_restart(self.spec, container, ended)
+    def is_done(self, container: ContainerSpec) -> bool:
+        """Whether a container has exited and does not restart."""
+        exited = self.exited(container)
+        return exited is not None and not should_restart(self.spec, container, exited)
 
-    def good(self, container: ContainerSpec) -> bool:
-        """Whether a container has ended well."""
-        ended = self.ended(container)
-        return ended is not None and ended.exit_code == 0
+    def succeeded(self, container: ContainerSpec) -> bool:
+        exited = self.exited(container)
+        return exited is not None and exited.exit_code == 0
 
-    def lives(self, container: ContainerSpec) -> bool:
-        return any(one.state in LIVE_STATES for one in self.seen.instances(container.name))
+    def is_live(self, container: ContainerSpec) -> bool:
+        return any(one.state in LIVE_STATES for one in self.status.instances(container.name))
 
-    def waits(self, container: ContainerSpec) -> bool:
-        """Whether one of it was made, and not started; it may be yet, if who made it was interrupted: it goes first."""
-        return any(one.state is ContainerState.CREATED for one in self.seen.instances(container.name))
-
-
-def _ending(turn: _Turn) -> PodTermination | None:
-    """Since when, and why, a pod is to end; ``None``: it goes on."""
-    if turn.memory.ending is not None:
-        return turn.memory.ending
-    since = _over_since(turn)
-    if since is not None and since < turn.limit:
-        return PodTermination(since=since, grace=turn.spec.grace)
-    late = turn.now >= turn.limit
-    return PodTermination(since=turn.limit, grace=turn.spec.grace, reason=DEADLINE_EXCEEDED) if late else None
+    def is_created(self, container: ContainerSpec) -> bool:
+        """Whether an instance was created but not started: an interrupted start, to be removed first."""
+        return any(one.state is ContainerState.CREATED for one in self.status.instances(container.name))
 
 
-def _over_since(turn: _Turn) -> float | None:
-    """Since when there is nothing left for a pod to do; ``None``: there is."""
-    if not (all(map(turn.done, turn.apps)) or _init_failed(turn) or _lost(turn)):
+def _termination(view: _PodView) -> PodTermination | None:
+    """Since when and why a pod terminates; ``None``: it does not."""
+    if view.state.termination is not None:
+        return view.state.termination
+    since = _done_since(view)
+    if since is not None and since < view.deadline:
+        return PodTermination(since=since, grace=view.spec.grace)
+    if view.now < view.deadline:
         return None
-    ran = [one for one in turn.seen.containers if one.state is not ContainerState.CREATED]
-    counting = [one for one in ran if one.name not in turn.sidecars] or ran
-    if any(one.state in LIVE_STATES for one in counting):
-        return turn.now
-    return max(map(backoff.finished_at, counting), default=turn.now)
+    return PodTermination(since=view.deadline, grace=view.spec.grace, reason=DEADLINE_EXCEEDED)
 
 
-def _init_failed(turn: _Turn) -> bool:
-    """Whether an init container has failed, and is not started again."""
-    return any(turn.done(one) and not turn.good(one) for one in turn.inits)
+def _done_since(view: _PodView) -> float | None:
+    """Since when a pod has nothing left to run; ``None``: it has."""
+    if not (all(map(view.is_done, view.apps)) or _init_failed(view) or _lost_sandbox(view)):
+        return None
+    started = [one for one in view.status.containers if one.state is not ContainerState.CREATED]
+    counted = [one for one in started if one.name not in view.sidecars] or started
+    if any(one.state in LIVE_STATES for one in counted):
+        return view.now
+    return max(map(backoff.finished_at, counted), default=view.now)
 
 
-def _lost(turn: _Turn) -> bool:
-    """Whether the sandbox is gone in which a pod ran that runs only once."""
-    ran = any(one.state is not ContainerState.CREATED for one in turn.seen.containers)
-    return turn.spec.restart is RestartPolicy.NEVER and turn.seen.ready_sandbox is None and ran
+def _init_failed(view: _PodView) -> bool:
+    return any(view.is_done(one) and not view.succeeded(one) for one in view.inits)
 
 
-def _end(turn: _Turn, ending: PodTermination) -> PodActions:
-    """Bring a pod to its end: containers stop, sidecars after all others and the last first, then the sandbox."""
-    live = turn.seen.live_containers
-    ready = [one for one in turn.seen.sandboxes if one.ready]
-    ended = not live and not ready
-    why = _TOO_LONG if ending.reason == DEADLINE_EXCEEDED else "the pod is to end"
-    stops = _stops(turn, live, since=ending.since, grace=ending.grace, why=why)
-    over = ending.since + ending.grace
-    boxes = () if live else tuple(StopSandbox(one.id) for one in ready)
+def _lost_sandbox(view: _PodView) -> bool:
+    """Whether a pod with restartPolicy Never has run and lost its sandbox."""
+    has_run = any(one.state is not ContainerState.CREATED for one in view.status.containers)
+    return view.spec.restart is RestartPolicy.NEVER and view.status.ready_sandbox is None and has_run
+
+
+def _terminate(view: _PodView, termination: PodTermination) -> PodActions:
+    """Stop the containers, then the sidecars in reverse order, then the sandbox."""
+    live = view.status.live_containers
+    ready = [one for one in view.status.sandboxes if one.ready]
+    terminated = not live and not ready
+    why = _DEADLINE_MESSAGE if termination.reason == DEADLINE_EXCEEDED else "the pod is terminating"
+    stops = _stops(view, live, since=termination.since, grace=termination.grace, why=why)
+    grace_ends = termination.since + termination.grace
+    sandbox_stops = () if live else tuple(StopSandbox(one.id) for one in ready)
     return PodActions(
-        actions=() if ended else (*stops, *boxes, *_discards(turn)),
-        wake=over if len(stops) < len(live) and turn.now < over else None,
-        phase=_phase_at_end(turn, ending),
-        ended=ended,
-        reason=ending.reason,
-        message=_message_at_end(turn, ending),
+        actions=() if terminated else (*stops, *sandbox_stops, *_removals(view)),
+        wake_at=grace_ends if len(stops) < len(live) and view.now < grace_ends else None,
+        phase=_terminating_phase(view, termination),
+        terminated=terminated,
+        reason=termination.reason,
+        message=_termination_message(view, termination),
     )
 
 
 def _stops(
-    turn: _Turn, live: tuple[CriContainer, ...], *, since: float, grace: float, why: str
+    view: _PodView, live: tuple[CriContainer, ...], *, since: float, grace: float, why: str
 ) -> tuple[StopContainer, ...]:
-    """Those of *live* whose turn it is to stop; when the time is over, it is everybody's."""
-    left = min(since + grace - turn.now, grace)  # a clock that is set back makes nobody wait for longer
-    due = [one for one in live if one.name not in turn.sidecars]
+    """Stop those of *live* whose turn it is, or all of them when the grace period is over."""
+    left = min(since + grace - view.now, grace)  # never more than *grace*, even if the clock was set back
+    due = [one for one in live if one.name not in view.sidecars]
     if not due and live:
-        last = max(turn.sidecars.index(one.name) for one in live)
-        due = [one for one in live if one.name == turn.sidecars[last]]
+        last = max(view.sidecars.index(one.name) for one in live)
+        due = [one for one in live if one.name == view.sidecars[last]]
     return tuple(
         StopContainer(one.id, one.name, max(left, MIN_GRACE_SECONDS), why) for one in (due if left > 0 else live)
     )
 
 
-def _phase_at_end(turn: _Turn, ending: PodTermination) -> PodPhase:
-    if ending.reason or _init_failed(turn):
+def _terminating_phase(view: _PodView, termination: PodTermination) -> PodPhase:
+    if termination.reason or _init_failed(view):
         return PodPhase.FAILED
-    if turn.seen.live_containers:
-        return _phase(turn)
-    return PodPhase.SUCCEEDED if all(map(turn.good, turn.apps)) else PodPhase.FAILED
+    if view.status.live_containers:
+        return _phase(view)
+    return PodPhase.SUCCEEDED if all(map(view.succeeded, view.apps)) else PodPhase.FAILED
 
 
-def _message_at_end(turn: _Turn, ending: PodTermination) -> str:
-    if ending.reason == DEADLINE_EXCEEDED:
-        return _TOO_LONG
-    ran_out = all(map(turn.done, turn.apps)) or _init_failed(turn)
-    return _LOST if turn.memory.ending is None and not ran_out else ""
+def _termination_message(view: _PodView, termination: PodTermination) -> str:
+    if termination.reason == DEADLINE_EXCEEDED:
+        return _DEADLINE_MESSAGE
+    ran_to_completion = all(map(view.is_done, view.apps)) or _init_failed(view)
+    return _SANDBOX_LOST if view.state.termination is None and not ran_to_completion else ""
 
 
-def _renew(turn: _Turn) -> PodActions:
-    """Make a sandbox, once nothing is left in those before; one that dies young is not made again in haste."""
-    seen, newest = turn.seen, turn.seen.newest
-    acts = (*_clearing(turn, None), *_discards(turn))
+def _recreate_sandbox(view: _PodView) -> PodActions:
+    """Create a sandbox once the old ones are empty; back off if sandboxes die quickly."""
+    status, newest = view.status, view.status.newest_sandbox
+    actions = (*_stop_misplaced(view, None), *_removals(view))
     until = max(
-        turn.memory.sandbox.until if turn.memory.sandbox is not None else 0.0,
+        view.state.sandbox_backoff.until if view.state.sandbox_backoff is not None else 0.0,
         newest.created + backoff.delay(newest.attempt) if newest is not None else 0.0,
     )
-    waits = turn.now < until <= turn.now + backoff.MAX_DELAY  # more than that only where the clock was set back
-    if not waits and not seen.live_containers and not any(one.ready for one in seen.sandboxes):
-        make = CreateSandbox(newest.attempt + 1, newest.id) if newest is not None else CreateSandbox(0)
-        acts = (make, *acts)
-    wake = min(until if waits else math.inf, turn.limit)
-    return PodActions(actions=acts, wake=wake if wake < math.inf else None, phase=_phase(turn))
+    waits = view.now < until <= view.now + backoff.MAX_DELAY  # a longer delay means that the clock was set back
+    if not waits and not status.live_containers and not any(one.ready for one in status.sandboxes):
+        create = CreateSandbox(newest.attempt + 1, newest.id) if newest is not None else CreateSandbox(0)
+        actions = (create, *actions)
+    wake_at = min(until if waits else math.inf, view.deadline)
+    return PodActions(actions=actions, wake_at=wake_at if wake_at < math.inf else None, phase=_phase(view))
 
 
-def _go_on(turn: _Turn, box: CriSandbox) -> PodActions:
-    """Bring a pod further in its sandbox."""
+def _sync_containers(view: _PodView, sandbox: CriSandbox) -> PodActions:
     starts = []
-    resting = {}
-    for container in _wanted(turn, box):
-        rest = _rest(turn, container, box)
-        if rest is not None:
-            resting[container.name] = rest
-        elif not turn.waits(container):
-            attempt = max((one.attempt + 1 for one in turn.seen.instances(container.name)), default=0)
-            starts.append(StartContainer(container.name, box.id, attempt))
-    wake = min((*(rest.until for rest in resting.values()), turn.limit))
+    backing_off = {}
+    for container in _due(view, sandbox):
+        delayed = _backoff(view, container, sandbox)
+        if delayed is not None:
+            backing_off[container.name] = delayed
+        elif not view.is_created(container):
+            attempt = max((one.attempt + 1 for one in view.status.instances(container.name)), default=0)
+            starts.append(StartContainer(container.name, sandbox.id, attempt))
+    wake_at = min((*(one.until for one in backing_off.values()), view.deadline))
     return PodActions(
-        actions=(*_clearing(turn, box), *_repairs(turn, box), *starts, *_discards(turn)),
-        wake=wake if wake < math.inf else None,
-        phase=_phase(turn),
-        backing_off=resting,
+        actions=(*_stop_misplaced(view, sandbox), *_stop_failed(view, sandbox), *starts, *_removals(view)),
+        wake_at=wake_at if wake_at < math.inf else None,
+        phase=_phase(view),
+        backing_off=backing_off,
     )
 
 
-def _clearing(turn: _Turn, box: CriSandbox | None) -> Iterator[Action]:
-    """What is not in its place goes: containers in other sandboxes than *box*, and then these."""
-    strays = tuple(one for one in turn.seen.live_containers if box is None or one.sandbox != box.id)
-    yield from _stops(turn, strays, since=turn.now, grace=turn.spec.grace, why="its sandbox is gone")
-    held = {one.sandbox for one in strays}
-    yield from (
-        StopSandbox(one.id) for one in turn.seen.sandboxes if one.ready and one is not box and one.id not in held
-    )
+def _stop_misplaced(view: _PodView, sandbox: CriSandbox | None) -> Iterator[Action]:
+    """Stop containers outside *sandbox*, then the sandboxes they were in."""
+    misplaced = tuple(one for one in view.status.live_containers if sandbox is None or one.sandbox != sandbox.id)
+    yield from _stops(view, misplaced, since=view.now, grace=view.spec.grace, why="its sandbox is gone")
+    in_use = {one.sandbox for one in misplaced}
+    others = [one for one in view.status.sandboxes if one.ready and one is not sandbox]
+    yield from (StopSandbox(one.id) for one in others if one.id not in in_use)
 
 
-def _repairs(turn: _Turn, box: CriSandbox) -> Iterator[StopContainer]:
-    """What runs in its place and has to stop all the same; whether it starts again shows when it has ended."""
-    for one in turn.seen.live_containers:
-        health = turn.memory.health.get(one.id, ProbeStatus())
-        grace = float(turn.spec.grace)
-        if one.sandbox != box.id:
+def _stop_failed(view: _PodView, sandbox: CriSandbox) -> Iterator[StopContainer]:
+    """Stop duplicates, containers in an unknown state and those that fail a probe; some of them restart later."""
+    for one in view.status.live_containers:
+        probe = view.state.probes.get(one.id, ProbeStatus())
+        grace = float(view.spec.grace)
+        if one.sandbox != sandbox.id:
             continue
-        elif one is not turn.seen.instances(one.name)[0]:
-            why = "there is a newer one"
+        elif one is not view.status.instances(one.name)[0]:
+            why = "a newer instance exists"
         elif one.state is ContainerState.UNKNOWN:
-            why = "the runtime does not know whether it runs"
-        elif health.failure:
-            why, grace = health.failure, grace if health.grace is None else health.grace
+            why = "its state in the runtime is unknown"
+        elif probe.failure:
+            why, grace = probe.failure, grace if probe.grace is None else probe.grace
         else:
             continue
         yield StopContainer(one.id, one.name, max(grace, MIN_GRACE_SECONDS), why)
 
 
-def _wanted(turn: _Turn, box: CriSandbox) -> Iterator[ContainerSpec]:
-    """The containers whose turn it is and that do not run; those that have to wait are among them."""
-    inits, behind = turn.inits, _behind(turn, box)
-    due = [one for one in inits[:behind] if one.kind is ContainerKind.SIDECAR]
-    due += inits[behind : behind + 1] or [app for app in turn.apps if not turn.done(app)]
-    return (one for one in due if not turn.lives(one))
+def _due(view: _PodView, sandbox: CriSandbox) -> Iterator[ContainerSpec]:
+    """The containers that should run now and do not, including those in back-off."""
+    inits, done = view.inits, _inits_done(view, sandbox)
+    due = [one for one in inits[:done] if one.kind is ContainerKind.SIDECAR]
+    due += inits[done : done + 1] or [app for app in view.apps if not view.is_done(app)]
+    return (one for one in due if not view.is_live(one))
 
 
-def _behind(turn: _Turn, box: CriSandbox) -> int:
-    """How many init containers a pod has behind it: ended well, or as sidecars started.
+def _inits_done(view: _PodView, sandbox: CriSandbox) -> int:
+    """How many init containers are done: succeeded, or for sidecars started.
 
-    The runtime may have lost some, but whoever comes before one that was begun is behind it.
+    The runtime may have lost some of them: all that precede one that has begun are done.
     """
-    if any(turn.seen.instances(app.name, box.id) for app in turn.apps):
-        return len(turn.inits)
-    begun = [(place, turn.seen.instances(one.name, box.id)) for place, one in enumerate(turn.inits)]
+    if any(view.status.instances(app.name, sandbox.id) for app in view.apps):
+        return len(view.inits)
+    begun = [(place, view.status.instances(one.name, sandbox.id)) for place, one in enumerate(view.inits)]
     place, instances = next((one for one in reversed(begun) if one[1]), (0, ()))
     if not instances:
         return 0
-    container, newest = turn.inits[place], instances[0]
+    container, newest = view.inits[place], instances[0]
     if container.kind is ContainerKind.SIDECAR:
-        return place + has_started(container, newest, turn.memory)
+        return place + has_started(container, newest, view.state)
     return place + (newest.state is ContainerState.EXITED and newest.exit_code == 0)
 
 
-def _rest(turn: _Turn, container: ContainerSpec, box: CriSandbox) -> Backoff | None:
-    """Why a container is not started yet; ``None``: it is."""
-    ends = [one for one in turn.seen.instances(container.name) if one.state is ContainerState.EXITED]
-    rests = []
-    # In a new sandbox, what comes before the apps begins anew.
-    if ends and (container.kind is ContainerKind.APP or ends[0].sandbox == box.id):
-        before = ends[1] if len(ends) > 1 else None
-        crashes = backoff.crash_count(ends[0], before)
+def _backoff(view: _PodView, container: ContainerSpec, sandbox: CriSandbox) -> Backoff | None:
+    """Why a container does not start yet; ``None``: it may start now."""
+    exits = [one for one in view.status.instances(container.name) if one.state is ContainerState.EXITED]
+    found = []
+    # Init containers and sidecars start afresh in a new sandbox.
+    if exits and (container.kind is ContainerKind.APP or exits[0].sandbox == sandbox.id):
+        previous = exits[1] if len(exits) > 1 else None
+        crashes = backoff.crash_count(exits[0], previous)
         message = f"back-off {backoff.delay(crashes):.0f}s restarting failed container={container.name}"
-        until = backoff.restart_at(ends[0], before)
-        rests.append(Backoff(until=until, reason=CRASH_LOOP_BACK_OFF, message=message, failures=crashes))
-    if container.name in turn.memory.backoffs:
-        rests.append(_in_words(turn.memory.backoffs[container.name], container))
-    # Nobody rests for longer than that, unless the clock was set back.
-    lasting = [one for one in rests if turn.now < one.until <= turn.now + backoff.MAX_DELAY]
+        until = backoff.restart_at(exits[0], previous)
+        found.append(Backoff(until=until, reason=CRASH_LOOP_BACK_OFF, message=message, failures=crashes))
+    if container.name in view.state.backoffs:
+        found.append(_reported(view.state.backoffs[container.name], container))
+    # A longer delay than the maximum means that the clock was set back.
+    lasting = [one for one in found if view.now < one.until <= view.now + backoff.MAX_DELAY]
     return max(lasting, key=lambda one: one.until, default=None)
 
 
-def _in_words(rest: Backoff, container: ContainerSpec) -> Backoff:
-    """A rest as it is told while it lasts; Kubernetes has two words for an image that could not be pulled."""
-    if rest.reason != "ErrImagePull":
-        return rest
-    message = f'Back-off pulling image "{container.image}": {rest.reason}: {rest.message}'
-    return replace(rest, reason="ImagePullBackOff", message=message)
+def _reported(failure: Backoff, container: ContainerSpec) -> Backoff:
+    """While it backs off, Kubernetes reports ``ErrImagePull`` as ``ImagePullBackOff``."""
+    if failure.reason != "ErrImagePull":
+        return failure
+    message = f'Back-off pulling image "{container.image}": {failure.reason}: {failure.message}'
+    return replace(failure, reason="ImagePullBackOff", message=message)
 
 
-def _phase(turn: _Turn) -> PodPhase:
-    """How far a pod is that has not ended."""
-    box = turn.seen.ready_sandbox
-    set_up = box is None or _behind(turn, box) == len(turn.inits)
-    ran = {one.name for one in turn.seen.containers if one.state is not ContainerState.CREATED}
-    return PodPhase.RUNNING if set_up and all(app.name in ran for app in turn.apps) else PodPhase.PENDING
+def _phase(view: _PodView) -> PodPhase:
+    """The phase of a pod that has not terminated."""
+    sandbox = view.status.ready_sandbox
+    initialized = sandbox is None or _inits_done(view, sandbox) == len(view.inits)
+    started = {one.name for one in view.status.containers if one.state is not ContainerState.CREATED}
+    return PodPhase.RUNNING if initialized and all(app.name in started for app in view.apps) else PodPhase.PENDING
 
 
-def _discards(turn: _Turn) -> Iterator[RemoveFromRuntime]:
-    """Who has ended, or never began: of each container the newest is kept, and how it ended the time before."""
-    seen = turn.seen
-    kept = {one.id for one in seen.live_containers}
-    for container in turn.spec.containers:
-        instances = [one for one in seen.instances(container.name) if one.state is not ContainerState.CREATED]
+def _removals(view: _PodView) -> Iterator[RemoveFromRuntime]:
+    """Remove terminated and never started containers; keep the newest and the last exited one of each name."""
+    status = view.status
+    kept = {one.id for one in status.live_containers}
+    for container in view.spec.containers:
+        instances = [one for one in status.instances(container.name) if one.state is not ContainerState.CREATED]
         newest, *older = instances or (None,)
         last = next((one for one in older if one is not None and one.state is ContainerState.EXITED), None)
         kept |= {one.id for one in (newest, last) if one is not None}
-    needed = {one.sandbox for one in seen.containers if one.id in kept}
-    gone = {one.id for one in seen.sandboxes if not one.ready and one is not seen.newest and one.id not in needed}
+    needed = {one.sandbox for one in status.containers if one.id in kept}
+    gone = {
+        one.id
+        for one in status.sandboxes
+        if not one.ready and one is not status.newest_sandbox and one.id not in needed
+    }
     yield from (RemoveFromRuntime(one, sandbox=True) for one in sorted(gone))
-    yield from (RemoveFromRuntime(one.id) for one in seen.containers if one.id not in kept and one.sandbox not in gone)
+    yield from (
+        RemoveFromRuntime(one.id) for one in status.containers if one.id not in kept and one.sandbox not in gone
+    )

@@ -1,57 +1,58 @@
-"""How long to wait before something that failed is tried again.
+"""Back-off delays of containers and sandboxes.
 
-A container that keeps ending is started again at once the first time, then after 10 s, 20 s and so on up to 5 min,
-until it has run for 10 min. The kubelet counts that in memory; here it is read off what the runtime shows, so that it
-survives the agent: the pause before the newest start says how long the last wait was, and the next is the double.
+The kubelet restarts a container at once the first time, then after 10 s, 20 s and so on up to 5 min, and resets the
+delay when the container has run for 10 min. It counts in memory. This module derives the count from the container
+statuses, so that it survives a restart of the agent: the pause before the last start is the last delay, and the next
+delay is twice as long.
 """
 
 from alignup.enforce.cri.types import CriContainer
 
 INITIAL_DELAY = 10.0  #: seconds
-MAX_DELAY = 300.0
-RESET_AFTER = 600.0  #: one that has run for more seconds than these is as good as new
+MAX_DELAY = 300.0  #: seconds
+RESET_AFTER = 600.0  #: seconds a container must run for its delay to reset
 
-_STEPS = 6  #: failures in a row after which the wait is the longest
-_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: somebody else's server is asked each time
+_MAX_STEPS = 6  #: failures in a row that reach the maximum delay
+_PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: each retry sends a request to a registry
 
 
 def delay(failures: int) -> float:
-    """Seconds to wait after so many failures in a row."""
-    return min(INITIAL_DELAY * 2 ** (min(failures, _STEPS) - 1), MAX_DELAY) if failures > 0 else 0.0
+    """Seconds to wait after *failures* in a row."""
+    return min(INITIAL_DELAY * 2 ** (min(failures, _MAX_STEPS) - 1), MAX_DELAY) if failures > 0 else 0.0
 
 
 def failure_delay(reason: str, failures: int) -> float:
-    """Seconds to wait after a container could not be started: longer and longer only where an image was asked for."""
-    return delay(failures) if reason in _PULLS else INITIAL_DELAY
+    """Seconds to wait after a failed start; only image pulls back off exponentially."""
+    return delay(failures) if reason in _PULL_ERRORS else INITIAL_DELAY
 
 
-def crash_count(ended: CriContainer, before: CriContainer | None) -> int:
-    """How many times in a row a container has been started in vain; 0: it may start again at once.
+def crash_count(exited: CriContainer, previous: CriContainer | None) -> int:
+    """The number of crashes in a row; 0: the container may restart at once.
 
-    *before* is the instance that ended before this one. Where it is not known any more, all attempts count.
+    *previous* is the instance that exited before this one. Without it, every attempt counts.
     """
-    if _was_well(ended):
+    if _ran_long_enough(exited):
         return 0
-    if before is None:
-        return ended.attempt
-    waited = 0 if _was_well(before) else _steps_within(ended.created - finished_at(before))
-    return min(waited + 1, ended.attempt)
+    if previous is None:
+        return exited.attempt
+    waited = 0 if _ran_long_enough(previous) else _steps_within(exited.created - finished_at(previous))
+    return min(waited + 1, exited.attempt)
 
 
-def restart_at(ended: CriContainer, before: CriContainer | None) -> float:
-    """From when on a container that has ended may be started again."""
-    return finished_at(ended) + delay(crash_count(ended, before))
+def restart_at(exited: CriContainer, previous: CriContainer | None) -> float:
+    """The earliest time at which an exited container may restart."""
+    return finished_at(exited) + delay(crash_count(exited, previous))
 
 
 def finished_at(container: CriContainer) -> float:
-    """When a container ended, as far as the runtime tells."""
+    """When a container exited; falls back to when it started if the runtime does not report it."""
     return max(container.finished, container.started, container.created)
 
 
-def _was_well(container: CriContainer) -> bool:
+def _ran_long_enough(container: CriContainer) -> bool:
     return container.started > 0 and finished_at(container) - container.started > RESET_AFTER
 
 
 def _steps_within(seconds: float) -> int:
-    """The most failures in a row after which the wait is not longer than that."""
-    return max((step for step in range(_STEPS + 1) if delay(step) <= seconds), default=0)
+    """The highest failure count whose delay is at most *seconds*."""
+    return max((step for step in range(_MAX_STEPS + 1) if delay(step) <= seconds), default=0)

@@ -1,44 +1,42 @@
-"""What is left of pods and containers that are gone, taken away: in the runtime, on disk, and from the kernel's groups.
+"""Remove what pods and containers leave in the runtime, on disk and in the cgroup file system.
 
-All of it can be done again, whatever was done before: whoever was interrupted begins anew.
+Every function may be repeated after an interruption.
 """
 
 import asyncio
 from contextlib import suppress
 
 from alignup.agent.pods import cri_config, logs, pod_dirs, volumes
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import PodStartError
 from alignup.agent.pods.runtime_context import RuntimeContext
 from alignup.align.errors import EnforceError
 from alignup.align.workload import Pod
 from alignup.enforce.cri.types import CriContainer
 
 
-async def clean_up_pod(tools: RuntimeContext, pod: Pod, *, with_logs: bool) -> None:
-    """Remove all there is of a pod of which nothing runs any more, perhaps its logs too."""
-    seen = await tools.cache.refresh_pod(pod.uid)
-    for sandbox in seen.sandboxes:
-        await tools.runtime.stop_sandbox(sandbox.id)
-        await tools.runtime.remove_sandbox(sandbox.id)
-    if seen.sandboxes:
-        await tools.cache.refresh_pod(pod.uid)
-    await asyncio.to_thread(_sweep, tools, pod, with_logs=with_logs)
+async def clean_up_pod(context: RuntimeContext, pod: Pod, *, with_logs: bool) -> None:
+    """Remove everything of a pod that no longer runs, optionally with its logs."""
+    status = await context.cache.refresh_pod(pod.uid)
+    for sandbox in status.sandboxes:
+        await context.runtime.stop_sandbox(sandbox.id)
+        await context.runtime.remove_sandbox(sandbox.id)
+    if status.sandboxes:
+        await context.cache.refresh_pod(pod.uid)
+    await asyncio.to_thread(_remove_files, context, pod, with_logs=with_logs)
 
 
-def remove_container_files(tools: RuntimeContext, pod: Pod, container: CriContainer) -> None:
-    """Remove what a container that is gone printed, and said last."""
-    with suppress(PodStartError):  # what cannot be named was never made
-        volumes.remove_termination_message(tools.root, pod.uid, container=container.name, attempt=container.attempt)
-        directory = cri_config.log_directory(tools.place.log_root, pod)
-        logs.remove_logs(directory / cri_config.log_path(container.name, container.attempt))
+def remove_container_files(context: RuntimeContext, pod: Pod, container: CriContainer) -> None:
+    """Remove the logs and the termination message of a container."""
+    with suppress(PodStartError):  # an invalid name: there are no files
+        volumes.remove_termination_message(context.root, pod.uid, container=container.name, attempt=container.attempt)
+        logs.remove_logs(context.log_file(pod, container.name, container.attempt))
 
 
-def _sweep(tools: RuntimeContext, pod: Pod, *, with_logs: bool) -> None:
-    """Remove what is on disk; what cannot be named was never made."""
-    with suppress(PodStartError):
-        volumes.remove_pod_dir(tools.root, pod.uid)
+def _remove_files(context: RuntimeContext, pod: Pod, *, with_logs: bool) -> None:
+    with suppress(PodStartError):  # an invalid name: there are no files
+        volumes.remove_pod_dir(context.root, pod.uid)
         if with_logs:
-            pod_dirs.remove_tree(cri_config.log_directory(tools.place.log_root, pod))
-    if tools.groups is not None:
-        with suppress(EnforceError):  # there can be no group for such a name, so there is none
-            tools.groups.remove(pod)
+            pod_dirs.remove_tree(cri_config.log_directory(context.host_config.log_root, pod))
+    if context.cgroups is not None:
+        with suppress(EnforceError):  # an invalid name: there is no cgroup
+            context.cgroups.remove(pod)

@@ -1,11 +1,11 @@
-"""From a manifest to what the runtime is told: the sandbox of a pod, and each container in it.
+"""Translate a pod spec to CRI: the configuration of its sandbox and containers.
 
-Labels, annotations and paths of logs are the kubelet's, so that ``crictl`` and whatever collects logs and metrics find
-their way; one label more says which agent a sandbox or container belongs to. All here is pure: directories, images and
-addresses are there before, and are handed in.
+Labels, annotations and log paths are the kubelet's, so that ``crictl`` and log and metric collectors find them. One
+more label names the agent that owns a sandbox or container. This module is pure: directories, images and addresses
+exist already and are passed in.
 
-The order is the kubelet's too. Of variables the manifest's count, not those of a device plugin; of annotations ours.
-Mounts of device plugins come first, then volumes, then files of ours.
+The order is the kubelet's, too. Environment variables of the manifest override those of device plugins, and the
+agent's annotations override both. Mounts of device plugins come first, then volumes, then the agent's files.
 """
 
 import json
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from alignup.agent.pods import dns
 from alignup.agent.pods.environment import PodFacts, expand_all
-from alignup.agent.pods.errors import PodStartError
 from alignup.agent.pods.pod_dirs import path_component
+from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.workload import Amounts, Pod
 from alignup.enforce.cri.types import (
     ContainerConfig,
@@ -32,10 +32,7 @@ from alignup.enforce.cri.types import (
     SecurityOptions,
 )
 from alignup.kube.podspec.types import ContainerSpec, LifecycleHook, PodSpec, SecurityContext
-from alignup.kube.podspec.types import HostPort as SpecPort
 from alignup.plugins.allocate_response import AllocateResponse
-from alignup.plugins.allocate_response import DeviceSpec as GrantedDevice
-from alignup.plugins.allocate_response import MountSpec as GrantedMount
 
 AGENT_LABEL = "alignup.agent"
 POD_NAME = "io.kubernetes.pod.name"
@@ -51,31 +48,28 @@ PRE_STOP_HANDLER = "io.kubernetes.container.preStopHandler"
 TERMINATION_GRACE_PERIOD = "io.kubernetes.pod.terminationGracePeriod"
 
 UNCONFINED, RUNTIME_DEFAULT = "Unconfined", "RuntimeDefault"
-_LONGEST_HOSTNAME = 63
+_MAX_HOSTNAME = 63  #: the kernel's limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
-    """What all pods have in common on this host."""
+    """What all pods on this host have in common."""
 
-    agent: str  #: its id, by which it knows its own again
+    agent: str  #: id that marks the agent's own sandboxes and containers
     log_root: Path
-    cgroup_parent: str = ""  #: of every sandbox; empty: the runtime's own choice
-    host_network: bool = False  #: the runtime has no network: every pod is on the host's
-    host: str = ""  #: its name
+    cgroup_parent: str = ""  #: of every sandbox; empty: chosen by the runtime
+    host_network: bool = False  #: the runtime has no CNI network, so every pod is on the host network
+    host_name: str = ""
     host_ips: tuple[str, ...] = ()
-    dns: DnsConfig = field(default_factory=DnsConfig)  #: the host's, to which pods may add
-    allocatable: Amounts = field(default_factory=dict)  #: what containers without a limit are told they may use
-    seccomp: str = UNCONFINED  #: of containers that do not say; with ``seccompDefault``: ``RuntimeDefault``
-    seccomp_root: Path = Path("/var/lib/kubelet/seccomp")  #: where profiles of this host lie
+    dns: DnsConfig = field(default_factory=DnsConfig)  #: the host's, which pods may extend
+    allocatable: Amounts = field(default_factory=dict)  #: reported to containers without a limit
+    seccomp: str = UNCONFINED  #: default profile; ``RuntimeDefault`` with ``seccompDefault``
+    seccomp_root: Path = Path("/var/lib/kubelet/seccomp")  #: directory of ``Localhost`` profiles
 
 
-def sandbox_config(pod: Pod, spec: PodSpec, *, attempt: int, place: HostConfig) -> SandboxConfig:
-    """The sandbox of a pod, made for the *attempt*-th time.
-
-    ``PodStartError`` when its name is of no use, or when it would change the network of the host.
-    """
-    on_host = shares_network(spec, place)
+def sandbox_config(pod: Pod, spec: PodSpec, *, attempt: int, host: HostConfig) -> SandboxConfig:
+    """``PodStartError`` if the hostname is invalid, or if a sysctl would change the host network."""
+    on_host = shares_network(spec, host)
     if on_host:
         _check_sysctls(spec)
     return SandboxConfig(
@@ -84,17 +78,19 @@ def sandbox_config(pod: Pod, spec: PodSpec, *, attempt: int, place: HostConfig) 
         namespace=pod.namespace,
         attempt=attempt,
         hostname="" if on_host else hostname(spec),
-        log_directory=str(log_directory(place.log_root, pod)),
-        labels={**spec.labels, **_pod_labels(pod), AGENT_LABEL: place.agent},
+        log_directory=str(log_directory(host.log_root, pod)),
+        labels={**spec.labels, **_pod_labels(pod), AGENT_LABEL: host.agent},
         annotations=dict(spec.annotations),
-        cgroup_parent=place.cgroup_parent,
-        namespaces=_namespaces(spec, place),
-        dns=dns.pod_dns(spec, place.dns),
-        ports=() if on_host else tuple(map(_port, spec.ports)),  # on the host's network nothing leads anywhere
+        cgroup_parent=host.cgroup_parent,
+        namespaces=_namespaces(spec, host),
+        dns=dns.pod_dns(spec, host.dns),
+        ports=() if on_host else _port_mappings(spec),
         sysctls=dict(spec.sysctls),
         security=SecurityOptions(
             user=spec.security_context.user,
-            group=None if spec.security_context.user is None else spec.security_context.group,  # containerd takes none without a user
+            group=None
+            if spec.security_context.user is None
+            else spec.security_context.group,  # containerd rejects a group without a user
             groups=spec.groups,
             privileged=any(container.security_context.privileged for container in spec.containers),
             selinux=dict(spec.security_context.selinux),
@@ -103,7 +99,7 @@ def sandbox_config(pod: Pod, spec: PodSpec, *, attempt: int, place: HostConfig) 
     )
 
 
-def container_config(  # noqa: PLR0913 - all that a container is made of
+def container_config(  # noqa: PLR0913
     pod: Pod,
     spec: PodSpec,
     container: ContainerSpec,
@@ -111,17 +107,16 @@ def container_config(  # noqa: PLR0913 - all that a container is made of
     attempt: int,
     image: CriImage,
     resources: LinuxResources,
-    place: HostConfig,
+    host: HostConfig,
     envs: Mapping[str, str],
     mounts: tuple[ContainerMount, ...] = (),
-    grant: AllocateResponse | None = None,
+    devices: AllocateResponse | None = None,
 ) -> ContainerConfig:
-    """A container, made for the *attempt*-th time.
+    """*envs* is from ``make_environment``, *mounts* from ``build_mounts``, *devices* from all device plugins together.
 
-    *envs* is its ``variables.environment``; *mounts* is what ``volumes.furnish`` made ready; *grant* is all that device
-    plugins gave. ``PodStartError`` when its command grows too long.
+    ``PodStartError`` if the command is too long.
     """
-    grant = grant or AllocateResponse()
+    devices = devices or AllocateResponse()
     return ContainerConfig(
         name=container.name,
         attempt=attempt,
@@ -131,58 +126,57 @@ def container_config(  # noqa: PLR0913 - all that a container is made of
         args=expand_all(container.args, envs),
         working_dir=container.working_dir,
         envs=dict(envs),
-        mounts=(*map(_granted_mount, grant.mounts), *mounts),
-        devices=tuple(map(_granted_device, grant.devices)),
-        cdi=grant.cdi,
-        labels={**_pod_labels(pod), CONTAINER_NAME: container.name, AGENT_LABEL: place.agent},
-        annotations={**grant.annotations, **_annotations(spec, container, attempt=attempt)},
+        mounts=(*_plugin_mounts(devices), *mounts),
+        devices=_device_nodes(devices),
+        cdi=devices.cdi,
+        labels={**_pod_labels(pod), CONTAINER_NAME: container.name, AGENT_LABEL: host.agent},
+        annotations={**devices.annotations, **_annotations(spec, container, attempt=attempt)},
         log_path=log_path(container.name, attempt),
         stdin=container.stdin,
         stdin_once=container.stdin_once,
         tty=container.tty,
         resources=resources,
-        security=_security(container.security_context, image, groups=spec.groups, place=place),
-        namespaces=_namespaces(spec, place),
+        security=_security(container.security_context, image, groups=spec.groups, host=host),
+        namespaces=_namespaces(spec, host),
     )
 
 
-def pod_facts(pod: Pod, spec: PodSpec, *, place: HostConfig, addresses: tuple[str, ...] = ()) -> PodFacts:
-    """What variables and volumes can tell of a pod; on the host's network its addresses are the host's."""
+def pod_facts(pod: Pod, spec: PodSpec, *, host: HostConfig, addresses: tuple[str, ...] = ()) -> PodFacts:
+    """The downward API's facts; on the host network, the pod's addresses are the host's."""
     return PodFacts(
         pod=pod,
-        host=place.host,
-        host_ips=place.host_ips,
-        pod_ips=place.host_ips if shares_network(spec, place) else addresses,
+        host_name=host.host_name,
+        host_ips=host.host_ips,
+        pod_ips=host.host_ips if shares_network(spec, host) else addresses,
         service_account=spec.service_account,
-        allocatable=place.allocatable,
+        allocatable=host.allocatable,
     )
 
 
-def shares_network(spec: PodSpec, place: HostConfig) -> bool:
-    """Whether a pod is on the host's network."""
-    return spec.host_network or place.host_network
+def shares_network(spec: PodSpec, host: HostConfig) -> bool:
+    """Whether a pod is on the host network."""
+    return spec.host_network or host.host_network
 
 
 def hostname(spec: PodSpec) -> str:
-    """The name a pod has for itself; the kernel takes 63 characters."""
-    name = (spec.hostname or spec.name)[:_LONGEST_HOSTNAME].rstrip("-.")
+    name = (spec.hostname or spec.name)[:_MAX_HOSTNAME].rstrip("-.")
     if not name:
-        raise PodStartError("CreatePodSandboxError", f"pod {spec.name} cannot be named {spec.hostname or spec.name!r}")
+        what = f"pod {spec.name}: {spec.hostname or spec.name!r} is not a valid hostname"
+        raise PodStartError("CreatePodSandboxError", what)
     return name
 
 
 def log_directory(root: Path, pod: Pod) -> Path:
-    """Where all logs of a pod are."""
     return root / path_component(f"{pod.namespace}_{pod.name}_{pod.uid}")
 
 
 def log_path(container: str, attempt: int) -> str:
-    """The log of a container in that directory."""
+    """The log of a container, relative to its pod's log directory."""
     return f"{path_component(container)}/{attempt}.log"
 
 
 def container_hash(container: ContainerSpec) -> str:
-    """The same as long as the name and the image of a container are: all else of it never changes in a pod."""
+    """A hash of the name and image, the only fields that can change in a running pod."""
     return f"{zlib.crc32(json.dumps([container.name, container.image]).encode()):x}"
 
 
@@ -191,8 +185,8 @@ def _pod_labels(pod: Pod) -> dict[str, str]:
 
 
 def _annotations(spec: PodSpec, container: ContainerSpec, *, attempt: int) -> Mapping[str, str]:
-    """What is needed to know a container again, and to stop it right, when its manifest is gone."""
-    told = {
+    """What is needed to identify a container and to stop it correctly without its manifest."""
+    annotations = {
         CONTAINER_HASH: container_hash(container),
         RESTART_COUNT: str(attempt),
         TERMINATION_MESSAGE_PATH: container.termination_message_path,
@@ -200,8 +194,8 @@ def _annotations(spec: PodSpec, container: ContainerSpec, *, attempt: int) -> Ma
         TERMINATION_GRACE_PERIOD: str(spec.grace),
     }
     if container.pre_stop is not None:
-        told[PRE_STOP_HANDLER] = json.dumps(_handler(container.pre_stop), separators=(",", ":"))
-    return told
+        annotations[PRE_STOP_HANDLER] = json.dumps(_handler(container.pre_stop), separators=(",", ":"))
+    return annotations
 
 
 def _handler(hook: LifecycleHook) -> dict[str, object]:
@@ -210,9 +204,9 @@ def _handler(hook: LifecycleHook) -> dict[str, object]:
     return {"exec": {"command": list(hook.command)}}
 
 
-def _namespaces(spec: PodSpec, place: HostConfig) -> NamespaceOptions:
+def _namespaces(spec: PodSpec, host: HostConfig) -> NamespaceOptions:
     return NamespaceOptions(
-        host_network=shares_network(spec, place),
+        host_network=shares_network(spec, host),
         host_pid=spec.host_pid,
         host_ipc=spec.host_ipc,
         share_pid=spec.share_pid and not spec.host_pid,
@@ -220,53 +214,62 @@ def _namespaces(spec: PodSpec, place: HostConfig) -> NamespaceOptions:
 
 
 def _check_sysctls(spec: PodSpec) -> None:
-    """A manifest that asks for the host's network may not set these; one that is put there by force must not either."""
+    """Reject network sysctls of a pod that is on the host network only because the runtime has no other."""
     for name in spec.sysctls:
         if name.startswith("net.") or name == "kernel.domainname":
-            what = f"sysctl {name} would be the host's, as pods have no network of their own here"
-            raise PodStartError("CreatePodSandboxError", f"{what}; leave it out, or give the runtime a network (CNI)")
+            what = f"sysctl {name} would change the host, because the runtime has no pod network"
+            raise PodStartError("CreatePodSandboxError", f"{what}; remove it or configure CNI")
 
 
 def _security(
-    rights: SecurityContext, image: CriImage, *, groups: tuple[int, ...], place: HostConfig
+    context: SecurityContext, image: CriImage, *, groups: tuple[int, ...], host: HostConfig
 ) -> SecurityOptions:
-    kind, _, profile = (rights.seccomp or place.seccomp).partition("/")
-    user, username = _user(rights, image)
+    kind, _, profile = (context.seccomp or host.seccomp).partition("/")
+    user, username = _user(context, image)
     return SecurityOptions(
         user=user,
         username=username,
-        group=rights.group,
+        group=context.group,
         groups=groups,
-        privileged=rights.privileged,
-        read_only_root=rights.read_only_root,
-        no_new_privileges=rights.no_new_privileges,
-        add=rights.add,
-        drop=rights.drop,
-        seccomp=f"{kind}/{place.seccomp_root / profile}" if profile else kind,
-        apparmor=rights.apparmor,
-        selinux=dict(rights.selinux),
-        unmasked=rights.unmasked,
+        privileged=context.privileged,
+        read_only_root=context.read_only_root,
+        no_new_privileges=context.no_new_privileges,
+        add=context.add,
+        drop=context.drop,
+        seccomp=f"{kind}/{host.seccomp_root / profile}" if profile else kind,
+        apparmor=context.apparmor,
+        selinux=dict(context.selinux),
+        unmasked=context.unmasked,
     )
 
 
-def _user(rights: SecurityContext, image: CriImage) -> tuple[int | None, str]:
-    """As whom a container runs: a number, or a name that only its image knows; runtimes take no group without it."""
-    if rights.user is not None:
-        return rights.user, ""
+def _user(context: SecurityContext, image: CriImage) -> tuple[int | None, str]:
+    """The uid, or a user name that only the image resolves; runtimes reject a group without a user."""
+    if context.user is not None:
+        return context.user, ""
     if image.user is None and image.username:
         return None, image.username
     return image.user or 0, ""
 
 
-def _port(one: SpecPort) -> PortMapping:
-    return PortMapping(
-        container_port=one.container_port, host_port=one.host_port, host_ip=one.host_ip, protocol=one.protocol
+def _port_mappings(spec: PodSpec) -> tuple[PortMapping, ...]:
+    return tuple(
+        PortMapping(
+            container_port=one.container_port, host_port=one.host_port, host_ip=one.host_ip, protocol=one.protocol
+        )
+        for one in spec.ports
     )
 
 
-def _granted_device(one: GrantedDevice) -> DeviceNode:
-    return DeviceNode(container_path=one.container_path, host_path=one.host_path, permissions=one.permissions or "rwm")
+def _device_nodes(devices: AllocateResponse) -> tuple[DeviceNode, ...]:
+    return tuple(
+        DeviceNode(container_path=one.container_path, host_path=one.host_path, permissions=one.permissions or "rwm")
+        for one in devices.devices
+    )
 
 
-def _granted_mount(one: GrantedMount) -> ContainerMount:
-    return ContainerMount(container_path=one.container_path, host_path=one.host_path, read_only=one.read_only)
+def _plugin_mounts(devices: AllocateResponse) -> tuple[ContainerMount, ...]:
+    return tuple(
+        ContainerMount(container_path=one.container_path, host_path=one.host_path, read_only=one.read_only)
+        for one in devices.mounts
+    )

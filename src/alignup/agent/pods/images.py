@@ -1,80 +1,71 @@
-"""Images: a container's image is there, or is fetched as its pull policy says, or there is a reason why not."""
+"""Make sure that the image of a container is present, as its pull policy says."""
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import CriError
+from alignup.enforce.cri.client import RuntimeClient
 from alignup.enforce.cri.types import CriImage
 from alignup.kube.podspec.types import ContainerSpec, PullPolicy
 
 
-class ImageService(Protocol):
-    """As much of a runtime as images take."""
-
-    async def image(self, name: str) -> CriImage | None:
-        """An image that is there."""
-        ...
-
-    async def pull(self, name: str) -> str:
-        """Fetch one."""
-        ...
-
-
 @dataclass
 class ImageManager:
-    """Images of *runtime*; of two who want the same, one waits for the other."""
+    """Pull images; concurrent requests for the same image are serialized."""
 
-    runtime: ImageService
-    #: image → what keeps all but one of those who want it waiting, and how many they are
+    runtime: RuntimeClient
+    #: image → its lock, and the number of requests that hold it or wait for it
     _locks: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
 
     async def ensure_image(self, container: ContainerSpec) -> CriImage:
-        """The image of a container; :class:`PodStartError` where it cannot be had."""
+        """The image of a container, pulled if necessary; :class:`PodStartError` if it is not available."""
         lock, waiting = self._locks.get(container.image, (asyncio.Lock(), 0))
         self._locks[container.image] = lock, waiting + 1
         try:
             async with lock:
-                return await self._ensured(container)
+                return await self._ensure_locked(container)
         finally:
             lock, waiting = self._locks.pop(container.image)
             if waiting > 1:
                 self._locks[container.image] = lock, waiting - 1
 
-    async def _ensured(self, container: ContainerSpec) -> CriImage:
-        found = await self._found(container.image)
-        if container.pull_policy is PullPolicy.NEVER or (found is not None and container.pull_policy is PullPolicy.IF_NOT_PRESENT):
+    async def _ensure_locked(self, container: ContainerSpec) -> CriImage:
+        name, policy = container.image, container.pull_policy
+        found = await self._find(name)
+        if policy is PullPolicy.NEVER or (found is not None and policy is PullPolicy.IF_NOT_PRESENT):
             if found is None:
-                what = f"image {container.image} is not on this host, and imagePullPolicy is Never"
-                raise PodStartError("ErrImageNeverPull", f"{what}; import it, or let it be pulled")
+                what = f"image {name} is not present and imagePullPolicy is Never"
+                raise PodStartError("ErrImageNeverPull", f"{what}; import the image or change the policy")
             return found
         try:
-            reference = await self.runtime.pull(container.image)
+            reference = await self.runtime.pull(name)
         except CriError as error:
-            raise PodStartError("ErrImagePull", f"image {container.image} cannot be pulled: {error}") from error
-        fetched = await self._found(container.image) or await self._found(reference)
-        if fetched is None:
-            raise PodStartError("ErrImagePull", f"image {container.image} was pulled, and the runtime does not have it")
-        return fetched
+            raise PodStartError("ErrImagePull", f"cannot pull image {name}: {error}") from error
+        pulled = await self._find(name) or await self._find(reference)
+        if pulled is None:
+            raise PodStartError("ErrImagePull", f"image {name} was pulled, but the runtime does not list it")
+        return pulled
 
-    async def _found(self, name: str) -> CriImage | None:
+    async def _find(self, name: str) -> CriImage | None:
         try:
             return await self.runtime.image(name)
         except CriError as error:
-            raise PodStartError("ImageInspectError", f"the runtime cannot tell of image {name}: {error}") from error
+            raise PodStartError("ImageInspectError", f"cannot inspect image {name}: {error}") from error
 
 
 def verify_run_as_non_root(container: ContainerSpec, image: CriImage) -> None:
-    """:class:`PodStartError` where a container must not run as root, and would, or might."""
+    """Raise :class:`PodStartError` if a container with ``runAsNonRoot`` would, or might, run as root."""
     context = container.security_context
     if not context.run_as_non_root:
         return
-    where = f"container {container.name} must not run as root (runAsNonRoot)"
+    problem = ""
     if context.user == 0:
-        raise PodStartError("CreateContainerConfigError", f"{where}, and runAsUser is 0")
-    if context.user is None and image.user is None and image.username:
-        what = f"{where}, and its image names a user, {image.username}, whose number is not known; set runAsUser"
+        problem = "runAsUser is 0"
+    elif context.user is None and image.user is None and image.username:
+        problem = f"the image has the non-numeric user {image.username}, which cannot be verified; set runAsUser"
+    elif context.user is None and not image.user:
+        problem = "the image runs as root; set runAsUser"
+    if problem:
+        what = f"container {container.name} has runAsNonRoot, but {problem}"
         raise PodStartError("CreateContainerConfigError", what)
-    if context.user is None and not image.user:
-        raise PodStartError("CreateContainerConfigError", f"{where}, and its image does; set runAsUser")

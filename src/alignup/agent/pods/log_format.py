@@ -1,82 +1,80 @@
-"""Lines that containers print, as runtimes write them to files: ``TIME stdout F text``.
+"""The CRI log format: lines of the form ``TIME stdout F text``.
 
-What is printed without an end for too long is cut into pieces, tagged ``P`` until the last, which is ``F``. Pieces of
-both streams may be mixed; here they are put together again, unless a line is longer than anyone would keep.
+The runtime splits long output into records tagged ``P`` (partial), the last of which is tagged ``F`` (full). Records
+of both streams may be interleaved. The decoder joins them again, unless a line exceeds :data:`MAX_LINE_BYTES`.
 """
 
 import re
 
-MAX_LINE_BYTES = 1 << 20  #: bytes of a line that are held back until it ends
+MAX_LINE_BYTES = 1 << 20  #: a longer line is passed on in parts
+HEADER_BYTES = 256  #: enough for the time, the stream and the tag
 
-HEADER_BYTES = 256  #: bytes in which the time, the stream and the tag are
 _STREAMS = frozenset({b"stdout", b"stderr"})
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)")
 
-_Record = tuple[bytes, bytes, bool, bytes]  # the time, the stream, whether the line goes on, the text
+_Record = tuple[bytes, bytes, bool, bytes]  # time, stream, whether it is partial, text
 
 
 def ends_line(record: bytes) -> bool:
-    """Whether a line ends with this record, of which the beginning is enough."""
-    found = _parsed(record[:HEADER_BYTES])
+    """Whether a line ends with this record; its first :data:`HEADER_BYTES` are enough."""
+    found = _parse(record[:HEADER_BYTES])
     return found is not None and not found[2]
 
 
 class LogDecoder:
-    """Takes a log in pieces of any size and gives what was printed; what is no record is left out, as the kubelet does.
+    """Decode a log that arrives in chunks of any size; invalid records are skipped, as by the kubelet.
 
-    The first *skip* lines to come are left out.
+    The next ``skip`` lines are dropped.
     """
 
     def __init__(self, *, timestamps: bool = False) -> None:
         self.skip = 0
         self._timestamps = timestamps
-        self._rest = b""  #: the beginning of a record
-        self._lost = False  #: that record is too long to be one, and is left out
-        self._held: dict[bytes, bytearray] = {}  #: stream → the beginning of a line
+        self._rest = b""  #: an incomplete record
+        self._oversized = False  #: the incomplete record is too long and is skipped
+        self._partial: dict[bytes, bytearray] = {}  #: stream → an incomplete line
 
     def feed(self, data: bytes) -> bytes:
-        """What is whole now."""
+        """Return the lines that are complete now."""
         *records, rest = (self._rest + data).split(b"\n")
-        if self._lost and records:
+        if self._oversized and records:
             del records[0]
-            self._lost = False
+            self._oversized = False
         if len(rest) > MAX_LINE_BYTES:
-            self._lost = True
-        self._rest = b"" if self._lost else rest
-        return b"".join(map(self._take, records))
+            self._oversized = True
+        self._rest = b"" if self._oversized else rest
+        return b"".join(map(self._decode, records))
 
-    def end(self) -> bytes:
-        """All that is left, whole or not."""
-        text = self._take(self._rest) if self._rest else b""
-        left = b"".join(map(bytes, self._held.values())) if not self.skip else b""
+    def finish(self) -> bytes:
+        """Return everything that is left, complete or not."""
+        text = self._decode(self._rest) if self._rest else b""
+        left = b"".join(map(bytes, self._partial.values())) if not self.skip else b""
         self._rest = b""
-        self._held.clear()
+        self._partial.clear()
         return text + left
 
-    def _take(self, record: bytes) -> bytes:
-        """What can be given away with this record."""
-        found = _parsed(record)
+    def _decode(self, record: bytes) -> bytes:
+        found = _parse(record)
         if found is None:
             return b""
-        time, stream, goes_on, text = found
-        held = self._held.get(stream)
-        if held is None:
-            held = self._held[stream] = bytearray(_fixed(time) + b" " if self._timestamps else b"")
-        held += text
-        if goes_on and len(held) <= MAX_LINE_BYTES:
+        time, stream, partial, text = found
+        line = self._partial.get(stream)
+        if line is None:
+            line = self._partial[stream] = bytearray(_with_nanoseconds(time) + b" " if self._timestamps else b"")
+        line += text
+        if partial and len(line) <= MAX_LINE_BYTES:
             return b""
-        if goes_on:
-            self._held[stream] = bytearray()
-            return b"" if self.skip else bytes(held)
-        del self._held[stream]
+        if partial:
+            self._partial[stream] = bytearray()
+            return b"" if self.skip else bytes(line)
+        del self._partial[stream]
         if self.skip:
             self.skip -= 1
             return b""
-        return bytes(held) + b"\n"
+        return bytes(line) + b"\n"
 
 
-def _parsed(record: bytes) -> _Record | None:
-    """The parts of a record; ``None`` when it is none."""
+def _parse(record: bytes) -> _Record | None:
     parts = record.split(b" ", 3)
     if len(parts) < 4 or parts[1] not in _STREAMS or not _TIME.fullmatch(parts[0]):
         return None
@@ -84,10 +82,10 @@ def _parsed(record: bytes) -> _Record | None:
     return time, stream, tags.split(b":", 1)[0] == b"P", text
 
 
-def _fixed(time: bytes) -> bytes:
-    """A time with all nine digits, so that times stand below each other."""
+def _with_nanoseconds(time: bytes) -> bytes:
+    """*time* with all nine digits, so that timestamps line up."""
     found = _TIME.fullmatch(time)
-    if found is None:  # nobody asks for the time of what is no record
+    if found is None:
         return time
-    whole, fraction, zone = found.groups(b"")
-    return whole + b"." + fraction.ljust(9, b"0") + zone
+    seconds, fraction, zone = found.groups(b"")
+    return seconds + b"." + fraction.ljust(9, b"0") + zone

@@ -1,8 +1,8 @@
-"""Logs of containers: read from any point, followed while they grow, and kept from growing without end.
+"""Read, follow and rotate container logs.
 
-A log that has grown too large is renamed, ``0.log.20260131-235959``, and the runtime goes on in a new file. Of those
-renamed all but the newest are compressed, and the oldest goes. Reading begins with the oldest there is; where only the
-last lines are asked for, it begins from the end. However long a log is, a few blocks of it are in memory at a time.
+A log that has grown too large is renamed, as in ``0.log.20260131-235959``, and the runtime continues in a new file.
+All but the newest renamed file are compressed, and the oldest is deleted. Reading starts with the oldest file, or at
+the requested number of lines from the end. Only a few blocks of a log are in memory at a time.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ from typing import IO, cast
 from alignup.agent.pods.log_format import HEADER_BYTES, LogDecoder, ends_line
 from alignup.schema.api import LogQuery
 
-POLL_SECONDS = 0.2  #: seconds
+POLL_SECONDS = 0.2
 
-_BLOCK = 1 << 18  #: bytes
+_BLOCK_BYTES = 1 << 18
 _ROTATED = re.compile(r"\.\d{8}-\d{6}(\.gz)?")
 _COMPRESSED, _UNFINISHED = ".gz", ".tmp"
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A file that is read from where it stands; the first *skip* lines of it are not wanted."""
+class _LogPart:
+    """An open file, read from its current position without its first *skip* lines."""
 
     file: IO[bytes]
     skip: int = 0
 
 
 def log_files(path: Path) -> tuple[Path, ...]:
-    """The log at *path* with all that was it before, as far as they are there; the oldest first."""
+    """The log at *path* and its rotated files, oldest first; missing files are left out."""
     try:
         names = {entry.name for entry in os.scandir(path.parent)}
     except FileNotFoundError:
@@ -46,69 +46,71 @@ def log_files(path: Path) -> tuple[Path, ...]:
 
 
 async def read_log(
-    path: Path, query: LogQuery, *, alive: Callable[[], bool] = lambda: False, poll: float = POLL_SECONDS
+    path: Path, query: LogQuery, *, is_running: Callable[[], bool] = lambda: False, poll: float = POLL_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """What a container printed, whose log is at *path*; ``LookupError`` when there is none.
+    """Stream the log at *path*; ``LookupError`` if there is none.
 
-    Where it is followed this goes on until all is read after *alive* has said that the container has ended.
+    A followed log ends when everything is read after *is_running* has returned false.
     """
-    if not await asyncio.to_thread(log_files, path) and not (query.follow and alive()):
-        raise LookupError(f"there is no log {path}")
-    return _read(path, query, alive=alive, poll=poll)
+    if not await asyncio.to_thread(log_files, path) and not (query.follow and is_running()):
+        raise LookupError(f"log {path} does not exist")
+    return _stream(path, query, is_running=is_running, poll=poll)
 
 
 def log_tail(path: Path, *, lines: int = 80, size: int = 2048) -> str:
-    """The end of a log, for whoever asks why a container ended; empty when there is none."""
+    """The end of a log as a termination message; empty if there is no log."""
     decoder = LogDecoder()
     text = b""
     with ExitStack() as stack:
-        for part in _opened(path, lines, stack):
+        for part in _open_parts(path, lines, stack):
             decoder.skip = part.skip
-            while data := part.file.read(_BLOCK):
+            while data := part.file.read(_BLOCK_BYTES):
                 text = (text + decoder.feed(data))[-size:]
-    return (text + decoder.end())[-size:].decode("utf-8", "replace")
+    return (text + decoder.finish())[-size:].decode("utf-8", "replace")
 
 
 async def rotate_log(
     path: Path,
     *,
     reopen: Callable[[], Awaitable[None]],
-    size: int,
-    most: int,
+    max_bytes: int,
+    max_files: int,
     now: Callable[[], float] = time.time,
 ) -> bool:
-    """Have a log that has *size* bytes go on in a new file, and keep *most* files of it; whether that was so.
+    """Rotate a log that has reached *max_bytes* and keep *max_files* of it; whether it was rotated.
 
-    *reopen* tells the runtime, of a container that runs. When it fails, all is as before.
+    *reopen* makes the runtime reopen the log of a running container. If it fails, the rotation is undone.
     """
-    grown = await asyncio.to_thread(_size, path)
-    if grown is None:
-        await reopen()  # after a crash between the two steps
+    size = await asyncio.to_thread(_size, path)
+    if size is None:
+        await reopen()  # after a crash between rename and reopen
         return False
-    if grown < size:
+    if size < max_bytes:
         return False
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now()))
-    rotated = await asyncio.to_thread(_set_aside, path, stamp, most=most)
+    rotated = await asyncio.to_thread(_rename, path, stamp, max_files=max_files)
     if rotated is None:
         return False
     try:
         await reopen()
     except Exception:
-        await asyncio.to_thread(_put_back, rotated, path)
+        await asyncio.to_thread(_undo_rename, rotated, path)
         raise
     return True
 
 
 def remove_logs(path: Path) -> None:
-    """Remove a log and all that was it before."""
+    """Delete a log and its rotated files."""
     for file in log_files(path):
         file.unlink(missing_ok=True)
 
 
-async def _read(path: Path, query: LogQuery, *, alive: Callable[[], bool], poll: float) -> AsyncGenerator[bytes, None]:
+async def _stream(
+    path: Path, query: LogQuery, *, is_running: Callable[[], bool], poll: float
+) -> AsyncGenerator[bytes, None]:
     decoder = LogDecoder(timestamps=query.timestamps)
     with ExitStack() as stack:
-        parts = await asyncio.to_thread(_opened, path, query.tail, stack)
+        parts = await asyncio.to_thread(_open_parts, path, query.tail, stack)
         for part in parts:
             decoder.skip = part.skip
             async for data in _blocks(part.file):
@@ -116,42 +118,41 @@ async def _read(path: Path, query: LogQuery, *, alive: Callable[[], bool], poll:
                     yield text
         if query.follow:
             newest = parts[-1].file if parts else None
-            async with aclosing(_grown(path, newest, alive=alive, poll=poll)) as grown:
-                async for data in grown:
+            async with aclosing(_follow(path, newest, is_running=is_running, poll=poll)) as appended:
+                async for data in appended:
                     if text := decoder.feed(data):
                         yield text
-    if text := decoder.end():
+    if text := decoder.finish():
         yield text
 
 
-async def _grown(
-    path: Path, newest: IO[bytes] | None, *, alive: Callable[[], bool], poll: float
+async def _follow(
+    path: Path, newest: IO[bytes] | None, *, is_running: Callable[[], bool], poll: float
 ) -> AsyncGenerator[bytes, None]:
-    """What is added to a log after *newest* was read, whatever it is called by now, until it has ended."""
+    """Data appended after *newest* was read, across rotations, until the container has exited."""
     with ExitStack() as stack:
         while True:
-            running = alive()  # before reading: what it printed last is there then
+            running = is_running()  # checked before reading, so that the last output is not missed
             async for data in _blocks(newest):
                 yield data
-            following = await asyncio.to_thread(_after, path, newest)
-            if not following and not running:
+            newer = await asyncio.to_thread(_newer_files, path, newest)
+            if not newer and not running:
                 return
             await asyncio.sleep(poll)
-            if not following:
+            if not newer:
                 continue
-            async for data in _blocks(newest):  # the runtime may have noticed a little later
+            async for data in _blocks(newest):  # the runtime may have written here until it reopened the log
                 yield data
             stack.close()
-            for place in following:
+            for file in newer:
                 with suppress(FileNotFoundError):
-                    newest = stack.enter_context(_open(place))
+                    newest = stack.enter_context(_open(file))
                     async for data in _blocks(newest):
                         yield data
 
 
 async def _blocks(file: IO[bytes] | None) -> AsyncIterator[bytes]:
-    """What there is to read of a file by now."""
-    while file is not None and (data := await asyncio.to_thread(file.read, _BLOCK)):
+    while file is not None and (data := await asyncio.to_thread(file.read, _BLOCK_BYTES)):
         yield data
 
 
@@ -163,132 +164,132 @@ def _open(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if path.suffix == _COMPRESSED else path.open("rb")
 
 
-def _opened(path: Path, tail: int | None, stack: ExitStack) -> list[_Part]:
-    """The files of a log, each at the place where the last *tail* lines of them all begin."""
-    found = []
+def _open_parts(path: Path, tail: int | None, stack: ExitStack) -> list[_LogPart]:
+    """Open the files of a log, positioned where its last *tail* lines begin."""
+    opened = []
     for one in log_files(path):
         with suppress(FileNotFoundError):
-            found.append((one, stack.enter_context(_open(one))))
+            opened.append((one, stack.enter_context(_open(one))))
     if tail is None:
-        return [_Part(file) for _, file in found]
-    parts: list[_Part] = []
-    for one, file in reversed(found):
+        return [_LogPart(file) for _, file in opened]
+    parts: list[_LogPart] = []
+    for one, file in reversed(opened):
         if one.suffix == _COMPRESSED:
-            lines = _count(file)
+            lines = _count_lines(file)
             file.seek(0)
-            parts.append(_Part(file, max(0, lines - tail)))
+            parts.append(_LogPart(file, max(0, lines - tail)))
         else:
-            lines = _seek_last(file, tail)
-            parts.append(_Part(file))
+            lines = _seek_tail(file, tail)
+            parts.append(_LogPart(file))
         tail -= lines
         if tail <= 0:
             break
     return parts[::-1]
 
 
-def _seek_last(file: IO[bytes], lines: int) -> int:
-    """Go to the beginning of the last *lines* lines; how many there are, at most so many."""
+def _seek_tail(file: IO[bytes], lines: int) -> int:
+    """Seek to the beginning of the last *lines* lines; return how many there are, up to *lines*."""
     if not lines:
         file.seek(0, os.SEEK_END)
         return 0
-    begins = _beginnings(file)
-    begin, _ = next(begins)  # of a record that is just being written, or of nothing
-    seen = 0
-    for number, (place, head) in enumerate(begins):
+    starts = _record_starts(file)
+    start, _ = next(starts)  # of a record that is still being written, or of nothing
+    found = 0
+    for number, (offset, head) in enumerate(starts):
         if ends_line(head):
-            if seen == lines:
-                file.seek(begin)
-                return seen
-            seen += 1
+            if found == lines:
+                file.seek(start)
+                return found
+            found += 1
         elif number == 0:
-            seen = 1  # a line that has not ended yet
-        begin = place
+            found = 1  # a line without an end yet
+        start = offset
     file.seek(0)
-    return seen
+    return found
 
 
-def _beginnings(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Where each record begins, and with what, from the end of the file; first what is behind the last whole one."""
+def _record_starts(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The offset and head of each record, last record first; the first item follows the last complete record."""
     end = file.seek(0, os.SEEK_END)
     behind = b""
     while end > 0:
-        begin = max(0, end - _BLOCK)
+        begin = max(0, end - _BLOCK_BYTES)
         file.seek(begin)
         data = file.read(end - begin)
         window = data + behind
-        place = len(data)
-        while (place := data.rfind(b"\n", 0, place)) >= 0:
-            yield begin + place + 1, window[place + 1 : place + 1 + HEADER_BYTES]
+        offset = len(data)
+        while (offset := data.rfind(b"\n", 0, offset)) >= 0:
+            yield begin + offset + 1, window[offset + 1 : offset + 1 + HEADER_BYTES]
         behind, end = window[:HEADER_BYTES], begin
     yield 0, behind
 
 
-def _count(file: IO[bytes]) -> int:
-    """How many lines there are in a file that can be read forward only."""
+def _count_lines(file: IO[bytes]) -> int:
+    """Count the lines of a file that can only be read forward."""
     total, rest = 0, b""
-    while data := file.read(_BLOCK):
+    while data := file.read(_BLOCK_BYTES):
         *records, rest = (rest + data).split(b"\n")
         total += sum(map(ends_line, records))
         rest = rest[:HEADER_BYTES]
     return total
 
 
-def _after(path: Path, newest: IO[bytes] | None) -> tuple[Path, ...]:
-    """The files of a log that are newer than the one read; none when it is the newest."""
+def _newer_files(path: Path, newest: IO[bytes] | None) -> tuple[Path, ...]:
+    """The files of a log that are newer than *newest*."""
     found = log_files(path)
     if newest is None:
         return found
     if not found or found[-1] != path:
-        return ()  # it was renamed, and there is no new one yet
+        return ()  # renamed, and the runtime has not created the new file yet
     known = os.fstat(newest.fileno())
-    for place, file in enumerate(found):
+    for index, file in enumerate(found):
         with suppress(FileNotFoundError):
             if os.path.samestat(file.stat(), known):
-                return found[place + 1 :]
+                return found[index + 1 :]
     return (path,)
 
 
 def _size(path: Path) -> int | None:
-    """The bytes of a file; ``None`` when there is none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
         return None
 
 
-def _set_aside(path: Path, stamp: str, *, most: int) -> Path | None:
-    """Rename a log, and make room for it before; ``None`` when another has been renamed in the same second."""
+def _rename(path: Path, stamp: str, *, max_files: int) -> Path | None:
+    """Rename a log after pruning its older files; ``None``: it was already rotated in this second."""
     rotated = path.with_name(f"{path.name}.{stamp}")
     if rotated.exists():
         return None
-    _make_room(path, most - 2)
+    _prune(path, max_files - 2)
     path.rename(rotated)
     return rotated
 
 
-def _put_back(rotated: Path, path: Path) -> None:
+def _undo_rename(rotated: Path, path: Path) -> None:
     if not path.exists():
         rotated.rename(path)
 
 
-def _make_room(path: Path, most: int) -> None:
-    """Keep *most* of what was the log before, compressed."""
+def _prune(path: Path, keep: int) -> None:
+    """Keep and compress the newest *keep* rotated files."""
     for entry in list(os.scandir(path.parent)):
         if _is_rotated(entry.name.removesuffix(_UNFINISHED), path.name) and Path(entry.path) not in log_files(path):
-            Path(entry.path).unlink(missing_ok=True)  # of a crash
+            Path(entry.path).unlink(missing_ok=True)  # left by a crash
     rotated = [file for file in log_files(path) if file != path]
-    for file in rotated[: max(0, len(rotated) - most)]:
+    excess = max(0, len(rotated) - keep)
+    for file in rotated[:excess]:
         file.unlink(missing_ok=True)
-    for file in rotated[max(0, len(rotated) - most) :]:
+    for file in rotated[excess:]:
         if file.suffix != _COMPRESSED:
             _compress(file)
 
 
 def _compress(path: Path) -> None:
-    """There is always the one or the other, whole."""
+    """At every moment either the original or the compressed file is complete."""
     unfinished = path.with_name(path.name + _UNFINISHED)
     with path.open("rb") as source, gzip.open(unfinished, "wb", compresslevel=6) as target:
-        shutil.copyfileobj(source, target, _BLOCK)
+        shutil.copyfileobj(source, target, _BLOCK_BYTES)
     unfinished.chmod(path.stat().st_mode & 0o777)
     unfinished.rename(path.with_name(path.name + _COMPRESSED))
     path.unlink()

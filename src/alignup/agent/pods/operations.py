@@ -1,4 +1,4 @@
-"""What is done for one pod: its directories, sandbox, images and containers, and the cleaning up after it."""
+"""Perform the actions of one pod: create, start, stop and remove its sandboxes and containers, and run its probes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,22 +13,21 @@ from alignup.agent.pod_record import PodRecord
 from alignup.agent.pods import cleanup, cri_config, etc_hosts, hooks, logs, volumes
 from alignup.agent.pods.cpusets import CpusetPlacement, placement_of
 from alignup.agent.pods.environment import PodFacts, make_environment
-from alignup.agent.pods.errors import PodStartError
 from alignup.agent.pods.images import verify_run_as_non_root
 from alignup.agent.pods.pod_state import (
     CreateSandbox,
+    PodStartError,
     PodStatus,
     ProbeStatus,
     RemoveFromRuntime,
     StartContainer,
     StopContainer,
 )
-from alignup.agent.pods.probes import Prober, ProbeTarget
+from alignup.agent.pods.probes import ExecSync, Prober, ProbeTarget
 from alignup.agent.pods.retry import describe_bug
 from alignup.agent.pods.runtime_context import RuntimeContext
-from alignup.align.bits import CpuSet, NodeSet
+from alignup.agent.pods.status import Placements
 from alignup.align.errors import CriError, EnforceError, PluginError, StateError
-from alignup.align.workload import Container
 from alignup.enforce.cri.resources import container_resources, pod_cgroup_resources
 from alignup.enforce.cri.types import (
     ContainerMount,
@@ -39,287 +38,270 @@ from alignup.enforce.cri.types import (
     LinuxResources,
     SandboxConfig,
 )
-from alignup.kube.podspec.types import ContainerSpec, LifecycleHook, PodSpec
+from alignup.kube.podspec.types import ContainerSpec, PodSpec
 from alignup.plugins.allocate_response import AllocateResponse, merge_responses
 from alignup.schema.api import BusyError, NotReadyError
 
-MIN_STOP_SECONDS = 2.0  #: seconds a container has after its hook, as with the kubelet
+MIN_STOP_SECONDS = 2.0  #: a container gets at least this long after its preStop hook, as with the kubelet
 LOOPBACK = "127.0.0.1"
-CANCEL_GRACE_SECONDS = 5.0  #: seconds for the runtime to finish what nobody waits for any more
-PROBER_RESTART_SECONDS = 10.0  #: seconds until a container is probed again where that failed by a fault of ours
+CANCEL_GRACE_SECONDS = 5.0  #: how long a cancelled call waits for the runtime to finish
+PROBER_RESTART_SECONDS = 10.0  #: delay before probes that failed with a bug restart
 
 _HOSTS_FILE = Path(volumes.HOSTS_PATH)
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class PodOperations:
-    """Does things for one pod."""
+    """Methods raise ``PodStartError`` or an ``AlignError`` when they fail."""
 
-    def __init__(self, tools: RuntimeContext, known: PodRecord, spec: PodSpec) -> None:
-        self._tools = tools
-        self._known = known
-        self._pod = known.pod
+    def __init__(self, context: RuntimeContext, record: PodRecord, spec: PodSpec) -> None:
+        self._context = context
+        self._runtime = context.runtime
+        self._record = record
+        self._pod = record.pod
         self._spec = spec
-        self._place = tools.place
-        self._seen = PodStatus()
+        self._host = context.host_config
+        self._status = PodStatus()
         self._probers: dict[str, asyncio.Task[None]] = {}  #: by container id
-        self._words: dict[str, str] = {}  #: container id → what it said last
+        self._messages: dict[str, str] = {}  #: container id → termination message
 
-    async def look(self) -> PodStatus:
-        """What there is of the pod."""
-        seen = await self._tools.cache.refresh_pod(self._pod.uid)
-        self._words = {
-            one.id: await self._last_words(one) for one in seen.containers if one.state is ContainerState.EXITED
-        }
-        told = tuple(replace(one, message=self._words.get(one.id) or one.message) for one in seen.containers)
-        self._seen = replace(seen, containers=told)
-        return self._seen
+    async def refresh(self) -> PodStatus:
+        """Read the status of the pod, with termination messages."""
+        status = await self._context.cache.refresh_pod(self._pod.uid)
+        exited = [one for one in status.containers if one.state is ContainerState.EXITED]
+        self._messages = {one.id: await self._termination_message(one) for one in exited}
+        containers = tuple(replace(one, message=self._messages.get(one.id) or one.message) for one in status.containers)
+        self._status = replace(status, containers=containers)
+        return self._status
 
-    def places(self) -> Mapping[str, tuple[CpuSet, NodeSet]]:
-        """Where its containers belong, by name."""
-        host = self._tools.desk.settled
+    def placements(self) -> Placements:
+        host = self._context.queue.settled
         if self._pod.uid not in host.ledger.pods:
             return {}
-        spots = {one.name: placement_of(host, self._pod.uid, one.name) for one in self._spec.containers}
-        return {name: (spot.cpus, spot.nodes) for name, spot in spots.items()}
+        found = {one.name: placement_of(host, self._pod.uid, one.name) for one in self._spec.containers}
+        return {name: (placement.cpus, placement.nodes) for name, placement in found.items()}
 
-    async def make_sandbox(self, act: CreateSandbox) -> None:
-        """Make directories, the group around all containers, and a sandbox."""
+    async def create_sandbox(self, action: CreateSandbox) -> None:
+        """Create the pod's directories, cgroup and sandbox."""
         try:
-            if act.instead_of:
-                await self._tools.runtime.stop_sandbox(act.instead_of)
-            plan = self._sandbox_plan(act.attempt)
-            await asyncio.to_thread(self._prepare, plan)
-            await _whole(self._tools.runtime.run_sandbox(plan))
+            if action.replaces:
+                await self._runtime.stop_sandbox(action.replaces)
+            config = self._sandbox_config(action.attempt)
+            await asyncio.to_thread(self._prepare, config)
+            await _finish_if_cancelled(self._runtime.run_sandbox(config))
         except EnforceError as error:
             raise PodStartError("FailedCreatePodSandBox", str(error)) from error
 
-    async def start(self, act: StartContainer) -> None:
-        """Make a container and start it."""
-        container = next(one for one in self._spec.containers if one.name == act.container)
-        image = await self._tools.images.ensure_image(container)
+    async def start(self, action: StartContainer) -> None:
+        """Create and start a container, and run its postStart hook."""
+        container = next(one for one in self._spec.containers if one.name == action.container)
+        image = await self._context.images.ensure_image(container)
         verify_run_as_non_root(container, image)
-        await self._announce(container)
-        made = await self._make(act, container, image=image)
+        await self._pre_start(container)
+        id_ = await self._create(action, container, image=image)
         try:
-            await _whole(self._tools.runtime.start(made))
+            await _finish_if_cancelled(self._runtime.start(id_))
         except CriError as error:
             raise PodStartError("RunContainerError", str(error)) from error
-        if container.post_start is not None:
-            await self._greet(made, container, container.post_start)
+        if container.post_start is None:
+            return
+        try:
+            await hooks.run_post_start(container.post_start, self._exec(id_), container=container.name)
+        except PodStartError:
+            with suppress(CriError):  # it stays running until its pod stops
+                await self._runtime.stop(id_, grace=self._spec.grace)
+            raise
 
-    async def stop(self, act: StopContainer) -> None:
-        """Stop a container: its hook first, then the signal, within one time of grace."""
-        container = self._container(act.container)
-        left = act.grace
+    async def stop(self, action: StopContainer) -> None:
+        """Run the preStop hook and stop the container, both within one grace period."""
+        container = self._container(action.container)
+        left = action.grace
         if container is not None and container.pre_stop is not None:
             begun = monotonic()
-            problem = await hooks.run_pre_stop(container.pre_stop, partial(self._execute, act.id), grace=act.grace)
+            problem = await hooks.run_pre_stop(container.pre_stop, self._exec(action.id), grace=action.grace)
             if problem:
-                self._tools.warn_once(
-                    f"pod {self._pod.namespace}/{self._pod.name}, container {act.container}: {problem}"
-                )
-            left = max(act.grace - (monotonic() - begun), min(MIN_STOP_SECONDS, act.grace))
-        await self._tools.runtime.stop(act.id, grace=left)
+                self._warn(f"container {action.container}: {problem}")
+            left = max(action.grace - (monotonic() - begun), min(MIN_STOP_SECONDS, action.grace))
+        await self._runtime.stop(action.id, grace=left)
 
     async def stop_sandbox(self, id_: str) -> None:
-        """Stop a sandbox."""
-        await self._tools.runtime.stop_sandbox(id_)
+        await self._runtime.stop_sandbox(id_)
 
-    async def discard(self, act: RemoveFromRuntime) -> None:
-        """Remove a container or a sandbox, with all that its containers printed."""
-        for one in self._seen.containers:
-            if act.id in {one.id, one.sandbox}:
-                await asyncio.to_thread(cleanup.remove_container_files, self._tools, self._pod, one)
-        # Last, for then the next one may be made under the same name.
-        runtime = self._tools.runtime
-        await (runtime.remove_sandbox(act.id) if act.sandbox else runtime.remove(act.id))
+    async def remove(self, action: RemoveFromRuntime) -> None:
+        """Remove a container or sandbox, with the logs of its containers."""
+        for one in self._status.containers:
+            if action.id in {one.id, one.sandbox}:
+                await asyncio.to_thread(cleanup.remove_container_files, self._context, self._pod, one)
+        # Last, because the next instance may use the same files from then on.
+        await (self._runtime.remove_sandbox(action.id) if action.sandbox else self._runtime.remove(action.id))
 
-    def watch(self, seen: PodStatus, health: Callable[[str, ProbeStatus], None]) -> None:
-        """Probe just the containers that run now."""
-        running = {one.id: one for one in seen.containers if one.state is ContainerState.RUNNING}
+    def sync_probes(self, status: PodStatus, report: Callable[[str, ProbeStatus], None]) -> None:
+        """Probe exactly the containers that run; *report* is called with a container id and each new status."""
+        running = {one.id: one for one in status.containers if one.state is ContainerState.RUNNING}
         for id_ in self._probers.keys() - running.keys():
             self._probers.pop(id_).cancel()
         for id_ in running.keys() - self._probers.keys():
             container = self._container(running[id_].name)
             if container is not None and (container.startup or container.liveness or container.readiness):
-                self._probers[id_] = self._probed(running[id_], container, partial(health, id_))
+                self._probers[id_] = self._start_prober(running[id_], container, partial(report, id_))
 
-    def _prepare(self, plan: SandboxConfig) -> None:
-        """Make what a sandbox stands on."""
-        volumes.prepare_volumes(self._tools.root, self._spec, facts=self._facts())
+    def _prepare(self, config: SandboxConfig) -> None:
+        volumes.prepare_volumes(self._context.root, self._spec, facts=self._facts())
         try:
-            Path(plan.log_directory).mkdir(mode=0o755, parents=True, exist_ok=True)
+            Path(config.log_directory).mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
-            raise EnforceError(f"there can be no logs at {plan.log_directory}: {error.strerror}") from error
-        if self._tools.groups is None:
+            raise EnforceError(f"cannot create log directory {config.log_directory}: {error.strerror}") from error
+        cgroups = self._context.cgroups
+        if cgroups is None:
             return
-        owns = any(self._spot(one.name).exclusive for one in self._spec.containers)
-        held_to = pod_cgroup_resources(self._pod, ground=self._tools.ground, exclusive=owns)
-        for note in self._tools.groups.make(self._pod, held_to):
-            self._tools.warn_once(note)
+        host = self._context.queue.settled
+        exclusive = any(placement_of(host, self._pod.uid, one.name).exclusive for one in self._spec.containers)
+        resources = pod_cgroup_resources(self._pod, ground=self._context.node_limits, exclusive=exclusive)
+        for warning in cgroups.make(self._pod, resources):
+            self._context.warn_once(warning)
 
-    async def _announce(self, container: ContainerSpec) -> None:
-        """Those who have to know that a container starts are told."""
+    async def _pre_start(self, container: ContainerSpec) -> None:
+        """Record that a container starts, and call ``PreStartContainer`` of its device plugins."""
         uid = self._pod.uid
         try:
-            await self._tools.desk.started(uid, container.name)
-            await self._tools.errands.pre_start(uid, container.name)
+            await self._context.queue.started(uid, container.name)
+            await self._context.pre_start(uid, container.name)
         except (PluginError, StateError, NotReadyError, BusyError) as error:
             raise PodStartError("PreStartHookError", str(error)) from error
 
-    async def _make(self, act: StartContainer, container: ContainerSpec, *, image: CriImage) -> str:
-        """Make a container where it belongs; its id."""
-        sandbox = self._sandbox_plan(self._attempt(act.sandbox))
-        grant = self._grant(container.name)
-        facts = self._facts(self._addresses(act.sandbox))
-        envs = make_environment(container, facts, granted=grant.envs)
-        mounts = await asyncio.to_thread(self._mounts, container, act.attempt, facts=facts, envs=envs)
-        name = (self._pod.uid, container.name)
-        async with self._tools.cpusets.creating(*name) as spot:
-            plan = cri_config.container_config(
+    async def _create(self, action: StartContainer, container: ContainerSpec, *, image: CriImage) -> str:
+        """Create a container on its CPUs; return its id."""
+        sandbox = self._sandbox_config(self._sandbox_attempt(action.sandbox))
+        devices = self._device_response(container.name)
+        facts = self._facts(self._addresses(action.sandbox))
+        envs = make_environment(container, facts, plugin_envs=devices.envs)
+        mounts = await asyncio.to_thread(self._mounts, container, action.attempt, facts=facts, envs=envs)
+        key = (self._pod.uid, container.name)
+        async with self._context.cpusets.creating(*key) as placement:
+            config = cri_config.container_config(
                 self._pod,
                 self._spec,
                 container,
-                attempt=act.attempt,
+                attempt=action.attempt,
                 image=image,
-                resources=self._resources(container.name, spot),
-                place=self._place,
+                resources=self._resources(container.name, placement),
+                host=self._host,
                 envs=envs,
                 mounts=mounts,
-                grant=grant,
+                devices=devices,
             )
             try:
-                made = await _whole(self._tools.runtime.create(act.sandbox, plan, sandbox=sandbox))
+                id_ = await _finish_if_cancelled(self._runtime.create(action.sandbox, config, sandbox=sandbox))
             except CriError as error:
                 raise PodStartError("CreateContainerError", str(error)) from error
-            self._tools.cpusets.created_in(made, name, spot)
-        return made
+            self._context.cpusets.created_in(id_, key, placement)
+        return id_
 
-    async def _greet(self, id_: str, container: ContainerSpec, hook: LifecycleHook) -> None:
-        """Run what is to run when a container has started; it is stopped where that fails."""
-        try:
-            await hooks.run_post_start(hook, partial(self._execute, id_), container=container.name)
-        except PodStartError:
-            with suppress(CriError):  # it runs on, and is stopped with its pod
-                await self._tools.runtime.stop(id_, grace=self._spec.grace)
-            raise
-
-    def _probed(
-        self, running: CriContainer, container: ContainerSpec, tell: Callable[[ProbeStatus], None]
+    def _start_prober(
+        self, running: CriContainer, container: ContainerSpec, report: Callable[[ProbeStatus], None]
     ) -> asyncio.Task[None]:
-        """Have a container asked how it is, until that is cancelled."""
         addresses = self._facts(self._addresses(running.sandbox)).pod_ips
-        target = ProbeTarget(
-            container=container,
-            address=addresses[0] if addresses else LOOPBACK,
-            execute=partial(self._execute, running.id),
-        )
-        prober = Prober(target, tell=tell, since=running.started, now=time)
+        address = addresses[0] if addresses else LOOPBACK
+        target = ProbeTarget(container=container, address=address, execute=self._exec(running.id))
+        prober = Prober(target, report=report, since=running.started, now=time)
         return asyncio.create_task(self._probe(prober, container.name), name=f"probes {running.id}")
 
     async def _probe(self, prober: Prober, container: str) -> None:
-        """Have it asked whatever happens: nobody else would notice that it is not."""
+        """Restart probes that fail with a bug: a container without probes would count as healthy."""
         while True:
             try:
                 await prober.run()
-            except Exception as error:  # noqa: BLE001 - a container that nobody probes is taken for well
-                who = f"pod {self._pod.namespace}/{self._pod.name}, probes of {container}"
-                self._tools.warn_once(f"{who}: {describe_bug(error)}")
+            except Exception as error:  # noqa: BLE001
+                self._warn(f"probes of container {container}: {describe_bug(error)}")
                 await asyncio.sleep(PROBER_RESTART_SECONDS)
             else:
                 return
 
-    async def _last_words(self, one: CriContainer) -> str:
-        """What a container said last, read once."""
-        known = self._words.get(one.id)
-        return await asyncio.to_thread(self._read_words, one) if known is None else known
+    async def _termination_message(self, one: CriContainer) -> str:
+        """The termination message of a container, read once."""
+        known = self._messages.get(one.id)
+        return await asyncio.to_thread(self._read_message, one) if known is None else known
 
-    def _read_words(self, one: CriContainer) -> str:
-        said = volumes.read_termination_message(
-            self._tools.root, self._pod.uid, container=one.name, attempt=one.attempt
+    def _read_message(self, one: CriContainer) -> str:
+        message = volumes.read_termination_message(
+            self._context.root, self._pod.uid, container=one.name, attempt=one.attempt
         )
         spec = self._container(one.name)
-        if said or spec is None or not spec.fallback_to_logs_on_error or one.exit_code == 0:
-            return said
-        return logs.log_tail(
-            cri_config.log_directory(self._place.log_root, self._pod) / cri_config.log_path(one.name, one.attempt)
-        )
+        if message or spec is None or not spec.fallback_to_logs_on_error or one.exit_code == 0:
+            return message
+        return logs.log_tail(self._context.log_file(self._pod, one.name, one.attempt))
 
     def _container(self, name: str) -> ContainerSpec | None:
         return next((one for one in self._spec.containers if one.name == name), None)
 
-    def _asked(self, name: str) -> Container:
-        return next(one for one in self._pod.everyone if one.name == name)
-
-    def _spot(self, name: str) -> CpusetPlacement:
-        """Where a container belongs as things stand."""
-        return placement_of(self._tools.desk.settled, self._pod.uid, name)
-
-    def _resources(self, name: str, spot: CpusetPlacement) -> LinuxResources:
-        """What a container is held to."""
+    def _resources(self, name: str, placement: CpusetPlacement) -> LinuxResources:
         return container_resources(
             self._pod,
-            self._asked(name),
-            ground=self._tools.ground,
-            exclusive=spot.exclusive,
-            cpus=spot.cpus,
-            nodes=spot.nodes,
+            next(one for one in self._pod.everyone if one.name == name),
+            ground=self._context.node_limits,
+            exclusive=placement.exclusive,
+            cpus=placement.cpus,
+            nodes=placement.nodes,
         )
 
-    def _sandbox_plan(self, attempt: int) -> SandboxConfig:
-        """The same plan for the same attempt: whoever makes a container has to tell it again."""
-        parent = "" if self._tools.groups is None else self._tools.groups.parent(self._pod)
-        place = replace(self._place, cgroup_parent=parent)
-        return cri_config.sandbox_config(self._pod, self._spec, attempt=attempt, place=place)
+    def _sandbox_config(self, attempt: int) -> SandboxConfig:
+        """The same for the same attempt: CRI requires it again for each container."""
+        cgroups = self._context.cgroups
+        host = replace(self._host, cgroup_parent="" if cgroups is None else cgroups.parent(self._pod))
+        return cri_config.sandbox_config(self._pod, self._spec, attempt=attempt, host=host)
 
-    def _attempt(self, sandbox: str) -> int:
-        return next((one.attempt for one in self._seen.sandboxes if one.id == sandbox), 0)
+    def _sandbox_attempt(self, sandbox: str) -> int:
+        return next((one.attempt for one in self._status.sandboxes if one.id == sandbox), 0)
 
     def _addresses(self, sandbox: str) -> tuple[str, ...]:
-        return next((one.ips for one in self._seen.sandboxes if one.id == sandbox), ())
+        return next((one.ips for one in self._status.sandboxes if one.id == sandbox), ())
 
-    def _grant(self, name: str) -> AllocateResponse:
-        """What device plugins gave a container, all of it."""
-        given = self._known.grants.get(name, {})
-        return merge_responses({resource: AllocateResponse.from_document(dict(one)) for resource, one in given.items()})
+    def _device_response(self, container: str) -> AllocateResponse:
+        """The merged responses of all device plugins for a container."""
+        stored = self._record.grants.get(container, {})
+        return merge_responses({name: AllocateResponse.from_document(dict(one)) for name, one in stored.items()})
 
     def _facts(self, addresses: tuple[str, ...] = ()) -> PodFacts:
-        return cri_config.pod_facts(self._pod, self._spec, place=self._place, addresses=addresses)
+        return cri_config.pod_facts(self._pod, self._spec, host=self._host, addresses=addresses)
 
     def _mounts(
         self, container: ContainerSpec, attempt: int, *, facts: PodFacts, envs: Mapping[str, str]
     ) -> tuple[ContainerMount, ...]:
-        """What a container sees of the host, made ready."""
-        directories = volumes.prepare_volumes(self._tools.root, self._spec, facts=facts)
-        on_host = cri_config.shares_network(self._spec, self._place)
+        directories = volumes.prepare_volumes(self._context.root, self._spec, facts=facts)
+        on_host = cri_config.shares_network(self._spec, self._host)
         try:
-            told = etc_hosts.hosts_file_content(
+            hosts = etc_hosts.hosts_file_content(
                 self._spec,
                 hostname="" if on_host else cri_config.hostname(self._spec),
                 addresses=facts.pod_ips,
                 host_file=_HOSTS_FILE if on_host else None,
             )
         except OSError as error:
-            what = f"{_HOSTS_FILE} of the host cannot be read: {error.strerror}"
+            what = f"cannot read the host's {_HOSTS_FILE}: {error.strerror}"
             raise PodStartError("CreateContainerConfigError", what) from error
-        return volumes.build_mounts(directories, container, attempt=attempt, hosts=told, envs=envs)
+        return volumes.build_mounts(directories, container, attempt=attempt, hosts=hosts, envs=envs)
 
-    async def _execute(self, id_: str, command: tuple[str, ...], seconds: float) -> ExecResult:
-        return await self._tools.runtime.execute(id_, command, seconds=seconds)
+    def _exec(self, id_: str) -> ExecSync:
+        async def execute(command: tuple[str, ...], seconds: float) -> ExecResult:
+            return await self._runtime.execute(id_, command, seconds=seconds)
+
+        return execute
+
+    def _warn(self, text: str) -> None:
+        self._context.warn_once(f"pod {self._pod.namespace}/{self._pod.name}: {text}")
 
 
-async def _whole(asked: Awaitable[_Answer]) -> _Answer:
-    """What the runtime answers; whoever is cancelled waits for it first, for what it has begun it goes on with.
+async def _finish_if_cancelled(request: Awaitable[_Result]) -> _Result:
+    """Await a request to the runtime; on cancellation, wait for it to finish first.
 
-    Else a sandbox could turn up after all of its pod was cleaned away.
+    The runtime completes what it has begun. Without the wait, a sandbox could appear after its pod was cleaned up.
     """
-    task = asyncio.ensure_future(asked)
+    task = asyncio.ensure_future(request)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # which nobody wants to know
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the result is not needed
         try:
             await asyncio.wait([task], timeout=CANCEL_GRACE_SECONDS)
         finally:

@@ -1,8 +1,8 @@
-"""Trees of directories that pods fill: names for them, and taking them away whatever is in them.
+"""Safe names for, and safe removal of, directories that pods write to.
 
-What a container puts in its volumes is not ours to trust. Links are removed and not followed, nothing that is mounted
-is gone into, and it may be nested as deep as it likes: directories are brought to the top before they are emptied, so
-there is never more than one open below it.
+The content of a volume is not trusted. Symlinks are removed and not followed, and other file systems are not entered.
+Directories may be nested to any depth: subdirectories are moved to the top before they are emptied, so that only one
+level is open at a time.
 """
 
 import os
@@ -12,36 +12,36 @@ from itertools import count
 from pathlib import Path
 
 from alignup.agent.pods import bind_mounts
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import EnforceError
 
-_LONGEST = 255  #: bytes of a name
+_MAX_NAME_BYTES = 255
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def path_component(name: str) -> str:
-    """*name*, where it can be one step of a path and no more; else ``PodStartError``."""
-    if name in {"", ".", ".."} or "/" in name or "\0" in name or len(os.fsencode(name)) > _LONGEST:
+    """Return *name* if it is valid as a single path component; raise ``PodStartError`` otherwise."""
+    if name in {"", ".", ".."} or "/" in name or "\0" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES:
         shown = name if len(name) < 80 else f"{name[:76]} …"
-        raise PodStartError("CreateContainerConfigError", f"{shown!r} cannot be the name of a file or directory")
+        raise PodStartError("CreateContainerConfigError", f"{shown!r} is not a valid file name")
     return name
 
 
 def remove_tree(path: Path) -> None:
-    """Take away a directory with all in it, or what is left of it; ``EnforceError`` when something stays."""
+    """Remove a directory with its content, or what is left of it; ``EnforceError`` if something remains."""
     try:
         bind_mounts.unmount_below(path)
-        with _opened(path) as top:
+        with _open(path) as top:
             _empty(top)
         path.rmdir()
     except FileNotFoundError:
         return
     except OSError as error:
-        raise EnforceError(f"{error.filename or path} cannot be removed: {error.strerror or error}") from error
+        raise EnforceError(f"cannot remove {error.filename or path}: {error.strerror or error}") from error
 
 
 @contextmanager
-def _opened(path: str | Path, within: int | None = None) -> Iterator[int]:
+def _open(path: str | Path, within: int | None = None) -> Iterator[int]:
     handle = os.open(path, _DIRECTORY, dir_fd=within)
     try:
         yield handle
@@ -50,19 +50,18 @@ def _opened(path: str | Path, within: int | None = None) -> Iterator[int]:
 
 
 def _empty(top: int) -> None:
-    """Remove all that is in a directory; what is below goes to the top first."""
     device = os.fstat(top).st_dev
     numbers = count()
     while names := _names(top):
         for name in names:
-            if _unlinked(name, top):
+            if _unlink_file(name, top):
                 continue
-            with _opened(name, top) as below:
+            with _open(name, top) as below:
                 if os.fstat(below).st_dev != device:
-                    raise EnforceError(f"{name} is another file system, and is not gone into")
+                    raise EnforceError(f"{name} is on another file system and is not removed")
                 for inner in _names(below):
-                    if not _unlinked(inner, below):
-                        os.rename(inner, _free(top, numbers), src_dir_fd=below, dst_dir_fd=top)
+                    if not _unlink_file(inner, below):
+                        os.rename(inner, _unused_name(top, numbers), src_dir_fd=below, dst_dir_fd=top)
             os.rmdir(name, dir_fd=top)
 
 
@@ -71,8 +70,8 @@ def _names(directory: int) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def _unlinked(name: str, within: int) -> bool:
-    """Whether something was no directory, and is gone now."""
+def _unlink_file(name: str, within: int) -> bool:
+    """Remove anything but a directory; whether it is gone."""
     try:
         os.unlink(name, dir_fd=within)
     except FileNotFoundError:
@@ -82,12 +81,11 @@ def _unlinked(name: str, within: int) -> bool:
     return True
 
 
-def _free(top: int, numbers: Iterator[int]) -> str:
-    """A name that nothing has."""
+def _unused_name(top: int, numbers: Iterator[int]) -> str:
     for number in numbers:
         name = f".removed-{number}"
         try:
             os.stat(name, dir_fd=top, follow_symlinks=False)
         except FileNotFoundError:
             return name
-    raise AssertionError  # there is always another number
+    raise AssertionError  # the numbers never end

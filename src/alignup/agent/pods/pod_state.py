@@ -1,4 +1,4 @@
-"""The life of a pod in a runtime: what is seen of it, what is remembered, and what can be done (types only)."""
+"""Types of the pod worker: the observed status of a pod, the worker's state, and the actions it can take."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,116 +8,118 @@ from typing import Self
 from alignup.agent.pods import backoff
 from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
 
-LIVE_STATES = frozenset(
-    {ContainerState.RUNNING, ContainerState.UNKNOWN}
-)  #: containers that have processes, or may have
+LIVE_STATES = frozenset({ContainerState.RUNNING, ContainerState.UNKNOWN})  #: a container may have processes
 
 
 class PodPhase(StrEnum):
-    """How far a pod is, in Kubernetes' words."""
+    """The phase in a pod's status, as Kubernetes defines it."""
 
-    PENDING = "Pending"  #: not all init containers are done, or no container has started yet
+    PENDING = "Pending"  #: init containers are not done, or no app container has started yet
     RUNNING = "Running"
-    SUCCEEDED = "Succeeded"  #: every container has ended well, and none is started again
-    FAILED = "Failed"  #: every container has ended, one of them badly; or the pod was not allowed to go on
+    SUCCEEDED = "Succeeded"  #: every container exited with 0 and none restarts
+    FAILED = "Failed"  #: every container has terminated, at least one with an error; or the pod exceeded its deadline
+
+
+class PodStartError(Exception):
+    """A sandbox or container cannot be started now; *reason* is Kubernetes' waiting reason."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodStatus:
-    """All sandboxes and containers of one pod that the runtime has, in full; those that have ended too."""
+    """All sandboxes and containers of one pod in the runtime, including terminated ones."""
 
     sandboxes: tuple[CriSandbox, ...] = ()
     containers: tuple[CriContainer, ...] = ()
 
     @property
-    def newest(self) -> CriSandbox | None:
-        """The newest sandbox, ready or not."""
+    def newest_sandbox(self) -> CriSandbox | None:
         return max(self.sandboxes, key=lambda one: (one.attempt, one.created), default=None)
 
     @property
     def ready_sandbox(self) -> CriSandbox | None:
-        """The sandbox that containers belong in: the newest, if it is ready."""
-        return self.newest if self.newest is not None and self.newest.ready else None
+        """The sandbox that containers belong in: the newest one, if it is ready."""
+        newest = self.newest_sandbox
+        return newest if newest is not None and newest.ready else None
 
     @property
     def live_containers(self) -> tuple[CriContainer, ...]:
-        """The containers that have processes, or may have."""
         return tuple(one for one in self.containers if one.state in LIVE_STATES)
 
     def instances(self, name: str, sandbox: str = "") -> tuple[CriContainer, ...]:
-        """All containers of that name, in that sandbox or in any; the newest first."""
+        """All containers called *name*, in one sandbox or in any, newest first."""
         found = [one for one in self.containers if one.name == name and sandbox in {"", one.sandbox}]
         return tuple(sorted(found, key=lambda one: (one.attempt, one.created), reverse=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTermination:
-    """The pod is to end, and not to start anything any more."""
+    """The pod is terminating: nothing new starts."""
 
     since: float
-    grace: float  #: seconds from then until its containers are killed
-    reason: str = ""  #: ``DeadlineExceeded`` and so on; empty: it was asked for
+    grace: float  #: seconds after *since* until its containers are killed
+    reason: str = ""  #: such as ``DeadlineExceeded``; empty: requested by a user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """A container that is not to be started for a while."""
+    """A container or sandbox must not start before *until*."""
 
     until: float
-    reason: str  #: ``CrashLoopBackOff``, ``ImagePullBackOff``, ``ErrImageNeverPull``, ``CreateContainerError`` …
+    reason: str  #: ``CrashLoopBackOff``, ``ImagePullBackOff``, ``ErrImageNeverPull``, ``CreateContainerError``, …
     message: str
     failures: int = 1  #: in a row
 
     @classmethod
-    def after(cls, before: Self | None, *, reason: str, message: str, now: float) -> Self:
-        """The rest after a failure; *before* is the one after the failure before, if there was one."""
+    def after_failure(cls, previous: Self | None, *, reason: str, message: str, now: float) -> Self:
         failures = 1
-        if before is not None and before.reason == reason and now < before.until + backoff.RESET_AFTER:
-            failures += before.failures
+        if previous is not None and previous.reason == reason and now < previous.until + backoff.RESET_AFTER:
+            failures += previous.failures
         until = now + backoff.failure_delay(reason, failures)
         return cls(until=until, reason=reason, message=message, failures=failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeStatus:
-    """What probes say of a running container; one without probes is well as soon as it runs."""
+    """Probe results of a running container; a container without probes is started and ready once it runs."""
 
     started: bool = False
     ready: bool = False
-    failure: str = ""  #: why it has to be stopped, and started again if its pod is so; empty: it need not be
-    grace: float | None = None  #: seconds to stop in, then; ``None``: the pod's
+    failure: str = ""  #: why the container must be stopped; empty: it need not be
+    grace: float | None = None  #: seconds to stop in after that failure; ``None``: the pod's grace period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """What the runtime cannot show."""
+    """What a worker remembers because the runtime does not store it."""
 
-    ending: PodTermination | None = None
-    #: container → the newest after a failure to start it, over or not; who ends by itself rests without being told
+    termination: PodTermination | None = None
+    #: container → back-off after its last failed start, expired or not; crash back-off is computed from the status
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    health: Mapping[str, ProbeStatus] = field(default_factory=dict)  #: container id → as probes say
-    sandbox: Backoff | None = None  #: the newest failure to make a sandbox
-    admitted_at: float = 0.0  #: when the pod was admitted, in seconds since 1970; 0: not known, and it has no deadline
+    probes: Mapping[str, ProbeStatus] = field(default_factory=dict)  #: by container id
+    sandbox_backoff: Backoff | None = None  #: after the last failure to create a sandbox
+    admitted_at: float = 0.0  #: seconds since the epoch; 0: unknown, so ``activeDeadlineSeconds`` does not apply
 
 
 @dataclass(frozen=True, slots=True)
 class CreateSandbox:
-    """Make a sandbox."""
-
     attempt: int
-    instead_of: str = ""  #: the id of one that died; told to stop first, it gives back its address and ports
+    replaces: str = ""  #: id of a dead sandbox; stopped first, so that it frees its address and ports
 
 
 @dataclass(frozen=True, slots=True)
 class StopSandbox:
-    """Stop a sandbox in which no container runs any more."""
+    """Stop a sandbox without running containers."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StartContainer:
-    """Make a container in a sandbox, and start it."""
+    """Create a container in a sandbox and start it."""
 
     container: str
     sandbox: str
@@ -126,7 +128,7 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
-    """Tell a container to stop, and kill it after *grace* seconds."""
+    """Stop a container; it is killed after *grace* seconds."""
 
     id: str
     container: str
@@ -136,7 +138,7 @@ class StopContainer:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFromRuntime:
-    """Remove a container, or a sandbox with all in it, that has ended and that nobody needs to know of any more."""
+    """Remove a container, or a sandbox with its containers, that has terminated and is no longer needed."""
 
     id: str
     sandbox: bool = False
@@ -147,14 +149,12 @@ Action = CreateSandbox | StopSandbox | StartContainer | StopContainer | RemoveFr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodActions:
-    """What is to be done now; all of it may be done at the same time."""
+    """The next actions for a pod; all of them may run concurrently."""
 
     actions: tuple[Action, ...] = ()
-    wake: float | None = None  #: when to look again even if nothing has changed; ``None``: not before something has
+    wake_at: float | None = None  #: when to compute again even without a change; ``None``: only after a change
     phase: PodPhase = PodPhase.PENDING
-    ended: bool = False  #: nothing runs, nothing will: what the pod holds can be given back
-    backing_off: Mapping[str, Backoff] = field(
-        default_factory=dict
-    )  #: container → why it is not started now, but would be
+    terminated: bool = False  #: nothing runs and nothing will: the pod's resources can be released
+    backing_off: Mapping[str, Backoff] = field(default_factory=dict)  #: container → why its start is delayed
     reason: str = ""  #: of a pod that failed as a whole
     message: str = ""

@@ -1,8 +1,8 @@
-"""All pods that are here, each lived by a worker of its own, on one container runtime.
+"""Run all admitted pods on one container runtime, each with its own worker.
 
-The runner follows what stands at the desk: a pod that is admitted gets a worker, one that is told to end has its worker
-end it, and only when nothing of it is left does it give back what it holds. After a restart workers go on from what the
-runtime shows; what the runtime has and nobody here knows is reported, and left alone.
+The runner follows the agent's state: an admitted pod gets a worker; a terminating pod's worker stops it, and only when
+nothing of it is left are its resources released. After a restart of the agent, workers continue from the status in the
+runtime. Sandboxes of unknown pods are reported and left alone.
 """
 
 import asyncio
@@ -14,11 +14,10 @@ from typing import Any
 
 from alignup.agent.finished_pods import FinishedPod
 from alignup.agent.pod_record import PodRecord
-from alignup.agent.pods import cri_config, logs, volumes
+from alignup.agent.pods import logs, volumes
 from alignup.agent.pods.cleanup import clean_up_pod
-from alignup.agent.pods.errors import PodStartError
 from alignup.agent.pods.operations import PodOperations
-from alignup.agent.pods.pod_state import LIVE_STATES, PodStatus
+from alignup.agent.pods.pod_state import LIVE_STATES, PodStartError, PodStatus
 from alignup.agent.pods.retry import describe_bug, retry_forever
 from alignup.agent.pods.runtime_context import RuntimeContext
 from alignup.agent.pods.worker import EventSink, PodWork, PodWorker
@@ -31,356 +30,340 @@ from alignup.kube.podspec import pod_spec_of
 from alignup.kube.podspec.types import Permission, PodSpec
 from alignup.schema.api import ContainerRunStatus, LogQuery, OrphanSandbox, PodRunStatus, RuntimeStatus
 
-POLL_SECONDS = 1.0  #: seconds between looks at the runtime
-MAINTENANCE_SECONDS = 10.0  #: seconds between passes over CPUs and logs, as the kubelet's
-ORPHAN_DELAY_SECONDS = 5.0  #: seconds that something unknown may take to become known before it is a stray
-MAX_RELEASED_PODS = 1_000  #: pods that have left and are remembered, in case something of them turns up
+POLL_SECONDS = 1.0  #: between refreshes of the runtime's status
+MAINTENANCE_SECONDS = 10.0  #: between passes over cpusets and logs, as in the kubelet
+ORPHAN_DELAY_SECONDS = 5.0  #: before an unknown sandbox is reported as an orphan
+MAX_RELEASED_PODS = 1_000  #: released pods that are remembered, in case the runtime still completes something of them
 
-_UNKNOWN = "an agent of this root directory ran it, and nobody here knows its pod any more"
-_NO_MANIFEST = "it was admitted when nobody ran pods here; release it, and admit it again"
-_NO_SENSE = "what runs of it goes on, and nothing is started; release it, and admit it again"
+_ORPHAN = "created by an agent with this root directory, for a pod that it no longer knows"
+_NO_MANIFEST = "admitted by an agent that did not run pods; release the pod and admit it again"
+_INVALID_MANIFEST = "running containers continue and nothing new starts; release the pod and admit it again"
 
 
 @dataclass(slots=True)
-class _Life:
-    """A worker at work."""
-
+class _RunningWorker:
     worker: PodWorker
     task: asyncio.Task[None]
 
 
 class PodRunner:
-    """Runs the pods of a desk with *tools*."""
-
-    def __init__(self, tools: RuntimeContext, *, allowed: frozenset[Permission], clock: Clock, tell: EventSink) -> None:
-        self._desk = tools.desk
-        self._tools = tools
+    def __init__(
+        self, context: RuntimeContext, *, allowed: frozenset[Permission], clock: Clock, emit: EventSink
+    ) -> None:
+        self._queue = context.queue
+        self._context = context
         self._allowed = allowed
         self._clock = clock
-        self._tell = tell
-        self._log = tools.log
+        self._emit = emit
+        self._log = context.log
         self._loop = asyncio.get_running_loop()
-        self._lives: dict[str, _Life] = {}  #: by uid
-        self._farewells: dict[str, asyncio.Task[None]] = {}  #: by uid, of pods of which something is to be removed
-        self._unread: dict[str, str] = {}  #: uid → why nobody knows what is to be run
-        self._finished: Mapping[str, FinishedPod] = {}  #: those that had run at the last turn
-        self._gone: dict[str, Pod] = {}  #: by uid, those that left, the newest last
-        self._tidying: asyncio.Task[None] | None = None
-        self._balanced: Mapping[str, PodRecord] = {}  #: the pods that shares of CPU time were last dealt out among
-        self._something = asyncio.Event()
-        self._problem = ""  #: why the runtime cannot be asked; empty: it can
-        self._unknown: dict[str, float] = {}  #: sandboxes nobody here knows, since when
-        self._strays: tuple[OrphanSandbox, ...] = ()
-        self._tidied = -math.inf
-        self._limited = False  #: whether all pods together are held to what they may have
+        self._workers: dict[str, _RunningWorker] = {}  #: by uid
+        self._cleanups: dict[str, asyncio.Task[None]] = {}  #: by uid, of pods without a worker
+        self._invalid: dict[str, str] = {}  #: uid → why its manifest cannot be parsed
+        self._finished: Mapping[str, FinishedPod] = {}  #: the finished pods at the last sync
+        self._released: dict[str, Pod] = {}  #: by uid, oldest first
+        self._maintenance: asyncio.Task[None] | None = None
+        self._balanced: Mapping[str, PodRecord] = {}  #: the pods at the last update of the QoS cgroups
+        self._changed = asyncio.Event()
+        self._problem = ""  #: why the runtime is not available; empty: it is
+        self._unknown: dict[str, float] = {}  #: unknown sandbox → since when
+        self._orphans: tuple[OrphanSandbox, ...] = ()
+        self._maintained_at = -math.inf
+        self._node_limited = False  #: whether the node allocatable is enforced
 
-    def run_of(self, known: PodRecord) -> PodRunStatus:
-        """How a pod is that is here."""
-        life = self._lives.get(known.pod.uid)
-        if life is not None:
-            found = life.worker.run
-        elif known.pod.manifest:
-            found = self._before(known)
-        else:
+    def run_of(self, record: PodRecord) -> PodRunStatus:
+        """The run status of an admitted pod."""
+        running = self._workers.get(record.pod.uid)
+        if running is not None:
+            found = running.worker.run_status
+        elif not record.pod.manifest:
             found = PodRunStatus(phase="Unknown", reason="NoManifest", message=_NO_MANIFEST)
-        return replace(found, ending=known.ending is not None)
-
-    def _before(self, known: PodRecord) -> PodRunStatus:
-        """How a pod is that nobody lives yet."""
-        briefing = self._briefing(known)
-        if briefing is not None:
-            return PodRunStatus(phase="Pending", warnings=briefing.warnings)
-        return PodRunStatus(phase="Unknown", reason="InvalidManifest", message=self._unread[known.pod.uid])
+        elif (work := self._work(record)) is not None:
+            found = PodRunStatus(phase="Pending", warnings=work.warnings)
+        else:
+            message = self._invalid[record.pod.uid]
+            found = PodRunStatus(phase="Unknown", reason="InvalidManifest", message=message)
+        return replace(found, ending=record.ending is not None)
 
     def report(self) -> RuntimeStatus:
-        """How the runtime is, and what it has that nobody here knows."""
-        tools = self._tools
+        context = self._context
         return RuntimeStatus(
-            name=tools.identity.name,
-            version=tools.identity.version,
-            endpoint=str(tools.runtime.path),
+            name=context.version.name,
+            version=context.version.version,
+            endpoint=str(context.runtime.path),
             ready=not self._problem,
-            network="host" if tools.place.host_network else "cni",
-            others=tools.cache.others,
-            strays=self._strays,
+            network="host" if context.host_config.host_network else "cni",
+            others=context.cache.foreign_sandboxes,
+            strays=self._orphans,
             problems=(self._problem,) if self._problem else (),
         )
 
     async def logs(self, pod: Pod, run: PodRunStatus, query: LogQuery) -> AsyncIterator[bytes]:
-        """What a container of a pod printed; ``LookupError`` with what is missing."""
-        container = _chosen(run, query.container)
+        """The log of a container; ``LookupError`` if there is none."""
+        container = _select_container(run, query.container)
         if query.previous and container.restarts == 0:
-            raise LookupError(f"container {container.name} was not started again, so there is nothing previous")
+            raise LookupError(f"container {container.name} has not restarted, so it has no previous log")
         if container.state == "waiting" and container.last is None:
-            because = ": ".join(filter(None, (container.reason, container.message)))
-            raise LookupError(f"container {container.name} has not started yet{f': {because}' if because else ''}")
+            why = ": ".join(filter(None, (container.reason, container.message)))
+            raise LookupError(f"container {container.name} has not started yet{f': {why}' if why else ''}")
         attempt = container.restarts - query.previous
         try:
-            path = cri_config.log_directory(self._tools.place.log_root, pod) / cri_config.log_path(
-                container.name, attempt
-            )
+            path = self._context.log_file(pod, container.name, attempt)
         except PodStartError as error:
             raise LookupError(f"there are no logs: {error}") from error
 
-        def alive() -> bool:
-            seen = self._tools.cache.of(pod.uid).containers
+        def is_running() -> bool:
+            containers = self._context.cache.of(pod.uid).containers
             return any(
-                one.name == container.name and one.attempt == attempt and one.state in LIVE_STATES for one in seen
+                one.name == container.name and one.attempt == attempt and one.state in LIVE_STATES for one in containers
             )
 
-        return await logs.read_log(path, query, alive=alive)
+        return await logs.read_log(path, query, is_running=is_running)
 
     def nudge(self) -> None:
-        """Something may have changed at the desk; from any thread."""
-        with suppress(RuntimeError):  # the loop has ended, and all pods are left as they are
-            self._loop.call_soon_threadsafe(self._something.set)
+        """Sync soon, because the agent's state may have changed; callable from any thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._changed.set)
 
     async def run(self) -> None:
-        """Run pods until cancelled; containers then go on by themselves."""
+        """Run pods until cancelled; their containers keep running."""
         try:
             while True:
-                self._something.clear()
+                self._changed.clear()
                 try:
-                    await self._turn()
-                except Exception as error:  # noqa: BLE001 - whatever happens, the others are looked after
-                    self._tools.warn_once(describe_bug(error))
+                    await self._sync()
+                except Exception as error:  # noqa: BLE001 - a bug must not stop the other pods
+                    self._context.warn_once(describe_bug(error))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
-                        await self._something.wait()
+                        await self._changed.wait()
         finally:
-            tasks = [*(life.task for life in self._lives.values()), *self._farewells.values()]
-            tasks += [self._tidying] if self._tidying is not None else []
+            tasks = [*(running.task for running in self._workers.values()), *self._cleanups.values()]
+            tasks += [self._maintenance] if self._maintenance is not None else []
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _turn(self) -> None:
-        """See what has changed, here and in the runtime."""
-        await self._look()
-        self._follow()
-        if self._problem or self._tidying is not None:
+    async def _sync(self) -> None:
+        await self._refresh()
+        self._sync_pods()
+        if self._problem or self._maintenance is not None:
             return
-        due = self._clock.watch() - self._tidied >= MAINTENANCE_SECONDS
+        due = self._clock.watch() - self._maintained_at >= MAINTENANCE_SECONDS
         if due:
-            self._tidied = self._clock.watch()
-        unbalanced = self._tools.groups is not None and self._desk.standing.held is not self._balanced
-        if due or unbalanced or self._tools.cpusets.is_stale:
-            self._tidying = asyncio.create_task(self._tidy(thoroughly=due), name="tidying")
+            self._maintained_at = self._clock.watch()
+        unbalanced = self._context.cgroups is not None and self._queue.standing.held is not self._balanced
+        if due or unbalanced or self._context.cpusets.is_stale:
+            # A task, because the runtime may be slow and pods come and go meanwhile.
+            self._maintenance = asyncio.create_task(self._maintain(full=due), name="maintenance")
 
-    async def _tidy(self, *, thoroughly: bool) -> None:
-        """Put containers where they belong, and see to logs and to what was left behind; a slow runtime is waited for.
-
-        That is done beside, so that pods come and go meanwhile.
-        """
+    async def _maintain(self, *, full: bool) -> None:
+        """Update cpusets and cgroups; with *full*, also rotate logs and remove leftover directories."""
         try:
-            await self._tools.cpusets.reconcile()
-            await self._limit()
+            await self._context.cpusets.reconcile()
+            await self._limit_node()
             await self._balance()
-            if thoroughly:
-                await self._tools.rotate_logs()
-                self._find_leftovers(await asyncio.to_thread(volumes.pods_on_disk, self._tools.root))
+            if full:
+                await self._context.rotate_logs()
+                self._remove_leftovers(await asyncio.to_thread(volumes.pods_on_disk, self._context.root))
         except AlignError as error:
-            self._tools.warn_once(str(error))
-        except Exception as error:  # noqa: BLE001 - it is tried again the next time
-            self._tools.warn_once(describe_bug(error))
+            self._context.warn_once(str(error))
+        except Exception as error:  # noqa: BLE001 - the next pass tries again
+            self._context.warn_once(describe_bug(error))
         finally:
-            self._tidying = None
+            self._maintenance = None
 
-    async def _limit(self) -> None:
-        """Hold all pods together to what they may have; until that is so, it is tried again."""
-        tools = self._tools
-        if self._limited or tools.groups is None or not tools.limits:
+    async def _limit_node(self) -> None:
+        """Enforce the node allocatable on all pods together, until that has succeeded once."""
+        context = self._context
+        if self._node_limited or context.cgroups is None or not context.limits:
             return
-        notes = await asyncio.to_thread(tools.groups.limit, node_cgroup_resources(tools.limits, ground=tools.ground))
-        self._limited = not notes
-        for note in notes:
-            tools.warn_once(note)
+        resources = node_cgroup_resources(context.limits, ground=context.node_limits)
+        warnings = await asyncio.to_thread(context.cgroups.limit, resources)
+        self._node_limited = not warnings
+        for warning in warnings:
+            context.warn_once(warning)
 
     async def _balance(self) -> None:
-        """Give all Burstable pods together the share of CPU time they asked for, when pods have come or gone."""
-        groups, before = self._tools.groups, self._balanced
-        held = self._balanced = self._desk.standing.held  # what fails now would fail again, until something changes
-        if groups is None or held.keys() == before.keys():
+        """Give the Burstable QoS cgroup its share of CPU time when pods have come or gone."""
+        cgroups, before = self._context.cgroups, self._balanced
+        admitted = self._balanced = self._queue.standing.held  # a failure would repeat until the pods change
+        if cgroups is None or admitted.keys() == before.keys():
             return
-        pods = [known.pod for known in held.values() if known.pod.manifest]
-        for note in await asyncio.to_thread(groups.balance, pods):
-            self._tools.warn_once(note)
+        pods = [record.pod for record in admitted.values() if record.pod.manifest]
+        for warning in await asyncio.to_thread(cgroups.balance, pods):
+            self._context.warn_once(warning)
 
-    async def _look(self) -> None:
-        """Look at the runtime; what is wrong with it is said once."""
+    async def _refresh(self) -> None:
+        """Refresh the runtime's status; each problem is logged once."""
         try:
-            changed = await self._tools.cache.look()
+            changed = await self._context.cache.refresh()
         except AlignError as error:
             if not self._problem or self._problem != str(error):
-                what = "what runs goes on, and nothing is started or stopped until it is back"
+                what = "running containers continue; nothing starts or stops until the runtime is back"
                 self._log.error("runtime", detail=f"{error}; {what}")
             self._problem = str(error)
             return
         if self._problem:
-            self._log.info("runtime", detail=f"{self._tools.identity.name} answers")
-            changed |= self._lives.keys()
+            self._log.info("runtime", detail=f"{self._context.version.name} is available again")
+            changed |= self._workers.keys()
         self._problem = ""
-        for uid in changed & self._lives.keys():
-            self._lives[uid].worker.nudge()
-        self._find_strays()
+        for uid in changed & self._workers.keys():
+            self._workers[uid].worker.wake_up()
+        self._find_orphans()
 
-    def _follow(self) -> None:
-        """Give every pod that is here a worker, and have those end that are to."""
-        standing = self._desk.standing
-        for uid, known in standing.held.items():
+    def _sync_pods(self) -> None:
+        """Start workers, terminate pods, and clean up after those that are gone."""
+        state, cached = self._queue.standing, self._context.cache.pod_uids
+        for uid, record in state.held.items():
             try:
-                self._attend(uid, known)
-            except Exception as error:  # noqa: BLE001 - whatever one pod can do, the others are looked after
-                self._tools.warn_once(f"pod {known.pod.namespace}/{known.pod.name}: {describe_bug(error)}")
-        self._unread = {uid: why for uid, why in self._unread.items() if uid in standing.held}
-        for uid, finished in standing.finished.items():
-            if finished.known.ending is not None or uid in self._tools.cache.uids:
-                self._beside(uid, self._part(finished))
-        for uid in self._finished.keys() - standing.finished.keys() - standing.held.keys() - self._gone.keys():
-            # It was one too many to be remembered, so nobody can ask for its logs any more.
-            self._beside(uid, self._clean(self._finished[uid].known.pod, with_logs=True))
-        self._finished = standing.finished
-        for uid in (self._tools.cache.uids & self._gone.keys()) - standing.held.keys() - standing.finished.keys():
-            # The runtime was still at it when it was given up.
-            self._beside(uid, self._clean(self._gone[uid], with_logs=True))
+                self._sync_pod(uid, record)
+            except Exception as error:  # noqa: BLE001 - a bug with one pod must not stop the others
+                self._context.warn_once(f"pod {record.pod.namespace}/{record.pod.name}: {describe_bug(error)}")
+        self._invalid = {uid: why for uid, why in self._invalid.items() if uid in state.held}
+        for uid, finished in state.finished.items():
+            if finished.known.ending is not None or uid in cached:
+                self._start_cleanup(uid, self._clean_up_finished(finished))
+        for uid in self._finished.keys() - state.finished.keys() - state.held.keys() - self._released.keys():
+            # Dropped because there were too many finished pods: its logs are no longer accessible.
+            self._start_cleanup(uid, self._clean_up(self._finished[uid].known.pod, with_logs=True))
+        self._finished = state.finished
+        for uid in (cached & self._released.keys()) - state.held.keys() - state.finished.keys():
+            # The runtime completed a request after the pod was cleaned up.
+            self._start_cleanup(uid, self._clean_up(self._released[uid], with_logs=True))
 
-    def _attend(self, uid: str, known: PodRecord) -> None:
-        """See to one pod that is here."""
-        life = self._lives.get(uid)
-        if life is None:
-            self._begin(known)
-        elif known.ending is not None:
-            life.worker.end(known.ending)
+    def _sync_pod(self, uid: str, record: PodRecord) -> None:
+        running = self._workers.get(uid)
+        if running is None:
+            self._start_worker(record)
+        elif record.ending is not None:
+            running.worker.terminate(record.ending)
 
-    def _begin(self, known: PodRecord) -> None:
-        """Start the life of a pod that is here."""
-        uid = known.pod.uid
-        if not known.pod.manifest:
-            if known.ending is not None:
-                self._beside(uid, self._release(known.pod))
+    def _start_worker(self, record: PodRecord) -> None:
+        uid = record.pod.uid
+        if not record.pod.manifest:
+            if record.ending is not None:
+                self._start_cleanup(uid, self._release(record.pod))
             return
-        if uid in self._farewells:
-            return  # of one before it of that uid
-        if uid in self._unread and known.ending is None:
+        if uid in self._cleanups:
+            return  # of an earlier pod with this uid
+        if uid in self._invalid and record.ending is None:
             return
-        briefing = self._briefing(known)
-        if briefing is None:
+        work = self._work(record)
+        if work is None:
             return
-        for warning in briefing.warnings:
-            self._log.warning("manifest", pod=f"{known.pod.namespace}/{known.pod.name}", detail=warning)
-        worker = PodWorker(
-            briefing, PodOperations(self._tools, known, briefing.spec), clock=self._clock, tell=self._tell
-        )
-        self._gone.pop(uid, None)
-        self._lives[uid] = _Life(worker, asyncio.create_task(self._live(worker, known.pod), name=f"pod {uid}"))
+        for warning in work.warnings:
+            self._log.warning("manifest", pod=f"{record.pod.namespace}/{record.pod.name}", detail=warning)
+        operations = PodOperations(self._context, record, work.spec)
+        worker = PodWorker(work, operations, clock=self._clock, emit=self._emit)
+        self._released.pop(uid, None)
+        task = asyncio.create_task(self._run_worker(worker, record.pod), name=f"pod {uid}")
+        self._workers[uid] = _RunningWorker(worker, task)
 
-    def _briefing(self, known: PodRecord) -> PodWork | None:
-        """What is to be run; one that may not be run any more is only looked after.
+    def _work(self, record: PodRecord) -> PodWork | None:
+        """What to run; nothing new starts if the agent's permissions no longer allow the pod.
 
-        ``None``: that cannot be read any more, by a newer alignup perhaps, and the pod was not told to end either.
+        ``None``: the manifest cannot be parsed (by a newer version, for example) and the pod is not terminating.
         """
+        pod = record.pod
         try:
-            parsed = pod_spec_of(known.pod)
+            parsed = pod_spec_of(pod)
             parsed.check(frozenset(Permission))
         except (PodError, ValueError, TypeError, KeyError, AttributeError) as error:
-            if known.ending is None:
-                self._unread[known.pod.uid] = f"its manifest cannot be read: {error}; {_NO_SENSE}"
-                self._tools.warn_once(f"pod {known.pod.namespace}/{known.pod.name}: {self._unread[known.pod.uid]}")
+            if record.ending is None:
+                self._invalid[pod.uid] = f"cannot parse the manifest: {error}; {_INVALID_MANIFEST}"
+                self._context.warn_once(f"pod {pod.namespace}/{pod.name}: {self._invalid[pod.uid]}")
                 return None
-            return PodWork(known=known, spec=PodSpec(name=known.pod.name, namespace=known.pod.namespace))
-        barred = ""
+            return PodWork(record=record, spec=PodSpec(name=pod.name, namespace=pod.namespace))
+        not_allowed = ""
         try:
             parsed.check(self._allowed)
         except PodError as error:
-            barred = f"nothing of it is started any more: {error}"
-        return PodWork(known=known, spec=parsed.spec, warnings=parsed.warnings, barred=barred)
+            not_allowed = f"containers no longer start: {error}"
+        return PodWork(record=record, spec=parsed.spec, warnings=parsed.warnings, not_allowed=not_allowed)
 
-    async def _live(self, worker: PodWorker, pod: Pod) -> None:
-        """Have a pod live, and give back what it holds when it has."""
+    async def _run_worker(self, worker: PodWorker, pod: Pod) -> None:
+        """Run a worker to its end, then clean up and release the pod's resources."""
         try:
-            run = await retry_forever(worker.work, self._log)
-            if worker.ending:
-                await self._clean(pod, with_logs=True)
+            run = await retry_forever(worker.run, self._log)
+            if worker.termination_requested:
+                await self._clean_up(pod, with_logs=True)
                 await self._release(pod)
             else:
-                # Its containers are proof that it has run; so they go only when that is written down.
-                await retry_forever(lambda: self._desk.finish(pod.uid, run), self._log)
-                await self._clean(pod, with_logs=False)
+                # The containers prove that the pod has run, so they stay until its end is recorded.
+                await retry_forever(lambda: self._queue.finish(pod.uid, run), self._log)
+                await self._clean_up(pod, with_logs=False)
         finally:
-            del self._lives[pod.uid]
+            del self._workers[pod.uid]
             self.nudge()
 
-    async def _part(self, finished: FinishedPod) -> None:
-        """Remove what is left of a pod that has run, and forget it when that was asked for."""
-        known = finished.known
-        forgotten = known.ending is not None
-        await self._clean(known.pod, with_logs=forgotten)
-        if forgotten:
-            await self._release(known.pod)
+    async def _clean_up_finished(self, finished: FinishedPod) -> None:
+        """Clean up a finished pod; if it was released, delete its logs and forget it."""
+        record = finished.known
+        released = record.ending is not None
+        await self._clean_up(record.pod, with_logs=released)
+        if released:
+            await self._release(record.pod)
 
-    async def _clean(self, pod: Pod, *, with_logs: bool) -> None:
-        await retry_forever(lambda: clean_up_pod(self._tools, pod, with_logs=with_logs), self._log)
+    async def _clean_up(self, pod: Pod, *, with_logs: bool) -> None:
+        await retry_forever(lambda: clean_up_pod(self._context, pod, with_logs=with_logs), self._log)
 
     async def _release(self, pod: Pod) -> None:
-        await retry_forever(lambda: self._desk.release(pod.uid), self._log)
-        self._gone[pod.uid] = pod
-        if len(self._gone) > MAX_RELEASED_PODS:
-            del self._gone[next(iter(self._gone))]
+        await retry_forever(lambda: self._queue.release(pod.uid), self._log)
+        self._released[pod.uid] = pod
+        if len(self._released) > MAX_RELEASED_PODS:
+            del self._released[next(iter(self._released))]
 
-    def _beside(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
-        """Have something removed of a pod that nobody lives, once at a time."""
-        if uid in self._farewells or uid in self._lives:
+    def _start_cleanup(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work* for a pod without a worker, unless a cleanup of it is in progress."""
+        if uid in self._cleanups or uid in self._workers:
             work.close()
             return
-        task = self._farewells[uid] = asyncio.create_task(work, name=f"pod {uid}")
+        task = self._cleanups[uid] = asyncio.create_task(work, name=f"pod {uid}")
 
         def done(_: asyncio.Task[None]) -> None:
-            del self._farewells[uid]
+            del self._cleanups[uid]
             self.nudge()
 
         task.add_done_callback(done)
 
-    def _find_leftovers(self, kept: frozenset[str]) -> None:
-        """Have directories removed that are of no use, after a crash in the middle of it; strays keep theirs."""
-        standing = self._desk.standing
-        for uid in kept - standing.held.keys() - self._tools.cache.uids:
-            finished = standing.finished.get(uid)
+    def _remove_leftovers(self, on_disk: frozenset[str]) -> None:
+        """Remove directories that a crash during a cleanup left; orphans keep theirs."""
+        state = self._queue.standing
+        for uid in on_disk - state.held.keys() - self._context.cache.pod_uids:
+            finished = state.finished.get(uid)
             pod = finished.known.pod if finished is not None else Pod(name="", uid=uid)
-            self._beside(uid, self._clean(pod, with_logs=False))
+            self._start_cleanup(uid, self._clean_up(pod, with_logs=False))
 
-    def _find_strays(self) -> None:
-        """Tell of sandboxes made by an agent of this root that nobody knows any more."""
-        standing, now = self._desk.standing, self._clock.watch()
-        known = standing.held.keys() | standing.finished.keys() | self._lives.keys() | self._farewells.keys()
-        found = {
-            sandbox.id: sandbox
-            for uid in self._tools.cache.uids - known
-            for sandbox in self._tools.cache.of(uid).sandboxes
-        }
+    def _find_orphans(self) -> None:
+        """Report sandboxes that an agent with this root directory created for pods it no longer knows."""
+        state, now, cache = self._queue.standing, self._clock.watch(), self._context.cache
+        known = state.held.keys() | state.finished.keys() | self._workers.keys() | self._cleanups.keys()
+        found = {one.id: one for uid in cache.pod_uids - known for one in cache.of(uid).sandboxes}
         self._unknown = {id_: self._unknown.get(id_, now) for id_ in found}
-        before = {stray.id for stray in self._strays}
-        self._strays = tuple(
-            _stray(sandbox, self._tools.cache.of(sandbox.uid))
+        before = {orphan.id for orphan in self._orphans}
+        self._orphans = tuple(
+            _orphan(sandbox, cache.of(sandbox.uid))
             for id_, sandbox in found.items()
             if now - self._unknown[id_] >= ORPHAN_DELAY_SECONDS
         )
-        for stray in self._strays:
-            if stray.id not in before:
-                self._log.warning("stray", pod=stray.pod, detail=f"{stray.why}; it is left alone", id=stray.id)
+        for orphan in self._orphans:
+            if orphan.id not in before:
+                self._log.warning("stray", pod=orphan.pod, detail=f"{orphan.why}; left alone", id=orphan.id)
 
 
-def _stray(sandbox: CriSandbox, seen: PodStatus) -> OrphanSandbox:
+def _orphan(sandbox: CriSandbox, status: PodStatus) -> OrphanSandbox:
     return OrphanSandbox(
         id=sandbox.id,
         pod=f"{sandbox.namespace}/{sandbox.name}",
         uid=sandbox.uid,
-        containers=tuple(one.name for one in seen.containers if one.sandbox == sandbox.id),
-        why=_UNKNOWN,
+        containers=tuple(one.name for one in status.containers if one.sandbox == sandbox.id),
+        why=_ORPHAN,
     )
 
 
-def _chosen(run: PodRunStatus, name: str) -> ContainerRunStatus:
-    """The container of that name, or without one the first that is no init container."""
+def _select_container(run: PodRunStatus, name: str) -> ContainerRunStatus:
+    """The container called *name*, or by default the first app container."""
     names = ", ".join(one.name for one in run.containers)
     if name:
         found = next((one for one in run.containers if one.name == name), None)

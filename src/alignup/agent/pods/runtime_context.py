@@ -1,16 +1,16 @@
-"""What all pods that run have in common: the runtime, what is seen of it, and who else has to be asked or told."""
+"""What the workers of all pods share: the runtime, its cache, and the rest of the agent."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.pods import cri_config, logs
 from alignup.agent.pods.cpusets import CpusetReconciler
-from alignup.agent.pods.errors import PodStartError
 from alignup.agent.pods.images import ImageManager
+from alignup.agent.pods.pod_state import PodStartError
 from alignup.agent.pods.runtime_cache import RuntimeCache
 from alignup.agent.queue import AdmissionQueue
 from alignup.align.errors import AlignError
@@ -21,70 +21,64 @@ from alignup.enforce.cri.resources import NodeLimits
 from alignup.enforce.cri.types import ContainerState, CriContainer, RuntimeVersion
 from alignup.kube.configuration import ContainerSettings
 
-MAX_REMEMBERED_WARNINGS = 1_000  #: of what was said that is remembered
+MAX_REMEMBERED_WARNINGS = 1_000
 
-
-class PreStartNotifier(Protocol):
-    """Whoever tells device plugins that a container starts; ``PluginError`` where one says no."""
-
-    async def pre_start(self, uid: str, container: str) -> None:
-        """A container starts."""
-        ...
+#: Call ``PreStartContainer`` of the device plugins for a pod uid and container; ``PluginError`` if one fails.
+PreStart = Callable[[str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeContext:
-    """All of it."""
-
     runtime: RuntimeClient
-    identity: RuntimeVersion
+    version: RuntimeVersion
     cache: RuntimeCache
     cpusets: CpusetReconciler
     images: ImageManager
-    groups: PodCgroups | None  #: ``None``: the runtime puts containers into groups as it likes
-    ground: NodeLimits
-    errands: PreStartNotifier
-    desk: AdmissionQueue
-    place: cri_config.HostConfig
+    cgroups: PodCgroups | None  #: ``None``: the runtime chooses the cgroups
+    node_limits: NodeLimits
+    pre_start: PreStart
+    queue: AdmissionQueue
+    host_config: cri_config.HostConfig
     settings: ContainerSettings
-    limits: Amounts  #: what all pods together are held to
-    root: Path  #: under which pods have their directories
+    limits: Amounts  #: node allocatable, enforced on all pods together
+    root: Path  #: root directory of the agent, which contains the pods' directories
     log: FilteringBoundLogger
-    said: dict[str, None] = field(default_factory=dict)  #: the newest last
+    _warned: dict[str, None] = field(default_factory=dict)  #: oldest first
 
-    def warn_once(self, note: str) -> None:
-        """Have people know something, once; as long as not too much else was said since."""
-        if note in self.said:
+    def warn_once(self, text: str) -> None:
+        """Log a warning, unless it is among the last :data:`MAX_REMEMBERED_WARNINGS`."""
+        if text in self._warned:
             return
-        self.said[note] = None
-        if len(self.said) > MAX_REMEMBERED_WARNINGS:
-            del self.said[next(iter(self.said))]
-        self.log.warning("runtime", detail=note)
+        self._warned[text] = None
+        if len(self._warned) > MAX_REMEMBERED_WARNINGS:
+            del self._warned[next(iter(self._warned))]
+        self.log.warning("runtime", detail=text)
+
+    def log_file(self, pod: Pod, container: str, attempt: int) -> Path:
+        """The log of a container; ``PodStartError`` if a name cannot be part of a path."""
+        directory = cri_config.log_directory(self.host_config.log_root, pod)
+        return directory / cri_config.log_path(container, attempt)
 
     async def rotate_logs(self) -> None:
-        """Begin new files for logs that have grown large, if they may not grow without end."""
         if self.settings.log_max_bytes < 0:
             return
         running = [
-            (one, Pod(name=box.name, namespace=box.namespace, uid=box.uid))
-            for seen in self.cache.pods().values()
-            for box in seen.sandboxes[-1:]
-            for one in seen.containers
+            (one, Pod(name=sandbox.name, namespace=sandbox.namespace, uid=sandbox.uid))
+            for status in self.cache.pods().values()
+            for sandbox in status.sandboxes[-1:]
+            for one in status.containers
             if one.state is ContainerState.RUNNING
         ]
         for one, pod in running:
-            await self._rotate_one(one, pod)
+            await self._rotate_log(one, pod)
 
-    async def _rotate_one(self, one: CriContainer, pod: Pod) -> None:
+    async def _rotate_log(self, one: CriContainer, pod: Pod) -> None:
         try:
-            path = cri_config.log_directory(self.place.log_root, pod) / cri_config.log_path(one.name, one.attempt)
             await logs.rotate_log(
-                path,
+                self.log_file(pod, one.name, one.attempt),
                 reopen=partial(self.runtime.reopen_log, one.id),
-                size=self.settings.log_max_bytes,
-                most=self.settings.log_max_files,
+                max_bytes=self.settings.log_max_bytes,
+                max_files=self.settings.log_max_files,
             )
         except (AlignError, PodStartError, OSError) as error:
-            self.warn_once(
-                f"the log of container {one.name} of pod {pod.namespace}/{pod.name} cannot be rotated: {error}"
-            )
+            self.warn_once(f"cannot rotate the log of container {one.name}, pod {pod.namespace}/{pod.name}: {error}")

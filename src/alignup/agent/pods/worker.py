@@ -1,25 +1,24 @@
-"""One pod's life, lived: look, ask its course what is next, have it done, and look again.
+"""The pod worker: read the status of one pod, compute its next actions, perform them, and repeat.
 
-What takes long (an image, the last seconds of a container) is done beside, so that a pod that is told to end while its
-image is fetched ends at once. What fails is remembered, and tried again later. A worker that is cancelled leaves
-everything as it is: another goes on from what the runtime shows.
+Slow actions (image pulls, graceful stops) run as tasks, so that a pod that is told to terminate during an image pull
+terminates at once. Failures are recorded and retried later. A cancelled worker leaves the pod as it is, and the next
+worker continues from the status in the runtime.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from alignup.agent.pod_record import PodRecord
-from alignup.agent.pod_record import TerminationRequest as Told
+from alignup.agent.pod_record import PodRecord, TerminationRequest
 from alignup.agent.pods.actions import compute_pod_actions
-from alignup.agent.pods.errors import PodStartError
+from alignup.agent.pods.operations import PodOperations
 from alignup.agent.pods.pod_state import (
     Action,
     Backoff,
     CreateSandbox,
     PodActions,
+    PodStartError,
     PodStatus,
     PodTermination,
     ProbeStatus,
@@ -30,10 +29,8 @@ from alignup.agent.pods.pod_state import (
     WorkerState,
 )
 from alignup.agent.pods.retry import MAX_DELAY, describe_bug, retry_delay
-from alignup.agent.pods.status import generate_pod_run
-from alignup.agent.state import AgentEvent, Clock
-from alignup.agent.state import EventKind as What
-from alignup.align.bits import CpuSet, NodeSet
+from alignup.agent.pods.status import StatusInputs, generate_pod_run
+from alignup.agent.state import AgentEvent, Clock, EventKind
 from alignup.align.errors import AlignError
 from alignup.enforce.cri.types import ContainerState, CriContainer
 from alignup.kube.podspec.types import ContainerKind, PodSpec
@@ -42,303 +39,266 @@ from alignup.schema.api import PodRunStatus
 EventSink = Callable[[AgentEvent], None]
 
 
-class PodOperationsProtocol(Protocol):
-    """Whoever does things for one pod; ``PodStartError`` or an :class:`AlignError` where something cannot be done."""
-
-    async def look(self) -> PodStatus:
-        """What there is of the pod."""
-        ...
-
-    async def make_sandbox(self, act: CreateSandbox) -> None:
-        """Make its directories and a sandbox."""
-        ...
-
-    async def start(self, act: StartContainer) -> None:
-        """Make a container and start it."""
-        ...
-
-    async def stop(self, act: StopContainer) -> None:
-        """Stop a container, and return when it has ended."""
-        ...
-
-    async def stop_sandbox(self, id_: str) -> None:
-        """Stop a sandbox."""
-        ...
-
-    async def discard(self, act: RemoveFromRuntime) -> None:
-        """Remove a container or a sandbox."""
-        ...
-
-    def watch(self, seen: PodStatus, health: Callable[[str, ProbeStatus], None]) -> None:
-        """Probe just the containers that run now; *health* hears of each what its probes say."""
-        ...
-
-    def places(self) -> Mapping[str, tuple[CpuSet, NodeSet]]:
-        """Where its containers belong, by name."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWork:
-    """What a worker is told about its pod."""
+    """What a worker has to run."""
 
-    known: PodRecord
+    record: PodRecord
     spec: PodSpec
-    warnings: tuple[str, ...] = ()  #: what its manifest says and nobody here heeds
-    barred: str = ""  #: why nothing may be started, though what runs goes on; empty: all may
+    warnings: tuple[str, ...] = ()  #: fields of the manifest that are not supported
+    not_allowed: str = ""  #: why nothing new may start, while running containers continue; empty: the pod is allowed
 
 
 class PodWorker:
-    """Lives the life of one pod."""
-
-    def __init__(self, briefing: PodWork, hands: PodOperationsProtocol, *, clock: Clock, tell: EventSink) -> None:
-        self.pod = briefing.known.pod
-        self._briefing = briefing
-        self._spec = briefing.spec
-        self._hands = hands
+    def __init__(self, work: PodWork, operations: PodOperations, *, clock: Clock, emit: EventSink) -> None:
+        self.pod = work.record.pod
+        self._work = work
+        self._spec = work.spec
+        self._operations = operations
         self._clock = clock
-        self._tell = tell
-        self._memory = WorkerState(admitted_at=briefing.known.since)
-        self._seen: PodStatus | None = None  #: ``None``: nobody has looked yet
-        self._doing: dict[str, tuple[Action, asyncio.Task[None]]] = {}  #: what is being done, by what it is about
-        self._done_since: set[str] = set()  #: what was done since the newest look began, which may not show in it
-        self._failed: dict[str, tuple[int, float]] = {}  #: what failed, how often in a row, and when to try again
-        self._blind = 0  #: looks in a row that failed
-        self._something = asyncio.Event()
-        self._complaint = ""
-        self._course = PodActions()
-        self._told: Told | None = None  #: to end, as it was said last
-        if briefing.known.ending is not None:
-            self.end(briefing.known.ending)
+        self._emit = emit
+        self._state = WorkerState(admitted_at=work.record.since)
+        self._status: PodStatus | None = None  #: ``None``: not read yet
+        self._tasks: dict[str, tuple[Action, asyncio.Task[None]]] = {}  #: actions in progress, by subject
+        self._finished: set[str] = set()  #: subjects finished since the last refresh began, which may not show them
+        self._failures: dict[str, tuple[int, float]] = {}  #: subject → failures in a row, and when to retry
+        self._refresh_failures = 0  #: in a row
+        self._changed = asyncio.Event()
+        self._refresh_error = ""
+        self._actions = PodActions()
+        self._request: TerminationRequest | None = None
+        if work.record.ending is not None:
+            self.terminate(work.record.ending)
 
     @property
-    def ending(self) -> bool:
-        """Whether the pod was told to end; one whose time is over was not."""
-        return self._told is not None
+    def termination_requested(self) -> bool:
+        """Whether the pod was told to terminate; exceeding its deadline does not count."""
+        return self._request is not None
 
     @property
-    def run(self) -> PodRunStatus:
-        """How the pod is."""
-        found = generate_pod_run(
-            self._spec,
-            self._seen or PodStatus(),
-            self._memory,
-            course=self._course,
-            warnings=self._briefing.warnings,
-            placed=self._hands.places(),
+    def run_status(self) -> PodRunStatus:
+        inputs = StatusInputs(
+            spec=self._spec,
+            status=self._status or PodStatus(),
+            state=self._state,
+            actions=self._actions,
+            warnings=self._work.warnings,
+            placements=self._operations.placements(),
         )
-        return replace(found, reason="NotAllowed", message=self._briefing.barred) if self._briefing.barred else found
+        found = generate_pod_run(inputs)
+        if self._work.not_allowed:
+            return replace(found, reason="NotAllowed", message=self._work.not_allowed)
+        return found
 
-    def end(self, told: Told) -> None:
-        """The pod is to end; the same said twice is said once."""
-        if told == self._told:
+    def terminate(self, request: TerminationRequest) -> None:
+        """Terminate the pod; repeating the same request has no effect."""
+        if request == self._request:
             return
-        self._told = told
-        seconds = self._spec.grace if told.grace is None else told.grace
-        because = "" if self._memory.ending is None else self._memory.ending.reason
-        self._memory = replace(self._memory, ending=PodTermination(since=told.since, grace=seconds, reason=because))
-        for act, task in self._doing.values():
-            if isinstance(
-                act, StartContainer | CreateSandbox | StopContainer
-            ):  # who is being stopped may have less time now
+        self._request = request
+        grace = self._spec.grace if request.grace is None else request.grace
+        reason = "" if self._state.termination is None else self._state.termination.reason
+        termination = PodTermination(since=request.since, grace=grace, reason=reason)
+        self._state = replace(self._state, termination=termination)
+        for action, task in self._tasks.values():
+            # A stop in progress may have less time now.
+            if isinstance(action, StartContainer | CreateSandbox | StopContainer):
                 task.cancel()
-        self.nudge()
+        self.wake_up()
 
-    def nudge(self) -> None:
-        """Something may have changed."""
-        self._something.set()
+    def wake_up(self) -> None:
+        """Compute the actions again, because something may have changed."""
+        self._changed.set()
 
-    async def work(self) -> PodRunStatus:
-        """Live until nothing of the pod runs any more, and nothing will; how it was then."""
+    async def run(self) -> PodRunStatus:
+        """Run until nothing of the pod runs and nothing will; return its final status."""
         try:
-            while not await self._turn():
-                await self._pause()
-            return self.run
+            while not await self._sync():
+                await self._wait()
+            return self.run_status
         finally:
-            self._hands.watch(PodStatus(), self._heard)
-            tasks = [task for _, task in self._doing.values()]
+            self._operations.sync_probes(PodStatus(), self._set_probe_status)
+            tasks = [task for _, task in self._tasks.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _turn(self) -> bool:
-        """Look, and have begun what is next; whether the pod's life has ended."""
-        self._something.clear()
-        self._done_since.clear()
+    async def _sync(self) -> bool:
+        """Refresh the status and start the next actions; whether the pod has terminated."""
+        self._changed.clear()
+        self._finished.clear()
         try:
-            seen = await self._hands.look()
+            status = await self._operations.refresh()
         except AlignError as error:
-            self._complain(f"the runtime cannot be asked: {error}")
-            self._course = replace(self._course, wake=self._clock.now() + retry_delay(self._blind), actions=())
-            self._blind += 1
+            self._report_refresh_error(f"cannot read the pod status: {error}")
+            wake_at = self._clock.now() + retry_delay(self._refresh_failures)
+            self._actions = replace(self._actions, wake_at=wake_at, actions=())
+            self._refresh_failures += 1
             return False
-        self._complain("")
-        self._blind = 0
-        self._notice(seen)
-        self._ask(seen)
-        self._hands.watch(seen, self._heard)
-        if self._course.ended and not self._doing and not self._done_since:
+        self._report_refresh_error("")
+        self._refresh_failures = 0
+        self._update_status(status)
+        self._compute(status)
+        self._operations.sync_probes(status, self._set_probe_status)
+        if self._actions.terminated and not self._tasks and not self._finished:
             return True
-        matters = {*map(_about, self._course.actions), *self._doing}
-        self._failed = {what: one for what, one in self._failed.items() if what in matters}
-        for act in self._course.actions:
-            if self._may(act):
-                self._begin(act)
+        relevant = {*map(_subject, self._actions.actions), *self._tasks}
+        self._failures = {subject: one for subject, one in self._failures.items() if subject in relevant}
+        for action in self._actions.actions:
+            if self._may_start(action):
+                self._start(action)
         return False
 
-    def _ask(self, seen: PodStatus) -> None:
-        """Ask what is next; a pod whose time is over has its whole grace from when that was noticed."""
+    def _compute(self, status: PodStatus) -> None:
+        """Compute the actions; a pod that exceeds its deadline gets its whole grace period from now on."""
         now = self._clock.now()
-        self._course = compute_pod_actions(self._spec, seen, self._memory, now=now)
-        if self._course.reason and self._memory.ending is None:
-            over = PodTermination(since=now, grace=self._spec.grace, reason=self._course.reason)
-            self._memory = replace(self._memory, ending=over)
-            self._course = compute_pod_actions(self._spec, seen, self._memory, now=now)
+        self._actions = compute_pod_actions(self._spec, status, self._state, now=now)
+        if self._actions.reason and self._state.termination is None:
+            termination = PodTermination(since=now, grace=self._spec.grace, reason=self._actions.reason)
+            self._state = replace(self._state, termination=termination)
+            self._actions = compute_pod_actions(self._spec, status, self._state, now=now)
 
-    async def _pause(self) -> None:
-        """Wait until something has changed, or it is time."""
-        now, watch = self._clock.now(), self._clock.watch()
-        later = [until - watch for _, until in self._failed.values() if until > watch]
-        if self._course.wake is not None:
-            # What is due is looked at in a moment. However far off it is, the clock may be set by then.
-            later.append(min(max(self._course.wake - now, 0.05), MAX_DELAY))
-        patience = min(later, default=None)
+    async def _wait(self) -> None:
+        """Wait for a change, a retry or ``wake_at``."""
+        now, monotonic = self._clock.now(), self._clock.watch()
+        delays = [until - monotonic for _, until in self._failures.values() if until > monotonic]
+        if self._actions.wake_at is not None:
+            # At least a moment, and not too long, because the clock may be set meanwhile.
+            delays.append(min(max(self._actions.wake_at - now, 0.05), MAX_DELAY))
         try:
-            async with asyncio.timeout(patience):
-                await self._something.wait()
+            async with asyncio.timeout(min(delays, default=None)):
+                await self._changed.wait()
         except TimeoutError:
             return
 
-    def _may(self, act: Action) -> bool:
-        """Whether something may be begun now."""
-        what = _about(act)
-        under_way = self._doing.keys() | self._done_since
-        if what in under_way:
+    def _may_start(self, action: Action) -> bool:
+        subject = _subject(action)
+        busy = self._tasks.keys() | self._finished
+        if subject in busy:
             return False
-        if isinstance(act, StartContainer | CreateSandbox) and self._briefing.barred:
+        if isinstance(action, StartContainer | CreateSandbox) and self._work.not_allowed:
             return False
-        if isinstance(act, StartContainer) and self._is_setting_up():
+        if isinstance(action, StartContainer) and self._is_initializing():
             return False
-        if isinstance(act, RemoveFromRuntime) and _starting(act, self._seen or PodStatus()) & under_way:
+        if isinstance(action, RemoveFromRuntime) and _start_subjects(action, self._status or PodStatus()) & busy:
             return False
-        _, until = self._failed.get(what, (0, -math.inf))
+        _, until = self._failures.get(subject, (0, -math.inf))
         return until <= self._clock.watch()
 
-    def _is_setting_up(self) -> bool:
-        """Whether one is being started that others come after: it may run already, but its hook has to end first."""
-        first = {one.name for one in self._spec.containers if one.kind is not ContainerKind.APP}
-        return any(isinstance(act, StartContainer) and act.container in first for act, _ in self._doing.values())
+    def _is_initializing(self) -> bool:
+        """Whether an init container is being started: it may run already, but its postStart hook must finish."""
+        inits = {one.name for one in self._spec.containers if one.kind is not ContainerKind.APP}
+        return any(
+            isinstance(action, StartContainer) and action.container in inits for action, _ in self._tasks.values()
+        )
 
-    def _begin(self, act: Action) -> None:
-        what = _about(act)
-        task = asyncio.create_task(self._do(act), name=f"{type(act).__name__} {self.pod.uid}")
-        self._doing[what] = act, task
+    def _start(self, action: Action) -> None:
+        subject = _subject(action)
+        task = asyncio.create_task(self._attempt(action), name=f"{type(action).__name__} {self.pod.uid}")
+        self._tasks[subject] = action, task
 
         def done(_: asyncio.Task[None]) -> None:
-            del self._doing[what]
-            self._done_since.add(what)
-            self.nudge()
+            del self._tasks[subject]
+            self._finished.add(subject)
+            self.wake_up()
 
         task.add_done_callback(done)
 
-    async def _do(self, act: Action) -> None:
-        """Do one thing; where it fails that is remembered."""
-        what = _about(act)
+    async def _attempt(self, action: Action) -> None:
+        """Perform an action; record its failure or success."""
+        subject = _subject(action)
         try:
-            await self._done(act)
+            await self._perform(action)
         except PodStartError as error:
-            self._rest(act, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the pod goes on living
-            times = self._failed.get(what, (0, 0.0))[0] + 1
-            self._failed[what] = times, self._clock.watch() + retry_delay(times - 1)
-            self._trouble(str(error) if isinstance(error, AlignError) else describe_bug(error))
+            self._back_off(action, error)
+        except Exception as error:  # noqa: BLE001 - a bug must not stop the worker
+            failures = self._failures.get(subject, (0, 0.0))[0] + 1
+            self._failures[subject] = failures, self._clock.watch() + retry_delay(failures - 1)
+            self._emit_trouble(str(error) if isinstance(error, AlignError) else describe_bug(error))
         else:
-            self._failed.pop(what, None)
-            self._recovered(act)
+            self._failures.pop(subject, None)
+            self._clear_backoff(action)
 
-    async def _done(self, act: Action) -> None:
-        match act:
+    async def _perform(self, action: Action) -> None:
+        match action:
             case CreateSandbox():
-                await self._hands.make_sandbox(act)
+                await self._operations.create_sandbox(action)
             case StartContainer():
-                await self._hands.start(act)
+                await self._operations.start(action)
             case StopContainer():
-                await self._hands.stop(act)
+                await self._operations.stop(action)
             case StopSandbox(id_):
-                await self._hands.stop_sandbox(id_)
+                await self._operations.stop_sandbox(id_)
             case RemoveFromRuntime():
-                await self._hands.discard(act)
+                await self._operations.remove(action)
 
-    def _rest(self, act: Action, error: PodStartError) -> None:
-        """Something could not be started: it is tried again after a while."""
-        before = self._memory.backoffs.get(act.container) if isinstance(act, StartContainer) else self._memory.sandbox
-        rest = Backoff.after(before, reason=error.reason, message=str(error), now=self._clock.now())
-        if isinstance(act, StartContainer):
-            self._memory = replace(self._memory, backoffs={**self._memory.backoffs, act.container: rest})
-            self._trouble(f"container {act.container}: {error.reason}: {error}")
+    def _back_off(self, action: Action, error: PodStartError) -> None:
+        state = self._state
+        previous = state.backoffs.get(action.container) if isinstance(action, StartContainer) else state.sandbox_backoff
+        backoff = Backoff.after_failure(previous, reason=error.reason, message=str(error), now=self._clock.now())
+        if isinstance(action, StartContainer):
+            self._state = replace(state, backoffs={**state.backoffs, action.container: backoff})
+            self._emit_trouble(f"container {action.container}: {error.reason}: {error}")
         else:
-            self._memory = replace(self._memory, sandbox=rest)
-            self._trouble(f"{error.reason}: {error}")
+            self._state = replace(state, sandbox_backoff=backoff)
+            self._emit_trouble(f"{error.reason}: {error}")
 
-    def _recovered(self, act: Action) -> None:
-        """Something could be started."""
-        if isinstance(act, CreateSandbox):
-            self._memory = replace(self._memory, sandbox=None)
-        elif isinstance(act, StartContainer) and act.container in self._memory.backoffs:
-            rests = {name: rest for name, rest in self._memory.backoffs.items() if name != act.container}
-            self._memory = replace(self._memory, backoffs=rests)
+    def _clear_backoff(self, action: Action) -> None:
+        if isinstance(action, CreateSandbox):
+            self._state = replace(self._state, sandbox_backoff=None)
+        elif isinstance(action, StartContainer) and action.container in self._state.backoffs:
+            backoffs = {name: one for name, one in self._state.backoffs.items() if name != action.container}
+            self._state = replace(self._state, backoffs=backoffs)
 
-    def _heard(self, id_: str, health: ProbeStatus) -> None:
-        """What probes say of a container."""
-        self._memory = replace(self._memory, health={**self._memory.health, id_: health})
-        self.nudge()
+    def _set_probe_status(self, id_: str, status: ProbeStatus) -> None:
+        self._state = replace(self._state, probes={**self._state.probes, id_: status})
+        self.wake_up()
 
-    def _notice(self, seen: PodStatus) -> None:
-        """Tell what has become of containers since the last look; nothing the first time, when all is news."""
-        before = {} if self._seen is None else {one.id: one for one in self._seen.containers}
-        for one in seen.containers if self._seen is not None else ():
-            earlier = before.get(one.id)
-            if one.state is ContainerState.RUNNING and (earlier is None or earlier.state is not ContainerState.RUNNING):
-                self._happened(What.STARTED, f"container {one.name}")
-            elif one.state is ContainerState.EXITED and (earlier is None or earlier.state is not ContainerState.EXITED):
-                self._happened(What.ENDED, _ended(one))
-        self._seen = seen
-        ids = {one.id for one in seen.containers}
-        self._memory = replace(
-            self._memory, health={id_: one for id_, one in self._memory.health.items() if id_ in ids}
-        )
+    def _update_status(self, status: PodStatus) -> None:
+        """Store the status and emit events for containers that changed, except the first time."""
+        before = {} if self._status is None else {one.id: one.state for one in self._status.containers}
+        for one in status.containers if self._status is not None else ():
+            if one.state is before.get(one.id):
+                continue
+            if one.state is ContainerState.RUNNING:
+                self._emit_event(EventKind.STARTED, f"container {one.name}")
+            elif one.state is ContainerState.EXITED:
+                self._emit_event(EventKind.ENDED, _exit_text(one))
+        self._status = status
+        ids = {one.id for one in status.containers}
+        probes = {id_: one for id_, one in self._state.probes.items() if id_ in ids}
+        self._state = replace(self._state, probes=probes)
 
-    def _complain(self, why: str) -> None:
-        """Say once why the pod cannot be looked after."""
-        if why and why != self._complaint:
-            self._trouble(why)
-        self._complaint = why
+    def _report_refresh_error(self, error: str) -> None:
+        """Emit an event when the error changes."""
+        if error and error != self._refresh_error:
+            self._emit_trouble(error)
+        self._refresh_error = error
 
-    def _trouble(self, detail: str) -> None:
-        self._happened(What.TROUBLE, detail)
+    def _emit_trouble(self, detail: str) -> None:
+        self._emit_event(EventKind.TROUBLE, detail)
 
-    def _happened(self, kind: What, detail: str) -> None:
-        known = self._briefing.known
-        self._tell(AgentEvent(kind=kind, time=self._clock.now(), pod=self.pod, source=known.source, detail=detail))
+    def _emit_event(self, kind: EventKind, detail: str) -> None:
+        source = self._work.record.source
+        self._emit(AgentEvent(kind=kind, time=self._clock.now(), pod=self.pod, source=source, detail=detail))
 
 
-def _about(act: Action) -> str:
-    """What an act is about: the same thing is done once at a time, whatever else is said of it."""
-    match act:
+def _subject(action: Action) -> str:
+    """What an action is about; only one action per subject runs at a time."""
+    match action:
         case StartContainer():
-            return f"start {act.container}"
+            return f"start {action.container}"
         case CreateSandbox():
             return "sandbox"
         case StopContainer() | StopSandbox() | RemoveFromRuntime():
-            return f"{type(act).__name__} {act.id}"
+            return f"{type(action).__name__} {action.id}"
 
 
-def _starting(act: RemoveFromRuntime, seen: PodStatus) -> set[str]:
-    """What would be under way if what is to be removed were just being started."""
-    inside = [one for one in seen.containers if act.id in {one.id, one.sandbox}]
-    return {_about(StartContainer(one.name, one.sandbox, one.attempt)) for one in inside}
+def _start_subjects(action: RemoveFromRuntime, status: PodStatus) -> set[str]:
+    """The subjects of starts of the containers that *action* would remove."""
+    affected = [one for one in status.containers if action.id in {one.id, one.sandbox}]
+    return {_subject(StartContainer(one.name, one.sandbox, one.attempt)) for one in affected}
 
 
-def _ended(one: CriContainer) -> str:
-    because = f" ({one.reason})" if one.reason else ""
-    return f"container {one.name} with exit code {one.exit_code}{because}"
+def _exit_text(one: CriContainer) -> str:
+    reason = f" ({one.reason})" if one.reason else ""
+    return f"container {one.name} with exit code {one.exit_code}{reason}"
