@@ -28,7 +28,7 @@ def test_as_json_every_line_is_a_document():
     admitted, refused, released = map(json.loads, told(readable=False).splitlines())
 
     assert (admitted["event"], admitted["level"], admitted["pod"]) == ("admitted", "info", "default/a")
-    assert admitted["placed"] == "app on {0}: CPUs 1-3 · 1Gi memory on node 0"
+    assert admitted["placed"] == "app on {0}: CPUs 1-3 · 1Gi memory on NUMA node 0"
     assert (refused["event"], refused["level"], refused["reason"]) == ("rejected", "warning", "TopologyAffinityError")
     assert (released["event"], released["uid"], released["source"]) == ("released", "a", "api")
     assert all(line["timestamp"].endswith("Z") for line in (admitted, refused, released))

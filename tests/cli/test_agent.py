@@ -81,12 +81,12 @@ def test_a_pod_is_admitted_shown_and_released(call, manifest):
     released = call("release", "web")
     empty = call("ps")
 
-    assert admitted == (0, "default/web is admitted: app: CPUs 1-2 · 1Gi memory on node 0\n", "")
+    assert admitted == (0, "default/web is admitted: app: CPUs 1-2 · 1Gi memory on NUMA node 0\n", "")
     head, row = shown[1].splitlines()
     assert head.startswith("POD          STATUS    QOS")
     assert row.startswith("default/web  admitted  Guaranteed  0      ")
-    assert row.endswith("app: CPUs 1-2 · 1Gi memory on node 0")
-    assert released == (0, "default/web is released: app: CPUs 1-2 · 1Gi memory on node 0\n", "")
+    assert row.endswith("app: CPUs 1-2 · 1Gi memory on NUMA node 0")
+    assert released == (0, "default/web is released: app: CPUs 1-2 · 1Gi memory on NUMA node 0\n", "")
     assert empty == (0, "", "No pods are here.\n")
 
 
@@ -109,14 +109,14 @@ def test_a_pod_that_is_there_keeps_what_it_has(call, manifest):
 
     code, out, _ = call("admit", "-f", manifest("web", cpu="2"))
 
-    assert (code, out) == (0, "default/web is there already: app: CPUs 1-2 · 1Gi memory on node 0\n")
+    assert (code, out) == (0, "default/web is there already: app: CPUs 1-2 · 1Gi memory on NUMA node 0\n")
 
 
 def test_a_dry_run_changes_nothing(call, manifest):
     would = call("admit", "--dry-run", "-f", manifest("web", cpu="2"))
     not_so = call("admit", "--dry-run", "-f", manifest("huge", cpu="9"))
 
-    assert would[:2] == (0, "default/web would be admitted: app: CPUs 1-2 · 1Gi memory on node 0\n")
+    assert would[:2] == (0, "default/web would be admitted: app: CPUs 1-2 · 1Gi memory on NUMA node 0\n")
     assert not_so[0] == 1
     assert "default/huge would be refused: TopologyAffinityError" in not_so[1]
     assert call("ps")[1] == ""

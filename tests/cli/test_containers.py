@@ -51,7 +51,7 @@ def test_pods_are_listed_with_how_they_are(node, call):
     assert rows["POD"][:5] == ["POD", "READY", "STATUS", "RESTARTS", "QOS"]
     assert rows["default/web"][1:4] == ["1/2", "Running", "2"]
     assert rows["default/worker"][1:4] == ["0/1", "CrashLoopBackOff", "3"]
-    assert plain.stdout.splitlines()[2].endswith("memory on node 0; app: CrashLoopBackOff: back-off 40s")
+    assert plain.stdout.splitlines()[2].endswith("memory on NUMA node 0; app: CrashLoopBackOff: back-off 40s")
     assert rows["default/job"][1:4] == ["0/0", "DeadlineExceeded", "0"]
     assert rows["default/job"][5] == "-"
     assert rows["default/huge"][1:5] == ["-", "waiting", "(1)", "-"]

@@ -237,7 +237,7 @@ def test_a_refusal_explains_itself(bench):
     code, out, err = bench.run("run", "--name", "huge", "--cpus", 9999, "--", "true")
 
     assert (code, out) == (124, "")
-    assert err.startswith("Pod run/huge is refused: ")
+    assert err.startswith("Pod run/huge is rejected: ")
     assert "What did not fit" in err
     assert "What would admit it" in err
 

@@ -49,12 +49,12 @@ def test_a_refusal_says_what_did_not_fit_and_what_would_admit_it():
 
     assert (run.returncode, run.stderr) == (1, "")
     assert run.stdout.startswith(
-        "Pod ml/trainer-0 is refused: TopologyAffinityError\nResources cannot be allocated with Topology locality\n"
+        "Pod ml/trainer-0 is rejected: TopologyAffinityError\nResources cannot be allocated with Topology locality\n"
     )
-    assert "  - node 1: 2 CPUs short (8 asked, 6 free)\n" in run.stdout
-    assert "  - let container train ask for 6 CPUs instead of 8\n" in run.stdout
+    assert "  - NUMA node 1: 2 CPUs short (8 requested, 6 free)\n" in run.stdout
+    assert "  - request 6 CPUs instead of 8 for container train\n" in run.stdout
     assert "  - set topologyManagerPolicy to best-effort instead of single-numa-node\n" in run.stdout
-    assert "  - stop shop/indexer" in run.stdout
+    assert "  - evict shop/indexer" in run.stdout
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_every_workload_is_judged_by_itself_one_replica_of_it(manifest):
 
     assert run.returncode == 1
     assert "Pod default/a is admitted" in run.stdout
-    assert "Pod default/b is refused" in run.stdout
+    assert "Pod default/b is rejected" in run.stdout
     assert only.returncode == 0
     assert "default/b" not in only.stdout
 
@@ -140,7 +140,7 @@ def test_a_pod_without_resources(manifest):
     run = inside("why", "-f", manifest(pod()), *SMALL, *STATIC)
 
     assert run.returncode == 0
-    assert "nothing of its own: it runs on the shared CPUs" in run.stdout
+    assert "shared CPU pool" in run.stdout
 
 
 def test_what_nobody_offers_is_told(manifest):

@@ -46,7 +46,7 @@ def test_each_resource_shows_what_every_node_has_and_who_has_the_rest():
         "│ hints      {0}* {1}*                                                         │",
         "└──────────────────────────────────────────────────────────────────────────────┘",
         "chosen       {1}* is preferred by every resource",
-        "given        example.com/gpu gpu-1 · CPUs 4-5 · 1Gi memory on node 1",
+        "given        example.com/gpu gpu-1 · CPUs 4-5 · 1Gi memory on NUMA node 1",
     ]
 
 
@@ -122,7 +122,7 @@ def test_memory_that_fits_nowhere_has_no_say():
 
     told = " ".join(" ".join(lines).replace("│", "").split())
     assert "none: no set of nodes has it all, and then memory has no say" in told
-    assert "is preferred by every resource that has a say" in told
+    assert "is preferred by every resource with hints" in told
 
 
 def test_many_sets_that_do_not_fit_do_not_hide_that_others_do():

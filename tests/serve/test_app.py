@@ -64,7 +64,7 @@ async def test_a_pod_that_may_not_run_is_a_conflict_that_says_why():
         assert said["reason"] == "TopologyAffinityError"
         assert said["message"] == "Resources cannot be allocated with Topology locality"
         assert said["decision"]["rejection"]["reason"] == said["reason"]
-        assert any(sentence.startswith("12 CPUs: no node") for sentence in said["story"])
+        assert any(sentence.startswith("12 CPUs: too large") for sentence in said["story"])
         assert (await client.get("/v1/pods")).json()["pods"] == []
 
 
@@ -230,7 +230,7 @@ async def test_one_decision_of_the_past_is_told_in_sentences_too():
         missing = await client.get("/v1/decisions/2")
         odd = await client.get("/v1/decisions/last")
 
-        assert found["story"][0] == "Pod default/large is refused: TopologyAffinityError"
+        assert found["story"][0] == "Pod default/large is rejected: TopologyAffinityError"
         assert (missing.status_code, odd.status_code) == (404, 400)
         assert (await described(client, odd, path="/v1/decisions/{id}"))["errors"][0]["field"] == "id"
 

@@ -37,7 +37,7 @@ def explain(node: HostInput, workload: Workload, *, seconds: float) -> Explanati
     with inputs.input_errors(f"in {workload.source}"):
         decision = node.host.decide(workload.pod)
         end = time.monotonic() + seconds
-        search = remedies.find_remedies(node.host, workload.pod, enough=lambda: time.monotonic() > end)
+        search = remedies.find_remedies(node.host, workload.pod, should_stop=lambda: time.monotonic() > end)
     return Explanation(workload, workload.pod, decision, search)
 
 

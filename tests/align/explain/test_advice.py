@@ -1,4 +1,4 @@
-"""Proposals in sentences, and for machines."""
+"""Proposals as sentences and as JSON."""
 
 import json
 
@@ -38,22 +38,22 @@ def decided() -> Decision:
 CHANGES = {
     "fewer CPUs": (
         RequestChange("app", "cpu", 8, 6, Unit.CPUS),
-        "let container app ask for 6 CPUs instead of 8",
+        "request 6 CPUs instead of 8 for container app",
         {"kind": "request", "container": "app", "resource": "cpu", "was": "8", "now": "6"},
     ),
-    "less of the shared CPUs": (
+    "fewer shared CPUs": (
         RequestChange("app", "cpu", 2500, 1500, Unit.MILLI_CPUS),
-        "let container app ask for 1500m CPU instead of 2500m",
+        "request 1500m CPU instead of 2500m for container app",
         {"kind": "request", "container": "app", "resource": "cpu", "was": "2500m", "now": "1500m"},
     ),
-    "less memory for the pod as a whole": (
+    "less memory for the pod": (
         RequestChange(None, "memory", 4 * GIB, 3 * GIB, Unit.BYTES),
-        "let the pod ask for 3Gi memory instead of 4Gi",
+        "request 3Gi memory instead of 4Gi for the pod",
         {"kind": "request", "container": None, "resource": "memory", "was": "4Gi", "now": "3Gi"},
     ),
     "no device": (
         RequestChange("app", GPU, 2, 0, Unit.PIECES),
-        f"let container app do without {GPU}",
+        f"remove {GPU} from container app",
         {"kind": "request", "container": "app", "resource": GPU, "was": "2", "now": "0"},
     ),
     "another policy": (
@@ -61,14 +61,14 @@ CHANGES = {
         "set topologyManagerPolicy to best-effort instead of restricted",
         {"kind": "setting", "field": "topologyManagerPolicy", "was": "restricted", "now": "best-effort"},
     ),
-    "a pod that leaves": (
+    "one eviction": (
         Eviction(("web",), (("db",),)),
-        "stop default/web (another one would do as well)",
+        "evict default/web (or another pod that holds the same)",
         {"kind": "leaving", "pods": [{"uid": "web", "name": "default/web"}], "instead": [["db"]]},
     ),
-    "pods that leave": (
+    "two evictions": (
         Eviction(("web", "gone"), ((), ())),
-        "stop default/web and gone",
+        "evict default/web and gone",
         {
             "kind": "leaving",
             "pods": [{"uid": "web", "name": "default/web"}, {"uid": "gone", "name": "gone"}],
@@ -77,7 +77,7 @@ CHANGES = {
     ),
     "fewer reserved CPUs": (
         ReservationChange("cpu", 2000, 1000),
-        "reserve 1 CPU instead of 2 for the system and Kubernetes",
+        "reserve 1 CPU instead of 2 for system daemons",
         {"kind": "reservation", "resource": "cpu", "was": "2", "now": "1"},
     ),
     "a shorter list of reserved CPUs": (
@@ -96,8 +96,8 @@ CHANGES = {
             "memory", GIB, GIB, shares=(NodeReservationChange(0, GIB, 0), NodeReservationChange(1, 0, GIB))
         ),
         (
-            "move reservedMemory (memory): 0 instead of 1Gi on node 0 and 1Gi instead of 0 on node 1 "
-            "(drain the node first: its memory_manager_state is of the old one)"
+            "move reservedMemory (memory): 0 instead of 1Gi on NUMA node 0 and 1Gi instead of 0 on NUMA node 1 "
+            "(drain the node first: memory_manager_state records the old reservation)"
         ),
         {
             "kind": "reservation",
@@ -110,8 +110,8 @@ CHANGES = {
     "less memory reserved": (
         ReservationChange("memory", 2 * GIB, GIB, shares=(NodeReservationChange(0, 2 * GIB, GIB),)),
         (
-            "reserve less memory, 1Gi instead of 2Gi in all, in reservedMemory 1Gi instead of 2Gi on node 0 "
-            "(drain the node first: its memory_manager_state is of the old one)"
+            "reserve 1Gi instead of 2Gi of memory in total, in reservedMemory 1Gi instead of 2Gi on NUMA node 0 "
+            "(drain the node first: memory_manager_state records the old reservation)"
         ),
         {
             "kind": "reservation",
@@ -125,14 +125,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "sentence", "document"), CHANGES.values(), ids=CHANGES)
-def test_every_change_is_told_to_people_and_to_machines(change, sentence, document):
+def test_every_change_has_a_sentence_and_a_document(change, sentence, document):
     proposal = Proposal((change,), decided())
 
     assert describe_proposal(proposal, busy().ledger) == sentence
     assert to_document(proposal, busy().ledger)["changes"] == [document]
 
 
-def test_several_changes_belong_together():
+def test_several_changes_make_one_sentence():
     both = (
         SettingChange("topologyManagerPolicy", "restricted", "none"),
         SettingChange("topologyManagerScope", "pod", "container"),
@@ -144,19 +144,19 @@ def test_several_changes_belong_together():
     )
 
 
-def test_the_result_says_what_each_container_would_be_given():
-    assert describe_result(Proposal((), decided())) == "CPUs 4-5 · 1Gi memory on node 1"
+def test_the_result_lists_each_container():
+    assert describe_result(Proposal((), decided())) == "CPUs 4-5 · 1Gi memory on NUMA node 1"
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.data(), hosts())
-def test_whatever_is_proposed_can_be_told(data, one):
+def test_every_proposal_has_a_sentence_and_a_document(data, one):
     for number in range(3):
         admit(one, data.draw(arrivals(f"uid-{number}")))
     late = data.draw(arrivals("late"))
     tries = iter(range(200))
 
-    found = find_remedies(one, late, enough=lambda: next(tries, None) is None)
+    found = find_remedies(one, late, should_stop=lambda: next(tries, None) is None)
 
     for proposal in found.proposals:
         assert describe_proposal(proposal, one.ledger)

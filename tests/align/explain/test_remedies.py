@@ -1,4 +1,4 @@
-"""What would admit a refused pod, on hosts small enough to see it."""
+"""Changes that admit a rejected pod, on small hosts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,14 +45,14 @@ def proposed(found: Remedies) -> list[tuple[Change, ...]]:
 
 
 def crowded(one: Host, *pods: Pod) -> Host:
-    """*one*, when all *pods* have come."""
+    """*one* with *pods* admitted."""
     for each in pods:
         assert admit(one, accept(each)).admitted
     return one
 
 
 def asking(asked: dict[str, str], uid: str = "new") -> Pod:
-    """A pod that asks for resources whose names are no Python names."""
+    """A pod that requests resources whose names are not Python names."""
     return pod(uid, None, **asked)
 
 
@@ -72,7 +72,7 @@ SEAT = "example.com/seat"
 
 
 class Seats(Provider[Mapping[str, int]]):
-    """Three seats on a host, wherever; the ledger says how many each pod has."""
+    """Three seats per host, on no NUMA node; the ledger counts the seats of each pod."""
 
     name = "seat"
 
@@ -99,7 +99,7 @@ class Seats(Provider[Mapping[str, int]]):
 
 
 class HardSeats(Seats):
-    """To give three of them takes too much work."""
+    """Allocating three seats exceeds the work limit."""
 
     def allocate(self, book, pod, container, *, affinity):
         if container_devices(container, [SEAT]) == {SEAT: 3}:
@@ -111,7 +111,7 @@ def test_nothing_is_proposed_for_a_pod_that_is_admitted():
     assert find_remedies(host(), accept(pod())) == Remedies()
 
 
-def test_nothing_is_proposed_for_a_pod_of_another_system():
+def test_nothing_is_proposed_for_a_pod_of_another_operating_system():
     foreign = replace(pod(), os="windows")
 
     assert not host().decide(foreign).admitted
@@ -125,70 +125,70 @@ def test_nothing_is_proposed_for_a_pod_of_another_system():
             host(memory=False),
             pod(cpu="6"),
             [cpus(4, was=6), (policy(Policy.RESTRICTED),)],
-            id="more CPUs than a node has: what a node has, or a policy that lets it have two",
+            id="more CPUs than a node has: fewer CPUs, or a policy that allows two nodes",
         ),
         pytest.param(
             host(shape=SMT, cpus=FULL_CORES),
             pod(cpu="3"),
             [cpus(2, was=3), cpus(4, was=3), (SettingChange(FULL, "true", "false"),)],
-            id="half a core: one less, one more, or single threads allowed",
+            id="half a core: one CPU less, one more, or single threads",
         ),
         pytest.param(
             host(shape=SMT, cpus=FULL_CORES, memory=False),
             pod(cpu="9"),
             [cpus(8, was=9), (policy(Policy.RESTRICTED), SettingChange(FULL, "true", "false"))],
-            id="half a core too much for a node: two settings where none does alone",
+            id="half a core too much for a node: two settings together",
         ),
         pytest.param(
             host(),
             pod(gpu="2"),
             [(RequestChange("app", GPU, 2, 1, Unit.PIECES),), (policy(Policy.BEST_EFFORT),)],
-            id="two GPUs of which each node has one: the strictest policy that takes both",
+            id="two GPUs on two nodes: the strictest policy that admits both",
         ),
         pytest.param(
             host(),
             asking({"cpu": "1", NIC: "3"}),
             [(RequestChange("app", NIC, 3, 1, Unit.PIECES),)],
-            id="more devices than there are: settings do not help",
+            id="more devices than the machine has: settings do not help",
         ),
         pytest.param(
             host(),
             asking({"hugepages-2Mi": "2Mi"}),
             [(RequestChange("app", "hugepages-2Mi", 2 * MIB, 0, Unit.BYTES),)],
-            id="huge pages on a machine without: none of them",
+            id="huge pages on a machine without: no huge pages",
         ),
         pytest.param(
             host(Policy.BEST_EFFORT, memory=False),
             Pod(name="b", uid="b", containers=(container("app", {"cpu": "7500m"}),)),
             [(RequestChange("app", "cpu", 7500, 7000, Unit.MILLI_CPUS),), (ReservationChange("cpu", 1000, 500),)],
-            id="a share of the CPUs, and a little too much: less of it, or less for the system",
+            id="slightly too many shared CPUs: fewer, or a smaller reservation",
         ),
         pytest.param(
             host(Policy.BEST_EFFORT, memory=False, cpus=CpuSettings()),
             Pod(name="b", uid="b", containers=(container("app", {"cpu": "7500m"}),)),
             [(RequestChange("app", "cpu", 7500, 7000, Unit.MILLI_CPUS),), (ReservationChange("cpu", 1000, 500),)],
-            id="the same where nobody has CPUs of its own",
+            id="the same without exclusive CPUs",
         ),
         pytest.param(
             host(Policy.NONE, memory=False),
             pod(cpu="500m", memory="32Gi"),
             [memory(32 * GIB - 64 * MIB, was=32 * GIB), (ReservationChange("memory", 64 * MIB, 0),)],
-            id="all memory there is, where no node counts: a little less, or nothing for the system",
+            id="all memory of the host: a little less, or no reservation",
         ),
         pytest.param(
-            host(Policy.NONE, memory=False, max_pods=0), pod(), [], id="no pods at all on this host: nothing helps"
+            host(Policy.NONE, memory=False, max_pods=0), pod(), [], id="a host without room for pods: nothing helps"
         ),
     ],
 )
-def test_what_is_proposed_on_an_empty_host(one, wanted, expected):
+def test_proposals_on_an_empty_host(one, wanted, expected):
     found = find_remedies(one, accept(wanted))
 
     assert proposed(found) == expected
     assert found.unsearched == ()
 
 
-def test_memory_in_the_way_is_moved_before_less_is_kept_back():
-    """64 MiB for the system make node 0 too small, and node 1 is taken."""
+def test_reserved_memory_moves_before_it_shrinks():
+    """The 64 MiB reserved make node 0 too small, and node 1 is taken."""
     one = crowded(host(), pod("a", cpu="4"))
 
     found = find_remedies(one, accept(pod("b", cpu="1", memory="16Gi")))
@@ -211,8 +211,8 @@ def test_memory_in_the_way_is_moved_before_less_is_kept_back():
     assert changed.ledger.books["memory"].blocks("a", "app") == one.ledger.books["memory"].blocks("a", "app")
 
 
-def test_less_is_kept_back_where_moving_does_not_help():
-    """Node 1 is full, so what is kept back on node 0 cannot go there."""
+def test_reserved_memory_shrinks_if_moving_does_not_help():
+    """Node 1 is full, so the memory reserved on node 0 cannot move there."""
     reservation = amounts({"cpu": "1", "memory": "2Gi"})
     entries = (ReservedMemory(0, amounts({"memory": "1Gi"})), ReservedMemory(1, amounts({"memory": "1Gi"})))
     one = host(reservation=reservation, reserved_memory=entries)
@@ -226,7 +226,7 @@ def test_less_is_kept_back_where_moving_does_not_help():
     )
 
 
-def test_nothing_is_moved_to_a_node_without_memory():
+def test_no_reservation_moves_to_a_node_without_memory():
     plain = host()
     machine = replace(plain.machine, nodes=(NumaNode(0, 16 * GIB), NumaNode(1, 0)))
     one = Host(machine, plain.settings)
@@ -236,7 +236,7 @@ def test_nothing_is_moved_to_a_node_without_memory():
     assert proposed(found) == [memory(16 * GIB - 64 * MIB, was=16 * GIB)]
 
 
-def test_fewer_cpus_are_reserved_by_number():
+def test_the_reserved_cpu_count_shrinks():
     reserved = Quantity.parse("3")
     one = host(
         cpus=CpuSettings(policy="static", reservation=reserved),
@@ -249,8 +249,8 @@ def test_fewer_cpus_are_reserved_by_number():
     assert (ReservationChange("cpu", 3000, 2000),) in proposed(found)
 
 
-def test_fewer_cpus_are_reserved_by_a_list_that_says_which():
-    """Another pod has a CPU of node 0, so four are only to be had on node 1."""
+def test_the_reserved_cpu_list_shrinks():
+    """Another pod has a CPU of node 0, so only node 1 has four."""
     listed = bits.of([0, 4, 5])
     reserved = Quantity.parse("3")
     one = host(
@@ -268,16 +268,16 @@ def test_fewer_cpus_are_reserved_by_a_list_that_says_which():
     assert changed.settings.cpus.explicit == bits.of([0])
 
 
-def test_of_pods_that_hold_the_same_one_is_proposed_and_the_others_named():
+def test_of_equivalent_pods_one_is_proposed_and_the_others_are_alternatives():
     one = crowded(host(memory=False), *(pod(uid, cpu="2") for uid in "abc"))
 
     found = find_remedies(one, accept(pod("new", cpu="2")))
 
-    leaving = next(change for (change,) in proposed(found) if isinstance(change, Eviction))
-    assert leaving == Eviction(("c",), (("b",),))
+    eviction = next(change for (change,) in proposed(found) if isinstance(change, Eviction))
+    assert eviction == Eviction(("c",), (("b",),))
 
 
-def test_the_least_important_pod_is_the_one_to_leave():
+def test_the_least_important_pod_is_evicted():
     important = replace(pod("a", cpu="2"), priority=1000)
     one = crowded(host(memory=False, max_pods=2), pod("b", cpu="2"), important)
 
@@ -286,18 +286,18 @@ def test_the_least_important_pod_is_the_one_to_leave():
     assert proposed(found) == [(Eviction(("b",), ((),)),)]
 
 
-def test_pods_leave_in_pairs_only_where_one_is_not_enough():
+def test_two_pods_are_evicted_only_if_one_is_not_enough():
     one = crowded(host(), *(pod(uid, cpu="1", memory="7Gi") for uid in "abcd"))
 
     found = find_remedies(one, accept(pod("new", cpu="1", memory="15Gi")))
 
-    (leaving,) = [change for (change,) in proposed(found) if isinstance(change, Eviction)]
+    (eviction,) = [change for (change,) in proposed(found) if isinstance(change, Eviction)]
     held = one.ledger.books["memory"]
-    assert len(leaving.pods) == 2
-    assert len({held.blocks(uid, "app")[0].nodes for uid in leaving.pods}) == 1
+    assert len(eviction.pods) == 2
+    assert len({held.blocks(uid, "app")[0].nodes for uid in eviction.pods}) == 1
 
 
-def test_a_pod_that_chooses_for_itself_is_proposed_another_choice():
+def test_a_pod_with_a_policy_annotation_is_proposed_another_value():
     one = host(Policy.RESTRICTED, own_policy=True, memory=False)
     wanted = accept(pod(cpu="6", annotations={"topology.alignup.dev/policy": "single-numa-node"}))
 
@@ -309,7 +309,7 @@ def test_a_pod_that_chooses_for_itself_is_proposed_another_choice():
 
 
 def test_the_other_scope_is_proposed():
-    """One by one they leave a CPU on node 0 and two on node 1 for the last; as a whole they need both nodes anyway."""
+    """Container by container, the last finds one CPU on node 0 and two on node 1; the pod needs both nodes anyway."""
     one = host(Policy.RESTRICTED, memory=False)
     sizes = {"first": "2", "second": "2", "third": "3"}
     three = tuple(guaranteed(name, {"cpu": count, "memory": "1Gi"}) for name, count in sizes.items())
@@ -319,8 +319,8 @@ def test_the_other_scope_is_proposed():
     assert (SettingChange("topologyManagerScope", "container", "pod"),) in proposed(found)
 
 
-def test_the_resources_of_the_pod_as_a_whole_are_asked_for_in_another_amount():
-    """Its containers need one CPU of the six: it can do with four, not with less than they ask for."""
+def test_pod_level_resources_change_too():
+    """Its containers need one of the six CPUs; four are enough for the pod."""
     gates = FeatureGates({"PodLevelResourceManagers": True})
     own = amounts({"cpu": "6", "memory": "2Gi"})
     whole = Pod(
@@ -335,8 +335,8 @@ def test_the_resources_of_the_pod_as_a_whole_are_asked_for_in_another_amount():
     assert proposed(found)[0] == (RequestChange(None, "cpu", 6, 4, Unit.CPUS),)
 
 
-def test_a_plugin_that_wants_to_be_asked_is_taken_to_prefer_the_lowest():
-    """Of three GPUs on each node it is asked which two to take."""
+def test_a_missing_preferred_allocation_is_the_lowest_devices():
+    """The plugin would choose two of the three GPUs of a node."""
     plain = host(preferred_allocation=frozenset({GPU}))
     devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number % 2) for number in range(6))
     one = Host(replace(plain.machine, devices=devices), plain.settings)
@@ -349,7 +349,7 @@ def test_a_plugin_that_wants_to_be_asked_is_taken_to_prefer_the_lowest():
     assert one.decide(accept(pod("b", cpu="4", gpu="2"))).asks
 
 
-def test_answers_of_plugins_are_heeded():
+def test_known_preferred_allocations_are_used():
     plain = host(preferred_allocation=frozenset({GPU}))
     devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number % 2) for number in range(6))
     one = Host(replace(plain.machine, devices=devices), plain.settings)
@@ -360,7 +360,7 @@ def test_answers_of_plugins_are_heeded():
     assert found.proposals[0].decision.placements[0].given["device"] == {GPU: "gpu-3,gpu-5"}
 
 
-def test_huge_pages_are_counted_in_their_own_size():
+def test_huge_pages_change_in_whole_pages():
     shape = "pack:2 numa:1 core:4 pu:1"
     idle = host(shape=shape)
     pages = (HugePages(2 * MIB, 8),)
@@ -372,7 +372,7 @@ def test_huge_pages_are_counted_in_their_own_size():
     assert proposed(found)[0] == (RequestChange("app", "hugepages-2Mi", 18 * MIB, 16 * MIB, Unit.BYTES),)
 
 
-def test_a_request_below_its_limit_moves_alone():
+def test_a_request_below_its_limit_changes_alone():
     burstable = Pod(name="b", uid="b", containers=(container("app", {"cpu": "8"}, {"cpu": "9"}),))
     one = host(Policy.NONE, memory=False)
 
@@ -383,24 +383,24 @@ def test_a_request_below_its_limit_moves_alone():
     assert {name: str(amount) for name, amount in other.containers[0].resources.limits.items()} == {"cpu": "9"}
 
 
-def test_who_has_no_time_at_all_is_told_everything_that_was_not_searched():
+def test_without_any_time_everything_is_listed_as_not_searched():
     one = crowded(host(), pod("a", cpu="3"))
 
-    found = find_remedies(one, accept(pod("b", cpu="4", memory="16Gi", gpu="2")), enough=lambda: True)
+    found = find_remedies(one, accept(pod("b", cpu="4", memory="16Gi", gpu="2")), should_stop=lambda: True)
 
     assert found.proposals == ()
     assert found.unsearched == (
-        "Time was up before all other amounts of cpu for container app were tried.",
-        "Time was up before all other amounts of example.com/gpu for container app were tried.",
-        "Time was up before all other amounts of memory for container app were tried.",
-        "Time was up before all other settings were tried.",
-        "Time was up before all other reservations were tried.",
-        "Time was up before all running pods that could leave were tried.",
+        "Time ran out before all other amounts of cpu for container app were tried.",
+        "Time ran out before all other amounts of example.com/gpu for container app were tried.",
+        "Time ran out before all other amounts of memory for container app were tried.",
+        "Time ran out before all other settings were tried.",
+        "Time ran out before all other reservations were tried.",
+        "Time ran out before all evictions were tried.",
     )
 
 
-def test_who_has_too_many_nodes_that_differ_is_told_so():
-    """Sixteen nodes have 65,536 sums of what is free: those of fewer nodes are looked at, which is enough here."""
+def test_too_many_different_nodes_are_noted():
+    """Sixteen nodes have 65,536 sums of free memory; those of smaller sets suffice here."""
     idle = host(Policy.NONE, shape="pack:16 numa:1 core:1 pu:1")
     sizes = {node.id: GIB + (MIB << node.id) for node in idle.machine.nodes}
     machine = replace(idle.machine, nodes=tuple(NumaNode(node, size) for node, size in sizes.items()))
@@ -410,23 +410,23 @@ def test_who_has_too_many_nodes_that_differ_is_told_so():
     found = find_remedies(one, accept(pod(cpu="500m", memory="100Gi")))
 
     assert found.unsearched == (
-        "Not all amounts of memory for container app were tried: there are too many to look at.",
-        "Not all reservations of memory were tried: there are too many to look at.",
+        "Not all amounts of memory for container app were tried: there are too many.",
+        "Not all reservations of memory were tried: there are too many.",
     )
     assert proposed(found) == [memory(sum(sizes.values()) - 64 * MIB, was=asked)]
 
 
-def test_what_cannot_be_decided_is_left_out():
+def test_a_change_beyond_the_work_limit_is_skipped():
     plain = host()
     one = Host(plain.machine, plain.settings, others=[HardSeats()])
 
     found = find_remedies(one, accept(asking({"cpu": "2", SEAT: "4"})))
 
     assert proposed(found) == [(RequestChange("app", SEAT, 4, 2, Unit.PIECES),)]
-    assert found.unsearched == ("A change that could not be decided exactly within the limit of work was left out.",)
+    assert found.unsearched == ("A change that exceeds the work limit was not tried.",)
 
 
-def test_a_limit_without_a_request_moves_alone():
+def test_a_limit_without_a_request_changes_alone():
     limited = Pod(name="b", uid="b", containers=(container("app", limits={GPU: "3"}),))
     one = host(Policy.NONE, memory=False)
 
@@ -437,40 +437,38 @@ def test_a_limit_without_a_request_moves_alone():
     assert other.containers[0].resources.limits == amounts({GPU: "2"})
 
 
-def test_more_pods_than_three_are_not_sent_away():
+def test_at_most_three_pods_are_evicted():
     one = crowded(host(memory=False), *(pod(f"u{number}", cpu="1") for number in range(7)))
 
     found = find_remedies(one, accept(pod("new", cpu="4")))
 
     assert not any(isinstance(change, Eviction) for (change,) in proposed(found))
-    assert "Sets of more than 3 running pods that could leave were not tried." in found.unsearched
+    assert "Evictions of more than 3 pods were not tried." in found.unsearched
 
 
-def test_where_all_pods_gone_would_not_do_not_all_sets_are_tried():
-    """There is no such device, whoever leaves."""
+def test_hopeless_evictions_are_not_all_tried():
+    """The host has no such device."""
     one = host(shape="pack:2 numa:1 core:40 pu:1")
     crowded(one, *(pod(f"u{number}", cpu="1", memory=f"{1 + number}Mi") for number in range(70)))
 
     found = find_remedies(one, accept(asking({"cpu": "1", NIC: "3"})))
 
     assert not any(isinstance(change, Eviction) for (change,) in proposed(found))
-    assert found.unsearched == (
-        "Even with all running pods gone this one is refused, so not all sets of them were tried.",
-    )
+    assert found.unsearched == ("The pod is rejected even without all running pods, so not all evictions were tried.",)
 
 
-def test_of_many_pods_that_hold_the_same_not_all_sets_are_tried():
+def test_sets_of_equivalent_pods_are_limited():
     one = host(shape="pack:2 numa:1 core:40 pu:1", memory=False, fit_check=False)
     crowded(one, *(pod(f"u{number}", cpu="1") for number in range(75)))
 
     found = find_remedies(one, accept(pod("new", cpu="20")))
 
-    sentence = "Of running pods that hold the same, not all were tried in sets of {} that could leave."
+    sentence = "Not all evictions of {} equivalent pods were tried."
     assert [sentence.format(size) in found.unsearched for size in (1, 2, 3)] == [False, True, True]
 
 
-def test_a_reservation_that_pods_stand_against_is_none():
-    """The CPUs to be reserved are owned, and the memory is held."""
+def test_a_reservation_may_not_take_what_pods_hold():
+    """Pods hold the CPUs and the memory to reserve."""
     one = crowded(host(), pod("a", cpu="3", memory="15Gi"), pod("b", cpu="4"))
     cpus = CpuSettings(policy="static", reservation=Quantity.parse("2"))
     entries = (ReservedMemory(0, amounts({"memory": "2Gi"})),)

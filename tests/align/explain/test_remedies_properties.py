@@ -1,6 +1,6 @@
-"""What holds of every search for remedies: proposals admit, amounts are the nearest, sets of leaving pods the smallest.
+"""Properties of every search for remedies: proposals admit, amounts are the nearest, evictions the smallest.
 
-The last two are checked by trying everything, on machines of a few CPUs and a few pages.
+The last two are checked exhaustively, on machines with a few CPUs and a few pages.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ from alignup.align.workload.validation import accept, validation_problems
 from tests.align.hosts import CPU_OPTIONS, GPU, arrivals, hosts
 from tests.soundness import check_sound
 
-#: A search is hundreds of decisions, so that fewer are made than of anything else.
+#: A search makes hundreds of decisions, so these tests use fewer examples.
 SOME, FEW = settings().max_examples // 3, settings().max_examples // 8
 
 PAGE = 4096
@@ -36,7 +36,7 @@ HUGE = "hugepages-8Ki"
 
 
 def settle(host: Host, pod: Pod) -> Decision:
-    """Decide, with every plugin answering that it likes the first of its devices best."""
+    """Decide, with every device plugin preferring its lowest devices."""
     answers: dict = {}
     while (decision := host.decide(pod, answers)).asks:
         for ask in decision.asks:
@@ -46,13 +46,13 @@ def settle(host: Host, pod: Pod) -> Decision:
 
 
 def after(tries: int) -> Callable[[], bool]:
-    """Enough after so many tries."""
+    """Stop after *tries* calls."""
     left = iter(range(tries))
     return lambda: next(left, None) is None
 
 
 @st.composite
-def little_hosts(draw: st.DrawFn) -> Host:
+def small_hosts(draw: st.DrawFn) -> Host:
     """Two or three nodes of a few CPUs, pages and devices, under any policy, scope and options."""
     shape = draw(
         st.sampled_from(["pack:2 numa:1 core:3 pu:1", "pack:3 numa:1 core:2 pu:1", "pack:2 numa:1 core:3 pu:2"])
@@ -90,8 +90,8 @@ def little_hosts(draw: st.DrawFn) -> Host:
 
 
 @dataclass(frozen=True)
-class Taste:
-    """What the pods of a little host ask for."""
+class RequestProfile:
+    """What the pods of a small host request."""
 
     cpus: tuple[str, ...] = ("1", "300m")
     pages: int = 2  #: the most of one container
@@ -99,65 +99,65 @@ class Taste:
     gpus: int = 0
 
 
-#: Something is asked for in plenty, the rest is little, so that one change may be enough.
-TASTES = (
-    Taste(pages=10),
-    Taste(pages=10),
-    Taste(cpus=("300m",), pages=14),
-    Taste(cpus=("1", "2", "3", "4", "5")),
-    Taste(cpus=("300m", "700m", "1500m", "2500m", "3500m")),
-    Taste(huge=3),
-    Taste(gpus=3),
-    Taste(cpus=("1", "2", "3"), pages=6, huge=1, gpus=1),
+#: One resource is requested in large amounts, the others in small ones, so that one change may suffice.
+PROFILES = (
+    RequestProfile(pages=10),
+    RequestProfile(pages=10),
+    RequestProfile(cpus=("300m",), pages=14),
+    RequestProfile(cpus=("1", "2", "3", "4", "5")),
+    RequestProfile(cpus=("300m", "700m", "1500m", "2500m", "3500m")),
+    RequestProfile(huge=3),
+    RequestProfile(gpus=3),
+    RequestProfile(cpus=("1", "2", "3"), pages=6, huge=1, gpus=1),
 )
-MODEST = Taste(cpus=("1", "1", "2", "300m"), pages=4, huge=1, gpus=1)
-SMALL = Taste(cpus=("1",), pages=2, gpus=1)
+MODEST = RequestProfile(cpus=("1", "1", "2", "300m"), pages=4, huge=1, gpus=1)
+SMALL = RequestProfile(cpus=("1",), pages=2, gpus=1)
 
 
-def resources(taste: Taste) -> st.SearchStrategy[Resources]:
-    """What a container asks for, requests and limits alike."""
+def resources(profile: RequestProfile) -> st.SearchStrategy[Resources]:
+    """The requests of a container, equal to its limits."""
     optional = {}
-    if taste.huge:
-        optional[HUGE] = st.integers(1, taste.huge).map(lambda count: Quantity.of(2 * count * PAGE))
-    if taste.gpus:
-        optional[GPU] = st.integers(1, taste.gpus).map(Quantity.of)
+    if profile.huge:
+        optional[HUGE] = st.integers(1, profile.huge).map(lambda count: Quantity.of(2 * count * PAGE))
+    if profile.gpus:
+        optional[GPU] = st.integers(1, profile.gpus).map(Quantity.of)
     required = {
-        CPU: st.sampled_from(taste.cpus).map(Quantity.parse),
-        MEMORY: st.integers(1, taste.pages).map(lambda count: Quantity.of(count * PAGE)),
+        CPU: st.sampled_from(profile.cpus).map(Quantity.parse),
+        MEMORY: st.integers(1, profile.pages).map(lambda count: Quantity.of(count * PAGE)),
     }
     return st.fixed_dictionaries(required, optional=optional).map(lambda amounts: Resources(amounts, amounts))
 
 
 @st.composite
-def little_pods(draw: st.DrawFn, uid: str, taste: Taste, *, most: int = 2) -> Pod:
-    """A Guaranteed pod of a few containers, some of which run before the others, with resources of its own or not."""
-    asks = resources(taste)
+def small_pods(draw: st.DrawFn, uid: str, profile: RequestProfile, *, most: int = 2) -> Pod:
+    """A Guaranteed pod with a few containers and init containers, with or without pod-level resources."""
+    asks = resources(profile)
     init = tuple(Container(f"init-{n}", draw(asks), draw(st.booleans())) for n in range(draw(st.integers(0, most))))
     main = tuple(Container(f"main-{n}", draw(asks)) for n in range(draw(st.integers(1, most))))
     pod = Pod(name=uid, uid=uid, init=init, containers=main)
     if draw(st.integers(0, 3)) == 0:
-        total = draw(resources(Taste(cpus=("2", "3", "4", "5500m"), pages=2 * taste.pages)))
+        total = draw(resources(RequestProfile(cpus=("2", "3", "4", "5500m"), pages=2 * profile.pages)))
         fuller = replace(pod, resources=total)
         pod = pod if list(validation_problems(fuller)) else fuller
     return accept(pod)
 
 
 @st.composite
-def busy_hosts(draw: st.DrawFn, *, least: int = 0, most: int = 4, taste: Taste = MODEST) -> Host:
-    """A little host where some pods came."""
-    host = draw(little_hosts())
+def busy_hosts(draw: st.DrawFn, *, least: int = 0, most: int = 4, profile: RequestProfile = MODEST) -> Host:
+    """A small host with some pods admitted."""
+    host = draw(small_hosts())
     for number in range(draw(st.integers(least, most))):
-        host.admit(draw(little_pods(f"u{number}", taste, most=1)))
+        host.admit(draw(small_pods(f"u{number}", profile, most=1)))
     return host
 
 
-newcomers = st.sampled_from(TASTES).flatmap(lambda taste: little_pods("new", taste))
+newcomers = st.sampled_from(PROFILES).flatmap(lambda profile: small_pods("new", profile))
 
 
 @settings(max_examples=SOME)
 @given(hosts(), st.data())
 def test_every_proposal_admits_the_pod(host, data):
-    """On any host: applied to it and the pod, what is proposed has the pod admitted, and nothing given has changed."""
+    """On any host the applied proposal admits the pod, and the original host stays as it was."""
     for number in range(data.draw(st.integers(0, 5))):
         settled = settle(host, data.draw(arrivals(f"u{number}")))
         if settled.admitted:
@@ -166,7 +166,7 @@ def test_every_proposal_admits_the_pod(host, data):
     assume(not settle(host, pod).admitted)
     before = host.ledger
 
-    found = find_remedies(host, pod, enough=after(400))
+    found = find_remedies(host, pod, should_stop=after(400))
 
     assert host.ledger is before
     check_proposals(host, pod, found)
@@ -174,7 +174,7 @@ def test_every_proposal_admits_the_pod(host, data):
 
 @settings(max_examples=SOME)
 @given(busy_hosts(), newcomers)
-def test_every_proposal_admits_the_pod_on_a_little_host(host, pod):
+def test_every_proposal_admits_the_pod_on_a_small_host(host, pod):
     assume(not settle(host, pod).admitted)
 
     check_proposals(host, pod, find_remedies(host, pod))
@@ -189,7 +189,7 @@ def check_proposals(host: Host, pod: Pod, found: Remedies) -> None:
         decision = settle(changed, other)
         assert decision.admitted, proposal.changes
         assert decision == proposal.decision
-        assert known.issuperset(validation_problems(other)), "the API server would refuse the pod"
+        assert known.issuperset(validation_problems(other)), "the API server would reject the pod"
         assert other.computed_qos is pod.computed_qos
         changed.apply(decision)
         check_sound(changed, str(proposal.changes))
@@ -202,17 +202,19 @@ def test_amounts_are_the_nearest_that_are_admitted(host, pod):
     """Of all amounts of a resource for one container: the largest admitted below the request, the smallest above."""
     assume(not settle(host, pod).admitted)
 
-    trials = WhatIf(host, pod, answers={}, enough=never)
-    changes = [one.changes[0] for question in requested_amounts(host, pod) for one in nearest_amounts(trials, question)]
+    what_if = WhatIf(host, pod, answers={}, should_stop=never)
+    changes = [
+        one.changes[0] for question in requested_amounts(host, pod) for one in nearest_amounts(what_if, question)
+    ]
 
-    assert not trials.unsearched
+    assert not what_if.unsearched
     proposed: dict = {}
     for change in changes:
         assert isinstance(change, RequestChange)
         proposed.setdefault((change.container, change.resource), set()).add(change.now)
     for container, resources in parts(pod):
         for resource, amount in resources.limits.items():
-            if resource == CPU and not has_own_cpus(host, pod, container):
+            if resource == CPU and not has_exclusive_cpus(host, pod, container):
                 check_share(host, pod, container, proposed.get((container, CPU), set()))
                 continue
             admitted = [
@@ -226,7 +228,7 @@ def test_amounts_are_the_nearest_that_are_admitted(host, pod):
 
 
 def check_share(host: Host, pod: Pod, container: str | None, proposed: set[int]) -> None:
-    """Of a share of the other CPUs the most that is admitted, to the thousandth, or nothing at all."""
+    """The largest admitted share of the shared CPUs, to the milli-CPU, or nothing."""
     was = dict(parts(pod))[container].limits[CPU].milli()
     now = max(proposed, default=0)
     more = now + 1 if (now + 1) % 1000 or host.settings.cpus.policy != "static" else now + 2
@@ -241,14 +243,14 @@ def parts(pod: Pod) -> Iterator[tuple[str | None, Resources]]:
     yield None, pod.resources
 
 
-def has_own_cpus(host: Host, pod: Pod, container: str | None) -> bool:
+def has_exclusive_cpus(host: Host, pod: Pod, container: str | None) -> bool:
     rules = host.providers[1].rules  # type: ignore[attr-defined]
     one = next((one for one in pod.everyone if one.name == container), None)
     return rules.exclusive_cpus(pod, one) > 0 and (one is not None or host.rules.pod_level)
 
 
 def range_of(host: Host, resource: str) -> range:
-    """All amounts the machine could have, none of a device or a huge page included."""
+    """All possible amounts; 0 only for devices and huge pages."""
     if resource == CPU:
         return range(1, host.view.num_cpus + 1)
     if resource == MEMORY:
@@ -259,7 +261,7 @@ def range_of(host: Host, resource: str) -> range:
 
 
 def admits(host: Host, pod: Pod, container: str | None, amounts: Amounts) -> bool:
-    """Whether *pod* is admitted when one container, or the pod as a whole, asks for other amounts."""
+    """Whether *pod* is admitted when one container, or the pod, requests other amounts."""
 
     def other(resources: Resources) -> Resources:
         together = {**resources.limits, **amounts}
@@ -278,26 +280,28 @@ def admits(host: Host, pod: Pod, container: str | None, amounts: Amounts) -> boo
 
 
 @settings(max_examples=SOME)
-@given(busy_hosts(least=4, most=8, taste=SMALL), newcomers)
-def test_no_smaller_set_of_leaving_pods_would_do(host, pod):
-    """Of all sets of running pods, whatever they hold, none that is smaller admits the pod."""
+@given(busy_hosts(least=4, most=8, profile=SMALL), newcomers)
+def test_no_smaller_eviction_suffices(host, pod):
+    """No smaller set of running pods admits the pod by evictions."""
     assume(host.ledger.pods and not settle(host, pod).admitted)
 
-    trials = WhatIf(host, pod, answers={}, enough=never)
-    leaving = [one for proposal in smallest_eviction(trials) for one in proposal.changes if isinstance(one, Eviction)]
+    what_if = WhatIf(host, pod, answers={}, should_stop=never)
+    evictions = [
+        one for proposal in smallest_eviction(what_if) for one in proposal.changes if isinstance(one, Eviction)
+    ]
 
-    size = next((len(uids) for uids in enough_gone(host, pod)), None)
+    size = next((len(uids) for uids in sufficient_sets(host, pod)), None)
     event(f"{size} pods")
-    assert [len(one.pods) for one in leaving] == ([] if size is None else [size])
-    for one in leaving:
-        for place, others in enumerate(one.instead_of):
+    assert [len(one.pods) for one in evictions] == ([] if size is None else [size])
+    for one in evictions:
+        for place, others in enumerate(one.alternatives):
             for other in others:
                 swapped = (*one.pods[:place], other, *one.pods[place + 1 :])
                 assert settle(without(host, swapped), pod).admitted
 
 
-def enough_gone(host: Host, pod: Pod) -> Iterator[tuple[str, ...]]:
-    """The sets of up to three running pods without whom *pod* is admitted, the smallest first."""
+def sufficient_sets(host: Host, pod: Pod) -> Iterator[tuple[str, ...]]:
+    """The sets of up to three running pods without which *pod* is admitted, smallest first."""
     for size in (1, 2, 3):
         for uids in combinations(host.ledger.pods, size):
             if settle(without(host, uids), pod).admitted:
@@ -313,7 +317,7 @@ def without(host: Host, uids: tuple[str, ...]) -> Host:
 
 @settings(max_examples=FEW)
 @given(busy_hosts(), newcomers)
-def test_the_same_question_has_the_same_answer(host, pod):
+def test_a_search_is_deterministic(host, pod):
     again = Host(host.machine, host.settings, ledger=host.ledger)
 
     assert find_remedies(host, pod) == find_remedies(again, pod)
@@ -321,12 +325,12 @@ def test_the_same_question_has_the_same_answer(host, pod):
 
 @settings(max_examples=FEW)
 @given(busy_hosts(), newcomers, st.integers(0, 40))
-def test_who_has_no_time_is_told_what_was_not_searched(host, pod, tries):
-    """With few tries: no more is found than with all of them, and what is missing is spoken of."""
+def test_a_short_search_lists_what_it_skipped(host, pod, tries):
+    """With few tries it finds no more than a full search, and notes what it missed."""
     assume(not settle(host, pod).admitted)
 
-    hurried = find_remedies(host, pod, enough=after(tries))
+    short = find_remedies(host, pod, should_stop=after(tries))
 
     everything = find_remedies(host, pod)
-    missed = [one.changes for one in everything.proposals if one not in hurried.proposals]
-    assert not missed or hurried.unsearched
+    missed = [one.changes for one in everything.proposals if one not in short.proposals]
+    assert not missed or short.unsearched

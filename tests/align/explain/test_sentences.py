@@ -1,4 +1,4 @@
-"""A decision in sentences."""
+"""Sentences that explain a decision."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,22 +24,22 @@ from tests.strategies_pods import guaranteed
 
 
 @pytest.mark.parametrize(
-    ("resource", "number", "milli", "told"),
+    ("resource", "number", "milli", "expected"),
     [
         pytest.param("cpu", 1, False, "1 CPU", id="one CPU"),
         pytest.param("cpu", 6, False, "6 CPUs", id="several CPUs"),
         pytest.param("cpu", 1500, True, "1500m CPU", id="parts of a CPU"),
-        pytest.param("cpu", 2000, True, "2 CPUs", id="whole CPUs counted in thousandths"),
+        pytest.param("cpu", 2000, True, "2 CPUs", id="whole CPUs in milli-CPUs"),
         pytest.param("memory", 4 << 30, False, "4Gi memory", id="memory"),
-        pytest.param("memory", (4 << 30) + 4096, False, "4194308Ki memory", id="memory that is no round number"),
+        pytest.param("memory", (4 << 30) + 4096, False, "4194308Ki memory", id="memory that is not round"),
         pytest.param("memory", 17, False, "17 memory", id="memory in bytes"),
         pytest.param("memory", 0, False, "0 memory", id="no memory"),
         pytest.param("hugepages-2Mi", 64 << 20, False, "64Mi hugepages-2Mi", id="huge pages"),
         pytest.param("example.com/gpu", 2, False, "2 example.com/gpu", id="devices"),
     ],
 )
-def test_amounts_can_be_read_and_pasted(resource, number, milli, told):
-    assert sentences.format_amount(resource, number, milli=milli) == told
+def test_amounts_can_be_read_and_pasted(resource, number, milli, expected):
+    assert sentences.format_amount(resource, number, milli=milli) == expected
 
 
 @given(st.integers(0, 1 << 62))
@@ -53,47 +53,46 @@ def test_an_admission():
     assert sentences.verdict(decision) == "Pod default/a is admitted"
     assert sentences.describe_rules(decision) == "policy single-numa-node · scope container · Guaranteed pod"
     assert sentences.describe_choice(decision.steps[0]) == (
-        "{0}* is preferred by every resource; so is {1}, which is higher in number"
+        "{0}* is preferred by every resource; so is {1}, but higher-numbered"
     )
     assert (
         sentences.describe_allocation(decision.placements[0])
-        == "example.com/gpu gpu-0 · CPUs 1-2 · 1Gi memory on node 0"
+        == "example.com/gpu gpu-0 · CPUs 1-2 · 1Gi memory on NUMA node 0"
     )
     assert sentences.describe_rejection(decision) == ()
 
 
-def test_a_pod_that_is_there_already():
+def test_an_admitted_pod_keeps_its_allocation():
     one = host()
     one.admit(pod("a"))
 
-    assert sentences.verdict(one.decide(pod("a"))) == "Pod default/a is there already and keeps what it has"
+    assert sentences.verdict(one.decide(pod("a"))) == "Pod default/a is already admitted and keeps its allocation"
 
 
-def test_a_container_without_cpus_of_its_own():
+def test_a_container_without_exclusive_cpus():
     decision = host(memory=False).decide(pod("a", cpu="500m"))
 
-    assert sentences.describe_allocation(decision.placements[0]) == "nothing of its own: it runs on the shared CPUs"
-    assert sentences.describe_choice(decision.steps[0]) == "anywhere: nothing it asks for is tied to a NUMA node"
+    assert sentences.describe_allocation(decision.placements[0]) == "shared CPU pool"
+    assert sentences.describe_choice(decision.steps[0]) == "anywhere: no requested resource is tied to a NUMA node"
 
 
-def test_containers_with_nothing_of_their_own_are_named_together():
+def test_containers_in_the_shared_pool_are_listed_together():
     def placed(name, **what):
         return Placement(name, Hint(None, preferred=True), partial(dict, {"cpu": what} if what else {}))
 
-    nothing = "nothing of its own: it runs on the shared CPUs"
-    assert sentences.describe_allocations([placed("a")]) == f"a: {nothing}"
-    assert sentences.describe_allocations([placed("a"), placed("b", cpu="3")]) == f"b: CPU 3; a: {nothing}"
+    assert sentences.describe_allocations([placed("a")]) == "a: shared CPU pool"
+    assert sentences.describe_allocations([placed("a"), placed("b", cpu="3")]) == "b: CPU 3; a: shared CPU pool"
     assert sentences.describe_allocations([placed("a"), placed("b", cpu="3"), placed("c")]) == (
-        "b: CPU 3; a, c: nothing of their own: they run on the shared CPUs"
+        "b: CPU 3; a, c: shared CPU pool"
     )
 
 
-def test_a_plugin_that_is_to_be_asked():
+def test_a_pod_waits_for_its_device_plugin():
     one = host(preferred_allocation=frozenset({GPU}))
     one.announce(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
 
     assert sentences.verdict(one.decide(pod("a", gpu="2"))) == (
-        f"Pod default/a waits: the device plugin of {GPU} is to be asked first"
+        f"Pod default/a is waiting for the preferred allocation of {GPU} from its device plugin"
     )
 
 
@@ -106,51 +105,54 @@ def busy(policy: Policy) -> Host:
     return one
 
 
-REFUSALS = {
+REJECTIONS = {
     "no single node has everything": (
         lambda: busy(Policy.SINGLE_NUMA_NODE).decide(pod(cpu="3", gpu="1")),
-        ["node 0: 2 CPUs short (3 asked, 1 free)", "node 1: 1 example.com/gpu short (1 asked, 0 free)"],
-    ),
-    "something no node could ever hold": (
-        lambda: host().decide(pod(cpu="6")),
-        ["6 CPUs: no node of this machine is large enough, even an empty one; it takes 2 of them"],
-    ),
-    "nodes that lack the same share a sentence": (
-        lambda: host().decide(pod(gpu="2", memory="17Gi")),
         [
-            "17Gi memory: no node of this machine is large enough, even an empty one; it takes 2 of them",
-            "2 example.com/gpu: no node of this machine is large enough, even an empty one; it takes 2 of them",
+            "NUMA node 0: 2 CPUs short (3 requested, 1 free)",
+            "NUMA node 1: 1 example.com/gpu short (1 requested, 0 free)",
         ],
     ),
-    "a provider that has too little in all": (
+    "a request larger than any node": (
+        lambda: host().decide(pod(cpu="6")),
+        ["6 CPUs: too large for any single NUMA node of this machine, even an empty one; it needs 2"],
+    ),
+    "two requests larger than any node": (
+        lambda: host().decide(pod(gpu="2", memory="17Gi")),
+        [
+            "17Gi memory: too large for any single NUMA node of this machine, even an empty one; it needs 2",
+            "2 example.com/gpu: too large for any single NUMA node of this machine, even an empty one; it needs 2",
+        ],
+    ),
+    "a provider with too little in total": (
         lambda: host(Policy.BEST_EFFORT).decide(pod(gpu="3")),
-        ["the host has too little for container app: 1 example.com/gpu short (3 asked, 2 free)"],
+        ["the node has too little for container app: 1 example.com/gpu short (3 requested, 2 free)"],
     ),
-    "a host that has too little in all": (
+    "a host with too little in total": (
         lambda: host(Policy.NONE, memory=False).decide(pod(cpu="1500m", memory="40Gi")),
-        ["the host has too little for the pod: 8256Mi memory short (40Gi asked, 32704Mi free)"],
+        ["the node has too little for the pod: 8256Mi memory short (40Gi requested, 32704Mi free)"],
     ),
-    "a host that counts CPUs in thousandths": (
+    "a host that counts milli-CPUs": (
         lambda: host(Policy.NONE, memory=False).decide(pod(cpu="7500m", memory="4Gi")),
-        ["the host has too little for the pod: 500m CPU short (7500m asked, 7 free)"],
+        ["the node has too little for the pod: 500m CPU short (7500m requested, 7 free)"],
     ),
 }
 
 
-@pytest.mark.parametrize(("decide", "told"), REFUSALS.values(), ids=REFUSALS)
-def test_a_refusal_says_what_did_not_fit_where_and_by_how_much(decide, told):
+@pytest.mark.parametrize(("decide", "expected"), REJECTIONS.values(), ids=REJECTIONS)
+def test_a_rejection_states_what_did_not_fit_where_and_by_how_much(decide, expected):
     decision = decide()
 
-    assert sentences.verdict(decision).startswith("Pod default/a is refused: ")
-    assert sorted(sentences.describe_rejection(decision)) == sorted(told)
+    assert sentences.verdict(decision).startswith("Pod default/a is rejected: ")
+    assert sorted(sentences.describe_rejection(decision)) == sorted(expected)
 
 
-def test_restricted_also_says_who_prefers_what():
-    told = sentences.describe_rejection(busy(Policy.RESTRICTED).decide(pod(cpu="3", gpu="1")))
+def test_restricted_also_lists_preferences():
+    expected = sentences.describe_rejection(busy(Policy.RESTRICTED).decide(pod(cpu="3", gpu="1")))
 
-    assert told == (
-        "node 0: 2 CPUs short (3 asked, 1 free)",
-        "node 1: 1 example.com/gpu short (1 asked, 0 free)",
+    assert expected == (
+        "NUMA node 0: 2 CPUs short (3 requested, 1 free)",
+        "NUMA node 1: 1 example.com/gpu short (1 requested, 0 free)",
         "example.com/gpu prefers {0}",
         "cpu prefers {1}",
         "memory prefers {0} or {1}",
@@ -165,31 +167,31 @@ def two_shares(policy: Policy) -> Host:
     return one
 
 
-def test_memory_that_no_node_has_and_no_nodes_may_share():
+def test_memory_that_no_node_has_and_no_group_can_form():
     decision = two_shares(Policy.BEST_EFFORT).decide(pod(cpu="1", memory="10Gi"))
 
     assert decision.refusal is not None
     assert decision.refusal.provider == "memory"
     assert sentences.describe_rejection(decision) == (
         (
-            "10Gi memory: no node has that much free (7Gi at most), and nodes can be joined only while nobody has "
-            "memory there, or as they are joined already"
+            "10Gi memory: no NUMA node has that much free (7Gi at most), and nodes form a group only while no "
+            "container holds memory on them, or if they form it already"
         ),
     )
-    assert sentences.describe_choice(decision.steps[0]).startswith("{0}* is preferred by every resource that has a say")
+    assert sentences.describe_choice(decision.steps[0]).startswith("{0}* is preferred by every resource with hints")
 
 
-def test_memory_that_would_be_missing_next_is_told_with_what_is_missing_first():
-    told = sentences.describe_rejection(host().decide(pod(cpu="9", memory="40Gi")))
+def test_missing_memory_is_reported_together_with_missing_cpus():
+    expected = sentences.describe_rejection(host().decide(pod(cpu="9", memory="40Gi")))
 
-    assert told == (
-        "node 0: 6 CPUs short (9 asked, 3 free)",
-        "node 1: 5 CPUs short (9 asked, 4 free)",
-        "40Gi memory: all nodes together have 32704Mi free, 8256Mi short",
+    assert expected == (
+        "NUMA node 0: 6 CPUs short (9 requested, 3 free)",
+        "NUMA node 1: 5 CPUs short (9 requested, 4 free)",
+        "40Gi memory: all NUMA nodes together have 32704Mi free, 8256Mi short",
     )
 
 
-def test_kinds_of_memory_that_are_not_on_the_same_nodes():
+def test_types_of_memory_that_are_not_on_the_same_nodes():
     one = host(shape="pack:2 numa:1 core:4 pu:1")
     voices = (
         ResourceHints("memory", "memory", 4 << 30, {0: 8 << 30, 1: 1 << 30}, DONT_CARE),
@@ -198,9 +200,11 @@ def test_kinds_of_memory_that_are_not_on_the_same_nodes():
     decision = one.decide(pod())
     step = replace(decision.steps[0], told=lambda: voices)
     refusal = Rejection("UnexpectedAdmissionError", "Allocate failed", container="app", provider="memory")
-    refused = replace(decision, outcome=Outcome.REJECTED, refusal=refusal, steps=(step,))
+    rejected = replace(decision, outcome=Outcome.REJECTED, refusal=refusal, steps=(step,))
 
-    assert sentences.describe_rejection(refused) == ("4Gi memory and 2Mi hugepages-2Mi: not on the same nodes",)
+    assert sentences.describe_rejection(rejected) == (
+        "4Gi memory and 2Mi hugepages-2Mi: not free on the same NUMA nodes",
+    )
 
 
 def test_cores_that_are_not_whole():
@@ -208,41 +212,43 @@ def test_cores_that_are_not_whole():
     one = host(Policy.BEST_EFFORT, shape="pack:2 numa:1 core:2 pu:2", cpus=cpus)
 
     assert sentences.describe_rejection(one.decide(pod(cpu="1"))) == (
-        "the CPUs of container app cannot be made up of free cores as a whole, and full-pcpus-only gives nothing else",
+        "the CPUs of container app do not make up whole free cores, which full-pcpus-only requires",
     )
 
 
-def test_a_machine_of_one_node_does_not_say_anywhere():
+def test_a_machine_with_one_node_is_not_anywhere():
     (step,) = host(shape="pack:1 numa:1 core:4 pu:1").decide(pod()).steps
 
-    assert sentences.describe_choice(step) == "the only node is preferred by every resource"
+    assert sentences.describe_choice(step) == "the only NUMA node is preferred by every resource"
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "expected"),
     [
-        pytest.param(MergeRule.AT_TARGET, "the best of 2 nodes, as many as the widest request needs", id="as wide"),
-        pytest.param(MergeRule.NARROWER, "can be had, so one of fewer", id="narrower"),
-        pytest.param(MergeRule.WIDER, "can be had, so one of more", id="wider"),
+        pytest.param(
+            MergeRule.AT_TARGET, "the best set of 2 nodes, which is what the widest request needs", id="as wide"
+        ),
+        pytest.param(MergeRule.NARROWER, "is possible, so one of fewer", id="narrower"),
+        pytest.param(MergeRule.WIDER, "is possible, so one of more", id="wider"),
     ],
 )
-def test_a_second_best_choice_says_why(rule, told):
+def test_a_second_best_choice_gives_its_reason(rule, expected):
     step = replace(host().decide(pod()).steps[0], rule=rule, hint=Hint(3, preferred=False), width=2)
 
-    said = sentences.describe_choice(step)
+    sentence = sentences.describe_choice(step)
 
-    assert said.startswith("{0-1}, which not every resource prefers: ")
-    assert said.endswith(told)
-
-
-def test_what_fits_nowhere_is_told_without_what_the_others_prefer():
-    told = sentences.describe_rejection(host(Policy.RESTRICTED).decide(pod(cpu="1", gpu="3")))
-
-    assert told[-1] == "example.com/gpu fits nowhere"
-    assert not any("prefers" in sentence for sentence in told)
+    assert sentence.startswith("{0-1}, not preferred by every resource: ")
+    assert sentence.endswith(expected)
 
 
-def test_many_sets_that_do_not_fit_do_not_hide_that_others_do():
+def test_an_impossible_resource_hides_the_preferences_of_others():
+    expected = sentences.describe_rejection(host(Policy.RESTRICTED).decide(pod(cpu="1", gpu="3")))
+
+    assert expected[-1] == "example.com/gpu fits on no set of NUMA nodes"
+    assert not any("prefers" in sentence for sentence in expected)
+
+
+def test_hidden_hints_still_count_as_possible():
     wide = host(
         shape="pack:2 numa:18 core:2 pu:2",
         topology=TopologySettings(policy=Policy.RESTRICTED, options=TopologyOptions(max_nodes=64)),
@@ -253,11 +259,11 @@ def test_many_sets_that_do_not_fit_do_not_hide_that_others_do():
 
     assert sentences.describe_rejection(decision) == (
         f"{GPU} prefers {{0}}, {{1}}, {{2}}, {{3}}, {{4}}, {{5}}, {{6}}, {{7}}, …",
-        "cpu takes several nodes",
+        "cpu needs several NUMA nodes",
     )
 
 
-def test_memory_that_later_containers_took_over_is_not_told():
+def test_memory_reused_by_later_containers_is_not_listed():
     taking = Pod(
         name="a",
         uid="a",
@@ -268,19 +274,21 @@ def test_memory_that_later_containers_took_over_is_not_told():
     first, second = host().decide(taking).placements
 
     assert sentences.describe_allocation(first) == "CPU 1"
-    assert sentences.describe_allocation(second) == "CPU 1 · 1Gi memory on node 0"
+    assert sentences.describe_allocation(second) == "CPU 1 · 1Gi memory on NUMA node 0"
 
 
-def test_pods_that_get_nothing_of_their_own_are_told_so():
+def test_burstable_pods_get_nothing_exclusive():
     limits, requests = ({"cpu": Quantity.parse(cpu)} for cpu in ("2", "1"))
     burstable = Pod(name="a", uid="a", containers=(Container("app", Resources(requests, limits)),))
 
-    assert sentences.describe_rules(host().decide(burstable)).endswith(" · Burstable pod: no CPUs or memory of its own")
+    assert sentences.describe_rules(host().decide(burstable)).endswith(
+        " · Burstable pod: no exclusive CPUs, no pinned memory"
+    )
 
 
 @settings(deadline=None)
 @given(st.data(), hosts())
-def test_every_decision_can_be_told_from_its_record_alone(data, one):
+def test_a_decoded_decision_gives_the_same_sentences(data, one):
     decisions = []
     for number in range(3):
         arriving = data.draw(arrivals(f"uid-{number}"))
@@ -298,7 +306,7 @@ def test_every_decision_can_be_told_from_its_record_alone(data, one):
             assert sentences.describe_choice(step)
 
 
-def test_parts_of_a_pod_that_nobody_asks_about_still_show_what_it_asks_for():
+def test_parts_without_a_merge_still_list_the_requests():
     one = host(Policy.NONE)
     wanted = pod("a", gpu="1")
 

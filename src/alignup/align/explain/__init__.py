@@ -1,1 +1,1 @@
-"""A decision in words (``story``, ``parts``), and what would have admitted a refused pod (``remedies``)."""
+"""Explain a decision (``sentences``, ``decision_parts``), and find what would admit a rejected pod (``remedies``)."""

@@ -1,6 +1,6 @@
-"""Proposals in sentences: what to change, so that a person can do it, and where the pod would then go."""
+"""Proposals as sentences that say what to change and where the pod would then go, and as JSON."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from alignup.align import bits
@@ -19,87 +19,85 @@ from alignup.align.workload.names import CPU
 
 
 def describe_proposal(proposal: Proposal, ledger: Ledger) -> str:
-    """What to change, in a sentence; pods are called by the names they have in *ledger*."""
-    return ", and ".join(_told(change, ledger) for change in proposal.changes)
+    """The changes in one sentence; *ledger* gives the names of pods."""
+    return ", and ".join(_describe(change, ledger) for change in proposal.changes)
 
 
 def describe_result(proposal: Proposal) -> str:
-    """What each container would be given then."""
+    """The allocation of each container after the changes."""
     placements = proposal.decision.placements
     if len(placements) == 1:
         return sentences.describe_allocation(placements[0])
-    return "; ".join(f"{one.container}: {sentences.describe_allocation(one)}" for one in placements)
+    return sentences.describe_allocations(placements)
 
 
 def to_document(proposal: Proposal, ledger: Ledger) -> dict[str, Any]:
-    """The same for machines: the changes with their values, the sentence, and what each container would be given."""
+    """The proposal as JSON: the sentence, the changes with their values, and the new allocations."""
     return {
         "sentence": describe_proposal(proposal, ledger),
-        "changes": [_document(change, ledger) for change in proposal.changes],
+        "changes": [_change_document(change, ledger) for change in proposal.changes],
         "placements": [
-            {"container": one.container, "nodes": sentences.node_list(one.hint.nodes), "given": _plain(one.given)}
+            {
+                "container": one.container,
+                "nodes": sentences.node_list(one.hint.nodes),
+                "given": {provider: dict(given) for provider, given in one.given.items()},
+            }
             for one in proposal.decision.placements
         ],
     }
 
 
-def _plain(given: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    return {provider: dict(resources) for provider, resources in given.items()}
-
-
-def _told(change: Change, ledger: Ledger) -> str:
+def _describe(change: Change, ledger: Ledger) -> str:
     match change:
         case RequestChange():
             return _request(change)
         case SettingChange():
             return f"set {change.field} to {change.now} instead of {change.was}"
         case Eviction():
-            return _leaving(change, ledger)
+            return _eviction(change, ledger)
         case ReservationChange():
-            drained = " (drain the node first: its memory_manager_state is of the old one)" if change.shares else ""
-            return _reservation(change) + drained
+            drain = " (drain the node first: memory_manager_state records the old reservation)" if change.shares else ""
+            return _reservation(change) + drain
 
 
 def _request(change: RequestChange) -> str:
-    who = f"container {change.container}" if change.container else "the pod"
+    subject = f"container {change.container}" if change.container else "the pod"
     if not change.now:
-        return f"let {who} do without {change.resource}"
+        return f"remove {change.resource} from {subject}"
     milli = change.unit is Unit.MILLI_CPUS
     now, was = (sentences.format_amount(change.resource, number, milli=milli) for number in (change.now, change.was))
-    return f"let {who} ask for {now} instead of {was.split(' ')[0]}"
+    return f"request {now} instead of {was.split(' ')[0]} for {subject}"
 
 
-def _leaving(change: Eviction, ledger: Ledger) -> str:
+def _eviction(change: Eviction, ledger: Ledger) -> str:
     names = [_name(uid, ledger) for uid in change.pods]
-    others = [len(alike) for alike in change.instead_of]
-    if sum(others) == 0:
-        alike = ""
-    elif len(names) == 1:
-        alike = f" ({_count(others[0])} would do as well)"
+    count = sum(map(len, change.alternatives))
+    if not count:
+        others = ""
+    elif len(names) > 1:
+        others = " (or other pods that hold the same)"
     else:
-        alike = " (or others that hold the same)"
-    return f"stop {_and(names)}{alike}"
+        others = (
+            " (or another pod that holds the same)" if count == 1 else f" (or one of {count} others that hold the same)"
+        )
+    return f"evict {_and(names)}{others}"
 
 
 def _reservation(change: ReservationChange) -> str:
     if change.shares:
-        shares = _and(
-            f"{sentences.format_quantity(share.now)} instead of {sentences.format_quantity(share.was)} on node {share.node}"
-            for share in change.shares
-        )
+        shares = _and(f"{_instead(share.was, share.now)} on NUMA node {share.node}" for share in change.shares)
         if change.moved:
             return f"move reservedMemory ({change.resource}): {shares}"
-        kept = _instead(change.was, change.now)
-        return f"reserve less {change.resource}, {kept} in all, in reservedMemory {shares}"
+        return f"reserve {_instead(change.was, change.now)} of {change.resource} in total, in reservedMemory {shares}"
     if change.listed:
         was, now = (bits.show(cpus) or "none" for cpus in change.listed)
         return f"set reservedSystemCPUs to {now} instead of {was}"
     milli = change.resource == CPU
     now, was = (sentences.format_amount(change.resource, number, milli=milli) for number in (change.now, change.was))
-    return f"reserve {now} instead of {was.split(' ')[0]} for the system and Kubernetes"
+    return f"reserve {now} instead of {was.split(' ')[0]} for system daemons"
 
 
-def _document(change: Change, ledger: Ledger) -> dict[str, Any]:
+def _change_document(change: Change, ledger: Ledger) -> dict[str, Any]:
     match change:
         case RequestChange():
             now, was = (str(change.unit.quantity(number)) for number in (change.now, change.was))
@@ -109,12 +107,12 @@ def _document(change: Change, ledger: Ledger) -> dict[str, Any]:
             return {"kind": "setting", "field": change.field, "was": change.was, "now": change.now}
         case Eviction():
             pods = [{"uid": uid, "name": _name(uid, ledger)} for uid in change.pods]
-            return {"kind": "leaving", "pods": pods, "instead": [list(alike) for alike in change.instead_of]}
+            return {"kind": "leaving", "pods": pods, "instead": [list(alike) for alike in change.alternatives]}
         case ReservationChange():
-            return _reservation_document(change)
+            return _reservation_change_document(change)
 
 
-def _reservation_document(change: ReservationChange) -> dict[str, Any]:
+def _reservation_change_document(change: ReservationChange) -> dict[str, Any]:
     unit = Unit.MILLI_CPUS if change.resource == CPU else Unit.BYTES
 
     def both(was: int, now: int) -> dict[str, str]:
@@ -131,18 +129,14 @@ def _reservation_document(change: ReservationChange) -> dict[str, Any]:
 
 
 def _name(uid: str, ledger: Ledger) -> str:
-    resident = ledger.pods.get(uid)
-    if resident is None or not resident.pod.namespace:
+    admitted = ledger.pods.get(uid)
+    if admitted is None or not admitted.pod.namespace:
         return uid
-    return f"{resident.pod.namespace}/{resident.pod.name}"
+    return f"{admitted.pod.namespace}/{admitted.pod.name}"
 
 
 def _instead(was: int, now: int) -> str:
     return f"{sentences.format_quantity(now)} instead of {sentences.format_quantity(was)}"
-
-
-def _count(number: int) -> str:
-    return "another one" if number == 1 else f"each of {number} others"
 
 
 def _and(names: Iterable[str]) -> str:

@@ -1,12 +1,12 @@
-"""Which other amount of one resource would have a pod admitted, all others unchanged?
+"""Find other amounts of one resource that admit a pod, all else unchanged.
 
-Admission is not monotone: a container refused with 4 CPUs may be admitted with 3 as well as with 6, and with 5 not. So
-the largest amount below the request is looked for as well as the nearest above it. CPUs of one's own and devices are
-tried one by one; a share of the other CPUs matters to the host as a whole only, where less always does; for memory see
-``breaks``.
+Admission is not monotone: a container rejected with 4 CPUs may be admitted with 3 and with 6, but not with 5. So the
+search looks for the largest amount below the request and for the smallest above it. Exclusive CPUs and devices are
+tried one by one. A share of the other CPUs only matters to the whole host, where less is always better. For memory see
+``break_points``.
 
-An amount stays in its kind: who has CPUs of its own keeps some, who shares goes on sharing, and of CPU and memory
-something remains, so that the QoS class stays.
+A container with exclusive CPUs keeps some, one without gets none, and CPU and memory requests stay above zero, so that
+the QoS class does not change.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,13 +21,13 @@ from alignup.align.providers import CpuHintProvider
 from alignup.align.workload import Pod, names, validation
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 
-PAGE = 4096  #: bytes; memory is looked for in whole pages
-MOST = 2000  #: amounts of one resource that are tried in one direction
+PAGE = 4096  #: bytes; memory is tried in whole pages
+MAX_TRIED = 2000  #: amounts of one resource in one direction
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedAmount:
-    """What one container, or the pod as a whole, asks for of one resource."""
+    """What one container, or the pod, requests of one resource."""
 
     container: str | None
     resource: str
@@ -35,14 +35,14 @@ class RequestedAmount:
     unit: Unit
 
     def __str__(self) -> str:
-        who = "the pod as a whole" if self.container is None else f"container {self.container}"
-        return f"{self.resource} for {who}"
+        subject = "the pod" if self.container is None else f"container {self.container}"
+        return f"{self.resource} for {subject}"
 
 
 def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestedAmount]:
-    """Everything that could be asked for in another amount; of disk space a host is never short here."""
-    everyone = [(one.name, one.resources) for one in pod.everyone]
-    for container, resources in (*everyone, (None, pod.resources)):
+    """Every request that could change; ephemeral storage never runs short here."""
+    containers = [(one.name, one.resources) for one in pod.everyone]
+    for container, resources in (*containers, (None, pod.resources)):
         for name, amount in sorted({**resources.limits, **resources.requests}.items()):
             if amount.is_zero or name == EPHEMERAL_STORAGE:
                 continue
@@ -50,14 +50,14 @@ def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestedAmount]:
             yield RequestedAmount(container, name, amount.milli() if unit is Unit.MILLI_CPUS else amount.value(), unit)
 
 
-def nearest_amounts(trials: WhatIf, one: RequestedAmount) -> Iterator[Proposal]:
-    """The largest admitted amount below what is asked for, and the smallest above, where there are such."""
+def nearest_amounts(what_if: WhatIf, one: RequestedAmount) -> Iterator[Proposal]:
+    """The largest admitted amount below the request and the smallest above it, where they exist."""
     if one.unit is Unit.MILLI_CPUS:
-        found = _share(trials, one)
+        found = _largest_share(what_if, one)
         yield from () if found is None else (found,)
         return
-    for amounts in _amounts(trials, one):
-        found = _first(trials, one, amounts)
+    for amounts in _amounts(what_if, one):
+        found = _first_admitted(what_if, one, amounts)
         yield from () if found is None else (found,)
 
 
@@ -66,93 +66,92 @@ def _unit(host: Host, pod: Pod, container: str | None, name: str) -> Unit:
         return Unit.BYTES
     if name != CPU:
         return Unit.PIECES
-    return Unit.CPUS if _own_cpus(host, pod, container) else Unit.MILLI_CPUS
+    return Unit.CPUS if _exclusive_cpus(host, pod, container) else Unit.MILLI_CPUS
 
 
-def _own_cpus(host: Host, pod: Pod, container: str | None) -> int:
-    """How many CPUs a container, or the pod as a whole, is to have for itself."""
-    meant = next((one for one in pod.everyone if one.name == container), None)
-    if meant is None and not host.rules.pod_level:
+def _exclusive_cpus(host: Host, pod: Pod, container: str | None) -> int:
+    """The number of exclusive CPUs of a container, or of the pod."""
+    found = next((one for one in pod.everyone if one.name == container), None)
+    if found is None and not host.rules.pod_level:
         return 0
-    return sum(one.rules.exclusive_cpus(pod, meant) for one in host.providers if isinstance(one, CpuHintProvider))
+    return sum(one.rules.exclusive_cpus(pod, found) for one in host.providers if isinstance(one, CpuHintProvider))
 
 
-def _amounts(trials: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
-    """What is to be tried below and above, the nearest first."""
+def _amounts(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
+    """The amounts to try below and above the request, nearest first."""
     if one.unit is Unit.BYTES:
-        return _bytes(trials, one)
+        return _bytes(what_if, one)
     least = 1 if one.unit is Unit.CPUS else 0
-    most = trials.host.view.num_cpus if one.unit is Unit.CPUS else _pieces(trials, one.resource)
+    most = what_if.host.view.num_cpus if one.unit is Unit.CPUS else _device_count(what_if, one.resource)
     return range(min(one.amount - 1, most), least - 1, -1), range(one.amount + 1, most + 1)
 
 
-def _pieces(trials: WhatIf, resource: str) -> int:
-    """How many of *resource* the host has."""
-    room = trials.host.rules.allocatable
-    return {**(room.scalars if room else {}), **trials.offered}.get(resource, 0)
+def _device_count(what_if: WhatIf, resource: str) -> int:
+    room = what_if.host.rules.allocatable
+    return {**(room.scalars if room else {}), **what_if.offered}.get(resource, 0)
 
 
-def _bytes(trials: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
+def _bytes(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
     page = PAGE if one.resource == MEMORY else names.page_size(one.resource) or PAGE
     least = page if one.resource == MEMORY else 0
-    points, complete = find_break_points(trials.host, trials.pod, one.container, one.resource)
+    points, complete = find_break_points(what_if.host, what_if.pod, one.container, one.resource)
     if not complete:
-        trials.note_unsearched(f"Not all amounts of {one} were tried: there are too many to look at.")
+        what_if.note_unsearched(f"Not all amounts of {one} were tried: there are too many.")
     tried = sorted({size for size in pages_around([*points, least, one.amount], page=page) if size >= least})
-    most = _installed(trials.host, one.resource)
+    most = _installed(what_if.host, one.resource)
     below = [size for size in reversed(tried) if size < one.amount]
     return below, [size for size in tried if one.amount < size <= most]
 
 
 def _installed(host: Host, type_: str) -> int:
-    """The bytes of *type_* the machine has."""
+    """The machine's memory of *type_*, in bytes."""
     if type_ == MEMORY:
         return sum(node.memory or 0 for node in host.view.nodes)
     return sum(pages.bytes for node in host.view.nodes for pages in node.hugepages if pages.resource == type_)
 
 
-def _first(trials: WhatIf, one: RequestedAmount, amounts: Iterable[int]) -> Proposal | None:
-    """The first of *amounts* that is admitted, and that the API server would take."""
+def _first_admitted(what_if: WhatIf, one: RequestedAmount, amounts: Iterable[int]) -> Proposal | None:
+    """The first of *amounts* that is admitted and that the API server accepts."""
     left = iter(amounts)
-    for amount in islice(left, MOST):
-        found = _tried(trials, one, amount)
-        if found and _legal(trials, found):
+    for amount in islice(left, MAX_TRIED):
+        found = _propose(what_if, one, amount)
+        if found and _is_valid(what_if, found):
             return found
     if next(left, None) is not None:
-        trials.note_unsearched(f"Of other amounts of {one} only the {MOST} nearest were tried.")
+        what_if.note_unsearched(f"Only the {MAX_TRIED} nearest amounts of {one} were tried.")
     return None
 
 
-def _share(trials: WhatIf, one: RequestedAmount) -> Proposal | None:
-    """The largest share of the other CPUs below what is asked for; less always fits the better."""
-    if not trials.missing(CPU):
+def _largest_share(what_if: WhatIf, one: RequestedAmount) -> Proposal | None:
+    """The largest admitted amount below the request; a smaller share always fits better."""
+    if not what_if.missing(CPU):
         return None
     best: Proposal | None = None
     fits, too_much = 0, one.amount
     while too_much - fits > 1:
         middle = (fits + too_much) // 2
-        found = _tried(trials, one, _shared(trials, one, middle))
+        found = _propose(what_if, one, _keep_shared(what_if, one, middle))
         if found:
             best, fits = found, middle
         else:
             too_much = middle
-    return best if best and _legal(trials, best) else None
+    return best if best and _is_valid(what_if, best) else None
 
 
-def _shared(trials: WhatIf, one: RequestedAmount, amount: int) -> int:
-    """*amount*, or just less where so much would make the CPUs the container's own."""
+def _keep_shared(what_if: WhatIf, one: RequestedAmount, amount: int) -> int:
+    """*amount*, or one milli-CPU less where it would make the CPUs exclusive."""
     if amount % 1000:
         return amount
-    _, pod = apply_changes([RequestChange(one.container, CPU, one.amount, amount, one.unit)], trials.host, trials.pod)
-    return amount - 1 if _own_cpus(trials.host, pod, one.container) else amount
+    _, pod = apply_changes([RequestChange(one.container, CPU, one.amount, amount, one.unit)], what_if.host, what_if.pod)
+    return amount - 1 if _exclusive_cpus(what_if.host, pod, one.container) else amount
 
 
-def _tried(trials: WhatIf, one: RequestedAmount, amount: int) -> Proposal | None:
-    return trials.propose(RequestChange(one.container, one.resource, one.amount, amount, one.unit))
+def _propose(what_if: WhatIf, one: RequestedAmount, amount: int) -> Proposal | None:
+    return what_if.propose(RequestChange(one.container, one.resource, one.amount, amount, one.unit))
 
 
-def _legal(trials: WhatIf, found: Proposal) -> bool:
-    """Whether the API server would take the pod as changed, and its QoS class is the same."""
-    _, pod = found.apply(trials.host, trials.pod)
-    known = set(validation.validation_problems(trials.pod))
-    return pod.computed_qos is trials.pod.computed_qos and known.issuperset(validation.validation_problems(pod))
+def _is_valid(what_if: WhatIf, found: Proposal) -> bool:
+    """Whether the API server accepts the changed pod and its QoS class is the same."""
+    _, pod = found.apply(what_if.host, what_if.pod)
+    known = set(validation.validation_problems(what_if.pod))
+    return pod.computed_qos is what_if.pod.computed_qos and known.issuperset(validation.validation_problems(pod))

@@ -1,7 +1,7 @@
-"""What could be changed to have a refused pod admitted, each change as a value that can be applied.
+"""The changes that may admit a rejected pod, each a value that can be applied.
 
-Applying never touches the host and the pod it is given: it returns others. Where a kubelet would not start under a
-change, or not with the pods that are there, applying is a ``SettingsError`` or a ``StateError``.
+Applying a change returns another host and another pod and leaves the originals alone. It raises ``SettingsError`` where
+a kubelet would not start with the changed settings, and ``StateError`` where it would not start with the running pods.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,21 +27,18 @@ SCOPE = "topologyManagerScope"
 TOPOLOGY_OPTION = "topologyManagerPolicyOptions."
 CPU_OPTION = "cpuManagerPolicyOptions."
 CLOSEST = TOPOLOGY_OPTION + "prefer-closest-numa-nodes"
-#: The fields of a pod that chooses for itself.
+#: The annotations of a pod that chooses its policy and scope.
 OWN_POLICY = f"metadata.annotations[{POLICY_ANNOTATION}]"
 OWN_SCOPE = f"metadata.annotations[{SCOPE_ANNOTATION}]"
 
 
 class Unit(StrEnum):
-    """What an amount is counted in."""
-
     CPUS = "CPUs"
     MILLI_CPUS = "milli-CPUs"
     BYTES = "bytes"
     PIECES = "pieces"
 
     def quantity(self, amount: int) -> Quantity:
-        """*amount* as Kubernetes writes it."""
         if self is Unit.MILLI_CPUS:
             return Quantity(amount, -3) if amount % 1000 else Quantity.of(amount // 1000)
         return Quantity.of(amount, QuantityFormat.BINARY_SI if self is Unit.BYTES else QuantityFormat.DECIMAL_SI)
@@ -49,36 +46,35 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestChange:
-    """Another amount of a resource for one container, or for the pod as a whole.
+    """Another amount of a resource for one container or for the pod.
 
-    CPUs of its own a container asks for in whole CPUs, a share of the others' in thousandths. The limit goes with the
-    request where both were equal, so that the QoS class stays; none at all means that the resource is not named.
+    Exclusive CPUs are counted in CPUs, shared ones in milli-CPUs. A limit equal to the request changes with it, so
+    that the QoS class stays. 0 removes the resource.
     """
 
-    container: str | None  #: ``None``: the resources of the pod as a whole
+    container: str | None  #: ``None``: the pod-level resources
     resource: str
     was: int
     now: int
     unit: Unit
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
-        """The same host, and the pod that asks for another amount."""
         if self.container is None:
             return host, replace(pod, resources=self._changed(pod.resources))
-        init, containers = (tuple(map(self._where_meant, group)) for group in (pod.init, pod.containers))
+        init, containers = (tuple(map(self._change_container, group)) for group in (pod.init, pod.containers))
         return host, replace(pod, init=init, containers=containers)
 
-    def _where_meant(self, container: Container) -> Container:
+    def _change_container(self, container: Container) -> Container:
         if container.name != self.container:
             return container
         return replace(container, resources=self._changed(container.resources))
 
     def _changed(self, old: Resources) -> Resources:
         request, limit = old.requests.get(self.resource), old.limits.get(self.resource)
-        both = request == limit or not self.now
+        limit_follows = request == limit or request is None or not self.now
         return Resources(
             old.requests if request is None else self._set(old.requests),
-            self._set(old.limits) if limit is not None and (both or request is None) else old.limits,
+            self._set(old.limits) if limit is not None and limit_follows else old.limits,
             old.claims,
         )
 
@@ -90,14 +86,13 @@ class RequestChange:
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """Another value of a field of the kubelet's configuration, by its name there, or of an annotation of the pod."""
+    """Another value for a field of the kubelet's configuration, or for an annotation of the pod."""
 
     field: str
     was: str
     now: str
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
-        """The host under the other setting with all its pods, and the pod with the other annotation, if it is one."""
         if self.field in {OWN_POLICY, OWN_SCOPE}:
             key = POLICY_ANNOTATION if self.field == OWN_POLICY else SCOPE_ANNOTATION
             return host, replace(pod, annotations={**pod.annotations, key: self.now})
@@ -119,13 +114,12 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Running pods leave."""
+    """Evict running pods."""
 
-    pods: tuple[str, ...]  #: their uids
-    instead_of: tuple[tuple[str, ...], ...] = ()  #: for each of them, others of whom one could leave in its place
+    pods: tuple[str, ...]  #: uids
+    alternatives: tuple[tuple[str, ...], ...] = ()  #: for each pod, the others that could go instead
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
-        """The host without them, and the same pod."""
         rest = copy(host)
         for uid in self.pods:
             rest.release(uid)
@@ -134,7 +128,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class NodeReservationChange:
-    """What ``reservedMemory`` keeps back on one NUMA node, in bytes."""
+    """A change of ``reservedMemory`` on one NUMA node, in bytes."""
 
     node: int
     was: int
@@ -143,46 +137,45 @@ class NodeReservationChange:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """Less kept back for system and Kubernetes, or the same in other places.
+    """A smaller reservation for system daemons, or the same one on other NUMA nodes.
 
-    A kubelet does not start with another ``reservedMemory`` on the state it stored: its node is to be drained before.
+    A kubelet does not start on stored state when ``reservedMemory`` changed: the node has to be drained first.
     """
 
     resource: str
-    was: int  #: kept back on the host as a whole: thousandths of a CPU, or bytes
+    was: int  #: reserved on the whole host: milli-CPUs or bytes
     now: int
-    listed: tuple[CpuSet, CpuSet] | None = None  #: ``reservedSystemCPUs`` before and after; ``None``: there is no list
-    shares: tuple[NodeReservationChange, ...] = ()  #: ``reservedMemory`` where it changes
+    listed: tuple[CpuSet, CpuSet] | None = None  #: ``reservedSystemCPUs`` before and after; ``None``: not set
+    shares: tuple[NodeReservationChange, ...] = ()  #: the changed entries of ``reservedMemory``
 
     @property
     def moved(self) -> bool:
-        """Whether as much is kept back as before."""
+        """Whether the total stays the same."""
         return self.was == self.now
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
-        """The host with another reservation and all its pods, and the same pod."""
         other = migrate_host(host, self._changed(host.settings))
-        kept = {
+        reserved = {
             entry.node: {type_: amount.value() for type_, amount in entry.limits.items()}
             for entry in other.settings.reserved_memory
         }
-        for sentence in reserved_memory.excess_reservations(host.view.nodes, kept) if self.shares else ():
-            raise StateError(sentence)
+        for excess in reserved_memory.excess_reservations(host.view.nodes, reserved) if self.shares else ():
+            raise StateError(excess)
         return other, pod
 
     def _changed(self, old: Settings) -> Settings:
         reservation = dict(old.reservation)
         if self.resource in reservation:
-            reservation[self.resource] = self._less(reservation[self.resource])
+            reservation[self.resource] = self._adjust(reservation[self.resource])
         cpus = old.cpus
         if self.resource == CPU and cpus.reservation is not None:
             explicit = self.listed[1] if self.listed else cpus.explicit
-            cpus = replace(cpus, reservation=self._less(cpus.reservation), explicit=explicit)
+            cpus = replace(cpus, reservation=self._adjust(cpus.reservation), explicit=explicit)
         entries = tuple(self._entries(old.reserved_memory)) if self.shares else old.reserved_memory
         return replace(old, reservation=reservation, cpus=cpus, reserved_memory=entries)
 
-    def _less(self, amount: Quantity) -> Quantity:
-        """*amount* by as much less as the reservation is."""
+    def _adjust(self, amount: Quantity) -> Quantity:
+        """*amount*, changed by as much as the reservation."""
         if self.moved:
             return amount
         unit = Unit.MILLI_CPUS if self.resource == CPU else Unit.BYTES
@@ -190,16 +183,16 @@ class ReservationChange:
         return unit.quantity(max(0, before - self.was + self.now))
 
     def _entries(self, old: tuple[ReservedMemory, ...]) -> Iterator[ReservedMemory]:
-        """The entries with the shares as they are to be; what is nothing is left out."""
-        left = {share.node: share.now for share in self.shares}
+        """The changed entries, without empty ones."""
+        new = {share.node: share.now for share in self.shares}
         for entry in old:
             limits = dict(entry.limits)
-            if self.resource in limits and entry.node in left:
-                limits[self.resource] = Unit.BYTES.quantity(left.pop(entry.node))
+            if self.resource in limits and entry.node in new:
+                limits[self.resource] = Unit.BYTES.quantity(new.pop(entry.node))
             limits = {type_: amount for type_, amount in limits.items() if not amount.is_zero}
             if limits:
                 yield ReservedMemory(entry.node, limits)
-        for node, size in left.items():
+        for node, size in new.items():
             yield ReservedMemory(node, {self.resource: Unit.BYTES.quantity(size)})
 
 
@@ -207,7 +200,7 @@ Change = RequestChange | SettingChange | Eviction | ReservationChange
 
 
 def apply_changes(changes: Iterable[Change], host: Host, pod: Pod) -> tuple[Host, Pod]:
-    """Another host and another pod, under all *changes*; those given stay as they are."""
+    """A changed copy of *host* and *pod*."""
     host = copy(host)
     for change in changes:
         host, pod = change.apply(host, pod)
@@ -216,11 +209,10 @@ def apply_changes(changes: Iterable[Change], host: Host, pod: Pod) -> tuple[Host
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Changes that, made together, have the pod admitted, and the decision that proves it."""
+    """Changes that together admit the pod, and the decision that proves it."""
 
     changes: tuple[Change, ...]
     decision: Decision
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
-        """Another host and another pod, on which to decide is to admit; those given stay as they are."""
         return apply_changes(self.changes, host, pod)

@@ -1,7 +1,7 @@
-"""A decision part by part: each container, or the pod as a whole, with what was asked of whom and what came of it.
+"""A decision split by container, or for the whole pod: what was requested, the merge, and the allocation.
 
-Under policy none nobody is asked, so the record has no voices; what was asked for is looked up here all the same, since
-that is the first thing a reader wants to see.
+Policy none merges nothing, so its decisions list no resources. They are looked up here, because the request is what a
+reader wants to see first.
 """
 
 from collections.abc import Iterator
@@ -15,33 +15,33 @@ from alignup.align.workload import Container, Pod
 
 @dataclass(frozen=True, slots=True)
 class DecisionPart:
-    """One container, or the pod as a whole."""
+    """One container, or the whole pod."""
 
-    container: str | None  #: ``None``: the pod as a whole
-    voices: tuple[ResourceHints, ...]  #: only those that asked for something
-    step: MergeStep | None  #: ``None``: nobody was asked
+    container: str | None  #: ``None``: the whole pod
+    voices: tuple[ResourceHints, ...]  #: only requested resources
+    step: MergeStep | None  #: ``None``: nothing was merged
     placements: tuple[Placement, ...] = ()
 
 
 def decision_parts(host: Host, pod: Pod, decision: Decision) -> tuple[DecisionPart, ...]:
-    """Everything *decision*, which *host* made about *pod*, looked at, in that order."""
-    return tuple(_merged(decision) if decision.steps else _unasked(host, pod, decision))
+    """The parts of *decision*, which *host* made about *pod*, in order."""
+    return tuple(_with_merges(decision) if decision.steps else _without_merges(host, pod, decision))
 
 
-def _merged(decision: Decision) -> Iterator[DecisionPart]:
+def _with_merges(decision: Decision) -> Iterator[DecisionPart]:
     for step in decision.steps:
         placements = tuple(one for one in decision.placements if step.container in (None, one.container))
         yield DecisionPart(step.container, tuple(voice for voice in step.voices if voice.resource), step, placements)
 
 
-def _unasked(host: Host, pod: Pod, decision: Decision) -> Iterator[DecisionPart]:
+def _without_merges(host: Host, pod: Pod, decision: Decision) -> Iterator[DecisionPart]:
     placements = {one.container: one for one in decision.placements}
     for container in pod.everyone:
         placed = placements.get(container.name)
-        yield DecisionPart(container.name, _needs(host, pod, container), None, (placed,) if placed else ())
+        yield DecisionPart(container.name, _requested(host, pod, container), None, (placed,) if placed else ())
 
 
-def _needs(host: Host, pod: Pod, container: Container) -> tuple[ResourceHints, ...]:
+def _requested(host: Host, pod: Pod, container: Container) -> tuple[ResourceHints, ...]:
     return tuple(
         ResourceHints(one.name, resource, need.request, need.free, DONT_CARE)
         for one in host.providers

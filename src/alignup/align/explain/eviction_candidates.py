@@ -1,8 +1,8 @@
-"""Which running pods hold something that a refused pod asks for, and which of them hold the same.
+"""The running pods that hold something a rejected pod needs, and which of them are equivalent.
 
-Two pods hold the same when taking either away leaves a host that looks the same: the same memory on the same nodes, as
-many devices of the same nodes, CPUs of cores in the same places that are otherwise used alike. And where the host as a
-whole is short of something, they use as much of it.
+Two pods are equivalent when evicting either leaves the same host: the same memory on the same nodes, as many devices of
+the same nodes, and CPUs of cores in the same places with the same other users. Where the whole host runs short, they
+also use the same amount.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -23,68 +23,68 @@ from alignup.align.workload import QoS
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 
-_RANKS = (QoS.BEST_EFFORT, QoS.BURSTABLE, QoS.GUARANTEED)  #: the least important first
+_RANKS = (QoS.BEST_EFFORT, QoS.BURSTABLE, QoS.GUARANTEED)  #: least important first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvictionCandidate:
-    """A running pod that holds something of what is wanted."""
+    """A running pod that holds something the rejected pod needs."""
 
     uid: str
-    holdings: Hashable  #: equal for pods that hold the same
-    nodes: NodeSet  #: where it holds it; empty where that is not known
-    uses: Mapping[str, int]  #: of what the host as a whole is short of
+    holdings: Hashable  #: equal for equivalent pods
+    nodes: NodeSet  #: where it holds them; 0 if unknown
+    uses: Mapping[str, int]  #: of what the whole host lacks
 
 
-def eviction_candidates(trials: WhatIf) -> list[EvictionCandidate]:
-    """All that could make room by leaving: the least important first, by priority and QoS class, then the newest."""
-    ledger = trials.host.ledger
-    wanted = {one.name: _wanted(one, trials) for one in trials.host.providers}
+def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
+    """The candidates, least important first by priority and QoS class, then newest first."""
+    ledger = what_if.host.ledger
+    wanted = {one.name: _needed_resources(one, what_if) for one in what_if.host.providers}
     found = []
-    for arrival, (uid, resident) in enumerate(ledger.pods.items()):
+    for arrival, (uid, admitted) in enumerate(ledger.pods.items()):
         holdings: list[Hashable] = []
         nodes = 0
-        for one in trials.host.providers:
-            held, where = _holdings(trials.host.view, one, ledger.books[one.name], resident, wanted[one.name])
+        for one in what_if.host.providers:
+            held, where = _holdings(what_if.host.view, one, ledger.books[one.name], admitted, wanted[one.name])
             holdings.append(held)
             nodes |= where
-        uses = {short.resource: _uses(resident.uses, short.resource) for short in trials.misfits}
+        uses = {short.resource: _uses(admitted.uses, short.resource) for short in what_if.shortfalls}
         if any(holdings) or any(uses.values()):
-            rank = (resident.pod.priority or 0, _RANKS.index(resident.pod.qos), -arrival)
+            rank = (admitted.pod.priority or 0, _RANKS.index(admitted.pod.qos), -arrival)
             found.append((rank, EvictionCandidate(uid, (*holdings, *uses.items()), nodes, uses)))
     return [holder for _, holder in sorted(found, key=lambda one: one[0])]
 
 
-def _wanted(provider: Provider[Any], trials: WhatIf) -> set[str]:
-    """The resources the pod asks a provider for."""
-    book = trials.host.ledger.books[provider.name]
-    pod = trials.pod
+def _needed_resources(provider: Provider[Any], what_if: WhatIf) -> set[str]:
+    """The resources that the pod requests from a provider."""
+    book = what_if.host.ledger.books[provider.name]
+    pod = what_if.pod
     return {name for container in (*pod.everyone, None) for name in provider.needs(book, pod, container)}
 
 
 def _holdings(
-    view: KubeletView, provider: Provider[Any], book: object, resident: AdmittedPod, wanted: set[str]
+    view: KubeletView, provider: Provider[Any], book: object, admitted: AdmittedPod, wanted: set[str]
 ) -> tuple[Hashable, NodeSet]:
-    """What a pod holds of what is *wanted* of one provider, and where."""
-    uid = resident.pod.uid
+    """What a pod holds of the *wanted* resources of one provider, and where."""
+    uid = admitted.pod.uid
     if isinstance(book, CpuLedger):
-        return _cores(view, book, uid) if wanted else ((), 0)
+        return _core_usage(view, book, uid) if wanted else ((), 0)
     if isinstance(book, MemoryLedger):
         blocks = tuple(sorted(_blocks(book, uid))) if wanted else ()
         return blocks, bits.union(block.nodes for block in blocks)
     if isinstance(book, DeviceLedger):
-        places = tuple(sorted(_places(book, uid, wanted)))
+        places = tuple(sorted(_device_usage(book, uid, wanted)))
         return places, bits.union(nodes for _, nodes, _ in places)
-    # Somebody from outside need not say what it was asked for, so whatever it gave may matter.
+    # A provider from outside need not list requests, so everything it allocated may matter.
     return tuple(
         given
-        for container in resident.pod.everyone
+        for container in admitted.pod.everyone
         for given in sorted(provider.given(book, uid, container.name).items())
     ), 0
 
 
-def _cores(view: KubeletView, book: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
-    """The cores a pod owns CPUs of: where each CPU is, and whether it is the pod's, free, reserved or another's."""
+def _core_usage(view: KubeletView, book: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
+    """Each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
     own = book.owned(uid)
     cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & own}
     for cpu in view.cpus:
@@ -103,8 +103,8 @@ def _blocks(book: MemoryLedger, uid: str) -> Iterator[Block]:
             yield from blocks
 
 
-def _places(book: DeviceLedger, uid: str, wanted: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
-    """For each device its resource, its nodes, and whether it is healthy; one that is gone is nowhere."""
+def _device_usage(book: DeviceLedger, uid: str, wanted: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
+    """The resource, nodes and health of each device; one that is gone has no nodes."""
     for resource in wanted:
         inventory = book.inventories.get(resource)
         for id_ in book.owned(uid, resource):

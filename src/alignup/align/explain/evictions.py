@@ -1,8 +1,8 @@
-"""The smallest set of running pods whose leaving would make room.
+"""The smallest set of running pods whose eviction admits the pod.
 
-Sets of one pod are tried first, then of two, then of three; those whose pods meet on a node before the others. Of pods
-that hold the same one stands for all. Where none of those will do the others are tried too, as far as they are not too
-many: which of two like CPUs or devices is free may still matter to the containers of a pod that come second.
+The search tries sets of one pod first, then two, then three; sets whose pods share a node come first. Of equivalent
+pods only one is tried. If no set works, the equivalent ones are tried too, up to a limit: which of two similar CPUs or
+devices is free may still matter to the later containers of a pod.
 """
 
 from collections import Counter
@@ -14,113 +14,114 @@ from alignup.align.explain.changes import Eviction, Proposal
 from alignup.align.explain.eviction_candidates import EvictionCandidate, eviction_candidates
 from alignup.align.explain.what_if import SearchTimeoutError, WhatIf
 
-MAX_EVICTED = 3  #: pods in a set
-MOST = 2000  #: sets of one size that are tried of pods that hold the same as others
-_NAMED = 8  #: pods that are named as doing as well as another
+MAX_EVICTED = 3  #: pods in one set
+MAX_EQUIVALENT = 2000  #: sets of one size that contain equivalent pods
+_MAX_ALTERNATIVES = 8  #: for each pod
 
-Group = Sequence[EvictionCandidate]  #: pods that hold the same
+Group = Sequence[EvictionCandidate]  #: equivalent pods
 
 
-def smallest_eviction(trials: WhatIf) -> Iterator[Proposal]:
-    """A smallest set of running pods without which the pod is admitted, if there is one of at most three."""
-    everyone = eviction_candidates(trials)
-    if not everyone:
+def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
+    """A smallest set of at most three pods without which the pod is admitted, if there is one."""
+    candidates = eviction_candidates(what_if)
+    if not candidates:
         return
-    groups = _groups(everyone)
-    # Where all of them leaving is not enough, fewer hardly ever are: admission is not monotone, but nearly so.
-    hopeful = _without(trials, everyone) is not None
-    for size in range(1, min(MAX_EVICTED, len(everyone)) + 1):
-        if not _may_do(trials, everyone, size):
+    groups = _groups(candidates)
+    # If evicting all is not enough, fewer hardly ever are: admission is nearly monotone.
+    all_suffice = _propose_without(what_if, candidates) is not None
+    for size in range(1, min(MAX_EVICTED, len(candidates)) + 1):
+        if not _may_suffice(what_if, candidates, size):
             continue
-        sets = _sets(trials, groups, size)
+        sets = _sets(what_if, groups, size)
         try:
-            tried = sets if hopeful else islice(sets, MOST)
-            found = next((one for chosen in tried if (one := _without(trials, chosen))), None)
+            tried = sets if all_suffice else islice(sets, MAX_EQUIVALENT)
+            found = next((one for chosen in tried if (one := _propose_without(what_if, chosen))), None)
         except SearchTimeoutError:
-            trials.note_unsearched(f"Time was up before all sets of {size} running pods that could leave were tried.")
+            what_if.note_unsearched(f"Time ran out before all evictions of {size} pods were tried.")
             return
         if found:
-            yield _with_equals(trials, found, groups)
+            yield _with_alternatives(what_if, found, groups)
             return
-        if not hopeful and next(sets, None):
-            trials.note_unsearched(
-                "Even with all running pods gone this one is refused, so not all sets of them were tried."
+        if not all_suffice and next(sets, None):
+            what_if.note_unsearched(
+                "The pod is rejected even without all running pods, so not all evictions were tried."
             )
             return
-    if len(everyone) > MAX_EVICTED and hopeful:
-        trials.note_unsearched(f"Sets of more than {MAX_EVICTED} running pods that could leave were not tried.")
+    if len(candidates) > MAX_EVICTED and all_suffice:
+        what_if.note_unsearched(f"Evictions of more than {MAX_EVICTED} pods were not tried.")
 
 
-def _groups(everyone: Sequence[EvictionCandidate]) -> list[Group]:
+def _groups(candidates: Sequence[EvictionCandidate]) -> list[Group]:
     groups: dict[object, list[EvictionCandidate]] = {}
-    for holder in everyone:
+    for holder in candidates:
         groups.setdefault(holder.holdings, []).append(holder)
     return list(groups.values())
 
 
-def _sets(trials: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple[EvictionCandidate, ...]]:
+def _sets(what_if: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple[EvictionCandidate, ...]]:
     """The sets of *size* to try, each once."""
     nodes = bits.union(group[0].nodes for group in groups)
-    meeting = [[group for group in groups if group[0].nodes >> node & 1] for node in bits.members(nodes)]
+    by_node = [[group for group in groups if group[0].nodes >> node & 1] for node in bits.members(nodes)]
     tried: set[frozenset[EvictionCandidate]] = set()
-    for some in (*meeting, groups) if size > 1 else (groups,):
-        for chosen in _of_groups(some, size):
+    for some in (*by_node, groups) if size > 1 else (groups,):
+        for chosen in _distinct_sets(some, size):
             if frozenset(chosen) not in tried:
                 tried.add(frozenset(chosen))
                 yield chosen
-    everyone = [holder for group in groups for holder in group]
-    if len(everyone) == len(groups):
+    candidates = [holder for group in groups for holder in group]
+    if len(candidates) == len(groups):
         return
-    rest = (chosen for chosen in combinations(everyone, size) if frozenset(chosen) not in tried)
-    yield from islice(rest, MOST)
+    rest = (chosen for chosen in combinations(candidates, size) if frozenset(chosen) not in tried)
+    yield from islice(rest, MAX_EQUIVALENT)
     if next(rest, None):
-        trials.note_unsearched(
-            f"Of running pods that hold the same, not all were tried in sets of {size} that could leave."
-        )
+        what_if.note_unsearched(f"Not all evictions of {size} equivalent pods were tried.")
 
 
-def _of_groups(groups: Sequence[Group], size: int) -> Iterator[tuple[EvictionCandidate, ...]]:
-    """The sets of *size* that differ in what their pods hold: of each group the first ones."""
+def _distinct_sets(groups: Sequence[Group], size: int) -> Iterator[tuple[EvictionCandidate, ...]]:
+    """The sets of *size* that differ in what their pods hold; of each group the first pods."""
     for kinds in combinations_with_replacement(range(len(groups)), size):
         counts = Counter(kinds)
         if all(count <= len(groups[kind]) for kind, count in counts.items()):
             yield tuple(holder for kind, count in counts.items() for holder in groups[kind][:count])
 
 
-def _may_do(trials: WhatIf, chosen: Sequence[EvictionCandidate], size: int) -> bool:
-    """Whether those of *chosen* that use most, *size* of them, use what the host as a whole is short of."""
-    for short in trials.misfits:
+def _may_suffice(what_if: WhatIf, chosen: Sequence[EvictionCandidate], size: int) -> bool:
+    """Whether the *size* largest users of *chosen* use as much as the whole host lacks."""
+    for short in what_if.shortfalls:
         most = sum(sorted((holder.uses[short.resource] for holder in chosen), reverse=True)[:size])
-        # Of devices there may turn out to be enough, so that only deciding tells.
-        if most < short.missing and short.resource not in trials.offered:
+        # For devices only a decision is conclusive.
+        if most < short.missing and short.resource not in what_if.offered:
             return False
     return True
 
 
-def _without(trials: WhatIf, chosen: Sequence[EvictionCandidate]) -> Proposal | None:
-    """The proposal that *chosen* leave, if that admits the pod."""
-    trials.check_time()
-    return trials.propose(Eviction(tuple(one.uid for one in chosen))) if _may_do(trials, chosen, len(chosen)) else None
+def _propose_without(what_if: WhatIf, chosen: Sequence[EvictionCandidate]) -> Proposal | None:
+    what_if.check_time()
+    return (
+        what_if.propose(Eviction(tuple(one.uid for one in chosen)))
+        if _may_suffice(what_if, chosen, len(chosen))
+        else None
+    )
 
 
-def _with_equals(trials: WhatIf, found: Proposal, groups: Sequence[Group]) -> Proposal:
-    """*found*, with those named who could leave in place of one of its pods; each was tried."""
+def _with_alternatives(what_if: WhatIf, found: Proposal, groups: Sequence[Group]) -> Proposal:
+    """*found*, with the pods that could be evicted instead; each was tried."""
     (change,) = found.changes
-    leaving = change.pods if isinstance(change, Eviction) else ()
-    equals = {holder.uid: [other.uid for other in group] for group in groups for holder in group}
-    instead_of = tuple(
+    evicted = change.pods if isinstance(change, Eviction) else ()
+    equivalents = {holder.uid: [other.uid for other in group] for group in groups for holder in group}
+    alternatives = tuple(
         tuple(
             other
-            for other in [uid for uid in equals[gone] if uid not in leaving][:_NAMED]
-            if _would_do(trials, Eviction(tuple(other if uid == gone else uid for uid in leaving)))
+            for other in [uid for uid in equivalents[gone] if uid not in evicted][:_MAX_ALTERNATIVES]
+            if _suffices(what_if, Eviction(tuple(other if uid == gone else uid for uid in evicted)))
         )
-        for gone in leaving
+        for gone in evicted
     )
-    return Proposal((Eviction(leaving, instead_of),), found.decision)
+    return Proposal((Eviction(evicted, alternatives),), found.decision)
 
 
-def _would_do(trials: WhatIf, change: Eviction) -> bool:
+def _suffices(what_if: WhatIf, change: Eviction) -> bool:
     try:
-        return trials.propose(change) is not None
+        return what_if.propose(change) is not None
     except SearchTimeoutError:
         return False

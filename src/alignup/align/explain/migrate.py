@@ -1,7 +1,7 @@
-"""What pods hold, carried over to a host of other settings.
+"""Move the pods of a host to a host with other settings.
 
-A kubelet that starts with other settings finds the pods where they are. What they hold stays; what is free is counted
-anew. It does not start where that cannot be: a pod owns a CPU that is to be reserved, or memory that is not left.
+A kubelet restarted with other settings finds its pods in place: they keep what they hold, and free resources are
+counted again. It does not start if that is impossible, such as when a pod holds a CPU that is now reserved.
 """
 
 from collections import Counter
@@ -20,49 +20,48 @@ from alignup.align.providers import CpuHintProvider, MemoryProvider
 
 
 def migrate_host(host: Host, settings: Settings) -> Host:
-    """A host like *host* under *settings*, with the same pods holding the same.
+    """A host with *settings* and the pods of *host*, which hold the same as before.
 
-    ``SettingsError`` where a kubelet would not start with them, ``StateError`` where not with these pods.
+    Raises ``SettingsError`` if a kubelet would not start with the settings, ``StateError`` if not with these pods.
     """
     _, _, _, *others = host.providers
     other = Host(host.machine, settings, others=others)
     books = dict(host.ledger.books)
     for one in other.providers:
         if isinstance(one, CpuHintProvider):
-            books[one.name] = _cpus(one.rules, books[one.name])
+            books[one.name] = _migrate_cpus(one.rules, books[one.name])
         elif isinstance(one, MemoryProvider):
-            books[one.name] = _memory(one, books[one.name])
+            books[one.name] = _migrate_memory(one, books[one.name])
     other.ledger = replace(host.ledger, books=books)
     return other
 
 
-def _cpus(rules: CpuProvider, book: CpuLedger) -> CpuLedger:
-    """*book*, with other CPUs reserved."""
+def _migrate_cpus(rules: CpuProvider, book: CpuLedger) -> CpuLedger:
     if rules.policy is CpuPolicy.NONE:
         return book
-    strictly = rules.reserved if rules.options.strict_cpu_reservation else 0
+    excluded = rules.reserved if rules.options.strict_cpu_reservation else 0
     owned = union(map(book.owned, {*book.held, *book.pod_held}))
-    shared = rules.view.all_cpus & ~(owned | strictly)
+    shared = rules.view.all_cpus & ~(owned | excluded)
     if (shared, rules.reserved) == (book.shared, book.reserved):
         return book
     return replace(rules.start(shared, book.held, pod_held=book.pod_held), reusable=book.reusable)
 
 
-def _memory(rules: MemoryProvider, book: MemoryLedger) -> MemoryLedger:
-    """*book*, with other memory kept back: every block is given once more."""
+def _migrate_memory(rules: MemoryProvider, book: MemoryLedger) -> MemoryLedger:
+    """The blocks of *book*, allocated again under another reservation."""
     idle = rules.idle()
     if idle.allocatable() == book.allocatable():
         return book
     again = idle
-    for uid, container, blocks in sorted(_given(book), key=lambda given: -given[2][0].nodes.bit_count()):
+    for uid, container, blocks in sorted(_held_blocks(book), key=lambda held: -held[2][0].nodes.bit_count()):
         again = again.give(uid, container, blocks=blocks)
-    if _reserved(again) != _reserved(book):
-        raise StateError("the memory that pods hold would not be left to them")
+    if _total_reserved(again) != _total_reserved(book):
+        raise StateError("the reservation takes memory that running pods hold")
     return MemoryLedger(again.nodes, book.held, book.pod_held, book.last_pod, book.reusable)
 
 
-def _given(book: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ...]]]:
-    """All blocks that nodes are charged with, those on the same nodes together."""
+def _held_blocks(book: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ...]]]:
+    """All allocated blocks; those of one container on the same nodes together."""
     pods = [(uid, "", blocks) for uid, blocks in book.pod_held.items()]
     alone = [
         (uid, container, blocks)
@@ -75,8 +74,8 @@ def _given(book: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ...]]]:
             yield uid, container, tuple(together)
 
 
-def _reserved(book: MemoryLedger) -> Counter[str]:
-    """Type → the bytes that are held on all nodes together."""
+def _total_reserved(book: MemoryLedger) -> Counter[str]:
+    """Type → bytes held on all nodes together."""
     sizes: Counter[str] = Counter()
     for node in book.nodes.values():
         sizes.update({type_: table.reserved for type_, table in node.tables.items()})

@@ -1,13 +1,13 @@
-"""What would admit a refused pod: changes, each proved by deciding again.
+"""Find changes that admit a rejected pod, each proved by a new decision.
 
-    found = search(host, pod)
+    found = find_remedies(host, pod)
     for proposal in found.proposals:
-        changed, other = proposal.apply(host, pod)      # other values: nothing that was given changes
-        assert changed.decide(other).admitted
+        changed_host, changed_pod = proposal.apply(host, pod)      # copies: the originals stay as they are
+        assert changed_host.decide(changed_pod).admitted
 
-Four kinds of change are looked for: another amount of one resource (``amounts``), another setting (``options``),
-running pods that leave (``leaving``), another reservation (``reservations``). All of it takes as long as it takes; who
-has no time says when it is enough, and reads in ``unsearched`` what was not tried.
+The search covers other amounts of one resource (``amounts``), other settings (``setting_changes``), evictions
+(``evictions``) and other reservations (``reservations``). It runs until *should_stop* returns true; ``unsearched`` then
+lists what was not tried.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,65 +47,64 @@ __all__ = [
     "never",
 ]
 
-_ORDER = (RequestChange, SettingChange, Eviction, ReservationChange)  #: the least trouble first
+_ORDER = (RequestChange, SettingChange, Eviction, ReservationChange)  #: least disruptive first
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """What was found, the most useful first, and what was not searched, in sentences that say why."""
+    """The proposals, most useful first, and sentences about what was not searched."""
 
     proposals: tuple[Proposal, ...] = ()
     unsearched: tuple[str, ...] = ()
 
 
 def never() -> bool:
-    """Never enough: everything is tried."""
+    """The default of *should_stop*: search everything."""
     return False
 
 
 def find_remedies(
-    host: Host, pod: Pod, *, answers: PreferenceAnswers | None = None, enough: Callable[[], bool] = never
+    host: Host, pod: Pod, *, answers: PreferenceAnswers | None = None, should_stop: Callable[[], bool] = never
 ) -> Remedies:
-    """What would admit *pod* on *host*; nothing for a pod that is not refused.
+    """Proposals that admit *pod* on *host*; none if the pod is not rejected.
 
-    *answers* are what device plugins said; others are taken to prefer the lowest of what they are offered. *enough* is
-    asked before each decision.
+    *answers* are the preferred allocations that device plugins returned. *should_stop* is called before each decision.
     """
-    trials = WhatIf(host, pod, answers=answers or {}, enough=enough)
-    refusal = trials.decision.refusal
+    what_if = WhatIf(host, pod, answers=answers or {}, should_stop=should_stop)
+    refusal = what_if.decision.refusal
     if refusal is None or (refusal.provider == "host" and not refusal.shortfalls):
-        return Remedies()  # it is admitted, or it is made for another system, and the host is short of nothing
+        return Remedies()  # admitted, or made for another operating system
     found: list[Proposal] = []
-    for what, ways in _sections(trials):
+    for what, ways in _sections(what_if):
         try:
-            found.extend(ways)  # what came before time was up stays
+            found.extend(ways)  # keeps what was found before a timeout
         except SearchTimeoutError:
-            trials.note_unsearched(f"Time was up before all {what} were tried.")
-    return Remedies(tuple(sorted(found, key=_usefulness)), tuple(trials.unsearched))
+            what_if.note_unsearched(f"Time ran out before all {what} were tried.")
+    return Remedies(tuple(sorted(found, key=_usefulness)), tuple(what_if.unsearched))
 
 
-def _sections(trials: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
-    """All that is looked for, with its name: what is likely to help, and soon, before what is not."""
-    refusal = trials.decision.refusal
+def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
+    """Everything to search, by name: what is likely and quick first."""
+    refusal = what_if.decision.refusal
     short = {one.resource for one in refusal.shortfalls} if refusal else set()
-    # The sort is stable: what somebody found too little of comes first, all else stays in the pod's order.
-    questions = sorted(requested_amounts(trials.host, trials.pod), key=lambda one: one.resource not in short)
+    # The sort is stable: resources that fell short come first, the others keep the pod's order.
+    questions = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda one: one.resource not in short)
     likely = [one for one in questions if one.resource in short]
     for one in likely:
-        yield _amounts_of(trials, one)
-    yield "other settings", setting_changes(trials)
+        yield _amounts_of(what_if, one)
+    yield "other settings", setting_changes(what_if)
     for one in questions[len(likely) :]:
-        yield _amounts_of(trials, one)
-    yield "other reservations", reservation_changes(trials)
-    yield "running pods that could leave", smallest_eviction(trials)  # only this may take long
+        yield _amounts_of(what_if, one)
+    yield "other reservations", reservation_changes(what_if)
+    yield "evictions", smallest_eviction(what_if)  # the only slow one
 
 
-def _amounts_of(trials: WhatIf, one: RequestedAmount) -> tuple[str, Iterator[Proposal]]:
-    return f"other amounts of {one}", nearest_amounts(trials, one)
+def _amounts_of(what_if: WhatIf, one: RequestedAmount) -> tuple[str, Iterator[Proposal]]:
+    return f"other amounts of {one}", nearest_amounts(what_if, one)
 
 
 def _usefulness(proposal: Proposal) -> tuple[int, Fraction]:
-    """Where a proposal stands: by the kind of its change, requests by how far they are from what was asked for."""
+    """The sort key: the kind of change, then how far a request is from the original."""
     change = proposal.changes[0]
     away = Fraction(abs(change.now - change.was), change.was) if isinstance(change, RequestChange) else Fraction(0)
     return _ORDER.index(type(change)), away

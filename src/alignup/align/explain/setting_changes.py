@@ -1,9 +1,9 @@
-"""Under which other settings of its host would a pod be admitted?
+"""Find other settings of the host that admit a pod.
 
-A laxer policy, the other scope, an option of the topology or the CPU manager switched: each alone, and two together
-only where none does alone. Of the policies the strictest that admits is proposed. The CPU and memory managers' own
-policies stay, since a node is drained before they change. Where pods choose for themselves, the pod's choice changes
-and not the host's.
+Candidates are a more permissive policy, the other scope, and options of the topology and CPU managers: each alone, and
+in pairs only if none suffices alone. Of the policies the strictest that admits is proposed. The CPU and memory
+managers' policies stay, since changing them requires draining the node. If pods choose their policy by annotation, the
+pod's annotation changes instead of the host's setting.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,46 +24,46 @@ from alignup.align.explain.changes import (
 from alignup.align.explain.what_if import WhatIf
 from alignup.align.settings import Policy, Scope, parse_bool
 
-_NO_MATTER = "strict-cpu-reservation"  #: it says who shares the reserved CPUs, never who may own which
+_IRRELEVANT = "strict-cpu-reservation"  #: it affects the shared pool only
 
 
-def setting_changes(trials: WhatIf) -> Iterator[Proposal]:
-    """Proposals of one setting each, or one of two where there is none."""
-    ways = _ways(trials)
-    alone = False
-    for one in ways:
-        found = _first(trials, [(setting,) for setting in one])
-        alone = alone or found is not None
+def setting_changes(what_if: WhatIf) -> Iterator[Proposal]:
+    """Proposals of one setting each; if there are none, one proposal of two."""
+    candidates = _candidates(what_if)
+    found_single = False
+    for one in candidates:
+        found = _first(what_if, [(setting,) for setting in one])
+        found_single = found_single or found is not None
         yield from () if found is None else (found,)
-    if not alone:
-        pair = _first(trials, (both for one, other in combinations(ways, 2) for both in product(one, other)))
+    if not found_single:
+        pair = _first(what_if, (both for one, other in combinations(candidates, 2) for both in product(one, other)))
         yield from () if pair is None else (pair,)
 
 
-def _first(trials: WhatIf, ways: Iterable[tuple[SettingChange, ...]]) -> Proposal | None:
-    return next((found for settings in ways if (found := trials.propose(*settings))), None)
+def _first(what_if: WhatIf, ways: Iterable[tuple[SettingChange, ...]]) -> Proposal | None:
+    return next((found for settings in ways if (found := what_if.propose(*settings))), None)
 
 
-def _ways(trials: WhatIf) -> list[list[SettingChange]]:
-    """What could be set otherwise, field by field, the least change first."""
-    settings = trials.host.settings
-    policy, scope = effective_policy(trials.pod, trials.host.rules)
+def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
+    """The alternatives for each field, smallest change first."""
+    settings = what_if.host.settings
+    policy, scope = effective_policy(what_if.pod, what_if.host.rules)
     own = settings.own_policy
     laxer = list(Policy)[: list(Policy).index(policy)]
     ways = [[SettingChange(OWN_POLICY if own else POLICY, str(policy), str(other)) for other in reversed(laxer)]]
     ways.append(
         [SettingChange(OWN_SCOPE if own else SCOPE, str(scope), str(other)) for other in Scope if other is not scope]
     )
-    ways.append([_switched(CLOSEST, on=settings.topology.options.prefer_closest)])
+    ways.append([_toggle(CLOSEST, on=settings.topology.options.prefer_closest)])
     if settings.cpus.policy == CpuPolicy.STATIC:
         options = settings.cpus.options
         ways += [
-            [_switched(CPU_OPTION + name, on=parse_bool(name, options.get(name, "false")))]
+            [_toggle(CPU_OPTION + name, on=parse_bool(name, options.get(name, "false")))]
             for name in OPTION_STAGES
-            if name != _NO_MATTER
+            if name != _IRRELEVANT
         ]
     return ways
 
 
-def _switched(field: str, *, on: bool) -> SettingChange:
+def _toggle(field: str, *, on: bool) -> SettingChange:
     return SettingChange(field, str(on).lower(), str(not on).lower())

@@ -1,6 +1,6 @@
-"""Deciding again, under changes: what every search for remedies goes by.
+"""Decide again under changed conditions: the basis of every search for remedies.
 
-A device plugin that wants to be asked cannot be asked here; it is taken to prefer the lowest of what it is offered.
+Device plugins cannot be called here. A missing preferred allocation is assumed to be the lowest device ids offered.
 """
 
 from collections.abc import Callable
@@ -16,57 +16,57 @@ from alignup.align.workload import Pod
 
 
 class SearchTimeoutError(Exception):
-    """No more is to be tried; never leaves ``align.explain``."""
+    """The search is out of time; never leaves ``align.explain``."""
 
 
 class WhatIf:
-    """One pod on one host, and what was tried with it."""
+    """One pod on one host, and the changes tried with it."""
 
-    def __init__(self, host: Host, pod: Pod, *, answers: PreferenceAnswers, enough: Callable[[], bool]) -> None:
+    def __init__(self, host: Host, pod: Pod, *, answers: PreferenceAnswers, should_stop: Callable[[], bool]) -> None:
         self.host, self.pod = host, pod
-        self._answers, self._enough = answers, enough
-        self.unsearched: list[str] = []  #: what was not tried, and why, in sentences
-        self.decision = _decided(host, pod, answers)  #: how it is without a change
-        self.offered = _offered(host, pod)  #: what the providers say there is in all, by resource
-        self.misfits = _misfits(host, pod, self.offered)  #: what the host as a whole has too little of
+        self._answers, self._should_stop = answers, should_stop
+        self.unsearched: list[str] = []  #: what was not tried and why, as sentences
+        self.decision = _decide(host, pod, answers)  #: without any change
+        self.offered = _offered(host, pod)  #: totals that the providers offer, by resource
+        self.shortfalls = _shortfalls(host, pod, self.offered)  #: what the whole host lacks
 
     def propose(self, *changes: Change) -> Proposal | None:
-        """The proposal of these changes, if the pod is admitted under them; ``SearchTimeoutError`` when time is up."""
+        """These changes as a proposal if they admit the pod, else ``None``."""
         self.check_time()
         try:
             host, pod = apply_changes(changes, self.host, self.pod)
-            decision = _decided(host, pod, self._answers)
+            decision = _decide(host, pod, self._answers)
         except (SettingsError, StateError):
             return None
         except WorkLimitError:
-            self.note_unsearched("A change that could not be decided exactly within the limit of work was left out.")
+            self.note_unsearched("A change that exceeds the work limit was not tried.")
             return None
         return Proposal(changes, decision) if decision.admitted else None
 
     def check_time(self) -> None:
-        """Nothing, as long as there is time; then ``SearchTimeoutError``."""
-        if self._enough():
+        """Raise ``SearchTimeoutError`` when it is time to stop."""
+        if self._should_stop():
             raise SearchTimeoutError
 
     def missing(self, resource: str) -> int:
-        """How much more of *resource* the host as a whole would have to have free."""
-        return next((short.missing for short in self.misfits if short.resource == resource), 0)
+        """How much more of *resource* the whole host would need."""
+        return next((short.missing for short in self.shortfalls if short.resource == resource), 0)
 
     def note_unsearched(self, sentence: str) -> None:
-        """Note, once, what is not searched."""
+        """Record, once, what is not searched."""
         if sentence not in self.unsearched:
             self.unsearched.append(sentence)
 
 
-def _decided(host: Host, pod: Pod, answers: PreferenceAnswers) -> Decision:
-    """What becomes of *pod*, with an answer made up for every question that has none."""
+def _decide(host: Host, pod: Pod, answers: PreferenceAnswers) -> Decision:
+    """Decide on *pod*, making up the preferred allocations that are missing."""
     known = dict(answers)
     while (decision := host.decide(pod, known)).asks:
-        known.update((ask, _lowest(ask)) for ask in decision.asks)
+        known.update((ask, _lowest_ids(ask)) for ask in decision.asks)
     return decision
 
 
-def _lowest(ask: PreferenceRequest) -> tuple[str, ...]:
+def _lowest_ids(ask: PreferenceRequest) -> tuple[str, ...]:
     rest = [id_ for id_ in ask.available if id_ not in ask.must_include]
     return (*ask.must_include, *rest)[: ask.size]
 
@@ -79,8 +79,8 @@ def _offered(host: Host, pod: Pod) -> dict[str, int]:
     return offered
 
 
-def _misfits(host: Host, pod: Pod, offered: dict[str, int]) -> tuple[fit.InsufficientResource, ...]:
-    """Of devices there may be more in the end: a pod that holds some counts on all that are in use."""
+def _shortfalls(host: Host, pod: Pod, offered: dict[str, int]) -> tuple[fit.InsufficientResource, ...]:
+    """What the whole host lacks; a pod that already holds devices may count on more of them."""
     if host.rules.allocatable is None:
         return ()
     room = host.rules.allocatable.offering(offered)
