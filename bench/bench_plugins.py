@@ -19,7 +19,6 @@ from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
 from alignup.plugins.manager import DevicePluginManager
-from alignup.plugins.metrics import PluginMetrics
 from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.plugins.pod_resources_view import HostPodResources
 from alignup.testing import Plugin, Preference
@@ -42,17 +41,17 @@ class Ears:
         self.heard = asyncio.Event()
         self._host = host
 
-    async def announced(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
+    async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
         """They may be used from now on."""
         del preferred_allocation
         if self._host is not None:
             self._host.announce(resource, devices)
         self.heard.set()
 
-    async def stopped(self, resource: str) -> None:
+    async def plugin_stopped(self, resource: str) -> None:
         """Nothing to be done."""
 
-    async def gone(self, resource: str) -> None:
+    async def resource_removed(self, resource: str) -> None:
         """Nothing to be done."""
 
 
@@ -76,15 +75,17 @@ async def _plugin(directory: Path) -> tuple[float, float, float]:
     ears = Ears()
     async with DevicePluginManager(directory, ears) as exchange:
         for number in range(20):
-            plugin = Plugin(GPU, "4@0,4@1", directory=directory, advice=Preference.LOWEST, endpoint=f"{number}.sock")
+            plugin = Plugin(
+                GPU, "4@0,4@1", directory=directory, preference=Preference.LOWEST, endpoint=f"{number}.sock"
+            )
             ears.heard.clear()
             start = time.perf_counter()
             async with plugin:
                 await ears.heard.wait()
                 await exchange.allocate(GPU, ("gpu-0",))
                 registering = min(registering, time.perf_counter() - start)
-        async with Plugin(GPU, "4@0,4@1", directory=directory, advice=Preference.LOWEST) as plugin:
-            await plugin.registered()
+        async with Plugin(GPU, "4@0,4@1", directory=directory, preference=Preference.LOWEST) as plugin:
+            await plugin.wait_registered()
             asking = await _median(lambda: exchange.preferred(ask))
             allocating = await _median(lambda: exchange.allocate(GPU, ("gpu-0",)))
     return registering, asking, allocating
@@ -102,10 +103,10 @@ async def _median(call: Callable[[], Awaitable[object]]) -> float:
 async def _list(directory: Path) -> tuple[float, int]:
     """The least time for an answer to be there and read, and its size."""
     host, path = _full_host(), directory / "list.sock"
-    limit = RateLimiter(now=time.monotonic, burst=1e9)
+    limiter = RateLimiter(now=time.monotonic, burst=1e9)
     least, size = float("inf"), 0
     async with (
-        serve_pod_resources(path, HostPodResources(lambda: host), tally=PluginMetrics(), limit=limit),
+        serve_pod_resources(path, HostPodResources(lambda: host), limiter=limiter),
         rpc.channel(path) as line,
     ):
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary("/v1.PodResourcesLister/List")

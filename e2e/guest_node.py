@@ -165,13 +165,13 @@ class _Outside:
             offer["resource"],
             devices,
             directory=self.directory,
-            advice=Preference.HIGHEST if offer["preferred"] else Preference.NONE,
+            preference=Preference.HIGHEST if offer["preferred"] else Preference.NONE,
             endpoint=offer["endpoint"],
         )
         plugin.service.pre_start = offer["pre_start_required"]
         await plugin.__aenter__()
         self.plugins[offer["resource"]] = plugin
-        await asyncio.wait_for(plugin.registered(), PATIENCE)
+        await asyncio.wait_for(plugin.wait_registered(), PATIENCE)
 
     async def stop(self, resource: str) -> None:
         """A plugin goes."""
@@ -180,7 +180,7 @@ class _Outside:
     async def again(self, times: Mapping[str, int]) -> None:
         """Return when every plugin has registered once more than so many times."""
         for resource, count in times.items():
-            await asyncio.wait_for(self.plugins[resource].registered(count + 1), PATIENCE)
+            await asyncio.wait_for(self.plugins[resource].wait_registered(count + 1), PATIENCE)
 
     async def registrations(self) -> dict[str, int]:
         """How often each plugin has registered."""

@@ -54,9 +54,9 @@ def pod(requests, limits):
 firm = {"cpu": "500m", "memory": "64Mi", "hugepages-2Mi": "4Mi"}
 firm, loose = pod(firm, firm), pod({"cpu": "250m"}, {})
 groups = Groups()
-notes = [groups.balance([loose]), groups.make(firm, pod_resources(firm, ground=groups.ground(memory=256 << 20)))]
-ground = groups.ground(memory=256 << 20)
-notes[1] = groups.make(firm, pod_resources(firm, ground=ground))
+notes = [groups.set_burstable_shares([loose]), groups.create(firm, pod_resources(firm, ground=groups.node_limits(memory=256 << 20)))]
+ground = groups.node_limits(memory=256 << 20)
+notes[1] = groups.create(firm, pod_resources(firm, ground=ground))
 folder = Path("/sys/fs/cgroup" + groups.parent(firm))
 files = ("cpu.weight", "cpu.max", "memory.max", "hugetlb.2MB.max")
 read = {name: (folder / name).read_text().strip() for name in files}
@@ -134,7 +134,7 @@ async def said(runtime: RuntimeClient, id_: str, *command: str) -> str:
 
 
 async def test_the_runtime_says_who_and_how_it_is(runtime: RuntimeClient) -> None:
-    identity = await runtime.identity()
+    identity = await runtime.version()
     conditions = {one.type: one.ready for one in await runtime.conditions()}
     driver = await runtime.cgroup_driver()
 
@@ -241,13 +241,13 @@ async def test_a_pod_runs_in_its_group_and_is_held_to_what_it_may_have(
     groups = PodCgroups(root=f"alignup-e2e-{os.getpid()}")
     container = guaranteed("web", {"cpu": "500m", "memory": "64Mi"})
     pod = Pod(name="web", uid="1234-abcd", containers=(container,))
-    ground = groups.ground(memory=8 << 30)
+    ground = groups.node_limits(memory=8 << 30)
     parent = groups.parent(pod)
-    top = groups.top if ground.unified else groups.top / "memory"
+    top = groups.mount if ground.unified else groups.mount / "memory"
     limit = "memory.max" if ground.unified else "memory.limit_in_bytes"
 
-    notes = groups.make(pod, pod_cgroup_resources(pod, ground=ground))
-    made = shell("sleep 1000", resources=container_resources(pod, container, ground=ground))
+    notes = groups.create(pod, pod_cgroup_resources(pod, node_limits=ground))
+    made = shell("sleep 1000", resources=container_resources(pod, container, node_limits=ground))
     async with started(runtime, replace(plan, cgroup_parent=parent), made) as id_:
         inside = [f"{top}{parent}/{limit}", f"{top}{parent}/{id_}/{limit}"]
         limits = [await asyncio.to_thread(Path(path).read_text) for path in inside]

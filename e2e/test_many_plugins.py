@@ -1,4 +1,4 @@
-"""Fifty plugins with a thousand devices each, as processes, killed and started again under load: nothing is lost."""
+"""Fifty plugins with a thousand devices each, as processes that are killed and restarted under load."""
 # ruff: noqa: S101 - a test, as those in tests/
 
 import asyncio
@@ -12,7 +12,7 @@ import pytest
 
 from alignup.align.errors import PluginError
 from alignup.plugins.manager import DevicePluginManager
-from tests.plugins.ears import Ears
+from tests.plugins.listener import RecordingListener
 
 PLUGINS, DEVICES = 50, 1_000
 
@@ -27,7 +27,7 @@ def resource(number: int) -> str:
 
 
 async def started(directory: Path, number: int, stack: AsyncExitStack) -> asyncio.subprocess.Process:
-    """One of the plugins; killed when *stack* is left."""
+    """Start a plugin that is killed when *stack* closes."""
     command = ["-m", "alignup.testing.plugin", "--resource", resource(number), "--dir", str(directory)]
     made = await asyncio.create_subprocess_exec(sys.executable, *command, "--devices", f"{DEVICES}@{number % 8}")
     stack.push_async_callback(ended, made)
@@ -42,35 +42,35 @@ async def ended(plugin: asyncio.subprocess.Process) -> None:
 
 @pytest.mark.anyio
 async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
-    ears, dice = Ears(), random.Random(3)  # noqa: S311 - not cryptography
-    everything = {resource(number): DEVICES for number in range(PLUGINS)}
+    listener, dice = RecordingListener(), random.Random(3)  # noqa: S311 - not cryptography
+    expected = {resource(number): DEVICES for number in range(PLUGINS)}
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         directory = Path(place)
-        async with DevicePluginManager(directory, ears) as exchange, AsyncExitStack() as stack:
+        async with DevicePluginManager(directory, listener) as manager, AsyncExitStack() as stack:
             plugins = {number: await started(directory, number, stack) for number in range(PLUGINS)}
-            await ears.until(lambda: exchange.capacity().allocatable == everything, seconds=120)
+            await listener.until(lambda: manager.capacity().allocatable == expected, seconds=120)
 
-            calls = [asyncio.create_task(tried(exchange, dice)) for _ in range(500)]
+            calls = [asyncio.create_task(tried(manager, dice)) for _ in range(500)]
             for number in dice.sample(range(PLUGINS), 10):
                 plugins[number].kill()
                 await plugins[number].wait()
                 plugins[number] = await started(directory, number, stack)
             outcomes = await asyncio.gather(*calls)
-            await ears.until(lambda: exchange.capacity().allocatable == everything, seconds=60)
-            await exchange.settled()
+            await listener.until(lambda: manager.capacity().allocatable == expected, seconds=60)
+            await manager.settled()
 
-            assert {name: len(ears.healthy(name)) for name in ears.devices} == everything
+            assert {name: len(listener.healthy(name)) for name in listener.devices} == expected
             assert sum(outcomes) > 300
 
 
-async def tried(exchange: DevicePluginManager, dice: random.Random) -> bool:
-    """Whether a device of any plugin could be had at some time in the next seconds."""
+async def tried(manager: DevicePluginManager, dice: random.Random) -> bool:
+    """Allocate a random device within the next seconds, and return whether that succeeded."""
     await asyncio.sleep(dice.random() * 3)
     number = dice.randrange(PLUGINS)
     id_ = f"r{number}-{dice.randrange(DEVICES)}"
     try:
-        grant = await exchange.allocate(resource(number), (id_,))
+        response = await manager.allocate(resource(number), (id_,))
     except PluginError:
         return False
-    assert grant.envs == {f"R{number}_DEVICES": id_}
+    assert response.envs == {f"R{number}_DEVICES": id_}
     return True

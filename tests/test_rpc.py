@@ -1,4 +1,4 @@
-"""Calls on unix sockets: each fails with the error of whoever calls, and the code is kept."""
+"""Calls over Unix sockets: a caught call raises the caller's error type with the status code."""
 
 import asyncio
 import tempfile
@@ -29,7 +29,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="module", autouse=True)
 async def one_loop(anyio_backend):
-    """What is left of a call that was given up comes to the loop it was made in, a little later."""
+    """Keep the loop open a little longer: abandoned calls finish in the background."""
     yield
     await asyncio.sleep(0.1)
 
@@ -40,106 +40,112 @@ def path():
         yield Path(place) / "odd % name?.sock"
 
 
-async def answer(asked):
-    match asked.version:
-        case "refuse":
-            raise rpc.StatusError("not for you", code=grpc.StatusCode.PERMISSION_DENIED)
+async def respond(request):
+    match request.version:
+        case "reject":
+            raise rpc.StatusError("denied", code=grpc.StatusCode.PERMISSION_DENIED)
         case "wait":
             await asyncio.sleep(60)
-    return wire.VersionResponse(version=asked.version)
+    return wire.VersionResponse(version=request.version)
 
 
 def serving(path):
-    return rpc.serve(path, SERVICE, {"Version": (wire.VersionRequest, answer)})
+    return rpc.serve(path, SERVICE, {"Version": (wire.VersionRequest, respond)})
 
 
-async def call(line, text, *, kind=wire.VersionResponse, seconds=5.0, patient=True):
+async def call(channel, text, *, kind=wire.VersionResponse, seconds=5.0, wait_for_ready=True):
     request = wire.VersionRequest(version=text)
-    return await rpc.call(line, METHOD, request, answer=kind, seconds=seconds, failure=OwnError, patient=patient)
+    return await rpc.call(
+        channel, METHOD, request, response=kind, seconds=seconds, error=OwnError, wait_for_ready=wait_for_ready
+    )
 
 
-async def test_a_call_is_answered(path):
-    async with serving(path), rpc.channel(path) as line:
-        told = await call(line, "v1")
+async def test_a_call_returns_the_response(path):
+    async with serving(path), rpc.channel(path) as channel:
+        response = await call(channel, "v1")
 
-    assert told.version == "v1"
+    assert response.version == "v1"
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "code"),
     [
-        pytest.param("refuse", wire.VersionResponse, "PERMISSION_DENIED", id="a refusal"),
-        pytest.param("wait", wire.VersionResponse, "DEADLINE_EXCEEDED", id="no answer in time"),
-        pytest.param("v1", wire.StatusResponse, "INTERNAL", id="an answer that is something else"),
+        pytest.param("reject", wire.VersionResponse, "PERMISSION_DENIED", id="a rejection"),
+        pytest.param("wait", wire.VersionResponse, "DEADLINE_EXCEEDED", id="a timeout"),
+        pytest.param("v1", wire.StatusResponse, "INTERNAL", id="a response of another type"),
     ],
 )
-async def test_a_call_fails_with_the_callers_error(path, text, kind, code):
-    async with serving(path), rpc.channel(path) as line:
-        with pytest.raises(OwnError) as failed:
-            await call(line, text, kind=kind, seconds=0.3)
+async def test_a_failed_call_raises_the_error_of_the_caller(path, text, kind, code):
+    async with serving(path), rpc.channel(path) as channel:
+        with pytest.raises(OwnError) as caught:
+            await call(channel, text, kind=kind, seconds=0.3)
 
-    assert failed.value.code is grpc.StatusCode[code]
-    assert str(failed.value)
+    assert caught.value.code is grpc.StatusCode[code]
+    assert str(caught.value)
 
 
-async def test_a_patient_call_waits_for_somebody_to_come(path):
-    async with rpc.channel(path) as line:
-        waiting = asyncio.create_task(call(line, "v1"))
+async def test_a_call_waits_for_the_server_to_listen(path):
+    async with rpc.channel(path) as channel:
+        waiting = asyncio.create_task(call(channel, "v1"))
         await asyncio.sleep(0.2)
         async with serving(path):
-            told = await waiting
+            response = await waiting
 
-    assert told.version == "v1"
-
-
-async def test_another_call_fails_at_once_where_nobody_listens(path):
-    async with rpc.channel(path) as line, asyncio.timeout(3):
-        with pytest.raises(OwnError) as failed:
-            await call(line, "v1", seconds=60, patient=False)
-
-    assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+    assert response.version == "v1"
 
 
-async def test_answers_that_are_too_large_are_refused_by_whoever_asked(path):
-    async with serving(path), rpc.channel(path, largest=1000) as small, rpc.channel(path, largest=10**6) as large:
-        with pytest.raises(OwnError) as failed:
+async def test_a_call_that_does_not_wait_fails_at_once_without_a_server(path):
+    async with rpc.channel(path) as channel, asyncio.timeout(3):
+        with pytest.raises(OwnError) as caught:
+            await call(channel, "v1", seconds=60, wait_for_ready=False)
+
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_responses_above_the_size_limit_fail(path):
+    async with (
+        serving(path),
+        rpc.channel(path, max_response=1000) as small,
+        rpc.channel(path, max_response=10**6) as large,
+    ):
+        with pytest.raises(OwnError) as caught:
             await call(small, "x" * 2000)
-        told = await call(large, "x" * 2000)
+        response = await call(large, "x" * 2000)
 
-    assert failed.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert len(told.version) == 2000
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert len(response.version) == 2000
 
 
-async def test_a_line_that_is_closed_ends_the_calls_on_it_but_not_whoever_made_them(path):
+async def test_closing_the_channel_fails_pending_calls_without_cancelling_their_tasks(path):
     async with serving(path):
-        line = rpc.channel(path)
-        waiting = asyncio.create_task(call(line, "wait"))
+        channel = rpc.channel(path)
+        waiting = asyncio.create_task(call(channel, "wait"))
         await asyncio.sleep(0.1)
-        await line.close()
-        with pytest.raises(OwnError) as failed:
+        await channel.close()
+        with pytest.raises(OwnError) as caught:
             await waiting
 
-    assert failed.value.code is grpc.StatusCode.CANCELLED
+    assert caught.value.code is grpc.StatusCode.CANCELLED
 
 
-async def test_whoever_is_to_end_while_calling_ends(path):
-    async with serving(path), rpc.channel(path) as line:
-        waiting = asyncio.create_task(call(line, "wait"))
+async def test_cancelling_a_task_cancels_its_call(path):
+    async with serving(path), rpc.channel(path) as channel:
+        waiting = asyncio.create_task(call(channel, "wait"))
         await asyncio.sleep(0.1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
 
-async def test_a_stream_fails_with_the_callers_error(path):
-    async with serving(path), rpc.channel(path) as line:
-        with pytest.raises(OwnError) as failed:
+async def test_a_failed_stream_raises_the_error_of_the_caller(path):
+    async with serving(path), rpc.channel(path) as channel:
+        with pytest.raises(OwnError) as caught:
             async for _ in rpc.stream(
-                line, METHOD, wire.VersionRequest(version="refuse"), answer=wire.VersionResponse, failure=OwnError
+                channel, METHOD, wire.VersionRequest(version="reject"), response=wire.VersionResponse, error=OwnError
             ):
                 pass
 
-    assert failed.value.code is grpc.StatusCode.PERMISSION_DENIED
+    assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize(
@@ -150,5 +156,5 @@ async def test_a_stream_fails_with_the_callers_error(path):
         ("OK", "rpc error: code = OK desc = why"),
     ],
 )
-def test_failures_in_the_words_of_the_kubelet(code, text):
+def test_error_texts_are_those_of_grpc_go(code, text):
     assert rpc.error_text(grpc.StatusCode[code], "why") == text

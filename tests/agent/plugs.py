@@ -68,11 +68,11 @@ class Room:
         devices: str = DEVICES,
         *,
         resource: str = GPU,
-        advice: Preference = Preference.NONE,
+        preference: Preference = Preference.NONE,
         count: int | None = None,
     ) -> AsyncIterator[Plugin]:
         """A plugin whose devices can be had, *count* of them."""
-        async with Plugin(resource, devices, directory=self.directory, advice=advice) as made:
+        async with Plugin(resource, devices, directory=self.directory, preference=preference) as made:
             wanted = len(made.service.devices) if count is None else count
             await until(lambda: self.healthy(resource) == wanted)
             yield made
@@ -93,7 +93,7 @@ async def room(
         clock=Clock(now=time.time, watch=time.perf_counter),
         tell=lambda _: None,
     )
-    exchange = DevicePluginManager(directory, PluginEvents(desk), deadlines=deadlines)
+    exchange = DevicePluginManager(directory, PluginEvents(desk), timeouts=deadlines)
     errands = DeviceAllocator(desk, exchange, log=structlog.get_logger())
     try:
         async with exchange:

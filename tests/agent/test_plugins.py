@@ -60,11 +60,11 @@ def directory():
 
 
 async def test_a_pod_gets_the_devices_its_plugin_prefers_and_what_it_gives_with_them(directory):
-    async with room(directory) as here, here.plugin(advice=Preference.HIGHEST) as plugin:
+    async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
         admission = await here.admit(pod("a", gpu="1"))
 
-        (asked,) = plugin.asked("GetPreferredAllocation")
-        (allocated,) = plugin.asked("Allocate")
+        (asked,) = plugin.requests("GetPreferredAllocation")
+        (allocated,) = plugin.requests("Allocate")
         grant = admission.entry.grants["app"][GPU]
         assert list(asked.container_requests[0].available_deviceIDs) == ["gpu-0", "gpu-1"]
         assert list(allocated.container_requests[0].devices_ids) == ["gpu-1"]
@@ -80,22 +80,22 @@ async def test_a_pod_without_devices_of_plugins_has_nothing_to_do_with_them(dire
 
         assert admission.decision.admitted
         assert here.devices("a") == {NIC: ("nic-0",)}
-        assert plugin.asked("Allocate") == ()
+        assert plugin.requests("Allocate") == ()
 
 
 async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
-    async with room(directory) as here, here.plugin(advice=Preference.HIGHEST) as plugin:
+    async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
         admission = await here.errands.consider(pod("a", gpu="1"))
 
         assert admission.decision.placements[0].given["device"] == {GPU: "gpu-1"}
-        assert (plugin.asked("Allocate"), here.desk.entries(), here.free()) == ((), (), 4)
+        assert (plugin.requests("Allocate"), here.desk.entries(), here.free()) == ((), (), 4)
 
 
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
 @pytest.mark.parametrize("fault", BAD)
 async def test_what_a_plugin_does_not_prepare_in_time_is_undone(directory, method, fault):
-    async with room(directory, deadlines=STRICT) as here, here.plugin(advice=Preference.LOWEST) as plugin:
-        plugin.misbehave(method, BAD[fault])
+    async with room(directory, deadlines=STRICT) as here, here.plugin(preference=Preference.LOWEST) as plugin:
+        plugin.inject(method, BAD[fault])
         before = here.desk.host.ledger.books
 
         admission = await here.admit(pod("a", gpu="1"))
@@ -105,13 +105,13 @@ async def test_what_a_plugin_does_not_prepare_in_time_is_undone(directory, metho
         assert admission.decision.refusal.message.startswith("Allocate failed due to ")
         assert admission.decision.refusal.message.endswith(", which is unexpected")
         assert here.desk.host.ledger.books == before
-        plugin.misbehave(method, Fault())
+        plugin.inject(method, Fault())
         assert (await here.admit(pod("a", gpu="1"))).decision.admitted
 
 
 async def test_the_words_are_the_kubelets(directory):
     async with room(directory) as here, here.plugin() as plugin:
-        plugin.misbehave("Allocate", Fault(error="out of order"))
+        plugin.inject("Allocate", Fault(error="out of order"))
 
         refusal = (await here.admit(pod("a", gpu="1"))).decision.refusal
 
@@ -122,23 +122,23 @@ async def test_the_words_are_the_kubelets(directory):
 
 async def test_where_one_of_two_plugins_fails_nothing_of_the_other_is_kept(directory):
     async with room(directory) as here, here.plugin() as gpus, here.plugin("1@0,1@1", resource=NIC) as nics:
-        nics.misbehave("Allocate", Fault(error="no"))
+        nics.inject("Allocate", Fault(error="no"))
 
         refused = await here.admit(pod("a", gpu="1", nic="1"))
 
         assert refused.entry is None
         assert (here.free(GPU), here.free(NIC)) == (4, 2)
-        nics.misbehave("Allocate", Fault())
+        nics.inject("Allocate", Fault())
         admitted = await here.admit(pod("a", gpu="1", nic="1"))
         assert admitted.entry.grants["app"].keys() == {GPU, NIC}
-        assert len(gpus.asked("Allocate")) == 2
+        assert len(gpus.requests("Allocate")) == 2
 
 
 async def test_a_plugin_that_hangs_holds_up_nobody_else(directory):
     async with room(directory) as here, here.plugin() as gpus, here.plugin("1@0,1@1", resource=NIC):
-        gpus.misbehave("Allocate", Fault(hang=True))
+        gpus.inject("Allocate", Fault(hang=True))
         hanging = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
-        await until(lambda: bool(gpus.asked("Allocate")))
+        await until(lambda: bool(gpus.requests("Allocate")))
 
         async with asyncio.timeout(5):
             plain = await here.admit(pod("b", cpu="1"))
@@ -158,7 +158,7 @@ async def test_a_plugin_that_hangs_holds_up_nobody_else(directory):
 
 async def test_nobody_else_gets_what_a_pod_on_its_way_in_has(directory):
     async with room(directory) as here, here.plugin("1@0") as plugin:
-        plugin.misbehave("Allocate", Fault(delay=0.2))
+        plugin.inject("Allocate", Fault(delay=0.2))
         first = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
         await until(lambda: "a" in here.desk.standing.pending)
 
@@ -170,19 +170,19 @@ async def test_nobody_else_gets_what_a_pod_on_its_way_in_has(directory):
 
 async def test_a_pod_sent_again_on_its_way_in_is_the_same_pod(directory):
     async with room(directory) as here, here.plugin() as plugin:
-        plugin.misbehave("Allocate", Fault(delay=0.2))
+        plugin.inject("Allocate", Fault(delay=0.2))
         first = asyncio.create_task(here.admit(pod("a", gpu="1")))
         await until(lambda: "a" in here.desk.standing.pending)
 
         both = await asyncio.gather(first, here.admit(pod("a", gpu="1")))
 
         assert both[0] == both[1]
-        assert len(plugin.asked("Allocate")) == 1
+        assert len(plugin.requests("Allocate")) == 1
 
 
 async def test_a_pod_released_on_its_way_in_is_gone(directory):
     async with room(directory) as here, here.plugin() as plugin:
-        plugin.misbehave("Allocate", Fault(delay=0.2))
+        plugin.inject("Allocate", Fault(delay=0.2))
         asked = asyncio.create_task(here.admit(pod("a", gpu="1")))
         await until(lambda: "a" in here.desk.standing.pending)
 
@@ -203,10 +203,10 @@ async def test_containers_are_prepared_in_their_order_and_init_containers_too(di
         init=(type(app)("first", app.resources),),
         containers=(app, type(app)("second", app.resources)),
     )
-    async with room(directory) as here, here.plugin(advice=Preference.HIGHEST) as plugin:
+    async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
         admission = await here.admit(both)
 
-        asked = [list(one.container_requests[0].devices_ids) for one in plugin.asked("Allocate")]
+        asked = [list(one.container_requests[0].devices_ids) for one in plugin.requests("Allocate")]
         assert asked == [["gpu-1"], ["gpu-1"], ["gpu-0"]]
         assert list(admission.entry.grants) == ["first", "app", "second"]
 
@@ -238,10 +238,10 @@ async def test_who_waits_for_a_plugin_holds_up_nobody(directory):
 
 async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(directory):
     async with room(directory, now=standing(wait=True)) as here, here.plugin() as plugin:
-        plugin.misbehave("Allocate", Fault(error="not yet"))
+        plugin.inject("Allocate", Fault(error="not yet"))
 
         refused = await here.admit(pod("a", gpu="1"))
-        plugin.misbehave("Allocate", Fault())
+        plugin.inject("Allocate", Fault())
         await until(lambda: here.status("a") == "admitted")
 
         assert str(refused.entry.status) == "waiting"
@@ -251,7 +251,7 @@ async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(direct
 
 
 async def test_a_release_lets_in_who_waits_for_its_devices(directory):
-    async with room(directory, now=standing(wait=True)) as here, here.plugin("1@0", advice=Preference.LOWEST):
+    async with room(directory, now=standing(wait=True)) as here, here.plugin("1@0", preference=Preference.LOWEST):
         await here.admit(pod("a", cpu="1", gpu="1"))
         waits = await here.admit(pod("b", cpu="1", gpu="1"))
 
@@ -264,7 +264,7 @@ async def test_a_release_lets_in_who_waits_for_its_devices(directory):
 
 async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(directory):
     async with room(directory) as here, here.plugin() as plugin:
-        plugin.misbehave("Allocate", Fault(delay=0.2))
+        plugin.inject("Allocate", Fault(delay=0.2))
 
         answers: Any = await here.desk.exchange([], [(pod("a", gpu="1"), "a.yaml"), (pod("b"), "b.yaml")])
         with_devices, plain = answers
@@ -279,9 +279,9 @@ async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(di
 async def test_a_plugin_that_dies_between_decision_and_allocation_leaves_nothing(directory):
     async with room(directory) as here:
         async with here.plugin() as plugin:
-            plugin.misbehave("Allocate", Fault(hang=True))
+            plugin.inject("Allocate", Fault(hang=True))
             asked = asyncio.create_task(here.admit(pod("a", gpu="1")))
-            await until(lambda: bool(plugin.asked("Allocate")))
+            await until(lambda: bool(plugin.requests("Allocate")))
         admission = await asked
         await until(lambda: here.healthy() == 0)
 
@@ -292,7 +292,7 @@ async def test_a_plugin_that_dies_between_decision_and_allocation_leaves_nothing
 
 
 async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(directory):
-    async with room(directory, deadlines=PluginTimeouts(comeback=0.05)) as here:
+    async with room(directory, deadlines=PluginTimeouts(reconnect=0.05)) as here:
         async with here.plugin():
             await here.admit(pod("a", gpu="1"))
         await until(lambda: here.healthy() == 0)
@@ -313,7 +313,7 @@ async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(direct
 async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
     async with room(directory, now=standing(wait=True)) as here:
         for number in range(12):
-            async with here.plugin(advice=Preference.LOWEST):
+            async with here.plugin(preference=Preference.LOWEST):
                 await here.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
         async with here.plugin():
             await until(lambda: here.free() == 0)
@@ -330,7 +330,7 @@ async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
 async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory):
     async with (
         room(directory, now=standing(wait=True, room=100)) as here,
-        here.plugin(advice=Preference.HIGHEST) as plugin,
+        here.plugin(preference=Preference.HIGHEST) as plugin,
     ):
 
         async def come_and_go(number):
@@ -342,7 +342,7 @@ async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory)
 
         async def disturb():
             for number in range(8):
-                plugin.misbehave("Allocate", Fault(error="no") if number % 2 else Fault(delay=0.005))
+                plugin.inject("Allocate", Fault(error="no") if number % 2 else Fault(delay=0.005))
                 plugin.set_health(f"gpu-{number % 4}", "Unhealthy" if number % 2 else "Healthy")
                 await asyncio.sleep(0.02)
 
@@ -378,7 +378,7 @@ async def test_nothing_of_a_pod_on_its_way_in_is_on_disk(directory):
     saving = room(directory, now=standing(wait=True), save=Checkpointer(CheckpointStore(root), host()))
     async with saving as here, here.plugin() as plugin:
         await here.admit(pod("kept", cpu="1", gpu="1"))
-        plugin.misbehave("Allocate", Fault(hang=True))
+        plugin.inject("Allocate", Fault(hang=True))
         asked = asyncio.create_task(here.admit(pod("half", cpu="1", gpu="1")))
         await until(lambda: "half" in here.desk.standing.pending)
         await here.admit(pod("plain", cpu="1"))
@@ -403,9 +403,9 @@ async def test_plugins_are_told_of_a_start_if_they_want_to_be(directory):
 
         await here.errands.pre_start("a", "app")
 
-        (told,) = plugin.asked("PreStartContainer")
+        (told,) = plugin.requests("PreStartContainer")
         assert list(told.devices_ids) == ["gpu-0", "gpu-1"]
-        plugin.misbehave("PreStartContainer", Fault(error="no"))
+        plugin.inject("PreStartContainer", Fault(error="no"))
         with pytest.raises(PluginError, match="device plugin PreStartContainer rpc failed with err: "):
             await here.errands.pre_start("a", "app")
         with pytest.raises(PluginError, match="there is no container app of pod b here"):
@@ -429,7 +429,7 @@ async def test_an_answer_for_devices_that_have_changed_is_asked_for_again_and_in
         async def allocate(self, resource, ids):
             return await self._here.exchange.allocate(resource, ids)
 
-    async with room(directory) as here, here.plugin("2@0", advice=Preference.LOWEST) as plugin:
+    async with room(directory) as here, here.plugin("2@0", preference=Preference.LOWEST) as plugin:
         fickle: Any = Fickle(here, plugin)
         here.errands._plugins = fickle  # noqa: SLF001 - plugins cannot be made to answer just in between
 
@@ -482,9 +482,9 @@ def list_pods(path):
                 line,
                 "/v1.PodResourcesLister/List",
                 wire.ListPodResourcesRequest(),
-                answer=wire.ListPodResourcesResponse,
+                response=wire.ListPodResourcesResponse,
                 seconds=5,
-                failure=plugin_error,
+                error=plugin_error,
             )
         return {one.name: [device for app in one.containers for device in app.devices] for one in told.pod_resources}
 

@@ -60,11 +60,11 @@ def test_the_command_hears_signals_that_python_does_not():
     """A broken pipe ends a command quietly, and nothing is held back from it."""
     script = (
         "import json, os\n"
-        "from alignup.enforce import child, process\n"
-        "with child.held_back() as blocked:\n"
-        "    place = child.Place(cpus=process.widest())\n"
+        "from alignup.enforce import launcher, process\n"
+        "with launcher.block_signals() as blocked:\n"
+        "    place = launcher.ProcessPlacement(cpus=process.permitted_cpus())\n"
         "    command = ('sh', '-c', 'grep Sig[BI] /proc/self/status')\n"
-        "    child.attend(child.start(command, place=place, environment=os.environ, blocked=blocked))\n"
+        "    launcher.wait(launcher.start(command, place=place, environment=os.environ, blocked=blocked))\n"
     )
     with python(script) as one:
         lines = one.communicate()[0].splitlines()

@@ -26,7 +26,7 @@ def test_a_process_that_is_bound_has_its_memory_there():
         "from alignup.enforce import memory\n"
         "memory.bind(int(sys.argv[1]))\n"
         "taken = bytearray(8 << 20)\n"
-        "print(json.dumps(memory.placed(os.getpid())))\n"
+        "print(json.dumps(memory.bytes_per_node(os.getpid())))\n"
     )
     with python(script, str(LOWEST)) as bound:
         placed = json.loads(bound.communicate()[0])

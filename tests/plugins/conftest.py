@@ -6,7 +6,7 @@ import pytest
 from alignup.plugins.endpoint import PluginTimeouts
 from alignup.plugins.manager import DevicePluginManager
 from tests.grpc_fixtures import anyio_backend, one_loop
-from tests.plugins.ears import Ears
+from tests.plugins.listener import RecordingListener, RecordingMetrics
 
 __all__ = ["anyio_backend", "one_loop"]
 
@@ -15,24 +15,29 @@ QUICK = PluginTimeouts(dial=0.3, preferred=0.3, allocate=0.3, pre_start=0.3)
 
 @pytest.fixture
 def directory():
-    """With a short name, as sockets need it."""
-    with tempfile.TemporaryDirectory(prefix="alignup-") as place:
-        yield Path(place) / "plugins"
+    """A directory with a short path, which sockets need."""
+    with tempfile.TemporaryDirectory(prefix="alignup-") as parent:
+        yield Path(parent) / "plugins"
 
 
 @pytest.fixture
-def ears():
-    return Ears()
+def listener():
+    return RecordingListener()
 
 
 @pytest.fixture
-async def exchange(directory, ears):
-    async with DevicePluginManager(directory, ears) as made:
+def metrics():
+    return RecordingMetrics()
+
+
+@pytest.fixture
+async def manager(directory, listener, metrics):
+    async with DevicePluginManager(directory, listener, metrics=metrics) as made:
         yield made
 
 
 @pytest.fixture
-async def strict(directory, ears):
-    """An exchange that waits for nobody; on a busy machine even good plugins may be too slow for it."""
-    async with DevicePluginManager(directory, ears, deadlines=QUICK) as made:
+async def impatient(directory, listener, metrics):
+    """A manager with short timeouts; on a busy machine even good plugins may be too slow for it."""
+    async with DevicePluginManager(directory, listener, metrics=metrics, timeouts=QUICK) as made:
         yield made

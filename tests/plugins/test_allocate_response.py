@@ -1,4 +1,4 @@
-"""What plugins give containers: kept without loss, and put together."""
+"""Allocate responses: stored without loss, and merged."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from alignup.wire import device_plugin_pb2 as wire
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 mappings = st.dictionaries(texts, texts, max_size=3)
-grants = st.builds(
+responses = st.builds(
     AllocateResponse,
     envs=mappings,
     mounts=st.lists(st.builds(MountSpec, texts, texts, st.booleans()), max_size=3).map(tuple),
@@ -23,33 +23,35 @@ grants = st.builds(
 )
 
 
-@given(grants)
-def test_nothing_is_lost_on_the_way_to_json_and_back(grant):
-    assert AllocateResponse.from_document(json.loads(json.dumps(grant.document()))) == grant
+@given(responses)
+def test_documents_round_trip(response):
+    assert AllocateResponse.from_document(json.loads(json.dumps(response.to_document()))) == response
 
 
-@given(grants)
-def test_nothing_is_lost_on_the_wire(grant):
-    sent = grant.message().SerializeToString()
+@given(responses)
+def test_messages_round_trip(response):
+    sent = response.to_message().SerializeToString()
 
-    assert AllocateResponse.from_message(wire.ContainerAllocateResponse.FromString(sent)) == grant
+    assert AllocateResponse.from_message(wire.ContainerAllocateResponse.FromString(sent)) == response
 
 
 @pytest.mark.parametrize(
     "document",
     [
-        pytest.param(None, id="nothing"),
+        pytest.param(None, id="null"),
         pytest.param([], id="a list"),
-        pytest.param({"envs": {}}, id="fields missing"),
-        pytest.param({**AllocateResponse().document(), "more": 1}, id="a field too many"),
-        pytest.param({**AllocateResponse().document(), "envs": {"A": 1}}, id="a number for a text"),
-        pytest.param({**AllocateResponse().document(), "envs": None}, id="nothing for a table"),
-        pytest.param({**AllocateResponse().document(), "mounts": [{"container_path": "/a"}]}, id="half a mount"),
-        pytest.param({**AllocateResponse().document(), "cdi": [None]}, id="a name that is none"),
+        pytest.param({"envs": {}}, id="missing keys"),
+        pytest.param({**AllocateResponse().to_document(), "more": 1}, id="an unknown key"),
+        pytest.param({**AllocateResponse().to_document(), "envs": {"A": 1}}, id="a number instead of a string"),
+        pytest.param({**AllocateResponse().to_document(), "envs": None}, id="null instead of an object"),
+        pytest.param(
+            {**AllocateResponse().to_document(), "mounts": [{"container_path": "/a"}]}, id="an incomplete mount"
+        ),
+        pytest.param({**AllocateResponse().to_document(), "cdi": [None]}, id="null instead of a name"),
     ],
 )
-def test_what_is_none_is_refused(document):
-    with pytest.raises(StateError, match="not what a device plugin gave"):
+def test_invalid_documents_are_rejected(document):
+    with pytest.raises(StateError, match="not a stored device plugin response"):
         AllocateResponse.from_document(document)
 
 
@@ -87,13 +89,15 @@ def test_the_first_value_wins(caplog):
     ]
 
 
-@given(st.dictionaries(st.sampled_from("abc"), grants))
-def test_nothing_is_made_up_or_said_twice(given_):
+@given(st.dictionaries(st.sampled_from("abc"), responses))
+def test_merging_neither_invents_nor_repeats(given_):
     merged = merge_responses(given_)
 
-    said = [grant for _, grant in sorted(given_.items())]
-    assert {mount.container_path for mount in merged.mounts} == {one.container_path for g in said for one in g.mounts}
+    ordered = [response for _, response in sorted(given_.items())]
+    assert {mount.container_path for mount in merged.mounts} == {
+        one.container_path for g in ordered for one in g.mounts
+    }
     assert len({mount.container_path for mount in merged.mounts}) == len(merged.mounts)
     assert len({node.container_path for node in merged.devices}) == len(merged.devices)
-    assert set(merged.cdi) == {name for grant in said for name in grant.cdi}
+    assert set(merged.cdi) == {name for response in ordered for name in response.cdi}
     assert merge_responses({"x": merged}) == merged

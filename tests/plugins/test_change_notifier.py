@@ -1,4 +1,4 @@
-"""Telling: in order, the newest first, and again when it could not be taken in."""
+"""Notifications: in order, the latest status first, and retried after a failure."""
 
 import asyncio
 from dataclasses import replace
@@ -17,7 +17,7 @@ ONE = (Device(GPU, "gpu-0", 1),)
 TWO = (*ONE, Device(GPU, "gpu-1", 1))
 
 
-def ill(devices):
+def unhealthy(devices):
     return tuple(replace(device, healthy=False) for device in devices)
 
 
@@ -29,123 +29,130 @@ def stopped(devices):
     return ResourceStatus(state=ResourceState.STOPPED, devices=devices)
 
 
-class Slow:
-    """A listener that takes its time, and may have had enough."""
+class SlowListener:
+    """A listener that can be blocked, and can fail a number of times."""
 
     def __init__(self):
-        self.heard = []
-        self.open = asyncio.Event()
-        self.open.set()
-        self.fails = 0
+        self.events = []
+        self.unblocked = asyncio.Event()
+        self.unblocked.set()
+        self.failures = 0
 
-    async def _hear(self, what):
-        await self.open.wait()
-        if self.fails:
-            self.fails -= 1
+    async def _record(self, event):
+        await self.unblocked.wait()
+        if self.failures:
+            self.failures -= 1
             raise FileError("the disk is full")
-        self.heard.append(what)
+        self.events.append(event)
 
-    async def announced(self, resource, devices, *, preferred_allocation):
-        await self._hear((resource, devices, preferred_allocation))
+    async def devices_listed(self, resource, devices, *, preferred_allocation):
+        await self._record((resource, devices, preferred_allocation))
 
-    async def stopped(self, resource):
-        await self._hear((resource, "stopped"))
+    async def plugin_stopped(self, resource):
+        await self._record((resource, "stopped"))
 
-    async def gone(self, resource):
-        await self._hear((resource, "gone"))
+    async def resource_removed(self, resource):
+        await self._record((resource, "removed"))
 
 
 @pytest.fixture
 def listener():
-    return Slow()
+    return SlowListener()
 
 
 @pytest.fixture
-def views():
-    return {}
+async def change(listener):
+    statuses: dict[str, ResourceStatus] = {}
+    notifier = ChangeNotifier(
+        listener, status=lambda resource: statuses.get(resource, UNKNOWN_RESOURCE), retry_delay=0.01
+    )
 
-
-@pytest.fixture
-async def tell(listener, views):
-    teller = ChangeNotifier(listener, view=lambda resource: views.get(resource, UNKNOWN_RESOURCE), again=0.01)
-
-    async def change(*course, settle=True):
-        for view in course:
-            views[GPU] = view
-            teller.changed(GPU)
+    async def apply(*course, settle=True):
+        for status in course:
+            statuses[GPU] = status
+            notifier.changed(GPU)
         if settle:
-            await asyncio.wait_for(teller.settled(), 2)
+            await asyncio.wait_for(notifier.settled(), 2)
 
-    yield change
-    await teller.close()
+    yield apply
+    await notifier.close()
 
 
 @pytest.mark.parametrize(
-    ("before", "course", "told"),
+    ("before", "course", "events"),
     [
         pytest.param([], [served(ONE)], [(GPU, ONE, False)], id="devices"),
-        pytest.param([served(ONE)], [served(ONE)], [], id="no news"),
-        pytest.param([served(ONE)], [served(ONE, preferred=True)], [(GPU, ONE, True)], id="another wish"),
-        pytest.param([served(ONE)], [served(TWO), served(ONE)], [], id="a change taken back"),
-        pytest.param([served(ONE)], [stopped(ill(ONE))], [(GPU, "stopped")], id="stopped"),
-        pytest.param([], [served(ONE), stopped(ill(ONE))], [(GPU, ill(ONE), False), (GPU, "stopped")], id="at once"),
+        pytest.param([served(ONE)], [served(ONE)], [], id="no change"),
+        pytest.param([served(ONE)], [served(ONE, preferred=True)], [(GPU, ONE, True)], id="other options"),
+        pytest.param([served(ONE)], [served(TWO), served(ONE)], [], id="a reverted change"),
+        pytest.param([served(ONE)], [stopped(unhealthy(ONE))], [(GPU, "stopped")], id="stopped"),
+        pytest.param(
+            [],
+            [served(ONE), stopped(unhealthy(ONE))],
+            [(GPU, unhealthy(ONE), False), (GPU, "stopped")],
+            id="served and stopped at once",
+        ),
         pytest.param(
             [served(ONE)],
-            [served(TWO), stopped(ill(TWO))],
-            [(GPU, ill(TWO), False), (GPU, "stopped")],
-            id="others, and stopped",
+            [served(TWO), stopped(unhealthy(TWO))],
+            [(GPU, unhealthy(TWO), False), (GPU, "stopped")],
+            id="changed and stopped at once",
         ),
-        pytest.param([served(ONE), stopped(ill(ONE))], [served(ONE)], [(GPU, ONE, False)], id="back as before"),
-        pytest.param([served(ONE), stopped(ill(ONE))], [UNKNOWN_RESOURCE], [(GPU, "gone")], id="gone"),
-        pytest.param([stopped(None)], [], [], id="expected is nothing to tell"),
-        pytest.param([stopped(None)], [UNKNOWN_RESOURCE], [(GPU, "gone")], id="expected, and did not come"),
-        pytest.param([served(ONE), UNKNOWN_RESOURCE], [served(ONE)], [(GPU, ONE, False)], id="gone, and back"),
+        pytest.param(
+            [served(ONE), stopped(unhealthy(ONE))], [served(ONE)], [(GPU, ONE, False)], id="back with the same devices"
+        ),
+        pytest.param(
+            [served(ONE), stopped(unhealthy(ONE))], [UNKNOWN_RESOURCE], [(GPU, "removed")], id="removed after a stop"
+        ),
+        pytest.param([stopped(None)], [], [], id="expected"),
+        pytest.param([stopped(None)], [UNKNOWN_RESOURCE], [(GPU, "removed")], id="expected and removed"),
+        pytest.param([served(ONE), UNKNOWN_RESOURCE], [served(ONE)], [(GPU, ONE, False)], id="removed and back"),
     ],
 )
-async def test_what_is_told(tell, listener, before, course, told):
-    for view in before:
-        await tell(view)
-    listener.heard.clear()
+async def test_changes_become_notifications(change, listener, before, course, events):
+    for status in before:
+        await change(status)
+    listener.events.clear()
 
-    await tell(*course)
+    await change(*course)
 
-    assert listener.heard == told
+    assert listener.events == events
 
 
-async def test_a_busy_listener_hears_the_newest_next(tell, listener):
-    listener.open.clear()
-    await tell(served(ONE), settle=False)
+async def test_a_busy_listener_gets_the_latest_status_next(change, listener):
+    listener.unblocked.clear()
+    await change(served(ONE), settle=False)
     await asyncio.sleep(0)
-    await tell(*(served(TWO if turn % 2 else ()) for turn in range(100)), settle=False)
-    listener.open.set()
-    await tell(served(TWO))
+    await change(*(served(TWO if turn % 2 else ()) for turn in range(100)), settle=False)
+    listener.unblocked.set()
+    await change(served(TWO))
 
-    assert listener.heard == [(GPU, ONE, False), (GPU, TWO, False)]
+    assert listener.events == [(GPU, ONE, False), (GPU, TWO, False)]
 
 
-async def test_what_could_not_be_taken_in_is_told_again(tell, listener, caplog):
-    listener.fails = 2
+async def test_a_failed_notification_is_retried(change, listener, caplog):
+    listener.failures = 2
 
-    await tell(served(ONE))
+    await change(served(ONE))
 
-    assert listener.heard == [(GPU, ONE, False)]
+    assert listener.events == [(GPU, ONE, False)]
     assert [record.getMessage() for record in caplog.records] == [
-        f"the devices of {GPU} could not be taken in: the disk is full"
+        f"device update failed: resource={GPU} error=the disk is full"
     ] * 2
 
 
-async def test_one_resource_does_not_wait_for_another(listener, views):
-    class Stuck(Slow):
-        async def announced(self, resource, devices, *, preferred_allocation):
+async def test_resources_do_not_wait_for_each_other():
+    class StuckListener(SlowListener):
+        async def devices_listed(self, resource, devices, *, preferred_allocation):
             if resource == GPU:
                 await asyncio.Event().wait()
-            await super().announced(resource, devices, preferred_allocation=preferred_allocation)
+            await super().devices_listed(resource, devices, preferred_allocation=preferred_allocation)
 
-    stuck = Stuck()
-    teller = ChangeNotifier(stuck, view=lambda _: served(ONE))
-    teller.changed(GPU)
-    teller.changed(NIC)
+    stuck = StuckListener()
+    notifier = ChangeNotifier(stuck, status=lambda _: served(ONE))
+    notifier.changed(GPU)
+    notifier.changed(NIC)
     await asyncio.sleep(0.01)
-    await teller.close()
+    await notifier.close()
 
-    assert stuck.heard == [(NIC, ONE, False)]
+    assert stuck.events == [(NIC, ONE, False)]

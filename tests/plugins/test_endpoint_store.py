@@ -19,7 +19,7 @@ NO_LINE: Any = None
 
 def endpoint(socket="a.sock", *, preferred=False):
     """One that is never called, so it needs no line."""
-    made = Endpoint(GPU, Path(socket), line=NO_LINE, deadlines=PluginTimeouts())
+    made = Endpoint(GPU, Path(socket), channel=NO_LINE, timeouts=PluginTimeouts())
     made.options = PluginOptions(preferred_allocation=preferred)
     return made
 
@@ -46,13 +46,13 @@ def roster(clock, changes):
 def test_nothing_is_told_of_a_plugin_that_never_lists(roster, changes):
     mute = endpoint()
     roster.connect(mute)
-    assert roster.view(GPU) == ResourceStatus(state=ResourceState.STOPPED)
+    assert roster.status(GPU) == ResourceStatus(state=ResourceState.STOPPED)
     assert roster.capacity().capacity == {}
     changes.clear()
 
     roster.disconnect(mute)
 
-    assert roster.view(GPU) == UNKNOWN_RESOURCE
+    assert roster.status(GPU) == UNKNOWN_RESOURCE
     assert changes == []
 
 
@@ -64,11 +64,11 @@ def test_a_plugin_that_is_back_is_not_healthy_before_it_lists(roster):
     second = endpoint()
 
     roster.connect(second)
-    assert roster.view(GPU) == ResourceStatus(state=ResourceState.STOPPED, devices=devices(2, healthy=False))
+    assert roster.status(GPU) == ResourceStatus(state=ResourceState.STOPPED, devices=devices(2, healthy=False))
     assert roster.primary(GPU) is second
     roster.list(second, devices(3))
 
-    assert roster.view(GPU) == ResourceStatus(state=ResourceState.SERVED, devices=devices(3))
+    assert roster.status(GPU) == ResourceStatus(state=ResourceState.SERVED, devices=devices(3))
 
 
 def test_a_plugin_that_is_back_in_time_has_all_the_time_to_list(roster, clock):
@@ -92,7 +92,9 @@ def test_whoever_is_replaced_is_not_heard_any_more(roster, changes):
     roster.list(old, devices(5))
     roster.disconnect(old)
 
-    assert roster.view(GPU) == ResourceStatus(state=ResourceState.SERVED, devices=devices(2), preferred_allocation=True)
+    assert roster.status(GPU) == ResourceStatus(
+        state=ResourceState.SERVED, devices=devices(2), preferred_allocation=True
+    )
     assert changes == []
 
 
@@ -133,7 +135,7 @@ class Comings(RuleBasedStateMachine):
         self.since = None  #: when the last one left
 
     def hear(self, resource):
-        self.seen = self.roster.view(resource)
+        self.seen = self.roster.status(resource)
 
     @rule(socket=st.sampled_from("abc"), preferred=st.booleans())
     def added(self, socket, preferred):
@@ -178,7 +180,7 @@ class Comings(RuleBasedStateMachine):
 
     @invariant()
     def every_change_is_told(self):
-        view = self.roster.view(GPU)
+        view = self.roster.status(GPU)
         if view.devices is not None or self.seen.devices is not None:
             assert view == self.seen
 

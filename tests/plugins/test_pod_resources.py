@@ -1,4 +1,4 @@
-"""PodResources on its socket: what is told, in which entries, how often, and what is counted."""
+"""The PodResources endpoint on its socket: its entries, its rate limit and its metrics."""
 
 import json
 
@@ -12,7 +12,6 @@ from alignup.align import bits
 from alignup.align.errors import ListenError
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.plugins.metrics import PluginMetrics
 from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.plugins.pod_resources_view import AllocatableResources, ContainerAllocation, PodAllocation
 from alignup.wire import pod_resources_pb2 as wire
@@ -23,21 +22,21 @@ GPU = "example.com/gpu"
 DEVICES = (
     Device(GPU, "on-one", bits.of([1])),
     Device(GPU, "on-two", bits.of([0, 2])),
-    Device(GPU, "says-nothing", None),
-    Device(GPU, "says-nowhere", 0),
+    Device(GPU, "no-topology", None),
+    Device(GPU, "no-nodes", 0),
 )
 MEMORY = (Block(bits.of([0, 1]), "memory", 1 << 40),)
 ENTRIES = [
     {"resource_name": GPU, "device_ids": ["on-one"], "topology": {"nodes": [{"ID": "1"}]}},
     {"resource_name": GPU, "device_ids": ["on-two"], "topology": {"nodes": [{}]}},
     {"resource_name": GPU, "device_ids": ["on-two"], "topology": {"nodes": [{"ID": "2"}]}},
-    {"resource_name": GPU, "device_ids": ["says-nothing"]},
+    {"resource_name": GPU, "device_ids": ["no-topology"]},
 ]
 BLOCK = {"memory_type": "memory", "size": str(1 << 40), "topology": {"nodes": [{}, {"ID": "1"}]}}
 
 
-class Told:
-    """Books that say what they are told."""
+class FixedSource:
+    """A source with one pod."""
 
     def __init__(self):
         app = ContainerAllocation(name="app", devices=DEVICES, cpus=bits.of([0, 5]), memory=MEMORY)
@@ -54,114 +53,94 @@ class Told:
 
 
 @pytest.fixture
-def tally():
-    return PluginMetrics()
-
-
-@pytest.fixture
-async def line(directory, tally):
+async def channel(directory, metrics):
     async with (
-        serve_pod_resources(directory / "kubelet.sock", Told(), tally=tally),
+        serve_pod_resources(directory / "kubelet.sock", FixedSource(), metrics=metrics),
         rpc.channel(directory / "kubelet.sock") as made,
     ):
         yield made
 
 
-async def call(line, method, request, kind):
-    raw = await line.unary_unary(f"/v1.PodResourcesLister/{method}")(request.SerializeToString(), timeout=5)
+async def call(channel, method, request, kind):
+    raw = await channel.unary_unary(f"/v1.PodResourcesLister/{method}")(request.SerializeToString(), timeout=5)
     return MessageToDict(kind.FromString(raw), preserving_proto_field_name=True)
 
 
-def counted(tally):
-    return {
-        family.name.removeprefix("kubelet_pod_resources_endpoint_"): [
-            (sample.labels, sample.value) for sample in family.samples
-        ]
-        for family in tally.collect()
-    }
+async def test_list_has_an_entry_for_each_device_and_node(channel, metrics):
+    listed = await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
 
-
-async def test_list_has_an_entry_for_each_device_and_node(line, tally):
-    told = await call(line, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
-
-    nowhere = {"resource_name": GPU, "device_ids": ["says-nowhere"]}
-    app = {"name": "app", "devices": [*ENTRIES, nowhere], "cpu_ids": ["0", "5"], "memory": [BLOCK]}
+    no_nodes = {"resource_name": GPU, "device_ids": ["no-nodes"]}
+    app = {"name": "app", "devices": [*ENTRIES, no_nodes], "cpu_ids": ["0", "5"], "memory": [BLOCK]}
     pod = {"name": "a", "namespace": "n", "containers": [app], "cpu_ids": ["7"], "memory": [BLOCK]}
-    assert told == {"pod_resources": [pod]}
-    once = [({"server_api_version": "v1"}, 1)]
-    assert counted(tally) == {"requests_total": once, "requests_list": once}
+    assert listed == {"pod_resources": [pod]}
+    assert (metrics.requests, metrics.errors) == (["list"], [])
 
 
-async def test_what_could_be_had_leaves_out_a_device_that_is_nowhere(line, tally):
-    told = await call(
-        line, "GetAllocatableResources", wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
+async def test_devices_with_an_empty_topology_are_not_allocatable(channel, metrics):
+    allocatable = await call(
+        channel, "GetAllocatableResources", wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
     )
 
-    assert told == {"devices": ENTRIES, "cpu_ids": ["1", "2"], "memory": [BLOCK]}
-    assert counted(tally).keys() == {"requests_total", "requests_get_allocatable"}
+    assert allocatable == {"devices": ENTRIES, "cpu_ids": ["1", "2"], "memory": [BLOCK]}
+    assert metrics.requests == ["get_allocatable"]
 
 
-async def test_one_pod_is_found_by_name_and_namespace(line, tally):
+async def test_get_finds_a_pod_by_name_and_namespace(channel, metrics):
     request = wire.GetPodResourcesRequest(pod_name="a", pod_namespace="n")
-    told = await call(line, "Get", request, wire.GetPodResourcesResponse)
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await call(line, "Get", wire.GetPodResourcesRequest(pod_name="a", pod_namespace="m"), wire.PodResources)
+    found = await call(channel, "Get", request, wire.GetPodResourcesResponse)
+    with pytest.raises(grpc.aio.AioRpcError) as rejected:
+        await call(channel, "Get", wire.GetPodResourcesRequest(pod_name="a", pod_namespace="m"), wire.PodResources)
 
-    assert told["pod_resources"]["name"] == "a"
-    assert refused.value.code() is grpc.StatusCode.UNKNOWN
-    assert refused.value.details() == "pod a in namespace m not found"
-    version = {"server_api_version": "v1"}
-    assert counted(tally) == {
-        "requests_total": [(version, 2)],
-        "requests_get": [(version, 2)],
-        "errors_get": [(version, 1)],
-    }
+    assert found["pod_resources"]["name"] == "a"
+    assert rejected.value.code() is grpc.StatusCode.UNKNOWN
+    assert rejected.value.details() == "pod a in namespace m not found"
+    assert (metrics.requests, metrics.errors) == (["get", "get"], ["get"])
 
 
-async def test_who_asks_too_often_is_refused(directory, tally):
-    limit = RateLimiter(now=lambda: 0.0)
+async def test_requests_beyond_the_rate_limit_are_rejected(directory, metrics):
+    limiter = RateLimiter(now=lambda: 0.0)
     path = directory / "kubelet.sock"
     request, kind = wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse
-    async with serve_pod_resources(path, Told(), tally=tally, limit=limit), rpc.channel(path) as line:
+    async with serve_pod_resources(path, FixedSource(), metrics=metrics, limiter=limiter), rpc.channel(path) as channel:
         for _ in range(10):
-            await call(line, "List", request, kind)
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call(line, "List", request, kind)
+            await call(channel, "List", request, kind)
+        with pytest.raises(grpc.aio.AioRpcError) as rejected:
+            await call(channel, "List", request, kind)
 
-    assert (refused.value.code().name, refused.value.details()) == ("RESOURCE_EXHAUSTED", "rejected by rate limit")
-    assert counted(tally)["requests_list"][0][1] == 10
+    assert (rejected.value.code().name, rejected.value.details()) == ("RESOURCE_EXHAUSTED", "rejected by rate limit")
+    assert metrics.requests == ["list"] * 10
 
 
-def test_a_limit_fills_again():
+def test_the_rate_limiter_refills():
     time = [0.0]
-    limit = RateLimiter(now=lambda: time[0], rate=2, burst=3)
+    limiter = RateLimiter(now=lambda: time[0], rate=2, burst=3)
 
-    took = []
+    taken = []
     for seconds in (0, 0, 0, 0, 0.4, 0.5, 0.6, 100, 100, 100, 100):
         time[0] = max(time[0], seconds)
-        took.append(limit.take())
+        taken.append(limiter.take())
 
-    assert took == [True, True, True, False, False, True, False, True, True, True, False]
-
-
-async def test_malformed_requests_are_refused(line):
-    for rubbish in (b"\xff", b"\x0a\x05ab", b"\x0f"):
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await line.unary_unary("/v1.PodResourcesLister/Get")(rubbish, timeout=5)
-        assert refused.value.code() is grpc.StatusCode.INTERNAL
-
-    assert await call(line, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
+    assert taken == [True, True, True, False, False, True, False, True, True, True, False]
 
 
-async def test_where_another_answers_nothing_is_touched(directory, line, tally):
-    with pytest.raises(ListenError, match="somebody listens at"):
-        async with serve_pod_resources(directory / "kubelet.sock", Told(), tally=tally):
+async def test_malformed_requests_are_rejected(channel):
+    for garbage in (b"\xff", b"\x0a\x05ab", b"\x0f"):
+        with pytest.raises(grpc.aio.AioRpcError) as rejected:
+            await channel.unary_unary("/v1.PodResourcesLister/Get")(garbage, timeout=5)
+        assert rejected.value.code() is grpc.StatusCode.INTERNAL
+
+    assert await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
+
+
+async def test_a_socket_in_use_is_left_alone(directory, channel, metrics):
+    with pytest.raises(ListenError, match="another process listens at"):
+        async with serve_pod_resources(directory / "kubelet.sock", FixedSource(), metrics=metrics):
             pass
 
-    assert await call(line, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
+    assert await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
 
 
-def test_field_numbers_are_the_public_ones():
+def test_field_numbers_are_those_of_the_public_api():
     names = json.loads(
         """{"PodResources": ["name", "namespace", "containers", "cpu_ids", "memory"],
             "ContainerResources": ["name", "devices", "cpu_ids", "memory", "dynamic_resources"],

@@ -29,24 +29,24 @@ def test_nothing_of_the_recordings_is_left_out():
 
 
 @pytest.mark.parametrize("session", [pytest.param(one, id=f"{one.plugin} {one.resource}") for one in SESSIONS])
-async def test_a_real_plugin_is_heard_and_called_as_recorded(directory, exchange, ears, session):
+async def test_a_real_plugin_is_heard_and_called_as_recorded(directory, manager, listener, session):
     async with speaking(session, directory) as parrot:
         for told in session.lists:
             devices = set(announced(session.resource, told))
-            await ears.until(lambda devices=devices: set(ears.devices.get(session.resource, "-")) == devices)
+            await listener.until(lambda devices=devices: set(listener.devices.get(session.resource, "-")) == devices)
             parrot.more.release()
         for call in session.calls:
-            await repeat(call, exchange, session.resource)
+            await repeat(call, manager, session.resource)
 
         asked = [method for method, _ in parrot.asked if method != "ListAndWatch"]
-    await ears.until(lambda: ears.heard[-1] == ("stopped", session.resource))
+    await listener.until(lambda: listener.events[-1] == ("stopped", session.resource))
 
     # The recorder told every plugin of a start; here those are told that want to know, and none of these does.
     assert asked == [call.method for call in session.calls if call.method != "PreStartContainer"]
-    assert ears.preferred[session.resource] == (session.plugin == "intel-gpu-plugin")
+    assert listener.preferred[session.resource] == (session.plugin == "intel-gpu-plugin")
 
 
-async def repeat(call, exchange, resource):
+async def repeat(call, manager, resource):
     """Ask what was asked, and see that the answer is the one given then."""
     match call.method:
         case "GetPreferredAllocation":
@@ -59,17 +59,17 @@ async def repeat(call, exchange, resource):
                 must_include=tuple(question["must_include_deviceIDs"]),
                 size=question["allocation_size"],
             )
-            assert await exchange.preferred(ask) == tuple(call.response["container_responses"][0]["deviceIDs"])
+            assert await manager.preferred(ask) == tuple(call.response["container_responses"][0]["deviceIDs"])
         case "Allocate":
             (question,) = call.question["container_requests"]
-            assert await allocated(exchange, resource, question["devices_ids"]) == expected(call)
+            assert await allocated(manager, resource, question["devices_ids"]) == expected(call)
         case "PreStartContainer":
-            await exchange.pre_start(resource, call.question["devices_ids"])
+            await manager.pre_start(resource, call.question["devices_ids"])
 
 
-async def allocated(exchange, resource, ids):
+async def allocated(manager, resource, ids):
     try:
-        return await exchange.allocate(resource, ids)
+        return await manager.allocate(resource, ids)
     except PluginError as error:
         return str(error)
 

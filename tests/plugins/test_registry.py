@@ -1,4 +1,4 @@
-"""Registering: who is refused, in which words, and what else may arrive at the socket."""
+"""Registration: which plugins are rejected, and what else may arrive at the socket."""
 
 import asyncio
 import random
@@ -23,23 +23,22 @@ REGISTER = "/v1beta1.Registration/Register"
 
 
 @pytest.fixture
-async def register(directory, strict):
-    """Send bytes to Register; what comes of it."""
-    async with rpc.channel(directory / "kubelet.sock") as line:
+async def register(directory, impatient):
+    """Send bytes to Register, and return the response or the code and details of the error."""
+    async with rpc.channel(directory / "kubelet.sock") as channel:
 
-        async def ask(request):
+        async def call(request):
+            raw = request if isinstance(request, bytes) else request.SerializeToString()
             try:
-                return await send(
-                    line, REGISTER, request if isinstance(request, bytes) else request.SerializeToString()
-                )
+                return await send(channel, REGISTER, raw)
             except grpc.aio.AioRpcError as error:
                 return error.code().name, error.details()
 
-        yield ask
+        yield call
 
 
 @pytest.mark.parametrize(
-    ("version", "resource", "says"),
+    ("version", "resource", "text"),
     [
         pytest.param(
             "v1alpha1",
@@ -50,58 +49,62 @@ async def register(directory, strict):
         pytest.param("v1beta1", "gpu", 'the ResourceName "gpu" is invalid', id="no domain"),
         pytest.param("v1beta1", "", 'the ResourceName "" is invalid', id="no name"),
         pytest.param(
-            "v1beta1", "foo.kubernetes.io/x", 'the ResourceName "foo.kubernetes.io/x" is invalid', id="Kubernetes' own"
+            "v1beta1",
+            "foo.kubernetes.io/x",
+            'the ResourceName "foo.kubernetes.io/x" is invalid',
+            id="reserved for Kubernetes",
         ),
-        pytest.param("v1beta1", "requests.a/b", 'the ResourceName "requests.a/b" is invalid', id="a quota's name"),
+        pytest.param("v1beta1", "requests.a/b", 'the ResourceName "requests.a/b" is invalid', id="the name of a quota"),
         pytest.param("v1beta1", "a/b/c", 'the ResourceName "a/b/c" is invalid', id="two slashes"),
     ],
 )
-async def test_refused_as_the_kubelet_refuses(register, strict, *, version, resource, says):
+async def test_invalid_requests_are_rejected_with_the_text_of_the_kubelet(
+    register, metrics, *, version, resource, text
+):
     answer = await register(wire.RegisterRequest(version=version, endpoint="x.sock", resource_name=resource))
 
-    assert answer == ("UNKNOWN", says)
-    (counted,) = strict.tally.collect()
-    assert [(one.labels, one.value) for one in counted.samples] == [({"resource_name": resource}, 1)]
+    assert answer == ("UNKNOWN", text)
+    assert metrics.registrations == [resource]
 
 
-async def test_one_that_cannot_be_reached_is_refused_in_time(register):
-    code, says = await register(wire.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=GPU))
+async def test_an_unreachable_plugin_is_rejected_in_time(register):
+    code, details = await register(wire.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=GPU))
 
     assert code == "UNKNOWN"
-    assert says.startswith("failed to dial device plugin: ")
+    assert details.startswith("failed to dial device plugin: ")
 
 
-async def test_one_whose_socket_speaks_no_grpc_is_refused_in_time(directory, register):
-    async def rubbish(reader, writer):
+async def test_a_plugin_without_grpc_is_rejected_in_time(directory, register):
+    async def garbage(reader, writer):
         writer.write(b"HTTP/1.1 400 what?\r\n\r\n" + random.randbytes(200))
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_unix_server(rubbish, directory / "x.sock"):
+    async with await asyncio.start_unix_server(garbage, directory / "x.sock"):
         answer = await register(wire.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name=GPU))
 
     assert answer[1].startswith("failed to dial device plugin: ")
 
 
-async def test_one_that_takes_connections_and_says_nothing_is_refused_in_time(directory, register):
-    with_nothing_to_say = asyncio.Event()
+async def test_a_plugin_that_never_answers_is_rejected_in_time(directory, register):
+    done = asyncio.Event()
 
     async def silent(reader, writer):
-        await with_nothing_to_say.wait()
+        await done.wait()
         writer.close()
 
     async with await asyncio.start_unix_server(silent, directory / "x.sock"):
         answer = await register(wire.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name=GPU))
-        with_nothing_to_say.set()
+        done.set()
 
     assert answer[1].startswith("failed to dial device plugin: ")
 
 
-async def test_a_thousand_malformed_messages_change_nothing(directory, register, ears, caplog):
+async def test_malformed_messages_change_nothing(directory, register, listener, caplog):
     dice = random.Random(7)
-    sound = wire.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name=GPU).SerializeToString()
+    valid = wire.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name=GPU).SerializeToString()
     messages = [dice.randbytes(dice.randint(1, 60)) for _ in range(500)]
-    messages += [sound[: dice.randrange(1, len(sound))] + b"\xff" * dice.randint(1, 3) for _ in range(500)]
+    messages += [valid[: dice.randrange(1, len(valid))] + b"\xff" * dice.randint(1, 3) for _ in range(500)]
 
     answers = [answer for one in _chunks(messages, 50) for answer in await asyncio.gather(*map(register, one))]
 
@@ -109,10 +112,10 @@ async def test_a_thousand_malformed_messages_change_nothing(directory, register,
     assert sum(code == "INTERNAL" for code, _ in answers) > 500
     assert not any(record.exc_info for record in caplog.records)
     async with Plugin(GPU, "2@0", directory=directory):
-        await ears.until(lambda: len(ears.healthy(GPU)) == 2)
+        await listener.until(lambda: len(listener.healthy(GPU)) == 2)
 
 
-async def test_garbage_on_the_socket_itself_changes_nothing(directory, exchange, ears):
+async def test_garbage_on_the_socket_changes_nothing(directory, manager, listener):
     for size in (1, 100, 10_000):
         reader, writer = await asyncio.open_unix_connection(directory / "kubelet.sock")
         writer.write(random.randbytes(size))
@@ -121,37 +124,37 @@ async def test_garbage_on_the_socket_itself_changes_nothing(directory, exchange,
         writer.close()
 
     async with Plugin(GPU, "2@0", directory=directory):
-        await ears.until(lambda: len(ears.healthy(GPU)) == 2)
+        await listener.until(lambda: len(listener.healthy(GPU)) == 2)
 
 
-async def test_a_plugin_that_gives_up_waiting_leaves_nothing(directory, exchange, ears):
-    async with rpc.channel(directory / "kubelet.sock") as line:
+async def test_a_plugin_that_cancels_its_registration_leaves_nothing_behind(directory, manager, listener):
+    async with rpc.channel(directory / "kubelet.sock") as channel:
         request = wire.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=GPU)
         with pytest.raises(grpc.aio.AioRpcError):
-            await send(line, REGISTER, request.SerializeToString(), seconds=0.05)
+            await send(channel, REGISTER, request.SerializeToString(), seconds=0.05)
 
-    assert exchange.capacity().capacity == {}
+    assert manager.capacity().capacity == {}
     async with Plugin(GPU, "2@0", directory=directory):
-        await ears.until(lambda: len(ears.healthy(GPU)) == 2)
+        await listener.until(lambda: len(listener.healthy(GPU)) == 2)
 
 
-async def test_sockets_of_odd_names_are_found(directory, ears):
+async def test_socket_names_may_contain_any_character(directory, listener):
     odd = directory / "p%41 ?#=é"
-    async with DevicePluginManager(odd, ears), Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"):
-        await ears.until(lambda: len(ears.healthy(GPU)) == 2)
+    async with DevicePluginManager(odd, listener), Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"):
+        await listener.until(lambda: len(listener.healthy(GPU)) == 2)
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "found"),
+    ("endpoint", "path"),
     [
         pytest.param("gpu.sock", "/plugins/gpu.sock", id="a file"),
-        pytest.param("/gpu.sock", "/plugins/gpu.sock", id="a slash first"),
-        pytest.param("sub/gpu.sock", "/plugins/sub/gpu.sock", id="in a folder"),
-        pytest.param("", "/plugins", id="nothing"),
+        pytest.param("/gpu.sock", "/plugins/gpu.sock", id="a leading slash"),
+        pytest.param("sub/gpu.sock", "/plugins/sub/gpu.sock", id="in a subdirectory"),
+        pytest.param("", "/plugins", id="empty"),
     ],
 )
-def test_the_socket_a_plugin_names(endpoint, found):
-    assert socket_path(Path("/plugins"), endpoint) == Path(found)
+def test_an_endpoint_is_relative_to_the_plugin_directory(endpoint, path):
+    assert socket_path(Path("/plugins"), endpoint) == Path(path)
 
 
 def _chunks(things, size):

@@ -1,23 +1,23 @@
 import pytest
 
 from tests.grpc_fixtures import anyio_backend, one_loop
-from tests.plugins.conftest import directory, ears, exchange
+from tests.plugins.conftest import directory, listener, manager, metrics
 from tests.short_paths import short_directory
 from tests.testing.runtimes import runtime_and_client
 
-__all__ = ["anyio_backend", "directory", "ears", "exchange", "one_loop"]
+__all__ = ["anyio_backend", "directory", "listener", "manager", "metrics", "one_loop"]
 
 
 @pytest.fixture
 def place():
-    """With a short name, as sockets need it."""
+    """A directory with a short path, which sockets need."""
     with short_directory() as made:
         yield made
 
 
 @pytest.fixture
 async def both(place):
-    """A runtime for tests, and somebody who uses it."""
+    """A test runtime and a client of it."""
     async with runtime_and_client(place) as made:
         yield made
 

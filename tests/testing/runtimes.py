@@ -67,7 +67,7 @@ async def reached(client: Client) -> None:
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
-                await client.identity()
+                await client.version()
             except CriError:
                 await asyncio.sleep(0.01)
             else:

@@ -1,4 +1,4 @@
-"""Devices in a line of text, and which of them a plugin prefers."""
+"""Device lists as text, and which devices a plugin prefers."""
 
 import pytest
 
@@ -13,32 +13,32 @@ GPU = "example.com/gpu"
     ("text", "nodes"),
     [
         pytest.param("2@0,1@1", [0b1, 0b1, 0b10], id="near one node each"),
-        pytest.param("1@2+3", [0b1100], id="near two"),
-        pytest.param("1,1@", [None, 0], id="nothing said, and near none"),
-        pytest.param("0@1", [], id="no device"),
-        pytest.param("", [], id="nothing"),
+        pytest.param("1@2+3", [0b1100], id="near two nodes"),
+        pytest.param("1,1@", [None, 0], id="without topology, and without nodes"),
+        pytest.param("0@1", [], id="zero devices"),
+        pytest.param("", [], id="empty"),
     ],
 )
-def test_devices_of_a_text(text, nodes):
+def test_device_lists(text, nodes):
     assert parse_device_list(GPU, text) == tuple(
         Device(GPU, f"gpu-{number}", near) for number, near in enumerate(nodes)
     )
 
 
 @pytest.mark.parametrize("text", ["x", "1@x", "1@0+", "@0", "1,,1", "-1"])
-def test_texts_that_are_none(text):
+def test_invalid_device_lists(text):
     with pytest.raises(ParseError, match="write it like"):
         parse_device_list(GPU, text)
 
 
 @pytest.mark.parametrize(
-    ("advice", "chosen"),
+    ("preference", "chosen"),
     [
         pytest.param(Preference.LOWEST, ("gpu-9", "gpu-1", "gpu-2"), id="lowest"),
         pytest.param(Preference.HIGHEST, ("gpu-9", "gpu-10", "gpu-2"), id="highest"),
     ],
 )
-def test_advice_holds_what_it_must(advice, chosen):
+def test_preferences_include_the_required_devices(preference, chosen):
     available = ("gpu-1", "gpu-2", "gpu-9", "gpu-10")
 
-    assert advice.choose(available, must_include=("gpu-9",), size=3) == chosen
+    assert preference.choose(available, must_include=("gpu-9",), size=3) == chosen

@@ -55,7 +55,7 @@ async def test_what_is_not_offered_cannot_be_fetched(runtime, client):
         assert caught.value.image_missing
         assert caught.value.details.endswith(f"{full_name(name)}: not found")
 
-    runtime.images.offer("registry.test/app:1")
+    runtime.images.add_pullable("registry.test/app:1")
     assert await client.pull("registry.test/app:1")
 
 

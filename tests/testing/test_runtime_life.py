@@ -64,7 +64,7 @@ async def test_how_it_ends_shows(both, script, grace, code, reason):
     runtime, client = both
     made = await started(client, shell(script))
     if "ready" in script:
-        await until((runtime.service.place.directory / "ready").exists)
+        await until((runtime.service.options.directory / "ready").exists)
     if grace is not None:
         await client.stop(made, grace=grace)
 
@@ -75,7 +75,7 @@ async def test_how_it_ends_shows(both, script, grace, code, reason):
 
 async def test_nothing_a_container_started_is_left(runtime, client):
     made = await started(client, shell("sleep 1000 & echo $! > child; wait"))
-    child = runtime.service.place.directory / "child"
+    child = runtime.service.options.directory / "child"
     await until(lambda: child.exists() and child.read_text().strip() != "")
 
     runtime.kill("main")
@@ -106,7 +106,7 @@ async def test_a_directory_that_is_not_there_is_replaced(place, client, runtime)
 
     await exited(client, await started(client, plan, sandbox=pod(logs=place)))
 
-    assert (place / "main.log").read_text().split()[3:] == [str(runtime.service.place.directory)]
+    assert (place / "main.log").read_text().split()[3:] == [str(runtime.service.options.directory)]
 
 
 async def test_input_stays_open_where_it_is_wanted(client):
@@ -217,9 +217,9 @@ async def test_what_is_not_there_can_be_removed_and_nothing_else(runtime, client
         ("StopContainer", wire.StopContainerRequest(container_id="nobody")),
         ("StopPodSandbox", wire.StopPodSandboxRequest(pod_sandbox_id="nobody")),
     ):
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as rejected:
             await runtime.service.methods()[method](request)
-        assert refused.value.code == grpc.StatusCode.NOT_FOUND
+        assert rejected.value.code == grpc.StatusCode.NOT_FOUND
 
 
 async def test_lists_hold_what_was_asked_for(runtime, client):
@@ -274,7 +274,7 @@ async def test_without_a_network_pods_are_on_the_hosts(runtime, client):
 async def test_it_tells_of_itself(runtime, client, driver):
     runtime.service.cgroup_driver = driver
 
-    assert (await client.identity()).name == "alignup-testing"
+    assert (await client.version()).name == "alignup-testing"
     assert await client.cgroup_driver() == (driver or None)
 
 
@@ -293,7 +293,7 @@ async def test_commands_that_take_too_long_are_ended(runtime, client):
         await client.execute(made, ("sh", "-c", "echo $$ > child; exec sleep 1000"), seconds=1)
 
     assert caught.value.timed_out
-    assert not lives(int((runtime.service.place.directory / "child").read_text()))
+    assert not lives(int((runtime.service.options.directory / "child").read_text()))
 
 
 async def test_commands_need_a_container_that_runs(client):
@@ -319,7 +319,7 @@ async def test_a_container_is_held_to_what_was_said_last(runtime, client):
 
     assert (container.resources.cpuset_cpus, container.resources.cpu_shares) == ("1", 2)
     assert [limit.limit for limit in container.resources.hugepage_limits] == [2]
-    assert [request.container_id for request in runtime.asked("UpdateContainerResources")] == [made] * 3
+    assert [request.container_id for request in runtime.requests("UpdateContainerResources")] == [made] * 3
 
 
 async def _update(runtime, made: str, linux: wire.LinuxContainerResources) -> None:
@@ -353,7 +353,7 @@ async def test_containers_can_be_bound_to_cpus_this_machine_has(place):
     given = wire.LinuxContainerResources(cpuset_cpus=f"{first},4000")
     async with runtime_and_client(place, affinity=True) as (runtime, client):
         made = await started(client, shell("sleep 1000 & echo $! > child; wait"))
-        child = runtime.service.place.directory / "child"
+        child = runtime.service.options.directory / "child"
         await until(lambda: child.exists() and child.read_text().strip() != "")
 
         await _update(runtime, made, given)
@@ -378,7 +378,7 @@ async def test_a_container_may_end_for_a_reason_of_the_kernels(runtime, client):
 
 async def test_signals_reach_the_last_container_of_a_name(runtime, client):
     made = await started(client, shell("trap 'exit 7' USR1; echo > ready; while :; do sleep 0.01; done"))
-    await until((runtime.service.place.directory / "ready").exists)
+    await until((runtime.service.options.directory / "ready").exists)
 
     runtime.kill("main", signal.SIGUSR1)
 

@@ -102,7 +102,7 @@ async def test_a_log_that_was_moved_away_goes_on_in_a_new_file(place, runtime, c
 
     log.rename(old)
     await client.reopen_log(made)
-    (runtime.service.place.directory / "go").touch()
+    (runtime.service.options.directory / "go").touch()
     await until(lambda: log.read_bytes().endswith(b"\n"))
 
     assert entries(old.read_bytes()) == [("stdout", "F", b"before")]

@@ -1,4 +1,4 @@
-"""The runtime as a process: it listens, does as its script says, and takes its containers with it."""
+"""The runtime as a process: it serves, runs its script, and ends its containers."""
 
 import asyncio
 import json
@@ -9,15 +9,17 @@ import pytest
 from alignup.align.errors import CriError, ParseError
 from alignup.enforce.cri.client import RuntimeClient as Client
 from alignup.enforce.cri.types import ContainerState
-from alignup.testing.runtime import script
+from alignup.testing import script
+from alignup.testing.runtime import script as runtime_script
 from alignup.testing.runtime.__main__ import main
+from alignup.testing.runtime.script import ACTIONS
 from tests.testing.processes import runtime_process
 from tests.testing.runtimes import exited, lives, pod, reached, shell, started, until
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_it_runs_containers_until_it_is_told_to_stop(place):
+async def test_it_runs_containers_until_sigterm(place):
     async with runtime_process(place, "--image", "busybox", "--cgroup-driver", "cgroupfs", "--no-network") as process:
         async with Client(place / "cri.sock") as client:
             made = await started(client, shell("sleep 1000"))
@@ -31,25 +33,25 @@ async def test_it_runs_containers_until_it_is_told_to_stop(place):
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 10) == 0
         assert process.stderr
-        complaints = await process.stderr.read()
+        errors = await process.stderr.read()
 
     assert (driver, found.state, found.pid) == ("cgroupfs", ContainerState.RUNNING, pid)
     assert pid
     assert not lives(pid)
     assert not (place / "cri.sock").exists()
-    assert complaints == b""
+    assert errors == b""
 
 
-async def test_it_does_what_its_script_says(place, tmp_path):
+async def test_it_runs_its_script(place, tmp_path):
     steps = [
         {"do": "fault", "method": "PullImage", "error": "not now", "times": 1},
         {"after": 1, "do": "drop", "seconds": 0.3},
         {"after": 0.5, "do": "crash"},
     ]
     (tmp_path / "script").write_text("\n".join(map(json.dumps, steps)))
-    told = ("--image", "busybox", "--pullable", "app=sleep 60", "--script", str(tmp_path / "script"))
+    options = ("--image", "busybox", "--pullable", "app=sleep 60", "--script", str(tmp_path / "script"))
 
-    async with runtime_process(place, *told) as process, Client(place / "cri.sock") as client:
+    async with runtime_process(place, *options) as process, Client(place / "cri.sock") as client:
         with pytest.raises(CriError, match="not now"):
             await client.pull("app")
         assert await client.pull("app")
@@ -60,9 +62,9 @@ async def test_it_does_what_its_script_says(place, tmp_path):
         assert await asyncio.wait_for(process.wait(), 10) == -signal.SIGKILL
 
 
-async def test_what_is_said_is_done(runtime, client):
-    async def do(**told):
-        await script.play(script.parse(json.dumps(told)), runtime)
+async def test_actions_run(runtime, client):
+    async def do(**step):
+        await script.play(script.parse(json.dumps(step), ACTIONS), runtime)
 
     made = await started(client, shell("sleep 1000"))
     other = await started(client, shell("sleep 1000", name="beside"), sandbox=pod("other"))
@@ -79,33 +81,38 @@ async def test_what_is_said_is_done(runtime, client):
     assert [one.ready for one in await client.conditions()] == [True, False]
 
 
-def test_the_example_in_the_documentation_is_one():
-    example = "\n".join(line for line in (script.__doc__ or "").splitlines() if line.lstrip().startswith("{"))
+def test_the_documented_examples_are_valid_and_complete():
+    lines = (runtime_script.__doc__ or "").splitlines()
+    example = "\n".join(line for line in lines if line.lstrip().startswith("{"))
 
-    assert {step.do for step in script.parse(example)} == script.FIELDS.keys()
+    assert {step.do for step in script.parse(example, ACTIONS)} == ACTIONS.keys()
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "text"),
     [
-        pytest.param({"do": "devices", "devices": "1"}, "no such thing to do: devices", id="what a plugin does"),
-        pytest.param({"do": "drop"}, "drop has to be told seconds", id="told too little"),
-        pytest.param({"do": "fault", "method": "*", "code": "OK"}, "cannot fail with OK", id="no failure"),
-        pytest.param({"do": "fault", "method": "*", "times": "2"}, "not times: 2", id="a text for a number"),
-        pytest.param({"do": "kill", "container": "main", "signal": 900}, "900 is no signal", id="no signal"),
+        pytest.param({"do": "devices", "devices": "1"}, "unknown action devices", id="an action of a plugin"),
+        pytest.param({"do": "drop"}, "drop needs seconds", id="a missing field"),
+        pytest.param({"do": "fault", "method": "*", "code": "OK"}, "cannot fail with OK", id="not an error"),
+        pytest.param(
+            {"do": "fault", "method": "*", "times": "2"},
+            "fault has an invalid times: 2",
+            id="a string instead of a number",
+        ),
+        pytest.param({"do": "kill", "container": "main", "signal": 900}, "900 is not a signal", id="not a signal"),
     ],
 )
-def test_what_is_wrong_in_a_script_is_said_with_its_line(line, says):
+def test_script_errors_name_the_line(line, text):
     with pytest.raises(ParseError, match=r"^line 1 of the script: ") as caught:
-        script.parse(json.dumps(line))
+        script.parse(json.dumps(line), ACTIONS)
 
-    assert says in str(caught.value)
+    assert text in str(caught.value)
 
 
-def test_what_is_wrong_is_said(capsys, tmp_path):
+def test_invalid_options_are_rejected(capsys, tmp_path):
     (tmp_path / "file").write_text("")
 
     assert main(["--socket", str(tmp_path / "file"), "--dir", "nowhere"]) == 2
-    assert "is no socket" in capsys.readouterr().err
+    assert "is not a socket" in capsys.readouterr().err
     assert main(["--socket", str(tmp_path / "sock"), "--dir", "nowhere", "--script", "no/such/script"]) == 2
     assert "No such file" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def allocate_responses(standing: AgentState) -> dict[tuple[str, str, str], bytes
 
     return {
         (uid, container, resource): AllocateResponse.from_document(given)
-        .message()
+        .to_message()
         .SerializeToString(deterministic=True)
         for uid, known in standing.held.items()
         for container, own in known.grants.items()
@@ -63,5 +63,5 @@ def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]
         except DecodeError as error:
             what = f"what a device plugin gave pod {entry.uid} with its {entry.resource} cannot be read"
             raise StateError(f"{directory}: {what}: {error}") from error
-        found.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = given.document()
+        found.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = given.to_document()
     return found

@@ -1,10 +1,10 @@
-"""Device plugins and PodResources: the kubelet's gRPC interfaces on unix sockets.
+"""The kubelet's gRPC interfaces for device plugins and PodResources, on Unix sockets.
 
-``exchange`` is where plugins register, are listened to and are called; ``pod_resources`` tells whoever asks who has
-what. The wiring hands both what they need to know of the rest, and registers ``counting`` with the metrics.
+``manager`` registers device plugins, follows their device lists and calls them; ``pod_resources`` serves who holds
+which resources.
 """
 
 import os
 
-#: gRPC writes a line on the standard error output whenever a peer goes away; it reads this when it is first imported.
+#: gRPC logs a line to standard error whenever a peer disconnects; it reads this variable when it is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,25 +1,27 @@
-"""What a device plugin gives a container along with its devices: environment, mounts, device nodes and more.
+"""What a device plugin's Allocate returns for a container: environment, mounts, device nodes, annotations, CDI names.
 
-It is kept with the container's placement, so that a container that starts again while the plugin is away gets the same.
+The response is stored with the container's placement, so that a container that restarts while the plugin is down gets
+the same settings.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from alignup.align.errors import StateError
 from alignup.wire import device_plugin_pb2 as wire
 
 _LOG = logging.getLogger(__name__)
 _FIELDS = {"envs", "mounts", "devices", "annotations", "cdi"}
+_INVALID = "not a stored device plugin response"
 
-_Fact = TypeVar("_Fact")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class MountSpec:
-    """A path of the host that a container sees."""
+    """A host path to mount into a container."""
 
     container_path: str
     host_path: str
@@ -28,7 +30,7 @@ class MountSpec:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """A device of the host that a container may use; ``permissions`` are of r, w and m."""
+    """A host device to make available in a container; ``permissions`` combine r, w and m."""
 
     container_path: str
     host_path: str
@@ -37,7 +39,7 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateResponse:
-    """All of it for one container."""
+    """The settings of one container."""
 
     envs: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[MountSpec, ...] = ()
@@ -46,18 +48,17 @@ class AllocateResponse:
     cdi: tuple[str, ...] = ()  #: names of CDI devices
 
     @classmethod
-    def from_message(cls, told: wire.ContainerAllocateResponse) -> "AllocateResponse":
-        """As a plugin said it."""
+    def from_message(cls, message: wire.ContainerAllocateResponse) -> Self:
         return cls(
-            envs=dict(sorted(told.envs.items())),
-            mounts=tuple(MountSpec(one.container_path, one.host_path, one.read_only) for one in told.mounts),
-            devices=tuple(DeviceSpec(one.container_path, one.host_path, one.permissions) for one in told.devices),
-            annotations=dict(sorted(told.annotations.items())),
-            cdi=tuple(one.name for one in told.cdi_devices),
+            envs=dict(sorted(message.envs.items())),
+            mounts=tuple(MountSpec(one.container_path, one.host_path, one.read_only) for one in message.mounts),
+            devices=tuple(DeviceSpec(one.container_path, one.host_path, one.permissions) for one in message.devices),
+            annotations=dict(sorted(message.annotations.items())),
+            cdi=tuple(one.name for one in message.cdi_devices),
         )
 
-    def message(self) -> wire.ContainerAllocateResponse:
-        """As a plugin would say it; its bytes are what the kubelet's checkpoint has under ``AllocResp``."""
+    def to_message(self) -> wire.ContainerAllocateResponse:
+        """Return the protobuf message; its bytes are ``AllocResp`` in the kubelet's checkpoint."""
         return wire.ContainerAllocateResponse(
             envs=self.envs,
             mounts=[wire.Mount(**asdict(one)) for one in self.mounts],
@@ -67,28 +68,27 @@ class AllocateResponse:
         )
 
     @classmethod
-    def from_document(cls, document: object) -> "AllocateResponse":
-        """What ``document`` wrote; ``StateError`` when it did not."""
-        told = document if isinstance(document, dict) else {}
-        if told.keys() != _FIELDS:
-            raise StateError(f"this is not what a device plugin gave: it has to have {', '.join(sorted(_FIELDS))}")
+    def from_document(cls, document: object) -> Self:
+        """Read the output of :meth:`to_document`; raise ``StateError`` if it is anything else."""
+        fields = document if isinstance(document, dict) else {}
+        if fields.keys() != _FIELDS:
+            raise StateError(f"{_INVALID}: it must have exactly the keys {', '.join(sorted(_FIELDS))}")
         try:
-            grant = cls(
-                envs=dict(told["envs"]),
-                mounts=tuple(MountSpec(**one) for one in told["mounts"]),
-                devices=tuple(DeviceSpec(**one) for one in told["devices"]),
-                annotations=dict(told["annotations"]),
-                cdi=tuple(told["cdi"]),
+            response = cls(
+                envs=dict(fields["envs"]),
+                mounts=tuple(MountSpec(**one) for one in fields["mounts"]),
+                devices=tuple(DeviceSpec(**one) for one in fields["devices"]),
+                annotations=dict(fields["annotations"]),
+                cdi=tuple(fields["cdi"]),
             )
-            same = cls.from_message(grant.message()) == grant  # a message takes only what is of the right kind
+            intact = cls.from_message(response.to_message()) == response  # protobuf checks the types
         except (TypeError, ValueError) as error:
-            raise StateError(f"this is not what a device plugin gave: {error}") from error
-        if not same:
-            raise StateError("this is not what a device plugin gave: something in it is empty")
-        return grant
+            raise StateError(f"{_INVALID}: {error}") from error
+        if not intact:
+            raise StateError(f"{_INVALID}: a value is null")
+        return response
 
-    def document(self) -> dict[str, Any]:
-        """As JSON values."""
+    def to_document(self) -> dict[str, Any]:
         return {
             "envs": dict(self.envs),
             "mounts": [asdict(one) for one in self.mounts],
@@ -98,30 +98,26 @@ class AllocateResponse:
         }
 
 
-def merge_responses(grants: Mapping[str, AllocateResponse]) -> AllocateResponse:
-    """What a container gets of several resources together: where two say different things, the first one counts.
+def merge_responses(responses: Mapping[str, AllocateResponse]) -> AllocateResponse:
+    """Combine the responses of several resources; of conflicting values the first one wins, and a warning is logged.
 
-    Resources are taken by name, so that the same container gets the same every time; the kubelet takes them in any
-    order. What is lost is only told in the log.
+    Resources are merged in order of their names, so the result is deterministic; the kubelet merges in random order.
     """
-    ordered = [grants[resource] for resource in sorted(grants)]
+    ordered = [responses[resource] for resource in sorted(responses)]
+    mounts = ((one.container_path, one) for response in ordered for one in response.mounts)
+    devices = ((one.container_path, one) for response in ordered for one in response.devices)
     return AllocateResponse(
-        envs=_first("environment variable", (item for grant in ordered for item in grant.envs.items())),
-        mounts=tuple(
-            _first("mount", ((one.container_path, one) for grant in ordered for one in grant.mounts)).values()
-        ),
-        devices=tuple(
-            _first("device node", ((one.container_path, one) for grant in ordered for one in grant.devices)).values()
-        ),
-        annotations=_first("annotation", (item for grant in ordered for item in grant.annotations.items())),
-        cdi=tuple(dict.fromkeys(name for grant in ordered for name in grant.cdi)),
+        envs=_first_wins("environment variable", (item for one in ordered for item in one.envs.items())),
+        mounts=tuple(_first_wins("mount", mounts).values()),
+        devices=tuple(_first_wins("device node", devices).values()),
+        annotations=_first_wins("annotation", (item for one in ordered for item in one.annotations.items())),
+        cdi=tuple(dict.fromkeys(name for one in ordered for name in one.cdi)),
     )
 
 
-def _first(kind: str, items: Iterable[tuple[str, _Fact]]) -> dict[str, _Fact]:
-    """Key → the first that has it."""
-    found: dict[str, _Fact] = {}
-    for key, fact in items:
-        if found.setdefault(key, fact) != fact:
-            _LOG.warning("device plugins disagree about %s %s: %s counts, not %s", kind, key, found[key], fact)
-    return found
+def _first_wins(kind: str, items: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:
+    merged: dict[str, _Value] = {}
+    for key, value in items:
+        if merged.setdefault(key, value) != value:
+            _LOG.warning("device plugins disagree on %s %s: used=%s ignored=%s", kind, key, merged[key], value)
+    return merged

@@ -1,7 +1,7 @@
-"""Telling somebody what becomes of the devices of each resource, at the pace of whoever listens.
+"""Notify a listener of device changes, at the listener's pace.
 
-Each resource is told of by itself: however often a plugin changes its mind while the listener is busy, the listener
-hears the newest next, and hears of other resources meanwhile. What it could not take in is told again.
+Each resource has its own task: while the listener is busy, changes of a resource collapse into its latest status, and
+other resources are not held up. A notification that fails is retried.
 """
 
 import asyncio
@@ -12,87 +12,84 @@ from typing import Protocol
 from alignup.align.machine import Device
 from alignup.plugins.endpoint_store import UNKNOWN_RESOURCE, ResourceState, ResourceStatus, all_unhealthy
 
-RETRY_DELAY = 1.0  #: seconds until what the listener could not take in is told again
+RETRY_DELAY = 1.0  #: seconds until a failed notification is retried
 
 _LOG = logging.getLogger(__name__)
 
 
 class DeviceListener(Protocol):
-    """Whoever keeps the books of devices; an error of it means that it is to be told again."""
+    """Receives device changes; an exception from a method makes the notifier retry."""
 
-    async def announced(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
-        """These are the devices there are, in place of all that was said before."""
-        ...
+    async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
+        """Replace all devices of *resource*."""
 
-    async def stopped(self, resource: str) -> None:
-        """The plugin is gone: none of the devices announced last is healthy until it comes back."""
-        ...
+    async def plugin_stopped(self, resource: str) -> None:
+        """Mark all devices of *resource* as unhealthy until the plugin lists them again."""
 
-    async def gone(self, resource: str) -> None:
-        """The plugin did not come back in time: the resource is given up."""
-        ...
+    async def resource_removed(self, resource: str) -> None:
+        """Remove *resource*: its plugin did not come back in time."""
 
 
 class ChangeNotifier:
-    """Tells *listener* what *view* has to say of a resource, whenever that has changed."""
+    """Brings *listener* up to date with *status* whenever a resource changes."""
 
     def __init__(
-        self, listener: DeviceListener, *, view: Callable[[str], ResourceStatus], again: float = RETRY_DELAY
+        self, listener: DeviceListener, *, status: Callable[[str], ResourceStatus], retry_delay: float = RETRY_DELAY
     ) -> None:
         self._listener = listener
-        self._view = view
-        self._again = again
-        self._told: dict[str, ResourceStatus] = {}  #: what the listener knows
-        self._tasks: dict[str, asyncio.Task[None]] = {}  #: one for each resource there is something to tell of
+        self._status = status
+        self._retry_delay = retry_delay
+        self._notified: dict[str, ResourceStatus] = {}  #: the last status the listener accepted
+        self._tasks: dict[str, asyncio.Task[None]] = {}  #: one for each resource with pending changes
 
     def changed(self, resource: str) -> None:
-        """There is something new to tell of a resource."""
+        """Schedule a notification."""
         if resource not in self._tasks:
-            self._tasks[resource] = asyncio.create_task(self._keep_up(resource), name=f"tell of {resource}")
+            self._tasks[resource] = asyncio.create_task(self._synchronize(resource), name=f"notify of {resource}")
 
     async def settled(self) -> None:
-        """Return when the listener knows everything."""
+        """Return once the listener is up to date."""
         while self._tasks:
             await asyncio.wait(self._tasks.values())
 
     async def close(self) -> None:
-        """Tell nothing more."""
+        """Drop pending notifications."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep_up(self, resource: str) -> None:
-        """Tell until there is nothing new."""
+    async def _synchronize(self, resource: str) -> None:
         try:
-            while (view := self._view(resource)) != self._told.get(resource, UNKNOWN_RESOURCE):
+            while (status := self._status(resource)) != self._notified.get(resource, UNKNOWN_RESOURCE):
                 try:
-                    await self._tell(resource, view)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the listener has to hear it in the end
-                    _LOG.warning("the devices of %s could not be taken in: %s", resource, error)
-                    await asyncio.sleep(self._again)
+                    await self._notify(resource, status)
+                except Exception as error:  # noqa: BLE001 - the listener must see every change in the end
+                    _LOG.warning("device update failed: resource=%s error=%s", resource, error)
+                    await asyncio.sleep(self._retry_delay)
         finally:
             del self._tasks[resource]
 
-    async def _tell(self, resource: str, view: ResourceStatus) -> None:
-        """Bring the listener from what it was told to *view*, step by step, so that it can go on at each."""
-        told = self._told.get(resource, UNKNOWN_RESOURCE)
-        if view.devices is not None and _news(told, view):
-            await self._listener.announced(resource, view.devices, preferred_allocation=view.preferred_allocation)
-            told = self._told[resource] = ResourceStatus(
-                state=ResourceState.SERVED, devices=view.devices, preferred_allocation=view.preferred_allocation
+    async def _notify(self, resource: str, status: ResourceStatus) -> None:
+        """Bring the listener to *status* in steps, recording each one, so that a retry continues after the last."""
+        notified = self._notified.get(resource, UNKNOWN_RESOURCE)
+        if status.devices is not None and _devices_differ(notified, status):
+            preferred = status.preferred_allocation
+            await self._listener.devices_listed(resource, status.devices, preferred_allocation=preferred)
+            notified = self._notified[resource] = ResourceStatus(
+                state=ResourceState.SERVED, devices=status.devices, preferred_allocation=preferred
             )
-        if view.state is ResourceState.GONE:
-            await self._listener.gone(resource)
-            self._told.pop(resource, None)
+        if status.state is ResourceState.GONE:
+            await self._listener.resource_removed(resource)
+            self._notified.pop(resource, None)
             return
-        if view.state is ResourceState.STOPPED and told.state is ResourceState.SERVED:
-            await self._listener.stopped(resource)
-        self._told[resource] = view
+        if status.state is ResourceState.STOPPED and notified.state is ResourceState.SERVED:
+            await self._listener.plugin_stopped(resource)
+        self._notified[resource] = status
 
 
-def _news(told: ResourceStatus, view: ResourceStatus) -> bool:
-    """Whether the devices are others than were told; that they are unhealthy once stopped goes without saying."""
-    if view.state is ResourceState.SERVED:
-        return told != view
-    return told.devices is None or all_unhealthy(told.devices) != view.devices
+def _devices_differ(notified: ResourceStatus, status: ResourceStatus) -> bool:
+    """Whether devices must be listed again; ``plugin_stopped`` alone already implies that they are unhealthy."""
+    if status.state is ResourceState.SERVED:
+        return notified != status
+    return notified.devices is None or all_unhealthy(notified.devices) != status.devices

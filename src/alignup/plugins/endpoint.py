@@ -1,9 +1,9 @@
-"""The connection to one device plugin: what it can do, the devices it lists, and the calls made to it.
+"""The connection to one device plugin: its options, its device list, and the calls to it.
 
-It lasts as long as the plugin's list of devices is being sent. When that ends, for whatever reason, the plugin counts
-as gone, and a plugin that comes back registers again and gets a connection of its own.
+A connection lasts as long as the plugin's ListAndWatch stream. When the stream ends, for whatever reason, the plugin
+counts as stopped; a plugin that comes back registers again and gets a new connection.
 
-Every call has a deadline; the kubelet waits for most of them for ever (``docs/why/differences.md``).
+Every call has a timeout; the kubelet waits indefinitely for most of them (``docs/why/differences.md``).
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -31,124 +31,129 @@ _SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginTimeouts:
-    """How long a plugin may take, in seconds."""
+    """Seconds."""
 
-    dial: float = 10.0  #: until it can be reached and has said what it can do
+    dial: float = 10.0  #: to connect and to read the plugin's options
     preferred: float = 10.0
     allocate: float = 30.0
     pre_start: float = 30.0
-    comeback: float = 300.0  #: how long a resource outlives its last plugin
+    reconnect: float = 300.0  #: how long a resource is kept after its last plugin stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginOptions:
-    """What a plugin wants to be asked."""
+    """The optional calls that a plugin wants."""
 
     preferred_allocation: bool = False
     pre_start: bool = False
 
 
 class Endpoint:
-    """A connection to a plugin of *resource* at *socket*."""
+    """A connection to the plugin that serves *resource* at *socket*."""
 
-    def __init__(self, resource: str, socket: Path, *, line: grpc.aio.Channel, deadlines: PluginTimeouts) -> None:
+    def __init__(self, resource: str, socket: Path, *, channel: grpc.aio.Channel, timeouts: PluginTimeouts) -> None:
         self.resource = resource
         self.socket = socket
         self.options = PluginOptions()
-        self._line = line
-        self._deadlines = deadlines
+        self._channel = channel
+        self._timeouts = timeouts
         self._closed = False
 
     @classmethod
-    async def dial(cls, resource: str, socket: Path, *, deadlines: PluginTimeouts) -> Self:
-        """Connect to a plugin and hear what it can do; ``PluginError`` when it cannot be reached or does not say."""
-        made = cls(resource, socket, line=rpc.channel(socket), deadlines=deadlines)
+    async def dial(cls, resource: str, socket: Path, *, timeouts: PluginTimeouts) -> Self:
+        """Connect to a plugin and read its options; raise ``PluginError`` if it does not answer."""
+        endpoint = cls(resource, socket, channel=rpc.channel(socket), timeouts=timeouts)
         try:
-            made.options = await made._ask_options()
+            endpoint.options = await endpoint._get_options()
         except BaseException:
-            await made.close()
+            await endpoint.close()
             raise
-        return made
+        return endpoint
 
     def __str__(self) -> str:
         return f"{self.resource} at {self.socket}"
 
     async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
-        """The devices the plugin lists, each list in place of the one before; ``PluginError`` when that ends badly."""
-        lists = rpc.stream(
-            self._line, _method("ListAndWatch"), wire.Empty(), answer=wire.ListAndWatchResponse, failure=plugin_error
+        """Yield complete device lists as the plugin sends them; raise ``PluginError`` if the stream breaks."""
+        responses = rpc.stream(
+            self._channel,
+            _method("ListAndWatch"),
+            wire.Empty(),
+            response=wire.ListAndWatchResponse,
+            error=plugin_error,
         )
-        async for told in lists:
-            yield parse_devices(self.resource, told)
+        async for response in responses:
+            yield parse_devices(self.resource, response)
 
-    async def preferred(self, ask: PreferenceRequest) -> tuple[str, ...]:
-        """Which devices the plugin would have taken; nothing when it does not want to be asked."""
+    async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
+        """Return the device ids that the plugin prefers; empty if it does not implement the call."""
         if not self.options.preferred_allocation:
             return ()
-        question = wire.ContainerPreferredAllocationRequest(
-            available_deviceIDs=ask.available,
-            must_include_deviceIDs=ask.must_include,
-            allocation_size=ask.size,
+        request = wire.ContainerPreferredAllocationRequest(
+            available_deviceIDs=wanted.available,
+            must_include_deviceIDs=wanted.must_include,
+            allocation_size=wanted.size,
         )
-        answer = await self._call(
+        response = await self._call(
             "GetPreferredAllocation",
-            wire.PreferredAllocationRequest(container_requests=[question]),
-            answer=wire.PreferredAllocationResponse,
-            seconds=self._deadlines.preferred,
+            wire.PreferredAllocationRequest(container_requests=[request]),
+            response=wire.PreferredAllocationResponse,
+            seconds=self._timeouts.preferred,
         )
-        return tuple(answer.container_responses[0].deviceIDs) if answer.container_responses else ()
+        return tuple(response.container_responses[0].deviceIDs) if response.container_responses else ()
 
     async def allocate(self, ids: Sequence[str]) -> AllocateResponse:
-        """Have the plugin prepare devices for a container, and say what the container needs to use them."""
-        answer = await self._call(
+        """Let the plugin prepare devices for a container."""
+        response = await self._call(
             "Allocate",
             wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)]),
-            answer=wire.AllocateResponse,
-            seconds=self._deadlines.allocate,
+            response=wire.AllocateResponse,
+            seconds=self._timeouts.allocate,
         )
-        if not answer.container_responses:
+        if not response.container_responses:
             raise PluginError("no containers return in allocation response &AllocateResponse{}")
-        return AllocateResponse.from_message(answer.container_responses[0])
+        return AllocateResponse.from_message(response.container_responses[0])
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Tell the plugin that a container with these devices starts; nothing when it does not want to know."""
+        """Announce the start of a container with these devices, if the plugin requires it."""
         if self.options.pre_start:
             await self._call(
                 "PreStartContainer",
                 wire.PreStartContainerRequest(devices_ids=ids),
-                answer=wire.PreStartContainerResponse,
-                seconds=self._deadlines.pre_start,
+                response=wire.PreStartContainerResponse,
+                seconds=self._timeouts.pre_start,
             )
 
     async def close(self, *, grace: float = 0.0) -> None:
-        """Hang up; calls under way fail if they take longer than *grace* seconds."""
+        """Disconnect; pending calls get *grace* seconds to finish."""
         self._closed = True
-        await self._line.close(grace)
+        await self._channel.close(grace)
 
-    async def _ask_options(self) -> PluginOptions:
-        """What the plugin wants to be asked, as soon as it can be reached."""
+    async def _get_options(self) -> PluginOptions:
         try:
-            told = await rpc.call(
-                self._line,
+            options = await rpc.call(
+                self._channel,
                 _method("GetDevicePluginOptions"),
                 wire.Empty(),
-                answer=wire.DevicePluginOptions,
-                seconds=self._deadlines.dial,
-                failure=plugin_error,
+                response=wire.DevicePluginOptions,
+                seconds=self._timeouts.dial,
+                error=plugin_error,
             )
         except PluginError as error:
-            if self._line.get_state() is grpc.ChannelConnectivity.READY:
+            if self._channel.get_state() is grpc.ChannelConnectivity.READY:
                 raise
             raise PluginError(f"failed to dial device plugin: {error}") from error
         return PluginOptions(
-            preferred_allocation=told.get_preferred_allocation_available, pre_start=told.pre_start_required
+            preferred_allocation=options.get_preferred_allocation_available, pre_start=options.pre_start_required
         )
 
-    async def _call(self, method: str, request: Message, *, answer: type[rpc.Response], seconds: float) -> rpc.Response:
+    async def _call(
+        self, method: str, request: Message, *, response: type[rpc.Response], seconds: float
+    ) -> rpc.Response:
         try:
             if not self._closed:
                 return await rpc.call(
-                    self._line, _method(method), request, answer=answer, seconds=seconds, failure=plugin_error
+                    self._channel, _method(method), request, response=response, seconds=seconds, error=plugin_error
                 )
         except PluginError:
             if not self._closed:
@@ -157,29 +162,29 @@ class Endpoint:
 
 
 def plugin_error(code: grpc.StatusCode, details: str) -> PluginError:
-    """A failed call in the words of the kubelet."""
+    """Return a failed call in the kubelet's format."""
     return PluginError(rpc.error_text(code, details))
 
 
-def parse_devices(resource: str, told: wire.ListAndWatchResponse) -> tuple[Device, ...]:
-    """The devices in a list, by id; of two with one id the later counts, and one without an id is none.
+def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[Device, ...]:
+    """Return the listed devices, sorted by id: plugins send equal lists in varying order.
 
-    Plugins send the same list in another order each time, so order means nothing.
+    The last entry of an id wins; entries without an id are ignored.
     """
-    found = {one.ID: one for one in told.devices if one.ID}
+    by_id = {device.ID: device for device in response.devices if device.ID}
     return tuple(
         Device(
             resource,
             id_,
-            _nodes(node.ID for node in one.topology.nodes) if one.HasField("topology") else None,
-            healthy=one.health == HEALTHY,
+            _nodes(node.ID for node in device.topology.nodes) if device.HasField("topology") else None,
+            healthy=device.health == HEALTHY,
         )
-        for id_, one in sorted(found.items())
+        for id_, device in sorted(by_id.items())
     )
 
 
 def _nodes(ids: Iterable[int]) -> NodeSet:
-    """A set of NUMA nodes; what cannot be one, such as the kernel's -1 for none, is left out."""
+    """Return a set of NUMA nodes without invalid ids, such as the kernel's -1 for "no node"."""
     return bits.of(id_ for id_ in ids if 0 <= id_ < bits.MAX_MEMBER)
 
 

@@ -1,13 +1,13 @@
-"""Who serves which resource, and what was last said of its devices.
+"""Which plugins serve each resource, and the devices they listed last.
 
-A plugin may serve a resource at several sockets at once, as while it is replaced by a newer version. The one that
-connected last is called; each list of devices replaces the whole list, whoever sends it. When the last one goes, its
-devices are all unhealthy, and after a grace period the resource is given up.
+A plugin may serve a resource on several sockets at once, for example during an upgrade. The endpoint that connected
+last gets the calls; a device list from any endpoint replaces the whole list. When the last endpoint disconnects, all
+devices become unhealthy, and after a grace period the resource is removed.
 
-Nothing is waited for here: whoever keeps a roster tells it what happened, and hears which resource has changed.
+The store only records state: its owner reports events to it and is notified of resources that changed.
 
-One that registers again at the same socket takes the place of its earlier connection. The kubelet refuses it, forgets
-the earlier one at the same time, and takes neither until it is started again (``docs/why/differences.md``).
+A plugin that registers again on the same socket replaces its earlier connection. The kubelet rejects the second
+registration, drops the first connection as well, and needs a restart to recover (``docs/why/differences.md``).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,20 +23,20 @@ Clock = Callable[[], float]
 
 
 class ResourceState(StrEnum):
-    """How a resource stands."""
+    """Whether a plugin serves a resource."""
 
-    SERVED = "served"  #: a plugin is there and has listed its devices
-    STOPPED = "stopped"  #: its plugin is gone, or is back and has not listed its devices again
-    GONE = "gone"  #: and was not back in time; or nobody ever heard of it
+    SERVED = "served"  #: a plugin is connected and has listed its devices
+    STOPPED = "stopped"  #: no plugin is connected, or it has not listed its devices yet
+    GONE = "gone"  #: no plugin came back in time, or the resource was never registered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceStatus:
-    """What is known of a resource."""
+    """The devices of a resource and the state of its plugin."""
 
     state: ResourceState
     devices: tuple[Device, ...] | None = None  #: as last listed, all unhealthy once stopped; ``None``: never listed
-    preferred_allocation: bool = False  #: whether the plugin wants to be asked which devices go well together
+    preferred_allocation: bool = False  #: whether the plugin implements GetPreferredAllocation
 
 
 UNKNOWN_RESOURCE = ResourceStatus(state=ResourceState.GONE)
@@ -44,28 +44,26 @@ UNKNOWN_RESOURCE = ResourceStatus(state=ResourceState.GONE)
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many devices there are, by resource, as a node's status has it."""
+    """Device counts by resource, as in a node's status."""
 
-    capacity: Mapping[str, int]  #: all
-    allocatable: Mapping[str, int]  #: healthy ones
-    deleted: tuple[str, ...]  #: resources given up just now
+    capacity: Mapping[str, int]
+    allocatable: Mapping[str, int]  #: healthy devices
+    deleted: tuple[str, ...]  #: resources that this call removed
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One resource."""
-
-    endpoints: dict[Path, Endpoint] = field(default_factory=dict)  #: connected, the one that is called last
+    endpoints: dict[Path, Endpoint] = field(default_factory=dict)  #: by socket; the last one gets the calls
     devices: tuple[Device, ...] | None = None
-    listed: bool = False  #: whether somebody who is connected said so
-    expected: bool = False  #: whether it was there before a restart
-    stopped_at: float | None = None  #: since when nobody serves it; ``None``: somebody does
-    last: str = ""  #: who served it then
-    told_of_starts: bool = False  #: whether who served it last wants to know when containers start
+    listed: bool = False  #: whether a connected plugin has sent its devices
+    expected: bool = False  #: whether the resource was served before a restart
+    stopped_at: float | None = None  #: ``None`` while an endpoint is connected
+    last_endpoint: str = ""  #: for the error after it disconnected
+    pre_start: bool = False  #: whether the last plugin requires PreStartContainer
 
 
 class EndpointStore:
-    """All resources; *changed* hears the name of one whose :meth:`view` is another than before."""
+    """All resources; calls *changed* with a resource whenever its :meth:`status` changes."""
 
     def __init__(self, *, now: Clock, changed: Callable[[str], None], grace: float) -> None:
         self._now = now
@@ -74,7 +72,7 @@ class EndpointStore:
         self._entries: dict[str, _Entry] = {}
 
     def expect(self, resources: Iterable[str]) -> None:
-        """After a restart: plugins of these were there before, and have the grace period to come back."""
+        """After a restart: give the plugins of these *resources* the grace period to register again."""
         for resource in resources:
             entry = self._entries.setdefault(resource, _Entry())
             entry.expected = True
@@ -83,62 +81,62 @@ class EndpointStore:
                 self._changed(resource)
 
     def connect(self, endpoint: Endpoint) -> Endpoint | None:
-        """A plugin is connected, and the one to call from now on; its earlier connection, if any, is to be closed."""
+        """Add *endpoint* as the one to call; return the connection that it replaces, for the caller to close."""
         entry = self._entries.setdefault(endpoint.resource, _Entry())
-        before = self.view(endpoint.resource)
+        before = self.status(endpoint.resource)
         replaced = entry.endpoints.pop(endpoint.socket, None)
         entry.endpoints[endpoint.socket] = endpoint
-        entry.told_of_starts = endpoint.options.pre_start
+        entry.pre_start = endpoint.options.pre_start
         entry.stopped_at = None
-        self._tell(endpoint.resource, before)
+        self._notify(endpoint.resource, before)
         return replaced
 
     def list(self, endpoint: Endpoint, devices: tuple[Device, ...]) -> None:
-        """A plugin says which devices there are; one that is not connected any more is not heard."""
-        if self.connected(endpoint):
-            before = self.view(endpoint.resource)
+        """Replace the devices of a resource; ignored if *endpoint* is no longer connected."""
+        if self.is_connected(endpoint):
+            before = self.status(endpoint.resource)
             entry = self._entries[endpoint.resource]
             entry.devices, entry.listed = devices, True
-            self._tell(endpoint.resource, before)
+            self._notify(endpoint.resource, before)
 
     def disconnect(self, endpoint: Endpoint) -> None:
-        """A plugin is gone."""
-        if not self.connected(endpoint):
+        if not self.is_connected(endpoint):
             return
         entry = self._entries[endpoint.resource]
-        before = self.view(endpoint.resource)
+        before = self.status(endpoint.resource)
         del entry.endpoints[endpoint.socket]
         if not entry.endpoints:
-            self._stop(entry, str(endpoint))
+            entry.stopped_at, entry.last_endpoint, entry.listed = self._now(), str(endpoint), False
+            if entry.devices is not None:
+                entry.devices = all_unhealthy(entry.devices)
         if entry.devices is None and not entry.endpoints and not entry.expected:
-            del self._entries[endpoint.resource]  # it came and went without a word: nobody knows the resource
+            del self._entries[endpoint.resource]  # it never listed a device
         else:
-            self._tell(endpoint.resource, before)
+            self._notify(endpoint.resource, before)
 
-    def connected(self, endpoint: Endpoint) -> bool:
+    def is_connected(self, endpoint: Endpoint) -> bool:
         """Whether this very connection is in use."""
         entry = self._entries.get(endpoint.resource)
         return entry is not None and entry.endpoints.get(endpoint.socket) is endpoint
 
     def primary(self, resource: str) -> Endpoint | None:
-        """Whom to call; ``None`` when nobody ever served the resource, ``PluginError`` when nobody does any more."""
+        """Return the endpoint to call; ``None`` for an unknown resource, ``PluginError`` if its plugin stopped."""
         entry = self._entries.get(resource)
         if entry is None:
             return None
         if not entry.endpoints:
-            raise PluginError(f"endpoint {entry.last or resource} has been stopped")
+            raise PluginError(f"endpoint {entry.last_endpoint or resource} has been stopped")
         return next(reversed(entry.endpoints.values()))
 
-    def told_of_starts(self, resource: str) -> bool:
-        """Whether somebody has to be told that a container starts: not when who is away never wanted to know.
+    def needs_pre_start(self, resource: str) -> bool:
+        """Whether a container start must be announced, which fails while the plugin is stopped.
 
-        What a plugin wanted that has not come back since a restart is not known, and then nobody is told.
+        False for a plugin that has not registered since a restart: its options are unknown.
         """
         entry = self._entries.get(resource)
-        return entry is None or entry.told_of_starts
+        return entry is None or entry.pre_start
 
-    def view(self, resource: str) -> ResourceStatus:
-        """What is known of a resource; it is gone when nothing is."""
+    def status(self, resource: str) -> ResourceStatus:
         entry = self._entries.get(resource)
         if entry is None:
             return UNKNOWN_RESOURCE
@@ -152,7 +150,7 @@ class EndpointStore:
         )
 
     def capacity(self) -> Capacity:
-        """How many devices there are now; resources whose grace period is over are given up."""
+        """Return current device counts; removes resources whose grace period is over."""
         deleted = self.expire()
         listed = {
             name: entry.devices or ()
@@ -166,29 +164,22 @@ class EndpointStore:
         )
 
     def expire(self) -> tuple[str, ...]:
-        """Give up resources whose grace period is over; their names."""
+        """Remove resources whose grace period is over, and return their names."""
         now = self._now()
-        late = [
+        expired = [
             name
             for name, entry in self._entries.items()
             if entry.stopped_at is not None and now - entry.stopped_at > self._grace
         ]
-        for name in late:
+        for name in expired:
             del self._entries[name]
             self._changed(name)
-        return tuple(sorted(late))
+        return tuple(sorted(expired))
 
-    def _stop(self, entry: _Entry, last: str) -> None:
-        """Nobody serves a resource any more."""
-        entry.stopped_at, entry.last, entry.listed = self._now(), last, False
-        if entry.devices is not None:
-            entry.devices = all_unhealthy(entry.devices)
-
-    def _tell(self, resource: str, before: ResourceStatus) -> None:
-        if self.view(resource) != before:
+    def _notify(self, resource: str, before: ResourceStatus) -> None:
+        if self.status(resource) != before:
             self._changed(resource)
 
 
 def all_unhealthy(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """The same devices, none of them healthy."""
     return tuple(replace(device, healthy=False) for device in devices)

@@ -1,4 +1,4 @@
-"""Who has what, in the terms PodResources tells it in; and the same read from a host's ledger."""
+"""What each pod holds, in the shape of PodResources, and the same read from a host's ledger."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from alignup.align.workload import Container, Pod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAllocation:
-    """What one container has to itself."""
+    """What one container holds exclusively."""
 
     name: str
     devices: tuple[Device, ...] = ()
@@ -27,7 +27,7 @@ class ContainerAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAllocation:
-    """What one pod has: its containers, and itself where it was given something in one piece."""
+    """What one pod holds: its containers, and pod-level CPUs and memory."""
 
     name: str
     namespace: str
@@ -38,7 +38,7 @@ class PodAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatableResources:
-    """What could be given out in all, whether somebody has it or not."""
+    """What pods can be given, whether it is free or not."""
 
     devices: tuple[Device, ...] = ()  #: healthy ones
     cpus: CpuSet = 0
@@ -46,42 +46,34 @@ class AllocatableResources:
 
 
 class PodResourcesSource(Protocol):
-    """Whoever knows who has what."""
+    """What the PodResources endpoint serves."""
 
-    def pods(self) -> Iterable[PodAllocation]:
-        """The pods that are here."""
-        ...
+    def pods(self) -> Iterable[PodAllocation]: ...
 
-    def pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """One of them; ``None`` when there is none of that name."""
-        ...
+    def pod(self, namespace: str, name: str) -> PodAllocation | None: ...
 
-    def allocatable(self) -> AllocatableResources:
-        """What could be given out."""
-        ...
+    def allocatable(self) -> AllocatableResources: ...
 
 
 class HostPodResources:
-    """The ledger of a host, as it is when somebody asks."""
+    """The admitted pods of a host, read anew for each request."""
 
     def __init__(self, host: Callable[[], Host]) -> None:
         self._host = host
 
     def pods(self) -> Iterator[PodAllocation]:
-        """Every pod that was admitted."""
         host = self._host()
-        return (_pod(host, resident.pod) for resident in host.ledger.pods.values())
+        return (_pod(host, admitted.pod) for admitted in host.ledger.pods.values())
 
     def pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """The pod of that name that was admitted."""
         host = self._host()
-        for resident in host.ledger.pods.values():
-            if (resident.pod.namespace, resident.pod.name) == (namespace, name):
-                return _pod(host, resident.pod)
+        for admitted in host.ledger.pods.values():
+            if (admitted.pod.namespace, admitted.pod.name) == (namespace, name):
+                return _pod(host, admitted.pod)
         return None
 
     def allocatable(self) -> AllocatableResources:
-        """Healthy devices; the CPUs and the memory that are not reserved, if they are managed."""
+        """Return healthy devices, and the CPUs and memory that are managed and not reserved."""
         host = self._host()
         books = host.ledger.books
         managed = host.settings.cpus.policy == CpuPolicy.STATIC
@@ -98,13 +90,13 @@ class HostPodResources:
 
 
 def _pod(host: Host, pod: Pod) -> PodAllocation:
-    """The containers that run as long as the pod does: sidecars, then the pod's own."""
+    """Return what the long-running containers hold: sidecars, then the regular ones."""
     books = host.ledger.books
-    lasting = (*(one for one in pod.init if one.restartable), *pod.containers)
+    running = (*(one for one in pod.init if one.restartable), *pod.containers)
     return PodAllocation(
         name=pod.name,
         namespace=pod.namespace,
-        containers=tuple(_container(books, pod, one) for one in lasting),
+        containers=tuple(_container(books, pod, one) for one in running),
         cpus=books[CpuProvider.name].pod_held.get(pod.uid, 0),
         memory=books[MemoryProvider.name].pod_held.get(pod.uid, ()),
     )
@@ -113,16 +105,16 @@ def _pod(host: Host, pod: Pod) -> PodAllocation:
 def _container(books: Mapping[str, Any], pod: Pod, container: Container) -> ContainerAllocation:
     return ContainerAllocation(
         name=container.name,
-        devices=tuple(_held(books[DeviceProvider.name], pod.uid, container.name)),
+        devices=tuple(_devices(books[DeviceProvider.name], pod.uid, container.name)),
         cpus=books[CpuProvider.name].holds(pod.uid, container.name) or 0,
         memory=books[MemoryProvider.name].blocks(pod.uid, container.name) or (),
     )
 
 
-def _held(book: DeviceLedger, uid: str, container: str) -> Iterator[Device]:
-    """The devices of a container, also those that are not listed any more, of which nobody knows where they are."""
-    for resource, ids in book.holds(uid, container).items():
-        inventory = book.inventories.get(resource)
+def _devices(ledger: DeviceLedger, uid: str, container: str) -> Iterator[Device]:
+    """Yield the devices of a container; one that its plugin no longer lists has no topology."""
+    for resource, ids in ledger.holds(uid, container).items():
+        inventory = ledger.inventories.get(resource)
         for id_ in ids:
             place = inventory.places.get(id_) if inventory else None
             if inventory is None or place is None:

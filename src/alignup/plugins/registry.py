@@ -1,6 +1,6 @@
-"""Where device plugins register: ``kubelet.sock`` in their directory.
+"""The Registration service for device plugins: ``kubelet.sock`` in their directory.
 
-Plugins watch that directory: a socket made anew there, and theirs removed, tells them to register again.
+Plugins watch that directory: when ``kubelet.sock`` is recreated and their own socket is gone, they register again.
 """
 
 import logging
@@ -27,19 +27,19 @@ Connect = Callable[[str, Path], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serve_registry(directory: Path, *, connect: Connect, tally: PluginMetrics) -> AsyncIterator[None]:
-    """Take registrations in *directory* as long as this lasts, and have each plugin connected to before it is answered.
+async def serve_registry(directory: Path, *, connect: Connect, metrics: PluginMetrics) -> AsyncIterator[None]:
+    """Accept registrations in *directory*; *connect* runs before the plugin gets its response.
 
-    All sockets found there are removed first; other files stay. ``ListenError`` where somebody else listens.
+    Removes all sockets in the directory first; other files stay. Raises ``ListenError`` if another server listens.
     """
 
     async def register(request: wire.RegisterRequest) -> wire.Empty:
-        tally.registered(request.resource_name)
+        metrics.count_registration(request.resource_name)
         try:
             check_request(request)
             await connect(request.resource_name, socket_path(directory, request.endpoint))
         except PluginError as error:
-            _LOG.warning("device plugin of %s is refused: %s", quote(request.resource_name), error)
+            _LOG.warning("device plugin rejected: resource=%s error=%s", quote(request.resource_name), error)
             raise rpc.StatusError(str(error)) from error
         return wire.Empty()
 
@@ -51,7 +51,7 @@ async def serve_registry(directory: Path, *, connect: Connect, tally: PluginMetr
 
 
 def check_request(request: wire.RegisterRequest) -> None:
-    """Refuse a plugin the kubelet would refuse, in its words."""
+    """Raise ``PluginError``, with the kubelet's text, for a plugin that the kubelet rejects."""
     if request.version != VERSION:
         raise PluginError(
             f"requested API version {quote(request.version)} is not supported by kubelet. "
@@ -62,12 +62,12 @@ def check_request(request: wire.RegisterRequest) -> None:
 
 
 def socket_path(directory: Path, endpoint: str) -> Path:
-    """The socket a plugin named, which is in *directory* whatever it starts with."""
+    """Return the plugin's socket; *endpoint* is relative to *directory* even if it starts with a slash."""
     return Path(os.path.normpath(f"{directory.absolute()}/{endpoint}"))
 
 
 def clear_sockets(directory: Path) -> None:
-    """Make the directory if it is not there, and remove every socket in it."""
+    """Create *directory* if needed, and remove every socket in it."""
     try:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         for path in directory.iterdir():
@@ -75,6 +75,6 @@ def clear_sockets(directory: Path) -> None:
                 path.unlink(missing_ok=True)
     except OSError as error:
         raise ListenError(
-            f"the directory of device plugins {directory} cannot be used: {error.strerror}\n"
-            "choose one that this user may write to"
+            f"cannot use the device plugin directory {directory}: {error.strerror}\n"
+            "choose a directory that this user may write to"
         ) from error

@@ -1,78 +1,65 @@
-"""The calls that come to a plugin or a runtime for tests: remembered, spoilt where that is wanted, ended together."""
+"""The calls that a test server receives: recorded, failed on demand, and ended together when the server stops."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-import grpc
-import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from alignup.rpc import StatusError
+from alignup import rpc
 from alignup.testing.faults import Faults
 
-GRACE = 1.0  #: seconds for calls under way to end
-
-Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # which is generic for the type checker only
+GRACE = 1.0  #: seconds for pending calls to end
 
 
 class CallLog:
-    """All calls of one server, and what becomes of them."""
+    """All calls of one server."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, Any]] = []  #: methods and requests, in the order they came
+        self.entries: list[tuple[str, Any]] = []  #: methods and requests, in order of arrival
         self.faults = Faults()
-        self.over = asyncio.Event()  #: nothing is answered any more
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._another = asyncio.Event()  #: set, and made anew, with every call
+        self.stopping = asyncio.Event()
+        self._pending: set[asyncio.Task[Any]] = set()
+        self._arrived = asyncio.Event()  #: set, and replaced, with every call
 
-    def of(self, method: str) -> tuple[Any, ...]:
-        """The requests of one kind, in the order they came."""
-        return tuple(request for name, request in self.requests if name == method)
+    def requests(self, method: str) -> tuple[Any, ...]:
+        """Return the requests to *method*, in order of arrival."""
+        return tuple(request for name, request in self.entries if name == method)
 
-    async def until(self, method: str, times: int) -> None:
-        """Return when *method* was called so many times."""
-        while len(self.of(method)) < times:
-            await self._another.wait()
+    async def wait_called(self, method: str, times: int) -> None:
+        """Return once *method* has been called *times* times."""
+        while len(self.requests(method)) < times:
+            await self._arrived.wait()
 
-    def begin(self, method: str, request: Message) -> None:
-        """Remember a call: that it was made, and that it is under way."""
-        self.requests.append((method, request))
-        self._another.set()
-        self._another = asyncio.Event()
+    def record(self, method: str, request: Message) -> None:
+        self.entries.append((method, request))
+        self._arrived.set()
+        self._arrived = asyncio.Event()
         task = asyncio.current_task()
         if task is not None:
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
 
-    def answered(self, method: str, kind: type[Message], answer: Callable[[Any], Awaitable[Message]]) -> Handler:
-        """A method with one answer to a request of this *kind*."""
+    def handler(self, method: str, kind: type[Message], respond: Callable[[Any], Awaitable[Message]]) -> rpc.Handler:
+        """Return a handler that records each request and applies the fault that is set for *method*."""
 
-        async def respond(raw: bytes, context: Context) -> bytes:
-            try:
-                request = kind.FromString(raw)
-                self.begin(method, request)
-                fault = self.faults.take(method)
-                if not fault.done:
-                    await fault.apply(over=self.over)
-                made = await answer(request)
-                if fault.done:
-                    await fault.apply(over=self.over)
-                return fault.raw(made)
-            except DecodeError as error:
-                await context.abort(grpc.StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")
-            except StatusError as error:
-                await context.abort(error.code, str(error))
+        async def handle(request: Message) -> bytes:
+            self.record(method, request)
+            fault = self.faults.take(method)
+            if not fault.done:
+                await fault.apply(stopping=self.stopping)
+            response = await respond(request)
+            if fault.done:
+                await fault.apply(stopping=self.stopping)
+            return fault.serialize(response)
 
-        return grpc.unary_unary_rpc_method_handler(respond)
+        return rpc.unary_handler(kind, handle)
 
-    async def end(self) -> None:
-        """Bring all calls to an end: the library complains about those under way when a server stops."""
-        self.over.set()
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=GRACE)
+    async def stop(self) -> None:
+        """End all pending calls: grpcio logs errors for calls that are pending when a server stops."""
+        self.stopping.set()
+        if self._pending:
+            await asyncio.wait(self._pending, timeout=GRACE)
 
-    def again(self) -> None:
-        """Answer calls after :meth:`end`."""
-        self.over.clear()
+    def restart(self) -> None:
+        self.stopping.clear()

@@ -1,11 +1,10 @@
-"""A device plugin as a process of its own: ``python -m alignup.testing.plugin --help``.
+"""A device plugin as a process: ``python -m alignup.testing.plugin --help``.
 
-It runs until it is told to stop (SIGTERM, SIGINT), and says on its output when a registration was taken.
+It runs until SIGTERM or SIGINT, and prints a line for each successful registration.
 """
 
 import argparse
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +13,15 @@ from alignup.align.errors import ParseError
 from alignup.testing import script
 from alignup.testing.device_list import Preference, parse_device_list
 from alignup.testing.faults import Fault
+from alignup.testing.plugin_script import ACTIONS
 from alignup.testing.plugin_server import Plugin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be a plugin; the exit status."""
     options = _parser().parse_args(arguments)
     try:
         parse_device_list(options.resource, options.devices)
-        steps = script.parse(options.script.read_text()) if options.script else ()
+        steps = script.parse(options.script.read_text(), ACTIONS) if options.script else ()
     except (ParseError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -30,34 +29,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _run(options: argparse.Namespace, steps: Sequence[script.ScriptStep]) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+async def _run(options: argparse.Namespace, steps: Sequence[script.ScriptStep[Plugin]]) -> None:
     plugin = Plugin(
         options.resource,
         options.devices,
         directory=options.dir,
-        advice=options.preferred,
+        preference=options.preferred,
         endpoint=options.endpoint,
     )
     plugin.service.pre_start = options.prestart
     plugin.service.crash_after = options.crash_after
-    plugin.misbehave("Allocate", Fault(delay=options.allocate_delay))
-    async with plugin, asyncio.TaskGroup() as tasks:
-        beside = (
-            tasks.create_task(_tell(plugin)),
-            tasks.create_task(script.play(steps, plugin)),
-        )
-        await stop.wait()
-        for task in beside:
-            task.cancel()
+    plugin.inject("Allocate", Fault(delay=options.allocate_delay))
+    async with plugin:
+        await script.run_until_signal(_print_registrations(plugin), script.play(steps, plugin))
 
 
-async def _tell(plugin: Plugin) -> None:
-    """Say how often a registration was taken."""
+async def _print_registrations(plugin: Plugin) -> None:
     while True:
-        await plugin.registered(plugin.registrations + 1)
+        await plugin.wait_registered(plugin.registrations + 1)
         sys.stdout.write(f"registered {plugin.service.resource}: {plugin.registrations}\n")
         sys.stdout.flush()
 
@@ -65,25 +54,19 @@ async def _tell(plugin: Plugin) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m alignup.testing.plugin",
-        description="A device plugin for tests: registers with whoever listens at kubelet.sock in a directory.",
+        description="A device plugin for tests: registers with the kubelet.sock in a directory.",
     )
     parser.add_argument("--resource", required=True, metavar="NAME", help="such as example.com/gpu")
-    parser.add_argument("--devices", required=True, metavar="LIST", help="how many, at which NUMA nodes: 4@0,4@1,1@2+3")
+    parser.add_argument("--devices", required=True, metavar="LIST", help="counts and NUMA nodes: 4@0,4@1,1@2+3")
     parser.add_argument("--dir", required=True, type=Path, help="the directory of kubelet.sock")
-    parser.add_argument("--endpoint", default="", metavar="FILE", help="name of the plugin's own socket there")
+    parser.add_argument("--endpoint", default="", metavar="FILE", help="name of the plugin's socket in that directory")
     parser.add_argument(
-        "--preferred",
-        type=Preference,
-        choices=list(Preference),
-        default=Preference.NONE,
-        help="devices it prefers when asked",
+        "--preferred", type=Preference, choices=list(Preference), default=Preference.NONE, help="devices it prefers"
     )
-    parser.add_argument("--prestart", action="store_true", help="wants to know when a container starts")
-    parser.add_argument("--allocate-delay", type=float, default=0.0, metavar="S", help="seconds Allocate takes")
-    parser.add_argument("--crash-after", type=int, metavar="N", help="calls of Allocate it survives")
-    parser.add_argument(
-        "--script", type=Path, metavar="FILE", help="things to do at set times (alignup.testing.script)"
-    )
+    parser.add_argument("--prestart", action="store_true", help="require PreStartContainer calls")
+    parser.add_argument("--allocate-delay", type=float, default=0.0, metavar="S", help="delay Allocate by S seconds")
+    parser.add_argument("--crash-after", type=int, metavar="N", help="crash in the Allocate call after the first N")
+    parser.add_argument("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.plugin_script)")
     return parser
 
 

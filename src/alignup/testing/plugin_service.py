@@ -1,4 +1,4 @@
-"""What a plugin for tests answers: its devices, as they are listed now, and what it was asked."""
+"""The DevicePlugin service of a test plugin."""
 
 import asyncio
 import os
@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import grpc
 import grpc.aio
 
+from alignup import rpc
 from alignup.align import bits
 from alignup.align.machine import Device
-from alignup.testing.call_log import CallLog, Context, Handler
+from alignup.testing.call_log import CallLog
 from alignup.testing.device_list import Preference
 from alignup.testing.faults import InjectedError
 from alignup.wire import device_plugin_pb2 as wire
@@ -21,58 +22,56 @@ SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 
 @dataclass(kw_only=True)
 class DevicePluginService:
-    """The five methods of a plugin."""
+    """The five methods of a device plugin."""
 
     resource: str
-    devices: dict[str, wire.Device]  #: by id, as they are listed
-    advice: Preference = Preference.NONE
+    devices: dict[str, wire.Device]  #: by id, as listed
+    preference: Preference = Preference.NONE
     pre_start: bool = False
-    crash_after: int | None = None  #: how many calls of Allocate it survives
+    crash_after: int | None = None  #: how many Allocate calls it survives
     calls: CallLog = field(default_factory=CallLog)
     _streams: set[asyncio.Queue[wire.ListAndWatchResponse | None]] = field(default_factory=set)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """For a server, until :meth:`end`."""
-        self.calls.again()
-        one = self.calls.answered
-        methods: dict[str, Handler] = {
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._lists),
-            "GetDevicePluginOptions": one("GetDevicePluginOptions", wire.Empty, self._options),
-            "GetPreferredAllocation": one("GetPreferredAllocation", wire.PreferredAllocationRequest, self._preferred),
-            "Allocate": one("Allocate", wire.AllocateRequest, self._allocate),
-            "PreStartContainer": one("PreStartContainer", wire.PreStartContainerRequest, self._pre_start),
+        """Return a handler for a server; it works until :meth:`stop`."""
+        self.calls.restart()
+        unary = self.calls.handler
+        methods: dict[str, rpc.Handler] = {
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
+            "GetDevicePluginOptions": unary("GetDevicePluginOptions", wire.Empty, self._options),
+            "GetPreferredAllocation": unary("GetPreferredAllocation", wire.PreferredAllocationRequest, self._preferred),
+            "Allocate": unary("Allocate", wire.AllocateRequest, self._allocate),
+            "PreStartContainer": unary("PreStartContainer", wire.PreStartContainerRequest, self._pre_start),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def end(self) -> None:
-        """Bring all calls to an end."""
+    async def stop(self) -> None:
+        """End all calls."""
         for stream in self._streams:
             stream.put_nowait(None)
-        await self.calls.end()
+        await self.calls.stop()
 
-    def list_again(self) -> None:
-        """Send the devices, as they are now, to everybody who listens."""
+    def send_devices(self) -> None:
+        """Send the current devices to every ListAndWatch stream."""
         for stream in self._streams:
             stream.put_nowait(self._list())
 
     def options(self) -> wire.DevicePluginOptions:
-        """What the plugin wants to be asked."""
         return wire.DevicePluginOptions(
             pre_start_required=self.pre_start,
-            get_preferred_allocation_available=self.advice is not Preference.NONE,
+            get_preferred_allocation_available=self.preference is not Preference.NONE,
         )
 
-    async def _lists(self, raw: bytes, context: Context) -> AsyncIterator[bytes]:
-        """The devices, and again whenever they change."""
-        self.calls.begin("ListAndWatch", wire.Empty.FromString(raw))
+    async def _list_and_watch(self, raw: bytes, context: rpc.Context) -> AsyncIterator[bytes]:
+        self.calls.record("ListAndWatch", wire.Empty.FromString(raw))
         changes: asyncio.Queue[wire.ListAndWatchResponse | None] = asyncio.Queue()
         changes.put_nowait(self._list())
         self._streams.add(changes)
         try:
-            while (listed := await changes.get()) is not None:
+            while (devices := await changes.get()) is not None:
                 fault = self.calls.faults.take("ListAndWatch")
-                await fault.apply(over=self.calls.over)
-                yield fault.raw(listed)
+                await fault.apply(stopping=self.calls.stopping)
+                yield fault.serialize(devices)
         except InjectedError as error:
             await context.abort(error.code, str(error))
         finally:
@@ -88,7 +87,7 @@ class DevicePluginService:
         return wire.PreferredAllocationResponse(
             container_responses=[
                 wire.ContainerPreferredAllocationResponse(
-                    deviceIDs=self.advice.choose(
+                    deviceIDs=self.preference.choose(
                         one.available_deviceIDs, must_include=one.must_include_deviceIDs, size=one.allocation_size
                     )
                 )
@@ -97,14 +96,14 @@ class DevicePluginService:
         )
 
     async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
-        """A variable that names the devices, a note that does, and for each device a node that takes anything."""
-        if self.crash_after is not None and len(self.calls.of("Allocate")) > self.crash_after:
+        if self.crash_after is not None and len(self.calls.requests("Allocate")) > self.crash_after:
             os.kill(os.getpid(), signal.SIGKILL)
         return wire.AllocateResponse(
-            container_responses=[self._prepared(one.devices_ids) for one in request.container_requests]
+            container_responses=[self._allocated(one.devices_ids) for one in request.container_requests]
         )
 
-    def _prepared(self, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
+    def _allocated(self, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
+        """Return a variable and an annotation that name the devices, and ``/dev/null`` as each device's node."""
         unknown = [id_ for id_ in ids if id_ not in self.devices]
         if unknown:
             raise InjectedError(f"there is no device {unknown[0]} of {self.resource}")
@@ -123,12 +122,13 @@ class DevicePluginService:
 
 
 def device_messages(devices: Iterable[Device]) -> dict[str, wire.Device]:
-    """Devices as they are listed, by id."""
-    return {device.id: _device(device) for device in devices}
+    """Return devices as ListAndWatch sends them, by id."""
+    return {device.id: _message(device) for device in devices}
 
 
-def _device(device: Device) -> wire.Device:
-    told = wire.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
+def _message(device: Device) -> wire.Device:
+    message = wire.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
     if device.nodes is not None:
-        told.topology.CopyFrom(wire.TopologyInfo(nodes=[wire.NUMANode(ID=node) for node in bits.members(device.nodes)]))
-    return told
+        nodes = [wire.NUMANode(ID=node) for node in bits.members(device.nodes)]
+        message.topology.CopyFrom(wire.TopologyInfo(nodes=nodes))
+    return message

@@ -1,140 +1,127 @@
-"""Scripts for a plugin: a JSON object a line, each a thing to do, so many seconds after the one before.
+"""Scripts for test servers: one JSON object a line, each an action to run some seconds after the one before.
 
-    {"after": 1, "do": "health", "id": "gpu-0", "health": "Unhealthy"}
-    {"after": 1, "do": "remove", "id": "gpu-1"}
-    {"after": 1, "do": "devices", "devices": "2@0"}
     {"after": 0, "do": "fault", "method": "Allocate", "delay": 2, "error": "out of order"}
-    {"after": 0, "do": "fault", "method": "GetPreferredAllocation", "hang": true}
-    {"after": 5, "do": "register"}
-    {"after": 5, "do": "restart"}
+    {"after": 0, "do": "fault", "method": "GetPreferredAllocation", "hang": true, "times": 1}
     {"after": 5, "do": "crash"}
 
-A fault may have ``delay``, ``error`` and its ``code``, ``garbage``, ``hang``, ``crash``, ``done`` and ``times``
-(``alignup.testing.faults.Fault``); with none of them the method is well again.
-After ``restart`` the plugin has ended its connections; ``register`` has it registered again.
+``fault`` takes the fields of ``alignup.testing.faults.Fault``; without any, the method works again. ``crash`` kills the
+process as by ``kill -9``. ``plugin_script`` and ``runtime.script`` define further actions.
 """
 
 import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import grpc.aio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from inspect import isawaitable
+from types import UnionType
+from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
 from alignup.align.errors import ParseError
-from alignup.testing.device_list import parse_device_list
 from alignup.testing.faults import Fault
-from alignup.testing.plugin_server import Plugin
 
-FieldType = type | tuple[type, ...]
-StepFields = Mapping[str, Mapping[str, FieldType]]  #: what each thing to do has to be told
+FieldType = type | UnionType
+Arguments = Mapping[str, Any]  #: the fields of a step
 
-_FIELDS: StepFields = {
-    "health": {"id": str, "health": str},
-    "remove": {"id": str},
-    "devices": {"devices": str},
-    "fault": {"method": str},
-    "register": {},
-    "restart": {},
-    "crash": {},
-}
-_FAULTS: dict[str, FieldType] = {
-    "delay": (int, float),
-    "error": str,
-    "code": str,
-    "garbage": bool,
-    "hang": bool,
-    "crash": bool,
-    "done": bool,
-    "times": int,
-}
+
+class Server(Protocol):
+    """What every test server can do."""
+
+    def inject(self, method: str, fault: Fault) -> None: ...
+
+
+Target = TypeVar("Target", bound=Server)
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptStep:
-    """One thing to do."""
+class Action(Generic[Target]):
+    """What a step does: *run* gets the server and the step's fields, all of them checked."""
+
+    run: Callable[[Target, Arguments], Awaitable[None] | None]
+    required: Mapping[str, FieldType] = field(default_factory=dict)
+    optional: Mapping[str, FieldType] = field(default_factory=dict)
+    check: Callable[[Arguments], object] = lambda _: None  #: raises ``ValueError`` for values that would fail later
+
+
+Actions = Mapping[str, Action[Target]]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStep(Generic[Target]):
+    """One line of a script."""
 
     after: float  #: seconds
     do: str
-    told: dict[str, Any]
+    action: Action[Target]
+    arguments: Arguments
 
 
-def parse(text: str, *, fields: StepFields = _FIELDS) -> tuple[ScriptStep, ...]:
-    """The steps of a script, of a plugin's unless said otherwise; ``ParseError`` tells the line with an error."""
+def parse(text: str, actions: Actions[Target]) -> tuple[ScriptStep[Target], ...]:
+    """Return the steps of a script; ``ParseError`` names the line with an error."""
     steps = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            steps.append(_step(json.loads(line), fields))
+            steps.append(_step(json.loads(line), {**_COMMON, **actions}))
         except ValueError as error:
             raise ParseError(f"line {number} of the script: {error}") from error
     return tuple(steps)
 
 
-async def play(steps: Iterable[ScriptStep], plugin: Plugin) -> None:
-    """Do one step after the other."""
+async def play(steps: Iterable[ScriptStep[Target]], server: Target) -> None:
+    """Run the steps one after the other."""
     for step in steps:
         await asyncio.sleep(step.after)
-        await _do(step, plugin)
+        running = step.action.run(server, step.arguments)
+        if isawaitable(running):
+            await running
 
 
-async def _do(step: ScriptStep, plugin: Plugin) -> None:
-    told = step.told
-    match step.do:
-        case "health":
-            plugin.set_health(told["id"], told["health"])
-        case "remove":
-            plugin.remove(told["id"])
-        case "devices":
-            plugin.set_devices(told["devices"])
-        case "fault":
-            plugin.misbehave(told["method"], fault(told))
-        case "register":
-            try:
-                await plugin.register()
-            except grpc.aio.AioRpcError as error:
-                plugin.rejections.append(error.details() or "")
-        case "restart":
-            await plugin.restart()
-        case _:
-            os.kill(os.getpid(), signal.SIGKILL)
+async def run_until_signal(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Run *jobs* until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(job) for job in jobs]
+        await stop.wait()
+        for task in tasks:
+            task.cancel()
 
 
-def fault(told: Mapping[str, Any]) -> Fault:
-    """The fault a step tells of."""
-    return Fault(**{name: value for name, value in told.items() if name != "method"})
-
-
-def _step(told: object, fields: StepFields) -> ScriptStep:
-    """One line, once it is known to hold what it has to."""
-    if not isinstance(told, dict):
-        raise ParseError("a thing to do is an object")
-    after, do = told.pop("after", 0), told.pop("do", None)
-    if do not in fields:
-        raise ParseError(f"there is no such thing to do: {do}; there are {', '.join(fields)}")
+def _step(document: object, actions: Actions[Target]) -> ScriptStep[Target]:
+    if not isinstance(document, dict):
+        raise ParseError("a step must be an object")
+    after, do = document.pop("after", 0), document.pop("do", None)
+    if do not in actions:
+        raise ParseError(f"unknown action {do}; use one of {', '.join(actions)}")
     if not isinstance(after, int | float) or after < 0:
-        raise ParseError(f"after is a number of seconds, not {after}")
-    kinds = {**fields[do], **(_FAULTS if do == "fault" else {})}
-    for name, value in told.items():
-        if name not in kinds or not isinstance(value, kinds[name]):
-            raise ParseError(f"{do} is told {', '.join(kinds) or 'nothing'}, not {name}: {value}")
-    missing = fields[do].keys() - told.keys()
-    if missing:
-        raise ParseError(f"{do} has to be told {', '.join(sorted(missing))}")
-    _check(do, told)
-    return ScriptStep(float(after), do, told)
+        raise ParseError(f"after must be a number of seconds, not {after}")
+    action = actions[do]
+    types = {**action.required, **action.optional}
+    for name, value in document.items():
+        if name not in types:
+            raise ParseError(f"{do} has no field {name}; it takes {', '.join(types) or 'none'}")
+        if not isinstance(value, types[name]):
+            raise ParseError(f"{do} has an invalid {name}: {value}")
+    if missing := action.required.keys() - document.keys():
+        raise ParseError(f"{do} needs {', '.join(sorted(missing))}")
+    action.check(document)
+    return ScriptStep(float(after), do, action, document)
 
 
-def _check(do: str, told: Mapping[str, Any]) -> None:
-    """Refuse what would fail only when it is done."""
-    match do:
-        case "devices":
-            parse_device_list("example.com/device", told["devices"])
-        case "fault":
-            fault(told)
-        case "kill" if told["signal"] not in signal.valid_signals():
-            raise ParseError(f"{told['signal']} is no signal")
+def _fault(arguments: Arguments) -> Fault:
+    return Fault(**{name: value for name, value in arguments.items() if name != "method"})
+
+
+_COMMON: Mapping[str, Action[Any]] = {
+    "fault": Action(
+        lambda server, step: server.inject(step["method"], _fault(step)),
+        required={"method": str},
+        optional={name: int | float if type_ is float else type_ for name, type_ in get_type_hints(Fault).items()},
+        check=_fault,
+    ),
+    "crash": Action(lambda _, __: os.kill(os.getpid(), signal.SIGKILL)),
+}

@@ -131,12 +131,12 @@ class House:
         one = self.runtime.container(name)
         updates = [
             ask.linux.cpuset_cpus
-            for ask in self.runtime.asked("UpdateContainerResources")
+            for ask in self.runtime.requests("UpdateContainerResources")
             if ask.container_id == one.id
         ]
         made = [
             ask.config.linux.resources.cpuset_cpus
-            for ask in self.runtime.asked("CreateContainer")
+            for ask in self.runtime.requests("CreateContainer")
             if ask.config.metadata.name == name
         ]
         return str((made[-1:] + updates)[-1])

@@ -219,7 +219,7 @@ def test_a_container_is_known_again():
         "io.kubernetes.pod.terminationGracePeriod": "7",
     }
     assert (plan.name, plan.attempt, plan.log_path) == ("app", 2, "app/2.log")
-    assert (plan.image, plan.named) == ("sha256:1234", "example.org/app")
+    assert (plan.image, plan.requested_image) == ("sha256:1234", "example.org/app")
 
 
 def test_a_hook_that_sleeps_is_written_down_too():

@@ -130,7 +130,7 @@ class Story:
 
     async def lose(self, _: House) -> None:
         if ready := [one for one in self.runtime.sandboxes if one.ready]:
-            await self.runtime.service.lose(self.chance.choice(ready))
+            await self.runtime.service.fail(self.chance.choice(ready))
 
     async def away(self, _: House) -> None:
         await self.runtime.drop()
@@ -138,7 +138,7 @@ class Story:
         await self.runtime.serve()
 
     async def fail(self, _: House) -> None:
-        self.runtime.misbehave(self.chance.choice(METHODS), self.chance.choice(FAULTS))
+        self.runtime.inject(self.chance.choice(METHODS), self.chance.choice(FAULTS))
 
     async def fill(self, _: House) -> None:
         self.disk.full = True
@@ -202,7 +202,7 @@ async def disorder(place, seed, *, steps=25, lives=3):
     async with runtime_in(place) as runtime:
         story = Story(runtime, chance)
         stood = standing(wait=True)
-        impatient = CriTimeouts(usual=1.0, sandbox=1.0, pull=1.0)
+        impatient = CriTimeouts(request=1.0, sandbox=1.0, pull=1.0)
         for life in range(lives):
             async with moved_in(place, runtime, stood, deadlines=impatient, save=story.disk) as house:
                 for _ in range(steps // lives):
@@ -217,7 +217,7 @@ async def disorder(place, seed, *, steps=25, lives=3):
 async def settle(story, house, place):
     """Nothing happens any more."""
     for method in METHODS:
-        story.runtime.misbehave(method, Fault())
+        story.runtime.inject(method, Fault())
     deadline = asyncio.get_running_loop().time() + CALM
     while not story.is_calm(house):
         story.check_always(house)

@@ -27,7 +27,7 @@ BEGINNING = (
 )
 ENDING = ("ListPodSandbox", "ListContainers", "StopContainer", "StopPodSandbox", "RemovePodSandbox")
 
-IMPATIENT = CriTimeouts(usual=0.6, sandbox=0.6, pull=0.6)
+IMPATIENT = CriTimeouts(request=0.6, sandbox=0.6, pull=0.6)
 FAULTS = {
     "it fails": Fault(error="no such luck"),
     "it does it, and fails": Fault(error="away", code="UNAVAILABLE", done=True),
@@ -48,11 +48,11 @@ def in_haste(monkeypatch):
 
 async def endure(made, method, fault):
     """Have a fault for a while, and count what comes."""
-    made.runtime.misbehave(method, fault)
-    before = len(made.runtime.calls.requests)
+    made.runtime.inject(method, fault)
+    before = len(made.runtime.calls.entries)
     await asyncio.sleep(WHILE)
-    made.runtime.misbehave(method, Fault())
-    return Counter(name for name, _ in made.runtime.calls.requests[before:])
+    made.runtime.inject(method, Fault())
+    return Counter(name for name, _ in made.runtime.calls.entries[before:])
 
 
 async def live(method, fault, *, ending, door):
@@ -68,11 +68,11 @@ async def live(method, fault, *, ending, door):
             if ending:
                 await begin(made)
                 await is_up(made)
-                made.runtime.misbehave(method, fault)
+                made.runtime.inject(method, fault)
                 await end(made)
                 asked = await endure(made, method, fault)
             else:
-                made.runtime.misbehave(method, fault)
+                made.runtime.inject(method, fault)
                 await begin(made)
                 asked = await endure(made, method, fault)
                 await is_up(made)

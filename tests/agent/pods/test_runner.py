@@ -77,7 +77,7 @@ def test_a_container_has_its_own_cpus_and_others_share_the_rest(place):
     assert bits.parse(before) == bits.parse("0-7")
     assert bits.parse(own).bit_count() == 2
     assert bits.parse(after) == bits.parse(before) & ~bits.parse(own)
-    methods = [name for name in ("UpdateContainerResources",) if runtime.asked(name)]
+    methods = [name for name in ("UpdateContainerResources",) if runtime.requests(name)]
     assert methods
 
 
@@ -98,7 +98,7 @@ def test_memory_comes_from_the_nodes_that_were_decided(place):
     async def story(house):
         await house.admit(manifest("owns", container("app", resources=exclusive(4))))
         await house.running("owns")
-        (asked,) = house.runtime.asked("CreateContainer")
+        (asked,) = house.runtime.requests("CreateContainer")
         return asked.config.linux.resources
 
     resources = in_house(place, story)
@@ -233,7 +233,7 @@ def test_an_image_that_may_not_be_fetched_has_to_be_there(place):
     async def story(house):
         await house.admit(manifest("web", {**container(), "image": "nowhere/none:1", "imagePullPolicy": "Never"}))
         await house.until(lambda: house.states("web").get("app") == "ErrImageNeverPull")
-        return house.run("web").containers[0].message, house.runtime.asked("PullImage")
+        return house.run("web").containers[0].message, house.runtime.requests("PullImage")
 
     message, pulls = in_house(place, story)
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_made_now_is_made_later(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.5)
 
     async def story(house):
-        house.runtime.misbehave("CreateContainer", Fault(error="no more threads", code="RESOURCE_EXHAUSTED", times=1))
+        house.runtime.inject("CreateContainer", Fault(error="no more threads", code="RESOURCE_EXHAUSTED", times=1))
         await house.admit(manifest("web"))
         await house.until(lambda: house.states("web").get("app") == "CreateContainerError")
         message = house.run("web").containers[0].message
@@ -283,13 +283,13 @@ def test_after_a_restart_containers_are_found_again_and_left_alone(place):
                 await first.running("shares", "other")
                 pids = first.pids("web", "shares")
                 stood = first.desk.standing
-            made = len(runtime.asked("CreateContainer"))
+            made = len(runtime.requests("CreateContainer"))
             async with moved_in(place, runtime, stood) as second:
                 await second.running("web")
                 await second.running("shares", "other")
                 await asyncio.sleep(1.5)
                 again = second.pids("web", "shares")
-                return pids, again, made, len(runtime.asked("CreateContainer")), second.runner.report().strays
+                return pids, again, made, len(runtime.requests("CreateContainer")), second.runner.report().strays
 
     pids, again, made, then, strays = asyncio.run(lived())
 
@@ -406,7 +406,7 @@ def test_a_sandbox_that_turns_up_after_its_pod_was_given_up_is_removed(place):
     async def story(house):
         await house.admit(manifest("web"))
         await house.running("web")
-        (asked,) = house.runtime.asked("RunPodSandbox")
+        (asked,) = house.runtime.requests("RunPodSandbox")
         await house.end("web", grace=0)
         await house.until(lambda: house.desk.entry("web") is None)
         late = Sandbox(asked.config)
@@ -490,7 +490,7 @@ def test_while_nothing_can_be_written_pods_that_have_ended_wait_to_be_forgotten(
         await house.until(lambda: house.desk.entry("web") is None)
         await house.until(lambda: house.desk.entry("job").status is AdmissionStatus.FINISHED)
         await house.until(lambda: not house.runtime.sandboxes)
-        return kept, proof, len(house.runtime.asked("StartContainer"))
+        return kept, proof, len(house.runtime.requests("StartContainer"))
 
     kept, proof, started = in_house(place, story, save=save)
 
@@ -506,9 +506,9 @@ def test_at_rest_the_runtime_is_asked_for_two_lists_a_second_however_many_pods_t
         for number in range(10):
             await house.running(f"web-{number}")
         await asyncio.sleep(1.2)
-        before = len(house.runtime.calls.requests)
+        before = len(house.runtime.calls.entries)
         await asyncio.sleep(2)
-        return [name for name, _ in house.runtime.calls.requests[before:]]
+        return [name for name, _ in house.runtime.calls.entries[before:]]
 
     asked = in_house(place, story)
 
@@ -535,7 +535,7 @@ def test_containers_are_run_as_the_configuration_has_it(place):
         limited = container("app", resources={"limits": {"cpu": "500m", "memory": "64Mi"}})
         await house.admit(manifest("web", limited, container("own", **wants)))
         await house.running("web", "app", "own")
-        return {ask.config.metadata.name: ask.config.linux for ask in house.runtime.asked("CreateContainer")}
+        return {ask.config.metadata.name: ask.config.linux for ask in house.runtime.requests("CreateContainer")}
 
     made = in_house(place, story, settings=settings)
 
@@ -622,7 +622,7 @@ def test_a_container_that_somebody_else_made_in_a_sandbox_of_ours_harms_nothing(
         stranger.config.metadata.name = "stranger"
         house.runtime.service.containers[stranger.id] = stranger
         stranger.start()
-        await house.until(lambda: house.runtime.asked("ContainerStatus")[-1].container_id == stranger.id)
+        await house.until(lambda: house.runtime.requests("ContainerStatus")[-1].container_id == stranger.id)
         await asyncio.sleep(0.5)
         alive = own.process is not None
         await house.end("web", grace=0)

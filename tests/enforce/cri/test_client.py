@@ -1,4 +1,4 @@
-"""The CRI client and whoever may be at the other end: as they should be, old, slow, strange, or not there."""
+"""The CRI client against servers that work, are old, slow, broken, or missing."""
 
 import asyncio
 import os
@@ -22,31 +22,29 @@ from alignup.enforce.cri.types import (
     SandboxConfig,
 )
 from alignup.wire import cri_pb2 as wire
-from tests.enforce.cri.answering import Answers, answering, refused
+from tests.enforce.cri.scripted_runtime import Responses, scripted_runtime, status_error
 
 pytestmark = pytest.mark.anyio
 
 ID = "0123456789abcdef" * 4
 SANDBOX = SandboxConfig(uid="u", name="web", namespace="default", handler="kata")
-CONTAINER = ContainerConfig(name="main", image="sha256:1", named="busybox:1")
+CONTAINER = ContainerConfig(name="main", image="sha256:1", requested_image="busybox:1")
 VERSION = wire.VersionResponse(runtime_name="fake", runtime_version="1", runtime_api_version="v1")
-GONE = refused("NOT_FOUND", "no such thing")
-QUICK = CriTimeouts(usual=0.3, sandbox=0.3, pull=0.3)
+GONE = status_error("NOT_FOUND", "no such thing")
+QUICK = CriTimeouts(request=0.3, sandbox=0.3, pull=0.3)
 
 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        pytest.param(
-            "unix:///run/containerd/containerd.sock", "/run/containerd/containerd.sock", id="as people write it"
-        ),
+        pytest.param("unix:///run/containerd/containerd.sock", "/run/containerd/containerd.sock", id="a URI"),
         pytest.param("unix:/run/a.sock", "/run/a.sock", id="with one slash"),
-        pytest.param("UNIX:///run/a.sock", "/run/a.sock", id="in capitals"),
+        pytest.param("UNIX:///run/a.sock", "/run/a.sock", id="an upper-case scheme"),
         pytest.param("/run/a.sock", "/run/a.sock", id="a path"),
-        pytest.param("/run/odd:name%20.sock", "/run/odd:name%20.sock", id="a path is taken as it stands"),
+        pytest.param("/run/odd:name%20.sock", "/run/odd:name%20.sock", id="a path with special characters"),
     ],
 )
-def test_where_a_runtime_listens(text, path):
+def test_endpoints(text, path):
     assert parse_endpoint(text) == Path(path)
 
 
@@ -65,47 +63,47 @@ def test_where_a_runtime_listens(text, path):
         "npipe://x",
     ],
 )
-def test_what_names_no_socket_is_refused(text):
+def test_what_names_no_socket_is_status_error(text):
     with pytest.raises(EnforceError, match=r"\n.*unix:///run/containerd/containerd\.sock"):
         parse_endpoint(text)
 
 
-async def test_what_a_runtime_says_of_itself(socket):
+async def test_version_conditions_and_cgroup_driver(socket):
     status = wire.StatusResponse(status=wire.RuntimeStatus(conditions=[wire.RuntimeCondition(type="RuntimeReady")]))
-    driver = wire.RuntimeConfigResponse(linux=wire.LinuxRuntimeConfiguration(cgroup_driver=wire.SYSTEMD))
-    answers = {"Version": VERSION, "Status": status, "RuntimeConfig": driver}
+    config = wire.RuntimeConfigResponse(linux=wire.LinuxRuntimeConfiguration(cgroup_driver=wire.SYSTEMD))
+    responses = {"Version": VERSION, "Status": status, "RuntimeConfig": config}
 
-    async with answering(socket, answers), RuntimeClient(socket) as runtime:
-        identity, (condition,), systemd = (
-            await runtime.identity(),
+    async with scripted_runtime(socket, responses), RuntimeClient(socket) as runtime:
+        version, (condition,), driver = (
+            await runtime.version(),
             await runtime.conditions(),
             await runtime.cgroup_driver(),
         )
 
-    assert (identity.name, condition.type, condition.ready, systemd) == ("fake", "RuntimeReady", False, "systemd")
+    assert (version.name, condition.type, condition.ready, driver) == ("fake", "RuntimeReady", False, "systemd")
 
 
-async def test_an_old_runtime_does_not_tell_its_driver(socket):
-    async with answering(socket, {"Version": VERSION}), RuntimeClient(socket) as runtime:
+async def test_an_old_runtime_reports_no_cgroup_driver(socket):
+    async with scripted_runtime(socket, {"Version": VERSION}), RuntimeClient(socket) as runtime:
         assert await runtime.cgroup_driver() is None
 
 
-async def test_sandboxes_are_made_listed_and_shown(socket):
+async def test_sandboxes_are_created_listed_and_read(socket):
     young = wire.PodSandbox(id="b", created_at=2 * 10**9)
     old = wire.PodSandbox(id="a", created_at=10**9)
     shown = wire.PodSandboxStatus(id="a", network=wire.PodSandboxNetworkStatus(ip="10.0.0.2"))
-    answers = {
+    responses = {
         "RunPodSandbox": wire.RunPodSandboxResponse(pod_sandbox_id="a"),
         "ListPodSandbox": wire.ListPodSandboxResponse(items=[young, old]),
         "PodSandboxStatus": wire.PodSandboxStatusResponse(status=shown),
     }
 
-    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, responses) as requests, RuntimeClient(socket) as runtime:
         made = await runtime.run_sandbox(SANDBOX)
         listed = await runtime.sandboxes({"app": "web"})
         seen = await runtime.sandbox("a")
 
-    assert asked == [
+    assert requests == [
         wire.RunPodSandboxRequest(config=convert.sandbox_config(SANDBOX), runtime_handler="kata"),
         wire.ListPodSandboxRequest(filter=wire.PodSandboxFilter(label_selector={"app": "web"})),
         wire.PodSandboxStatusRequest(pod_sandbox_id="a"),
@@ -113,16 +111,16 @@ async def test_sandboxes_are_made_listed_and_shown(socket):
     assert (made, [one.id for one in listed], seen.ips) == ("a", ["a", "b"], ("10.0.0.2",))
 
 
-async def test_a_container_is_made_with_all_its_plan_says(socket, tmp_path):
+async def test_a_container_is_created_from_its_configuration(socket, tmp_path):
     (tmp_path / "devices/system/cpu/cpu3/thermal_throttle").mkdir(parents=True)
-    answers = {"CreateContainer": wire.CreateContainerResponse(container_id="c")}
+    responses = {"CreateContainer": wire.CreateContainerResponse(container_id="c")}
 
-    async with answering(socket, answers) as asked, RuntimeClient(socket, sysfs=tmp_path) as runtime:
+    async with scripted_runtime(socket, responses) as requests, RuntimeClient(socket, sysfs=tmp_path) as runtime:
         made = await runtime.create("s", CONTAINER, sandbox=SANDBOX)
 
     masked = (*convert.MASKED_PATHS, "/sys/devices/system/cpu/cpu3/thermal_throttle")
     assert made == "c"
-    assert asked == [
+    assert requests == [
         wire.CreateContainerRequest(
             pod_sandbox_id="s",
             config=convert.container_config(CONTAINER, masked=masked),
@@ -131,19 +129,19 @@ async def test_a_container_is_made_with_all_its_plan_says(socket, tmp_path):
     ]
 
 
-async def test_containers_are_started_stopped_changed_and_removed(socket):
+async def test_containers_are_started_stopped_updated_and_removed(socket):
     names = ("StartContainer", "StopContainer", "UpdateContainerResources", "ReopenContainerLog", "RemoveContainer")
-    answers = {name: getattr(wire, f"{name}Response")() for name in names}
+    responses = {name: getattr(wire, f"{name}Response")() for name in names}
     resources = LinuxResources(cpus=0b110)
 
-    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, responses) as requests, RuntimeClient(socket) as runtime:
         await runtime.start("c")
         await runtime.stop("c", grace=1.2)
         await runtime.update("c", resources)
         await runtime.reopen_log("c")
         await runtime.remove("c")
 
-    assert asked == [
+    assert requests == [
         wire.StartContainerRequest(container_id="c"),
         wire.StopContainerRequest(container_id="c", timeout=2),
         wire.UpdateContainerResourcesRequest(container_id="c", linux=wire.LinuxContainerResources(cpuset_cpus="1-2")),
@@ -152,261 +150,267 @@ async def test_containers_are_started_stopped_changed_and_removed(socket):
     ]
 
 
-async def test_containers_are_listed_and_shown(socket):
+async def test_containers_are_listed_and_read(socket):
     young = wire.Container(id="b", pod_sandbox_id="s", created_at=2 * 10**9, state=wire.CONTAINER_RUNNING)
     old = wire.Container(id="a", pod_sandbox_id="s", created_at=10**9)
     shown = wire.ContainerStatus(id="b", state=wire.CONTAINER_RUNNING, created_at=2 * 10**9)
-    answers = {
+    responses = {
         "ListContainers": wire.ListContainersResponse(containers=[young, old]),
         "ContainerStatus": wire.ContainerStatusResponse(status=shown, info={"info": '{"sandboxID": "s", "pid": 42}'}),
     }
 
-    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, responses) as requests, RuntimeClient(socket) as runtime:
         first, second = await runtime.containers()
         seen = await runtime.container("b")
 
     assert (first.id, second.id, second.state) == ("a", "b", ContainerState.RUNNING)
     assert seen == replace(second, pid=42)
-    assert asked[1] == wire.ContainerStatusRequest(container_id="b", verbose=True)
+    assert requests[1] == wire.ContainerStatusRequest(container_id="b", verbose=True)
 
 
-async def test_whose_container_it_is_can_be_asked_in_another_way(socket):
-    answers = {
+async def test_the_sandbox_of_a_container_is_taken_from_the_list_if_its_status_lacks_it(socket):
+    responses = {
         "ListContainers": wire.ListContainersResponse(containers=[wire.Container(id="b", pod_sandbox_id="s")]),
         "ContainerStatus": wire.ContainerStatusResponse(status=wire.ContainerStatus(id="b"), info={"pid": "42"}),
     }
 
-    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, responses) as requests, RuntimeClient(socket) as runtime:
         seen = await runtime.container("b")
 
     assert (seen.sandbox, seen.pid) == ("s", 42)
-    assert asked[1] == wire.ListContainersRequest(filter=wire.ContainerFilter(id="b"))
+    assert requests[1] == wire.ListContainersRequest(filter=wire.ContainerFilter(id="b"))
 
 
-async def test_commands_are_run(socket):
-    answers = {"ExecSync": wire.ExecSyncResponse(stdout=b"out", exit_code=1)}
+async def test_commands_return_their_result(socket):
+    responses = {"ExecSync": wire.ExecSyncResponse(stdout=b"out", exit_code=1)}
 
-    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, responses) as requests, RuntimeClient(socket) as runtime:
         done = await runtime.execute("c", ["echo", "out"], seconds=0.4)
 
     assert done == ExecResult(exit_code=1, output=b"out")
-    assert asked == [wire.ExecSyncRequest(container_id="c", cmd=["echo", "out"], timeout=1)]
+    assert requests == [wire.ExecSyncRequest(container_id="c", cmd=["echo", "out"], timeout=1)]
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
-        pytest.param(refused("DEADLINE_EXCEEDED", "timeout 1s exceeded"), id="with a code, as containerd does"),
-        pytest.param(wire.ExecSyncResponse(stderr=b"command timed out", exit_code=-1), id="with a text, as CRI-O did"),
+        pytest.param(status_error("DEADLINE_EXCEEDED", "timeout 1s exceeded"), id="a status code, as from containerd"),
+        pytest.param(wire.ExecSyncResponse(stderr=b"command timed out", exit_code=-1), id="an output, as from CRI-O"),
     ],
 )
-async def test_a_command_that_takes_too_long_is_told_from_others(socket, answer):
-    async with answering(socket, {"ExecSync": answer}), RuntimeClient(socket) as runtime:
-        with pytest.raises(CriError, match="could not run sleep in container c") as late:
+async def test_a_command_timeout_is_recognized(socket, response):
+    async with scripted_runtime(socket, {"ExecSync": response}), RuntimeClient(socket) as runtime:
+        with pytest.raises(CriError, match="failed to run sleep in container c") as late:
             await runtime.execute("c", ["sleep", "9"], seconds=1)
 
     assert late.value.timed_out
 
 
 async def test_images(socket):
-    answers = {
+    responses = {
         "ImageStatus": wire.ImageStatusResponse(image=wire.Image(id="sha256:1", repo_tags=["busybox:1"])),
         "PullImage": wire.PullImageResponse(image_ref="sha256:1"),
     }
 
-    async with answering(socket, answers) as asked, RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, responses) as requests, RuntimeClient(socket) as runtime:
         image = await runtime.image("busybox:1")
         ref = await runtime.pull("busybox:1", sandbox=SANDBOX)
 
     assert image == CriImage(id="sha256:1", tags=("busybox:1",))
     assert ref == "sha256:1"
-    assert asked == [
+    assert requests == [
         wire.ImageStatusRequest(image=wire.ImageSpec(image="busybox:1")),
         wire.PullImageRequest(image=wire.ImageSpec(image="busybox:1"), sandbox_config=convert.sandbox_config(SANDBOX)),
     ]
 
 
-@pytest.mark.parametrize("answer", [GONE, wire.ImageStatusResponse()])
-async def test_an_image_that_is_not_there(socket, answer):
-    async with answering(socket, {"ImageStatus": answer}), RuntimeClient(socket) as runtime:
+@pytest.mark.parametrize("response", [GONE, wire.ImageStatusResponse()])
+async def test_a_missing_image_is_none(socket, response):
+    async with scripted_runtime(socket, {"ImageStatus": response}), RuntimeClient(socket) as runtime:
         assert await runtime.image("busybox:1") is None
 
 
 @pytest.mark.parametrize("code", ["NOT_FOUND", "UNKNOWN", "INVALID_ARGUMENT"])
-async def test_a_container_without_an_image_is_told_from_one_that_cannot_be_made(socket, code):
-    no, there = refused(code, "oh no"), wire.ImageStatusResponse(image=wire.Image(id="sha256:1"))
+async def test_a_missing_image_is_distinguished_from_other_creation_errors(socket, code):
+    error, present = status_error(code, "oh no"), wire.ImageStatusResponse(image=wire.Image(id="sha256:1"))
 
-    absent: Answers = {"CreateContainer": no, "ImageStatus": wire.ImageStatusResponse()}
-    async with answering(socket, absent), RuntimeClient(socket) as runtime:
+    absent: Responses = {"CreateContainer": error, "ImageStatus": wire.ImageStatusResponse()}
+    async with scripted_runtime(socket, absent), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError) as missing:
             await runtime.create("s", CONTAINER, sandbox=SANDBOX)
-    async with answering(socket, {"CreateContainer": no, "ImageStatus": there}), RuntimeClient(socket) as runtime:
+    async with (
+        scripted_runtime(socket, {"CreateContainer": error, "ImageStatus": present}),
+        RuntimeClient(socket) as runtime,
+    ):
         with pytest.raises(CriError) as broken:
             await runtime.create("s", CONTAINER, sandbox=SANDBOX)
 
     assert missing.value.image_missing
-    assert str(missing.value).endswith("create container main: it does not have the image busybox:1")
+    assert str(missing.value).endswith("create container main: the image busybox:1 is missing")
     assert not broken.value.image_missing
-    assert str(broken.value) == "the runtime could not create container main: oh no"
+    assert str(broken.value) == "the container runtime failed to create container main: oh no"
     assert (broken.value.code, broken.value.details) == (code, "oh no")
 
 
 @pytest.mark.parametrize(("code", "missing"), [("NOT_FOUND", True), ("UNKNOWN", False), ("PERMISSION_DENIED", False)])
-async def test_an_image_that_nobody_has_is_told_from_one_that_cannot_be_fetched(socket, code, missing):
-    async with answering(socket, {"PullImage": refused(code, "sorry")}), RuntimeClient(socket) as runtime:
-        with pytest.raises(CriError, match="could not pull image busybox:1: sorry") as failed:
+async def test_an_unknown_image_is_distinguished_from_other_pull_errors(socket, code, missing):
+    async with scripted_runtime(socket, {"PullImage": status_error(code, "sorry")}), RuntimeClient(socket) as runtime:
+        with pytest.raises(CriError, match="failed to pull image busybox:1: sorry") as caught:
             await runtime.pull("busybox:1")
 
-    assert failed.value.image_missing is missing
+    assert caught.value.image_missing is missing
 
 
-async def test_what_is_gone_need_not_go(socket):
+async def test_removing_what_is_gone_succeeds(socket):
     names = ("StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer")
 
-    async with answering(socket, dict.fromkeys(names, GONE)), RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, dict.fromkeys(names, GONE)), RuntimeClient(socket) as runtime:
         await runtime.stop_sandbox(ID)
         await runtime.remove_sandbox(ID)
         await runtime.stop(ID, grace=1)
         await runtime.remove(ID)
 
 
-async def test_what_does_not_go_is_told(socket):
+async def test_removal_errors_are_raised(socket):
     names = ("StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer")
 
-    async with answering(socket, dict.fromkeys(names, refused("UNKNOWN", "busy"))), RuntimeClient(socket) as runtime:
+    async with (
+        scripted_runtime(socket, dict.fromkeys(names, status_error("UNKNOWN", "busy"))),
+        RuntimeClient(socket) as runtime,
+    ):
         for doing in (
             runtime.stop_sandbox(ID),
             runtime.remove_sandbox(ID),
             runtime.stop(ID, grace=1),
             runtime.remove(ID),
         ):
-            with pytest.raises(CriError, match=f"could not (stop|remove) (sandbox|container) {short_id(ID)}: busy"):
+            with pytest.raises(CriError, match=f"failed to (stop|remove) (sandbox|container) {short_id(ID)}: busy"):
                 await doing
 
 
-async def test_what_was_looked_for_and_is_not_there_is_told(socket):
-    answers = {"ContainerStatus": GONE, "PodSandboxStatus": GONE, "StartContainer": GONE}
+async def test_reading_what_is_gone_raises_not_found(socket):
+    responses = {"ContainerStatus": GONE, "PodSandboxStatus": GONE, "StartContainer": GONE}
 
-    async with answering(socket, answers), RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, responses), RuntimeClient(socket) as runtime:
         for doing in (runtime.container(ID), runtime.sandbox(ID), runtime.start(ID)):
-            with pytest.raises(CriError, match="no such thing") as failed:
+            with pytest.raises(CriError, match="no such thing") as caught:
                 await doing
-            assert failed.value.not_found
+            assert caught.value.not_found
 
 
-async def test_a_runtime_that_does_not_answer_is_not_waited_for(socket):
+async def test_calls_time_out(socket):
     async def forever(_):
         await asyncio.sleep(60)
 
-    answers = {"RunPodSandbox": forever, "Status": forever}
-    async with answering(socket, answers), RuntimeClient(socket, deadlines=QUICK) as runtime:
+    responses = {"RunPodSandbox": forever, "Status": forever}
+    async with scripted_runtime(socket, responses), RuntimeClient(socket, timeouts=QUICK) as runtime:
         for doing in (runtime.run_sandbox(SANDBOX), runtime.conditions()):
             with pytest.raises(CriError) as late:
                 await doing
             assert late.value.timed_out
 
 
-async def test_nonsense_is_no_answer(socket):
-    async def nonsense(_):
+async def test_a_garbage_response_is_an_error(socket):
+    async def garbage(_):
         return b"\xff\xff\xff"
 
-    async with answering(socket, {"Version": nonsense}), RuntimeClient(socket) as runtime:
-        with pytest.raises(CriError, match="could not say who it is: grpc: failed to unmarshal"):
-            await runtime.identity()
+    async with scripted_runtime(socket, {"Version": garbage}), RuntimeClient(socket) as runtime:
+        with pytest.raises(CriError, match="failed to get its version: grpc: failed to unmarshal"):
+            await runtime.version()
 
 
-async def test_containerd_that_is_not_ready_yet_is_away(socket):
-    not_yet = refused("UNKNOWN", "server is not initialized yet")
+async def test_a_starting_containerd_is_unavailable(socket):
+    starting = status_error("UNKNOWN", "server is not initialized yet")
 
-    async with answering(socket, {"Version": not_yet}), RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, {"Version": starting}), RuntimeClient(socket) as runtime:
         with pytest.raises(CriError, match="not initialized yet") as early:
-            await runtime.identity()
+            await runtime.version()
 
     assert early.value.unavailable
 
 
-async def test_one_who_speaks_the_old_interface_only_is_told_so(socket):
+async def test_a_v1alpha2_runtime_is_named_as_such(socket):
     services = ("runtime.v1alpha2.RuntimeService",)
 
-    async with answering(socket, {"Version": VERSION}, services=services), RuntimeClient(socket) as runtime:
-        with pytest.raises(CriError, match=r"speaks CRI v1alpha2 only\ncontainerd 1\.6, CRI-O 1\.26"):
-            await runtime.identity()
+    async with scripted_runtime(socket, {"Version": VERSION}, services=services), RuntimeClient(socket) as runtime:
+        with pytest.raises(CriError, match=r"implements only CRI v1alpha2\nupgrade to containerd 1\.6, CRI-O 1\.26"):
+            await runtime.version()
 
 
-async def test_one_who_speaks_something_else_is_told_so(socket):
-    async with answering(socket, {}), RuntimeClient(socket) as runtime:
-        with pytest.raises(CriError, match=r"does not speak CRI v1\n.*disabled_plugins"):
-            await runtime.identity()
+async def test_a_server_without_cri_is_named_as_such(socket):
+    async with scripted_runtime(socket, {}), RuntimeClient(socket) as runtime:
+        with pytest.raises(CriError, match=r"does not implement CRI\n.*disabled_plugins"):
+            await runtime.version()
 
 
-async def test_where_there_is_nothing_the_error_says_what_to_do(socket):
+async def test_an_unreachable_runtime_is_explained(socket):
     async with RuntimeClient(socket) as runtime:
         with pytest.raises(CriError) as absent:
-            await runtime.identity()
+            await runtime.version()
         socket.write_text("")
         with pytest.raises(CriError) as no_socket:
-            await runtime.identity()
+            await runtime.version()
         socket.unlink()
         with make_socket(AF_UNIX, SOCK_STREAM) as bound:
             bound.bind(os.fspath(socket))
         with pytest.raises(CriError) as deserted:
-            await runtime.identity()
+            await runtime.version()
 
-    advice = "\nstart the runtime, or say where it listens with --runtime-endpoint"
-    told = "the runtime could not say who it is: "
-    assert str(absent.value) == f"{told}there is no {socket}{advice}"
-    assert str(no_socket.value) == f"{told}{socket} is no socket{advice}"
-    assert re.sub(r" \(.*\)", "", str(deserted.value)) == f"{told}nobody listens at {socket}{advice}"
+    advice = "\nstart the runtime, or set its socket with --runtime-endpoint"
+    failed = "the container runtime failed to get its version: "
+    assert str(absent.value) == f"{failed}{socket} does not exist{advice}"
+    assert str(no_socket.value) == f"{failed}{socket} is not a socket{advice}"
+    assert re.sub(r" \(.*\)", "", str(deserted.value)) == f"{failed}no server listens at {socket}{advice}"
     assert all(one.value.unavailable for one in (absent, no_socket, deserted))
 
 
-async def test_the_same_client_goes_on_when_the_runtime_has_come_back(socket):
+async def test_a_client_survives_restarts_of_the_runtime(socket):
     async def seen(runtime):
         try:
-            return (await runtime.identity()).name
+            return (await runtime.version()).name
         except CriError as error:
             return error.unavailable
 
     async with RuntimeClient(socket) as runtime:
-        told = [await seen(runtime)]
+        results = [await seen(runtime)]
         for _ in range(2):
-            async with answering(socket, {"Version": VERSION}):
+            async with scripted_runtime(socket, {"Version": VERSION}):
                 for _ in range(500):
                     if (name := await seen(runtime)) is not True:
                         break
                     await asyncio.sleep(0.02)
-                told.append(name)
-            told.append(await seen(runtime))
+                results.append(name)
+            results.append(await seen(runtime))
 
-    assert told == [True, "fake", True, "fake", True]
+    assert results == [True, "fake", True, "fake", True]
 
 
-async def test_a_client_that_has_hung_up_says_so(socket):
+async def test_a_closed_client_is_unavailable(socket):
     runtime = RuntimeClient(socket)
-    async with answering(socket, {"Version": VERSION}):
+    async with scripted_runtime(socket, {"Version": VERSION}):
         async with runtime:
-            await runtime.identity()
-        with pytest.raises(CriError, match="it was hung up on") as closed:
-            await runtime.identity()
+            await runtime.version()
+        with pytest.raises(CriError, match="the connection is closed") as closed:
+            await runtime.version()
 
     assert closed.value.unavailable
 
 
-async def test_answers_may_be_large(socket):
+async def test_responses_may_be_large(socket):
     many = [wire.Container(id=ID + str(number), labels={"x": "y" * 4000}) for number in range(2000)]
-    answers = {"ListContainers": wire.ListContainersResponse(containers=many)}
+    responses = {"ListContainers": wire.ListContainersResponse(containers=many)}
 
-    async with answering(socket, answers), RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, responses), RuntimeClient(socket) as runtime:
         assert len(await runtime.containers()) == 2000
 
 
-async def test_many_calls_at_once_do_not_wait_for_each_other(socket):
+async def test_calls_run_concurrently(socket):
     async def slow(_):
         await asyncio.sleep(0.2)
         return wire.StartContainerResponse()
 
-    async with answering(socket, {"StartContainer": slow}) as asked, RuntimeClient(socket) as runtime:
+    async with scripted_runtime(socket, {"StartContainer": slow}) as requests, RuntimeClient(socket) as runtime:
         async with asyncio.timeout(3):
             await asyncio.gather(*(runtime.start(str(number)) for number in range(50)))
 
-    assert len(asked) == 50
+    assert len(requests) == 50

@@ -56,7 +56,7 @@ OTHERS: dict[type, dict[str, Any]] = {
         "name": "side",
         "attempt": 2,
         "image": "sha256:1",
-        "named": "busybox:latest",
+        "requested_image": "busybox:latest",
         "command": ("sh",),
         "args": ("-c",),
         "working_dir": "/srv",

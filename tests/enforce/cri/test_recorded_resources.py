@@ -54,7 +54,7 @@ def limits(pod: Pod, group: Document, own: Mapping[str, str], ground: NodeLimits
     (container,) = (one for one in pod.everyone if one.name == group["container"])
     exclusive = container.name in own
     cpus = bits.parse(own[container.name] if exclusive else group["cpuset.cpus"])
-    return container_resources(pod, container, ground=ground, exclusive=exclusive, cpus=cpus)
+    return container_resources(pod, container, node_limits=ground, exclusive=exclusive, cpus=cpus)
 
 
 def as_files(held: LinuxResources) -> dict[str, str]:

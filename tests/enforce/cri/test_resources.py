@@ -85,7 +85,7 @@ def test_sizes_of_pages_are_called_as_the_kernel_calls_them(size, name):
     ],
 )
 def test_what_a_container_is_held_to(made, expected):
-    held = container_resources(pod(made), made, ground=GROUND)
+    held = container_resources(pod(made), made, node_limits=GROUND)
 
     assert (held.cpu_shares, held.cpu_quota, held.memory_limit) == expected
     assert held.cpu_period == 100_000
@@ -95,7 +95,7 @@ def test_what_a_container_is_held_to(made, expected):
 def test_a_container_with_cpus_of_its_own_is_not_made_to_wait_for_them():
     made = guaranteed("a", {"cpu": "2", "memory": "1Gi"})
 
-    held = container_resources(pod(made), made, ground=GROUND, exclusive=True, cpus=0b1100, nodes=0b10)
+    held = container_resources(pod(made), made, node_limits=GROUND, exclusive=True, cpus=0b1100, nodes=0b10)
 
     assert (held.cpus, held.nodes, held.cpu_quota, held.cpu_shares) == (0b1100, 0b10, -1, 2048)
 
@@ -105,8 +105,8 @@ def test_limits_of_cpu_time_can_be_held_over_another_period():
     ground = replace(GROUND, period=10_000)
 
     of_container, of_pod = (
-        container_resources(pod(made), made, ground=ground),
-        pod_cgroup_resources(pod(made), ground=ground),
+        container_resources(pod(made), made, node_limits=ground),
+        pod_cgroup_resources(pod(made), node_limits=ground),
     )
 
     assert (of_container.cpu_quota, of_container.cpu_period) == (15_000, 10_000)
@@ -118,8 +118,8 @@ def test_limits_of_cpu_time_need_not_be_held(exclusive):
     made = guaranteed("a", {"cpu": "2", "memory": "1Gi"})
     ground = replace(GROUND, quota=False)
 
-    of_container = container_resources(pod(made), made, ground=ground, exclusive=exclusive)
-    of_pod = pod_cgroup_resources(pod(made), ground=ground, exclusive=exclusive)
+    of_container = container_resources(pod(made), made, node_limits=ground, exclusive=exclusive)
+    of_pod = pod_cgroup_resources(pod(made), node_limits=ground, exclusive=exclusive)
 
     assert (of_container.cpu_quota, of_container.cpu_period, of_container.cpu_shares) == (0, 0, 2048)
     assert (of_pod.cpu_quota, of_pod.memory_limit) == (-1, GIB)
@@ -127,13 +127,13 @@ def test_limits_of_cpu_time_need_not_be_held(exclusive):
 
 @pytest.mark.parametrize("made", [container("a"), guaranteed("a", {"cpu": "2", "memory": "1Gi"})])
 def test_a_pod_of_any_class_may_have_so_many_processes(made):
-    assert pod_cgroup_resources(pod(made), ground=replace(GROUND, processes=100)).processes == 100
+    assert pod_cgroup_resources(pod(made), node_limits=replace(GROUND, pids_limit=100)).pids_limit == 100
 
 
 def test_processes_may_be_killed_one_by_one():
     made = container("a")
 
-    held = container_resources(pod(made), made, ground=replace(GROUND, killed_together=False))
+    held = container_resources(pod(made), made, node_limits=replace(GROUND, oom_kill_group=False))
 
     assert "memory.oom.group" not in held.unified
 
@@ -143,7 +143,7 @@ def test_a_container_without_limits_is_held_to_those_of_its_pod():
     first, second = container("a"), container("b", {}, {"cpu": "1", "hugepages-2Mi": "4Mi"})
     both = pod(first, second, own=own)
 
-    of_first, of_second = (container_resources(both, one, ground=GROUND) for one in (first, second))
+    of_first, of_second = (container_resources(both, one, node_limits=GROUND) for one in (first, second))
 
     assert (of_first.cpu_shares, of_first.cpu_quota, of_first.memory_limit) == (3072, 300_000, 2 * GIB)
     assert (of_second.cpu_shares, of_second.cpu_quota, of_second.memory_limit) == (1024, 100_000, 2 * GIB)
@@ -153,8 +153,8 @@ def test_a_container_without_limits_is_held_to_those_of_its_pod():
 def test_huge_pages_are_limited_for_every_size_the_kernel_knows_and_no_other():
     made = guaranteed("a", {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "64Mi", "hugepages-64Ki": "1Mi"})
 
-    assert container_resources(pod(made), made, ground=GROUND).hugepages == {"2MB": 64 * MIB, "1GB": 0}
-    assert pod_cgroup_resources(pod(made), ground=GROUND).hugepages == {"2MB": 64 * MIB, "1GB": 0}
+    assert container_resources(pod(made), made, node_limits=GROUND).hugepages == {"2MB": 64 * MIB, "1GB": 0}
+    assert pod_cgroup_resources(pod(made), node_limits=GROUND).hugepages == {"2MB": 64 * MIB, "1GB": 0}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_huge_pages_are_limited_for_every_size_the_kernel_knows_and_no_other():
 def test_what_the_versions_of_groups_are_told(ground, unified, swap):
     made = guaranteed("a", {"cpu": "1", "memory": "1Gi"})
 
-    held = container_resources(pod(made), made, ground=ground)
+    held = container_resources(pod(made), made, node_limits=ground)
 
     assert (held.unified, held.memory_swap_limit) == (unified, swap)
 
@@ -266,7 +266,7 @@ def test_who_is_killed_first_when_memory_runs_out(made, of, expected):
     ],
 )
 def test_what_a_pod_as_a_whole_is_held_to(made, exclusive, expected):
-    held = pod_cgroup_resources(made, ground=GROUND, exclusive=exclusive)
+    held = pod_cgroup_resources(made, node_limits=GROUND, exclusive=exclusive)
 
     assert held == replace(expected, hugepages=NO_PAGES)
 
@@ -274,10 +274,10 @@ def test_what_a_pod_as_a_whole_is_held_to(made, exclusive, expected):
 @given(pods())
 def test_no_container_is_held_to_more_than_its_pod(made):
     filled = apply_defaults(made)
-    whole = pod_cgroup_resources(filled, ground=GROUND)
+    whole = pod_cgroup_resources(filled, node_limits=GROUND)
 
     for one in filled.everyone:
-        held = container_resources(filled, one, ground=GROUND)
+        held = container_resources(filled, one, node_limits=GROUND)
         assert 2 <= held.cpu_shares <= 262_144
         assert -997 <= held.oom_score_adj <= 1000
         assert (held.oom_score_adj == 1000) is (filled.qos is QoS.BEST_EFFORT)

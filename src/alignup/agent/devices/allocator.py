@@ -36,7 +36,7 @@ _STOPS = "the agent stops; start it again"
 class DeviceGrant(Protocol):
     """What a plugin gives with devices."""
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """As JSON values."""
         ...
 
@@ -44,7 +44,7 @@ class DeviceGrant(Protocol):
 class DevicePlugins(Protocol):
     """Whoever calls device plugins, each call with a deadline; ``PluginError`` when one fails."""
 
-    async def preferred(self, ask: PreferenceRequest) -> tuple[str, ...]:
+    async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
         """Which devices the plugin would have taken."""
         ...
 
@@ -227,7 +227,7 @@ class DeviceAllocator:
                 given = await self._plugins.allocate(want.resource, want.ids)
             except PluginError as error:
                 raise PluginRejectedError(str(error), container=want.container) from error
-            found.append((want, given.document()))
+            found.append((want, given.to_document()))
         return found
 
     async def _undo(self, pending: PendingAdmission) -> None:

@@ -14,6 +14,7 @@ from alignup.plugins.manager import DevicePluginManager
 from alignup.plugins.pod_resources import serve_pod_resources
 from alignup.plugins.pod_resources_view import HostPodResources
 from alignup.serve.metrics import Metrics
+from alignup.serve.plugin_metrics import DevicePluginMetrics
 
 
 class PluginEvents:
@@ -22,15 +23,15 @@ class PluginEvents:
     def __init__(self, desk: AdmissionQueue) -> None:
         self._desk = desk
 
-    async def announced(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
+    async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
         """These are the devices there are."""
         await self._desk.announce(resource, devices, preferred_allocation=preferred_allocation)
 
-    async def stopped(self, resource: str) -> None:
+    async def plugin_stopped(self, resource: str) -> None:
         """The plugin is gone."""
         await self._desk.stop(resource)
 
-    async def gone(self, resource: str) -> None:
+    async def resource_removed(self, resource: str) -> None:
         """And did not come back in time."""
         await self._desk.give_up(resource)
 
@@ -43,15 +44,15 @@ async def serve_plugins(
 
     A desk at which nothing may be decided takes no plugins.
     """
-    exchange = DevicePluginManager(directory, PluginEvents(desk))
+    plugin_metrics = DevicePluginMetrics(metrics.registry)
+    exchange = DevicePluginManager(directory, PluginEvents(desk), metrics=plugin_metrics)
     errands = DeviceAllocator(desk, exchange, log=log)
-    metrics.join(exchange.tally.collect)
     async with AsyncExitStack() as stack:
         if not desk.barred:
             await stack.enter_async_context(exchange)
             exchange.expect(expected_resources(desk))
         books = HostPodResources(lambda: desk.settled)
-        await stack.enter_async_context(serve_pod_resources(lister, books, tally=exchange.tally))
+        await stack.enter_async_context(serve_pod_resources(lister, books, metrics=plugin_metrics))
         stack.push_async_callback(errands.close)
         yield errands
 

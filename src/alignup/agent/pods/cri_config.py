@@ -121,7 +121,7 @@ def container_config(  # noqa: PLR0913
         name=container.name,
         attempt=attempt,
         image=image.id,
-        named=container.image,
+        requested_image=container.image,
         command=expand_all(container.command, envs),
         args=expand_all(container.args, envs),
         working_dir=container.working_dir,

@@ -157,8 +157,8 @@ class PodOperations:
             return
         host = self._context.queue.settled
         exclusive = any(placement_of(host, self._pod.uid, one.name).exclusive for one in self._spec.containers)
-        resources = pod_cgroup_resources(self._pod, ground=self._context.node_limits, exclusive=exclusive)
-        for warning in cgroups.make(self._pod, resources):
+        resources = pod_cgroup_resources(self._pod, node_limits=self._context.node_limits, exclusive=exclusive)
+        for warning in cgroups.create(self._pod, resources):
             self._context.warn_once(warning)
 
     async def _pre_start(self, container: ContainerSpec) -> None:
@@ -239,7 +239,7 @@ class PodOperations:
         return container_resources(
             self._pod,
             next(one for one in self._pod.everyone if one.name == name),
-            ground=self._context.node_limits,
+            node_limits=self._context.node_limits,
             exclusive=placement.exclusive,
             cpus=placement.cpus,
             nodes=placement.nodes,

@@ -178,8 +178,8 @@ class PodRunner:
         context = self._context
         if self._node_limited or context.cgroups is None or not context.limits:
             return
-        resources = node_cgroup_resources(context.limits, ground=context.node_limits)
-        warnings = await asyncio.to_thread(context.cgroups.limit, resources)
+        resources = node_cgroup_resources(context.limits, node_limits=context.node_limits)
+        warnings = await asyncio.to_thread(context.cgroups.limit_all_pods, resources)
         self._node_limited = not warnings
         for warning in warnings:
             context.warn_once(warning)
@@ -191,7 +191,7 @@ class PodRunner:
         if cgroups is None or admitted.keys() == before.keys():
             return
         pods = [record.pod for record in admitted.values() if record.pod.manifest]
-        for warning in await asyncio.to_thread(cgroups.balance, pods):
+        for warning in await asyncio.to_thread(cgroups.set_burstable_shares, pods):
             self._context.warn_once(warning)
 
     async def _refresh(self) -> None:

@@ -61,8 +61,8 @@ async def run_pods(  # noqa: PLR0913
     log: FilteringBoundLogger,
 ) -> AsyncIterator[PodRunner]:
     """Run the pods that *queue* admits; ``EnforceError`` if the runtime cannot be used."""
-    async with RuntimeClient(options.endpoint, deadlines=options.timeouts) as runtime:
-        version = await runtime.identity()
+    async with RuntimeClient(options.endpoint, timeouts=options.timeouts) as runtime:
+        version = await runtime.version()
         on_host = _uses_host_network(options.network, await runtime.conditions())
         driver = options.cgroup_driver
         if driver == "auto":
@@ -132,11 +132,11 @@ def _node_limits(settings: ContainerSettings, cgroups: PodCgroups, host: Host) -
     machine = host.machine
     memory = sum(node.memory or 0 for node in machine.nodes) if machine.memory is None else machine.memory
     return replace(
-        cgroups.ground(memory=memory),
+        cgroups.node_limits(memory=memory),
         quota=settings.cpu_quota,
         period=settings.cpu_period,
-        processes=settings.pids_limit,
-        killed_together=settings.oom_kill_group,
+        pids_limit=settings.pids_limit,
+        oom_kill_group=settings.oom_kill_group,
     )
 
 

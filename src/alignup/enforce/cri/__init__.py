@@ -1,1 +1,1 @@
-"""Containers through the Container Runtime Interface: containerd, CRI-O, or whoever else speaks it."""
+"""Containers through the Container Runtime Interface (CRI): containerd, CRI-O and others."""

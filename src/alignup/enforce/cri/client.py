@@ -1,12 +1,12 @@
-"""A container runtime, spoken to through CRI v1: containerd, CRI-O, or whoever else listens.
+"""A client of CRI v1 container runtimes: containerd, CRI-O and others.
 
-    async with Runtime(parse_endpoint("unix:///run/containerd/containerd.sock")) as runtime:
-        sandbox = await runtime.run_sandbox(plan)
-        container = await runtime.create(sandbox, container_plan, sandbox=plan)
+    async with RuntimeClient(parse_endpoint("unix:///run/containerd/containerd.sock")) as runtime:
+        sandbox = await runtime.run_sandbox(sandbox_config)
+        container = await runtime.create(sandbox, container_config, sandbox=sandbox_config)
         await runtime.start(container)
 
-Every call has a deadline, and fails with ``CriError``, which names what was to be done. A call fails at once where
-nobody listens. The same client goes on when the runtime has come back: it connects again by itself.
+Every call has a timeout and raises ``CriError``, which names what failed. A call fails at once if the runtime does not
+listen. After a restart of the runtime, the client reconnects by itself.
 """
 
 import asyncio
@@ -45,198 +45,193 @@ CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 
 _RUNTIME = wire.DESCRIPTOR.services_by_name["RuntimeService"].full_name
 _IMAGES = wire.DESCRIPTOR.services_by_name["ImageService"].full_name
-_LARGEST = 16 << 20  #: bytes of an answer, as the kubelet has it
-_OLD = "runtime.v1alpha2.RuntimeService"
+_MAX_RESPONSE = 16 << 20  #: bytes; the kubelet's limit
+_V1ALPHA2 = "runtime.v1alpha2.RuntimeService"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_NOT_YET = "server is not initialized yet"  #: containerd, while it starts
-_TIMED_OUT = b"command timed out"  #: CRI-O, of a command in a container
+_STARTING = "server is not initialized yet"  #: containerd's error while it starts
+_EXEC_TIMEOUT = b"command timed out"  #: CRI-O's output for a command that timed out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriTimeouts:
-    """How long the runtime may take, in seconds; all but ``pull`` are the kubelet's."""
+    """Seconds; the kubelet's values, except for ``pull``."""
 
-    usual: float = 120.0
-    sandbox: float = 240.0  #: to make one, the network included
-    pull: float = 900.0  #: the kubelet waits for ever
+    request: float = 120.0
+    sandbox: float = 240.0  #: to create a sandbox, including its network
+    pull: float = 900.0  #: the kubelet waits indefinitely
 
 
 def parse_endpoint(text: str) -> Path:
-    """The socket that ``unix:///path``, ``unix:/path`` or ``/path`` names; ``EnforceError`` for anything else."""
+    """Return the socket of ``unix:///path``, ``unix:/path`` or ``/path``; raise ``EnforceError`` for anything else."""
     path = text
     if scheme := _SCHEME.match(text):
         if scheme[1].lower() != "unix":
-            raise EnforceError(f"{text} is no unix socket\nsay where the runtime listens: unix://{CONTAINERD_SOCKET}")
+            raise EnforceError(f"{text} is not a Unix socket\nuse an endpoint such as unix://{CONTAINERD_SOCKET}")
         path = text[scheme.end() :]
-        # Two slashes begin the name of a host, of which a unix socket has none.
+        # Two slashes introduce a host name, which a Unix socket does not have.
         path = path.removeprefix("//") if path.startswith("///") else path
     if not path.startswith("/") or path.startswith("//") or path == "/":
-        raise EnforceError(
-            f"{text or 'nothing'} names no socket by its whole path\nsay it so: unix://{CONTAINERD_SOCKET}"
-        )
+        what = f"endpoint {text!r} is not the absolute path of a socket"
+        raise EnforceError(f"{what}\nuse an endpoint such as unix://{CONTAINERD_SOCKET}")
     return Path(path)
 
 
 class RuntimeClient:
-    """A container runtime that listens at *path*; of use while it is entered."""
+    """A connection to the container runtime at *path*, usable while entered."""
 
-    def __init__(self, path: Path, *, deadlines: CriTimeouts | None = None, sysfs: Path = Path("/sys")) -> None:
+    def __init__(self, path: Path, *, timeouts: CriTimeouts | None = None, sysfs: Path = Path("/sys")) -> None:
         self.path = path
-        self._deadlines = deadlines or CriTimeouts()
+        self._timeouts = timeouts or CriTimeouts()
         self._sysfs = sysfs
         self._masked: tuple[str, ...] = convert.MASKED_PATHS
-        self._line: grpc.aio.Channel | None = None
+        self._channel: grpc.aio.Channel | None = None
 
     async def __aenter__(self) -> Self:
-        """Nobody is called yet: whether somebody listens shows with the first call, best ``identity``."""
+        """Prepare the connection; the first call connects, preferably ``version``."""
         self._masked = (*convert.MASKED_PATHS, *await asyncio.to_thread(_thermal_paths, self._sysfs))
-        self._line = rpc.channel(self.path, largest=_LARGEST)
+        self._channel = rpc.channel(self.path, max_response=_MAX_RESPONSE)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Hang up; calls under way fail."""
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
+        """Disconnect; pending calls fail."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
 
-    async def identity(self) -> RuntimeVersion:
-        """Who the runtime is; a clear error where nobody listens, or somebody who does not speak CRI v1."""
+    async def version(self) -> RuntimeVersion:
+        """Return the runtime's name and version; the error explains a server that does not implement CRI v1."""
         try:
-            told = await self._call("Version", wire.VersionRequest(), wire.VersionResponse, doing="say who it is")
+            response = await self._call("Version", wire.VersionRequest(), wire.VersionResponse, doing="get its version")
         except CriError as error:
             if error.code != grpc.StatusCode.UNIMPLEMENTED.name:
                 raise
-            why = await self._strangeness()
-            raise CriError(f"{self.path} is no runtime to work with: {why}", code=error.code) from error
-        return convert.parse_version(told)
+            why = await self._explain_unimplemented()
+            raise CriError(f"{self.path} is not a CRI v1 runtime: {why}", code=error.code) from error
+        return convert.parse_version(response)
 
     async def conditions(self) -> tuple[RuntimeCondition, ...]:
-        """What the runtime says of itself: ``RuntimeReady``, ``NetworkReady``."""
-        told = await self._call("Status", wire.StatusRequest(), wire.StatusResponse, doing="say how it is")
-        return convert.parse_conditions(told)
+        """Return the runtime's conditions: ``RuntimeReady``, ``NetworkReady``."""
+        response = await self._call("Status", wire.StatusRequest(), wire.StatusResponse, doing="get its status")
+        return convert.parse_conditions(response)
 
     async def cgroup_driver(self) -> str | None:
-        """``cgroupfs`` or ``systemd``; ``None`` where the runtime is too old to tell (containerd before 2.0)."""
-        request = wire.RuntimeConfigRequest()
+        """Return ``cgroupfs`` or ``systemd``; ``None`` if the runtime does not report it (containerd before 2.0)."""
+        request, doing = wire.RuntimeConfigRequest(), "get its cgroup driver"
         try:
-            told = await self._call("RuntimeConfig", request, wire.RuntimeConfigResponse, doing="tell its driver")
+            response = await self._call("RuntimeConfig", request, wire.RuntimeConfigResponse, doing=doing)
         except CriError as error:
             if error.code != grpc.StatusCode.UNIMPLEMENTED.name:
                 raise
             return None
-        return convert.parse_cgroup_driver(told)
+        return convert.parse_cgroup_driver(response)
 
-    async def run_sandbox(self, plan: SandboxConfig) -> str:
-        """Make and start a sandbox; its id."""
-        told = await self._call(
+    async def run_sandbox(self, config: SandboxConfig) -> str:
+        """Create and start a sandbox, and return its id."""
+        response = await self._call(
             "RunPodSandbox",
-            wire.RunPodSandboxRequest(config=convert.sandbox_config(plan), runtime_handler=plan.handler),
+            wire.RunPodSandboxRequest(config=convert.sandbox_config(config), runtime_handler=config.handler),
             wire.RunPodSandboxResponse,
-            doing=f"make a sandbox for pod {plan.namespace}/{plan.name}",
-            seconds=self._deadlines.sandbox,
+            doing=f"create a sandbox for pod {config.namespace}/{config.name}",
+            seconds=self._timeouts.sandbox,
         )
-        return told.pod_sandbox_id
+        return response.pod_sandbox_id
 
     async def stop_sandbox(self, id_: str) -> None:
-        """Stop a sandbox and kill what runs in it; one that is stopped, or gone, is as it should be."""
-        request = wire.StopPodSandboxRequest(pod_sandbox_id=id_)
-        with _gone_is_fine():
-            await self._call(
-                "StopPodSandbox", request, wire.StopPodSandboxResponse, doing=f"stop sandbox {short_id(id_)}"
-            )
+        """Stop a sandbox and kill its containers; succeed if it is stopped or gone."""
+        request, doing = wire.StopPodSandboxRequest(pod_sandbox_id=id_), f"stop sandbox {short_id(id_)}"
+        with _ignore_not_found():
+            await self._call("StopPodSandbox", request, wire.StopPodSandboxResponse, doing=doing)
 
     async def remove_sandbox(self, id_: str) -> None:
-        """Remove a sandbox and all in it; one that is gone is as it should be."""
+        """Remove a sandbox and its containers; succeed if it is gone."""
         request, doing = wire.RemovePodSandboxRequest(pod_sandbox_id=id_), f"remove sandbox {short_id(id_)}"
-        with _gone_is_fine():
+        with _ignore_not_found():
             await self._call("RemovePodSandbox", request, wire.RemovePodSandboxResponse, doing=doing)
 
     async def sandboxes(self, labels: Mapping[str, str] | None = None) -> tuple[CriSandbox, ...]:
-        """All sandboxes with these *labels*, those that have ended too, the oldest first; without addresses."""
+        """Return all sandboxes with these *labels*, including stopped ones, oldest first; without IPs."""
         request = wire.ListPodSandboxRequest(filter=wire.PodSandboxFilter(label_selector=labels or {}))
-        told = await self._call("ListPodSandbox", request, wire.ListPodSandboxResponse, doing="list its sandboxes")
-        return tuple(sorted(map(convert.parse_sandbox, told.items), key=_age))
+        response = await self._call("ListPodSandbox", request, wire.ListPodSandboxResponse, doing="list sandboxes")
+        return tuple(sorted(map(convert.parse_sandbox, response.items), key=_age))
 
     async def sandbox(self, id_: str) -> CriSandbox:
-        """A sandbox, with its addresses; ``CriError.not_found`` when there is none."""
-        request, doing = wire.PodSandboxStatusRequest(pod_sandbox_id=id_), f"show sandbox {short_id(id_)}"
-        told = await self._call("PodSandboxStatus", request, wire.PodSandboxStatusResponse, doing=doing)
-        return convert.parse_sandbox(told.status)
+        """Return a sandbox with its IPs; raise an error with ``not_found`` if there is none."""
+        request, doing = wire.PodSandboxStatusRequest(pod_sandbox_id=id_), f"get sandbox {short_id(id_)}"
+        response = await self._call("PodSandboxStatus", request, wire.PodSandboxStatusResponse, doing=doing)
+        return convert.parse_sandbox(response.status)
 
-    async def create(self, sandbox_id: str, plan: ContainerConfig, *, sandbox: SandboxConfig) -> str:
-        """Make a container in the sandbox that was made of *sandbox*; its id.
+    async def create(self, sandbox_id: str, config: ContainerConfig, *, sandbox: SandboxConfig) -> str:
+        """Create a container in the sandbox that was created from *sandbox*, and return its id.
 
-        ``CriError.image_missing`` when the runtime does not have the image.
+        The error has ``image_missing`` if the runtime does not have the image.
         """
         request = wire.CreateContainerRequest(
             pod_sandbox_id=sandbox_id,
-            config=convert.container_config(plan, masked=self._masked),
+            config=convert.container_config(config, masked=self._masked),
             sandbox_config=convert.sandbox_config(sandbox),
         )
-        doing = f"create container {plan.name}"
+        doing = f"create container {config.name}"
         try:
-            told = await self._call("CreateContainer", request, wire.CreateContainerResponse, doing=doing)
+            response = await self._call("CreateContainer", request, wire.CreateContainerResponse, doing=doing)
         except CriError as error:
-            # Runtimes word this as they like, and under codes that mean other things too.
-            if error.unavailable or error.timed_out or await self.image(plan.image) is not None:
+            # Each runtime has its own message for this, under codes that mean other things as well.
+            if error.unavailable or error.timed_out or await self.image(config.image) is not None:
                 raise
-            text = f"the runtime could not {doing}: it does not have the image {plan.named or plan.image}"
+            text = _failed(doing, f"the image {config.requested_image or config.image} is missing")
             raise CriError(text, code=error.code, details=error.details, image_missing=True) from error
-        return told.container_id
+        return response.container_id
 
     async def start(self, id_: str) -> None:
-        """Start a container that was made."""
         request, doing = wire.StartContainerRequest(container_id=id_), f"start container {short_id(id_)}"
         await self._call("StartContainer", request, wire.StartContainerResponse, doing=doing)
 
     async def stop(self, id_: str, *, grace: float) -> None:
-        """Tell a container to stop, kill it after *grace* seconds, and return when it has ended.
+        """Stop a container, kill it after *grace* seconds, and return when it has exited.
 
-        One that has ended, or is gone, is as it should be.
+        Succeeds if it has already exited or is gone.
         """
-        wait = math.ceil(max(0.0, grace))
-        request = wire.StopContainerRequest(container_id=id_, timeout=wait)
-        with _gone_is_fine():
+        grace_seconds = math.ceil(max(0.0, grace))
+        with _ignore_not_found():
             await self._call(
                 "StopContainer",
-                request,
+                wire.StopContainerRequest(container_id=id_, timeout=grace_seconds),
                 wire.StopContainerResponse,
                 doing=f"stop container {short_id(id_)}",
-                seconds=wait + self._deadlines.usual,
+                seconds=grace_seconds + self._timeouts.request,
             )
 
     async def remove(self, id_: str) -> None:
-        """Remove a container, killing it if it runs; one that is gone is as it should be."""
+        """Remove a container, killing it if it runs; succeed if it is gone."""
         request, doing = wire.RemoveContainerRequest(container_id=id_), f"remove container {short_id(id_)}"
-        with _gone_is_fine():
+        with _ignore_not_found():
             await self._call("RemoveContainer", request, wire.RemoveContainerResponse, doing=doing)
 
     async def containers(self, labels: Mapping[str, str] | None = None) -> tuple[CriContainer, ...]:
-        """All containers with these *labels*, those that have ended too, the oldest first; less than all is told."""
-        return await self._containers(wire.ContainerFilter(label_selector=labels or {}))
+        """Return all containers with these *labels*, including exited ones, oldest first, without status details."""
+        return await self._list_containers(wire.ContainerFilter(label_selector=labels or {}))
 
     async def container(self, id_: str) -> CriContainer:
-        """A container with all there is to know; ``CriError.not_found`` when there is none."""
+        """Return a container with its status; raise an error with ``not_found`` if there is none."""
         request = wire.ContainerStatusRequest(container_id=id_, verbose=True)
-        doing = f"show container {short_id(id_)}"
-        told = await self._call("ContainerStatus", request, wire.ContainerStatusResponse, doing=doing)
-        seen = convert.parse_container_status(told)
-        if not seen.sandbox:
-            listed = await self._containers(wire.ContainerFilter(id=id_))
-            return replace(seen, sandbox=listed[0].sandbox if listed else "")
-        return seen
+        doing = f"get container {short_id(id_)}"
+        response = await self._call("ContainerStatus", request, wire.ContainerStatusResponse, doing=doing)
+        container = convert.parse_container_status(response)
+        if not container.sandbox:
+            listed = await self._list_containers(wire.ContainerFilter(id=id_))
+            return replace(container, sandbox=listed[0].sandbox if listed else "")
+        return container
 
     async def update(self, id_: str, resources: LinuxResources) -> None:
-        """Hold a container to other resources, as far as something is said; it may run."""
+        """Change the resources of a container; values that are 0 or empty stay as they are."""
         await self._call(
             "UpdateContainerResources",
             wire.UpdateContainerResourcesRequest(container_id=id_, linux=convert.linux_resources(resources)),
             wire.UpdateContainerResourcesResponse,
-            doing=f"change what container {short_id(id_)} is held to",
+            doing=f"update the resources of container {short_id(id_)}",
         )
 
     async def reopen_log(self, id_: str) -> None:
-        """Have the log of a running container go on in a new file, after the old one was moved away."""
+        """Make a running container log to a new file, after the old one was moved away."""
         request, doing = (
             wire.ReopenContainerLogRequest(container_id=id_),
             f"reopen the log of container {short_id(id_)}",
@@ -244,114 +239,111 @@ class RuntimeClient:
         await self._call("ReopenContainerLog", request, wire.ReopenContainerLogResponse, doing=doing)
 
     async def execute(self, id_: str, command: Sequence[str], *, seconds: float) -> ExecResult:
-        """Run a command in a running container; ``CriError.timed_out`` after *seconds*, rounded up to whole ones."""
-        wait = max(1, math.ceil(seconds))
-        doing = f"run {command[0] if command else 'nothing'} in container {short_id(id_)}"
-        told = await self._call(
+        """Run a command in a container; the error has ``timed_out`` after *seconds*, rounded up to an integer."""
+        limit = max(1, math.ceil(seconds))
+        doing = f"run {command[0] if command else 'an empty command'} in container {short_id(id_)}"
+        response = await self._call(
             "ExecSync",
-            wire.ExecSyncRequest(container_id=id_, cmd=command, timeout=wait),
+            wire.ExecSyncRequest(container_id=id_, cmd=command, timeout=limit),
             wire.ExecSyncResponse,
             doing=doing,
-            seconds=wait + self._deadlines.usual,
+            seconds=limit + self._timeouts.request,
         )
-        # CRI-O says in this way what others say with a code.
-        if told.exit_code == -1 and told.stderr == _TIMED_OUT:
+        # CRI-O reports a timeout in this way instead of with a status code.
+        if response.exit_code == -1 and response.stderr == _EXEC_TIMEOUT:
             code = grpc.StatusCode.DEADLINE_EXCEEDED.name
-            raise CriError(f"the runtime could not {doing}: it took more than {wait} s", code=code)
-        return convert.parse_exec_result(told)
+            raise CriError(_failed(doing, f"it took more than {limit} s"), code=code)
+        return convert.parse_exec_result(response)
 
     async def image(self, name: str) -> CriImage | None:
-        """An image that the runtime has; ``None`` when it does not."""
-        request = wire.ImageStatusRequest(image=wire.ImageSpec(image=name))
-        doing = f"look for image {name}"
+        """Return a local image; ``None`` if the runtime does not have it."""
+        request, doing = wire.ImageStatusRequest(image=wire.ImageSpec(image=name)), f"get image {name}"
         try:
-            told = await self._call("ImageStatus", request, wire.ImageStatusResponse, doing=doing, service=_IMAGES)
+            response = await self._call("ImageStatus", request, wire.ImageStatusResponse, doing=doing, service=_IMAGES)
         except CriError as error:
             if error.not_found:
                 return None
             raise
-        return convert.parse_image(told)
+        return convert.parse_image(response)
 
     async def pull(self, name: str, *, sandbox: SandboxConfig | None = None) -> str:
-        """Fetch an image; how the runtime refers to it. ``CriError.image_missing`` when there is no such image."""
-        request = wire.PullImageRequest(
-            image=wire.ImageSpec(image=name),
-            sandbox_config=None if sandbox is None else convert.sandbox_config(sandbox),
-        )
+        """Pull an image, and return the runtime's reference to it; the error has ``image_missing`` for an unknown one."""
         try:
-            told = await self._call(
+            response = await self._call(
                 "PullImage",
-                request,
+                wire.PullImageRequest(
+                    image=wire.ImageSpec(image=name),
+                    sandbox_config=None if sandbox is None else convert.sandbox_config(sandbox),
+                ),
                 wire.PullImageResponse,
                 doing=f"pull image {name}",
-                seconds=self._deadlines.pull,
+                seconds=self._timeouts.pull,
                 service=_IMAGES,
             )
         except CriError as error:
             error.image_missing = error.not_found
             raise
-        return told.image_ref
+        return response.image_ref
 
-    async def _containers(self, wanted: wire.ContainerFilter) -> tuple[CriContainer, ...]:
+    async def _list_containers(self, wanted: wire.ContainerFilter) -> tuple[CriContainer, ...]:
         request = wire.ListContainersRequest(filter=wanted)
-        told = await self._call("ListContainers", request, wire.ListContainersResponse, doing="list its containers")
-        return tuple(sorted(map(convert.parse_container, told.containers), key=_age))
+        response = await self._call("ListContainers", request, wire.ListContainersResponse, doing="list containers")
+        return tuple(sorted(map(convert.parse_container, response.containers), key=_age))
 
-    async def _call(  # noqa: PLR0913 - a call has these parts
+    async def _call(  # noqa: PLR0913 - the parts of a call
         self,
         method: str,
         request: Message,
-        answer: type[rpc.Response],
+        response: type[rpc.Response],
         *,
         doing: str,
         seconds: float | None = None,
         service: str = _RUNTIME,
     ) -> rpc.Response:
-        """Call a method; ``CriError`` says what the runtime could not do, and why."""
-        if self._line is None:
-            raise CriError(f"the runtime could not {doing}: it was hung up on", code=grpc.StatusCode.CANCELLED.name)
+        """Call a method; ``CriError`` says what the runtime failed to do, and why."""
+        if self._channel is None:
+            raise CriError(_failed(doing, "the connection is closed"), code=grpc.StatusCode.CANCELLED.name)
 
-        def failure(code: grpc.StatusCode, details: str) -> CriError:
-            # containerd has opened its socket by then, and gives this no code of its own.
-            away = _NOT_YET in details
-            named = grpc.StatusCode.UNAVAILABLE if away else code
-            return CriError(f"the runtime could not {doing}: {details}", code=named.name, details=details)
+        def cri_error(code: grpc.StatusCode, details: str) -> CriError:
+            # containerd opens its socket before it is ready, and has no status code for that.
+            actual = grpc.StatusCode.UNAVAILABLE if _STARTING in details else code
+            return CriError(_failed(doing, details), code=actual.name, details=details)
 
         try:
             return await rpc.call(
-                self._line,
+                self._channel,
                 f"/{service}/{method}",
                 request,
-                answer=answer,
-                seconds=seconds or self._deadlines.usual,
-                failure=failure,
-                patient=False,
+                response=response,
+                seconds=seconds or self._timeouts.request,
+                error=cri_error,
+                wait_for_ready=False,
             )
         except CriError as error:
-            why = await asyncio.to_thread(_absence, self.path) if error.unavailable else ""
+            why = await asyncio.to_thread(_explain_unavailable, self.path) if error.unavailable else ""
             if not why:
                 raise
-            text = f"the runtime could not {doing}: {why}"
-            raise CriError(text, code=error.code, details=error.details) from error
+            raise CriError(_failed(doing, why), code=error.code, details=error.details) from error
 
-    async def _strangeness(self) -> str:
-        """Why somebody who listens does not know CRI v1."""
+    async def _explain_unimplemented(self) -> str:
+        """Return why a server does not implement CRI v1."""
         try:
-            await self._call("Version", wire.VersionRequest(), wire.VersionResponse, doing="", service=_OLD)
+            await self._call("Version", wire.VersionRequest(), wire.VersionResponse, doing="", service=_V1ALPHA2)
         except CriError:
-            hint = "in containerd's configuration, the cri plugin may be among disabled_plugins"
-            return f"it does not speak CRI v1\n{hint}"
-        return "it speaks CRI v1alpha2 only\ncontainerd 1.6, CRI-O 1.26 and whatever is newer speak v1"
+            return "it does not implement CRI\nthe cri plugin may be listed in containerd's disabled_plugins"
+        return "it implements only CRI v1alpha2\nupgrade to containerd 1.6, CRI-O 1.26 or later"
 
 
 def short_id(id_: str) -> str:
-    """An id as people are shown it."""
     return id_[:13]
 
 
+def _failed(doing: str, why: str) -> str:
+    return f"the container runtime failed to {doing}: {why}"
+
+
 @contextmanager
-def _gone_is_fine() -> Iterator[None]:
-    """What was to go and is not there has gone."""
+def _ignore_not_found() -> Iterator[None]:
     try:
         yield
     except CriError as error:
@@ -363,25 +355,25 @@ def _age(seen: CriSandbox | CriContainer) -> tuple[float, int, str]:
     return seen.created, seen.attempt, seen.id
 
 
-def _absence(path: Path) -> str:
-    """Why nobody can be reached at *path*; empty when somebody can."""
-    advice = "start the runtime, or say where it listens with --runtime-endpoint"
+def _explain_unavailable(path: Path) -> str:
+    """Return why no runtime can be reached at *path*; empty if one can."""
+    advice = "start the runtime, or set its socket with --runtime-endpoint"
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            return f"{path} is no socket\n{advice}"
+            return f"{path} is not a socket\n{advice}"
         with socket(AF_UNIX, SOCK_STREAM) as probe:
             probe.settimeout(1)
             probe.connect(str(path))
     except FileNotFoundError:
-        return f"there is no {path}\n{advice}"
+        return f"{path} does not exist\n{advice}"
     except PermissionError:
-        return f"{path} may not be used by user {os.geteuid()}\nrun this as root, or as a user who may"
+        return f"user {os.geteuid()} may not use {path}\nrun this as root, or as a user with access"
     except OSError as error:
-        return f"nobody listens at {path} ({error.strerror or error})\n{advice}"
+        return f"no server listens at {path} ({error.strerror or error})\n{advice}"
     return ""
 
 
 def _thermal_paths(sysfs: Path) -> tuple[str, ...]:
-    """Where the kernel tells how hot each CPU is, which containers do not see."""
+    """Return the paths of CPU temperatures, which are hidden from containers."""
     found = sysfs.glob("devices/system/cpu/cpu[0-9]*/thermal_throttle")
     return tuple(sorted(f"/sys/{path.relative_to(sysfs)}" for path in found))

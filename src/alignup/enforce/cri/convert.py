@@ -1,8 +1,8 @@
-"""Plans as the messages of CRI, and the messages of a runtime as what it shows. Pure.
+"""Conversion between CRI messages and the types of this package. Pure.
 
-Where a plan does not say, a container gets what the kubelet gives: parts of ``/proc`` and ``/sys`` are hidden or read
-only, unless it is privileged. An empty text for seccomp means what the kubelet does without ``seccompDefault``: a
-container runs without a profile (``Unconfined``), a sandbox with that of the runtime.
+Unset values get the kubelet's defaults: parts of ``/proc`` and ``/sys`` are hidden or read-only, unless the container is
+privileged. An empty seccomp profile means what the kubelet does without ``seccompDefault``: a container runs without a
+profile (``Unconfined``), a sandbox with the runtime's.
 """
 
 import json
@@ -26,7 +26,7 @@ from alignup.enforce.cri.types import (
 )
 from alignup.wire import cri_pb2 as wire
 
-#: What containers do not see, besides how hot each CPU is (``cpu*/thermal_throttle``).
+#: Paths that are hidden from containers, besides the CPU temperatures (``cpu*/thermal_throttle``).
 MASKED_PATHS = (
     "/proc/asound",
     "/proc/acpi",
@@ -57,15 +57,16 @@ _STATES = {
 _DRIVERS = {wire.SYSTEMD: "systemd", wire.CGROUPFS: "cgroupfs"}
 
 
-def sandbox_config(plan: SandboxConfig) -> wire.PodSandboxConfig:
-    """A sandbox to be made."""
+def sandbox_config(config: SandboxConfig) -> wire.PodSandboxConfig:
     return wire.PodSandboxConfig(
-        metadata=wire.PodSandboxMetadata(name=plan.name, uid=plan.uid, namespace=plan.namespace, attempt=plan.attempt),
-        hostname=plan.hostname,
-        log_directory=plan.log_directory,
+        metadata=wire.PodSandboxMetadata(
+            name=config.name, uid=config.uid, namespace=config.namespace, attempt=config.attempt
+        ),
+        hostname=config.hostname,
+        log_directory=config.log_directory,
         dns_config=None
-        if plan.dns is None
-        else wire.DNSConfig(servers=plan.dns.servers, searches=plan.dns.searches, options=plan.dns.options),
+        if config.dns is None
+        else wire.DNSConfig(servers=config.dns.servers, searches=config.dns.searches, options=config.dns.options),
         port_mappings=[
             wire.PortMapping(
                 protocol=port.protocol,
@@ -73,28 +74,29 @@ def sandbox_config(plan: SandboxConfig) -> wire.PodSandboxConfig:
                 host_port=port.host_port,
                 host_ip=port.host_ip,
             )
-            for port in plan.ports
+            for port in config.ports
         ],
-        labels=plan.labels,
-        annotations=plan.annotations,
+        labels=config.labels,
+        annotations=config.annotations,
         linux=wire.LinuxPodSandboxConfig(
-            cgroup_parent=plan.cgroup_parent,
-            security_context=_sandbox_security(plan.security, plan.namespaces),
-            sysctls=plan.sysctls,
+            cgroup_parent=config.cgroup_parent,
+            security_context=_sandbox_security(config.security, config.namespaces),
+            sysctls=config.sysctls,
         ),
     )
 
 
-def container_config(plan: ContainerConfig, *, masked: Sequence[str] = MASKED_PATHS) -> wire.ContainerConfig:
-    """A container to be made; *masked* paths are hidden from it, unless it may see all."""
+def container_config(config: ContainerConfig, *, masked: Sequence[str] = MASKED_PATHS) -> wire.ContainerConfig:
+    """Return the message for a container; *masked* paths are hidden from it unless it is privileged."""
     return wire.ContainerConfig(
-        metadata=wire.ContainerMetadata(name=plan.name, attempt=plan.attempt),
-        image=wire.ImageSpec(image=plan.image, user_specified_image=plan.named),
-        command=plan.command,
-        args=plan.args,
-        working_dir=plan.working_dir,
+        metadata=wire.ContainerMetadata(name=config.name, attempt=config.attempt),
+        image=wire.ImageSpec(image=config.image, user_specified_image=config.requested_image),
+        command=config.command,
+        args=config.args,
+        working_dir=config.working_dir,
         envs=[
-            wire.KeyValue(key=name, value=value.encode("utf-8", "surrogateescape")) for name, value in plan.envs.items()
+            wire.KeyValue(key=name, value=value.encode("utf-8", "surrogateescape"))
+            for name, value in config.envs.items()
         ],
         mounts=[
             wire.Mount(
@@ -104,28 +106,27 @@ def container_config(plan: ContainerConfig, *, masked: Sequence[str] = MASKED_PA
                 selinux_relabel=mount.relabel,
                 propagation=_PROPAGATION[mount.propagation],
             )
-            for mount in plan.mounts
+            for mount in config.mounts
         ],
         devices=[
             wire.Device(container_path=one.container_path, host_path=one.host_path, permissions=one.permissions)
-            for one in plan.devices
+            for one in config.devices
         ],
-        CDI_devices=[wire.CDIDevice(name=name) for name in plan.cdi],
-        labels=plan.labels,
-        annotations=plan.annotations,
-        log_path=plan.log_path,
-        stdin=plan.stdin,
-        stdin_once=plan.stdin_once,
-        tty=plan.tty,
+        CDI_devices=[wire.CDIDevice(name=name) for name in config.cdi],
+        labels=config.labels,
+        annotations=config.annotations,
+        log_path=config.log_path,
+        stdin=config.stdin,
+        stdin_once=config.stdin_once,
+        tty=config.tty,
         linux=wire.LinuxContainerConfig(
-            resources=linux_resources(plan.resources),
-            security_context=_container_security(plan.security, plan.namespaces, masked=masked),
+            resources=linux_resources(config.resources),
+            security_context=_container_security(config.security, config.namespaces, masked=masked),
         ),
     )
 
 
 def linux_resources(resources: LinuxResources) -> wire.LinuxContainerResources:
-    """What a container is held to."""
     return wire.LinuxContainerResources(
         cpu_period=resources.cpu_period,
         cpu_quota=resources.cpu_quota,
@@ -142,62 +143,59 @@ def linux_resources(resources: LinuxResources) -> wire.LinuxContainerResources:
     )
 
 
-def parse_version(told: wire.VersionResponse) -> RuntimeVersion:
-    """Who a runtime is."""
-    return RuntimeVersion(told.runtime_name, told.runtime_version, told.runtime_api_version)
+def parse_version(response: wire.VersionResponse) -> RuntimeVersion:
+    return RuntimeVersion(response.runtime_name, response.runtime_version, response.runtime_api_version)
 
 
-def parse_conditions(told: wire.StatusResponse) -> tuple[RuntimeCondition, ...]:
-    """What a runtime says of itself."""
-    return tuple(RuntimeCondition(one.type, one.status, one.reason, one.message) for one in told.status.conditions)
+def parse_conditions(response: wire.StatusResponse) -> tuple[RuntimeCondition, ...]:
+    return tuple(RuntimeCondition(one.type, one.status, one.reason, one.message) for one in response.status.conditions)
 
 
-def parse_cgroup_driver(told: wire.RuntimeConfigResponse) -> str | None:
-    """Who makes the groups of containers; ``None`` where nothing is said."""
-    return _DRIVERS.get(told.linux.cgroup_driver) if told.HasField("linux") else None
+def parse_cgroup_driver(response: wire.RuntimeConfigResponse) -> str | None:
+    """Return ``systemd`` or ``cgroupfs``; ``None`` if the runtime does not report it."""
+    return _DRIVERS.get(response.linux.cgroup_driver) if response.HasField("linux") else None
 
 
-def parse_sandbox(told: wire.PodSandbox | wire.PodSandboxStatus) -> CriSandbox:
-    """A sandbox, with addresses where it is a status."""
+def parse_sandbox(response: wire.PodSandbox | wire.PodSandboxStatus) -> CriSandbox:
+    """Return a sandbox; only a status has IPs."""
     ips: Iterable[str] = ()
-    if isinstance(told, wire.PodSandboxStatus):
-        ips = (told.network.ip, *(one.ip for one in told.network.additional_ips))
+    if isinstance(response, wire.PodSandboxStatus):
+        ips = (response.network.ip, *(one.ip for one in response.network.additional_ips))
     return CriSandbox(
-        id=told.id,
-        uid=told.metadata.uid,
-        name=told.metadata.name,
-        namespace=told.metadata.namespace,
-        attempt=told.metadata.attempt,
-        ready=told.state == wire.SANDBOX_READY,
-        created=_seconds(told.created_at),
-        labels=dict(told.labels),
-        annotations=dict(told.annotations),
+        id=response.id,
+        uid=response.metadata.uid,
+        name=response.metadata.name,
+        namespace=response.metadata.namespace,
+        attempt=response.metadata.attempt,
+        ready=response.state == wire.SANDBOX_READY,
+        created=_seconds(response.created_at),
+        labels=dict(response.labels),
+        annotations=dict(response.annotations),
         ips=tuple(filter(None, ips)),
     )
 
 
-def parse_container(told: wire.Container) -> CriContainer:
-    """A container in a list."""
+def parse_container(response: wire.Container) -> CriContainer:
+    """Return a container from a list."""
     return CriContainer(
-        id=told.id,
-        sandbox=told.pod_sandbox_id,
-        name=told.metadata.name,
-        attempt=told.metadata.attempt,
-        state=_STATES.get(told.state, ContainerState.UNKNOWN),
-        created=_seconds(told.created_at),
-        labels=dict(told.labels),
-        annotations=dict(told.annotations),
-        image=told.image.image,
-        image_ref=told.image_ref,
+        id=response.id,
+        sandbox=response.pod_sandbox_id,
+        name=response.metadata.name,
+        attempt=response.metadata.attempt,
+        state=_STATES.get(response.state, ContainerState.UNKNOWN),
+        created=_seconds(response.created_at),
+        labels=dict(response.labels),
+        annotations=dict(response.annotations),
+        image=response.image.image,
+        image_ref=response.image_ref,
     )
 
 
-def parse_container_status(told: wire.ContainerStatusResponse) -> CriContainer:
-    """A container with all there is to know, as far as the runtime was asked for all."""
-    status, more = told.status, _more(told.info)
+def parse_container_status(response: wire.ContainerStatusResponse) -> CriContainer:
+    status, details = response.status, _details(response.info)
     return CriContainer(
         id=status.id,
-        sandbox=str(more.get("sandboxID") or ""),
+        sandbox=str(details.get("sandboxID") or ""),
         name=status.metadata.name,
         attempt=status.metadata.attempt,
         state=_STATES.get(status.state, ContainerState.UNKNOWN),
@@ -211,20 +209,19 @@ def parse_container_status(told: wire.ContainerStatusResponse) -> CriContainer:
         exit_code=status.exit_code,
         reason=status.reason,
         message=status.message,
-        pid=_pid(more),
+        pid=_pid(details),
     )
 
 
-def parse_exec_result(told: wire.ExecSyncResponse) -> ExecResult:
-    """What came of a command."""
-    return ExecResult(exit_code=told.exit_code, output=told.stdout, errors=told.stderr)
+def parse_exec_result(response: wire.ExecSyncResponse) -> ExecResult:
+    return ExecResult(exit_code=response.exit_code, output=response.stdout, errors=response.stderr)
 
 
-def parse_image(told: wire.ImageStatusResponse) -> CriImage | None:
-    """An image; ``None`` when the runtime does not have it."""
-    if not told.HasField("image"):
+def parse_image(response: wire.ImageStatusResponse) -> CriImage | None:
+    """Return an image; ``None`` if the runtime does not have it."""
+    if not response.HasField("image"):
         return None
-    image = told.image
+    image = response.image
     return CriImage(
         id=image.id,
         tags=tuple(image.repo_tags),
@@ -251,7 +248,7 @@ def _sandbox_security(security: SecurityOptions, namespaces: NamespaceOptions) -
 def _container_security(
     security: SecurityOptions, namespaces: NamespaceOptions, *, masked: Sequence[str]
 ) -> wire.LinuxContainerSecurityContext:
-    sees_all = security.unmasked or security.privileged
+    unmasked = security.unmasked or security.privileged
     capabilities = None
     if security.add or security.drop:
         capabilities = wire.Capability(add_capabilities=security.add, drop_capabilities=security.drop)
@@ -266,24 +263,24 @@ def _container_security(
         supplemental_groups=security.groups,
         readonly_rootfs=security.read_only_root,
         no_new_privs=security.no_new_privileges,
-        masked_paths=() if sees_all else masked,
-        readonly_paths=() if sees_all else READ_ONLY_PATHS,
+        masked_paths=() if unmasked else masked,
+        readonly_paths=() if unmasked else READ_ONLY_PATHS,
         seccomp=_profile(security.seccomp or "Unconfined"),
         apparmor=_profile(security.apparmor),
     )
 
 
-def _namespaces(shared: NamespaceOptions) -> wire.NamespaceOption:
-    together = wire.POD if shared.share_pid else wire.CONTAINER
+def _namespaces(options: NamespaceOptions) -> wire.NamespaceOption:
+    container = wire.POD if options.share_pid else wire.CONTAINER
     return wire.NamespaceOption(
-        network=wire.NODE if shared.host_network else wire.POD,
-        pid=wire.NODE if shared.host_pid else together,
-        ipc=wire.NODE if shared.host_ipc else wire.POD,
+        network=wire.NODE if options.host_network else wire.POD,
+        pid=wire.NODE if options.host_pid else container,
+        ipc=wire.NODE if options.host_ipc else wire.POD,
     )
 
 
 def _profile(text: str) -> wire.SecurityProfile | None:
-    """A profile of seccomp or AppArmor; ``None`` for the empty text: nothing is said."""
+    """Return a seccomp or AppArmor profile; ``None`` for empty text."""
     if not text:
         return None
     if text.startswith(_LOCALHOST):
@@ -298,26 +295,25 @@ def _selinux(options: Mapping[str, str]) -> wire.SELinuxOption | None:
 
 
 def _number(value: int | None) -> wire.Int64Value | None:
-    """A number, of which 0 is one too."""
     return None if value is None else wire.Int64Value(value=value)
 
 
 def _seconds(nanoseconds: int) -> float:
-    """A time; 0 where it has not come. Some send the year 1 for that, which is before 1970."""
+    """Return seconds since 1970; 0 for an event that has not happened, for which some runtimes send the year 1."""
     return max(0, nanoseconds) / 1e9
 
 
-def _more(info: Mapping[str, str]) -> Mapping[str, Any]:
-    """What is told beyond the interface: by containerd and CRI-O in one JSON text, by others in texts of their own."""
+def _details(info: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return verbose details: containerd and CRI-O put them into one JSON value, others into separate ones."""
     try:
-        told = json.loads(info.get("info", "{}"))
+        response = json.loads(info.get("info", "{}"))
     except ValueError:
-        told = {}
-    return {**info, **told} if isinstance(told, dict) else info
+        response = {}
+    return {**info, **response} if isinstance(response, dict) else info
 
 
-def _pid(more: Mapping[str, Any]) -> int | None:
+def _pid(details: Mapping[str, Any]) -> int | None:
     try:
-        return int(more.get("pid", 0)) or None
+        return int(details.get("pid", 0)) or None
     except (TypeError, ValueError):
         return None

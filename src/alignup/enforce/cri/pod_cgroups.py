@@ -1,11 +1,11 @@
-"""The groups of pods: one around all containers of a pod, in which the kernel holds them to what the pod may have.
+"""The cgroups of pods: one around all containers of a pod, which holds them to the pod's limits.
 
-They stand where the kubelet's do, under a root of ours: ``/alignup/burstable/pod<uid>``, and without a class between
-for Guaranteed pods. Where systemd keeps the groups, their names tell the same (``alignup-burstable-pod<uid>.slice``)
-and the runtime has them made; else they are made here, before the sandbox.
+The layout is the kubelet's, under a root of our own: ``/alignup/burstable/pod<uid>``, without the QoS level for
+Guaranteed pods. With the systemd driver the same path is a slice name (``alignup-burstable-pod<uid>.slice``), and the
+runtime creates the cgroup; with cgroupfs it is created here, before the sandbox.
 
-What a kernel has no controller for cannot be limited. That is no reason not to run a pod: what could not be had comes
-back as notes, one sentence each.
+A limit needs its cgroup controller. A pod runs without one if the kernel lacks it; the methods return a note for each
+setting that could not be applied.
 """
 
 import re
@@ -36,7 +36,7 @@ _KIB = re.compile(r"hugepages-(\d+)kB")
 
 
 class CgroupDriver(StrEnum):
-    """Who makes groups: whoever needs one, or systemd alone."""
+    """Who creates cgroups: every program that needs one, or systemd alone."""
 
     CGROUPFS = "cgroupfs"
     SYSTEMD = "systemd"
@@ -44,175 +44,170 @@ class CgroupDriver(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """Something to be written: by which controller, into which file."""
+    """A value for a file of a controller."""
 
     controller: str
     file: str
     text: str
-    matters: bool = True  #: whether a person should know when there is no such controller
+    important: bool = True  #: whether to report a missing controller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodCgroups:
-    """Where the groups of pods are: below *root* in the hierarchies at *top*."""
+    """The cgroups below *root* in the hierarchies at *mount*."""
 
     root: str = "alignup"
     driver: CgroupDriver = CgroupDriver.CGROUPFS
-    top: Path = CGROUP_MOUNT
+    mount: Path = CGROUP_MOUNT
 
     @property
     def unified(self) -> bool:
-        """Whether there is one hierarchy for all controllers: cgroup version 2."""
-        return (self.top / "cgroup.controllers").exists()
+        """Whether there is one hierarchy for all controllers: cgroup v2."""
+        return (self.mount / "cgroup.controllers").exists()
 
-    def ground(self, *, memory: int, sysfs: Path = Path("/sys"), proc: Path = cgroup.PROC) -> NodeLimits:
-        """What limits depend on here, on a machine with *memory* bytes."""
+    def node_limits(self, *, memory: int, sysfs: Path = Path("/sys"), proc: Path = cgroup.PROC) -> NodeLimits:
+        """Return what limits depend on here, on a machine with *memory* bytes."""
         found = (_KIB.fullmatch(path.name) for path in sysfs.glob("kernel/mm/hugepages/hugepages-*"))
         sizes = sorted(int(one[1]) << 10 for one in found if one)
         return NodeLimits(memory=memory, page_sizes=tuple(sizes), unified=self.unified, swap=self._limits_swap(proc))
 
     def parent(self, pod: Pod) -> str:
-        """What the runtime is told is around the containers of *pod*: a path, or the name of a slice."""
+        """Return the cgroup parent for the runtime: a path, or the name of a slice."""
         parts = self._parts(pod)
         if self.driver is CgroupDriver.CGROUPFS:
             return "/" + "/".join(parts)
-        # In the name of a slice a dash leads one level down.
+        # In the name of a slice, a dash separates levels.
         return "-".join(part.replace("-", "_") for part in parts) + ".slice"
 
-    def make(self, pod: Pod, resources: CgroupResources) -> tuple[str, ...]:
-        """Have a group around *pod* that is held to *resources*; what could not be had.
-
-        ``EnforceError`` when there can be no group. One that is there is held to *resources* from now on.
-        """
+    def create(self, pod: Pod, resources: CgroupResources) -> tuple[str, ...]:
+        """Create the pod's cgroup, or update it, and return notes; raise ``EnforceError`` if it cannot be created."""
         if self.driver is CgroupDriver.SYSTEMD:
             return ()
         parts = self._parts(pod)
-        wanted = tuple(_settings(resources, unified=self.unified))
-        self._create(parts, {one.controller for one in wanted})
+        settings = tuple(_settings(resources, unified=self.unified))
+        self._mkdir(parts, {one.controller for one in settings})
         if pod.qos is QoS.BEST_EFFORT:
-            self._write(parts[:-1], [_share(milli_to_shares(0), unified=self.unified)])
-        return self._write(parts, wanted)
+            self._write(parts[:-1], [_cpu_shares(milli_to_shares(0), unified=self.unified)])
+        return self._write(parts, settings)
 
     def remove(self, pod: Pod) -> bool:
-        """Remove the group around *pod*, unless something is in it; whether it is gone."""
+        """Remove the pod's cgroup, unless processes are left in it; return whether it is gone."""
         if self.driver is CgroupDriver.SYSTEMD:
             return True
-        gone = [cgroup.remove(folder) for folder in self._everywhere(self._parts(pod))]
+        gone = [cgroup.remove(directory) for directory in self._directories(self._parts(pod))]
         return all(gone)
 
-    def balance(self, pods: Iterable[Pod]) -> tuple[str, ...]:
-        """Give all Burstable pods together the CPU time that *pods* of them asked for; what could not be had.
+    def set_burstable_shares(self, pods: Iterable[Pod]) -> tuple[str, ...]:
+        """Give the Burstable cgroup the CPU shares that its *pods* request together, and return notes.
 
-        To be called when pods come and go. Otherwise the class keeps the weight that any new group has.
+        Call this when pods come and go; otherwise the cgroup keeps the default weight.
         """
         if self.driver is CgroupDriver.SYSTEMD:
             return ()
-        asked = (demand.requests(pod).get(CPU) for pod in pods if pod.qos is QoS.BURSTABLE)
-        total = sum(amount.milli() for amount in asked if amount is not None)
-        parts = (*self._root(), _tier(QoS.BURSTABLE))
-        self._create(parts, {CPU})
-        return self._write(parts, [_share(milli_to_shares(total), unified=self.unified)])
+        requests = (demand.requests(pod).get(CPU) for pod in pods if pod.qos is QoS.BURSTABLE)
+        total = sum(amount.milli() for amount in requests if amount is not None)
+        parts = (*self._root(), _qos_part(QoS.BURSTABLE))
+        self._mkdir(parts, {CPU})
+        return self._write(parts, [_cpu_shares(milli_to_shares(total), unified=self.unified)])
 
-    def limit(self, resources: CgroupResources) -> tuple[str, ...]:
-        """Hold all pods together to *resources*; what could not be had."""
+    def limit_all_pods(self, resources: CgroupResources) -> tuple[str, ...]:
+        """Apply limits to the cgroup of all pods, and return notes."""
         if self.driver is CgroupDriver.SYSTEMD:
             return ()
-        parts, wanted = self._root(), tuple(_settings(resources, unified=self.unified))
-        self._create(parts, {one.controller for one in wanted})
-        return self._write(parts, wanted)
+        parts, settings = self._root(), tuple(_settings(resources, unified=self.unified))
+        self._mkdir(parts, {one.controller for one in settings})
+        return self._write(parts, settings)
 
     def _root(self) -> tuple[str, ...]:
         return tuple(part for part in self.root.split("/") if part)
 
     def _parts(self, pod: Pod) -> tuple[str, ...]:
-        """The names of the groups from our root to that of *pod*."""
         if not _UID.fullmatch(pod.uid) or (self.driver is CgroupDriver.SYSTEMD and "_" in pod.uid):
-            raise EnforceError(f"there can be no group for pod {pod.name}: {pod.uid!r} is no good as part of its name")
-        tier = () if pod.qos is QoS.GUARANTEED else (_tier(pod.qos),)
-        return (*self._root(), *tier, f"pod{pod.uid}")
+            raise EnforceError(f"cannot create a cgroup for pod {pod.name}: its uid {pod.uid!r} is not a valid name")
+        qos = () if pod.qos is QoS.GUARANTEED else (_qos_part(pod.qos),)
+        return (*self._root(), *qos, f"pod{pod.uid}")
 
-    def _create(self, parts: tuple[str, ...], controllers: Iterable[str]) -> None:
-        """Make groups down to the last of *parts*; in version 1, in the hierarchy of each controller."""
-        tops = [self.top] if self.unified else [self.top / name for name in sorted(controllers)]
-        for top in tops:
-            if not top.is_dir():
+    def _mkdir(self, parts: tuple[str, ...], controllers: Iterable[str]) -> None:
+        """Create the cgroup and its parents; in version 1, in the hierarchy of each controller."""
+        mounts = [self.mount] if self.unified else [self.mount / name for name in sorted(controllers)]
+        for mount in mounts:
+            if not mount.is_dir():
                 continue
-            folder = top
+            directory = mount
             try:
                 for part in parts:
                     if self.unified:
-                        _hand_on(folder)
-                    folder /= part
-                    folder.mkdir(exist_ok=True)
+                        _delegate_controllers(directory)
+                    directory /= part
+                    directory.mkdir(exist_ok=True)
             except OSError as error:
-                where, why = error.filename or folder, error.strerror or error
-                raise EnforceError(f"there can be no group {'/'.join(parts)}: {where}: {why}") from error
+                where, why = error.filename or directory, error.strerror or error
+                raise EnforceError(f"cannot create cgroup {'/'.join(parts)}: {where}: {why}") from error
 
-    def _write(self, parts: tuple[str, ...], wanted: Iterable[_Setting]) -> tuple[str, ...]:
-        """Write settings into a group; what could not be had."""
-        return tuple(note for one in wanted if (note := self._set(parts, one)))
+    def _write(self, parts: tuple[str, ...], settings: Iterable[_Setting]) -> tuple[str, ...]:
+        return tuple(note for one in settings if (note := self._set(parts, one)))
 
     def _set(self, parts: tuple[str, ...], one: _Setting) -> str:
-        top = self.top if self.unified else self.top / one.controller
-        path = top.joinpath(*parts, one.file)
+        mount = self.mount if self.unified else self.mount / one.controller
+        path = mount.joinpath(*parts, one.file)
         try:
             cgroup.write_file(path, one.text)
         except FileNotFoundError:
-            return f"{path} is not to be had here, so nobody is held to {one.text}" if one.matters else ""
+            return f"{path} does not exist: the limit {one.text} is not enforced" if one.important else ""
         except OSError as error:
-            return f"{path} did not take {one.text}: {error.strerror or error}"
+            return f"cannot write {one.text} to {path}: {error.strerror or error}"
         return ""
 
-    def _everywhere(self, parts: tuple[str, ...]) -> Iterator[Path]:
-        """The folder of a group in every hierarchy; runtimes make it in those we need nothing of, too."""
-        tops = [self.top] if self.unified else sorted(self.top.iterdir())
-        folders = (top.joinpath(*parts) for top in tops)
-        return (folder for folder in folders if folder.is_dir())
+    def _directories(self, parts: tuple[str, ...]) -> Iterator[Path]:
+        """Yield the cgroup's directory in every hierarchy: runtimes create it in all of them."""
+        mounts = [self.mount] if self.unified else sorted(self.mount.iterdir())
+        directories = (mount.joinpath(*parts) for mount in mounts)
+        return (directory for directory in directories if directory.is_dir())
 
     def _limits_swap(self, proc: Path) -> bool:
-        """Whether the kernel counts swap by groups; the topmost group has no file that would tell."""
+        """Whether the kernel accounts for swap; the root cgroup has no file that would show it."""
         if not self.unified:
-            return (self.top / "memory" / "memory.memsw.limit_in_bytes").exists()
+            return (self.mount / "memory" / "memory.memsw.limit_in_bytes").exists()
         own = [line[3:].lstrip("/") for line in (proc / "cgroup").read_text().splitlines() if line.startswith("0::")]
-        return any((self.top / group / "memory.swap.max").exists() for group in (*own, "/".join(self._root())))
+        return any((self.mount / one / "memory.swap.max").exists() for one in (*own, "/".join(self._root())))
 
 
-def _tier(qos: QoS) -> str:
+def _qos_part(qos: QoS) -> str:
     return qos.value.lower()
 
 
 def _settings(resources: CgroupResources, *, unified: bool) -> Iterator[_Setting]:
-    """What holds a group to *resources*, in the order it has to be written."""
-    yield _share(resources.cpu_shares, unified=unified)
+    """Yield the settings in the order in which they must be written."""
+    yield _cpu_shares(resources.cpu_shares, unified=unified)
     if resources.cpu_quota:
         period = resources.cpu_period or PERIOD
         if unified:
-            most = "max" if resources.cpu_quota == NO_LIMIT else str(resources.cpu_quota)
-            yield _Setting("cpu", "cpu.max", f"{most} {period}")
+            quota = "max" if resources.cpu_quota == NO_LIMIT else str(resources.cpu_quota)
+            yield _Setting("cpu", "cpu.max", f"{quota} {period}")
         else:
             yield _Setting("cpu", "cpu.cfs_period_us", str(period))
             yield _Setting("cpu", "cpu.cfs_quota_us", str(resources.cpu_quota))
     if resources.memory_limit:
         file = "memory.max" if unified else "memory.limit_in_bytes"
         yield _Setting("memory", file, str(resources.memory_limit))
-    if resources.processes:
-        yield _Setting("pids", "pids.max", str(resources.processes))
+    if resources.pids_limit:
+        yield _Setting("pids", "pids.max", str(resources.pids_limit))
     for size, limit in resources.hugepages.items():
         file = f"hugetlb.{size}.{'max' if unified else 'limit_in_bytes'}"
-        yield _Setting("hugetlb", file, str(limit), matters=limit > 0)
+        yield _Setting("hugetlb", file, str(limit), important=limit > 0)
 
 
-def _share(cpu_shares: int, *, unified: bool) -> _Setting:
+def _cpu_shares(shares: int, *, unified: bool) -> _Setting:
     if unified:
-        return _Setting("cpu", "cpu.weight", str(shares_to_weight(cpu_shares)))
-    return _Setting("cpu", "cpu.shares", str(cpu_shares))
+        return _Setting("cpu", "cpu.weight", str(shares_to_weight(shares)))
+    return _Setting("cpu", "cpu.shares", str(shares))
 
 
-def _hand_on(folder: Path) -> None:
-    """Let the groups in *folder* have every controller that it has; one that they cannot have shows when it is used."""
-    has = (folder / "cgroup.controllers").read_text("ascii").split()
-    given = (folder / "cgroup.subtree_control").read_text("ascii").split()
+def _delegate_controllers(directory: Path) -> None:
+    """Enable every controller that *directory* has for its children; a failure shows when a limit is written."""
+    available = (directory / "cgroup.controllers").read_text("ascii").split()
+    enabled = (directory / "cgroup.subtree_control").read_text("ascii").split()
     for controller in _CONTROLLERS:
-        if controller in has and controller not in given:
+        if controller in available and controller not in enabled:
             with suppress(OSError):
-                cgroup.write_file(folder / "cgroup.subtree_control", f"+{controller}")
+                cgroup.write_file(directory / "cgroup.subtree_control", f"+{controller}")

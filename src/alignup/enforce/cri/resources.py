@@ -1,11 +1,11 @@
-"""What a container and its pod are held to by their groups, worked out as the kubelet does. Pure.
+"""The cgroup limits of a container and of its pod, computed as the kubelet does. Pure.
 
-CPU time is shared by what was asked for, and capped by what it is limited to, unless the container has CPUs of its own:
-a cap would only make it wait for CPUs that nobody else may use. Memory is capped by the limit. When memory runs out the
-kernel looks at ``oom_score_adj``, by which the kubelet puts BestEffort pods first in line and Guaranteed ones last.
+CPU time is shared by requests and capped by limits, unless the container has exclusive CPUs: a cap would only make it
+wait for CPUs that no other container may use. Memory is capped by its limit. When memory runs out, the kernel picks its
+victims by ``oom_score_adj``, which makes BestEffort pods the first and Guaranteed pods the last.
 
-Of the kubelet's settings these count as their defaults say: no swap, MemoryQoS without throttling and without
-reservation. Others are part of the :class:`NodeLimits`.
+These settings of the kubelet count with their defaults: no swap, and MemoryQoS without throttling or reservation. The
+others are in :class:`NodeLimits`.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from alignup.enforce.cri.types import LinuxResources
 
 PERIOD = 100_000  #: microseconds
 NO_LIMIT = -1
-NODE_CRITICAL_PRIORITY = 2_000_001_000  #: the priority of class ``system-node-critical``
+NODE_CRITICAL_PRIORITY = 2_000_001_000  #: of the class ``system-node-critical``
 
-_LEAST_SHARES, _MOST_SHARES = 2, 262_144
-_LEAST_WEIGHT, _MOST_WEIGHT = 1, 10_000
-_LEAST_QUOTA = 1000  #: microseconds
-_GUARANTEED = -997
-_BEST_EFFORT = 1000
+_MIN_SHARES, _MAX_SHARES = 2, 262_144
+_MIN_WEIGHT, _MAX_WEIGHT = 1, 10_000
+_MIN_QUOTA = 1000  #: microseconds
+_GUARANTEED_OOM_SCORE = -997
+_BEST_EFFORT_OOM_SCORE = 1000
 _SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -32,94 +32,104 @@ _SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 class NodeLimits:
     """What limits depend on besides the pod."""
 
-    memory: int  #: bytes of the machine, all of them
-    page_sizes: tuple[int, ...] = ()  #: bytes of the huge pages the kernel knows, whether there are any or not
-    unified: bool = True  #: cgroup version 2
-    swap: bool = False  #: whether groups can limit swap
-    quota: bool = True  #: whether limits of CPU time are held
-    period: int = PERIOD  #: microseconds over which they are
-    processes: int = 0  #: that a pod may have; 0: as many as it likes
-    killed_together: bool = True  #: all processes of a container, when its memory runs out
+    memory: int  #: bytes of the whole machine
+    page_sizes: tuple[int, ...] = ()  #: bytes of every huge page size that the kernel supports
+    unified: bool = True  #: cgroup v2
+    swap: bool = False  #: whether cgroups can limit swap
+    quota: bool = True  #: whether CPU limits are enforced
+    period: int = PERIOD  #: microseconds over which they are enforced
+    pids_limit: int = 0  #: of a pod; 0: unlimited
+    oom_kill_group: bool = True  #: when memory runs out, kill all processes of a container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupResources:
-    """What a pod as a whole, or all pods, are held to; 0: not said."""
+    """The limits of a pod's cgroup, or of the cgroup of all pods; 0 means unset."""
 
     cpu_shares: int
     cpu_quota: int = 0  #: microseconds a period; -1: no limit
     cpu_period: int = 0
     memory_limit: int = 0  #: bytes
-    processes: int = 0
-    hugepages: Mapping[str, int] = field(default_factory=dict)  #: page size as the kernel's files have it → bytes
+    pids_limit: int = 0
+    hugepages: Mapping[str, int] = field(default_factory=dict)  #: page size, such as ``2MB`` → bytes
 
 
-def container_resources(  # noqa: PLR0913 - what was decided, beside what was asked for
-    pod: Pod, container: Container, *, ground: NodeLimits, exclusive: bool = False, cpus: CpuSet = 0, nodes: NodeSet = 0
+def container_resources(  # noqa: PLR0913 - what was decided, besides the request
+    pod: Pod,
+    container: Container,
+    *,
+    node_limits: NodeLimits,
+    exclusive: bool = False,
+    cpus: CpuSet = 0,
+    nodes: NodeSet = 0,
 ) -> LinuxResources:
-    """What *container* is held to on *cpus* and *nodes*; *exclusive*: these CPUs are its own."""
+    """Return the limits of *container* on *cpus* and *nodes*; *exclusive* if these CPUs are its own."""
     limits = _limits(pod, container)
     request = container.resources.requests.get(CPU)
-    capped, memory = _milli(limits, CPU), _value(limits, MEMORY)
+    cpu_limit, memory = _milli(limits, CPU), _value(limits, MEMORY)
+    if not node_limits.quota:
+        quota = 0
+    else:
+        quota = NO_LIMIT if exclusive else milli_to_quota(cpu_limit, period=node_limits.period)
     return LinuxResources(
         cpus=cpus,
         nodes=nodes,
-        cpu_shares=milli_to_shares(capped if request is None else request.milli()),
-        cpu_quota=_container_quota(capped, ground=ground, exclusive=exclusive),
-        cpu_period=ground.period if ground.quota else 0,
+        cpu_shares=milli_to_shares(cpu_limit if request is None else request.milli()),
+        cpu_quota=quota,
+        cpu_period=node_limits.period if node_limits.quota else 0,
         memory_limit=memory,
-        memory_swap_limit=memory if ground.swap and not ground.unified else 0,
-        oom_score_adj=oom_score_adj(pod, container, memory=ground.memory),
-        hugepages=_pages(_hugepage_limits(pod, container), ground=ground),
-        unified=_unified(ground),
+        memory_swap_limit=memory if node_limits.swap and not node_limits.unified else 0,
+        oom_score_adj=oom_score_adj(pod, container, memory=node_limits.memory),
+        hugepages=_hugepages(_hugepage_limits(pod, container), node_limits.page_sizes),
+        unified=_unified(node_limits),
     )
 
 
-def pod_cgroup_resources(pod: Pod, *, ground: NodeLimits, exclusive: bool = False) -> CgroupResources:
-    """What *pod* as a whole is held to; *exclusive*: one of its containers has CPUs of its own."""
-    asked, limits = demand.requests(pod), demand.limits(pod)
-    pages = _pages(asked, ground=ground)
+def pod_cgroup_resources(pod: Pod, *, node_limits: NodeLimits, exclusive: bool = False) -> CgroupResources:
+    """Return the limits of a pod's cgroup; *exclusive* if one of its containers has exclusive CPUs."""
+    requests, limits = demand.requests(pod), demand.limits(pod)
+    pids, hugepages = node_limits.pids_limit, _hugepages(requests, node_limits.page_sizes)
     if pod.qos is QoS.BEST_EFFORT:
-        return CgroupResources(cpu_shares=_LEAST_SHARES, processes=ground.processes, hugepages=pages)
-    capped = milli_to_quota(_milli(limits, CPU), period=ground.period) if _everyone_limited(pod, CPU) else 0
-    uncapped = exclusive or not ground.quota
+        return CgroupResources(cpu_shares=_MIN_SHARES, pids_limit=pids, hugepages=hugepages)
+    quota = milli_to_quota(_milli(limits, CPU), period=node_limits.period) if _all_limited(pod, CPU) else 0
+    uncapped = exclusive or not node_limits.quota
     return CgroupResources(
-        cpu_shares=milli_to_shares(_milli(asked, CPU)),
-        cpu_quota=NO_LIMIT if capped and uncapped else capped,
-        cpu_period=ground.period if capped else 0,
-        memory_limit=_value(limits, MEMORY) if _everyone_limited(pod, MEMORY) else 0,
-        processes=ground.processes,
-        hugepages=pages,
+        cpu_shares=milli_to_shares(_milli(requests, CPU)),
+        cpu_quota=NO_LIMIT if quota and uncapped else quota,
+        cpu_period=node_limits.period if quota else 0,
+        memory_limit=_value(limits, MEMORY) if _all_limited(pod, MEMORY) else 0,
+        pids_limit=pids,
+        hugepages=hugepages,
     )
 
 
-def node_cgroup_resources(limits: Amounts, *, ground: NodeLimits) -> CgroupResources:
-    """What all pods together are held to."""
+def node_cgroup_resources(allocatable: Amounts, *, node_limits: NodeLimits) -> CgroupResources:
+    """Return the limits of the cgroup of all pods."""
     return CgroupResources(
-        cpu_shares=milli_to_shares(_milli(limits, CPU)),
-        memory_limit=_value(limits, MEMORY),
-        hugepages=_pages(limits, ground=ground),
+        cpu_shares=milli_to_shares(_milli(allocatable, CPU)),
+        memory_limit=_value(allocatable, MEMORY),
+        hugepages=_hugepages(allocatable, node_limits.page_sizes),
     )
 
 
 def milli_to_shares(milli: int) -> int:
-    """The part of contended CPUs that a request of *milli* thousandths of one comes to."""
-    return min(max(milli * 1024 // 1000, _LEAST_SHARES), _MOST_SHARES)
+    """Convert a CPU request in thousandths to CPU shares."""
+    return min(max(milli * 1024 // 1000, _MIN_SHARES), _MAX_SHARES)
 
 
 def milli_to_quota(milli: int, *, period: int = PERIOD) -> int:
-    """The microseconds a *period* that a limit of *milli* thousandths of a CPU comes to; 0: there is no limit."""
-    return max(milli * period // 1000, _LEAST_QUOTA) if milli else 0
+    """Convert a CPU limit in thousandths to microseconds a *period*; 0 means no limit."""
+    return max(milli * period // 1000, _MIN_QUOTA) if milli else 0
 
 
 def shares_to_weight(cpu_shares: int) -> int:
-    """Shares as version 2 counts them, in the way the kubelet and runc 1.1 convert them."""
-    spread = (_MOST_WEIGHT - _LEAST_WEIGHT) * (cpu_shares - _LEAST_SHARES)
-    return min(_LEAST_WEIGHT + spread // (_MOST_SHARES - _LEAST_SHARES), _MOST_WEIGHT)
+    """Convert CPU shares to a cgroup v2 weight, with the formula of the kubelet and runc 1.1."""
+    spread = (_MAX_WEIGHT - _MIN_WEIGHT) * (cpu_shares - _MIN_SHARES)
+    return min(_MIN_WEIGHT + spread // (_MAX_SHARES - _MIN_SHARES), _MAX_WEIGHT)
 
 
 def page_name(size: int) -> str:
-    """A size of huge pages as the kernel's files have it, such as ``2MB``."""
+    """Return a huge page size as in the names of the kernel's files, such as ``2MB``."""
     power = 0
     while size >= 1024 and power < len(_SIZE_UNITS) - 1:
         size //= 1024
@@ -128,31 +138,25 @@ def page_name(size: int) -> str:
 
 
 def oom_score_adj(pod: Pod, container: Container, *, memory: int) -> int:
-    """How early the kernel is to kill *container* when the machine's *memory* runs out: 1000 first, -997 last.
+    """Return how early the kernel kills *container* when the machine's *memory* runs out: 1000 first, -997 last.
 
-    A Burstable container stands the further back, the more it asked for. A sidecar is not killed before the container
-    it serves that asked for least.
+    A Burstable container is safer the more it requested. A sidecar is as safe as the pod's container with the smallest
+    request.
     """
     if pod.qos is QoS.GUARANTEED or (pod.priority is not None and pod.priority >= NODE_CRITICAL_PRIORITY):
-        return _GUARANTEED
+        return _GUARANTEED_OOM_SCORE
     if pod.qos is QoS.BEST_EFFORT:
-        return _BEST_EFFORT
-    asked = _value(container.resources.requests, MEMORY)
+        return _BEST_EFFORT_OOM_SCORE
+    request = _value(container.resources.requests, MEMORY)
     if container.restartable and container in pod.init and pod.containers:
-        asked = max(asked, min(_value(one.resources.requests, MEMORY) for one in pod.containers))
-    asked += _spare_memory(pod)
+        request = max(request, min(_value(one.resources.requests, MEMORY) for one in pod.containers))
+    request += _unassigned_memory(pod)
     # Never as safe as Guaranteed, never as exposed as BestEffort.
-    return min(max(1000 - 1000 * asked // memory, 1000 + _GUARANTEED), _BEST_EFFORT - 1)
+    return min(max(1000 - 1000 * request // memory, 1000 + _GUARANTEED_OOM_SCORE), _BEST_EFFORT_OOM_SCORE - 1)
 
 
-def _container_quota(milli: int, *, ground: NodeLimits, exclusive: bool) -> int:
-    if not ground.quota:
-        return 0
-    return NO_LIMIT if exclusive else milli_to_quota(milli, period=ground.period)
-
-
-def _spare_memory(pod: Pod) -> int:
-    """What the pod as a whole asked for beyond its containers, a container's part of it."""
+def _unassigned_memory(pod: Pod) -> int:
+    """Return a container's share of the pod-level request beyond the containers' own requests."""
     total = _value(pod.resources.requests, MEMORY)
     if not total:
         return 0
@@ -161,39 +165,39 @@ def _spare_memory(pod: Pod) -> int:
 
 
 def _limits(pod: Pod, container: Container) -> Amounts:
-    """The limits of a container, or those of its pod where it has none."""
-    said = {name: amount for name, amount in container.resources.limits.items() if not amount.is_zero}
-    return {**demand.pod_level_amounts(pod.resources.limits), **said}
+    """Return a container's limits, and those of its pod where it has none."""
+    own = {name: amount for name, amount in container.resources.limits.items() if not amount.is_zero}
+    return {**demand.pod_level_amounts(pod.resources.limits), **own}
 
 
 def _hugepage_limits(pod: Pod, container: Container) -> Amounts:
-    """The same for huge pages, where a limit of nothing counts too."""
+    """Return the same for huge pages, for which a limit of zero counts."""
     return {**demand.pod_level_amounts(pod.resources.limits), **container.resources.limits}
 
 
-def _everyone_limited(pod: Pod, name: str) -> bool:
-    """Whether all containers have a limit, or the pod as a whole has."""
+def _all_limited(pod: Pod, name: str) -> bool:
+    """Whether all containers, or the pod as a whole, have a limit."""
     if pod.qos is QoS.GUARANTEED or _value(pod.resources.limits, name):
         return True
     return all(_value(one.resources.limits, name) for one in pod.everyone)
 
 
-def _pages(amounts: Amounts, *, ground: NodeLimits) -> dict[str, int]:
-    """The limit of every size of huge pages the kernel knows: nothing, unless it is among *amounts*."""
-    found = {page_name(size): 0 for size in ground.page_sizes}
+def _hugepages(amounts: Amounts, sizes: tuple[int, ...]) -> dict[str, int]:
+    """Return the limit of every page size that the kernel supports: 0 unless it is among *amounts*."""
+    limits = {page_name(size): 0 for size in sizes}
     for name, amount in amounts.items():
         size = names.page_size(name) if names.is_hugepages(name) else None
-        if size in ground.page_sizes and size is not None:
-            found[page_name(size)] += amount.value()
-    return found
+        if size in sizes and size is not None:
+            limits[page_name(size)] += amount.value()
+    return limits
 
 
-def _unified(ground: NodeLimits) -> dict[str, str]:
-    if not ground.unified:
+def _unified(node_limits: NodeLimits) -> dict[str, str]:
+    if not node_limits.unified:
         return {}
-    together = {"memory.oom.group": "1"} if ground.killed_together else {}
-    said = {**together, "memory.min": "0", "memory.low": "0"}
-    return {**said, "memory.swap.max": "0"} if ground.swap else said
+    oom = {"memory.oom.group": "1"} if node_limits.oom_kill_group else {}
+    files = {**oom, "memory.min": "0", "memory.low": "0"}
+    return {**files, "memory.swap.max": "0"} if node_limits.swap else files
 
 
 def _milli(amounts: Amounts, name: str) -> int:

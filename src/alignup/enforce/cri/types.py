@@ -1,4 +1,4 @@
-"""What a container runtime is told, and what it shows: sandboxes and containers, in the terms of the heart."""
+"""Sandboxes, containers and images: what a runtime is asked to create, and what it reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,25 +9,23 @@ from alignup.align.bits import CpuSet, NodeSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinuxResources:
-    """What a container is held to by its groups; 0 or empty: not said."""
+    """The cgroup limits of a container; 0 or empty means unset."""
 
     cpus: CpuSet = 0
-    nodes: NodeSet = 0  #: that memory may come from
+    nodes: NodeSet = 0  #: NUMA nodes for memory
     cpu_shares: int = 0
     cpu_quota: int = 0  #: microseconds a period; -1: no limit
     cpu_period: int = 0
     memory_limit: int = 0  #: bytes
-    memory_swap_limit: int = 0  #: bytes, swap and memory together; cgroup v1 only
+    memory_swap_limit: int = 0  #: bytes of memory and swap together; cgroup v1 only
     oom_score_adj: int = 0
-    hugepages: Mapping[str, int] = field(
-        default_factory=dict
-    )  #: page size as the kernel's files have it (``2MB``) → bytes
+    hugepages: Mapping[str, int] = field(default_factory=dict)  #: page size, such as ``2MB`` → bytes
     unified: Mapping[str, str] = field(default_factory=dict)  #: cgroup v2: file → content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerMount:
-    """A path of the host that a container sees."""
+    """A host path mounted into a container."""
 
     container_path: str
     host_path: str
@@ -38,7 +36,7 @@ class ContainerMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device of the host that a container may use; ``permissions`` are of r, w and m."""
+    """A host device that a container may use; ``permissions`` combine r, w and m."""
 
     container_path: str
     host_path: str
@@ -47,10 +45,10 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityOptions:
-    """As whom something runs, and what it may do; ``None`` or empty: as the image or the runtime says."""
+    """User, groups and privileges; ``None`` or empty leaves the choice to the image or the runtime."""
 
     user: int | None = None
-    username: str = ""  #: in place of a number; of a container only
+    username: str = ""  #: instead of ``user``; containers only
     group: int | None = None
     groups: tuple[int, ...] = ()
     privileged: bool = False
@@ -59,24 +57,24 @@ class SecurityOptions:
     add: tuple[str, ...] = ()  #: capabilities
     drop: tuple[str, ...] = ()
     seccomp: str = "RuntimeDefault"  #: ``RuntimeDefault``, ``Unconfined`` or ``Localhost/PATH``
-    apparmor: str = ""  #: likewise; empty: not said
+    apparmor: str = ""  #: the same; empty: unset
     selinux: Mapping[str, str] = field(default_factory=dict)  #: user, role, type, level
-    unmasked: bool = False  #: nothing of ``/proc`` is hidden from it
+    unmasked: bool = False  #: hide nothing of ``/proc``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceOptions:
-    """What is shared, and with whom."""
+    """Which namespaces are shared."""
 
     host_network: bool = False
     host_pid: bool = False
     host_ipc: bool = False
-    share_pid: bool = False  #: the containers of a pod see each other's processes
+    share_pid: bool = False  #: among the containers of a pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortMapping:
-    """A port of the host that leads to one of the pod; ``protocol`` is TCP, UDP or SCTP."""
+    """A host port that leads to a pod's port; ``protocol`` is TCP, UDP or SCTP."""
 
     container_port: int
     host_port: int
@@ -86,7 +84,7 @@ class PortMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DnsConfig:
-    """How names are looked up."""
+    """The content of ``/etc/resolv.conf``."""
 
     servers: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
@@ -95,7 +93,7 @@ class DnsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """A sandbox to be made: what the containers of a pod have in common."""
+    """A sandbox to create: what the containers of a pod share."""
 
     uid: str
     name: str
@@ -105,25 +103,23 @@ class SandboxConfig:
     log_directory: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    cgroup_parent: str = ""  #: a path, or a slice where systemd keeps the groups
+    cgroup_parent: str = ""  #: a path, or a slice with the systemd driver
     namespaces: NamespaceOptions = field(default_factory=NamespaceOptions)
-    dns: DnsConfig | None = None  #: ``None``: as the host
+    dns: DnsConfig | None = None  #: ``None``: the host's
     ports: tuple[PortMapping, ...] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
-    security: SecurityOptions = field(
-        default_factory=SecurityOptions
-    )  #: ``privileged``: whether a container in it may be
-    handler: str = ""  #: of the runtime; empty: its usual one
+    security: SecurityOptions = field(default_factory=SecurityOptions)  #: ``privileged``: allows privileged containers
+    handler: str = ""  #: the runtime handler; empty: the default one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerConfig:
-    """A container to be made in a sandbox."""
+    """A container to create in a sandbox."""
 
     name: str
     attempt: int = 0
-    image: str  #: as the runtime knows it: an id, or a name
-    named: str = ""  #: the image as the manifest has it
+    image: str  #: an id or a name that the runtime knows
+    requested_image: str = ""  #: the image in the manifest
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     working_dir: str = ""
@@ -133,7 +129,7 @@ class ContainerConfig:
     cdi: tuple[str, ...] = ()  #: names of CDI devices
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    log_path: str = ""  #: in the sandbox's log directory
+    log_path: str = ""  #: relative to the sandbox's log directory
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
@@ -143,7 +139,7 @@ class ContainerConfig:
 
 
 class ContainerState(StrEnum):
-    """How far a container is."""
+    """The state of a container in the runtime."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -153,7 +149,7 @@ class ContainerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriSandbox:
-    """A sandbox as the runtime shows it."""
+    """A sandbox as the runtime reports it."""
 
     id: str
     uid: str
@@ -164,12 +160,12 @@ class CriSandbox:
     created: float  #: seconds since 1970
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    ips: tuple[str, ...] = ()  #: empty in a list of sandboxes, and on the host's network
+    ips: tuple[str, ...] = ()  #: empty in a list, and on the host network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriContainer:
-    """A container as the runtime shows it; of one in a list, only what is known there."""
+    """A container as the runtime reports it; entries of a list leave out everything below ``image_ref``."""
 
     id: str
     sandbox: str  #: its id
@@ -181,17 +177,17 @@ class CriContainer:
     annotations: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
     image_ref: str = ""
-    started: float = 0.0  #: 0: it was not
-    finished: float = 0.0  #: 0: it has not
+    started: float = 0.0  #: 0: not yet
+    finished: float = 0.0  #: 0: not yet
     exit_code: int = 0
     reason: str = ""  #: ``OOMKilled`` and so on
     message: str = ""
-    pid: int | None = None  #: ``None``: not told
+    pid: int | None = None  #: ``None``: not reported
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeCondition:
-    """Something the runtime says of itself: ``RuntimeReady`` or ``NetworkReady``."""
+    """A condition of the runtime: ``RuntimeReady`` or ``NetworkReady``."""
 
     type: str
     ready: bool
@@ -201,7 +197,7 @@ class RuntimeCondition:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeVersion:
-    """Who the runtime is."""
+    """The runtime's name, its version, and the version of CRI that it implements."""
 
     name: str
     version: str
@@ -210,7 +206,7 @@ class RuntimeVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """What came of a command in a container."""
+    """The outcome of a command in a container."""
 
     exit_code: int
     output: bytes = b""
@@ -219,10 +215,10 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriImage:
-    """An image that the runtime has."""
+    """A local image."""
 
     id: str
     tags: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
-    user: int | None = None  #: as whom it runs; ``None``: not told as a number
+    user: int | None = None  #: ``None``: not reported as a number
     username: str = ""

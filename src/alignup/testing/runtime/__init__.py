@@ -1,19 +1,19 @@
-"""A container runtime for tests, of this project's and of yours: it speaks CRI v1, and isolates nothing.
+"""A container runtime for tests: it serves CRI v1 and runs containers as plain processes, without isolation.
 
-Its containers are processes of this machine, with logs, exit codes, signals and grace as containerd has them, so no
-privileges and no images are needed. As a process:
+Logs, exit codes, signals and grace periods behave as with containerd, so tests need neither privileges nor images. As
+a process:
 
     python -m alignup.testing.runtime --socket run/cri.sock --dir run --image busybox
 
-and in a test of your own:
+and in a test:
 
     async with Runtime(socket, directory=directory, images=["busybox"]) as runtime:
-        await runtime.called("StartContainer")  # whoever is tested has started something
-        runtime.kill("main")                    # and sees it end
-        runtime.misbehave("PullImage", Fault(error="no route to host", code="UNAVAILABLE", times=2))
-        await runtime.restart()                 # every connection breaks; what runs goes on
+        await runtime.wait_called("StartContainer")
+        runtime.kill("main")
+        runtime.inject("PullImage", Fault(error="no route to host", code="UNAVAILABLE", times=2))
+        await runtime.restart()  # breaks every connection; containers keep running
 
-``--script FILE`` has the process do such things at set times (``alignup.testing.runtime.script``).
+``--script FILE`` makes the process do such things at given times (``alignup.testing.runtime.script``).
 """
 
 from alignup.testing.faults import Fault

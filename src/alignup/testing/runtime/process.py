@@ -1,4 +1,4 @@
-"""A command as a child of ours: in a session of its own, on some CPUs if need be, and its output handed on."""
+"""A child process in a session of its own, optionally bound to CPUs, whose output goes to a handler."""
 
 import asyncio
 import os
@@ -11,68 +11,68 @@ from pathlib import Path
 from typing import IO
 
 SIGNAL_EXIT_BASE = 128
-_PIECE = 1 << 16  #: bytes read at once
-_DRAIN = 1.0  #: seconds for output to end after the command has; somebody who left the session may hold it open
+_CHUNK = 1 << 16  #: bytes
+_DRAIN = 1.0  #: seconds for output to end after the command; a process that left the session may keep the pipe open
 
-OutputHandler = Callable[[str, bytes], None]  #: told of the stream and what came on it; no data: it has ended
+OutputHandler = Callable[[str, bytes], None]  #: gets the stream and its data; empty data is the end
 
 
 class ProcessStartError(Exception):
-    """There is no such command, or it cannot be run."""
+    """The command does not exist or cannot be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """In which a command runs."""
+    """How a command runs."""
 
     cwd: Path
     env: Mapping[str, str]
     cpus: frozenset[int] = frozenset()  #: empty: any
-    stdin: bool = False  #: it has an input, which stays open
-    one_stream: bool = False  #: errors and output come together, as on a terminal
+    stdin: bool = False  #: give it a standard input that stays open
+    merge_output: bool = False  #: send stderr to stdout, as on a terminal
 
 
 class ChildProcess:
-    """A command that runs; :class:`ProcessStartError` where it cannot."""
+    """A running command; raises :class:`ProcessStartError` if it cannot run."""
 
-    def __init__(self, command: Sequence[str], around: ProcessOptions, *, take: OutputHandler) -> None:
+    def __init__(self, command: Sequence[str], options: ProcessOptions, *, take: OutputHandler) -> None:
         try:
-            with _bound_to(around.cpus):
-                self._child = subprocess.Popen(  # noqa: S603 - what it was told to run
+            with _affinity(options.cpus):
+                self._child = subprocess.Popen(  # noqa: S603 - the container's command
                     list(command),
-                    cwd=around.cwd,
-                    env=dict(around.env),
-                    stdin=subprocess.PIPE if around.stdin else subprocess.DEVNULL,
+                    cwd=options.cwd,
+                    env=dict(options.env),
+                    stdin=subprocess.PIPE if options.stdin else subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT if around.one_stream else subprocess.PIPE,
+                    stderr=subprocess.STDOUT if options.merge_output else subprocess.PIPE,
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
-            raise ProcessStartError(_why(command, error)) from error
+            raise ProcessStartError(_runc_error(command, error)) from error
         self.pid = self._child.pid
         self._running = True
         streams = (("stdout", self._child.stdout), ("stderr", self._child.stderr))
         self._pumps = [asyncio.create_task(_pump(name, pipe, take)) for name, pipe in streams if pipe]
-        self._end = asyncio.create_task(self._mind(), name=f"process {self.pid}")
+        self._end = asyncio.create_task(self._watch(), name=f"process {self.pid}")
 
-    async def ended(self) -> int:
-        """When it has ended and all it wrote was handed on: its exit code, as a shell gives it."""
+    async def wait(self) -> int:
+        """Return the exit code, as a shell reports it, once the process has ended and its output is handled."""
         return await asyncio.shield(self._end)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it to the command and all it started."""
+        """Send a signal to the command and its descendants."""
         if self._running:
             os.killpg(self.pid, number)
 
-    def move(self, cpus: frozenset[int]) -> None:
-        """Have the command and all it started run on *cpus*."""
-        for thread in _threads(self.pid):
+    def set_affinity(self, cpus: frozenset[int]) -> None:
+        """Bind the command and its descendants to *cpus*."""
+        for thread in _session_threads(self.pid):
             with suppress(ProcessLookupError):
                 os.sched_setaffinity(thread, cpus)
 
-    async def _mind(self) -> int:
-        await _gone(self.pid)
-        # What is left of it ends too, as in a container; until it is waited for, nobody else has its number.
+    async def _watch(self) -> int:
+        await _wait_ended(self.pid)
+        # Descendants end with it, as in a container. Its pid cannot be reused before it is reaped.
         self.signal(signal.SIGKILL)
         self._running = False
         code = self._child.wait()
@@ -85,8 +85,8 @@ class ChildProcess:
         return code if code >= 0 else SIGNAL_EXIT_BASE - code
 
 
-async def _gone(pid: int) -> None:
-    """Return when the process has ended; it is not waited for."""
+async def _wait_ended(pid: int) -> None:
+    """Return when the process has ended, without reaping it."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     handle = os.pidfd_open(pid)
@@ -104,7 +104,7 @@ async def _pump(name: str, pipe: IO[bytes], take: OutputHandler) -> None:
         lambda: asyncio.StreamReaderProtocol(reader), pipe
     )
     try:
-        while data := await reader.read(_PIECE):
+        while data := await reader.read(_CHUNK):
             take(name, data)
     finally:
         take(name, b"")
@@ -112,8 +112,8 @@ async def _pump(name: str, pipe: IO[bytes], take: OutputHandler) -> None:
 
 
 @contextmanager
-def _bound_to(cpus: frozenset[int]) -> Iterator[None]:
-    """Run on *cpus* for a moment: what is started then does, and from its first step."""
+def _affinity(cpus: frozenset[int]) -> Iterator[None]:
+    """Bind this thread to *cpus* temporarily, so that a child inherits the affinity from its first instruction."""
     if not cpus:
         yield
         return
@@ -125,16 +125,15 @@ def _bound_to(cpus: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _threads(session: int) -> Iterator[int]:
-    """All threads of all processes in a session."""
+def _session_threads(session: int) -> Iterator[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(ProcessLookupError, FileNotFoundError):
             if os.getsid(int(process.name)) == session:
                 yield from (int(thread.name) for thread in (process / "task").iterdir())
 
 
-def _why(command: Sequence[str], error: Exception) -> str:
-    """In runc's words."""
+def _runc_error(command: Sequence[str], error: Exception) -> str:
+    """Return runc's message for a command that cannot be run."""
     name = command[0] if command else ""
     prefix = f'unable to start container process: exec: "{name}"'
     match error:

@@ -1,4 +1,4 @@
-"""A runtime for tests on its socket."""
+"""A test runtime on its socket."""
 
 import asyncio
 import signal
@@ -22,11 +22,11 @@ SERVICES = ("RuntimeService", "ImageService")
 
 
 class Runtime:
-    """A container runtime that listens at *socket* as long as it is entered; then all its containers are killed.
+    """A container runtime that listens at *socket* while entered; leaving kills its containers.
 
-    It has *images*, and can fetch those that are *pullable* (``alignup.testing.runtime.images`` says how they are
-    written). Containers run in *directory*, and with *affinity* on the CPUs they were given, where this machine has
-    such. More about what it says of itself can be set in ``service``.
+    *images* are local, *pullable* ones can be pulled (``alignup.testing.runtime.images`` has the format). Containers
+    run in *directory*, with *affinity* on the CPUs of their cpuset that this machine has. Further behavior can be set
+    on ``service``.
     """
 
     def __init__(
@@ -45,87 +45,87 @@ class Runtime:
         self._server: grpc.aio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self.service.place.directory.mkdir(parents=True, exist_ok=True)
+        self.service.options.directory.mkdir(parents=True, exist_ok=True)
         await self.serve()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.drop()
-        await asyncio.gather(*(self.service.lose(sandbox) for sandbox in self.sandboxes))
+        await asyncio.gather(*(self.service.fail(sandbox) for sandbox in self.sandboxes))
 
     @property
     def sandboxes(self) -> tuple[Sandbox, ...]:
-        """All there are, in the order they were made."""
+        """All sandboxes, oldest first."""
         return tuple(self.service.sandboxes.values())
 
     @property
     def containers(self) -> tuple[RuntimeContainer, ...]:
-        """All there are, in the order they were made."""
+        """All containers, oldest first."""
         return tuple(self.service.containers.values())
 
     def container(self, name: str) -> RuntimeContainer:
-        """The last one that was made under this name; ``KeyError`` where there is none."""
+        """Return the newest container of that name; raise ``KeyError`` if there is none."""
         for container in reversed(self.containers):
             if container.config.metadata.name == name:
                 return container
         raise KeyError(name)
 
-    def asked(self, method: str) -> tuple[Any, ...]:
-        """The requests of one kind, in the order they came; ``calls.came`` are all of them."""
-        return self.calls.of(method)
+    def requests(self, method: str) -> tuple[Any, ...]:
+        """Return the requests to *method*, in order of arrival; ``calls.entries`` has those of all methods."""
+        return self.calls.requests(method)
 
-    async def called(self, method: str, times: int = 1) -> None:
-        """Return when *method* was called so many times."""
-        await self.calls.until(method, times)
+    async def wait_called(self, method: str, times: int = 1) -> None:
+        """Return once *method* has been called *times* times."""
+        await self.calls.wait_called(method, times)
 
-    def misbehave(self, method: str, fault: Fault) -> None:
-        """Spoil the answers to *method*, or with ``*`` to all, from now on; a plain ``Fault()`` ends that."""
+    def inject(self, method: str, fault: Fault) -> None:
+        """Apply *fault* to calls of *method*, ``*`` for all, from now on; ``Fault()`` removes it."""
         self.calls.faults.set(method, fault)
 
-    async def lose(self, pod: str) -> None:
-        """Have the sandboxes of a pod of this name end by themselves, with all that runs in them."""
+    async def fail_sandboxes(self, pod: str) -> None:
+        """End the sandboxes of the pods of that name, with all their containers."""
         for sandbox in self.sandboxes:
             if sandbox.config.metadata.name == pod:
-                await self.service.lose(sandbox)
+                await self.service.fail(sandbox)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL, *, reason: str = "") -> None:
-        """Send a signal to the last container of this name, as an operator might, or for a *reason* the kernel.
+        """Send a signal to the newest container of that name; *reason*, such as ``OOMKilled``, is then reported.
 
-        ``OOMKilled`` is one. ``KeyError`` where there is no such container.
+        Raises ``KeyError`` if there is no such container.
         """
         container = self.container(name)
         if container.process:
-            container.fate = reason
+            container.exit_reason = reason
             container.process.signal(number)
 
     async def drop(self) -> None:
-        """Listen no more, and end every connection; what runs goes on."""
+        """Stop listening and break every connection; containers keep running."""
         if self._server is not None:
-            await self.calls.end()
+            await self.calls.stop()
             await self._server.stop(grace=0)
             self._server = None
             self.socket.unlink(missing_ok=True)
 
     async def serve(self) -> None:
-        """Listen, again if need be, and know all that was there before; ``ListenError`` where somebody else does."""
+        """Listen, possibly again, with the state from before; raise ``ListenError`` if another server listens."""
         check_socket_path(self.socket)
         self.socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.socket.unlink(missing_ok=True)
-        self.calls.again()
+        self.calls.restart()
         self._server = grpc.aio.server(handlers=[self._handler(name) for name in SERVICES])
         self._server.add_insecure_port(address(self.socket))
         await self._server.start()
 
     async def restart(self) -> None:
-        """End every connection and listen again."""
+        """Break every connection and listen again."""
         await self.drop()
         await self.serve()
 
     def _handler(self, service: str) -> grpc.GenericRpcHandler:
-        described = wire.DESCRIPTOR.services_by_name[service]
+        descriptor = wire.DESCRIPTOR.services_by_name[service]
         respond = self.service.methods()
         methods = {
-            one.name: self.calls.answered(one.name, message_factory.GetMessageClass(one.input_type), respond[one.name])
-            for one in described.methods
+            one.name: self.calls.handler(one.name, message_factory.GetMessageClass(one.input_type), respond[one.name])
+            for one in descriptor.methods
         }
-        return grpc.method_handlers_generic_handler(described.full_name, methods)
+        return grpc.method_handlers_generic_handler(descriptor.full_name, methods)

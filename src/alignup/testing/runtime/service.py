@@ -1,4 +1,4 @@
-"""The methods of a runtime for tests: what containerd does, with processes that nothing keeps apart."""
+"""The CRI methods of a test runtime, with the behavior and the error messages of containerd."""
 
 import asyncio
 import json
@@ -20,19 +20,18 @@ DRIVERS = {"systemd": wire.CgroupDriver.SYSTEMD, "cgroupfs": wire.CgroupDriver.C
 
 
 class RuntimeService:
-    """All sandboxes and containers, and what can be asked of them."""
+    """All sandboxes and containers, and the methods of both CRI services."""
 
-    def __init__(self, place: ContainerOptions, images: ImageStore) -> None:
-        self.place = place
+    def __init__(self, options: ContainerOptions, images: ImageStore) -> None:
+        self.options = options
         self.images = images
         self.sandboxes: dict[str, Sandbox] = {}  #: by id
-        self.containers: dict[str, RuntimeContainer] = {}  #: by id, in the order they were made
+        self.containers: dict[str, RuntimeContainer] = {}  #: by id, oldest first
         self.ready = True
-        self.network = True  #: pods can have addresses of their own
-        self.cgroup_driver = ""  #: ``systemd`` or ``cgroupfs``; empty: it does not tell, as containerd 1.6
+        self.network = True  #: whether pods can have their own network
+        self.cgroup_driver = ""  #: ``systemd`` or ``cgroupfs``; empty: not reported, as by containerd 1.6
 
     def methods(self) -> dict[str, Callable[[Any], Awaitable[Message]]]:
-        """Who answers what; of both services."""
         return {
             "Version": self._version,
             "Status": self._status,
@@ -55,8 +54,8 @@ class RuntimeService:
             "PullImage": self.images.pull,
         }
 
-    async def lose(self, sandbox: Sandbox) -> None:
-        """Have a sandbox end with all that runs in it."""
+    async def fail(self, sandbox: Sandbox) -> None:
+        """End a sandbox and its containers."""
         await asyncio.gather(*(one.stop(0) for one in self._in(sandbox)))
         sandbox.ready = False
 
@@ -87,11 +86,11 @@ class RuntimeService:
 
     async def _run_pod_sandbox(self, request: wire.RunPodSandboxRequest) -> wire.RunPodSandboxResponse:
         sandbox = Sandbox(request.config, request.runtime_handler)
-        _reserve("sandbox", sandbox, self.sandboxes.values())
-        sandbox.wired = not sandbox.on_host_network
+        _check_name("sandbox", sandbox, self.sandboxes.values())
+        sandbox.has_network = not sandbox.on_host_network
         self.sandboxes[sandbox.id] = sandbox
-        if sandbox.wired and not self.network:
-            # It stays, and with it its name: without a network containerd cannot take down what it began either.
+        if sandbox.has_network and not self.network:
+            # The sandbox and its name remain: without a network, containerd cannot tear down what it set up, either.
             sandbox.ready = False
             raise StatusError(f'failed to setup network for sandbox "{sandbox.id}": {NO_NETWORK}')
         return wire.RunPodSandboxResponse(pod_sandbox_id=sandbox.id)
@@ -134,8 +133,8 @@ class RuntimeService:
         if not image:
             what = f'failed to resolve image "{request.config.image.image}": not found'
             raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
-        container = RuntimeContainer(sandbox, request.config, image, self.place)
-        _reserve("container", container, self.containers.values())
+        container = RuntimeContainer(sandbox, request.config, image, self.options)
+        _check_name("container", container, self.containers.values())
         if not container.command:
             raise StatusError(f'failed to generate container "{container.id}" spec: no command specified')
         self.containers[container.id] = container
@@ -178,10 +177,10 @@ class RuntimeService:
         return await self._container(request.container_id).execute(tuple(request.cmd), seconds=request.timeout)
 
     async def _stop(self, sandbox: Sandbox) -> None:
-        await self.lose(sandbox)
-        if sandbox.wired and not self.network:
+        await self.fail(sandbox)
+        if sandbox.has_network and not self.network:
             raise StatusError(f'failed to destroy network for sandbox "{sandbox.id}": {NO_NETWORK}')
-        sandbox.wired = False
+        sandbox.has_network = False
 
     def _in(self, sandbox: Sandbox) -> list[RuntimeContainer]:
         return [one for one in self.containers.values() if one.sandbox is sandbox]
@@ -199,9 +198,8 @@ class RuntimeService:
         return self.containers[id_]
 
 
-def _reserve(kind: str, new: Sandbox | RuntimeContainer, there: Iterable[Sandbox | RuntimeContainer]) -> None:
-    """Refuse a name that is taken."""
-    for other in there:
+def _check_name(kind: str, new: Sandbox | RuntimeContainer, existing: Iterable[Sandbox | RuntimeContainer]) -> None:
+    for other in existing:
         if other.name == new.name:
             what = f'failed to reserve {kind} name "{new.name}": name "{new.name}" is reserved for "{other.id}"'
             raise StatusError(what)

@@ -1,27 +1,22 @@
-"""What is counted, as whoever collects metrics sees it."""
+"""Device plugin metrics, as Prometheus scrapes them."""
 
-from typing import TYPE_CHECKING, cast
-
-from alignup.plugins.metrics import BUCKETS, MAX_RESOURCES, OTHER, REGISTRATIONS, PluginMetrics
 from alignup.serve.metrics import Metrics
+from alignup.serve.plugin_metrics import BUCKETS, MAX_RESOURCES, OTHER, REGISTRATIONS, DevicePluginMetrics
 from tests.align.hosts import host
-
-if TYPE_CHECKING:
-    from prometheus_client.registry import Collector
 
 GPU = "example.com/gpu"
 
 
-def test_metrics_show_what_was_counted():
-    tally, metrics = PluginMetrics(), Metrics(host)
-    metrics.registry.register(cast("Collector", tally))
+def test_metrics_have_the_names_labels_and_buckets_of_the_kubelet():
+    metrics = Metrics(host)
+    plugins = DevicePluginMetrics(metrics.registry)
 
-    tally.registered(GPU)
-    tally.registered(GPU)
+    plugins.count_registration(GPU)
+    plugins.count_registration(GPU)
     for seconds in (0.004, 0.005, 0.0051, 11.0):
-        tally.allocated(GPU, seconds)
-    tally.asked("get")
-    tally.failed("get")
+        plugins.observe_allocation(GPU, seconds)
+    plugins.count_request("get")
+    plugins.count_error("get")
 
     lines = metrics.text().decode().splitlines()
     name = "kubelet_device_plugin_alloc_duration_seconds"
@@ -39,17 +34,24 @@ def test_metrics_show_what_was_counted():
     ):
         assert line in lines
     assert sum(line.startswith(f"{name}_bucket") for line in lines) == len(BUCKETS) + 1
-    assert not any("requests_list" in line for line in lines)
+    assert not any("requests_list" in line or "_created" in line for line in lines)
 
 
-def test_names_without_end_are_counted_together():
-    tally = PluginMetrics()
+def test_metrics_without_values_are_left_out():
+    metrics = Metrics(host)
+    DevicePluginMetrics(metrics.registry)
+
+    assert b"plugin" not in metrics.text()
+
+
+def test_resource_names_beyond_the_limit_share_a_series():
+    plugins = DevicePluginMetrics(Metrics(host).registry)
 
     for number in range(MAX_RESOURCES + 50):
-        tally.registered(f"example.com/{number}")
-    tally.registered("example.com/0")
+        plugins.count_registration(f"example.com/{number}")
+    plugins.count_registration("example.com/0")
 
-    (family,) = tally.collect()
+    (family,) = plugins.collect()
     values = {sample.labels["resource_name"]: sample.value for sample in family.samples}
     assert family.name == REGISTRATIONS
     assert (len(values), values[OTHER], values["example.com/0"]) == (MAX_RESOURCES + 1, 50, 2)
