@@ -354,7 +354,7 @@ async def test_an_image_that_is_not_there_is_named(runtime: RuntimeClient, plan:
         await runtime.pull(ABSENT)
 
     assert made.value.image_missing
-    assert str(made.value) == f"the runtime could not create container web: it does not have the image {ABSENT}"
+    assert str(made.value) == f"the container runtime failed to create container web: the image {ABSENT} is missing"
     assert f"could not pull image {ABSENT}: " in str(pulled.value)
     assert not pulled.value.unavailable
 
@@ -391,7 +391,7 @@ async def test_the_same_client_goes_on_when_the_runtime_has_crashed_and_come_bac
                 await asyncio.sleep(0.05)
 
     assert away.value.unavailable
-    assert f"nobody listens at {daemon.socket}" in str(away.value)
+    assert f"no server listens at {daemon.socket}" in str(away.value)
     assert after == before
 
 

@@ -553,12 +553,12 @@ def test_all_pods_together_are_held_to_what_is_left_to_them(place, monkeypatch):
     for folder in (top, limit.parent):
         for name in ("cgroup.controllers", "cgroup.subtree_control", "cpu.weight"):
             (folder / name).touch()
-    monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, top=top))
+    monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, mount=top))
     monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.0)
     monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.05)
 
     async def story(house):
-        await house.until(lambda: any("memory.max is not to be had here" in one for one in house.said()))
+        await house.until(lambda: any("memory.max does not exist" in one for one in house.said()))
         limit.touch()
         await house.until(limit.read_text)
 
@@ -594,7 +594,7 @@ def test_burstable_pods_together_have_the_cpu_time_they_asked_for(place, monkeyp
     for folder in (top, top / "alignup", weight.parent):
         for name in ("cgroup.controllers", "cgroup.subtree_control"):
             (folder / name).touch()
-    monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, top=top))
+    monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, mount=top))
 
     async def story(house):
         asks = container("app", resources={"requests": {"cpu": "1500m"}})
@@ -618,7 +618,7 @@ def test_a_container_that_somebody_else_made_in_a_sandbox_of_ours_harms_nothing(
         await house.admit(manifest("web"))
         await house.running("web")
         (own,) = house.runtime.containers
-        stranger = RuntimeContainer(own.sandbox, wire.ContainerConfig(command=["sleep", "1000"]), own.image, own.place)
+        stranger = RuntimeContainer(own.sandbox, wire.ContainerConfig(command=["sleep", "1000"]), own.image, own.options)
         stranger.config.metadata.name = "stranger"
         house.runtime.service.containers[stranger.id] = stranger
         stranger.start()

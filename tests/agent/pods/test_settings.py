@@ -51,4 +51,4 @@ def test_a_single_value_can_be_changed_on_the_command_line(tmp_path, change):
     done = alignup(*words)
 
     assert done.returncode == 1
-    assert "the runtime could not say who it is: there is no" in done.stderr
+    assert "the container runtime failed to get its version:" in done.stderr
