@@ -60,7 +60,7 @@ _ID_LENGTH = 64  #: of the name of a container's group, which is its id
 
 def load() -> None:
     """Load what an agent is made of, so that a fork has it."""
-    for name in ("cli.agent", "cli.inspection", "agent.run", "agent.plugged", "agent.pods.assembly"):
+    for name in ("cli.agent", "runs.audit", "agent.daemon", "agent.devices.plugin_wiring", "agent.pods.wiring"):
         importlib.import_module(f"alignup.{name}")
 
 

@@ -158,7 +158,7 @@ def main() -> None:
     """Do it all."""
     subprocess.run(["/bin/busybox", "mount", "-t", "cgroup2", "none", os.fspath(GROUPS)], check=True)
     os.environ["ALIGNUP_RUN_DIR"] = str(PLACE / "runs")
-    from alignup.cli import inspection, run, why_output  # noqa: F401, PLC0415 - loaded once for all
+    from alignup.cli import audit, run, why_output  # noqa: F401, PLC0415 - loaded once for all
     from alignup.runs import lifecycle, local_allocator  # noqa: F401, PLC0415
 
     seen = {}

@@ -1,7 +1,7 @@
-"""The command line: one file a command group, loaded when one of its commands is called.
+"""The command line: one module per command, imported when the command is called.
 
-``main`` is the one way in. Whatever goes wrong ends in a line or two that say what, where and what to do, and in an
-exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Python's own traces are for ``--debug``.
+``main`` is the only entry point. Every failure ends with a message that says what is wrong, where, and what to do, and
+with an exit code: 0 success, 1 failure, 2 wrong usage, 130 interrupted. Use ``--debug`` for Python tracebacks.
 """
 
 import sys
@@ -10,9 +10,9 @@ from typing import NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command that *arguments* (those of the process unless given) name, and exit."""
+    """Run the command given by *arguments* (default: those of the process), and exit."""
     try:
-        from alignup.cli.entry import run  # noqa: PLC0415 - a Ctrl-C while this loads is caught as well
+        from alignup.cli.entry import run  # noqa: PLC0415 - so that Ctrl-C during the import is handled too
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))

@@ -1,118 +1,116 @@
-"""``alignup admit``: send pods to an agent."""
+"""``alignup admit``: send pods to the agent."""
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 
-from alignup.cli.app import debug_option, examples
-from alignup.cli.client import AgentClient, AgentOptions, agent_options, connect
+from alignup.cli import terminal
+from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path, with_agent_options
 from alignup.cli.options import output_option, workload_option
+from alignup.cli.pod_status import describe_placements, full_name
 
 if TYPE_CHECKING:
     from alignup.align.workload import Pod
 
+Document = dict[str, Any]
+
 REJECTED = 1
-_EVERY = 0.2  #: seconds between looks at a pod that waits
+_POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
 
 
 @click.command(
-    short_help="Send pods to an agent.",
+    short_help=COMMANDS["admit"],
     epilog=examples(
         "alignup admit -f examples/node/trainer.yaml",
         "alignup admit -f examples/node/trainer.yaml --dry-run",
     ),
 )
 @workload_option()
-@click.option("--dry-run", is_flag=True, help="Only ask what would become of them; nothing changes.")
+@click.option("--dry-run", is_flag=True, help="Show what the agent would decide; change nothing.")
 @click.option(
     "--wait",
     "seconds",
     type=click.FloatRange(0, 86_400),
     default=0.0,
     metavar="SECONDS",
-    help="How long to wait for pods that the agent lets wait.",
+    help="Wait up to SECONDS for waiting pods to be admitted (default: 0).",
 )
-@agent_options
+@with_agent_options
 @output_option("text", "json")
 @debug_option
-def command(
-    *,
-    where: AgentOptions,
-    files: tuple[str, ...],
-    dry_run: bool,
-    seconds: float,
-    form: str,
-) -> None:
-    """Send pods to an agent, every replica of each workload in FILE, and show what became of them.
+def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, seconds: float, output: str) -> None:
+    """Send every replica of each workload in FILE to the agent, and print the decisions.
 
-    A pod that is there already keeps what it has. The exit code is 0 when all are admitted or may wait, 1 when one is
-    refused, still waits after --wait, or no agent answers, 2 when something given cannot be used.
+    A pod that is already admitted keeps its resources. The exit code is 0 when all pods are admitted or waiting, 1 when
+    one is rejected, is still waiting after --wait, or no agent answers, and 2 when the input is invalid.
     """
-    from alignup.cli import inputs, terminal  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inputs  # noqa: PLC0415 - not needed for --help
 
     workloads, skipped = inputs.read_workloads(files, keep=True)
-    inputs.print_notes(skipped)
+    terminal.print_notes(skipped)
     pods = [pod for work in inputs.select_workloads(workloads, None, files=files) for pod in work.pods()]
-    with connect(where) as agent:
-        answers = [_admitted(agent, pod, dry_run=dry_run, text=form == "text") for pod in pods]
-        if seconds:
-            answers = _awaited(agent, answers, seconds=seconds)
-    if form == "json":
-        terminal.print_json({"admissions": answers})
-    late = {"rejected", "waiting"} if seconds else {"rejected"}
-    if any(answer["outcome"] in late for answer in answers):
+    client = connect(agent)
+    admissions = []
+    for pod in pods:
+        admissions.append(client.admit(pod_manifest(pod), dry_run=dry_run))
+        if output == "text":
+            _print_admission(admissions[-1])
+    if seconds:
+        admissions = _wait(client, admissions, seconds=seconds)
+    if output == "json":
+        terminal.print_json({"admissions": admissions})
+    failures = {"rejected", "waiting"} if seconds else {"rejected"}
+    if any(one["outcome"] in failures for one in admissions):
         raise click.exceptions.Exit(REJECTED)
 
 
-def _admitted(agent: AgentClient, pod: "Pod", *, dry_run: bool, text: bool) -> dict[str, Any]:
-    answer = agent.admit(pod, dry_run=dry_run)
-    if text:
-        _show(answer)
-    return answer
+def pod_manifest(pod: "Pod") -> Document:
+    """The pod as a v1 Pod: its own manifest if it has one, else what admission depends on."""
+    from alignup.kube.pod_to_dict import pod_to_dict  # noqa: PLC0415 - not needed for --help
+
+    if not pod.manifest:
+        return pod_to_dict(pod)
+    manifest = json.loads(pod.manifest.text)
+    own = {name: value for name in ("name", "namespace", "uid") if (value := getattr(pod, name))}
+    metadata = {**manifest.get("metadata", {}), **own}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": manifest["spec"]}
 
 
-def _awaited(agent: AgentClient, answers: list[dict[str, Any]], *, seconds: float) -> list[dict[str, Any]]:
-    """The answers, after those that wait have had *seconds* to be let in."""
+def _wait(client: AgentClient, admissions: list[Document], *, seconds: float) -> list[Document]:
+    """Return the admissions as they are once no pod is waiting, or after *seconds*."""
     end = time.monotonic() + seconds
     settled = []
-    for answer in answers:
-        latest = answer
+    for admission in admissions:
+        latest = admission
         while latest["outcome"] == "waiting" and time.monotonic() < end:
-            time.sleep(min(_EVERY, max(0.0, end - time.monotonic())))
-            found = agent.get(f"/v1/pods/{quote(answer['pod']['uid'], safe='')}")
-            outcome = "waiting" if found["status"] == "waiting" else "admitted"
-            latest = {
-                **answer,
-                "outcome": outcome,
-                "pod": found,
-                "decision": found["decision"],
-                "story": found["story"],
-            }
+            time.sleep(min(_POLL_INTERVAL, max(0.0, end - time.monotonic())))
+            pod = client.get(pod_path(admission["pod"]["uid"]))
+            outcome = "waiting" if pod["status"] == "waiting" else "admitted"
+            latest = {**admission, "outcome": outcome, "pod": pod, "decision": pod["decision"], "story": pod["story"]}
         settled.append(latest)
     return settled
 
 
-def _show(answer: dict[str, Any]) -> None:
-    """One line for what became of a pod; for a refusal all that did not fit."""
-    from alignup.cli import inputs, tables, terminal  # noqa: PLC0415 - see above
-
-    decision = answer["decision"]
-    name = f"{decision['pod']['namespace']}/{decision['pod']['name']}"
+def _print_admission(admission: Document) -> None:
+    """Print the outcome, and for a rejection what did not fit."""
+    decision = admission["decision"]
+    name = full_name(decision["pod"])
     verdict = {
-        "admitted": "would be admitted" if answer["dryRun"] else "is admitted",
-        "kept": "is there already",
-        "waiting": "waits",
-        "rejected": "would be refused" if answer["dryRun"] else "is refused",
-    }.get(answer["outcome"], answer["outcome"])
-    refusal = decision["rejection"]
-    if refusal is None:
-        terminal.print_line(f"{name} {verdict}: {tables.describe_placements(decision['placements'])}")
-        run = (answer["pod"] or {}).get("run") or {"warnings": ()}
-        inputs.print_notes(tuple(f"{name}: {what}" for what in run["warnings"]))
+        "admitted": "would be admitted" if admission["dryRun"] else "is admitted",
+        "kept": "is already admitted",
+        "rejected": "would be rejected" if admission["dryRun"] else "is rejected",
+        "waiting": "is waiting",
+    }.get(admission["outcome"], admission["outcome"])
+    rejection = decision["rejection"]
+    if rejection is None:
+        terminal.print_line(f"{name} {verdict}: {describe_placements(decision['placements'])}")
+        run = (admission["pod"] or {}).get("run") or {"warnings": ()}
+        terminal.print_notes(f"{name}: {warning}" for warning in run["warnings"])
         return
-    place = f", number {answer['pod']['position']} in line" if answer["outcome"] == "waiting" else ""
-    terminal.print_line(f"{name} {verdict}{place}: {refusal['reason']}: {refusal['message']}")
-    for sentence in answer["story"][1:]:
+    position = f" (position {admission['pod']['position']})" if admission["outcome"] == "waiting" else ""
+    terminal.print_line(f"{name} {verdict}{position}: {rejection['reason']}: {rejection['message']}")
+    for sentence in admission["story"][1:]:
         terminal.print_line(f"  {sentence}")

@@ -1,251 +1,227 @@
-"""``alignup agent``: admit pods on this node, durably, until told to stop."""
+"""``alignup agent``: run the node agent."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli.app import Session, debug_option, examples
-from alignup.cli.client import AgentError, require_agent_extra
-from alignup.cli.options import HostOptions, host_options
+from alignup.cli.app import COMMANDS, Session, debug_option, examples
+from alignup.cli.client import AgentError
+from alignup.cli.options import HostOptions, collect_options, with_host_options
 
 if TYPE_CHECKING:
+    from alignup.agent.address import Address
     from alignup.agent.daemon import DaemonOptions
     from alignup.agent.pods.wiring import PodRuntimeOptions
-    from alignup.agent.recovery import ImportedState
-    from alignup.align.workload import Amounts
-    from alignup.kube.configuration import Configuration, ContainerSettings
+    from alignup.agent.recovery import ImportedState, RecoveryOptions
+    from alignup.cli.inputs import HostInput
 
-#: What manifests have to be allowed to ask for; ``kube.podspec.types.Permission`` says what each is.
+#: What manifests need permission for; see ``kube.podspec.types.Permission``.
 PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port", "privileged", "sysctl")
-LOGS = "logs"  #: in the root unless said otherwise
+LOG_DIR = "logs"  #: in the root directory
 
 _ADVICE = "See 'alignup agent --help'."
+_PATH = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCommandOptions:
+    """The options of ``alignup agent``, except those that describe the node."""
+
+    root_dir: Path | None
+    manifest_dir: Path | None
+    listen: str | None
+    token_file: Path | None
+    device_plugin_dir: Path | None
+    pod_resources_socket: Path | None
+    on_misfit: str
+    patience: int
+    waiting_room: int
+    history: int
+    runtime: str
+    runtime_endpoint: str
+    allow: tuple[str, ...]
+    network: str
+    cgroup_driver: str
+    cgroup_root: str
+    log_dir: Path | None
+    recover: tuple[str, ...]
+    export: Path | None
+
+
+_with_agent_command_options = collect_options(
+    "options",
+    AgentCommandOptions,
+    click.option(
+        "--root-dir",
+        type=_PATH,
+        metavar="DIR",
+        help="Directory of the checkpoint, history and socket (default: /var/lib/alignup for root, "
+        "~/.local/state/alignup for other users).",
+    ),
+    click.option("--manifest-dir", type=_PATH, metavar="DIR", help="Admit the pods whose manifests are in DIR."),
+    click.option(
+        "--listen",
+        metavar="ADDRESS",
+        help="Listen on unix:PATH, HOST:PORT, or :PORT on the loopback interface (default: agent.sock in the root "
+        "directory).",
+    ),
+    click.option(
+        "--token-file",
+        type=_PATH,
+        metavar="FILE",
+        help="Require the token in FILE from clients; mandatory on the network.",
+    ),
+    click.option(
+        "--device-plugin-dir",
+        type=_PATH,
+        metavar="DIR",
+        help="Directory where device plugins register, as with a kubelet (default: device-plugins in the root "
+        "directory).",
+    ),
+    click.option(
+        "--pod-resources-socket",
+        type=_PATH,
+        metavar="PATH",
+        help="Socket of the PodResources API (default: pod-resources/kubelet.sock in the root directory).",
+    ),
+    click.option(
+        "--on-misfit",
+        type=click.Choice(["reject", "wait"]),
+        default="reject",
+        help="Reject a pod that does not fit now but would fit on an empty node, or let it wait (default: reject).",
+    ),
+    click.option(
+        "--patience",
+        type=click.IntRange(min=0),
+        default=16,
+        metavar="N",
+        help="How many later pods may overtake a waiting pod (default: 16).",
+    ),
+    click.option(
+        "--waiting-room",
+        type=click.IntRange(min=0),
+        default=1000,
+        metavar="N",
+        help="How many pods may wait (default: 1000).",
+    ),
+    click.option(
+        "--history",
+        type=click.IntRange(min=1),
+        default=10_000,
+        metavar="N",
+        help="How many past decisions to keep (default: 10000).",
+    ),
+    click.option(
+        "--runtime",
+        type=click.Choice(["none", "cri"]),
+        default="none",
+        help="Who enforces decisions. none: the clients. cri: this agent, which runs the pods (default: none).",
+    ),
+    click.option(
+        "--runtime-endpoint",
+        default="unix:///run/containerd/containerd.sock",
+        metavar="SOCKET",
+        help="Socket of the container runtime: containerd, CRI-O, or another with CRI v1 (default: "
+        "unix:///run/containerd/containerd.sock).",
+    ),
+    click.option(
+        "--allow",
+        type=click.Choice(PERMISSIONS),
+        multiple=True,
+        help="Permit manifests to use this (default: none of them). Repeatable.",
+    ),
+    click.option(
+        "--network",
+        type=click.Choice(["auto", "cni", "host"]),
+        default="auto",
+        help="Network of the pods: their own (cni) or the host's (default: auto, cni if the runtime supports it).",
+    ),
+    click.option(
+        "--cgroup-driver",
+        type=click.Choice(["auto", "cgroupfs", "systemd"]),
+        default="auto",
+        help="cgroup driver (default: auto, ask the runtime).",
+    ),
+    click.option(
+        "--cgroup-root",
+        default="alignup",
+        metavar="NAME",
+        help="Parent cgroup of the pods; none leaves it to the runtime (default: alignup).",
+    ),
+    click.option(
+        "--log-dir",
+        type=_PATH,
+        metavar="DIR",
+        help="Directory of the container logs (default: logs in the root directory).",
+    ),
+    click.option(
+        "--recover",
+        type=click.Choice(["previous", "drop-misfits"]),
+        multiple=True,
+        help="previous: fall back to the previous checkpoint if the current one is corrupt. drop-misfits: release "
+        "pods that no longer fit. Repeatable.",
+    ),
+    click.option(
+        "--export",
+        type=_PATH,
+        metavar="DIR",
+        help="Write the kubelet's state files for the current pods to DIR, and exit.",
+    ),
+)
 
 
 @click.command(
-    short_help="Admit pods on this node, each decision on disk before it is answered.",
+    short_help=COMMANDS["agent"],
     epilog=examples(
         "alignup agent --config examples/node/kubelet.yaml --machine examples/node/machine.yaml --root-dir run/agent",
     ),
 )
-@host_options
-@click.option(
-    "--root-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Where checkpoint, history and socket are: /var/lib/alignup for root, else ~/.local/state/alignup.",
-)
-@click.option(
-    "--manifest-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Pods whose manifests are in DIR run here as long as they are.",
-)
-@click.option(
-    "--listen",
-    metavar="ADDRESS",
-    help="unix:PATH, HOST:PORT, or :PORT for this machine alone; a socket in the root directory unless given.",
-)
-@click.option(
-    "--token-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Requests have to bring the token in FILE; needed on the network.",
-)
-@click.option(
-    "--device-plugin-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Where device plugins register, as with a kubelet; device-plugins in the root directory unless given.",
-)
-@click.option(
-    "--pod-resources-socket",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Where PodResources is served; pod-resources/kubelet.sock in the root directory unless given.",
-)
-@click.option(
-    "--on-misfit",
-    type=click.Choice(["reject", "wait"]),
-    default="reject",
-    show_default=True,
-    help="What becomes of a pod that does not fit now, but would on an empty node.",
-)
-@click.option(
-    "--patience",
-    type=click.IntRange(min=0),
-    default=16,
-    show_default=True,
-    metavar="N",
-    help="How often a pod that waits is overtaken; after that nobody behind it is admitted before it is.",
-)
-@click.option(
-    "--waiting-room",
-    type=click.IntRange(min=0),
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="How many pods may wait.",
-)
-@click.option(
-    "--history",
-    type=click.IntRange(min=1),
-    default=10_000,
-    show_default=True,
-    metavar="N",
-    help="How many decisions of the past are kept.",
-)
-@click.option(
-    "--runtime",
-    type=click.Choice(["none", "cri"]),
-    default="none",
-    show_default=True,
-    help="Who makes decisions true. none: whoever asked for them. cri: this agent, which runs the pods in containers.",
-)
-@click.option(
-    "--runtime-endpoint",
-    default="unix:///run/containerd/containerd.sock",
-    show_default=True,
-    metavar="SOCKET_NAME",
-    help="Where the container runtime listens: containerd, CRI-O, or another that speaks CRI v1.",
-)
-@click.option(
-    "--allow",
-    type=click.Choice(PERMISSIONS),
-    multiple=True,
-    help="What manifests may ask for; all of it is refused unless given. Repeatable.",
-)
-@click.option(
-    "--network",
-    type=click.Choice(["auto", "cni", "host"]),
-    default="auto",
-    show_default=True,
-    help="Pods have a network of their own (cni) or the host's; auto: cni where the runtime has it.",
-)
-@click.option(
-    "--cgroup-driver",
-    type=click.Choice(["auto", "cgroupfs", "systemd"]),
-    default="auto",
-    show_default=True,
-    help="Who makes groups, as the runtime is set up; auto: as it says, or cgroupfs where it does not.",
-)
-@click.option(
-    "--cgroup-root",
-    default="alignup",
-    show_default=True,
-    metavar="NAME",
-    help="The group under which pods have theirs; none: the runtime puts containers where it likes.",
-)
-@click.option(
-    "--log-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Where the logs of containers are; logs in the root directory unless given.",
-)
-@click.option(
-    "--recover",
-    type=click.Choice(["previous", "drop-misfits"]),
-    multiple=True,
-    help="Where the checkpoint is no good, go on from the one before; release pods that cannot stay. Repeatable.",
-)
-@click.option(
-    "--export",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write the kubelet's state files for what is here to DIR, and end.",
-)
+@with_host_options
+@_with_agent_command_options
 @debug_option
 @click.pass_obj
-def command(  # noqa: PLR0913 - one an option
-    session: Session,
-    *,
-    given: HostOptions,
-    root_dir: Path | None,
-    manifest_dir: Path | None,
-    listen: str | None,
-    token_file: Path | None,
-    device_plugin_dir: Path | None,
-    pod_resources_socket: Path | None,
-    on_misfit: str,
-    patience: int,
-    waiting_room: int,
-    history: int,
-    runtime: str,
-    runtime_endpoint: str,
-    allow: tuple[str, ...],
-    network: str,
-    cgroup_driver: str,
-    cgroup_root: str,
-    log_dir: Path | None,
-    recover: tuple[str, ...],
-    export: Path | None,
-) -> None:
-    """Admit pods on this node as the kubelet would, one at a time, each decision on disk before it is answered.
+def command(session: Session, *, host: HostOptions, options: AgentCommandOptions) -> None:
+    """Run the node agent: admit pods as the kubelet would, one at a time, and save each decision before answering.
 
-    Pods come over HTTP (alignup admit) or from a manifest directory. After a crash at any moment every admitted pod has
-    what it had. With --state, on a root directory that is empty, the agent goes on where a kubelet left off.
+    Pods arrive over HTTP (alignup admit) or from a manifest directory. After a crash, every admitted pod keeps its
+    resources. With --state and an empty root directory, the agent continues from a kubelet's state.
 
-    With --runtime cri it runs the pods too, on the CPUs, memory and devices they were given, and keeps them there. When
-    it stops they go on; when it starts again it finds them.
+    With --runtime cri it also runs the pods on their CPUs, memory and devices. They keep running while the agent is
+    stopped, and it finds them when it starts again.
 
-    It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot begin, as when another agent uses the root
-    directory, 2 when something given cannot be used.
+    It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, for example because another agent uses
+    the root directory, and 2 when the input is invalid.
     """
-    with require_agent_extra():
-        from alignup.agent import kubelet_export as exporting  # noqa: PLC0415 - loaded with the command, not with its help
-        from alignup.agent.daemon import run  # noqa: PLC0415
-        from alignup.agent.recovery import RecoveryMode, RecoveryOptions  # noqa: PLC0415
-        from alignup.agent.wait_queue import WaitQueue  # noqa: PLC0415
+    with _require_agent_extra():
+        from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
 
     session.advice = _ADVICE
-    wait = on_misfit == "wait"
-    terms = RecoveryOptions(
-        line=WaitQueue(patience=patience if wait else None, room=waiting_room),
-        wait=wait,
-        recover=frozenset(map(RecoveryMode, recover)),
-    )
-    options, read = _options(given, root_dir=root_dir, listen=listen)
-    containers = None
-    if runtime == "cri":
-        from alignup.kube.configuration import pods_limits  # noqa: PLC0415 - see above
-
-        containers = _containers(
-            runtime_endpoint,
-            allow=allow,
-            network=network,
-            cgroup_driver=cgroup_driver,
-            cgroup_root=None if cgroup_root == "none" else cgroup_root,
-            log_root=(log_dir or options.root / LOGS).absolute(),
-            settings=_container_settings(given, read),
-            limits=pods_limits(read, options.host.machine),
-        )
-        options = replace(options, notes=(*options.notes, *_unheeded(given, read)))
-    options = replace(
-        options,
-        token_file=token_file,
-        manifests=None if manifest_dir is None else manifest_dir.absolute(),
-        recovery=terms,
-        history=history,
-        plugins=None if device_plugin_dir is None else device_plugin_dir.absolute(),
-        pod_resources_socket=None if pod_resources_socket is None else pod_resources_socket.absolute(),
-        containers=containers,
-    )
-    with _beginning():
-        if export is None:
-            run(options)
+    given = _daemon_options(host, options)
+    with _startup_errors():
+        if options.export is None:
+            daemon.run(given)
         else:
-            for line in exporting.export(options, export):
+            for line in kubelet_export.export(given, options.export):
                 click.echo(line, err=True)
 
 
 @contextmanager
-def _beginning() -> Iterator[None]:
-    """Say why an agent cannot begin, where that is, and what to do."""
-    from alignup.align.errors import CheckpointError, EnforceError, ListenError  # noqa: PLC0415 - see above
+def _require_agent_extra() -> Iterator[None]:
+    """Tell what to install when a library that only the agent needs is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise AgentError(f"{error.name} is not installed", advice="Run: pip install 'alignup[agent]'") from error
+
+
+@contextmanager
+def _startup_errors() -> Iterator[None]:
+    from alignup.align.errors import CheckpointError, EnforceError, ListenError  # noqa: PLC0415 - not needed for --help
 
     try:
         yield
@@ -256,82 +232,95 @@ def _beginning() -> Iterator[None]:
         raise AgentError(what, advice=" ".join(advice)) from error
 
 
-def _containers(  # noqa: PLR0913 - one an option
-    endpoint: str,
-    *,
-    allow: tuple[str, ...],
-    network: str,
-    cgroup_driver: str,
-    cgroup_root: str | None,
-    log_root: Path,
-    settings: "ContainerSettings",
-    limits: "Amounts",
-) -> "PodRuntimeOptions":
-    """How pods are to be run."""
-    from alignup.agent.pods.wiring import PodRuntimeOptions  # noqa: PLC0415 - see above
-    from alignup.align.errors import EnforceError  # noqa: PLC0415
-    from alignup.enforce.cri.client import parse_endpoint  # noqa: PLC0415
-    from alignup.kube.podspec.types import Permission  # noqa: PLC0415
-
-    try:
-        path = parse_endpoint(endpoint)
-    except EnforceError as error:
-        raise click.UsageError(f"--runtime-endpoint: {error}") from error
-    return PodRuntimeOptions(
-        endpoint=path,
-        log_root=log_root,
-        allowed=frozenset(map(Permission, allow)),
-        network=network,
-        cgroup_driver=cgroup_driver,
-        cgroup_root=cgroup_root,
-        settings=settings,
-        limits=limits,
-    )
-
-
-def _container_settings(given: HostOptions, read: "Configuration") -> "ContainerSettings":
-    """How the configuration has containers run."""
-    from alignup.cli import inputs  # noqa: PLC0415 - see above
-    from alignup.kube.configuration import container_settings  # noqa: PLC0415
-
-    with inputs.input_errors(f"in {given.config or '--set'}", advice="Correct it there, or with --set."):
-        return container_settings(read)
-
-
-def _unheeded(given: HostOptions, read: "Configuration") -> Iterator[str]:
-    """What the configuration says in vain."""
-    from alignup.kube.configuration import ignored_fields  # noqa: PLC0415 - see above
-
-    return (f"{given.config or '--set'}: {note}" for note in ignored_fields(read))
-
-
-def _options(given: HostOptions, *, root_dir: Path | None, listen: str | None) -> "tuple[DaemonOptions, Configuration]":
-    """What the agent is to do, as far as it takes reading files to know, and the configuration that says so."""
-    import os  # noqa: PLC0415 - see above
-
-    from alignup.agent.address import SOCKET_NAME, UnixAddress, default_root, parse_address  # noqa: PLC0415
+def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
+    from alignup.agent.address import default_root  # noqa: PLC0415 - not needed for --help
     from alignup.agent.daemon import DaemonOptions  # noqa: PLC0415
     from alignup.cli import inputs  # noqa: PLC0415
 
-    root = (root_dir or default_root(os.environ)).absolute()
-    with inputs.input_errors("in --listen"):
-        address = parse_address(listen) if listen else UnixAddress(root / SOCKET_NAME)
-    node = inputs.read_host(replace(given, state=None, pods=()))
+    root = (options.root_dir or default_root(os.environ)).absolute()
+    address = _listen_address(options.listen, root)
+    node = inputs.read_host(replace(host, state=None, pods=()))
+    containers = None
+    notes = node.notes
+    if options.runtime == "cri":
+        from alignup.kube.configuration import ignored_fields  # noqa: PLC0415 - only with a runtime
 
-    def imported() -> "ImportedState":
-        from alignup.agent.kubelet_export import read_grants  # noqa: PLC0415
-        from alignup.agent.recovery import ImportedState  # noqa: PLC0415
-
-        restored = inputs.read_host(given).host
-        return ImportedState(
-            restored.ledger, {} if given.state is None else read_grants(given.state, restored.settings.gates)
-        )
-
-    options = DaemonOptions(
+        containers = _runtime_options(host, options, node, root)
+        notes += tuple(f"{host.config or '--set'}: {note}" for note in ignored_fields(node.configuration))
+    return DaemonOptions(
         host=node.host,
         root=root,
         address=address,
-        imported=None if given.state is None else imported,
-        notes=node.notes,
+        token_file=options.token_file,
+        manifests=_absolute(options.manifest_dir),
+        recovery=_recovery_options(options),
+        history=options.history,
+        plugins=_absolute(options.device_plugin_dir),
+        pod_resources_socket=_absolute(options.pod_resources_socket),
+        imported=None if host.state is None else lambda: _import_state(host),
+        containers=containers,
+        notes=notes,
     )
-    return options, node.configuration
+
+
+def _listen_address(listen: str | None, root: Path) -> "Address":
+    from alignup.agent.address import SOCKET_NAME, UnixAddress, parse_address  # noqa: PLC0415 - not needed for --help
+    from alignup.cli import inputs  # noqa: PLC0415
+
+    with inputs.input_errors("in --listen"):
+        return parse_address(listen) if listen else UnixAddress(root / SOCKET_NAME)
+
+
+def _recovery_options(options: AgentCommandOptions) -> "RecoveryOptions":
+    from alignup.agent.recovery import RecoveryMode, RecoveryOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.agent.wait_queue import WaitQueue  # noqa: PLC0415
+
+    wait = options.on_misfit == "wait"
+    return RecoveryOptions(
+        line=WaitQueue(patience=options.patience if wait else None, room=options.waiting_room),
+        wait=wait,
+        recover=frozenset(map(RecoveryMode, options.recover)),
+    )
+
+
+def _runtime_options(
+    host: HostOptions, options: AgentCommandOptions, node: "HostInput", root: Path
+) -> "PodRuntimeOptions":
+    from alignup.agent.pods.wiring import PodRuntimeOptions  # noqa: PLC0415 - only with a runtime
+    from alignup.align.errors import EnforceError  # noqa: PLC0415
+    from alignup.cli import inputs  # noqa: PLC0415
+    from alignup.enforce.cri.client import parse_endpoint  # noqa: PLC0415
+    from alignup.kube.configuration import container_settings, pods_limits  # noqa: PLC0415
+    from alignup.kube.podspec.types import Permission  # noqa: PLC0415
+
+    try:
+        endpoint = parse_endpoint(options.runtime_endpoint)
+    except EnforceError as error:
+        raise click.UsageError(f"--runtime-endpoint: {error}") from error
+    with inputs.input_errors(f"in {host.config or '--set'}", advice="Fix it there, or with --set."):
+        settings = container_settings(node.configuration)
+    return PodRuntimeOptions(
+        endpoint=endpoint,
+        log_root=(options.log_dir or root / LOG_DIR).absolute(),
+        allowed=frozenset(map(Permission, options.allow)),
+        network=options.network,
+        cgroup_driver=options.cgroup_driver,
+        cgroup_root=None if options.cgroup_root == "none" else options.cgroup_root,
+        settings=settings,
+        limits=pods_limits(node.configuration, node.host.machine),
+    )
+
+
+def _import_state(host: HostOptions) -> "ImportedState":
+    """Read the kubelet's state files in ``--state``, with the pods of ``--pods``."""
+    from alignup.agent.kubelet_export import read_grants  # noqa: PLC0415 - only with --state
+    from alignup.agent.recovery import ImportedState  # noqa: PLC0415
+    from alignup.cli import inputs  # noqa: PLC0415
+
+    restored = inputs.read_host(host).host
+    grants = {} if host.state is None else read_grants(host.state, restored.settings.gates)
+    return ImportedState(restored.ledger, grants)
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()

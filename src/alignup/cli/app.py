@@ -1,4 +1,4 @@
-"""The command ``alignup`` itself: which commands there are, and where to find them when one is called."""
+"""The ``alignup`` command group: its commands are imported only when they are called."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,29 +9,29 @@ import click
 
 from alignup import __version__
 
-#: Command → what it is about. Its module in this package is of the same name, and is not loaded for the help.
+#: Command → summary. A command's module in this package has the same name; ``alignup --help`` does not import it.
 COMMANDS = {
-    "why": "Would a pod be admitted, where would it go, and if not, what would let it in?",
-    "simulate": "What becomes of a whole workload, under one configuration or compared under many?",
-    "doctor": "Will this kubelet start, and behave? State files looked into and repaired.",
-    "run": "Run one command on CPUs, memory and devices that belong together.",
-    "audit": "Is everything where it was placed? What drifted is found, and put back.",
-    "agent": "Admit pods on this node, each decision on disk before it is answered.",
-    "admit": "Send pods to an agent.",
-    "release": "Release pods: what they had is free again.",
-    "ps": "What runs where: pods an agent knows, who waits, and what alignup run runs.",
-    "logs": "What a container printed.",
-    "decisions": "What an agent decided, and why.",
-    "watch": "What an agent does, as it happens.",
-    "machine": "Machines: look at one, or record one to look at elsewhere.",
-    "completion": "Completion of commands and options for your shell.",
+    "why": "Explain why a pod is admitted or rejected, and what would admit it",
+    "simulate": "Simulate a workload on a node, and compare policies",
+    "doctor": "Check a kubelet's configuration and state files, and repair them",
+    "run": "Run a command on aligned CPUs, memory and devices",
+    "audit": "Compare intended with actual placement; fix drift with --fix",
+    "agent": "Run the node agent, which admits pods and records each decision",
+    "admit": "Send pods to the agent",
+    "release": "Release pods and free their resources",
+    "ps": "List pods and runs with their placement",
+    "logs": "Print the logs of a container",
+    "decisions": "List the agent's decisions, or explain one of them",
+    "watch": "Print the agent's events as they happen",
+    "machine": "Show or record the topology of a machine",
+    "completion": "Print the shell completion script",
 }
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class InputError(click.ClickException):
-    """Input that is no good: what is wrong with it (a line each), where it is, and what to do."""
+    """Invalid input: what is wrong (one line each), where it is, and what to do about it."""
 
     exit_code = 2
 
@@ -42,34 +42,31 @@ class InputError(click.ClickException):
 
 @dataclass(slots=True)
 class Session:
-    """What one call of the program remembers."""
+    """State of one invocation of the program."""
 
     debug: bool = False
-    advice: str = ""  #: what to do when the input is no good
+    advice: str = ""  #: printed below an error in the input
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are loaded when they are called."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """The names, in the order people meet them."""
         return list(COMMANDS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"alignup.cli.{cmd_name}").command
         return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Names and summaries, without loading anything."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
 def debug_option(command: Command) -> Command:
-    """``--debug``, wherever on the line people put it."""
+    """Add ``--debug``, which is accepted before and after the command's name."""
 
     def remember(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
         if value:
@@ -80,17 +77,17 @@ def debug_option(command: Command) -> Command:
         is_flag=True,
         expose_value=False,
         callback=remember,
-        help="Show Python's trace of an error (or set ALIGNUP_DEBUG).",
+        help="Print the Python traceback of an error (or set ALIGNUP_DEBUG).",
     )(command)
 
 
 def escape_control(text: str) -> str:
-    """*text* without line ends and what else a terminal would obey: names and contents of files may be in it."""
+    """Escape line breaks and terminal control characters, which file names and file contents may hold."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def examples(*lines: str) -> str:
-    """Commands to try, as the end of a help page, each on a line of its own."""
+    """Format example commands as the epilog of a help page, one per line."""
     return "\b\n" + "\n".join(["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
 
 
@@ -104,4 +101,4 @@ def examples(*lines: str) -> str:
 @click.version_option(__version__, message="alignup %(version)s")
 @debug_option
 def app() -> None:
-    """Which NUMA nodes, CPUs, memory and devices each container gets, and why."""
+    """Decide which NUMA nodes, CPUs, memory and devices each container gets, and explain why."""

@@ -1,157 +1,141 @@
-"""``alignup audit``: is everything where it was placed?"""
+"""``alignup audit``: compare intended with actual placement."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from alignup.cli.app import debug_option, examples
-from alignup.cli.client import AgentOptions, agent_options
+from alignup.align import bits
+from alignup.cli import terminal
+from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.client import AgentOptions, find_agent, with_agent_options
 from alignup.cli.options import output_option
 
 if TYPE_CHECKING:
-    from alignup.cli.inspection import AuditReport
     from alignup.enforce.audit import Drift
     from alignup.enforce.containers import ContainerProcesses
+    from alignup.runs.audit import AuditReport
 
 DRIFTED = 1
-VERSION = 1  #: of the documents
+VERSION = 1  #: of the JSON document
 
 
-@click.command(
-    short_help="Is everything where it was placed? What drifted is found, and put back.",
-    epilog=examples("alignup audit", "alignup audit -o json"),
-)
-@click.option("--fix", is_flag=True, help="Put back what drifted.")
-@output_option("text", "json", "prometheus", what="For people, for machines, or as metrics.")
-@agent_options
+@click.command(short_help=COMMANDS["audit"], epilog=examples("alignup audit", "alignup audit -o json"))
+@click.option("--fix", is_flag=True, help="Restore the intended placement.")
+@output_option("text", "json", "prometheus")
+@with_agent_options
 @debug_option
-def command(*, fix: bool, form: str, where: AgentOptions) -> None:
-    """Compare what was intended for everything placed by 'alignup run' or an agent with what the kernel says.
+def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
+    """Compare the placement of everything that 'alignup run' or the agent runs with what the kernel reports.
 
-    Looked at are the cpusets of groups, where each thread may run and take memory from, where each process has memory,
-    where devices are, and whether who decided still knows it so; of an agent that runs containers also those it does
-    not know. With --fix it is put back, as far as that can be.
+    The audit covers cgroup cpusets, the affinity and memory nodes of each thread, the memory of each process, devices,
+    the ledger or agent that decided, and containers that the agent does not know. --fix restores what it can.
 
-    The exit code is 0 when all is where it was placed, or is again; 1 when something is not.
+    The exit code is 0 when everything is in place or fixed, 1 otherwise.
     """
-    from alignup.cli import inspection  # noqa: PLC0415 - loaded with the command, not with its help
-    from alignup.cli.run import run_directory  # noqa: PLC0415
+    from alignup.cli.run import run_directory  # noqa: PLC0415 - not needed for --help
+    from alignup.runs import audit  # noqa: PLC0415
 
-    found = inspection.inspect(run_directory(), where=where, fix=fix)
-    _FORMS[form](found)
-    if found.drifts:
+    client = find_agent(agent, advice="give its address with --agent or ALIGNUP_AGENT")
+    report = audit.audit(run_directory(), agent=client, fix=fix)
+    if output == "json":
+        terminal.print_json(_document(report))
+    elif output == "prometheus":
+        terminal.print_document("".join(f"{line}\n" for line in _metrics(report)))
+    else:
+        _print_text(report)
+    if report.drifts:
         raise click.exceptions.Exit(DRIFTED)
 
 
-def _text(found: "AuditReport") -> None:
-    from alignup.cli import inputs, terminal  # noqa: PLC0415 - see above
-
-    for drift in found.fixed:
-        terminal.print_line(f"{drift} (put back)")
-    for drift in found.drifts:
+def _print_text(report: "AuditReport") -> None:
+    for drift in report.fixed:
+        terminal.print_line(f"{drift} (fixed)")
+    for drift in report.drifts:
         terminal.print_line(str(drift))
-    inputs.print_notes(found.troubles)
-    counts = {"run": len(found.runs), "container": len(found.containers)}
-    told = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
-    if found.drifts:
+    terminal.print_notes(report.problems)
+    counts = {"run": len(report.runs), "container": len(report.containers)}
+    audited = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
+    if report.drifts:
         return
-    if told:
-        terminal.print_line(f"{' and '.join(told)}: all is where it was placed")
+    if audited:
+        terminal.print_line(f"{' and '.join(audited)}: no drift")
     else:
-        terminal.print_line(f"nothing runs that was placed by alignup run{' or the agent' if found.runtime else ''}")
+        terminal.print_line("no runs or containers to audit" if report.runtime else "no runs to audit")
 
 
-def _json(found: "AuditReport") -> None:
-    from alignup.cli import terminal  # noqa: PLC0415 - see above
-
-    drifts = [(one, True) for one in found.fixed] + [(one, False) for one in found.drifts]
-    terminal.print_json(
-        {
-            "version": VERSION,
-            "runs": [{**run.intent.to_document(), "processes": list(run.pids)} for run in found.runs],
-            "containers": list(map(_container, found.containers)),
-            "drift": [{**_whose(one), **_drift(one), "fixed": fixed} for one, fixed in drifts],
-            "troubles": list(found.troubles),
-        }
-    )
-
-
-def _whose(one: "Drift") -> dict[str, Any]:
-    if one.container or one.kind == "stray":
-        return {"pod": one.uid, "container": one.container}
-    return {"run": one.uid}
-
-
-def _drift(one: "Drift") -> dict[str, Any]:
+def _document(report: "AuditReport") -> dict[str, Any]:
+    drifts = [(drift, True) for drift in report.fixed] + [(drift, False) for drift in report.drifts]
     return {
-        "name": one.name,
-        "kind": str(one.kind),
-        "where": one.where,
-        "intended": one.intended,
-        "actual": one.actual,
+        "version": VERSION,
+        "runs": [{**run.intent.to_document(), "processes": list(run.pids)} for run in report.runs],
+        "containers": list(map(_container_document, report.containers)),
+        "drift": [{**_drift_document(drift), "fixed": fixed} for drift, fixed in drifts],
+        "troubles": list(report.problems),
     }
 
 
-def _container(one: "ContainerProcesses") -> dict[str, Any]:
-    from alignup.align import bits  # noqa: PLC0415 - see above
-
-    placed = one.container
+def _drift_document(drift: "Drift") -> dict[str, Any]:
+    is_container = drift.container or drift.kind == "stray"
+    subject = {"pod": drift.uid, "container": drift.container} if is_container else {"run": drift.uid}
     return {
-        "uid": placed.uid,
-        "pod": placed.pod,
-        "container": placed.container,
-        "id": placed.id,
-        "pid": placed.pid,
-        "cpus": bits.show(placed.cpus),
-        "memoryNodes": bits.show(placed.memory),
-        "devices": {resource: list(ids) for resource, ids in placed.devices.items()},
-        "cgroup": None if placed.cgroup is None else str(placed.cgroup),
-        "processes": list(one.pids),
+        **subject,
+        "name": drift.name,
+        "kind": str(drift.kind),
+        "where": drift.where,
+        "intended": drift.intended,
+        "actual": drift.actual,
     }
 
 
-def _prometheus(found: "AuditReport") -> None:
-    from alignup.cli import terminal  # noqa: PLC0415 - see above
+def _container_document(found: "ContainerProcesses") -> dict[str, Any]:
+    container = found.container
+    return {
+        "uid": container.uid,
+        "pod": container.pod,
+        "container": container.container,
+        "id": container.id,
+        "pid": container.pid,
+        "cpus": bits.show(container.cpus),
+        "memoryNodes": bits.show(container.memory),
+        "devices": {resource: list(ids) for resource, ids in container.devices.items()},
+        "cgroup": None if container.cgroup is None else str(container.cgroup),
+        "processes": list(found.pids),
+    }
 
-    terminal.write_document("".join(f"{line}\n" for line in _metrics(found)))
 
+def _metrics(report: "AuditReport") -> Iterator[str]:
+    from alignup.enforce.audit import DriftKind  # noqa: PLC0415 - not needed for --help
 
-def _metrics(found: "AuditReport") -> Iterator[str]:
-    from alignup.enforce.audit import DriftKind  # noqa: PLC0415 - see above
-
-    yield "# HELP alignup_runs Runs that go on."
-    yield "# TYPE alignup_runs gauge"
-    yield f"alignup_runs {len(found.runs)}"
-    yield "# HELP alignup_run_drift Things of a run that are not where they were placed."
-    yield "# TYPE alignup_run_drift gauge"
     kinds = [kind for kind in DriftKind if kind is not DriftKind.STRAY]
-    for run in found.runs:
+    yield from _gauge("alignup_runs", "Active runs.")
+    yield f"alignup_runs {len(report.runs)}"
+    yield from _gauge("alignup_run_drift", "Deviations of a run from its intended placement.")
+    for record in (run.intent for run in report.runs):
         for kind in kinds:
-            count = sum(one.uid == run.intent.uid and one.kind is kind for one in found.drifts)
-            yield f'alignup_run_drift{{run="{run.intent.uid}",name="{_label(run.intent.name)}",kind="{kind}"}} {count}'
-    if not found.runtime:
+            count = sum(drift.uid == record.uid and drift.kind is kind for drift in report.drifts)
+            yield f'alignup_run_drift{{run="{record.uid}",name="{_escape_label(record.name)}",kind="{kind}"}} {count}'
+    if not report.runtime:
         return
-    yield "# HELP alignup_audited_containers Containers of an agent that run, and were looked at."
-    yield "# TYPE alignup_audited_containers gauge"
-    yield f"alignup_audited_containers {len(found.containers)}"
-    yield "# HELP alignup_strays Sandboxes of pods that nobody knows."
-    yield "# TYPE alignup_strays gauge"
-    yield f"alignup_strays {sum(one.kind is DriftKind.STRAY for one in found.drifts)}"
-    yield "# HELP alignup_container_drift Things of a container that are not where they were placed."
-    yield "# TYPE alignup_container_drift gauge"
-    for placed in (one.container for one in found.containers):
-        namespace, _, name = placed.pod.partition("/")
-        whose = {"uid": placed.uid, "namespace": namespace, "pod": name, "container": placed.container}
-        labels = ",".join(f'{key}="{_label(value)}"' for key, value in whose.items())
+    yield from _gauge("alignup_audited_containers", "Running containers of the agent that were audited.")
+    yield f"alignup_audited_containers {len(report.containers)}"
+    yield from _gauge("alignup_strays", "Pod sandboxes that the agent does not know.")
+    yield f"alignup_strays {sum(drift.kind is DriftKind.STRAY for drift in report.drifts)}"
+    yield from _gauge("alignup_container_drift", "Deviations of a container from its intended placement.")
+    for container in (found.container for found in report.containers):
+        namespace, _, pod = container.pod.partition("/")
+        values = {"uid": container.uid, "namespace": namespace, "pod": pod, "container": container.container}
+        labels = ",".join(f'{name}="{_escape_label(value)}"' for name, value in values.items())
+        key = (container.uid, container.container)
         for kind in kinds:
-            about = [one for one in found.drifts if one.kind is kind and one.container == placed.container]
-            count = sum(one.uid == placed.uid for one in about)
+            count = sum(drift.kind is kind and (drift.uid, drift.container) == key for drift in report.drifts)
             yield f'alignup_container_drift{{{labels},kind="{kind}"}} {count}'
 
 
-def _label(text: str) -> str:
+def _gauge(name: str, help_text: str) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}"
+    yield f"# TYPE {name} gauge"
+
+
+def _escape_label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-_FORMS: dict[str, Callable[["AuditReport"], None]] = {"text": _text, "json": _json, "prometheus": _prometheus}

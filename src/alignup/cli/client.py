@@ -1,219 +1,288 @@
-"""Talking to an agent: where it is, what it is asked, and what is said when it does not answer.
+"""The HTTP client for the agent: one connection per request, over a Unix socket or TCP.
 
-Whatever the agent refuses comes out as a message of its own words; that no agent is there is said with what to do.
+It writes HTTP/1.0 to a plain socket. Importing ``http.client`` or an HTTP library takes longer than all the requests
+of ``alignup run``, and that time would be added to the start of every command.
 """
 
-import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
+from urllib.parse import quote, urlencode
 
 import click
 
+from alignup.agent.address import SOCKET_NAME, Address, UnixAddress, default_root, parse_address
+from alignup.align import bits
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.errors import ParseError
 from alignup.cli.app import InputError
+from alignup.cli.options import collect_options
 
-if TYPE_CHECKING:
-    import httpx2
-
-    from alignup.align.workload import Pod
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 Document = dict[str, Any]
+Query = Mapping[str, str | int | None]
 
-TIMEOUT = 65.0  #: until an answer is given up: a little longer than an agent takes at most
+TIMEOUT = 65.0  #: seconds; slightly longer than the agent takes to answer at most
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_MAX_LINE, _MAX_HEADERS = 65536, 100
+_NO_RUNTIME: Document = {"runtime": None, "strays": [], "problems": []}
 
 
 class AgentError(InputError):
-    """The agent is not there, or would not do it."""
+    """The agent does not answer, or reports an error."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """What was said on the command line about an agent."""
+    """The options that locate the agent."""
 
     agent: str | None
     token_file: Path | None
 
 
-def agent_options(command: Command) -> Command:
-    """``--agent`` and ``--token-file``, as one parameter ``where``."""
-
-    @functools.wraps(command)
-    def gathered(*args: object, agent: str | None, token_file: Path | None, **rest: object) -> object:
-        return command(*args, where=AgentOptions(agent=agent, token_file=token_file), **rest)
-
-    wrapped: Any = click.option(
+with_agent_options = collect_options(
+    "agent",
+    AgentOptions,
+    click.option(
+        "--agent",
+        envvar="ALIGNUP_AGENT",
+        metavar="ADDRESS",
+        help="Address of the agent, unix:PATH or HOST:PORT (default: ALIGNUP_AGENT, or this user's agent).",
+    ),
+    click.option(
         "--token-file",
         type=click.Path(path_type=Path),
         envvar="ALIGNUP_TOKEN_FILE",
         metavar="FILE",
-        help="The token of an agent on the network (or set ALIGNUP_TOKEN_FILE).",
-    )(gathered)
-    return click.option(  # type: ignore[no-any-return] # the same command, with options
-        "--agent",
-        envvar="ALIGNUP_AGENT",
-        metavar="ADDRESS",
-        help="Where the agent is: unix:PATH or HOST:PORT (or set ALIGNUP_AGENT); this user's unless given.",
-    )(wrapped)
+        help="File with the token of an agent on the network (default: ALIGNUP_TOKEN_FILE).",
+    ),
+)
 
 
 class AgentClient:
-    """One agent, asked over HTTP."""
+    """Client for one agent. Every method raises :class:`AgentError` when the agent does not answer or reports one."""
 
-    def __init__(self, http: "httpx2.Client", address: str) -> None:
-        self._http = http
-        self.address = address
+    def __init__(self, address: Address, *, token: str = "") -> None:
+        self.address = str(address)
+        self._address = address
+        self._authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the agent certainly runs on this machine."""
+        return isinstance(self._address, UnixAddress) or self._address.host in _LOOPBACK
+
+    def ping(self) -> None:
+        """Connect and disconnect; raises :class:`OSError` when nothing listens there."""
+        open_socket(self._address).close()
 
     def get(self, path: str, **query: str | int | None) -> Document:
-        """What is at *path*."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._answer(self._ask("GET", path, params=given))
+        return self._checked(*self._request("GET", path, query))
 
     def find(self, path: str) -> Document | None:
-        """What is at *path*; ``None`` when nothing is."""
-        response = self._ask("GET", path)
-        return None if response.status_code == 404 else self._answer(response)
+        """Like :meth:`get`, but return ``None`` when nothing is at *path*."""
+        status, document = self._request("GET", path)
+        return None if status == 404 else self._checked(status, document)
 
     def delete(self, path: str, **query: str | int | None) -> Document:
-        """Have what is at *path* gone."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._answer(self._ask("DELETE", path, params=given))
+        return self._checked(*self._request("DELETE", path, query))
 
-    def admit(self, pod: "Pod", *, dry_run: bool) -> Document:
-        """Send a pod in; a refusal is an answer like any other."""
-        query = {"dryRun": "true"} if dry_run else {}
-        response = self._ask("POST", "/v1/pods", params=query, json=pod_manifest(pod))
-        if response.status_code == 409:
-            return {"outcome": "rejected", "dryRun": dry_run, "pod": None, **self._document(response)}
-        return self._answer(response)
+    def admit(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Document:
+        """Send in a pod. A rejection is a result like any other."""
+        status, document = self._request("POST", "/v1/pods", {"dryRun": "true" if dry_run else None}, body=manifest)
+        if status == 409:
+            return {"outcome": "rejected", "dryRun": dry_run, "pod": None, **document}
+        return self._checked(status, document)
+
+    def release(self, uid: str) -> None:
+        """Release a pod, whether the agent has it or not."""
+        status, document = self._request("DELETE", pod_path(uid))
+        if status != 404:
+            self._checked(status, document)
+
+    def pod(self, uid: str) -> Document | None:
+        return self.find(pod_path(uid))
+
+    def pods(self) -> list[Document]:
+        found: list[Document] = self.get("/v1/pods")["pods"]
+        return found
+
+    def runtime(self) -> Document:
+        """The state of its container runtime; an older agent has no such report."""
+        return self.find("/v1/runtime") or _NO_RUNTIME
+
+    def exclusive_cpus(self) -> CpuSet:
+        """The CPUs that are assigned exclusively to some container."""
+        placements = [one for pod in self.pods() for one in pod["placements"]]
+        return bits.union(bits.parse(one["given"].get("cpu", {}).get("cpu", "")) for one in placements)
+
+    def devices(self) -> dict[str, dict[str, NodeSet | None]]:
+        """Resource → device id → its NUMA nodes."""
+        found: dict[str, dict[str, NodeSet | None]] = {}
+        for device in self.get("/v1/machine").get("devices", ()):
+            nodes = device.get("nodes")
+            found.setdefault(device["resource"], {})[device["id"]] = None if nodes is None else bits.parse(str(nodes))
+        return found
 
     def events(self) -> Iterator[Document]:
-        """What happens from now on, until the agent ends it."""
+        """Yield events as they happen, until the agent closes the stream."""
         with self._stream("/v1/events", {}) as response:
-            for line in response.iter_lines():
-                if line.startswith("data: "):
-                    yield json.loads(line.removeprefix("data: "))
+            for line in response:
+                if line.startswith(b"data: "):
+                    yield json.loads(line.removeprefix(b"data: "))
 
-    def text(self, path: str, **query: str | int | None) -> Iterator[bytes]:
-        """What is at *path*, piece by piece as it comes."""
-        given = {name: value for name, value in query.items() if value is not None}
-        with self._stream(path, given) as response:
-            yield from response.iter_raw()
+    def stream(self, path: str, **query: str | int | None) -> Iterator[bytes]:
+        """Yield the body at *path* as it arrives."""
+        with self._stream(path, query) as response:
+            while chunk := response.read1(_MAX_LINE):
+                yield chunk
 
     @contextmanager
-    def _stream(self, path: str, query: Mapping[str, str | int]) -> Iterator["httpx2.Response"]:
-        """An answer that may take any time."""
-        import httpx2  # noqa: PLC0415 - see below
-
-        patience = httpx2.Timeout(TIMEOUT, read=None)
-        with self._speaking(), self._http.stream("GET", path, params=query, timeout=patience) as response:
-            if response.is_error:
-                response.read()
-                self._answer(response)
+    def _stream(self, path: str, query: Query) -> Iterator[BufferedReader]:
+        with self._send("GET", path, query) as (status, response, connection):
+            if status >= 400:
+                self._checked(status, self._decode(response.read()))
+            connection.settimeout(None)
             yield response
 
-    def _ask(self, method: str, path: str, **what: Any) -> "httpx2.Response":  # noqa: ANN401 - as httpx2 has it
-        with self._speaking():
-            return self._http.request(method, path, **what)
+    def _request(
+        self, method: str, path: str, query: Query | None = None, *, body: object = None
+    ) -> tuple[int, Document]:
+        with self._send(method, path, query or {}, body=body) as (status, response, _):
+            content = response.read()
+        return status, self._decode(content)
 
     @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        """Say in our words why nobody answers."""
-        import httpx2  # noqa: PLC0415 - loaded when an agent is asked
-
+    def _send(
+        self, method: str, path: str, query: Query, *, body: object = None
+    ) -> Iterator[tuple[int, BufferedReader, socket.socket]]:
+        """Send a request; yield the status, the response's body as a file, and the connection."""
+        given = urlencode({name: value for name, value in query.items() if value is not None})
+        content = b"" if body is None else json.dumps(body).encode("ascii")
+        head = (
+            f"{method} {path}{'?' if given else ''}{given} HTTP/1.0\r\nHost: agent\r\n{self._authorization}"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
         try:
-            yield
-        except httpx2.ConnectError as error:
-            raise _nobody(self.address, _why(error)) from error
-        except httpx2.TimeoutException as error:
-            raise AgentError(
-                f"the agent at {self.address} did not answer in time",
-                advice="What it was asked to do may still happen; look with 'alignup ps'.",
-            ) from error
-        except httpx2.HTTPError as error:
-            raise AgentError(
-                f"the agent at {self.address} broke off: {_why(error)}",
-                advice="Look at its log, and at what was done with 'alignup ps'.",
-            ) from error
-
-    def _answer(self, response: "httpx2.Response") -> Document:
-        """The document of an answer; one that is a problem is raised in its own words."""
-        document = self._document(response)
-        if not response.is_error:
-            return document
-        errors = [f"{one['field']}: {one['what']}" if one["field"] else one["what"] for one in document["errors"]]
-        raise AgentError(*(errors or [document["detail"]]), where=f"said the agent at {self.address}")
-
-    def _document(self, response: "httpx2.Response") -> Document:
+            connection = open_socket(self._address)
+        except OSError as error:
+            raise _no_answer(self.address, error.strerror or str(error)) from error
         try:
-            document = response.json()
+            with connection, connection.makefile("rb") as response:
+                connection.sendall(head.encode("ascii") + content)
+                status = _read_status(response)
+                if status is None:
+                    raise self._not_an_agent()
+                yield status, response, connection
+        except TimeoutError as error:
+            raise AgentError(
+                f"the agent at {self.address} did not answer within {TIMEOUT:.0f} seconds",
+                advice="The request may still take effect. Check with 'alignup ps'.",
+            ) from error
+        except OSError as error:
+            raise AgentError(
+                f"the agent at {self.address} closed the connection: {error.strerror or error}",
+                advice="Read the agent's log, and check with 'alignup ps' whether the request took effect.",
+            ) from error
+
+    def _decode(self, content: bytes) -> Document:
+        try:
+            document = json.loads(content)
         except ValueError as error:
-            raise AgentError(
-                f"what answers at {self.address} is no agent", advice="Say where the agent is with --agent."
-            ) from error
+            raise self._not_an_agent() from error
         return document if isinstance(document, dict) else {}
 
-
-@contextmanager
-def connect(where: AgentOptions) -> Iterator[AgentClient]:
-    """The agent that the options name, or the one of this user."""
-    from alignup.agent.address import SOCKET_NAME, UnixAddress, default_root, parse_address  # noqa: PLC0415
-    from alignup.cli.inputs import input_errors  # noqa: PLC0415
-
-    with input_errors("in --agent"):
-        address = parse_address(where.agent) if where.agent else UnixAddress(default_root(os.environ) / SOCKET_NAME)
-    if isinstance(address, UnixAddress) and not os.path.lexists(address.path):
-        raise _nobody(str(address), "there is no such socket")
-    headers = {}
-    if where.token_file is not None:
-        with input_errors("in --token-file"):
-            headers["Authorization"] = f"Bearer {where.token_file.read_text('utf-8').strip()}"
-    with require_agent_extra():
-        import httpx2  # noqa: PLC0415 - a tenth of a second, and not needed for help
-    socket = str(address.path) if isinstance(address, UnixAddress) else None
-    base = "http://agent" if socket else f"http://{address}"
-    transport = httpx2.HTTPTransport(uds=socket, trust_env=False)
-    with httpx2.Client(transport=transport, base_url=base, headers=headers, timeout=TIMEOUT) as http:
-        yield AgentClient(http, str(address))
-
-
-@contextmanager
-def require_agent_extra() -> Iterator[None]:
-    """Say what to install where something is missing that only agents and those who talk to them need."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
+    def _checked(self, status: int, document: Document) -> Document:
+        if status < 400:
+            return document
+        problems = [
+            f"{one['field']}: {one['what']}" if one["field"] else one["what"] for one in document.get("errors", ())
+        ]
         raise AgentError(
-            f"{error.name} is not installed, and this command needs it", advice="Run: pip install 'alignup[agent]'"
+            *(problems or [str(document.get("detail", status))]), where=f"reported by the agent at {self.address}"
+        )
+
+    def _not_an_agent(self) -> AgentError:
+        return AgentError(
+            f"the server at {self.address} is not an agent", advice="Give the agent's address with --agent."
+        )
+
+
+def connect(options: AgentOptions) -> AgentClient:
+    """Return a client for the agent that *options* name (default: this user's). Nothing is sent yet."""
+    try:
+        address = parse_address(options.agent) if options.agent else default_address()
+    except ParseError as error:
+        raise InputError(str(error), where="in --agent") from error
+    try:
+        token = options.token_file.read_text("utf-8").strip() if options.token_file else ""
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}", where="in --token-file") from error
+    return AgentClient(address, token=token)
+
+
+def find_agent(options: AgentOptions, *, advice: str) -> AgentClient | None:
+    """Like :func:`connect`, but return ``None`` when no agent is named and this user's agent is not running.
+
+    An agent that is named must answer; *advice* says what else the user can do.
+    """
+    client = connect(options)
+    try:
+        client.ping()
+    except OSError as error:
+        if not options.agent:
+            return None
+        raise AgentError(
+            f"no agent answers at {client.address}: {error.strerror or error}",
+            advice=f"Start one with 'alignup agent', or {advice}.",
         ) from error
+    return client
 
 
-def _nobody(address: str, why: str) -> AgentError:
-    advice = "Start one with 'alignup agent', or say where it is with --agent or ALIGNUP_AGENT."
-    return AgentError(f"no agent answers at {address}: {why}", advice=advice)
+def default_address() -> Address:
+    return UnixAddress(default_root(os.environ) / SOCKET_NAME)
 
 
-def _why(error: Exception) -> str:
-    """What the system said: the cause of the cause of what httpx2 made of it."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or cause.__context__
-    return cause.strerror or str(cause) if isinstance(cause, OSError) else str(error) or type(error).__name__
+def pod_path(uid: str) -> str:
+    return f"/v1/pods/{quote(uid, safe='')}"
 
 
-def pod_manifest(pod: "Pod") -> Document:
-    """A pod as a v1 Pod: as it was written, so that it can be run, or as much as decides on its place."""
-    from alignup.kube.pod_to_dict import pod_to_dict  # noqa: PLC0415 - loaded with the command, not with its help
+def open_socket(address: Address) -> socket.socket:
+    if not isinstance(address, UnixAddress):
+        return socket.create_connection((address.host, address.port), timeout=TIMEOUT)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(TIMEOUT)
+    try:
+        connection.connect(str(address.path))
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
-    if not pod.manifest:
-        return pod_to_dict(pod)
-    written = json.loads(pod.manifest.text)
-    own = {name: said for name in ("name", "namespace", "uid") if (said := getattr(pod, name))}
-    metadata = {**written.get("metadata", {}), **own}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": written["spec"]}
+
+def _read_status(response: BufferedReader) -> int | None:
+    """Read the head of a response; ``None`` when it is not HTTP."""
+    line = response.readline(_MAX_LINE)
+    if not line:
+        raise ConnectionError("no response")
+    words = line.split(b" ", 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+        return None
+    for _ in range(_MAX_HEADERS):
+        if response.readline(_MAX_LINE).strip() == b"":
+            return int(words[1])
+    return None
+
+
+def _no_answer(address: str, reason: str) -> AgentError:
+    return AgentError(
+        f"no agent answers at {address}: {reason}",
+        advice="Start one with 'alignup agent', or give its address with --agent or ALIGNUP_AGENT.",
+    )

@@ -1,60 +1,60 @@
-"""``alignup decisions``: what an agent decided, and why."""
+"""``alignup decisions``: list the agent's decisions, or explain one of them."""
 
 from typing import Any
 
 import click
 
-from alignup.cli.app import debug_option, examples
-from alignup.cli.client import AgentOptions, agent_options, connect
+from alignup.cli import pod_status, terminal
+from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.client import AgentOptions, connect, with_agent_options
 from alignup.cli.options import output_option
 
 
-@click.command(
-    short_help="What an agent decided, and why.",
-    epilog=examples("alignup decisions --pod web", "alignup decisions 17"),
-)
+@click.command(short_help=COMMANDS["decisions"], epilog=examples("alignup decisions --pod web", "alignup decisions 17"))
 @click.argument("number", required=False, type=click.IntRange(min=1), metavar="[ID]")
-@click.option("--pod", metavar="POD", help="Only about this pod: its name, namespace/name, or uid.")
-@click.option("--outcome", type=click.Choice(["admitted", "rejected"]), help="Only those that ended so.")
+@click.option("--pod", metavar="POD", help="Show only decisions about this pod: a name, namespace/name, or uid.")
+@click.option("--outcome", type=click.Choice(["admitted", "rejected"]), help="Show only decisions with this outcome.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N", help="At most so many."
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    metavar="N",
+    help="Show at most N decisions (default: 20).",
 )
-@agent_options
+@with_agent_options
 @output_option("text", "json")
 @debug_option
-def command(  # noqa: PLR0913 - one an option
-    *, where: AgentOptions, number: int | None, pod: str | None, outcome: str | None, limit: int, form: str
+def command(
+    *, agent: AgentOptions, number: int | None, pod: str | None, outcome: str | None, limit: int, output: str
 ) -> None:
-    """Show what an agent decided, the newest first; with the ID of one, all that was considered, in sentences.
+    """List the agent's decisions, newest first; with an ID, explain that decision in full.
 
-    The exit code is 1 when no agent answers, or the decision is not kept any more.
+    The exit code is 1 when no agent answers, or when the decision is no longer kept.
     """
-    from alignup.cli import tables, terminal  # noqa: PLC0415 - loaded with the command, not with its help
-
-    with connect(where) as agent:
-        if number is None:
-            found = agent.get("/v1/decisions", pod=pod, outcome=outcome, limit=limit)
-        else:
-            found = agent.get(f"/v1/decisions/{number}")
-    if form == "json":
+    client = connect(agent)
+    if number is None:
+        found = client.get("/v1/decisions", pod=pod, outcome=outcome, limit=limit)
+    else:
+        found = client.get(f"/v1/decisions/{number}")
+    if output == "json":
         terminal.print_json(found)
     elif number is not None:
         for sentence in (f"Decision {number} of {found['time']}", *found["story"]):
             terminal.print_line(sentence)
     elif not found["decisions"]:
-        click.echo("No such decision was made.", err=True)
+        click.echo("No matching decisions.", err=True)
     else:
-        tables.print_table(("ID", "TIME", "POD", "OUTCOME", "WHERE, OR WHY NOT"), map(_row, found["decisions"]))
+        from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
+
+        print_table(("ID", "TIME", "POD", "OUTCOME", "PLACEMENT OR REASON"), map(_row, found["decisions"]))
 
 
-def _row(kept: dict[str, Any]) -> tuple[str, ...]:
-    from alignup.cli import tables  # noqa: PLC0415 - see above
-
-    decision = kept["decision"]
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    decision = entry["decision"]
     return (
-        str(kept["id"]),
-        kept["time"],
-        f"{decision['pod']['namespace']}/{decision['pod']['name']}",
+        str(entry["id"]),
+        entry["time"],
+        pod_status.full_name(decision["pod"]),
         decision["outcome"],
-        tables.describe_outcome(decision["rejection"], decision["placements"]),
+        pod_status.describe_outcome(decision["rejection"], decision["placements"]),
     )

@@ -1,76 +1,94 @@
-"""``alignup doctor``: will this kubelet start, and behave? Its state files are looked into, and repaired if asked."""
+"""``alignup doctor``: check a kubelet's configuration and state files, and repair them."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from alignup.cli.app import debug_option, examples
-from alignup.cli.options import config_option, devices_option, machine_option, output_option, pods_option, set_option
+from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.options import (
+    collect_options,
+    config_option,
+    devices_option,
+    machine_option,
+    output_option,
+    pods_option,
+    set_option,
+)
 
 UNHEALTHY = 1
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    config: Path | None
+    changes: tuple[str, ...]
+    machine: str | None
+    devices: tuple[str, ...]
+    kubelet_dir: Path | None
+    pods: tuple[str, ...]
+    write: bool
+
+
 @click.command(
-    short_help="Will this kubelet start, and behave? State files looked into and repaired.",
+    short_help=COMMANDS["doctor"],
     epilog=examples(
         "alignup doctor --config examples/doctor/kubelet.yaml --machine examples/node/machine.yaml",
         f"alignup doctor {_NODE} --kubelet-dir examples/doctor/state",
     ),
 )
-@config_option("config.yaml of --kubelet-dir, or the kubelet's defaults,")
-@set_option
-@machine_option
-@devices_option
-@click.option(
-    "--kubelet-dir",
-    "directory",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The kubelet's directory, such as /var/lib/kubelet: its state files are looked into.",
+@collect_options(
+    "options",
+    DoctorOptions,
+    config_option("config.yaml in --kubelet-dir, or the kubelet's defaults"),
+    set_option,
+    machine_option,
+    devices_option,
+    click.option(
+        "--kubelet-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Check the state files in this kubelet directory, such as /var/lib/kubelet.",
+    ),
+    pods_option("to name them, and to keep their resources first"),
+    click.option("--write", is_flag=True, help="Repair the state files, after a backup of each."),
 )
-@pods_option("so that they have names, and keep what they hold before others")
-@click.option("--write", is_flag=True, help="Repair the state files, after a backup of each.")
 @output_option("text", "json")
 @debug_option
-def command(  # noqa: PLR0913 - one an option
-    *,
-    config: Path | None,
-    changes: tuple[str, ...],
-    machine: str | None,
-    devices: tuple[str, ...],
-    directory: Path | None,
-    pods: tuple[str, ...],
-    write: bool,
-    form: str,
-) -> None:
-    """Say all that keeps a kubelet from starting on a machine, and what it does not treat as one may think.
+def command(*, options: DoctorOptions, output: str) -> None:
+    """Find everything that stops a kubelet from starting on a machine, and settings that have surprising effects.
 
-    Each finding says what the kubelet does and what to do about it; where a part of the configuration can be computed
-    it is printed as YAML to paste. With --kubelet-dir the state files are looked into as well: the damage is named, and
-    what can be saved. Nothing is changed without --write, and never while a kubelet uses the directory.
+    Each finding says what the kubelet does and how to fix it, with YAML to paste where possible. --kubelet-dir checks
+    the state files too: what is damaged, and what can be saved. Nothing is changed without --write, and never while a
+    kubelet uses the directory.
 
-    The exit code is 0 when all is well, 1 when there are errors or warnings, 2 when something given cannot be used.
+    The exit code is 0 without findings, 1 with errors or warnings, 2 when the input is invalid.
     """
-    from alignup.cli import doctor_output, inputs  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import doctor_output, inputs  # noqa: PLC0415 - not needed for --help
     from alignup.cli.doctor_output import DoctorInput  # noqa: PLC0415
 
-    if pods and directory is None:
+    directory = options.kubelet_dir
+    if options.pods and directory is None:
         raise click.UsageError("--pods names the pods in the state files: add --kubelet-dir DIR")
-    if write and directory is None:
+    if options.write and directory is None:
         raise click.UsageError("--write repairs state files: add --kubelet-dir DIR")
+    config = options.config
     if config is None and directory is not None and (directory / "config.yaml").is_file():
         config = directory / "config.yaml"
-    text, name = inputs.configuration_text(config, changes)
-    asked = DoctorInput(
+    text, name = inputs.configuration_text(config, options.changes)
+    given = DoctorInput(
         text=text,
-        name=name if config or changes else "the kubelet's defaults",
-        machine=inputs.read_machine(machine, devices),
-        machine_name=machine or "this machine",
+        name=name if config or options.changes else "the kubelet's defaults",
+        machine=inputs.read_machine(options.machine, options.devices),
+        machine_name=options.machine or "this machine",
         directory=directory,
-        pods=doctor_output.pod_names(pods),
+        pods=doctor_output.pod_names(options.pods),
     )
-    found = doctor_output.repair_state(asked, directory) if write and directory else doctor_output.diagnose(asked)
-    doctor_output.RENDERERS[form](asked, found)
-    if not found.last.healthy:
+    if options.write and directory is not None:
+        found = doctor_output.diagnose_and_repair(given, directory)
+    else:
+        found = doctor_output.diagnose(given)
+    doctor_output.PRINTERS[output](given, found)
+    if not found.final.healthy:
         raise click.exceptions.Exit(UNHEALTHY)

@@ -1,4 +1,4 @@
-"""What ``alignup doctor`` finds and does, for people and for machines."""
+"""The diagnosis of ``alignup doctor``, and its output."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Any
 from alignup.align.machine import Machine
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError
-from alignup.cli.text_layout import paragraph, section
+from alignup.cli.layout import paragraph, section
 from alignup.doctor import (
     Area,
     DoctorReport,
@@ -30,106 +30,105 @@ _MARKS = {
     Severity.NOTE: ("note", "label"),
     Severity.OK: ("ok", "free"),
 }
-_COLUMN = 10
+_MARK_WIDTH = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorInput:
-    """What a doctor is to look at."""
+    """What to check."""
 
     text: bytes  #: of the configuration
-    name: str
+    name: str  #: of the configuration
     machine: Machine
     machine_name: str
-    directory: Path | None = None
-    pods: Mapping[str, str] = field(default_factory=dict)  #: uid → namespace and name
+    directory: Path | None = None  #: the kubelet's; ``None``: no state files
+    pods: Mapping[str, str] = field(default_factory=dict)  #: uid → namespace/name
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found, what can be done, and what has been done."""
+    """The findings, and the repairs that are possible or done."""
 
     report: DoctorReport
     repairs: tuple[FileRepair, ...] = ()
-    backups: Mapping[str, Path] = field(default_factory=dict)  #: file → its backup, of those that were written
-    after: DoctorReport | None = None  #: the same once more, where something was to be written
+    backups: Mapping[str, Path] = field(default_factory=dict)  #: of the files that were written
+    after: DoctorReport | None = None  #: the report after --write
 
     @property
-    def last(self) -> DoctorReport:
-        """How things stand."""
+    def final(self) -> DoctorReport:
         return self.after or self.report
 
 
 def pod_names(files: tuple[str, ...]) -> dict[str, str]:
-    """The pods in *files* by uid."""
-    pods = [pod for work in inputs.read_workloads(files)[0] for pod in work.pods()] if files else []
+    """Map uid to namespace/name, for the pods in *files*."""
+    pods = [pod for workload in inputs.read_workloads(files)[0] for pod in workload.pods()] if files else []
     return {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods if pod.uid}
 
 
-def diagnose(asked: DoctorInput) -> Diagnosis:
-    """Look at everything, change nothing."""
-    examined = check_configuration(asked.text, asked.machine, name=asked.name)
-    if asked.directory is None:
-        return Diagnosis(DoctorReport(examined.findings))
+def diagnose(given: DoctorInput) -> Diagnosis:
+    """Check everything; change nothing."""
+    configuration = check_configuration(given.text, given.machine, name=given.name)
+    if given.directory is None:
+        return Diagnosis(DoctorReport(configuration.findings))
     with inputs.input_errors("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
-        looked = check_state(state_dir.read(asked.directory), examined.basis, pods=asked.pods)
-    return Diagnosis(DoctorReport((*examined.findings, *looked.findings)), looked.repairs)
+        state = check_state(state_dir.read(given.directory), configuration.basis, pods=given.pods)
+    return Diagnosis(DoctorReport((*configuration.findings, *state.findings)), state.repairs)
 
 
-def repair_state(asked: DoctorInput, directory: Path) -> Diagnosis:
-    """Look at everything, and repair the state files of *directory* that need it, unless a kubelet is at work there."""
+def diagnose_and_repair(given: DoctorInput, directory: Path) -> Diagnosis:
+    """Check everything, and repair the state files in *directory*, unless a kubelet uses it."""
     _check_unused(directory)
-    found = diagnose(asked)
+    found = diagnose(given)
     if not found.repairs:
         return Diagnosis(found.report, after=found.report)
     _check_unused(directory)
     with inputs.input_errors(
-        "in --kubelet-dir", advice="Run it as a user who may write there, with no kubelet running."
+        "in --kubelet-dir", advice="Run the command as a user who may write there, with the kubelet stopped."
     ):
         backups = state_dir.write(directory, found.repairs, now=datetime.now(UTC))
-    return Diagnosis(found.report, found.repairs, backups, diagnose(asked).report)
+    return Diagnosis(found.report, found.repairs, backups, diagnose(given).report)
 
 
 def _check_unused(directory: Path) -> None:
-    if using := live_kubelet.find_live_kubelets(directory):
+    if users := live_kubelet.find_live_kubelets(directory):
         raise InputError(
-            *using,
-            where=f"{directory} is in use, so nothing was written",
-            advice="Stop the kubelet first (systemctl stop kubelet); containers go on running.",
+            *users,
+            where=f"{directory} is in use; nothing was written",
+            advice="Stop the kubelet first (systemctl stop kubelet). Containers keep running.",
         )
 
 
-def _text(asked: DoctorInput, found: Diagnosis) -> None:
-    terminal.print_lines(_told(asked, found))
+def _print_text(given: DoctorInput, found: Diagnosis) -> None:
+    terminal.print_lines(_lines(given, found))
 
 
-def _told(asked: DoctorInput, found: Diagnosis) -> Iterator[Line]:
-    yield from paragraph(f"{asked.name} on {asked.machine_name}", style="title")
+def _lines(given: DoctorInput, found: Diagnosis) -> Iterator[Line]:
+    yield from paragraph(f"{given.name} on {given.machine_name}", style="title")
     for area in Area:
         findings = found.report.of(area)
         if findings:
             yield from section(area[0].upper() + area[1:])
         for one in findings:
-            yield from _finding(one)
-    yield from _paste(asked, found.report.findings)
-    yield from _repairs(found)
+            yield from _finding_lines(one)
+    yield from _yaml_lines(given, found.report.findings)
+    yield from _repair_lines(found)
     yield ()
-    yield from paragraph(_verdict(found), style="title" if found.last.healthy else "warn")
+    yield from paragraph(_verdict(found), style="title" if found.final.healthy else "warn")
 
 
-def _finding(one: Finding) -> Iterator[Line]:
+def _finding_lines(one: Finding) -> Iterator[Line]:
     mark, style = _MARKS[one.severity]
-    head = f"  {mark}".ljust(_COLUMN) + " "
-    yield from paragraph(f"{one.where}: {one.what}" if one.where else one.what, head=head, head_style=style)
-    blank = " " * (_COLUMN + 1)
+    prefix = f"  {mark}".ljust(_MARK_WIDTH) + " "
+    yield from paragraph(f"{one.where}: {one.what}" if one.where else one.what, prefix=prefix, prefix_style=style)
+    indent = " " * (_MARK_WIDTH + 1)
     if one.said:
-        yield from paragraph(f"it says: {one.said}", head=blank, style="dim")
+        yield from paragraph(f"kubelet: {one.said}", prefix=indent, style="dim")
     if one.advice:
-        yield from paragraph(f"→ {one.advice}", head=blank)
+        yield from paragraph(f"→ {one.advice}", prefix=indent)
 
 
-def _paste(asked: DoctorInput, findings: Iterable[Finding]) -> Iterator[Line]:
-    """All YAML that is proposed, one key once, at the left edge."""
+def _yaml_lines(given: DoctorInput, findings: Iterable[Finding]) -> Iterator[Line]:
+    """The proposed YAML, each key once, without indentation so that it can be pasted."""
     keys: dict[str, tuple[str, ...]] = {}
     for one in findings:
         key, _, body = one.paste.partition("\n")
@@ -139,37 +138,36 @@ def _paste(asked: DoctorInput, findings: Iterable[Finding]) -> Iterator[Line]:
         elif key:
             keys[key] = before or lines
     if keys:
-        yield from section(f"To paste into {clean(asked.name)}, in place of what it has under these keys")
+        yield from section(f"Replace these keys in {clean(given.name)}")
     for key, lines in keys.items():
         yield (Cell(key),)
         for line in lines:
             yield (Cell(line),)
 
 
-def _repairs(found: Diagnosis) -> Iterator[Line]:
+def _repair_lines(found: Diagnosis) -> Iterator[Line]:
     if found.after and not found.repairs:
         yield ()
-        yield (Cell("There was nothing to repair, so nothing was written."),)
+        yield (Cell("Nothing to repair; nothing was written."),)
     if not found.repairs:
         return
-    yield from section("What was done" if found.after else "What --write would do")
+    yield from section("Repaired" if found.after else "--write would repair")
     for repair in found.repairs:
         backup = found.backups.get(repair.name)
-        yield from paragraph(f"{repair.name}{f' (as it was: {backup.name})' if backup else ''}", head="  ")
+        yield from paragraph(f"{repair.name}{f' (backup: {backup.name})' if backup else ''}", prefix="  ")
         for line in repair.done:
-            yield from paragraph(line, head="    - ")
+            yield from paragraph(line, prefix="    - ")
 
 
 def _verdict(found: Diagnosis) -> str:
-    report = found.last
-    errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
+    errors, warnings = found.final.count(Severity.ERROR), found.final.count(Severity.WARNING)
     now = " now" if found.backups else ""
     if errors:
         rest = f" and {pluralize(warnings, 'warning')}" if warnings else ""
         return f"This kubelet does not start{now}: {pluralize(errors, 'error')}{rest}."
     if warnings:
         return f"This kubelet starts{now}, with {pluralize(warnings, 'warning')}."
-    return f"This kubelet starts{now}, and behaves."
+    return f"This kubelet starts{now}, without warnings."
 
 
 def _document(found: Diagnosis) -> dict[str, Any]:
@@ -181,13 +179,11 @@ def _document(found: Diagnosis) -> dict[str, Any]:
         }
         for one in found.repairs
     ]
-    document = found.report.to_document() | {"healthy": found.last.healthy, "repairs": repairs}
+    document = found.report.to_document() | {"healthy": found.final.healthy, "repairs": repairs}
     return document | ({"after": found.after.to_document()["findings"]} if found.after else {})
 
 
-def _json(asked: DoctorInput, found: Diagnosis) -> None:
-    del asked
-    terminal.print_json(_document(found))
-
-
-RENDERERS: dict[str, Callable[[DoctorInput, Diagnosis], None]] = {"text": _text, "json": _json}
+PRINTERS: dict[str, Callable[[DoctorInput, Diagnosis], None]] = {
+    "text": _print_text,
+    "json": lambda _, found: terminal.print_json(_document(found)),
+}

@@ -1,4 +1,4 @@
-"""What stands between a command and the person who called it: every way to fail, as a message and an exit code."""
+"""Run a command, and turn every failure into a message and an exit code."""
 
 import os
 import sys
@@ -9,84 +9,86 @@ import click
 from alignup.align.errors import AlignError
 from alignup.cli.app import InputError, Session, app, escape_control
 
-#: A shell reports 141 of a program that wrote to a pipe nobody reads any more and had no opinion about it.
+#: 141 is what a shell reports for a process that SIGPIPE ended.
 FAILED, INTERRUPTED, PIPE_CLOSED = 1, 130, 141
 
-#: Set by the shell that wants to complete a line; see ``alignup completion``.
+#: Set by a shell that completes a command line; see ``alignup completion``.
 COMPLETE = "_ALIGNUP_COMPLETE"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command and give its exit code; nothing is raised."""
+    """Run the command and return its exit code. Raises nothing."""
     session = Session(debug=bool(os.environ.get("ALIGNUP_DEBUG")))
-    if asked := os.environ.get(COMPLETE):
-        from click.shell_completion import shell_complete  # noqa: PLC0415 - only shells ask
+    if instruction := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete  # noqa: PLC0415 - only for shells
 
-        return shell_complete(app, {}, "alignup", COMPLETE, asked)
+        return shell_complete(app, {}, "alignup", COMPLETE, instruction)
     if sys.stdout is None:
-        _say("the output is closed: there is nowhere to write to")
+        _print_error("standard output is closed")
         return FAILED
     try:
-        code = _run(arguments, session)
+        code = _invoke(arguments, session)
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard()
+        _discard_output()
         return PIPE_CLOSED
     except (KeyboardInterrupt, click.Abort):
-        _discard()  # what is left of the output may be what blocked
+        _discard_output()  # the write that was interrupted would block again
         return INTERRUPTED
     except click.UsageError as error:
         error.show()
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 - nothing may leave here
-        _tell(error, session)
-        _discard()
+    except Exception as error:  # noqa: BLE001 - the last handler
+        _report(error, session)
+        _discard_output()
         return error.exit_code if isinstance(error, click.ClickException) else FAILED
     return code
 
 
-def _run(arguments: Sequence[str], session: Session) -> int:
-    """Click's own ``main`` would make 1 of a closed pipe, so its two halves are called here."""
+def _invoke(arguments: Sequence[str], session: Session) -> int:
+    """Do what click's ``main`` does, except that it returns 1 for a closed pipe."""
     try:
         with app.make_context("alignup", list(arguments), obj=session) as context:
             app.invoke(context)
-    except click.exceptions.Exit as asked:
-        return asked.exit_code
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
     return 0
 
 
-def _tell(error: Exception, session: Session) -> None:
+def _report(error: Exception, session: Session) -> None:
     if session.debug:
-        import traceback  # noqa: PLC0415 - only for who asks
+        import traceback  # noqa: PLC0415 - only for --debug
 
         traceback.print_exception(error)
-    if isinstance(error, InputError):
-        for what in error.what:
-            _say(what)
-        for line in filter(None, (error.where, error.advice)):
-            click.echo(f"  {escape_control(line)}", err=True)
-    elif isinstance(error, AlignError):
-        _say(str(error), session.advice)
-    elif isinstance(error, click.ClickException):
-        _say(error.message)
-    elif isinstance(error, OSError):
-        why = error.strerror or str(error)
-        _say(f"{os.fsdecode(error.filename)}: {why}" if isinstance(error.filename, str | bytes) else why)
-    else:
-        _say(
-            f"this is a fault of alignup, not yours: {type(error).__name__}: {error}",
-            "Please report it, with the command and what it prints with --debug added.",
-        )
+    match error:
+        case InputError():
+            for what in error.what:
+                _print_error(what)
+            for line in filter(None, (error.where, error.advice)):
+                click.echo(f"  {escape_control(line)}", err=True)
+        case AlignError():
+            _print_error(str(error), session.advice)
+        case click.ClickException():
+            _print_error(error.message)
+        case OSError():
+            reason = error.strerror or str(error)
+            named = isinstance(error.filename, str | bytes)
+            _print_error(f"{os.fsdecode(error.filename)}: {reason}" if named else reason)
+        case _:
+            _print_error(
+                f"internal error: {type(error).__name__}: {error}",
+                "This is a bug in alignup. Please report it with the command and its output with --debug.",
+            )
 
 
-def _say(what: str, advice: str = "") -> None:
+def _print_error(what: str, advice: str = "") -> None:
     click.echo(f"alignup: {escape_control(what)}", err=True)
     if advice:
         click.echo(advice, err=True)
 
 
-def _discard() -> None:
-    """Let go of the output, so that Python does not try to write the rest of it on its way out."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _discard_output() -> None:
+    """Redirect standard output to /dev/null, so that Python does not write the rest of it at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,46 +1,53 @@
-"""``alignup logs``: what a container printed."""
+"""``alignup logs``: print the logs of a container."""
 
 import sys
+from dataclasses import dataclass
 
 import click
 
-from alignup.cli.app import debug_option, examples
-from alignup.cli.client import AgentOptions, agent_options, connect
+from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.client import AgentOptions, connect, pod_path, with_agent_options
+from alignup.cli.options import collect_options
+from alignup.cli.pod_status import find_pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    container: str | None
+    follow: bool
+    previous: bool
+    tail: int | None
+    timestamps: bool
 
 
 @click.command(
-    short_help="What a container printed.",
+    short_help=COMMANDS["logs"],
     epilog=examples("alignup logs web", "alignup logs ml/trainer-0 -c train --tail 20 -f"),
 )
 @click.argument("pod", metavar="POD")
-@click.option("-c", "--container", metavar="NAME", help="Whose; the only one, or the first that is no init container.")
-@click.option("-f", "--follow", is_flag=True, help="And all that comes, until the container has ended.")
-@click.option("-p", "--previous", is_flag=True, help="Of the time before it was started again.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last so many lines.")
-@click.option("--timestamps", is_flag=True, help="When, before each line.")
-@agent_options
+@collect_options(
+    "options",
+    LogOptions,
+    click.option(
+        "-c", "--container", metavar="NAME", help="Print the log of this container (default: the first app container)."
+    ),
+    click.option("-f", "--follow", is_flag=True, help="Follow the log until the container ends."),
+    click.option("-p", "--previous", is_flag=True, help="Print the log of the previous instance of the container."),
+    click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines (default: all)."),
+    click.option("--timestamps", is_flag=True, help="Print a timestamp before each line."),
+)
+@with_agent_options
 @debug_option
-def command(  # noqa: PLR0913 - one an option
-    *,
-    where: AgentOptions,
-    pod: str,
-    container: str | None,
-    follow: bool,
-    previous: bool,
-    tail: int | None,
-    timestamps: bool,
-) -> None:
-    """Show what a container of POD printed, as it did.
+def command(*, agent: AgentOptions, pod: str, options: LogOptions) -> None:
+    """Print the log of a container of POD, which is a name, a namespace/name, or a uid.
 
-    POD is a name, a namespace and name with a slash between them, or a uid. The exit code is 1 when no agent answers or
-    there is no such pod, container or log, 2 when the pod could be several.
+    The exit code is 1 when no agent answers, or when the pod, container or log does not exist, and 2 when POD matches
+    several pods.
     """
-    from alignup.cli import pod_status  # noqa: PLC0415 - loaded with the command, not with its help
-
-    switches = {"follow": follow, "previous": previous, "timestamps": timestamps}
-    asked = {name: "true" for name, given in switches.items() if given}
-    with connect(where) as agent:
-        one = pod_status.find_pod(pod, agent.get("/v1/pods")["pods"])
-        for piece in agent.text(f"{pod_status.pod_path(one)}/logs", container=container or None, tail=tail, **asked):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+    client = connect(agent)
+    switches = {"follow": options.follow, "previous": options.previous, "timestamps": options.timestamps}
+    query = {name: "true" for name, given in switches.items() if given}
+    path = f"{pod_path(find_pod(pod, client.pods())['uid'])}/logs"
+    for chunk in client.stream(path, container=options.container or None, tail=options.tail, **query):
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()

@@ -1,29 +1,29 @@
-"""``alignup machine``: look at a machine, or record one."""
+"""``alignup machine``: show or record the topology of a machine."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli.app import Session, debug_option, examples
+from alignup.cli import terminal
+from alignup.cli.app import COMMANDS, Session, debug_option, examples
 from alignup.cli.options import output_option
 
 if TYPE_CHECKING:
     from alignup.align.machine import Machine
 
-_ADVICE = "See 'alignup machine show --help' for what MACHINE can be."
+_ADVICE = "See 'alignup machine show --help' for the forms of MACHINE."
 
 
-@click.group(epilog=examples("alignup machine show 'pack:2 numa:1 core:8 pu:2'"))
+@click.group(short_help=COMMANDS["machine"], epilog=examples("alignup machine show 'pack:2 numa:1 core:8 pu:2'"))
 @debug_option
 def command() -> None:
-    """Machines: look at one, or record one to look at elsewhere."""
+    """Show or record the topology of a machine."""
 
 
 @command.command(
-    short_help="Show a machine.",
+    short_help="Show the topology of a machine",
     epilog=examples(
         "alignup machine show",
         "alignup machine show 'pack:2 numa:1 core:8 pu:2'",
@@ -31,56 +31,49 @@ def command() -> None:
     ),
 )
 @click.argument("machine", required=False)
-@output_option(
-    "text",
-    "svg",
-    "yaml",
-    "json",
-    what="A picture for the terminal or as SVG, or a description that alignup reads back.",
-)
+@output_option("text", "svg", "yaml", "json")
 @click.option("--kubelet", is_flag=True, help="Show the machine as the kubelet sees it.")
 @debug_option
 @click.pass_obj
-def show(session: Session, machine: str | None, form: str, kubelet: bool) -> None:  # noqa: FBT001 - click's way
-    """Show a machine: sockets, NUMA nodes, caches, cores, CPUs, memory, devices, distances.
+def show(session: Session, *, machine: str | None, output: str, kubelet: bool) -> None:
+    """Show the sockets, NUMA nodes, caches, cores, CPUs, memory, devices and distances of a machine.
 
-    MACHINE is this one when left out; otherwise a recording (alignup machine record), a directory with sys and proc in
-    it, a description in YAML or JSON, hwloc's XML, cAdvisor's MachineInfo, or a synthetic machine as one argument.
+    MACHINE is a recording (alignup machine record), a directory with sys and proc in it, a description in YAML or JSON,
+    hwloc XML, cAdvisor's MachineInfo, or a synthetic machine as one argument (default: this machine). alignup reads the
+    YAML and JSON output back.
     """
-    from alignup.cli import terminal  # noqa: PLC0415 - see below
-
     session.advice = _ADVICE
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"):
         found = load_machine(machine)
-    shown = _as_seen(found) if kubelet else found
-    _FORMS[form](shown)
+    _print_machine(_kubelet_view(found) if kubelet else found, output)
 
 
-@command.command(short_help="Record a machine.", epilog=examples("alignup machine record host.tar.gz"))
+@command.command(
+    short_help="Record the topology of a machine in a file", epilog=examples("alignup machine record host.tar.gz")
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--root",
     type=click.Path(path_type=Path),
     default=Path("/"),
     metavar="DIR",
-    help="Record the machine whose sys and proc are in DIR; this one unless given.",
+    help="Record the machine whose sys and proc are in DIR (default: /, this machine).",
 )
-@click.option("--force", is_flag=True, help="Replace FILE where there is one.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @debug_option
-def record(file: Path, root: Path, force: bool) -> None:  # noqa: FBT001 - click's way
-    """Record a machine: write the few files that describe it to the archive FILE.
+def record(*, file: Path, root: Path, force: bool) -> None:
+    """Record a machine: write the files that describe its topology to the archive FILE.
 
-    The recording names no host, user, serial number or address, and can be shown, tested and decided on anywhere.
+    The recording holds no host name, user, serial number or address. Other commands take it as --machine.
     """
-    from alignup.cli import terminal  # noqa: PLC0415 - loaded with the command, not with its help
-    from alignup.discover import record as write  # noqa: PLC0415
+    from alignup.discover import record as write  # noqa: PLC0415 - not needed for --help
 
     if file.is_dir():
-        raise click.ClickException(f"{file} is a directory. Name the file to write, such as {file / 'host.tar.gz'}.")
+        raise click.ClickException(f"{file} is a directory. Give a file name, such as {file / 'host.tar.gz'}.")
     if not file.absolute().parent.is_dir():
-        raise click.ClickException(f"{file.parent} is no directory. Make it first, or write elsewhere.")
+        raise click.ClickException(f"{file.parent} is not a directory. Create it, or choose another file.")
     if not force and (file.exists() or file.is_symlink()):
-        raise click.ClickException(f"{file} exists already. Choose another name, or replace it with --force.")
+        raise click.ClickException(f"{file} already exists. Choose another file, or overwrite it with --force.")
     with terminal.waiting_message(f"Recording {root}"):
         found = write(root, file)
     cpus, nodes = len(found.cpus), len(found.nodes)
@@ -88,54 +81,37 @@ def record(file: Path, root: Path, force: bool) -> None:  # noqa: FBT001 - click
 
 
 def load_machine(machine: str | None) -> "Machine":
-    """The machine that somebody named; this one when nobody did."""
-    from alignup.discover import discover, load  # noqa: PLC0415 - msgspec and YAML are not needed for help
+    """Load the machine from a file or description; ``None`` means this machine."""
+    from alignup.discover import discover, load  # noqa: PLC0415 - slow to import
 
     if machine is None:
         return discover()
-    return load(Path(machine) if _is_name(machine) else machine)
+    return load(Path(machine) if _is_path(machine) else machine)
 
 
-def _is_name(machine: str) -> bool:
-    """Whether a file must be meant: levels have colons or are numbers alone, documents have brackets or lines."""
+def _is_path(machine: str) -> bool:
+    """Synthetic levels have colons or are numbers alone; documents have brackets or line breaks."""
     return bool(machine.strip()) and not re.search(r"[:<{\n\0]", machine) and not re.fullmatch(r"[\d\s]*", machine)
 
 
-def _as_seen(machine: "Machine") -> "Machine":
-    """The kubelet's view as a machine of its own."""
-    from alignup.align.machine import Machine  # noqa: PLC0415 - see above
+def _kubelet_view(machine: "Machine") -> "Machine":
+    """The machine with the numbers that the kubelet gives to CPUs and nodes."""
+    from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
 
     view = machine.kubelet_view()
-    gaps = (f"the kubelet's CPU manager would not start: {view.discovery_error}",) if view.discovery_error else ()
+    gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
     return Machine(cpus=view.cpus, nodes=view.nodes, distances=view.distances, devices=machine.devices, gaps=gaps)
 
 
-def _text(machine: "Machine") -> None:
-    from alignup.cli import terminal  # noqa: PLC0415 - see above
-    from alignup.picture import text  # noqa: PLC0415
+def _print_machine(machine: "Machine", output: str) -> None:
+    from alignup.discover import machine_file  # noqa: PLC0415 - slow to import
+    from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
 
-    terminal.print_lines(text.draw(machine, width=terminal.width(), ascii_only=not terminal.supports_unicode()))
-
-
-def _svg(machine: "Machine") -> None:
-    from alignup.cli import terminal  # noqa: PLC0415 - see above
-    from alignup.picture import svg  # noqa: PLC0415
-
-    terminal.write_document(svg.draw(machine))
-
-
-def _yaml(machine: "Machine") -> None:
-    from alignup.cli import terminal  # noqa: PLC0415 - see above
-    from alignup.discover import machine_file  # noqa: PLC0415
-
-    terminal.write_document(machine_file.dump(machine))
-
-
-def _json(machine: "Machine") -> None:
-    from alignup.cli import terminal  # noqa: PLC0415 - see above
-    from alignup.discover import machine_file  # noqa: PLC0415
-
-    terminal.write_document(machine_file.dump_json(machine) + "\n")
-
-
-_FORMS: dict[str, Callable[["Machine"], None]] = {"text": _text, "svg": _svg, "yaml": _yaml, "json": _json}
+    if output == "svg":
+        terminal.print_document(draw_svg(machine))
+    elif output == "yaml":
+        terminal.print_document(machine_file.dump(machine))
+    elif output == "json":
+        terminal.print_document(machine_file.dump_json(machine) + "\n")
+    else:
+        terminal.print_lines(draw_text(machine, width=terminal.width(), ascii_only=not terminal.supports_unicode()))

@@ -1,19 +1,35 @@
-"""Options that several commands have, said the same way everywhere; ``inputs`` reads what they are given."""
+"""Options that several commands share. ``inputs`` reads the files they name."""
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+
+def collect_options(parameter: str, group: type, *options: Decorator) -> Decorator:
+    """Add *options* to a command, and pass their values as one *group* (a dataclass) in argument *parameter*."""
+    names = [field.name for field in fields(group)]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def collected(*args: object, **values: object) -> object:
+            return command(*args, **{parameter: group(**{name: values.pop(name) for name in names})}, **values)
+
+        for option in reversed(options):
+            collected = option(collected)
+        return collected
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """What was said on the command line about a node."""
+    """The options that describe a node."""
 
     machine: str | None
     devices: tuple[str, ...]
@@ -23,96 +39,61 @@ class HostOptions:
     pods: tuple[str, ...]
 
 
-def host_options(command: Command) -> Command:
-    """``--machine``, ``--devices``, ``--config``, ``--set``, ``--state`` and ``--pods``, as one parameter ``given``."""
-
-    @functools.wraps(command)
-    def gathered(  # noqa: PLR0913 - one an option
-        *args: object,
-        machine: str | None,
-        devices: tuple[str, ...],
-        config: Path | None,
-        changes: tuple[str, ...],
-        state: Path | None,
-        pods: tuple[str, ...],
-        **rest: object,
-    ) -> object:
-        given = HostOptions(machine=machine, devices=devices, config=config, changes=changes, state=state, pods=pods)
-        return command(*args, given=given, **rest)
-
-    options = (machine_option, devices_option, config_option(), set_option, state_option, pods_option())
-    wrapped: Any = gathered
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[no-any-return] # the same command, with options
-
-
-def machine_option(command: Command) -> Command:
-    """``--machine``."""
-    return click.option(
-        "--machine",
-        metavar="MACHINE",
-        help="A recording, directory, description, hwloc XML, cAdvisor JSON, or 'pack:2 numa:2 core:8 pu:2'; this one.",
-    )(command)
+machine_option: Decorator = click.option(
+    "--machine",
+    metavar="MACHINE",
+    help="Machine: a recording, directory, description, hwloc XML, cAdvisor JSON, or a synthetic "
+    "'pack:2 numa:2 core:8 pu:2' (default: this machine).",
+)
+devices_option: Decorator = click.option(
+    "--devices",
+    multiple=True,
+    metavar="RESOURCE=N@NODE,…",
+    help="Add devices to the machine, such as example.com/gpu=4@0,4@1. Repeatable.",
+)
+set_option: Decorator = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Override a field of the configuration, such as topologyManagerPolicy=restricted. Repeatable.",
+)
+state_option: Decorator = click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The kubelet's directory with cpu_manager_state and the other state files (default: an empty node).",
+)
 
 
-def devices_option(command: Command) -> Command:
-    """``--devices``."""
-    return click.option(
-        "--devices",
-        multiple=True,
-        metavar="RESOURCE=N@NODE,…",
-        help="Devices of the machine, such as example.com/gpu=4@0,4@1; repeatable.",
-    )(command)
-
-
-def config_option(otherwise: str = "the kubelet's defaults") -> Callable[[Command], Command]:
-    """``--config``, and what counts where it is not given."""
+def config_option(default: str = "the kubelet's defaults") -> Decorator:
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help=f"The node's KubeletConfiguration; {otherwise} unless given.",
+        help=f"KubeletConfiguration of the node (default: {default}).",
     )
 
 
-def set_option(command: Command) -> Command:
-    """``--set``."""
+def pods_option(purpose: str = "to name the pods in --state") -> Decorator:
     return click.option(
-        "--set",
-        "changes",
-        multiple=True,
-        metavar="FIELD=VALUE",
-        help="Another value for a field of the configuration, such as topologyManagerPolicy=restricted.",
-    )(command)
-
-
-def state_option(command: Command) -> Command:
-    """``--state``."""
-    return click.option(
-        "--state",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="The kubelet's directory with cpu_manager_state and the like: the node as it is; empty unless given.",
-    )(command)
-
-
-def pods_option(what_for: str = "so that those in --state have names") -> Callable[[Command], Command]:
-    """``--pods``, and what they are good for."""
-    return click.option(
-        "--pods", multiple=True, metavar="FILE", help=f"Pods of the node (kubectl get pods -o yaml), {what_for}."
+        "--pods", multiple=True, metavar="FILE", help=f"Pods of the node (kubectl get pods -o yaml), {purpose}."
     )
 
 
-def output_option(*forms: str, what: str = "For people, or for machines.") -> Callable[[Command], Command]:
-    """``-o``; the first of *forms* counts unless another is given."""
+def output_option(*formats: str) -> Decorator:
+    """Add ``-o``. The first of *formats* is the default."""
     return click.option(
-        "-o", "--output", "form", type=click.Choice(forms), default=forms[0], show_default=True, help=what
+        "-o",
+        "--output",
+        "output",
+        type=click.Choice(formats),
+        default=formats[0],
+        help=f"Output format (default: {formats[0]}).",
     )
 
 
-def workload_option(*, required: bool = True) -> Callable[[Command], Command]:
-    """``-f``."""
+def workload_option(*, required: bool = True) -> Decorator:
     return click.option(
         "-f",
         "--filename",
@@ -120,5 +101,11 @@ def workload_option(*, required: bool = True) -> Callable[[Command], Command]:
         multiple=True,
         required=required,
         metavar="FILE",
-        help="Pods, Deployments, Jobs and the like: a file, a directory, or - for what is piped in; repeatable.",
+        help="Manifest of Pods, Deployments, Jobs and other workloads: a file, a directory, or - for standard input. "
+        "Repeatable.",
     )
+
+
+with_host_options = collect_options(
+    "host", HostOptions, machine_option, devices_option, config_option(), set_option, state_option, pods_option()
+)

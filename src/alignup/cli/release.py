@@ -1,4 +1,4 @@
-"""``alignup release``: pods are gone, and give back what they had."""
+"""``alignup release``: release pods and free their resources."""
 
 import time
 from collections.abc import Iterable
@@ -6,15 +6,17 @@ from typing import Any
 
 import click
 
-from alignup.cli.app import debug_option, examples
-from alignup.cli.client import AgentClient, AgentOptions, agent_options, connect
+from alignup.cli import terminal
+from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path, with_agent_options
 from alignup.cli.options import output_option
+from alignup.cli.pod_status import describe_placements, find_pod, full_name, is_terminating
 
-_SOONEST, _LATEST = 0.05, 1.0  #: seconds between looks at a pod that ends
+_MIN_POLL, _MAX_POLL = 0.05, 1.0  #: seconds between checks of a terminating pod
 
 
 @click.command(
-    short_help="Release pods: what they had is free again.",
+    short_help=COMMANDS["release"],
     epilog=examples("alignup release web", "alignup release ml/trainer-0 ml/trainer-1"),
 )
 @click.argument("pods", nargs=-1, required=True, metavar="POD…")
@@ -22,46 +24,39 @@ _SOONEST, _LATEST = 0.05, 1.0  #: seconds between looks at a pod that ends
     "--grace",
     type=click.IntRange(min=0),
     metavar="SECONDS",
-    help="How long containers have to stop before they are killed; as long as the pod says unless given.",
+    help="Kill containers that have not stopped after SECONDS (default: the pod's terminationGracePeriodSeconds).",
 )
-@click.option(
-    "--wait/--no-wait", "waits", default=True, show_default=True, help="Wait until all its containers are gone."
-)
-@agent_options
+@click.option("--wait/--no-wait", "waits", default=True, help="Wait until all containers are gone (default: wait).")
+@with_agent_options
 @output_option("text", "json")
 @debug_option
-def command(*, where: AgentOptions, pods: tuple[str, ...], grace: int | None, waits: bool, form: str) -> None:
-    """Release pods: what each POD had is free again, and whoever waits is tried; one that waits no longer does.
+def command(*, agent: AgentOptions, pods: tuple[str, ...], grace: int | None, waits: bool, output: str) -> None:
+    """Release each POD: free its resources, and retry the waiting pods. A waiting POD leaves the queue.
 
-    POD is a name, a namespace and name with a slash between them, or a uid. A pod of a manifest directory comes back,
-    as long as its file is there. The exit code is 1 when one is not known, 2 when it could be several.
+    POD is a name, a namespace/name, or a uid. A pod from a manifest directory comes back as long as its file is there.
+    The exit code is 1 when a pod does not exist, 2 when POD matches several pods.
     """
-    from alignup.cli import tables, terminal  # noqa: PLC0415 - loaded with the command, not with its help
-    from alignup.cli.pod_status import find_pod, full_name, is_terminating, pod_path  # noqa: PLC0415
-
-    with connect(where) as agent:
-        known = agent.get("/v1/pods")["pods"]
-        told = [agent.delete(pod_path(one), grace=grace)["pod"] for one in [find_pod(said, known) for said in pods]]
-        ending = [one for one in told if is_terminating(one)]
-        if waits and ending:
-            names = ", ".join(map(full_name, ending))
-            with terminal.waiting_message(f"{names}: containers are told to stop"):
-                _until_gone(agent, ending)
-    if form == "json":
-        terminal.print_json({"released": told})
+    client = connect(agent)
+    known = client.pods()
+    found = [find_pod(name, known) for name in pods]
+    released = [client.delete(pod_path(pod["uid"]), grace=grace)["pod"] for pod in found]
+    terminating = [pod for pod in released if is_terminating(pod)]
+    if waits and terminating:
+        with terminal.waiting_message(f"{', '.join(map(full_name, terminating))}: stopping containers"):
+            _wait_until_gone(client, terminating)
+    if output == "json":
+        terminal.print_json({"released": released})
         return
-    for one in told:
-        what = tables.describe_placements(one["placements"])
-        verdict = "ends" if one in ending and not waits else "is released"
-        terminal.print_line(f"{full_name(one)} {verdict}{f': {what}' if what else ''}")
+    for pod in released:
+        placement = describe_placements(pod["placements"])
+        verb = "is terminating" if pod in terminating and not waits else "is released"
+        terminal.print_line(f"{full_name(pod)} {verb}{f': {placement}' if placement else ''}")
 
 
-def _until_gone(agent: AgentClient, ending: Iterable[dict[str, Any]]) -> None:
-    """Wait for pods to end; one that is back, as its manifest is still there, has ended before."""
-    from alignup.cli.pod_status import is_terminating, pod_path  # noqa: PLC0415 - see above
-
-    pause = _SOONEST
-    for one in ending:
-        while is_terminating(agent.find(pod_path(one))):
+def _wait_until_gone(client: AgentClient, pods: Iterable[dict[str, Any]]) -> None:
+    """Wait until the pods have terminated; one whose manifest is still there may already run again."""
+    pause = _MIN_POLL
+    for pod in pods:
+        while is_terminating(client.pod(pod["uid"])):
             time.sleep(pause)
-            pause = min(2 * pause, _LATEST)
+            pause = min(2 * pause, _MAX_POLL)

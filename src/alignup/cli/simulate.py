@@ -1,101 +1,115 @@
-"""``alignup simulate``: a workload played on a machine, under one configuration or under many."""
+"""``alignup simulate``: simulate a workload on a node, and compare policies."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from alignup.cli.app import InputError, debug_option, examples
-from alignup.cli.options import HostOptions, host_options, output_option, workload_option
+from alignup.cli import terminal
+from alignup.cli.app import COMMANDS, InputError, debug_option, examples
+from alignup.cli.options import HostOptions, collect_options, output_option, with_host_options, workload_option
 
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    files: tuple[str, ...]
+    trace: Path | None
+    generate: str | None
+    count: int
+    load: float
+    seed: int
+    save: Path | None
+    compare: str | None
+    jobs: int | None
+    svg: Path | None
+
+
+_with_simulate_options = collect_options(
+    "options",
+    SimulateOptions,
+    workload_option(required=False),
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path, allow_dash=True),
+        metavar="FILE",
+        help="Trace of arriving and departing pods, as described in docs/simulate.md; - for standard input.",
+    ),
+    click.option(
+        "--generate",
+        type=click.Choice(["telco", "training", "inference", "mixed"]),
+        help="Generate a workload of this kind, sized to the machine.",
+    ),
+    click.option(
+        "--count", type=click.IntRange(1, 1_000_000), default=1000, help="Number of pods to generate (default: 1000)."
+    ),
+    click.option(
+        "--load",
+        type=click.FloatRange(0, 100, min_open=True),
+        default=0.9,
+        help="Average share of the machine that generated pods request; 1 is all of it (default: 0.9).",
+    ),
+    click.option("--seed", type=int, default=0, help="Random seed for --generate (default: 0)."),
+    click.option(
+        "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the workload to FILE as a trace."
+    ),
+    click.option(
+        "--compare",
+        metavar="SETTING,…",
+        help="Simulate every combination of values of policy, scope, topology-options, cpu-policy, cpu-options and "
+        "memory-policy.",
+    ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+        help="Number of processes for --compare (default: one per CPU).",
+    ),
+    click.option(
+        "--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write a picture of the final state to FILE."
+    ),
+)
+
+
 @click.command(
-    short_help="What becomes of a whole workload, under one configuration or compared under many?",
+    short_help=COMMANDS["simulate"],
     epilog=examples(
         f"alignup simulate -f examples/node/running.yaml {_NODE}",
         f"alignup simulate --generate training --count 200 {_NODE}",
         f"alignup simulate --generate mixed --count 200 {_NODE} --compare policy,scope",
     ),
 )
-@workload_option(required=False)
-@click.option(
-    "--trace",
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="FILE",
-    help="Pods that come and go, as docs/simulate.md describes; - for what is piped in.",
-)
-@click.option(
-    "--generate",
-    type=click.Choice(["telco", "training", "inference", "mixed"]),
-    help="A made-up workload of this kind, sized to the machine.",
-)
-@click.option("--count", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Pods to make up.")
-@click.option(
-    "--load",
-    type=click.FloatRange(0, 100, min_open=True),
-    default=0.9,
-    show_default=True,
-    help="How much of the machine they ask for on average; 1 is all.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Another number makes up other pods.")
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the workload to FILE as a trace.")
-@click.option(
-    "--compare",
-    "dimensions",
-    metavar="WHAT,…",
-    help="Try every value of policy, scope, topology-options, cpu-policy, cpu-options, memory-policy, each with each.",
-)
-@click.option(
-    "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes for --compare; one a CPU unless given."
-)
-@host_options
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write a picture of the end to FILE.")
-@output_option("text", "json", "csv", what="For people, for machines, or a table.")
+@_with_simulate_options
+@with_host_options
+@output_option("text", "json", "csv")
 @debug_option
-def command(  # noqa: PLR0913, PLR0917 - one an option
-    given: HostOptions,
-    files: tuple[str, ...],
-    trace: Path | None,
-    generate: str | None,
-    count: int,
-    load: float,
-    seed: int,
-    save: Path | None,
-    dimensions: str | None,
-    jobs: int | None,
-    svg: Path | None,
-    form: str,
-) -> None:
-    """Play a workload on a machine: what is admitted and where, what is refused and why, how full the nodes get.
+def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None:
+    """Simulate a workload on a node: which pods are admitted and where, which are rejected and why, how full it gets.
 
-    The workload is pods in the order of their files (-f), a trace, or made up. With --compare it is played under every
-    combination of settings, and these are ranked: admitted pods, then pods on one NUMA node, then what is stranded.
+    The workload is the pods of -f in order, a trace, or generated. --compare simulates it under every combination of
+    settings and ranks them by admitted pods, then by pods on one NUMA node, then by stranded resources.
     """
-    from alignup.cli import inputs, simulate_output  # noqa: PLC0415 - loaded with the command, not with its help
+    from alignup.cli import inputs, simulate_output  # noqa: PLC0415 - not needed for --help
 
-    if sum(bool(one) for one in (files, trace, generate)) != 1:
+    if sum(bool(one) for one in (options.files, options.trace, options.generate)) != 1:
         raise InputError(
-            "there has to be one workload: -f, --trace or --generate",
-            advice="For a first try: alignup simulate --generate mixed",
+            "give exactly one workload: -f, --trace or --generate",
+            advice="For example: alignup simulate --generate mixed",
         )
-    if dimensions is not None and svg:
-        raise InputError("--svg draws one host, and --compare plays on many", advice="Leave one of them out.")
-    node = inputs.read_host(given)
-    inputs.print_notes(node.notes)
-    if files:
-        events = simulate_output.events_from_files(files)
-    elif trace:
-        events = simulate_output.events_from_trace(trace)
-    else:
-        events = simulate_output.generate_events(generate or "", node, count=count, load=load, seed=seed)
-    inputs.print_notes(simulate_output.ignored_requests(node, events))
-    if save:
-        simulate_output.save_trace(events, save)
-    if dimensions is not None:
-        simulate_output.print_comparison(simulate_output.run_comparison(node, events, dimensions, jobs=jobs), form)
-    else:
-        result = simulate_output.run_simulation(node, events)
-        if svg:
-            simulate_output.write_svg(result, svg)
-        simulate_output.print_result(result, form, dated=not files)
+    if options.compare is not None and options.svg:
+        raise InputError("--svg and --compare exclude each other", advice="Omit one of them.")
+    node = inputs.read_host(host)
+    terminal.print_notes(node.notes)
+    events = simulate_output.read_events(options, node)
+    terminal.print_notes(simulate_output.ignored_requests(node, events))
+    if options.save:
+        simulate_output.save_trace(events, options.save)
+    if options.compare is not None:
+        comparison = simulate_output.run_comparison(node, events, options.compare, jobs=options.jobs)
+        simulate_output.print_comparison(comparison, output)
+        return
+    result = simulate_output.run_simulation(node, events)
+    if options.svg:
+        simulate_output.write_svg(result, options.svg)
+    simulate_output.print_result(result, output, timed=not options.files)

@@ -1,4 +1,4 @@
-"""The terminal, or whatever stands in its place: what it can show, and showing it."""
+"""The terminal: its width and colors, and printing to it."""
 
 import json
 import os
@@ -8,14 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+import click
 
 from alignup.cli.app import escape_control
-from alignup.picture.cells import Cell, Line, plain, to_ascii
 
-NARROWEST, WIDEST = 40, 120
+if TYPE_CHECKING:
+    from alignup.picture.cells import Line
 
-#: Styles of pictures → styles of rich.
+MIN_WIDTH, MAX_WIDTH = 40, 120
+
+#: Styles of ``picture`` → styles of rich.
 _STYLES = {
     "title": "bold",
     "frame": "dim",
@@ -40,12 +44,11 @@ _STYLES = {
 
 
 def width() -> int:
-    """Columns to write in: the terminal's, within what can still be read; 80 where there is no terminal."""
-    return min(max(shutil.get_terminal_size((80, 24)).columns, NARROWEST), WIDEST)
+    """The terminal's width within readable limits; 80 columns without a terminal."""
+    return min(max(shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), MAX_WIDTH)
 
 
 def supports_unicode() -> bool:
-    """Whether the output can show more than ASCII."""
     try:
         "┌─│·…█▓▒░".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -54,92 +57,97 @@ def supports_unicode() -> bool:
 
 
 def supports_color(stream: TextIO) -> bool:
-    """Whether to use colours: on a terminal that has them, unless the reader asked for none."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def print_lines(picture: Iterable[Line]) -> None:
-    """Show a picture for the terminal, made of ASCII where there is nothing else."""
+def print_lines(lines: "Iterable[Line]") -> None:
+    """Print lines of styled cells, in ASCII where the output supports nothing else."""
+    from alignup.picture.cells import Cell, plain, to_ascii  # noqa: PLC0415 - not needed by every command
+
     if not supports_unicode():
-        picture = (tuple(Cell(to_ascii(cell.text.replace("→", ">")), cell.style) for cell in line) for line in picture)
+        lines = (tuple(Cell(to_ascii(cell.text.replace("→", ">")), cell.style) for cell in line) for line in lines)
     if not supports_color(sys.stdout):
-        for line in picture:
+        for line in lines:
             sys.stdout.write(f"{plain(line)}\n")
         return
-    from rich.console import Console  # noqa: PLC0415 - plain output does without
+    from rich.console import Console  # noqa: PLC0415 - only for colors
     from rich.text import Text  # noqa: PLC0415
 
-    console = Console(force_terminal=True, highlight=False, width=WIDEST)
-    for line in picture:
-        shown = Text.assemble(*((cell.text, _STYLES.get(cell.style, "")) for cell in line))
-        console.print(shown, soft_wrap=True)
+    console = Console(force_terminal=True, highlight=False, width=MAX_WIDTH)
+    for line in lines:
+        console.print(Text.assemble(*((cell.text, _STYLES.get(cell.style, "")) for cell in line)), soft_wrap=True)
 
 
-def write_document(text: str) -> None:
-    """Write a document, in UTF-8 wherever it goes."""
+def print_document(text: str) -> None:
+    """Print *text* in UTF-8, whatever the encoding of the output is."""
     left = memoryview(text.encode("utf-8", "backslashreplace"))
-    while left:  # without Python's buffers (PYTHONUNBUFFERED) a write may stop half-way
+    while left:  # an unbuffered write (PYTHONUNBUFFERED) may be partial
         left = left[sys.stdout.buffer.write(left) :]
     sys.stdout.buffer.flush()
 
 
 def print_line(text: str) -> None:
-    """Write one line; what a terminal would obey in it is shown, not obeyed."""
-    write_document(escape_control(text) + "\n")
+    """Print one line, with control characters escaped."""
+    print_document(escape_control(text) + "\n")
 
 
-def print_json(found: object) -> None:
-    """Write values as JSON."""
-    write_document(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+def print_json(value: object) -> None:
+    print_document(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes to standard error, one line each."""
+    for note in notes:
+        click.echo(f"note: {escape_control(note)}", err=True)
 
 
 @contextmanager
 def waiting_message(what: str, *, after: float = 2.0, stream: TextIO | None = None) -> Iterator[None]:
-    """Tell a person at a terminal what takes so long, once it takes longer than *after* seconds."""
-    told = sys.stderr if stream is None else stream
-    if told is None or not told.isatty():
+    """While the block runs longer than *after* seconds, show *what* and the elapsed time on a terminal."""
+    output = sys.stderr if stream is None else stream
+    if output is None or not output.isatty():
         yield
         return
     done = threading.Event()
     start = time.monotonic()
 
-    def tell() -> None:
+    def show() -> None:
         shown = False
         while not done.wait(1.0 if shown else after):
-            told.write(f"\r{what} … {time.monotonic() - start:.0f} s ")
-            told.flush()
+            output.write(f"\r{what} … {time.monotonic() - start:.0f} s ")
+            output.flush()
             shown = True
         if shown:
-            told.write("\r\033[K")
-            told.flush()
+            output.write("\r\033[K")
+            output.flush()
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         done.set()
-        teller.join()
+        thread.join()
 
 
 @contextmanager
-def progress(what: str, things: str, *, after: float = 2.0) -> Iterator[Callable[[int, int], None] | None]:
-    """A function to tell how many *things* of how many are done; a person at a terminal sees it after some seconds."""
+def progress(what: str, unit: str, *, after: float = 2.0) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function that shows how much is done, after some seconds; ``None`` without a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     start = time.monotonic()
     shown = False
 
-    def tell(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         nonlocal shown
         if shown or time.monotonic() - start > after:
-            sys.stderr.write(f"\r{what}: {done:,} of {total:,} {things}\033[K")
+            sys.stderr.write(f"\r{what}: {done:,} of {total:,} {unit}\033[K")
             sys.stderr.flush()
             shown = True
 
     try:
-        yield tell
+        yield show
     finally:
         if shown:
             sys.stderr.write("\r\033[K")

@@ -1,5 +1,6 @@
-"""Single commands on CPUs, memory and devices that belong together, without a container runtime: ``alignup run``.
+"""``alignup run``: run single commands on aligned CPUs, memory and devices, without a container runtime.
 
-``wish`` has the words for what is asked for and given, ``registry`` knows who runs, ``running`` leads one run from its
-admission to its end. Who decides is an office: the user's own ledger, which is ``ledger``, or an agent.
+``request`` has the types of a request and its result, ``registry`` records the runs, ``lifecycle`` leads one run from
+admission to release. The allocator is the user's own ledger (``local_allocator``) or the agent (``agent_allocator``).
+``audit`` compares everything that was placed with what the kernel reports.
 """

@@ -1,7 +1,7 @@
-"""One run from its admission to its end: decided, written down, put in its place, looked after, and given back.
+"""The lifecycle of one run: admit, record, place, start, wait, release.
 
-Everything is written down before the command begins, and given back only when none of its processes is left, so that at
-no moment two runs have the same CPU for their own, whoever is killed when.
+A run is recorded before its command starts, and released only when none of its processes is left. So no two runs ever
+have the same exclusive CPU, whichever process is killed at whatever moment.
 """
 
 import os
@@ -14,8 +14,8 @@ from typing import Protocol
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError, EnforceError
-from alignup.enforce import audit, cgroup, launcher, memory, process
-from alignup.enforce import numa_nodes as node_map
+from alignup.enforce import cgroup, launcher, memory, numa_nodes, process
+from alignup.enforce.audit import find_run_processes
 from alignup.enforce.process import ProcessIdentity
 from alignup.enforce.run_record import RunRecord
 from alignup.runs import registry
@@ -29,237 +29,233 @@ from alignup.runs.request import (
     resolve_placement,
 )
 
-ENFORCEMENT_METHODS = ("auto", "cgroup", "affinity")
-_EVERY = 1.0  #: seconds between tries of one that waits for room, at most
-_GLANCE = 0.02  #: seconds between looks at whether to try
+_RETRY_INTERVAL = 1.0  #: seconds between attempts of a waiting run, at most
+_POLL_INTERVAL = 0.02  #: seconds between checks whether another run has ended
 
 
 class Allocator(Protocol):
-    """Whoever decides on runs: the user's own ledger, or an agent."""
+    """Decides on runs: the user's own ledger, or the agent."""
 
-    address: str  #: the agent's; empty: the user's own ledger
-    trouble: tuple[type[Exception], ...]  #: what it raises when something goes wrong with it
+    address: str  #: of the agent; empty: the user's own ledger
+    errors: tuple[type[Exception], ...]  #: what it may raise besides ``AlignError`` and ``OSError``
 
-    def open(self, *, alive: Collection[str], gone: Collection[str]) -> None:
-        """Begin, knowing which runs go on and which are over."""
+    def load(self, *, active: Collection[str], finished: Collection[str]) -> None:
+        """Load the ledger, and drop the finished runs from it."""
 
-    def admit(self, wish: RunRequest) -> RunAllocation:
-        """Decide; ``RunRejectedError`` when there is no room."""
+    def admit(self, request: RunRequest) -> RunAllocation:
+        """Raises ``RunRejectedError`` when the run does not fit."""
 
     def shared(self) -> CpuSet:
-        """The CPUs of those that have none of their own."""
+        """The shared CPU pool."""
 
-    def release(self, uid: str) -> None:
-        """A run is over."""
+    def release(self, uid: str) -> None: ...
 
-    def keep(self) -> None:
-        """Make it last."""
+    def save(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
-    """What is to be run, and how."""
+    """What to run, and how."""
 
-    wish: RunRequest
+    request: RunRequest
     command: tuple[str, ...]
-    runs: RunRegistry
-    by: str  #: one of ``ENFORCEMENT_METHODS``
-    note: Callable[[str], None]  #: tells people what they should know
+    registry: RunRegistry
+    method: str  #: ``cgroup``, ``affinity``, or ``auto``: the first that is permitted
+    notify: Callable[[str], None]  #: shows a note to the user
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
-    """A run that is written down, and may begin."""
-
-    intent: RunRecord
-    given: RunPlacement
+class _Admitted:
+    record: RunRecord
+    placement: RunPlacement
 
 
-def run(office: Allocator, job: RunJob, *, patience: float = 0.0) -> int:
-    """Run the command and give its exit code; ``RunRejectedError`` when there is no room within *patience* seconds."""
-    end = time.monotonic() + patience
+def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
+    """Run the command and return its exit code; ``RunRejectedError`` when it does not fit within *timeout* seconds."""
+    end = time.monotonic() + timeout
     while True:
         with launcher.block_signals() as blocked:
             try:
-                begun = _begin(office, job)
-            except RunRejectedError as refused:
-                if refused.impossible or time.monotonic() >= end:
+                admitted = _admit(allocator, job)
+            except RunRejectedError as rejected:
+                if rejected.impossible or time.monotonic() >= end:
                     raise
             else:
-                return _attended(office, job, begun, blocked)
-        _idle(job.runs, until=min(end, time.monotonic() + _EVERY))
+                return _start_and_wait(allocator, job, admitted, blocked)
+        _wait_for_change(job.registry, until=min(end, time.monotonic() + _RETRY_INTERVAL))
 
 
-def _idle(runs: RunRegistry, *, until: float) -> None:
-    """Do nothing until another run may have ended: whoever ends one writes here, and whoever was killed does not."""
-    seen = runs.directory.stat().st_mtime_ns
-    while time.monotonic() < until and runs.directory.stat().st_mtime_ns == seen:
-        time.sleep(_GLANCE)
+def remove_finished_runs(allocator: Allocator, runs: RunRegistry) -> tuple[RunRecord, ...]:
+    """Load the allocator and remove its finished runs; return the others. The caller holds the lock."""
+    known = [record for record in runs.all() if record.agent == allocator.address]
+    finished = {record.uid: record for record in registry.finished_runs(known)}
+    active = tuple(record for record in known if record.uid not in finished)
+    allocator.load(active=[record.uid for record in active], finished=list(finished))
+    for record in finished.values():
+        runs.remove(record)
+    return active
 
 
-def remove_finished_runs(office: Allocator, runs: RunRegistry) -> tuple[RunRecord, ...]:
-    """Clear away the runs of *office* that are over, with the lock held, and open it; those that go on."""
-    known = [one for one in runs.all() if one.agent == office.address]
-    gone = {one.uid: one for one in registry.finished_runs(known)}
-    alive = tuple(one for one in known if one.uid not in gone)
-    office.open(alive=[one.uid for one in alive], gone=list(gone))
-    for one in gone.values():
-        runs.remove(one)
-    return alive
+def _wait_for_change(runs: RunRegistry, *, until: float) -> None:
+    """Wait until a run ends and so changes the directory, or *until* a deadline: a killed run changes nothing."""
+    before = runs.directory.stat().st_mtime_ns
+    while time.monotonic() < until and runs.directory.stat().st_mtime_ns == before:
+        time.sleep(_POLL_INTERVAL)
 
 
-def _begin(office: Allocator, job: RunJob) -> _Begun:
-    with job.runs.locked():
-        alive = remove_finished_runs(office, job.runs)
-        start = RunRecord(
-            uid=job.wish.uid,
-            name=job.wish.name,
+def _admit(allocator: Allocator, job: RunJob) -> _Admitted:
+    with job.registry.locked():
+        active = remove_finished_runs(allocator, job.registry)
+        record = RunRecord(
+            uid=job.request.uid,
+            name=job.request.name,
             runner=ProcessIdentity.of(os.getpid()),
             command=job.command,
             since=time.time(),
             cpus=0,
             exclusive=False,
-            agent=office.address,
+            agent=allocator.address,
         )
-        if office.address:
-            job.runs.put(start)  # an agent that has it will know it by this, should we be killed now
-        so_far = start
+        if allocator.address:
+            job.registry.put(record)  # if we are killed now, the next run releases the pod at the agent
         try:
-            offer = office.admit(job.wish)
-            begun = _placed(job, start, resolve_placement(offer), strict=offer.strict)
-            so_far = begun.intent
-            job.runs.put(so_far)
-            office.keep()
+            allocation = allocator.admit(job.request)
+            placement = resolve_placement(allocation)
+            record = _place(job, record, placement, strict=allocation.strict)
+            job.registry.put(record)
+            allocator.save()
         except BaseException:
-            _undo(office, job, so_far)
+            _roll_back(allocator, job, record)
             raise
-        _share(office, job, alive)
-        return begun
+        _update_shared(allocator, job, active)
+        return _Admitted(record, placement)
 
 
-def _trouble(office: Allocator) -> tuple[type[Exception], ...]:
-    """What can go wrong with a ledger, an agent or the kernel."""
-    return (AlignError, OSError, *office.trouble)
+def _errors(allocator: Allocator) -> tuple[type[Exception], ...]:
+    return (AlignError, OSError, *allocator.errors)
 
 
-def _undo(office: Allocator, job: RunJob, so_far: RunRecord) -> None:
-    """Leave nothing behind; what cannot be undone now is cleared away by the next one, since we are gone then."""
+def _roll_back(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
+    """Undo an admission. What fails now is cleaned up by the next run, since this process is gone by then."""
     try:
-        office.release(so_far.uid)
-        office.keep()
-    except _trouble(office) as error:
-        job.note(f"{so_far.name} is given back later: {error}")
+        allocator.release(record.uid)
+        allocator.save()
+    except _errors(allocator) as error:
+        job.notify(f"{record.name} will be released later: {error}")
     finally:
-        job.runs.remove(so_far)
+        job.registry.remove(record)
 
 
-def _placed(job: RunJob, start: RunRecord, got: RunPlacement, *, strict: bool) -> _Begun:
-    """The run in its place, as far as that is made before it begins."""
-    needed = _needed(got.memory)
-    folder = _group(job, got.cpus, nodes=needed)
-    if folder is None and needed and not memory.can_bind(needed):
+def _place(job: RunJob, record: RunRecord, placement: RunPlacement, *, strict: bool) -> RunRecord:
+    """Create the cgroup, and return the record with the placement to enforce."""
+    # Binding is pointless when all memory is on the chosen nodes anyway.
+    nodes = placement.memory if numa_nodes.read().with_memory & ~placement.memory else 0
+    folder = _create_cgroup(job, placement.cpus, nodes=nodes)
+    if folder is None and nodes and not memory.can_bind(nodes):
+        message = f"this process may not bind memory to NUMA nodes {bits.show(nodes)}"
         if strict:
-            raise EnforceError(f"this process may not bind memory to NUMA nodes {bits.show(needed)}")
-        job.note(f"memory is not bound to NUMA nodes {bits.show(needed)}: this process may not do that")
-        needed = 0
-    intent = replace(start, cpus=got.cpus, exclusive=got.exclusive, memory=needed, devices=got.devices, cgroup=folder)
-    return _Begun(intent, got)
+            raise EnforceError(message)
+        job.notify(f"memory is not bound: {message}")
+        nodes = 0
+    return replace(
+        record,
+        cpus=placement.cpus,
+        exclusive=placement.exclusive,
+        memory=nodes,
+        devices=placement.devices,
+        cgroup=folder,
+    )
 
 
-def _needed(nodes: NodeSet) -> NodeSet:
-    """The nodes to hold memory to; empty where it could come from nowhere else anyway."""
-    return nodes if node_map.read().with_memory & ~nodes else 0
-
-
-def _group(job: RunJob, cpus: CpuSet, *, nodes: NodeSet) -> Path | None:
-    if job.by == "affinity":
+def _create_cgroup(job: RunJob, cpus: CpuSet, *, nodes: NodeSet) -> Path | None:
+    if job.method == "affinity":
         return None
     try:
-        return cgroup.create(job.wish.uid, cpus, nodes=nodes)
+        return cgroup.create(job.request.uid, cpus, nodes=nodes)
     except EnforceError:
-        if job.by == "cgroup":
+        if job.method == "cgroup":
             raise
         return None
 
 
-def _attended(office: Allocator, job: RunJob, begun: _Begun, blocked: launcher.Signals) -> int:
-    told = {**os.environ, **build_environment(job.wish, begun.given)}
-    intent = begun.intent
+def _start_and_wait(allocator: Allocator, job: RunJob, admitted: _Admitted, blocked: launcher.Signals) -> int:
+    environment = {**os.environ, **build_environment(job.request, admitted.placement)}
+    record = admitted.record
     try:
         try:
-            pid = _start(intent, told, blocked)
+            pid = _start(record, environment, blocked)
         except launcher.CommandStartError:
             raise
         except EnforceError:
-            if intent.cgroup is None or job.by == "cgroup":
+            if record.cgroup is None or job.method == "cgroup":
                 raise
-            intent = _loosened(job, intent)
-            pid = _start(intent, told, blocked)
-        if not intent.exclusive and intent.cgroup is None:
-            _catch_up(job, intent, pid)
+            record = _without_cgroup(job, record)
+            pid = _start(record, environment, blocked)
+        if not record.exclusive and record.cgroup is None:
+            _update_affinity(job, record, pid)
         return launcher.wait(pid)
     finally:
-        _give_back(office, job, intent)
+        _release(allocator, job, record)
 
 
-def _start(intent: RunRecord, told: Mapping[str, str], blocked: launcher.Signals) -> int:
-    place = launcher.ProcessPlacement(cpus=intent.cpus, memory=intent.memory, cgroup=intent.cgroup)
-    return launcher.start(intent.command, place=place, environment=told, blocked=blocked)
+def _start(record: RunRecord, environment: Mapping[str, str], blocked: launcher.Signals) -> int:
+    place = launcher.ProcessPlacement(cpus=record.cpus, memory=record.memory, cgroup=record.cgroup)
+    return launcher.start(record.command, place=place, environment=environment, blocked=blocked)
 
 
-def _loosened(job: RunJob, intent: RunRecord) -> RunRecord:
-    """The same without a group: one could be made, but the command may not go there."""
-    if intent.cgroup is not None:
-        cgroup.remove(intent.cgroup)
-    loose = replace(intent, cgroup=None)
-    with job.runs.locked():
-        job.runs.put(loose)
+def _without_cgroup(job: RunJob, record: RunRecord) -> RunRecord:
+    """Fall back to affinity: the cgroup was created, but the command may not join it."""
+    if record.cgroup is not None:
+        cgroup.remove(record.cgroup)
+    loose = replace(record, cgroup=None)
+    with job.registry.locked():
+        job.registry.put(loose)
     return loose
 
 
-def _catch_up(job: RunJob, intent: RunRecord, pid: int) -> None:
-    """While the command was starting nobody could move it, so what is shared may be something else by now."""
-    with job.runs.locked():
-        now = next((one for one in job.runs.all() if one.uid == intent.uid), intent)
-        if now.cpus != intent.cpus:
-            process.pin(pid, now.cpus)
+def _update_affinity(job: RunJob, record: RunRecord, pid: int) -> None:
+    """Apply a change of the shared pool that happened while the command was starting."""
+    with job.registry.locked():
+        current = next((one for one in job.registry.all() if one.uid == record.uid), record)
+        if current.cpus != record.cpus:
+            process.pin(pid, current.cpus)
 
 
-def _give_back(office: Allocator, job: RunJob, intent: RunRecord) -> None:
-    """The command has ended: what it had is free again, unless it left processes behind."""
-    if not registry.wait_until_finished(intent):
-        own = f"CPUs {bits.show(intent.cpus)}" if intent.exclusive else "what it has"
-        job.note(f"processes of {intent.name} go on and keep {own}, which is free again when they end")
+def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
+    """Release the run after its command has ended, unless it left processes behind."""
+    if not registry.wait_until_finished(record):
+        kept = f"CPUs {bits.show(record.cpus)}" if record.exclusive else "its resources"
+        job.notify(f"processes of {record.name} are still running and keep {kept} until they end")
         return
     try:
-        with job.runs.locked():
-            alive = remove_finished_runs(office, job.runs)
-            office.release(intent.uid)
-            office.keep()
-            job.runs.remove(intent)
-            _share(office, job, [one for one in alive if one.uid != intent.uid])
-    except _trouble(office) as error:
-        job.note(f"{intent.name} has ended, and what it had is free again at the next start: {error}")
+        with job.registry.locked():
+            active = remove_finished_runs(allocator, job.registry)
+            allocator.release(record.uid)
+            allocator.save()
+            job.registry.remove(record)
+            _update_shared(allocator, job, [one for one in active if one.uid != record.uid])
+    except _errors(allocator) as error:
+        job.notify(f"{record.name} has ended; the next run releases its resources: {error}")
 
 
-def _share(office: Allocator, job: RunJob, alive: Sequence[RunRecord]) -> None:
-    """Those on shared CPUs share what is shared now."""
-    sharing = [one for one in alive if not one.exclusive and one.cpus]
+def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord]) -> None:
+    """Move the runs without exclusive CPUs to the current shared pool."""
+    sharing = [record for record in active if not record.exclusive and record.cpus]
     if not sharing:
         return
-    shared = office.shared()
-    moved = [replace(one, cpus=shared) for one in sharing if one.cpus != shared]
-    for run_ in audit.find_run_processes(moved):
+    shared = allocator.shared()
+    moved = [replace(record, cpus=shared) for record in sharing if record.cpus != shared]
+    for one in find_run_processes(moved):
         try:
-            job.runs.put(run_.intent)
-            _move(run_.intent, run_.pids)
-        except _trouble(office) as error:
-            job.note(f"{run_.intent.name} could not be moved to CPUs {bits.show(shared)}: {error}")
+            job.registry.put(one.intent)
+            _move(one.intent, one.pids)
+        except _errors(allocator) as error:
+            job.notify(f"{one.intent.name} was not moved to CPUs {bits.show(shared)}: {error}")
 
 
-def _move(intent: RunRecord, pids: Sequence[int]) -> None:
-    if intent.cgroup is not None:
-        cgroup.write(intent.cgroup, intent.cpus, nodes=intent.memory)
+def _move(record: RunRecord, pids: Sequence[int]) -> None:
+    if record.cgroup is not None:
+        cgroup.write(record.cgroup, record.cpus, nodes=record.memory)
         return
     for pid in pids:
-        process.pin(pid, intent.cpus)
+        process.pin(pid, record.cpus)

@@ -1,8 +1,8 @@
-"""Deciding without an agent: the user's own ledger, in the directory of the runs.
+"""Admit runs without an agent: the user's own ledger, in the directory of the runs.
 
-The host is this machine with CPUs of their own for whoever asks for whole ones, one CPU and a little memory kept back
-for everybody else, and policy best-effort; a KubeletConfiguration says it otherwise. What the groups around this
-process do not leave to it is nobody's.
+The host is this machine with the static CPU and memory policies, one CPU and some memory reserved, and topology policy
+best-effort, unless a KubeletConfiguration says otherwise. CPUs and memory nodes that this process's cgroups withhold
+are never allocated.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,8 +25,11 @@ from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import FeatureGates, FeatureStage, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.names import CPU, MEMORY
+from alignup.enforce import cgroup, process
 from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.numa_nodes import NodeMap
+from alignup.runs import registry
+from alignup.runs.registry import RunRegistry
 from alignup.runs.request import CONTAINER, RunAllocation, RunRejectedError, RunRequest
 from alignup.schema import decisions, ledgers
 from alignup.state.checkpoint import Checkpoint, CheckpointStore, encode_fragment
@@ -36,91 +39,101 @@ if TYPE_CHECKING:
     from alignup.enforce.run_record import RunDevices
 
 _MIB = 1 << 20
-_SHARE = 32  #: of the memory, one part in so many is kept back
-_MOST = 10_000  #: runs at a time
-_ALPHA = "CPUManagerPolicyAlphaOptions"
+_RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
+_MAX_RUNS = 10_000
+_ALPHA_OPTIONS = "CPUManagerPolicyAlphaOptions"
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOverrides:
-    """By what runs are judged, where something else is said than usual."""
+    """Settings that differ from the defaults."""
 
     policy: str | None = None
     scope: str | None = None
-    options: Sequence[str] = ()  #: ``name=value``, of the topology or the CPU manager's policy
-    settings: Settings | None = None  #: those of a KubeletConfiguration
+    options: Sequence[str] = ()  #: ``name=value``, of the topology or CPU manager's policy
+    settings: Settings | None = None  #: from a KubeletConfiguration
+
+
+def permitted_machine(machine: Machine) -> tuple[Machine, CpuSet]:
+    """Return this machine without the memory that this process may not use, and the CPUs that it may use."""
+    cpuset = cgroup.effective_cpuset()
+    return restrict_memory(machine, cpuset), cpuset.cpus if cpuset else process.permitted_cpus()
 
 
 def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
-    """*machine* without the memory of nodes that are not permitted; CPUs stay, for :func:`build_host` to keep back."""
+    """Remove the memory of nodes that are not permitted. CPUs stay: :func:`build_host` reserves them."""
     if permitted is None or not permitted.nodes:
         return machine
     nodes = tuple(
         node if permitted.nodes >> node.id & 1 else replace(node, memory=0, hugepages=()) for node in machine.nodes
     )
-    return machine if nodes == machine.nodes else replace(machine, nodes=nodes, report=_lean(machine, permitted))
+    if nodes == machine.nodes:
+        return machine
+    return replace(machine, nodes=nodes, report=_restrict_report(machine.report, permitted))
 
 
-def build_host(machine: Machine, rules: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
-    """An idle host; ``SettingsError`` when the rules do not go together, or with this machine."""
-    settings = rules.settings or _usual(machine, permitted)
+def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
+    """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
+    settings = overrides.settings or _default_settings(machine, permitted)
+    options, cpu_options = _parse_options(overrides.options, settings)
     topology = settings.topology
-    options, cpu_options = _options(rules.options, settings)
-    policy = Policy(rules.policy) if rules.policy else topology.policy
-    topology = replace(topology, policy=policy, scope=Scope(rules.scope or topology.scope), options=options)
+    topology = replace(
+        topology,
+        policy=Policy(overrides.policy or topology.policy),
+        scope=Scope(overrides.scope or topology.scope),
+        options=options,
+    )
+    gates = _enable_alpha_options(overrides.options, settings.gates)
     cpus = replace(settings.cpus, options=cpu_options)
-    return Host(machine, replace(settings, topology=topology, cpus=cpus, gates=_gates(rules.options, settings.gates)))
+    return Host(machine, replace(settings, topology=topology, cpus=cpus, gates=gates))
 
 
-def build_pod(wish: RunRequest) -> Pod:
-    """A run as a pod. Whole CPUs are its own, whether it says how much memory it needs or not."""
-    asked = {name: Quantity.parse(text) for name, text in wish.amounts.items()}
-    resources = Resources(requests=asked, limits=asked)
+def build_pod(request: RunRequest) -> Pod:
+    """The run as a pod. Whole CPUs are exclusive even without a memory request."""
+    amounts = {name: Quantity.parse(text) for name, text in request.amounts.items()}
+    resources = Resources(requests=amounts, limits=amounts)
     return Pod(
-        name=wish.name,
+        name=request.name,
         namespace="run",
-        uid=wish.uid,
+        uid=request.uid,
         containers=(Container(CONTAINER, resources),),
         recorded_qos=QoS.GUARANTEED if resources.whole_cpus else None,
     )
 
 
 def device_nodes(machine: Machine) -> "RunDevices":
-    """Where the devices of a machine are."""
     found: dict[str, dict[str, int | None]] = {}
-    for one in machine.devices:
-        found.setdefault(one.resource, {})[one.id] = one.nodes
+    for device in machine.devices:
+        found.setdefault(device.resource, {})[device.id] = device.nodes
     return found
 
 
 class RunLedger:
-    """The ledger as it was last written down; for who has the lock."""
+    """The ledger from the checkpoint in a directory, without finished runs. The caller holds the directory's lock."""
 
-    def __init__(self, directory: Path, idle: Host, *, alive: Collection[str]) -> None:
+    def __init__(self, directory: Path, idle: Host, *, active: Collection[str]) -> None:
         self._store = CheckpointStore(directory)
         self.host = Host(idle.machine, idle.settings)
         loaded = self._store.load()
-        self.changed = False  #: whether something has to be written down
+        self.changed = False  #: since the last save
         if loaded is None:
             return
-        gone = {str(piece["pod"]["uid"]) for piece in loaded.document["pods"]} - set(alive)
-        self.changed = bool(gone)
-        document = ledgers.without_pods(loaded.document, gone)
-        self.host.ledger = _restored(document, self.host)
+        finished = {str(entry["pod"]["uid"]) for entry in loaded.document["pods"]} - set(active)
+        self.changed = bool(finished)
+        document = ledgers.without_pods(loaded.document, finished)
+        self.host.ledger = _restore(document, self.host)
 
-    def admit(self, asking: Pod) -> Decision:
-        """Decide on a run, and give it what it is to have."""
-        decision = self.host.admit(asking)
+    def admit(self, pod: Pod) -> Decision:
+        decision = self.host.admit(pod)
         self.changed |= decision.admitted
         return decision
 
     def release(self, uid: str) -> None:
-        """A run is over."""
         self.changed |= uid in self.host.ledger.pods
         self.host.release(uid)
 
     def save(self) -> None:
-        """Write down what has changed; ``CheckpointError`` when that cannot be."""
+        """Write the checkpoint if the ledger has changed. Raises ``CheckpointError``."""
         if not self.changed:
             return
         ledger = self.host.ledger
@@ -136,47 +149,54 @@ class RunLedger:
 
 
 class LocalAllocator:
-    """The user's own ledger, as who decides on runs; *explain* tells people what becomes of one on a host."""
+    """Allocates from the user's own ledger. *explain* prints the decision on a pod on a host."""
 
-    address = ""  #: no agent's
-    trouble: tuple[type[Exception], ...] = ()
+    address = ""  #: no agent
+    errors: tuple[type[Exception], ...] = ()
 
     def __init__(self, directory: Path, idle: Host, *, permitted: CpuSet, explain: Callable[[Host, Pod], None]) -> None:
         self._directory = directory
         self._idle = idle
         self._permitted = permitted
         self._explain = explain
-        self._opened: RunLedger | None = None
+        self._loaded: RunLedger | None = None
 
-    def open(self, *, alive: Collection[str], gone: Collection[str]) -> None:
-        """Take up the ledger as it stands now, without runs that are over."""
-        del gone
-        self._opened = RunLedger(self._directory, self._idle, alive=alive)
+    def load(self, *, active: Collection[str], finished: Collection[str] = ()) -> None:
+        del finished
+        self._loaded = RunLedger(self._directory, self._idle, active=active)
+
+    def load_for_dry_run(self) -> None:
+        """Load the ledger if there is one, and change nothing."""
+        if not self._directory.exists():
+            return
+        runs = RunRegistry(self._directory)
+        with runs.locked():
+            records = runs.all()
+            finished = {record.uid for record in registry.finished_runs(records)}
+            self.load(active=[record.uid for record in records if record.uid not in finished])
 
     @property
     def host(self) -> Host:
-        """The host as the ledger has it; idle when that was not taken up."""
-        return self._idle if self._opened is None else self._opened.host
+        """The host with the loaded ledger; idle before one is loaded."""
+        return self._idle if self._loaded is None else self._loaded.host
 
     @property
-    def book(self) -> RunLedger:
-        """The ledger, once it is taken up."""
-        if self._opened is None:
-            raise StateError("the ledger has to be taken up first")
-        return self._opened
+    def ledger(self) -> RunLedger:
+        if self._loaded is None:
+            raise StateError("the ledger is not loaded")
+        return self._loaded
 
-    def admit(self, wish: RunRequest) -> RunAllocation:
-        """Decide on a run."""
-        asking, book = build_pod(wish), self.book
-        decision = book.admit(asking)
+    def admit(self, request: RunRequest) -> RunAllocation:
+        pod, ledger = build_pod(request), self.ledger
+        decision = ledger.admit(pod)
         if decision.refusal is not None:
-            now = Host(self._idle.machine, self._idle.settings, ledger=book.host.ledger)
-            hopeless = not self._idle.decide(asking).admitted
-            raise RunRejectedError(decision.refusal.reason, lambda: self._explain(now, asking), impossible=hopeless)
-        return self.offer(decision)
+            current = Host(self._idle.machine, self._idle.settings, ledger=ledger.host.ledger)
+            impossible = not self._idle.decide(pod).admitted
+            raise RunRejectedError(decision.refusal.reason, lambda: self._explain(current, pod), impossible=impossible)
+        return self.allocation(decision)
 
-    def offer(self, decision: Decision) -> RunAllocation:
-        """What an admission gives to a run."""
+    def allocation(self, decision: Decision) -> RunAllocation:
+        """What an admission assigns to a run."""
         machine = self._idle.machine
         with_memory = bits.of(node.id for node in machine.nodes if node.memory is None or node.memory > 0)
         (placement,) = decisions.to_document(replace(decision, steps=()))["placements"]
@@ -189,61 +209,56 @@ class LocalAllocator:
         )
 
     def shared(self) -> CpuSet:
-        """The CPUs of those that have none of their own."""
         shared: CpuSet = self.host.ledger.books[CpuBook.name].shared
         return shared & self._permitted
 
     def release(self, uid: str) -> None:
-        """A run is over."""
-        self.book.release(uid)
+        self.ledger.release(uid)
 
-    def keep(self) -> None:
-        """Write the ledger down."""
-        self.book.save()
+    def save(self) -> None:
+        self.ledger.save()
 
 
-def _restored(document: Mapping[str, Any], idle: Host) -> Ledger:
+def _restore(document: Mapping[str, Any], idle: Host) -> Ledger:
     try:
         return ledgers.from_document(document, idle.ledger, providers=idle.providers)
     except RestoreError as error:
         raise StateError(
-            f"what runs that go on hold does not go with this machine and these settings: {error}; "
-            "say --config and --option as for them, or wait until they end"
+            f"the resources of running runs do not fit this machine and these settings: {error}; "
+            "use the same --config and --option as for them, or wait until they end"
         ) from error
 
 
-def _usual(machine: Machine, permitted: CpuSet | None) -> Settings:
-    """CPUs and memory of their own, one CPU and a little memory kept back, policy best-effort."""
+def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
+    """Static CPU and memory policies, one CPU and some memory reserved, topology policy best-effort."""
     view = machine.kubelet_view()
-    explicit = _explicit(view.all_cpus, permitted)
-    kept_cpus = Quantity(explicit.bit_count() or 1)
-    cpus = CpuSettings(policy=CpuPolicy.STATIC, reservation=kept_cpus, explicit=explicit)
-    reservation: Amounts = {CPU: kept_cpus}
+    reserved = _reserved_cpus(view.all_cpus, permitted)
+    amount = Quantity(reserved.bit_count() or 1)
+    cpus = CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=reserved)
+    reservation: Amounts = {CPU: amount}
     topology = TopologySettings(policy=Policy.BEST_EFFORT, limit_nodes=False)
     known = [node.memory for node in view.nodes if node.memory is not None]
     if len(known) < len(view.nodes) or not sum(known):
-        return Settings(topology=topology, cpus=cpus, reservation=reservation, max_pods=_MOST)
-    kept = max(_MIB, sum(known) // _SHARE // _MIB * _MIB)
-    reservation = {**reservation, MEMORY: Quantity(kept, format=QuantityFormat.BINARY_SI)}
+        return Settings(topology=topology, cpus=cpus, reservation=reservation, max_pods=_MAX_RUNS)
+    memory = max(_MIB, sum(known) // _RESERVED_SHARE // _MIB * _MIB)
+    reservation = {**reservation, MEMORY: Quantity(memory, format=QuantityFormat.BINARY_SI)}
     return Settings(
         topology=topology,
         cpus=cpus,
         memory_policy=MemoryPolicy.STATIC,
         reserved_memory=reserved_memory.propose_reserved_memory(reservation, view),
         reservation=reservation,
-        max_pods=_MOST,
+        max_pods=_MAX_RUNS,
     )
 
 
-def _explicit(cpus: CpuSet, permitted: CpuSet | None) -> CpuSet:
-    """Which CPUs are kept back: one, any, where all are permitted; else one of those, and all that are not."""
+def _reserved_cpus(cpus: CpuSet, permitted: CpuSet | None) -> CpuSet:
+    """All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted."""
     left = cpus if permitted is None else cpus & permitted
     return 0 if left == cpus or not left else cpus & ~left | left & -left
 
 
-def _lean(machine: Machine, permitted: Cpuset) -> CadvisorReport | None:
-    """What the kubelet would be told, without the memory of nodes that are not permitted."""
-    report = machine.report
+def _restrict_report(report: CadvisorReport | None, permitted: Cpuset) -> CadvisorReport | None:
     if report is None or report.nodes is None:
         return report
     nodes = (
@@ -253,28 +268,28 @@ def _lean(machine: Machine, permitted: Cpuset) -> CadvisorReport | None:
     return replace(report, nodes=tuple(nodes))
 
 
-def _options(texts: Sequence[str], settings: Settings) -> tuple[TopologyOptions, Mapping[str, str]]:
-    """The options in *settings*, with those in *texts*, each of the manager that knows it."""
-    named = dict(map(_pair, texts))
-    of_cpus = {name: value for name, value in named.items() if name in OPTION_STAGES}
-    of_topology = {name: value for name, value in named.items() if name not in OPTION_STAGES}
-    parsed = TopologyOptions.parse(of_topology, gates=settings.gates)
+def _parse_options(texts: Sequence[str], settings: Settings) -> tuple[TopologyOptions, Mapping[str, str]]:
+    """The policy options in *settings* with those in *texts*, for the topology manager and for the CPU manager."""
+    named = dict(map(_parse_option, texts))
+    cpu_options = {name: value for name, value in named.items() if name in OPTION_STAGES}
+    topology_options = {name: value for name, value in named.items() if name not in OPTION_STAGES}
+    parsed = TopologyOptions.parse(topology_options, gates=settings.gates)
     options = settings.topology.options
-    if "prefer-closest-numa-nodes" in of_topology:
+    if "prefer-closest-numa-nodes" in topology_options:
         options = replace(options, prefer_closest=parsed.prefer_closest)
-    if "max-allowable-numa-nodes" in of_topology:
+    if "max-allowable-numa-nodes" in topology_options:
         options = replace(options, max_nodes=parsed.max_nodes)
-    return options, {**settings.cpus.options, **of_cpus}
+    return options, {**settings.cpus.options, **cpu_options}
 
 
-def _gates(texts: Sequence[str], gates: FeatureGates) -> FeatureGates:
-    """Who asks for an option by name wants it, however young it is."""
-    young = any(OPTION_STAGES.get(_pair(text)[0]) is FeatureStage.ALPHA for text in texts)
-    return FeatureGates({**gates.changed, _ALPHA: True}) if young else gates
+def _enable_alpha_options(texts: Sequence[str], gates: FeatureGates) -> FeatureGates:
+    """Enable the feature gate of alpha options when one of them is named."""
+    alpha = any(OPTION_STAGES.get(_parse_option(text)[0]) is FeatureStage.ALPHA for text in texts)
+    return FeatureGates({**gates.changed, _ALPHA_OPTIONS: True}) if alpha else gates
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_option(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise SettingsError(f"--option {text}: write it like --option prefer-closest-numa-nodes=true")
+        raise SettingsError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
     return name, value

@@ -1,0 +1,80 @@
+"""Text layout in lines of styled cells: paragraphs, sections, and tables, which rich lays out."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from alignup.cli import terminal
+from alignup.cli.app import escape_control
+from alignup.picture.cells import Cell, Line
+from alignup.picture.text_format import clean
+
+_MIN_WIDTH = 24  #: columns for a text, however long its prefix is
+_NUMBER = re.compile(r"[\d.,]*( [KMGTPE]?i?B)?")
+_UNLIMITED = 1 << 20  #: columns
+
+
+def paragraph(text: str, *, prefix: str = "", style: str = "", prefix_style: str = "") -> Iterator[Line]:
+    """Wrap *text* after *prefix*, with a hanging indent. Words are never broken, so that they can be copied."""
+    width = max(terminal.width() - cell_len(prefix), _MIN_WIDTH)
+    for number, line in enumerate(_wrap(clean(text).split(), width)):
+        yield (Cell(" " * cell_len(prefix)) if number else Cell(prefix, prefix_style), Cell(line, style))
+
+
+def section(title: str, items: Iterable[str] = (), *, caption: str = "") -> Iterator[Line]:
+    """A blank line, a title, a caption, and a list."""
+    yield ()
+    yield (Cell(title, "title"),)
+    if caption:
+        yield from paragraph(caption, prefix="  ", style="dim")
+    for item in items:
+        yield from paragraph(item, prefix="  - ")
+
+
+def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = (), *, indent: str = "  ") -> Iterator[Line]:
+    """A table in the width of the terminal: numbers are right-aligned, and the last column wraps."""
+    shown = [[clean(cell) for cell in row] for row in rows]
+    fixed = sum(
+        max(map(cell_len, column)) + 2 for column in list(zip(*filter(None, [heads, *shown]), strict=True))[:-1]
+    )
+    width = max(terminal.width() - len(indent), fixed + _MIN_WIDTH)
+    for number, line in enumerate(_render(shown, heads, width)):
+        yield (Cell(indent + line, "dim" if heads and number == 0 else ""),)
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with one line per row, however long, so that it can be searched with grep."""
+    for line in _render([[escape_control(cell) for cell in row] for row in rows], heads, _UNLIMITED):
+        terminal.print_line(line)
+
+
+def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int) -> list[str]:
+    grid = Table(box=None, show_header=bool(heads), pad_edge=False, padding=(0, 2, 0, 0))
+    columns = list(zip(*rows, strict=True))
+    for number, column in enumerate(columns):
+        numeric = width != _UNLIMITED and all(map(_NUMBER.fullmatch, column))
+        is_last = number == len(columns) - 1
+        head = Text(heads[number]) if heads else ""
+        grid.add_column(head, justify="right" if numeric else "left", no_wrap=not is_last, overflow="fold")
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as output:
+        console.print(grid)
+    return [line.rstrip() for line in output.get().splitlines()]
+
+
+def _wrap(words: Iterable[str], width: int) -> list[str]:
+    """Fill lines of *width* columns; a longer word gets a line of its own. Returns at least one line."""
+    lines = [""]
+    for word in words:
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and cell_len(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines

@@ -1,0 +1,153 @@
+"""Compare the containers an agent runs with what the kernel reports."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from alignup.align import bits
+from alignup.enforce.audit import Drift, DriftKind
+from alignup.enforce.containers import (
+    ContainerProcesses,
+    PlacedContainer,
+    audit_container,
+    find_container_processes,
+    restore_container,
+)
+
+Document = Mapping[str, Any]
+
+_RECHECK_DELAY = 0.3  #: seconds until drift is checked again
+
+
+class ContainerSource(Protocol):
+    """The agent that runs the containers, through its API."""
+
+    address: str
+
+    @property
+    def is_local(self) -> bool: ...
+
+    def pods(self) -> Sequence[Document]: ...
+
+    def runtime(self) -> Document: ...
+
+    def devices(self) -> Mapping[str, Mapping[str, object]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAudit:
+    """The result of one audit."""
+
+    runtime: str = ""  #: name of the container runtime; empty: the agent has none
+    containers: tuple[ContainerProcesses, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+    notes: tuple[str, ...] = ()  #: problems of the runtime, and what was not audited
+
+
+def audit_containers(agent: ContainerSource | None) -> ContainerAudit:
+    """Audit all containers of *agent*.
+
+    Containers start and stop, and the agent moves those in the shared pool. So drift is checked again after a moment,
+    and counts only if it persists.
+    """
+    if agent is None:
+        return ContainerAudit()
+    if not agent.is_local:
+        return ContainerAudit(notes=(f"the agent at {agent.address} is remote; its containers are not audited",))
+    first = _audit_once(agent)
+    if not first.drifts:
+        return first
+    time.sleep(_RECHECK_DELAY)
+    second = _audit_once(agent)
+    before = set(map(drift_key, first.drifts))
+    return replace(second, drifts=tuple(drift for drift in second.drifts if drift_key(drift) in before))
+
+
+def drift_key(drift: Drift) -> tuple[str, str, DriftKind, str]:
+    """What identifies a drift, whatever the intended and actual values are."""
+    return drift.uid, drift.container, drift.kind, drift.where
+
+
+def restore_containers(audit: ContainerAudit) -> tuple[str, ...]:
+    """Restore the containers that drifted. Returns a message for each failure."""
+    drifted = {
+        (drift.uid, drift.container) for drift in audit.drifts if drift.kind not in {DriftKind.STRAY, DriftKind.DEVICE}
+    }
+    found = [one for one in audit.containers if (one.container.uid, one.container.container) in drifted]
+    return tuple(failure for one in found for failure in restore_container(one))
+
+
+def _audit_once(agent: ContainerSource) -> ContainerAudit:
+    pods = agent.pods()
+    report = agent.runtime()
+    found = tuple(filter(None, (find_container_processes(one) for pod in pods for one in _running_containers(pod))))
+    drifts = [drift for one in found for drift in audit_container(one)]
+    if any(one.container.devices for one in found):
+        drifts += _missing_devices(found, agent.devices())
+    grants = {pod["uid"]: pod.get("grants", {}) for pod in pods}
+    drifts += [drift for one in found for drift in _missing_device_files(one.container, grants[one.container.uid])]
+    drifts += map(_orphan_drift, report["strays"])
+    name = str(report["runtime"]["name"]) if report["runtime"] else ""
+    return ContainerAudit(
+        runtime=name, containers=found, drifts=tuple(drifts), notes=tuple(map(str, report["problems"]))
+    )
+
+
+def _running_containers(pod: Document) -> Iterator[PlacedContainer]:
+    assigned = {one["container"]: one["given"].get("device", {}) for one in pod["placements"]}
+    for one in (pod.get("run") or {"containers": ()})["containers"]:
+        if one["state"] == "running" and one["pid"]:
+            devices = assigned.get(one["name"], {})
+            yield PlacedContainer(
+                uid=pod["uid"],
+                pod=f"{pod['namespace']}/{pod['name']}",
+                container=one["name"],
+                id=one["id"],
+                pid=one["pid"],
+                cpus=bits.parse(one["cpus"]),
+                memory=bits.parse(one["nodes"]),
+                devices={resource: tuple(ids.split(",")) for resource, ids in devices.items()},
+            )
+
+
+def _missing_devices(found: Iterable[ContainerProcesses], known: Mapping[str, Mapping[str, object]]) -> Iterator[Drift]:
+    """Assigned devices that no device plugin reports any more."""
+    for one in found:
+        for resource, ids in one.container.devices.items():
+            for id_ in ids:
+                if id_ not in known.get(resource, {}):
+                    yield _missing(one.container, f"{resource} {id_}")
+
+
+def _missing_device_files(container: PlacedContainer, grants: Document) -> Iterator[Drift]:
+    """Device files that a plugin passed to the container and that no longer exist."""
+    for resource, grant in grants.get(container.container, {}).items():
+        for file in grant["devices"]:
+            if not os.path.lexists(file["host_path"]):
+                yield _missing(container, f"{resource} {file['host_path']}")
+
+
+def _missing(container: PlacedContainer, where: str) -> Drift:
+    return Drift(
+        uid=container.uid,
+        name=container.name,
+        container=container.container,
+        kind=DriftKind.DEVICE,
+        where=where,
+        intended="present",
+        actual="missing",
+    )
+
+
+def _orphan_drift(sandbox: Document) -> Drift:
+    return Drift(
+        uid=sandbox["uid"],
+        name=sandbox["pod"],
+        container=",".join(sandbox["containers"]),
+        kind=DriftKind.STRAY,
+        where=f"sandbox {sandbox['id']}",
+        intended="removed",
+        actual=f"present: {sandbox['why']}",
+    )

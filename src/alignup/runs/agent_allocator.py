@@ -1,0 +1,113 @@
+"""Admit runs through the node agent: a run is a pod with one container."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+from alignup.align.bits import CpuSet
+from alignup.align.errors import EnforceError
+from alignup.enforce import numa_nodes
+from alignup.enforce.run_record import RunDevices
+from alignup.runs.request import CONTAINER, RunAllocation, RunRejectedError, RunRequest
+
+Document = Mapping[str, Any]
+
+NAMESPACE = "run"  #: of the pods that stand for runs
+#: Copies of the names in ``align.admit`` and ``agent.service``, whose import would take longer than the admission.
+POLICY_ANNOTATION, SCOPE_ANNOTATION = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
+SELF_RUN_ANNOTATION = "run.alignup.dev/itself"
+_NOMINAL_MEMORY = "1Mi"  #: requested with whole CPUs, since only a pod with memory limits is Guaranteed
+
+
+class AdmittingAgent(Protocol):
+    """The agent, through its API."""
+
+    address: str
+
+    def admit(self, manifest: Document, *, dry_run: bool = False) -> Document: ...
+
+    def release(self, uid: str) -> None: ...
+
+    def devices(self) -> RunDevices: ...
+
+    def exclusive_cpus(self) -> CpuSet: ...
+
+
+class AgentAllocator:
+    """Allocates through the agent. *explain* prints the agent's reasons for a rejection."""
+
+    def __init__(
+        self,
+        agent: AdmittingAgent,
+        *,
+        online: CpuSet,
+        explain: Callable[[Document], None],
+        errors: tuple[type[Exception], ...],
+    ) -> None:
+        self._agent = agent
+        self._online = online
+        self._explain = explain
+        self.address = agent.address
+        self.errors = errors
+
+    def load(self, *, active: Collection[str], finished: Collection[str]) -> None:
+        del active
+        for uid in finished:
+            self._agent.release(uid)
+
+    def admit(self, request: RunRequest) -> RunAllocation:
+        """Admit a run. One that the agent would queue is rejected: ``alignup run --wait`` tries again itself."""
+        admission = self._agent.admit(pod_manifest(request))
+        decision = admission["decision"]
+        if admission["outcome"] not in {"admitted", "kept"}:
+            self._agent.release(request.uid)
+            reason = str((decision["rejection"] or {}).get("reason", admission["outcome"]))
+            raise RunRejectedError(reason, lambda: self._explain(admission))
+        if request.policy not in {None, decision["policy"]}:
+            self._agent.release(request.uid)
+            raise EnforceError(
+                f"the agent uses policy {decision['policy']} and does not let pods choose another; "
+                "omit --policy, or run without the agent: --no-agent"
+            )
+        (placement,) = decision["placements"]
+        return RunAllocation(
+            placement=placement,
+            shared=0 if placement["given"].get("cpu") else self.shared(),
+            devices=self._agent.devices() if placement["given"].get("device") else {},
+            node_map=numa_nodes.read(),
+            strict=decision["policy"] in {"restricted", "single-numa-node"},
+            environment=_plugin_environment(admission["pod"]),
+        )
+
+    def shared(self) -> CpuSet:
+        return self._online & ~self._agent.exclusive_cpus()
+
+    def release(self, uid: str) -> None:
+        self._agent.release(uid)
+
+    def save(self) -> None:
+        """The agent saves each decision itself."""
+
+
+def pod_manifest(request: RunRequest) -> dict[str, Any]:
+    """The run as a v1 Pod."""
+    amounts = dict(request.amounts)
+    if amounts.get("cpu", "").isdecimal() and "memory" not in amounts:
+        amounts["memory"] = _NOMINAL_MEMORY
+    choices = {POLICY_ANNOTATION: request.policy, SCOPE_ANNOTATION: request.scope}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": request.name,
+            "namespace": NAMESPACE,
+            "uid": request.uid,
+            "annotations": {SELF_RUN_ANNOTATION: "true", **{name: value for name, value in choices.items() if value}},
+        },
+        "spec": {"containers": [{"name": CONTAINER, "resources": {"limits": amounts, "requests": amounts}}]},
+    }
+
+
+def _plugin_environment(pod: Document) -> dict[str, str]:
+    """The environment variables from device plugins. Mounts and device files are for containers only."""
+    grants: Mapping[str, Document] = pod.get("grants", {}).get(CONTAINER, {})
+    return {name: str(value) for grant in grants.values() for name, value in grant["envs"].items()}

@@ -1,0 +1,148 @@
+"""Audit everything that was placed: the runs of a user, and the containers of the agent."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from alignup.align import bits
+from alignup.enforce import container_audit
+from alignup.enforce.audit import DeviceTopology, Drift, DriftKind, RunProcesses, audit_runs, restore_run
+from alignup.enforce.container_audit import ContainerAudit, ContainerSource, drift_key
+from alignup.enforce.containers import ContainerProcesses
+from alignup.enforce.run_record import RunRecord
+from alignup.runs import registry
+from alignup.runs.request import CONTAINER, GPU
+
+
+class AuditedAgent(ContainerSource, Protocol):
+    """The agent that placed runs and containers, through its API."""
+
+    def pod(self, uid: str) -> Mapping[str, Any] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The result of an audit, after fixing if that was requested."""
+
+    runs: tuple[RunProcesses, ...]
+    drifts: tuple[Drift, ...]
+    fixed: tuple[Drift, ...] = ()
+    problems: tuple[str, ...] = ()  #: why something was not fixed, or not audited
+    containers: tuple[ContainerProcesses, ...] = ()
+    runtime: str = ""  #: name of the agent's container runtime; empty: it has none
+
+
+def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditReport:
+    """Compare the runs in *directory* and the containers of *agent* with what was intended; with *fix* restore them."""
+    first = _audit_once(directory, agent)
+    if not fix or not first.drifts:
+        return first.report()
+    problems = (
+        *_restore_runs(first.runs, first.run_drifts, directory),
+        *container_audit.restore_containers(first.containers),
+    )
+    second = _audit_once(directory, agent)
+    left = set(map(drift_key, second.drifts))
+    fixed = tuple(drift for drift in first.drifts if drift_key(drift) not in left)
+    return second.report(fixed=fixed, problems=problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    runs: tuple[RunProcesses, ...]
+    run_drifts: tuple[Drift, ...]
+    containers: ContainerAudit
+
+    @property
+    def drifts(self) -> tuple[Drift, ...]:
+        return (*self.run_drifts, *self.containers.drifts)
+
+    def report(self, *, fixed: tuple[Drift, ...] = (), problems: tuple[str, ...] = ()) -> AuditReport:
+        return AuditReport(
+            self.runs,
+            self.drifts,
+            fixed,
+            (*problems, *self.containers.notes),
+            containers=self.containers.containers,
+            runtime=self.containers.runtime,
+        )
+
+
+def _audit_once(directory: Path, agent: AuditedAgent | None) -> _Findings:
+    runs = registry.active_runs(directory)
+    local = [run for run in runs if not run.intent.agent]
+    remote = [run for run in runs if run.intent.agent]
+    drifts = (
+        *audit_runs(local, devices=_current_devices(local)),
+        *_compare_with_ledger([run.intent for run in local], directory),
+        *audit_runs(remote),
+        *_compare_with_agent([run.intent for run in remote], agent),
+    )
+    return _Findings(runs, drifts, container_audit.audit_containers(agent))
+
+
+def _restore_runs(runs: Sequence[RunProcesses], drifts: Sequence[Drift], directory: Path) -> tuple[str, ...]:
+    """Restore the runs that drifted. Returns a message for each failure."""
+    drifted = {drift.uid for drift in drifts}
+    if not drifted:
+        return ()
+    with registry.RunRegistry(directory).locked():
+        return tuple(failure for run in runs if run.intent.uid in drifted for failure in restore_run(run))
+
+
+def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:
+    """Runs whose CPUs differ from those in the user's ledger."""
+    if not any(record.exclusive for record in records):
+        return
+    from alignup.state.checkpoint import CheckpointStore  # noqa: PLC0415 - slow to import
+
+    with registry.RunRegistry(directory).locked():
+        loaded = CheckpointStore(directory).load()
+    pods: Sequence[Mapping[str, Any]] = loaded.document["pods"] if loaded else ()
+    held = {one["pod"]["uid"]: one.get("cpus", {}).get("containers", {}).get(CONTAINER, "") for one in pods}
+    for record in records:
+        if record.exclusive:
+            yield from _compare_cpus(record, held.get(record.uid), where="the ledger")
+
+
+def _compare_with_agent(records: Sequence[RunRecord], agent: AuditedAgent | None) -> Iterator[Drift]:
+    """Runs whose CPUs differ from those of the agent that admitted them."""
+    for record in records:
+        if agent is None or agent.address != record.agent:
+            yield _decision_drift(record, where=f"the agent at {record.agent}", actual="no answer")
+            continue
+        pod = agent.pod(record.uid)
+        if pod is None or not pod["placements"]:
+            yield from _compare_cpus(record, None, where="the agent")
+        elif record.exclusive:
+            cpus = pod["placements"][0]["given"].get("cpu", {}).get("cpu")
+            yield from _compare_cpus(record, cpus, where="the agent")
+
+
+def _compare_cpus(record: RunRecord, held: str | None, *, where: str) -> Iterator[Drift]:
+    if held is None:
+        yield _decision_drift(record, where=where, actual="no such run")
+    elif bits.parse(held) != record.cpus:
+        yield _decision_drift(record, where=where, actual=f"CPUs {held}")
+
+
+def _decision_drift(record: RunRecord, *, where: str, actual: str) -> Drift:
+    intended = f"CPUs {bits.show(record.cpus)}"
+    return Drift(
+        uid=record.uid, name=record.name, kind=DriftKind.DECISION, where=where, intended=intended, actual=actual
+    )
+
+
+def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:
+    """The GPUs that discovery finds, and other devices as they were declared; ``None`` when no run has a GPU."""
+    if not any(GPU in run.intent.devices for run in runs):
+        return None
+    from alignup.discover import discover  # noqa: PLC0415 - slow to import
+
+    found = {(device.resource, device.id): device.nodes for device in discover().devices}
+    for run in runs:
+        for resource, ids in run.intent.devices.items():
+            if resource != GPU:
+                found |= {(resource, id_): nodes for id_, nodes in ids.items()}
+    return found
