@@ -11,7 +11,7 @@ import click
 import pytest
 
 from alignup.cli.agent import command
-from tests.cli.commands import inside
+from tests.cli.commands import in_process
 from tests.console_runner import ROOT
 from tests.systemd_units import lines, settings
 
@@ -87,7 +87,7 @@ def test_stopping_the_agent_keeps_containers_and_bad_options_prevent_a_restart()
     ],
 )
 def test_the_configuration_starts(machine):
-    done = inside("doctor", "--config", DEPLOY / "kubelet.yaml", "--machine", machine)
+    done = in_process("doctor", "--config", DEPLOY / "kubelet.yaml", "--machine", machine)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "This kubelet starts, and behaves." in done.stdout

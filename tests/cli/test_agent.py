@@ -1,4 +1,4 @@
-"""The commands that talk to an agent, and the one that is one."""
+"""The commands that talk to the agent, and ``alignup agent``."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 from alignup.cli import entry
 from alignup.cli.app import app
 from tests.agent.agents import running, start_with, wait_for
-from tests.cli.commands import alignup, started
+from tests.cli.commands import alignup, python, start
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "node" / "trainer.yaml"
@@ -32,8 +32,8 @@ spec:
 """
 
 
-def ran(*words: object) -> int:
-    """The exit code of a command run in this process; one that fails lets go of the output, so that is put back."""
+def run_command(*words: object) -> int:
+    """Run a command in this process, and restore standard output, which a failing command redirects."""
     handle = sys.stdout.fileno()
     output = os.dup(handle)
     try:
@@ -51,12 +51,12 @@ def agent(tmp_path_factory):
 
 @pytest.fixture
 def call(agent, capfd, monkeypatch):
-    """Run a command against the agent: its exit code, what it printed, and what it complained about."""
+    """Run a command against the agent; return its exit code, output and error output."""
     monkeypatch.setenv("ALIGNUP_AGENT", f"unix:{agent.root / 'agent.sock'}")
     monkeypatch.chdir(ROOT)
 
     def run(*words: object) -> tuple[int, str, str]:
-        code = ran(*words)
+        code = run_command(*words)
         out, err = capfd.readouterr()
         return code, out, err
 
@@ -75,7 +75,7 @@ def manifest(tmp_path):
     return write
 
 
-def test_a_pod_is_admitted_shown_and_released(call, manifest):
+def test_a_pod_is_admitted_listed_and_released(call, manifest):
     admitted = call("admit", "-f", manifest("web", cpu="2"))
     shown = call("ps")
     released = call("release", "web")
@@ -87,7 +87,7 @@ def test_a_pod_is_admitted_shown_and_released(call, manifest):
     assert row.startswith("default/web  admitted  Guaranteed  0      ")
     assert row.endswith("app: CPUs 1-2 · 1Gi memory on NUMA node 0")
     assert released == (0, "default/web is released: app: CPUs 1-2 · 1Gi memory on NUMA node 0\n", "")
-    assert empty == (0, "", "No pods are here.\n")
+    assert empty == (0, "", "No pods found.\n")
 
 
 def test_every_replica_is_sent(call, tmp_path):
@@ -104,12 +104,12 @@ def test_every_replica_is_sent(call, tmp_path):
     assert [line.split()[0] for line in out.splitlines()] == ["default/web-0", "default/web-1", "default/web-2"]
 
 
-def test_a_pod_that_is_there_keeps_what_it_has(call, manifest):
+def test_an_admitted_pod_keeps_its_resources(call, manifest):
     call("admit", "-f", manifest("web", cpu="2"))
 
     code, out, _ = call("admit", "-f", manifest("web", cpu="2"))
 
-    assert (code, out) == (0, "default/web is there already: app: CPUs 1-2 · 1Gi memory on NUMA node 0\n")
+    assert (code, out) == (0, "default/web is already admitted: app: CPUs 1-2 · 1Gi memory on NUMA node 0\n")
 
 
 def test_a_dry_run_changes_nothing(call, manifest):
@@ -118,20 +118,20 @@ def test_a_dry_run_changes_nothing(call, manifest):
 
     assert would[:2] == (0, "default/web would be admitted: app: CPUs 1-2 · 1Gi memory on NUMA node 0\n")
     assert not_so[0] == 1
-    assert "default/huge would be refused: TopologyAffinityError" in not_so[1]
+    assert "default/huge would be rejected: TopologyAffinityError" in not_so[1]
     assert call("ps")[1] == ""
 
 
-def test_a_refusal_says_what_did_not_fit(call, manifest):
+def test_a_rejection_lists_what_does_not_fit(call, manifest):
     code, out, _ = call("admit", "-f", manifest("huge", cpu="9"))
 
     first, *rest = out.splitlines()
     assert code == 1
-    assert first.startswith("default/huge is refused: TopologyAffinityError: ")
+    assert first.startswith("default/huge is rejected: TopologyAffinityError: ")
     assert any("cpu" in line or "CPUs" in line for line in rest)
 
 
-def test_a_pod_that_waits_is_waited_for(call, agent, manifest):
+def test_admit_waits_for_a_waiting_pod(call, agent, manifest):
     call("admit", "-f", manifest("first", cpu="4"))
     waits = call("admit", "-f", manifest("second", cpu="4"))
     late = call("admit", "-f", manifest("second", cpu="4"), "--wait", "0.3")
@@ -143,32 +143,32 @@ def test_a_pod_that_waits_is_waited_for(call, agent, manifest):
     timer.join()
 
     assert waits[0] == 0
-    assert waits[1].startswith("default/second waits, number 1 in line: TopologyAffinityError: ")
+    assert waits[1].startswith("default/second is waiting (position 1): TopologyAffinityError: ")
     assert late[0] == 1
     assert "waiting (1)" in shown[1]
     assert in_time[0] == 0
     assert json.loads(in_time[1])["admissions"][0]["outcome"] == "admitted"
 
 
-def test_decisions_of_the_past_are_told(call, manifest):
+def test_past_decisions_are_listed_and_explained(call, manifest):
     call("admit", "-f", manifest("told", cpu="2"))
     call("admit", "-f", manifest("untold", cpu="9"))
 
     code, out, _ = call("decisions", "--pod", "told")
     number = out.splitlines()[1].split()[0]
-    story = call("decisions", number)
-    refused = call("decisions", "--outcome", "rejected", "--limit", "1", "-o", "json")
+    explanation = call("decisions", number)
+    rejected = call("decisions", "--outcome", "rejected", "--limit", "1", "-o", "json")
     none = call("decisions", "--pod", "default/nobody")
 
     assert code == 0
     assert out.splitlines()[0].split()[:4] == ["ID", "TIME", "POD", "OUTCOME"]
-    assert "Pod default/told is admitted" in story[1]
-    assert json.loads(refused[1])["decisions"][0]["decision"]["pod"]["name"] == "untold"
-    assert none == (0, "", "No such decision was made.\n")
+    assert "Pod default/told is admitted" in explanation[1]
+    assert json.loads(rejected[1])["decisions"][0]["decision"]["pod"]["name"] == "untold"
+    assert none == (0, "", "No matching decisions.\n")
     assert call("decisions", 10**9)[0] == 1
 
 
-def test_a_name_that_could_be_several_has_to_be_said_exactly(call, agent, manifest):
+def test_an_ambiguous_name_is_an_error(call, agent, manifest):
     call("admit", "-f", manifest("web"), "-f", manifest("web", namespace="other"))
 
     both = call("release", "web")
@@ -177,21 +177,21 @@ def test_a_name_that_could_be_several_has_to_be_said_exactly(call, agent, manife
     by_uid = call("release", next(iter(agent.pods())))
 
     assert both[0] == 2
-    assert "web could be any of 2 pods" in both[2]
+    assert "web matches 2 pods" in both[2]
     assert one[1].startswith("other/web is released")
     assert unknown[0] == 1
-    assert "there is no pod nobody" in unknown[2]
+    assert "pod nobody not found" in unknown[2]
     assert by_uid[1].startswith("default/web is released")
 
 
-def test_what_happens_is_watched_until_the_agent_ends(tmp_path, capfd):
-    heard: list[int] = []
+def test_watch_prints_events_until_the_agent_stops(tmp_path, capfd):
+    codes: list[int] = []
     with running(tmp_path / "root") as agent:
         words = ["watch", "--agent", f"unix:{agent.root / 'agent.sock'}"]
-        watching = threading.Thread(target=lambda: heard.append(ran(*words)))
+        watching = threading.Thread(target=lambda: codes.append(run_command(*words)))
         watching.start()
         wait_for(lambda: _connections(agent) == 1)
-        time.sleep(0.2)  # it is connected, and has to be heard
+        time.sleep(0.2)  # it is connected, but may not be subscribed yet
         agent.admit("web", cpu="2")
         agent.admit("huge", cpu="9")
         agent.release("web")
@@ -199,17 +199,17 @@ def test_what_happens_is_watched_until_the_agent_ends(tmp_path, capfd):
     watching.join(20)
     out, err = capfd.readouterr()
 
-    assert heard == [1]
+    assert codes == [1]
     assert [line.split()[1:3] for line in out.splitlines()] == [
         ["admitted", "default/web"],
         ["rejected", "default/huge"],
         ["released", "default/web"],
     ]
-    assert "ended" in err
+    assert "stopped" in err
 
 
 def _connections(agent):
-    """How many are connected to the agent."""
+    """The number of connections to the agent."""
     lines = Path("/proc/net/unix").read_text().splitlines()
     return sum(str(agent.root) in line and line.split()[5] == "03" for line in lines)
 
@@ -217,48 +217,48 @@ def _connections(agent):
 @pytest.mark.parametrize(
     "words", [("ps",), ("release", "x"), ("logs", "x"), ("decisions",), ("watch",), ("admit", "-f", str(TRAINER))]
 )
-def test_without_an_agent_every_command_says_what_to_do(words, tmp_path, capfd):
-    code = ran(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
+def test_every_command_says_what_to_do_without_an_agent(words, tmp_path, capfd):
+    code = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
 
     what, advice = capfd.readouterr().err.splitlines()
     assert code == 1
-    assert what == f"alignup: no agent answers at unix:{tmp_path / 'nowhere.sock'}: there is no such socket"
-    assert advice.strip() == "Start one with 'alignup agent', or say where it is with --agent or ALIGNUP_AGENT."
+    assert what == f"alignup: no agent answers at unix:{tmp_path / 'nowhere.sock'}: No such file or directory"
+    assert advice.strip() == "Start one with 'alignup agent', or give its address with --agent or ALIGNUP_AGENT."
 
 
-def test_what_is_not_installed_is_said_with_what_to_do(call, monkeypatch):
-    monkeypatch.setitem(sys.modules, "httpx2", None)
+def test_a_missing_library_is_reported_with_what_to_install():
+    script = "import sys; sys.modules['uvicorn'] = None; from alignup.cli import main; main(['agent'])"
 
-    code, _, said = call("ps")
+    run = python("-c", script)
 
-    assert code == 1
-    assert said.splitlines() == [
-        "alignup: httpx2 is not installed, and this command needs it",
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        "alignup: uvicorn is not installed",
         "  Run: pip install 'alignup[agent]'",
     ]
 
 
-def test_an_address_that_is_none_is_said_so(capfd):
-    code = ran("ps", "--agent", "nowhere")
+def test_an_invalid_address_is_an_error(capfd):
+    code = run_command("ps", "--agent", "nowhere")
 
     assert code == 2
     assert "'nowhere' is no address" in capfd.readouterr().err
 
 
-def test_an_agent_that_cannot_decide_says_why(tmp_path, capfd, manifest):
+def test_an_agent_with_a_corrupt_checkpoint_says_what_to_do(tmp_path, capfd, manifest):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="4")
     (tmp_path / "root" / "checkpoint.json").write_text("{}")
     with running(tmp_path / "root") as agent:
-        code = ran("admit", "-f", manifest("b"), "--agent", f"unix:{agent.root / 'agent.sock'}")
+        code = run_command("admit", "-f", manifest("b"), "--agent", f"unix:{agent.root / 'agent.sock'}")
 
     said = capfd.readouterr().err
     assert code == 1
     assert "--recover previous" in said
 
 
-def test_the_examples_of_the_help_run(call, monkeypatch, tmp_path):
-    """They are written for a node like the one in examples/node, with a pod called web."""
+def test_the_examples_in_the_help_work(call, monkeypatch, tmp_path):
+    """They assume a node like the one in examples/node, with a pod called web."""
     monkeypatch.setenv("ALIGNUP_AGENT", "")
     with running(tmp_path / "run", machine=str(ROOT / "examples/node/machine.yaml")) as node:
         monkeypatch.setenv("ALIGNUP_AGENT", f"unix:{node.root / 'agent.sock'}")
@@ -268,13 +268,13 @@ def test_the_examples_of_the_help_run(call, monkeypatch, tmp_path):
             for uid in ("web", "trainer-0", "trainer-1"):
                 node.admit(uid, cpu="100m", memory="1Mi")
             for example in _examples(name):
-                code, out, err = call(*_ml(shlex.split(example)[1:]))
+                code, out, err = call(*_in_default_namespace(shlex.split(example)[1:]))
                 assert code == 0, (example, err)
                 assert out
 
 
-def _ml(words):
-    """Our pods are in the default namespace."""
+def _in_default_namespace(words):
+    """Replace the namespace of the examples."""
     return [word.replace("ml/", "default/") for word in words]
 
 
@@ -286,7 +286,7 @@ def _examples(name):
     return [line.strip() for line in command.epilog.splitlines()[2:]]
 
 
-def test_the_example_of_the_agent_runs(tmp_path):
+def test_the_example_of_the_agent_works(tmp_path):
     (example,) = _examples("agent")
     options = shlex.split(
         example.replace("run/agent", str(tmp_path / "root")).replace("examples/", f"{ROOT}/examples/")
@@ -301,9 +301,9 @@ def test_the_example_of_the_agent_runs(tmp_path):
         assert agent.stop() == 0
 
 
-def test_watching_is_ended_by_the_keyboard(agent):
+def test_ctrl_c_ends_watch(agent):
     before = _connections(agent)
-    with started("watch", env={"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"}) as process:
+    with start("watch", env={"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"}) as process:
         wait_for(lambda: _connections(agent) > before)
         os.kill(process.pid, 2)
         process.wait(20)
@@ -311,7 +311,7 @@ def test_watching_is_ended_by_the_keyboard(agent):
     assert process.returncode == 130
 
 
-def test_help_of_the_agent_loads_nothing_heavy():
+def test_help_of_the_agent_lists_the_choices():
     run = alignup("agent", "--help")
 
     assert run.returncode == 0

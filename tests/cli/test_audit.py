@@ -1,4 +1,4 @@
-"""``alignup audit`` and ``alignup ps``: what runs, where it is, and what was moved."""
+"""``alignup audit`` and ``alignup ps`` with real runs."""
 
 import json
 import os
@@ -10,47 +10,47 @@ import pytest
 from alignup.align import bits
 from alignup.enforce import cgroup, process
 from tests.agent.agents import running
-from tests.cli.runners import Bench, wait_for
+from tests.cli.run_processes import Workbench, wait_for
 
 PERMITTED = process.permitted_cpus()
 
-pytestmark = pytest.mark.skipif(PERMITTED.bit_count() < 2, reason="a machine with one CPU has none to give away")
+pytestmark = pytest.mark.skipif(PERMITTED.bit_count() < 2, reason="needs two CPUs")
 
 
 @pytest.fixture
 def bench(tmp_path):
-    return Bench(tmp_path)
+    return Workbench(tmp_path)
 
 
 @pytest.fixture(params=["affinity", "cgroup"])
 def web(bench, request):
-    """A run that goes on, its command and the CPU it owns."""
+    """The pid and the exclusive CPU of an active run."""
     if request.param == "cgroup" and not cgroup.candidate_parents():
-        pytest.skip("no cpuset may be made here by this user")
+        pytest.skip("this user may not create cpusets here")
     script = "echo $$ $ALIGNUP_CPUS; exec sleep 100"
     runner = bench.start("run", "--by", request.param, "--name", "web", "--cpus", 1, "--", "sh", "-c", script)
     wait_for(lambda: "\n" in runner.out)
     pid, cpu = runner.out.split()
     yield int(pid), cpu
     runner.send(signal.SIGTERM)
-    assert runner.end() == 143
+    assert runner.wait() == 143
 
 
 def moved(bench, pid):
-    """Have a command run anywhere."""
-    (known,) = bench.files()
+    """Let a command run on any CPU."""
+    (known,) = bench.records()
     if known["cgroup"]:
         cgroup.write(Path(known["cgroup"]), PERMITTED, nodes=0)
     process.pin(pid, PERMITTED)
 
 
-def test_where_nothing_runs_all_is_well(bench):
-    assert bench.run("audit") == (0, "nothing runs that was placed by alignup run\n", "")
+def test_without_runs_there_is_no_drift(bench):
+    assert bench.run("audit") == (0, "no runs to audit\n", "")
     assert bench.run("audit", "-o", "prometheus")[1].splitlines()[2] == "alignup_runs 0"
     assert not bench.directory.exists()
 
 
-def test_drift_is_found_put_back_and_found_no_more(bench, web):
+def test_drift_is_found_and_fixed(bench, web):
     pid, cpu = web
     before = bench.run("audit")
     moved(bench, pid)
@@ -59,54 +59,54 @@ def test_drift_is_found_put_back_and_found_no_more(bench, web):
     fixed = bench.run("audit", "--fix")
     after = bench.run("audit")
 
-    assert before == (0, "1 run: all is where it was placed\n", "")
+    assert before == (0, "1 run: no drift\n", "")
     assert found[0] == 1
-    assert f"web: process {pid}: intended CPUs {cpu}, actually CPUs {bits.show(PERMITTED)}\n" in found[1]
+    assert f"web: process {pid}: intended CPUs {cpu}, actual CPUs {bits.show(PERMITTED)}\n" in found[1]
     assert measured[0] == 1
     assert 'name="web",kind="cpus"} 1\n' in measured[1]
     assert fixed[0] == 0
-    assert "(put back)\n1 run: all is where it was placed\n" in fixed[1]
+    assert "(fixed)\n1 run: no drift\n" in fixed[1]
     assert after[0] == 0
     assert bits.of(os.sched_getaffinity(pid)) == bits.parse(cpu)
 
 
-def test_machines_are_told_everything(bench, web):
+def test_json_holds_the_runs_and_the_drift(bench, web):
     pid, cpu = web
     moved(bench, pid)
 
     code, out, _ = bench.run("audit", "-o", "json")
 
-    told = json.loads(out)
-    (run,) = told["runs"]
+    document = json.loads(out)
+    (run,) = document["runs"]
     assert code == 1
     assert (run["name"], run["cpus"], run["processes"]) == ("web", cpu, [pid])
-    assert {"run": run["uid"], "kind": "cpus", "fixed": False}.items() <= told["drift"][-1].items()
+    assert {"run": run["uid"], "kind": "cpus", "fixed": False}.items() <= document["drift"][-1].items()
 
 
-def test_a_ledger_that_knows_nothing_of_a_run_is_drift(bench, web):
+def test_a_run_that_is_not_in_the_ledger_is_drift(bench, web):
     (bench.directory / "checkpoint.json").unlink()
     (bench.directory / "checkpoint.json.previous").unlink(missing_ok=True)
 
     code, out, _ = bench.run("audit", "--fix")
 
     assert code == 1
-    assert f"web: the ledger: intended CPUs {web[1]}, actually it knows nothing of this run\n" in out
+    assert f"web: the ledger: intended CPUs {web[1]}, actual no such run\n" in out
 
 
-def test_what_runs_is_listed_without_an_agent_too(bench, web):
+def test_ps_lists_runs_without_an_agent(bench, web):
     code, out, err = bench.run("ps")
-    told = json.loads(bench.run("ps", "-o", "json")[1])
+    document = json.loads(bench.run("ps", "-o", "json")[1])
 
     head, row = out.splitlines()
     assert (code, err) == (0, "")
     assert head.split() == ["RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND"]
     assert row.split()[:4] == ["web", web[1], "any", "-"]
     assert row.split()[5:] == ["1", "sh", "-c", "echo", "$$", "$ALIGNUP_CPUS;", "exec", "sleep", "100"]
-    assert told["pods"] == []
-    assert [run["name"] for run in told["runs"]] == ["web"]
+    assert document["pods"] == []
+    assert [run["name"] for run in document["runs"]] == ["web"]
 
 
-def test_runs_of_an_agent_are_compared_with_what_it_knows(bench, tmp_path):
+def test_runs_are_compared_with_the_agent_that_admitted_them(bench, tmp_path):
     with running(tmp_path / "agent") as agent:
         env = {"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"}
         runner = bench.start("run", "--name", "web", "--cpus", 1, "--", "sh", "-c", "echo; exec sleep 100", env=env)
@@ -115,8 +115,8 @@ def test_runs_of_an_agent_are_compared_with_what_it_knows(bench, tmp_path):
         agent.release(next(iter(agent.pods())))
         forgotten = bench.run("audit", env=env)
         runner.send(signal.SIGTERM)
-        assert runner.end() == 143
+        assert runner.wait() == 143
 
-    assert well == (0, "1 run: all is where it was placed\n", "")
+    assert well == (0, "1 run: no drift\n", "")
     assert forgotten[0] == 1
-    assert "the agent: intended CPUs 1, actually it knows nothing of this run" in forgotten[1]
+    assert "the agent: intended CPUs 1, actual no such run" in forgotten[1]

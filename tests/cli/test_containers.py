@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from alignup.align.workload import Pod
-from alignup.cli.client import pod_manifest as sent
+from alignup.cli.admit import pod_manifest
 from alignup.kube.podspec import PodManifest
 from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
 from tests.agent.agents import wait_for
-from tests.cli.commands import inside, started
-from tests.cli.standing_in import standing_in
+from tests.cli.commands import in_process, start
+from tests.cli.fake_agent import serve_fake_agent
 from tests.cli.test_entry import examples_of
 from tests.serve.agents import Printed, run_of, running
 from tests.short_paths import short_directory
@@ -28,20 +28,20 @@ LOG = ("default-web", "app", False)
 
 @pytest.fixture
 def node():
-    with short_directory() as place, standing_in(place) as node:
+    with short_directory() as place, serve_fake_agent(place) as node:
         yield node
 
 
 @pytest.fixture
 def call(node):
-    return lambda *words, **how: inside(*words, env=node.env, **how)
+    return lambda *words, **how: in_process(*words, env=node.env, **how)
 
 
-def test_pods_are_listed_with_how_they_are(node, call):
+def test_ps_lists_pods_with_their_status(node, call):
     node.admit("web", run_of(running(cpus=0b110), running("side", ready=False, restarts=2), ips=("10.0.0.7",)))
     node.admit("worker", run_of(CRASHING))
     uid = node.admit("job", PodRunStatus(phase="Failed", reason="DeadlineExceeded", message="it took too long"))
-    node.do(lambda agent: agent.known.update({uid: replace(agent.known[uid], status=AdmissionStatus.FINISHED)}))
+    node.call(lambda agent: agent.known.update({uid: replace(agent.known[uid], status=AdmissionStatus.FINISHED)}))
     node.admit("huge", cpu="12")
 
     plain = call("ps")
@@ -59,7 +59,7 @@ def test_pods_are_listed_with_how_they_are(node, call):
     assert wide.stdout.splitlines()[1].split()[8:12] == ["default-web", "10.0.0.7", "app:1-2", "side:any"]
 
 
-def test_what_a_manifest_says_in_vain_is_said_when_it_is_admitted(node, call, tmp_path):
+def test_admit_prints_notes_on_ignored_fields(node, call, tmp_path):
     node.admit("web", replace(run_of(), warnings=("spec.hostAliases is not heeded",)))
     file = tmp_path / "web.yaml"
     limits = '{limits: {cpu: "1", memory: 1Gi}}'
@@ -71,27 +71,29 @@ def test_what_a_manifest_says_in_vain_is_said_when_it_is_admitted(node, call, tm
 
     run = call("admit", "-f", file)
 
-    assert run.stdout.startswith("default/web is there already: app: CPU 2 ")
+    assert run.stdout.startswith("default/web is already admitted: app: CPU 2 ")
     assert (run.returncode, run.stderr) == (0, "note: default/web: spec.hostAliases is not heeded\n")
 
 
-def test_a_pod_is_sent_as_it_was_written():
-    """Whoever runs it needs all of it; its name and uid are its own, also when others were made from the same text."""
+def test_a_pod_is_sent_with_its_own_manifest():
+    """A replica has the manifest of its workload, with its own name and uid."""
     written = {
         "metadata": {"name": "web", "labels": {"a": "b"}},
         "spec": {"containers": [{"name": "app", "image": "x"}]},
     }
 
-    found = sent(Pod(name="web-1", namespace="shop", uid="u", manifest=PodManifest(json.dumps(written))))
+    found = pod_manifest(Pod(name="web-1", namespace="shop", uid="u", manifest=PodManifest(json.dumps(written))))
 
     assert found["metadata"] == {"name": "web-1", "namespace": "shop", "uid": "u", "labels": {"a": "b"}}
     assert (found["kind"], found["spec"]) == ("Pod", written["spec"])
 
 
-@pytest.mark.parametrize(("words", "grace"), [((), None), (("--grace", 0), 0)], ids=["in its time", "at once"])
-def test_release_waits_until_nothing_is_left(node, call, words, grace):
+@pytest.mark.parametrize(
+    ("words", "grace"), [((), None), (("--grace", 0), 0)], ids=["default grace period", "no grace period"]
+)
+def test_release_waits_until_the_containers_are_gone(node, call, words, grace):
     node.admit("web", run_of())
-    timer = threading.Timer(0.4, lambda: node.do(lambda agent: agent.gone("default-web")))
+    timer = threading.Timer(0.4, lambda: node.call(lambda agent: agent.gone("default-web")))
     timer.start()
 
     run = call("release", "web", *words)
@@ -101,22 +103,22 @@ def test_release_waits_until_nothing_is_left(node, call, words, grace):
     assert (run.returncode, run.stderr, node.agent.graces) == (0, "", [grace])
 
 
-def test_release_need_not_wait(node, call):
+def test_release_without_waiting(node, call):
     node.admit("web", run_of())
     node.admit("idle")
 
     run = call("release", "web", "idle", "--no-wait")
 
     ends, gone = run.stdout.splitlines()
-    assert ends.startswith("default/web ends: ")
+    assert ends.startswith("default/web is terminating: ")
     assert gone.startswith("default/idle is released: ")
     assert list(node.agent.known) == ["default-web"]
 
 
-def test_a_pod_that_is_back_is_not_waited_for(node, call):
-    """Its manifest is still there, so as soon as it has ended it runs again."""
+def test_release_does_not_wait_for_a_pod_that_runs_again(node, call):
+    """It starts again as soon as it has ended, since its manifest is still there."""
     node.admit("web", run_of())
-    timer = threading.Timer(0.3, lambda: node.do(lambda agent: agent.run("default-web", run_of())))
+    timer = threading.Timer(0.3, lambda: node.call(lambda agent: agent.run("default-web", run_of())))
     timer.start()
 
     assert call("release", "web").returncode == 0
@@ -126,15 +128,15 @@ def test_a_pod_that_is_back_is_not_waited_for(node, call):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        pytest.param((), "one\ntwo\n", id="all of it"),
-        pytest.param(("--tail", 1), "two\n", id="the last line"),
+        pytest.param((), "one\ntwo\n", id="all"),
+        pytest.param(("--tail", 1), "two\n", id="last line"),
         pytest.param(("--tail", 0), "", id="nothing"),
-        pytest.param(("-c", "side", "-p"), "alas\n", id="of another, the time before"),
-        pytest.param(("--timestamps", "--tail", 1), "2027-01-15T08:00:00Z two\n", id="with the time"),
-        pytest.param(("-f",), "one\ntwo\n", id="followed to its end"),
+        pytest.param(("-c", "side", "-p"), "alas\n", id="previous instance"),
+        pytest.param(("--timestamps", "--tail", 1), "2027-01-15T08:00:00Z two\n", id="timestamps"),
+        pytest.param(("-f",), "one\ntwo\n", id="follow"),
     ],
 )
-def test_logs_show_what_a_container_printed(node, call, words, text):
+def test_logs_print_the_output_of_a_container(node, call, words, text):
     node.admit("web", run_of(running("app"), running("side")))
     node.agent.printed |= {LOG: Printed(b"one\n", b"two\n"), ("default-web", "side", True): Printed(b"alas\n")}
 
@@ -146,13 +148,13 @@ def test_logs_show_what_a_container_printed(node, call, words, text):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        pytest.param(("nobody",), 1, "there is no pod nobody", id="no such pod"),
+        pytest.param(("nobody",), 1, "pod nobody not found", id="no such pod"),
         pytest.param(("web", "-c", "x"), 1, "pod default-web has no container x", id="no such container"),
         pytest.param(("web",), 1, "container app has no log", id="no such log"),
         pytest.param(("web", "--tail", "-1"), 2, "-1 is not in the range", id="no number of lines"),
     ],
 )
-def test_a_log_that_is_not_there_is_said_so(node, call, words, code, said):
+def test_a_missing_log_is_an_error(node, call, words, code, said):
     node.admit("web", run_of())
 
     run = call("logs", *words)
@@ -161,15 +163,15 @@ def test_a_log_that_is_not_there_is_said_so(node, call, words, code, said):
     assert said in run.stderr
 
 
-def test_a_log_is_followed_until_the_keyboard_ends_it(node):
+def test_ctrl_c_ends_following_a_log(node):
     node.admit("web", run_of())
     log = node.agent.printed[LOG] = Printed(b"one\n", over=False)
 
-    with started("logs", "web", "-f", env=node.env) as process:
+    with start("logs", "web", "-f", env=node.env) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         first = process.stdout.readline()
-        node.do(lambda _: log.print(b"\x1b[1mtwo\n"))
+        node.call(lambda _: log.print(b"\x1b[1mtwo\n"))
         second = process.stdout.readline()
         os.kill(process.pid, 2)
         process.wait(20)
@@ -180,7 +182,7 @@ def test_a_log_is_followed_until_the_keyboard_ends_it(node):
     wait_for(lambda: not log.readers)
 
 
-def test_examples_of_logs_run(node, call):
+def test_the_examples_of_logs_work(node, call):
     node.admit("web", run_of())
     node.admit("trainer-0", run_of(running("train")))
     node.agent.printed |= {LOG: Printed(b"one\n"), ("default-trainer-0", "train", False): Printed(b"two\n")}
@@ -191,19 +193,19 @@ def test_examples_of_logs_run(node, call):
         assert (run.returncode, bool(run.stdout)) == (0, True), example
 
 
-def test_whatever_happens_is_watched(node, tmp_path):
+def test_watch_prints_every_event(node, tmp_path):
     pod = {"uid": "u", "namespace": "shop", "name": "web"}
-    happened = [
+    events = [
         ("started", {"pod": pod, "source": "api", "detail": "container app"}),
         ("ended", {"pod": pod, "source": "api", "detail": "container app: OOMKilled, exit code 137"}),
         ("unheard-of", {"source": "api"}),
     ]
     out = tmp_path / "out"
-    with out.open("wb") as file, started("watch", env=node.env, stdout=file.fileno()) as process:
+    with out.open("wb") as file, start("watch", env=node.env, stdout=file.fileno()) as process:
         wait_for(lambda: node.agent.feed.listening == 1)
-        for kind, detail in happened:
-            node.do(lambda agent, kind=kind, detail=detail: agent.feed.publish(kind, detail))
-        wait_for(lambda: out.read_bytes().count(b"\n") == len(happened))
+        for kind, detail in events:
+            node.call(lambda agent, kind=kind, detail=detail: agent.feed.publish(kind, detail))
+        wait_for(lambda: out.read_bytes().count(b"\n") == len(events))
         process.kill()
 
     lines = [line.split(maxsplit=1)[1] for line in Path(out).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""``alignup doctor``, run as people run it."""
+"""``alignup doctor``."""
 
 import json
 import re
@@ -13,16 +13,16 @@ from alignup.state.kubelet import cpu_file, device_file, memory_file
 from tests.cli.commands import alignup, on_a_terminal
 
 ROOT = Path(__file__).parents[2]
-NODE, SICK = ROOT / "examples" / "node", ROOT / "examples" / "doctor"
+NODE, DAMAGED = ROOT / "examples" / "node", ROOT / "examples" / "doctor"
 ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml")
 STATE = ("--kubelet-dir", NODE / "state")
 BACKUP = re.compile(r"\.backup-\d{8}-\d{6}$")
 
 
 @pytest.fixture
-def sick(tmp_path):
+def damaged(tmp_path):
     """A directory with damaged state files."""
-    shutil.copytree(SICK / "state", tmp_path / "kubelet")
+    shutil.copytree(DAMAGED / "state", tmp_path / "kubelet")
     return tmp_path / "kubelet"
 
 
@@ -30,27 +30,27 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(one.relative_to(directory)): one.read_bytes() for one in directory.rglob("*") if one.is_file()}
 
 
-def test_a_healthy_node_is_told_so():
+def test_a_healthy_node():
     run = alignup("doctor", *ON_NODE, *STATE)
 
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.endswith("\nThis kubelet starts, and behaves.\n")
+    assert run.stdout.endswith("\nThis kubelet starts, without warnings.\n")
     assert "  ok       cpu_manager_state: policy static, CPUs held by 4 pods\n" in run.stdout
 
 
-def test_a_broken_configuration_is_told_everything_at_once():
-    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--config", SICK / "kubelet.yaml")
+def test_all_errors_of_a_configuration_are_reported_at_once():
+    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
 
     assert (run.returncode, run.stderr) == (1, "")
     assert run.stdout.count("  ERROR ") == 3
     assert run.stdout.endswith("\nThis kubelet does not start: 3 errors and 3 warnings.\n")
 
 
-def test_what_is_to_be_pasted_can_be(tmp_path):
-    broken = yaml.safe_load((SICK / "kubelet.yaml").read_text("utf-8"))
-    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--config", SICK / "kubelet.yaml")
-    _, _, rest = run.stdout.partition(", in place of what it has under these keys\n")
-    pasted = yaml.safe_load(rest.partition("\n\n")[0])
+def test_the_proposed_yaml_fixes_the_errors(tmp_path):
+    broken = yaml.safe_load((DAMAGED / "kubelet.yaml").read_text("utf-8"))
+    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
+    _, _, rest = run.stdout.partition("Replace these keys in ")
+    pasted = yaml.safe_load(rest.partition("\n")[2].partition("\n\n")[0])
 
     (tmp_path / "k.yaml").write_text(yaml.safe_dump(broken | pasted), "utf-8")
     again = alignup("doctor", "--machine", NODE / "machine.yaml", "--config", tmp_path / "k.yaml")
@@ -60,94 +60,94 @@ def test_what_is_to_be_pasted_can_be(tmp_path):
     assert again.stdout.endswith("\nThis kubelet starts, with 2 warnings.\n")
 
 
-def test_without_write_nothing_is_written(sick):
-    before = contents(sick)
+def test_nothing_changes_without_write(damaged):
+    before = contents(damaged)
 
-    run = alignup("doctor", *ON_NODE, "--kubelet-dir", sick, "--pods", NODE / "running.yaml")
+    run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--pods", NODE / "running.yaml")
 
     assert run.returncode == 1
-    assert "\nWhat --write would do\n  cpu_manager_state\n    - taken from its copy for older kubelets\n" in run.stdout
+    assert "\n--write would repair\n  cpu_manager_state\n    - taken from its copy for older kubelets\n" in run.stdout
     assert "pod ml/finetune" in run.stdout
-    assert contents(sick) == before
+    assert contents(damaged) == before
 
 
-def test_with_write_the_files_are_repaired_and_the_old_ones_kept(sick):
-    before = contents(sick)
+def test_write_repairs_the_files_and_keeps_backups(damaged):
+    before = contents(damaged)
 
-    run = alignup("doctor", *ON_NODE, "--kubelet-dir", sick, "--write")
+    run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
 
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.endswith("\nThis kubelet starts now, and behaves.\n")
-    after = contents(sick)
+    assert run.stdout.endswith("\nThis kubelet starts now, without warnings.\n")
+    after = contents(damaged)
     assert {BACKUP.sub("", name): text for name, text in after.items() if BACKUP.search(name)} == before
     healthy = contents(NODE / "state")
     assert {name: text for name, text in after.items() if not BACKUP.search(name)} == healthy
 
-    again = alignup("doctor", *ON_NODE, "--kubelet-dir", sick, "--write")
+    again = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
     assert again.returncode == 0
-    assert contents(sick) == after
+    assert contents(damaged) == after
 
 
-def test_where_there_is_nothing_to_repair_nothing_is_written(tmp_path):
+def test_write_changes_nothing_when_there_is_nothing_to_repair(tmp_path):
     shutil.copytree(NODE / "state", tmp_path / "kubelet")
     before = contents(tmp_path)
 
     run = alignup("doctor", *ON_NODE, "--kubelet-dir", tmp_path / "kubelet", "--write")
 
     assert run.returncode == 0
-    assert "There was nothing to repair, so nothing was written.\n" in run.stdout
+    assert "Nothing to repair; nothing was written.\n" in run.stdout
     assert contents(tmp_path) == before
 
 
-def test_nothing_is_written_while_a_kubelet_answers(sick, monkeypatch):
-    before = contents(sick)
-    monkeypatch.chdir(sick / "device-plugins")
+def test_write_changes_nothing_while_a_kubelet_runs(damaged, monkeypatch):
+    before = contents(damaged)
+    monkeypatch.chdir(damaged / "device-plugins")
     with socket.socket(socket.AF_UNIX) as served:
         served.bind("kubelet.sock")
         served.listen()
 
-        run = alignup("doctor", *ON_NODE, "--kubelet-dir", sick, "--write")
+        run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
 
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == (
-        f"alignup: {sick}/device-plugins/kubelet.sock answers\n"
-        f"  {sick} is in use, so nothing was written\n"
-        "  Stop the kubelet first (systemctl stop kubelet); containers go on running.\n"
+        f"alignup: {damaged}/device-plugins/kubelet.sock answers\n"
+        f"  {damaged} is in use; nothing was written\n"
+        "  Stop the kubelet first (systemctl stop kubelet). Containers keep running.\n"
     )
-    assert contents(sick) == before
+    assert contents(damaged) == before
 
 
-def test_state_files_wait_for_a_configuration_that_is_right(sick):
+def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
     run = alignup(
-        *("doctor", "--machine", NODE / "machine.yaml", "--config", SICK / "kubelet.yaml"),
-        *("--kubelet-dir", sick, "--write"),
+        *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"),
+        *("--kubelet-dir", damaged, "--write"),
     )
 
     assert run.returncode == 1
     assert "→ put the configuration right first" in run.stdout.replace("\n           ", " ")
-    assert (sick / cpu_file.NAME).read_bytes() == (SICK / "state" / cpu_file.NAME).read_bytes()
-    assert (sick / memory_file.NAME).read_bytes() == (SICK / "state" / memory_file.NAME).read_bytes()
-    device_file.parse((sick / "device-plugins" / device_file.NAME).read_bytes(), path="")
+    assert (damaged / cpu_file.NAME).read_bytes() == (DAMAGED / "state" / cpu_file.NAME).read_bytes()
+    assert (damaged / memory_file.NAME).read_bytes() == (DAMAGED / "state" / memory_file.NAME).read_bytes()
+    device_file.parse((damaged / "device-plugins" / device_file.NAME).read_bytes(), path="")
 
 
-def test_the_configuration_of_the_directory_is_taken_unless_another_is_given(sick):
-    shutil.copy(NODE / "kubelet.yaml", sick / "config.yaml")
+def test_the_default_configuration_is_that_of_the_directory(damaged):
+    shutil.copy(NODE / "kubelet.yaml", damaged / "config.yaml")
 
-    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--kubelet-dir", sick)
+    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--kubelet-dir", damaged)
 
-    assert run.stdout.startswith(str(sick / "config.yaml"))
+    assert run.stdout.startswith(str(damaged / "config.yaml"))
     assert "policy single-numa-node" in run.stdout
 
 
-def test_values_can_be_tried():
+def test_set_overrides_the_configuration():
     run = alignup("doctor", *ON_NODE, *STATE, "--set", "cpuManagerPolicy=none", "--set", "reservedSystemCPUs=")
 
     assert run.returncode == 1
     assert 'the file is of policy "static", "none" is configured' in run.stdout.replace("\n           ", " ")
 
 
-def test_machines_read_json(sick):
-    run = alignup("doctor", *ON_NODE, "--kubelet-dir", sick, "--write", "-o", "json")
+def test_json(damaged):
+    run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write", "-o", "json")
 
     document = json.loads(run.stdout)
     assert (run.returncode, document["version"], document["healthy"]) == (0, 1, True)
@@ -158,11 +158,11 @@ def test_machines_read_json(sick):
         "memory_manager_state",
         "device-plugins/kubelet_internal_checkpoint",
     ]
-    assert Path(document["repairs"][0]["backup"]).read_bytes() == (SICK / "state" / cpu_file.NAME).read_bytes()
+    assert Path(document["repairs"][0]["backup"]).read_bytes() == (DAMAGED / "state" / cpu_file.NAME).read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         pytest.param(
             ("--write",), "--write repairs state files: add --kubelet-dir DIR", id="write without a directory"
@@ -174,26 +174,26 @@ def test_machines_read_json(sick):
         pytest.param(("-o", "xml"), "'xml' is not one of", id="no such form"),
     ],
 )
-def test_what_cannot_be_used_is_wrong_usage(arguments, said, tmp_path):
+def test_invalid_input_exits_with_2(arguments, message, tmp_path):
     machine = () if "--machine" in arguments else ("--machine", "pack:1 core:4 pu:1")
 
     run = alignup("doctor", *machine, *arguments, cwd=tmp_path)
 
     assert run.returncode == 2
-    assert said in run.stderr
+    assert message in run.stderr
     assert run.stdout == ""
 
 
-def test_colours_are_on_top_of_words():
+def test_colors_do_not_replace_words():
     shown = on_a_terminal("doctor", *map(str, ON_NODE), env={"TERM": "xterm-256color"})
 
     assert "\x1b[" in shown
     assert "  ok" in re.sub(r"\x1b\[[0-9;]*m", "", shown)
 
 
-def test_a_terminal_that_shows_ascii_only_is_enough():
+def test_ascii_output():
     run = alignup(
-        *("doctor", "--machine", NODE / "machine.yaml", "--config", SICK / "kubelet.yaml"),
+        *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"),
         env={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"},
     )
 
@@ -201,7 +201,7 @@ def test_a_terminal_that_shows_ascii_only_is_enough():
     assert run.stdout.isascii()
 
 
-def test_without_a_configuration_the_kubelets_defaults_are_looked_at():
+def test_the_kubelets_defaults_are_checked_without_a_configuration():
     run = alignup("doctor", "--machine", "pack:1 numa:1 core:4 pu:1")
 
     assert run.returncode == 0

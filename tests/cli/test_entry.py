@@ -1,4 +1,4 @@
-"""Every way to fail ends in a message and an exit code, never in a trace."""
+"""Every failure ends with a message and an exit code, never with a traceback."""
 
 import os
 import re
@@ -15,7 +15,7 @@ import pytest
 from alignup import __version__
 from alignup.cli import entry
 from alignup.cli.app import COMMANDS, LazyGroup, app
-from tests.cli.commands import alignup, environment, inside, python, started
+from tests.cli.commands import alignup, environment, in_process, python, start
 
 ROOT = Path(__file__).parents[2]
 LARGE = "pack:4 numa:2 l3:8 core:16 pu:2"
@@ -24,16 +24,16 @@ LARGE = "pack:4 numa:2 l3:8 core:16 pu:2"
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(("nonsense",), id="no such command"),
-        pytest.param(("machine", "nonsense"), id="no such command in a group"),
-        pytest.param(("machine", "show", "-o", "png"), id="no such form"),
-        pytest.param(("machine", "show", "--nonsense"), id="no such option"),
+        pytest.param(("nonsense",), id="an unknown command"),
+        pytest.param(("machine", "nonsense"), id="an unknown command in a group"),
+        pytest.param(("machine", "show", "-o", "png"), id="an unknown output format"),
+        pytest.param(("machine", "show", "--nonsense"), id="an unknown option"),
         pytest.param(("machine", "show", "pack:1", "core:2"), id="a synthetic machine without quotes"),
         pytest.param(("machine", "record"), id="a missing argument"),
     ],
 )
-def test_wrong_usage_is_2_and_says_where_help_is(arguments):
-    run = inside(*arguments)
+def test_wrong_usage_exits_with_2_and_points_to_the_help(arguments):
+    run = in_process(*arguments)
 
     assert run.returncode == 2
     assert "--help' for help." in run.stderr
@@ -42,32 +42,32 @@ def test_wrong_usage_is_2_and_says_where_help_is(arguments):
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("form", ["text", "svg"])
-def test_output_that_nobody_reads_ends_quietly(form, unbuffered):
-    with started("machine", "show", LARGE, "-o", form, env={"PYTHONUNBUFFERED": unbuffered}) as process:
+def test_a_closed_pipe_ends_quietly(form, unbuffered):
+    with start("machine", "show", LARGE, "-o", form, env={"PYTHONUNBUFFERED": unbuffered}) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        said = process.stderr.read()
+        message = process.stderr.read()
 
-    assert (process.returncode, said) == (entry.PIPE_CLOSED, b"")
+    assert (process.returncode, message) == (entry.PIPE_CLOSED, b"")
 
 
-def test_an_interrupt_ends_quietly_even_while_writing():
-    with started("machine", "show", LARGE, "-o", "svg") as process:
+def test_an_interrupt_during_output_ends_quietly():
+    with start("machine", "show", LARGE, "-o", "svg") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.read(1)  # it writes now, and soon waits for somebody to read the rest
+        process.stdout.read(1)  # it is writing, and will block on the full pipe
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         process.wait(timeout=30)
-        said = process.stderr.read()
+        message = process.stderr.read()
 
-    assert (process.returncode, said) == (entry.INTERRUPTED, b"")
+    assert (process.returncode, message) == (entry.INTERRUPTED, b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("form", ["text", "svg"])
-def test_a_full_disk_is_one_line(form):
+def test_a_full_disk_is_reported_in_one_line(form):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         run = python("-m", "alignup", "machine", "show", "pu:2", "-o", form, stdout=full)
 
@@ -77,37 +77,37 @@ def test_a_full_disk_is_one_line(form):
 CLOSED = "import os, sys; os.close({}); os.execv(sys.executable, [sys.executable, '-m', 'alignup', *sys.argv[1:]])"
 
 
-def test_a_closed_output_is_one_line():
+def test_closed_standard_output_is_reported_in_one_line():
     run = python("-c", CLOSED.format(1), "machine", "show")
 
-    assert (run.returncode, run.stderr) == (1, "alignup: the output is closed: there is nowhere to write to\n")
+    assert (run.returncode, run.stderr) == (1, "alignup: standard output is closed\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        pytest.param(("why", "-f", "examples/node/trainer.yaml", "--machine", "pu:2"), 1, id="that is not needed"),
-        pytest.param(("why", "-f", "-", "--machine", "pu:2"), 2, id="that is asked for"),
-        pytest.param(("simulate", "--trace", "-", "--machine", "pu:2"), 2, id="that is to be a trace"),
+        pytest.param(("why", "-f", "examples/node/trainer.yaml", "--machine", "pu:2"), 1, id="not needed"),
+        pytest.param(("why", "-f", "-", "--machine", "pu:2"), 2, id="for a manifest"),
+        pytest.param(("simulate", "--trace", "-", "--machine", "pu:2"), 2, id="for a trace"),
     ],
 )
-def test_a_closed_input_is_no_fault(arguments, code):
+def test_closed_standard_input_is_not_an_internal_error(arguments, code):
     run = python("-c", CLOSED.format(0), *arguments, cwd=ROOT)
 
     assert run.returncode == code
-    assert "fault" not in run.stderr
+    assert "internal error" not in run.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "env"),
     [
-        pytest.param(("--debug", "machine", "show", "pack:x"), {}, id="before the command"),
-        pytest.param(("machine", "show", "pack:x", "--debug"), {}, id="after it"),
-        pytest.param(("machine", "show", "pack:x"), {"ALIGNUP_DEBUG": "1"}, id="in the environment"),
+        pytest.param(("--debug", "machine", "show", "pack:x"), {}, id="option before the command"),
+        pytest.param(("machine", "show", "pack:x", "--debug"), {}, id="option after the command"),
+        pytest.param(("machine", "show", "pack:x"), {"ALIGNUP_DEBUG": "1"}, id="environment variable"),
     ],
 )
-def test_traces_are_for_who_asks(arguments, env):
-    run = inside(*arguments, env=env)
+def test_tracebacks_are_printed_on_request(arguments, env):
+    run = in_process(*arguments, env=env)
 
     assert run.returncode == 1
     assert "Traceback (most recent call last)" in run.stderr
@@ -125,18 +125,18 @@ sys.exit(guard.run(sys.argv[1:]))
 """
 
 
-def test_a_fault_of_ours_says_how_to_report_it():
+def test_an_internal_error_says_how_to_report_it():
     run = python("-c", FAULTY, "boom")
 
     assert run.returncode == 1
     assert run.stderr.splitlines() == [
-        "alignup: this is a fault of alignup, not yours: KeyError: 'x'",
-        "Please report it, with the command and what it prints with --debug added.",
+        "alignup: internal error: KeyError: 'x'",
+        "This is a bug in alignup. Please report it with the command and its output with --debug.",
     ]
 
 
 def every_command() -> list[tuple[str, ...]]:
-    """Each command and group by the words that call it."""
+    """The words of each command and group."""
     found: list[tuple[str, ...]] = [()]
     with click.Context(app) as context:
         for name in COMMANDS:
@@ -148,7 +148,7 @@ def every_command() -> list[tuple[str, ...]]:
 
 
 def examples_of(words: tuple[str, ...]) -> list[str]:
-    """The commands that the help of a command shows."""
+    """The examples in the help of a command."""
     command: click.Command = app
     for word in words:
         assert isinstance(command, click.Group)
@@ -161,27 +161,29 @@ def examples_of(words: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.parametrize("words", every_command(), ids=lambda words: " ".join(["alignup", *words]))
 def test_every_command_has_help_with_an_example(words):
-    run = inside(*words, "--help")
+    run = in_process(*words, "--help")
 
     assert (run.returncode, run.stderr) == (0, "")
     assert any(line.startswith(" ".join(["alignup", *words])) for line in examples_of(words))
     text, _, shown = run.stdout.partition("Example")
     assert all(line in shown for line in examples_of(words))
     assert max(map(len, text.splitlines())) <= 80
-    assert max(map(len, shown.splitlines())) <= 160  # an example is to be pasted whole
+    assert max(map(len, shown.splitlines())) <= 160  # examples are not wrapped, so that they can be pasted
 
 
-#: Examples that do not end by themselves, or need what is not everywhere; they are run where their command is tested.
-ELSEWHERE = tuple(f"alignup {name}" for name in ("agent", "admit", "release", "ps", "logs", "decisions", "watch"))
+#: Examples that need an agent, or do not end; the tests of these commands run them.
+TESTED_ELSEWHERE = tuple(
+    f"alignup {name}" for name in ("agent", "admit", "release", "ps", "logs", "decisions", "watch")
+)
 
 
-#: Commands that leave the process they run in as it was.
-HARMLESS = ("why", "simulate", "doctor", "machine", "completion")
+#: Commands that can run in this process.
+WITHOUT_SIDE_EFFECTS = ("why", "simulate", "doctor", "machine", "completion")
 
 
 @pytest.fixture(scope="module")
-def somewhere(tmp_path_factory) -> Path:
-    """A directory from which the examples can be run, with a recorded machine in it."""
+def directory(tmp_path_factory) -> Path:
+    """A directory to run the examples in, with a recorded machine."""
     place: Path = tmp_path_factory.mktemp("examples")
     (place / "examples").symlink_to(ROOT / "examples")
     assert alignup("machine", "record", place / "host.tar.gz").returncode == 0
@@ -190,25 +192,27 @@ def somewhere(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize(
     "example",
-    dict.fromkeys(line for words in every_command() for line in examples_of(words) if not line.startswith(ELSEWHERE)),
+    dict.fromkeys(
+        line for words in every_command() for line in examples_of(words) if not line.startswith(TESTED_ELSEWHERE)
+    ),
     ids=str,
 )
-def test_every_example_of_the_help_runs(somewhere, example):
+def test_every_example_in_the_help_works(directory, example):
     command = example.replace("machine record", "machine record --force")
-    if set("|>") & set(command) or "--compare" in command or shlex.split(command)[1] not in HARMLESS:
+    if set("|>") & set(command) or "--compare" in command or shlex.split(command)[1] not in WITHOUT_SIDE_EFFECTS:
         program = environment({"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"})
         run = subprocess.run(  # noqa: S602 - our own examples, which have redirections
-            command, shell=True, cwd=somewhere, env=program, capture_output=True, text=True, check=False, timeout=60
+            command, shell=True, cwd=directory, env=program, capture_output=True, text=True, check=False, timeout=60
         )
     else:
-        run = inside(*shlex.split(command)[1:], cwd=somewhere)
+        run = in_process(*shlex.split(command)[1:], cwd=directory)
 
     assert run.returncode in (0, 1)
     assert not re.search("Traceback|not found|^alignup: ", run.stderr)
     assert run.stdout or ">" in command or "record" in command
 
 
-def test_the_summaries_of_the_commands_are_those_of_their_help():
+def test_the_summaries_are_those_of_the_commands():
     with click.Context(app) as context:
         for name, summary in COMMANDS.items():
             command = app.get_command(context, name)
@@ -217,7 +221,7 @@ def test_the_summaries_of_the_commands_are_those_of_their_help():
     assert isinstance(app, LazyGroup)
 
 
-def test_help_loads_nothing_heavy():
+def test_help_imports_nothing_slow():
     probe = "import sys; from alignup.cli.guard import run; run(['--help']); print(*sys.modules, file=sys.stderr)"
     run = python("-c", probe)
 
@@ -227,7 +231,7 @@ def test_help_loads_nothing_heavy():
     assert own == {"alignup.cli", "alignup.cli.app", "alignup.cli.entry"}
 
 
-def test_the_version_is_the_packages():
+def test_version():
     run = alignup("--version")
 
     assert (run.returncode, run.stdout) == (0, f"alignup {__version__}\n")

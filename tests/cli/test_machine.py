@@ -7,13 +7,13 @@ import pytest
 
 from alignup.discover import discover, load, machine_file
 from alignup.picture import draw_svg
-from tests.cli.commands import alignup, inside, on_a_terminal
+from tests.cli.commands import alignup, in_process, on_a_terminal
 
 SERVER = "pack:2 numa:1(memory=64GiB) l3:1 core:8 pu:2"
 RECORDED = Path(__file__).parents[1] / "machines" / "guest-4n-2s.tar.gz"
 
 
-def test_this_machine_is_shown_unless_another_is_named():
+def test_the_default_is_this_machine():
     run = alignup("machine", "show")
 
     assert (run.returncode, run.stderr) == (0, "")
@@ -21,8 +21,8 @@ def test_this_machine_is_shown_unless_another_is_named():
 
 
 @pytest.mark.parametrize("source", [SERVER, RECORDED], ids=["a synthetic machine", "a recording"])
-def test_a_picture_for_the_terminal_fits_80_columns(source):
-    run = inside("machine", "show", source)
+def test_the_text_fits_80_columns(source):
+    run = in_process("machine", "show", source)
 
     assert run.returncode == 0
     assert max(map(len, run.stdout.splitlines())) <= 80
@@ -30,64 +30,64 @@ def test_a_picture_for_the_terminal_fits_80_columns(source):
     assert "\x1b" not in run.stdout
 
 
-def test_an_svg_of_the_same():
-    run = inside("machine", "show", SERVER, "-o", "svg")
+def test_svg():
+    run = in_process("machine", "show", SERVER, "-o", "svg")
 
     assert run.stdout == draw_svg(load(SERVER))
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_a_description_reads_back_as_the_same_machine(form, tmp_path):
-    run = inside("machine", "show", RECORDED, "-o", form)
+    run = in_process("machine", "show", RECORDED, "-o", form)
     file = tmp_path / f"machine.{form}"
     file.write_text(run.stdout, encoding="utf-8")
 
     assert load(file) == load(RECORDED)
-    assert inside("machine", "show", file).stdout == inside("machine", "show", RECORDED).stdout
+    assert in_process("machine", "show", file).stdout == in_process("machine", "show", RECORDED).stdout
 
 
 def test_the_kubelets_view_has_the_kubelets_numbers():
-    run = inside("machine", "show", "pack:1 numa:1 core:2 pu:2(indexes=0,2,1,3)", "--kubelet", "-o", "json")
+    run = in_process("machine", "show", "pack:1 numa:1 core:2 pu:2(indexes=0,2,1,3)", "--kubelet", "-o", "json")
 
     seen = json.loads(run.stdout)
     assert "report" not in seen
     assert [(group["cores"], group["cache"]) for group in seen["cpus"]] == [("0,2 1,3", 0)]
 
 
-def test_a_kubelet_that_would_not_start_is_said_so(tmp_path):
+def test_a_machine_on_which_the_kubelet_fails_says_so(tmp_path):
     machine = tmp_path / "blind.yaml"
     machine.write_text(
         "alignup: machine/v1\ncpus:\n- {socket: 0, node: 0, cores: '0 1'}\nnodes:\n- {id: 0}\n"
         "report: {num_cpus: 0, num_sockets: 0, cpus: [], nodes: []}\n"
     )
 
-    run = inside("machine", "show", machine, "--kubelet")
+    run = in_process("machine", "show", machine, "--kubelet")
 
     assert run.returncode == 0
     assert "could not detect number of cpus" in " ".join(run.stdout.replace("│", "").split())
 
 
 @pytest.mark.parametrize(
-    ("machine", "said"),
+    ("machine", "message"),
     [
         pytest.param("nowhere.yaml", "nowhere.yaml is not there", id="no such file"),
         pytest.param("pack:x", "'pack:x'", id="no such level"),
         pytest.param("", "no machine", id="nothing"),
-        pytest.param("\x1b]0;:1", "\\x1b", id="what a terminal would obey"),
+        pytest.param("\x1b]0;:1", "\\x1b", id="control characters"),
     ],
 )
-def test_what_is_no_machine_is_one_line_and_what_to_do(machine, said):
-    run = inside("machine", "show", machine)
+def test_an_invalid_machine_is_reported_in_one_line_with_advice(machine, message):
+    run = in_process("machine", "show", machine)
 
     what, advice = run.stderr.splitlines()
     assert run.returncode == 1
     assert what.startswith("alignup: ")
-    assert said in what
+    assert message in what
     assert "\x1b" not in run.stderr
-    assert advice == "See 'alignup machine show --help' for what MACHINE can be."
+    assert advice == "See 'alignup machine show --help' for the forms of MACHINE."
 
 
-def test_a_recording_shows_the_same_machine_elsewhere(tmp_path):
+def test_a_recording_describes_this_machine(tmp_path):
     file = tmp_path / "host.tar.gz"
 
     run = alignup("machine", "record", file)
@@ -99,56 +99,58 @@ def test_a_recording_shows_the_same_machine_elsewhere(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["host.tar.gz"]
 
 
-def test_an_existing_file_is_kept_unless_forced(tmp_path):
+def test_an_existing_file_is_overwritten_only_with_force(tmp_path):
     file = tmp_path / "host.tar.gz"
     file.write_text("precious")
 
-    refused = inside("machine", "record", file)
+    rejected = in_process("machine", "record", file)
     kept = file.read_text()
-    forced = inside("machine", "record", "--force", file)
+    forced = in_process("machine", "record", "--force", file)
 
-    assert (refused.returncode, kept) == (1, "precious")
-    assert refused.stderr == f"alignup: {file} exists already. Choose another name, or replace it with --force.\n"
+    assert (rejected.returncode, kept) == (1, "precious")
+    assert rejected.stderr == f"alignup: {file} already exists. Choose another file, or overwrite it with --force.\n"
     assert forced.returncode == 0
     assert load(file).cpus == discover().cpus
 
 
 @pytest.mark.parametrize(
-    ("file", "root", "said"),
+    ("file", "root", "message"),
     [
-        pytest.param("no/such/dir/host.tar.gz", "/", "no/such/dir is no directory", id="a directory that is not there"),
+        pytest.param(
+            "no/such/dir/host.tar.gz", "/", "no/such/dir is not a directory", id="a directory that is not there"
+        ),
         pytest.param(".", "/", "is a directory", id="a directory"),
         pytest.param("host.tar.gz", "nowhere", "nowhere", id="a root that is not there"),
         pytest.param("host.tar.gz", ".", "describes no CPU", id="a root without a machine"),
     ],
 )
-def test_a_failed_recording_leaves_nothing_behind(file, root, said, tmp_path):
-    run = inside("machine", "record", file, "--root", root, cwd=tmp_path)
+def test_a_failed_recording_leaves_nothing_behind(file, root, message, tmp_path):
+    run = in_process("machine", "record", file, "--root", root, cwd=tmp_path)
 
     assert run.returncode == 1
     assert run.stderr.startswith("alignup: ")
-    assert said in run.stderr
+    assert message in run.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_colours_are_for_terminals_and_for_those_who_want_them():
-    coloured = on_a_terminal("machine", "show", SERVER, env={"TERM": "xterm-256color"})
+def test_colors_are_only_for_terminals_without_no_color():
+    colored = on_a_terminal("machine", "show", SERVER, env={"TERM": "xterm-256color"})
     plain = on_a_terminal("machine", "show", SERVER, env={"TERM": "xterm-256color", "NO_COLOR": "1"})
     dumb = on_a_terminal("machine", "show", SERVER, env={"TERM": "dumb"})
 
-    assert "\x1b[" in coloured
+    assert "\x1b[" in colored
     assert "\x1b[" not in plain
     assert plain == dumb
-    assert machine_file.dump(load(SERVER)) == inside("machine", "show", SERVER, "-o", "yaml").stdout
+    assert machine_file.dump(load(SERVER)) == in_process("machine", "show", SERVER, "-o", "yaml").stdout
 
 
 def test_a_wider_terminal_is_used():
-    wide = inside("machine", "show", SERVER, env={"COLUMNS": "100"})
+    wide = in_process("machine", "show", SERVER, env={"COLUMNS": "100"})
 
     assert max(map(len, wide.stdout.splitlines())) == 100
 
 
-def test_where_only_ascii_can_be_shown_boxes_are_made_of_it():
+def test_ascii_boxes():
     run = alignup("machine", "show", SERVER, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
 
     assert run.returncode == 0

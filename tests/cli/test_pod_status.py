@@ -1,4 +1,4 @@
-"""Pods as people see them: which one is meant, and how it is in a word."""
+"""Selecting pods by name, and the columns of ``alignup ps``."""
 
 import pytest
 from hypothesis import given
@@ -11,12 +11,12 @@ from alignup.schema.api import ContainerRunStatus, PodRunStatus
 from alignup.serve import json_views
 from tests.serve.agents import run_of, running
 
-UP = running()
+RUNNING = running()
 UNREADY = running(ready=False)
-WAITS = ContainerRunStatus(name="app", kind="app", state="waiting", reason="ContainerCreating")
+CREATING = ContainerRunStatus(name="app", kind="app", state="waiting", reason="ContainerCreating")
 CRASHING = ContainerRunStatus(name="app", kind="app", state="waiting", reason="CrashLoopBackOff", restarts=4)
-NEXT = ContainerRunStatus(name="app", kind="app", state="waiting", reason="PodInitializing")
-ENDED = ContainerRunStatus(name="app", kind="app", state="ended", exit_code=0, reason="Completed")
+INITIALIZING = ContainerRunStatus(name="app", kind="app", state="waiting", reason="PodInitializing")
+COMPLETED = ContainerRunStatus(name="app", kind="app", state="ended", exit_code=0, reason="Completed")
 FAILED = ContainerRunStatus(name="app", kind="app", state="ended", exit_code=3, reason="Error")
 KILLED = ContainerRunStatus(name="app", kind="app", state="ended", exit_code=137)
 
@@ -34,55 +34,55 @@ PREPARING = first("running")
 
 
 def pod(run: PodRunStatus | None, *, status="admitted", position=None):
-    told = None if run is None else json_views.of_run(run)
-    return {"uid": "u", "name": "web", "namespace": "shop", "status": status, "position": position, "run": told}
+    document = None if run is None else json_views.of_run(run)
+    return {"uid": "u", "name": "web", "namespace": "shop", "status": status, "position": position, "run": document}
 
 
 @pytest.mark.parametrize(
     ("run", "status", "ready", "restarts"),
     [
-        pytest.param(run_of(UP), "Running", "1/1", "0", id="one that runs"),
-        pytest.param(run_of(UNREADY), "Running", "0/1", "0", id="one that is not ready yet"),
-        pytest.param(run_of(WAITS, phase="Pending"), "ContainerCreating", "0/1", "0", id="one that is made"),
-        pytest.param(run_of(UP, CRASHING), "CrashLoopBackOff", "1/2", "4", id="one that ends again and again"),
-        pytest.param(run_of(ENDED, phase="Succeeded"), "Completed", "0/1", "0", id="one that is done"),
-        pytest.param(run_of(FAILED, phase="Failed"), "Error", "0/1", "0", id="one that failed"),
-        pytest.param(run_of(KILLED, phase="Failed"), "ExitCode:137", "0/1", "0", id="one that ended, nobody says why"),
-        pytest.param(run_of(ENDED, FAILED, phase="Failed"), "Completed", "0/2", "0", id="the first reason counts"),
-        pytest.param(run_of(ENDED, UP), "NotReady", "1/2", "0", id="one that runs on in part"),
-        pytest.param(run_of(UP, ending=True), "Terminating", "1/1", "0", id="one that ends"),
-        pytest.param(run_of(FAILED, phase="Failed", ending=True), "Error", "0/1", "0", id="one that has ended is over"),
-        pytest.param(PodRunStatus(phase="Pending"), "Pending", "0/0", "0", id="one of which nothing is there yet"),
-        pytest.param(PodRunStatus(phase="Failed", reason="Evicted"), "Evicted", "0/0", "0", id="one that was thrown out"),
-        pytest.param(run_of(PREPARING, NEXT, phase="Pending"), "Init:0/1", "0/1", "0", id="one that is prepared"),
+        pytest.param(run_of(RUNNING), "Running", "1/1", "0", id="running"),
+        pytest.param(run_of(UNREADY), "Running", "0/1", "0", id="not ready"),
+        pytest.param(run_of(CREATING, phase="Pending"), "ContainerCreating", "0/1", "0", id="being created"),
+        pytest.param(run_of(RUNNING, CRASHING), "CrashLoopBackOff", "1/2", "4", id="crash loop"),
+        pytest.param(run_of(COMPLETED, phase="Succeeded"), "Completed", "0/1", "0", id="completed"),
+        pytest.param(run_of(FAILED, phase="Failed"), "Error", "0/1", "0", id="failed"),
+        pytest.param(run_of(KILLED, phase="Failed"), "ExitCode:137", "0/1", "0", id="no reason"),
+        pytest.param(run_of(COMPLETED, FAILED, phase="Failed"), "Completed", "0/2", "0", id="the first reason counts"),
+        pytest.param(run_of(COMPLETED, RUNNING), "NotReady", "1/2", "0", id="partly completed"),
+        pytest.param(run_of(RUNNING, ending=True), "Terminating", "1/1", "0", id="terminating"),
+        pytest.param(run_of(FAILED, phase="Failed", ending=True), "Error", "0/1", "0", id="already failed"),
+        pytest.param(PodRunStatus(phase="Pending"), "Pending", "0/0", "0", id="no containers yet"),
+        pytest.param(PodRunStatus(phase="Failed", reason="Evicted"), "Evicted", "0/0", "0", id="evicted"),
+        pytest.param(run_of(PREPARING, INITIALIZING, phase="Pending"), "Init:0/1", "0/1", "0", id="initializing"),
         pytest.param(
-            run_of(DONE, first("waiting", reason="PodInitializing"), NEXT, phase="Pending"),
+            run_of(DONE, first("waiting", reason="PodInitializing"), INITIALIZING, phase="Pending"),
             "Init:1/2",
             "0/1",
             "0",
-            id="half prepared",
+            id="one of two init containers done",
         ),
         pytest.param(
-            run_of(first("waiting", reason="CrashLoopBackOff", restarts=2), NEXT, phase="Pending"),
+            run_of(first("waiting", reason="CrashLoopBackOff", restarts=2), INITIALIZING, phase="Pending"),
             "Init:CrashLoopBackOff",
             "0/1",
             "2",
-            id="one that cannot be prepared",
+            id="init crash loop",
         ),
         pytest.param(
-            run_of(first("ended", exit_code=1, reason="Error"), NEXT, phase="Failed"),
+            run_of(first("ended", exit_code=1, reason="Error"), INITIALIZING, phase="Failed"),
             "Init:Error",
             "0/1",
             "0",
-            id="one whose preparation failed",
+            id="init failed",
         ),
-        pytest.param(run_of(side(restarts=3), UP), "Running", "2/2", "3", id="a sidecar counts with those that stay"),
-        pytest.param(run_of(side(), NEXT, phase="Pending"), "PodInitializing", "1/2", "0", id="its turn comes now"),
-        pytest.param(run_of(side(state="ended", exit_code=1), UP), "Running", "2/2", "0", id="a sidecar ended later"),
-        pytest.param(run_of(first("ended", exit_code=0, restarts=5), UP), "Running", "1/1", "0", id="long prepared"),
+        pytest.param(run_of(side(restarts=3), RUNNING), "Running", "2/2", "3", id="a sidecar counts"),
+        pytest.param(run_of(side(), INITIALIZING, phase="Pending"), "PodInitializing", "1/2", "0", id="ready to start"),
+        pytest.param(run_of(side(state="ended", exit_code=1), RUNNING), "Running", "2/2", "0", id="an ended sidecar"),
+        pytest.param(run_of(first("ended", exit_code=0, restarts=5), RUNNING), "Running", "1/1", "0", id="done init containers"),
     ],
 )  # fmt: skip
-def test_a_pod_is_told_of_as_kubectl_does(run, status, ready, restarts):
+def test_the_columns_are_those_of_kubectl(run, status, ready, restarts):
     found = pod(run)
 
     assert (pod_status.status(found), pod_status.ready(found), pod_status.restarts(found)) == (status, ready, restarts)
@@ -92,13 +92,13 @@ def test_a_pod_is_told_of_as_kubectl_does(run, status, ready, restarts):
     ("found", "status"),
     [
         pytest.param(pod(None), "admitted", id="admitted"),
-        pytest.param(pod(None, status="waiting", position=2), "waiting (2)", id="in line"),
+        pytest.param(pod(None, status="waiting", position=2), "waiting (2)", id="waiting"),
         pytest.param(
-            pod(PodRunStatus(phase="Pending"), status="waiting", position=1), "waiting (1)", id="in line to be run"
+            pod(PodRunStatus(phase="Pending"), status="waiting", position=1), "waiting (1)", id="waiting with a runtime"
         ),
     ],
 )
-def test_a_pod_that_nobody_runs_is_told_as_it_stands(found, status):
+def test_a_pod_without_a_runtime_has_the_status_of_the_agent(found, status):
     assert pod_status.status(found) == status
     assert {
         pod_status.ready(pod(None)),
@@ -108,22 +108,22 @@ def test_a_pod_that_nobody_runs_is_told_as_it_stands(found, status):
     } == {"-"}
 
 
-def test_addresses_and_cpus_are_for_who_looks_closer():
-    found = pod(run_of(running(cpus=0b1100), running("side"), ENDED, ips=("10.0.0.7", "fd00::7")))
+def test_addresses_and_cpus():
+    found = pod(run_of(running(cpus=0b1100), running("side"), COMPLETED, ips=("10.0.0.7", "fd00::7")))
 
     assert pod_status.ips(found) == "10.0.0.7,fd00::7"
     assert pod_status.cpus(found) == "app:2-3 side:any"
 
 
-@pytest.mark.parametrize("said", ["u", "web", "shop/web"])
-def test_a_pod_is_called_by_any_of_its_names(said):
-    assert pod_status.find_pod(said, [pod(None)])["uid"] == "u"
+@pytest.mark.parametrize("name", ["u", "web", "shop/web"])
+def test_a_pod_is_found_by_any_of_its_names(name):
+    assert pod_status.find_pod(name, [pod(None)])["uid"] == "u"
 
 
-def test_a_pod_has_to_be_one():
-    with pytest.raises(AgentError, match="no pod shop"):
+def test_a_name_must_match_exactly_one_pod():
+    with pytest.raises(AgentError, match="pod shop not found"):
         pod_status.find_pod("shop", [pod(None)])
-    with pytest.raises(InputError, match="could be any of 2"):
+    with pytest.raises(InputError, match="matches 2 pods"):
         pod_status.find_pod("web", [pod(None), pod(None) | {"uid": "v"}])
 
 
@@ -146,7 +146,7 @@ runs = st.builds(
 
 
 @given(runs)
-def test_every_pod_is_told_of_in_one_word(run):
+def test_every_status_is_one_word(run):
     found = pod(run)
 
     assert len(pod_status.status(found).split()) == 1

@@ -1,4 +1,4 @@
-"""The terminal: what takes long is told, to people only."""
+"""The message that a slow operation shows on a terminal."""
 
 import io
 import time
@@ -9,13 +9,13 @@ from alignup.cli.terminal import waiting_message
 
 
 class Terminal(io.StringIO):
-    """A terminal that remembers."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_what_takes_long_is_told_and_wiped_away():
+def test_a_slow_operation_shows_a_message_and_erases_it():
     terminal = Terminal()
 
     with waiting_message("Reading", after=0.01, stream=terminal):
@@ -27,7 +27,7 @@ def test_what_takes_long_is_told_and_wiped_away():
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_what_is_quick_is_not_told():
+def test_a_fast_operation_shows_nothing():
     terminal = Terminal()
 
     with waiting_message("Reading", stream=terminal):
@@ -36,7 +36,7 @@ def test_what_is_quick_is_not_told():
     assert terminal.getvalue() == ""
 
 
-def test_files_are_not_told_anything():
+def test_nothing_is_shown_without_a_terminal():
     file = io.StringIO()
 
     with waiting_message("Reading", after=0.0, stream=file):
@@ -45,7 +45,7 @@ def test_files_are_not_told_anything():
     assert file.getvalue() == ""
 
 
-def test_an_error_inside_is_passed_on():
+def test_an_exception_in_the_block_propagates():
     terminal = Terminal()
 
     with pytest.raises(KeyError, match="x"), waiting_message("Reading", stream=terminal):

@@ -1,4 +1,4 @@
-"""``alignup why``, run as people run it."""
+"""``alignup why``."""
 
 import json
 import subprocess
@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from alignup.schema.decisions import from_document
-from tests.cli.commands import alignup, environment, inside, on_a_terminal, started
+from tests.cli.commands import alignup, environment, in_process, on_a_terminal, start
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "examples" / "node"
 TRAINER = NODE / "trainer.yaml"
 ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml", "--state", NODE / "state")
-WITH_NAMES = (*ON_NODE, "--pods", NODE / "running.yaml")
+WITH_POD_NAMES = (*ON_NODE, "--pods", NODE / "running.yaml")
 SMALL = ("--machine", "pack:2 numa:1 core:4 pu:1")
 STATIC = (
     *("--set", "cpuManagerPolicy=static", "--set", "reservedSystemCPUs=0"),
@@ -34,7 +34,7 @@ def pod(name: str = "p", **limits: str) -> str:
 
 @pytest.fixture
 def manifest(tmp_path):
-    """Writes a manifest and says where."""
+    """Write a manifest and return its path."""
 
     def write(text: str, name: str = "pod.yaml") -> Path:
         place: Path = tmp_path / name
@@ -44,8 +44,8 @@ def manifest(tmp_path):
     return write
 
 
-def test_a_refusal_says_what_did_not_fit_and_what_would_admit_it():
-    run = alignup("why", "-f", TRAINER, *WITH_NAMES)
+def test_a_rejection_lists_what_does_not_fit_and_what_would_admit_it():
+    run = alignup("why", "-f", TRAINER, *WITH_POD_NAMES)
 
     assert (run.returncode, run.stderr) == (1, "")
     assert run.stdout.startswith(
@@ -64,15 +64,15 @@ def test_a_refusal_says_what_did_not_fit_and_what_would_admit_it():
         pytest.param(("--devices", "example.com/gpu=4@0,4@1", "--set", "topologyManagerPolicy=none"), id="no policy"),
     ],
 )
-def test_what_was_proposed_can_be_tried(changes):
-    run = inside("why", "-f", TRAINER, *WITH_NAMES, *changes)
+def test_the_proposed_changes_work(changes):
+    run = in_process("why", "-f", TRAINER, *WITH_POD_NAMES, *changes)
 
     assert run.returncode == 0
     assert run.stdout.startswith("Pod ml/trainer-0 is admitted\n")
 
 
-def test_without_a_list_of_pods_they_go_by_their_uids_and_that_is_said():
-    run = inside("why", "-f", TRAINER, *ON_NODE)
+def test_without_pods_the_uids_are_shown_with_a_note():
+    run = in_process("why", "-f", TRAINER, *ON_NODE)
 
     assert run.returncode == 1
     assert run.stderr == "note: names and shared CPU use of 4 pods are not in the state files; give them with --pods\n"
@@ -80,41 +80,41 @@ def test_without_a_list_of_pods_they_go_by_their_uids_and_that_is_said():
     assert " /6d1f" not in run.stdout
 
 
-def test_pods_that_cannot_be_in_the_state_or_are_gone_are_not_counted_as_running(manifest):
+def test_finished_pods_and_pods_without_a_uid_do_not_count_as_running(manifest):
     listed = yaml.safe_load((NODE / "running.yaml").read_text("utf-8"))
     gone, nameless = listed["items"][3], listed["items"][4]
     gone["status"] = {"phase": "Succeeded"}
     del nameless["metadata"]["uid"]
     file = manifest(yaml.safe_dump(listed), "pods.yaml")
 
-    run = inside("why", "-f", TRAINER, *ON_NODE, "--pods", file)
+    run = in_process("why", "-f", TRAINER, *ON_NODE, "--pods", file)
 
     assert run.stderr.startswith(f"note: {file}, line ")
-    assert "Pod web tells no uid, so it cannot be found in the state files; left out\n" in run.stderr
+    assert "skipped Pod web: without a uid it cannot be found in the state files\n" in run.stderr
     assert "note: a pod of the state files counted as running, though not in the list" in run.stderr
     assert "shop/indexer" not in run.stdout
 
 
-@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_machines_get_the_whole_decision_and_the_proposals(form, read):
-    run = inside("why", "-f", TRAINER, *WITH_NAMES, "-o", form)
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_json_and_yaml_hold_the_decision_and_the_proposals(output, read):
+    run = in_process("why", "-f", TRAINER, *WITH_POD_NAMES, "-o", output)
 
     assert run.returncode == 1
     (answer,) = read(run.stdout)["answers"]
-    refusal = from_document(answer["decision"]).refusal
-    assert refusal is not None
-    assert refusal.reason == "TopologyAffinityError"
+    rejection = from_document(answer["decision"]).refusal
+    assert rejection is not None
+    assert rejection.reason == "TopologyAffinityError"
     assert answer["workload"] == {"kind": "StatefulSet", "name": "trainer", "source": f"{TRAINER}, line 1"}
     kinds = [change["kind"] for proposal in answer["proposals"] for change in proposal["changes"]]
     assert {"request", "setting", "leaving"} <= set(kinds)
     assert all(proposal["sentence"] and proposal["placements"] for proposal in answer["proposals"])
 
 
-def test_every_workload_is_judged_by_itself_one_replica_of_it(manifest):
+def test_each_workload_is_decided_on_its_own(manifest):
     file = manifest(f"{pod('a', cpu='4', memory='1Gi')}\n---\n{pod('b', cpu='5', memory='1Gi')}")
 
-    run = inside("why", "-f", file, *SMALL, *STATIC)
-    only = inside("why", "-f", file, *SMALL, *STATIC, "--pod", "a")
+    run = in_process("why", "-f", file, *SMALL, *STATIC)
+    only = in_process("why", "-f", file, *SMALL, *STATIC, "--pod", "a")
 
     assert run.returncode == 1
     assert "Pod default/a is admitted" in run.stdout
@@ -123,7 +123,7 @@ def test_every_workload_is_judged_by_itself_one_replica_of_it(manifest):
     assert "default/b" not in only.stdout
 
 
-def test_what_is_piped_in():
+def test_standard_input():
     run = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-m", "alignup", "why", "-f", "-", *SMALL],
         input=pod(cpu="1", memory="1Gi"),
@@ -137,35 +137,35 @@ def test_what_is_piped_in():
 
 
 def test_a_pod_without_resources(manifest):
-    run = inside("why", "-f", manifest(pod()), *SMALL, *STATIC)
+    run = in_process("why", "-f", manifest(pod()), *SMALL, *STATIC)
 
     assert run.returncode == 0
     assert "shared CPU pool" in run.stdout
 
 
-def test_what_nobody_offers_is_told(manifest):
-    run = inside("why", "-f", manifest(pod(cpu="1", memory="1Gi", gpu="1")), *SMALL, "-o", "json")
+def test_a_resource_without_a_device_plugin_gets_a_note(manifest):
+    run = in_process("why", "-f", manifest(pod(cpu="1", memory="1Gi", gpu="1")), *SMALL, "-o", "json")
 
-    told = "nobody offers example.com/gpu here, and a kubelet lets pods that ask for it pass"
+    message = "no device plugin offers example.com/gpu, and a kubelet admits pods regardless of such requests"
     assert run.returncode == 0
-    assert run.stderr.startswith(f"note: {told}")
-    assert json.loads(run.stdout)["answers"][0]["notes"][0].startswith(told)
+    assert run.stderr.startswith(f"note: {message}")
+    assert json.loads(run.stdout)["answers"][0]["notes"][0].startswith(message)
 
 
 @pytest.mark.parametrize("gates", [(), ("--set", "featureGates.PodLevelResourceManagers=true")])
-def test_resources_of_a_pod_as_a_whole_are_not_aligned_without_a_gate(manifest, gates):
+def test_pod_level_resources_need_a_feature_gate(manifest, gates):
     whole = json.loads(pod())
     whole["spec"]["resources"] = {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}}
 
-    run = inside("why", "-f", manifest(json.dumps(whole)), *SMALL, *STATIC, *gates)
+    run = in_process("why", "-f", manifest(json.dumps(whole)), *SMALL, *STATIC, *gates)
 
     assert ("without feature gate PodLevelResourceManagers" in run.stderr) is not bool(gates)
 
 
-def test_what_a_terminal_would_obey_is_spelt_out(manifest):
+def test_control_characters_are_escaped(manifest):
     strange = json.dumps({"apiVersion": "v1", "kind": "Odd\x1b]0;x\x07", "metadata": {"name": "front\x1b[31m"}})
 
-    run = inside("why", "-f", manifest(f"{strange}\n---\n{pod()}"), *SMALL)
+    run = in_process("why", "-f", manifest(f"{strange}\n---\n{pod()}"), *SMALL)
 
     assert run.stderr.startswith("note: ")
     assert "\x1b" not in run.stderr
@@ -173,8 +173,8 @@ def test_what_a_terminal_would_obey_is_spelt_out(manifest):
 
 
 @pytest.mark.parametrize("columns", ["1", "40", "200"])
-def test_any_width_of_a_terminal_will_do(columns):
-    run = inside("why", "-f", TRAINER, *WITH_NAMES, env={"COLUMNS": columns})
+def test_the_output_fits_any_terminal_width(columns):
+    run = in_process("why", "-f", TRAINER, *WITH_POD_NAMES, env={"COLUMNS": columns})
 
     assert run.returncode == 1
     assert max(map(len, run.stdout.splitlines())) <= max(60, min(int(columns), 120))
@@ -183,13 +183,13 @@ def test_any_width_of_a_terminal_will_do(columns):
 def test_other_kinds_are_skipped_with_a_note(manifest):
     service = "apiVersion: v1\nkind: Service\nmetadata: {name: front}\n"
 
-    run = inside("why", "-f", manifest(f"{service}---\n{pod()}"), *SMALL)
-    alone = inside("why", "-f", manifest(service, "service.yaml"), *SMALL)
+    run = in_process("why", "-f", manifest(f"{service}---\n{pod()}"), *SMALL)
+    alone = in_process("why", "-f", manifest(service, "service.yaml"), *SMALL)
 
     assert run.returncode == 0
     assert "Service front" in run.stderr
     assert alone.returncode == 2
-    assert "there is no workload to judge" in alone.stderr
+    assert "no workloads found" in alone.stderr
 
 
 BAD = {
@@ -198,28 +198,28 @@ BAD = {
     "no quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: quantities must match"),
     "an unknown policy": (("--set", "topologyManagerPolicy=strict"), pod(), "topologyManagerPolicy"),
     "an unknown feature gate": (("--set", "featureGates.Nonsense=true"), pod(), "unrecognized feature gate: Nonsense"),
-    "a change that says nothing": (("--set", "topologyManagerPolicy"), pod(), "write it like"),
+    "a change that says nothing": (("--set", "topologyManagerPolicy"), pod(), "use an override like"),
     "a kubelet that would not start": (("--set", "cpuManagerPolicy=static"), pod(), "reserved CPU resources"),
     "no configuration": (("--config", "nowhere.yaml"), pod(), "nowhere.yaml: No such file"),
     "no state": (("--state", "nowhere"), pod(), "nowhere: there is no such directory"),
-    "pods without a state": (("--pods", "running.yaml"), pod(), "there is no --state"),
+    "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --state"),
     "no device": (("--devices", "gpu=1"), pod(), "is no name of a device resource"),
     "no machine": (("--machine", "nowhere.xml"), pod(), "nowhere.xml is not there"),
-    "no time": (("--search", "nan"), pod(), "--search nan is no time"),
+    "no time": (("--search", "nan"), pod(), "--search nan: not a number of seconds"),
     "a directory without state": (("--state", "."), pod(), "none of the kubelet's state files is there"),
-    "no such workload": (("--pod", "q"), pod(), "there is no workload 'q', only p"),
+    "no such workload": (("--pod", "q"), pod(), "workload 'q' not found; found p"),
 }
 
 
-@pytest.mark.parametrize(("arguments", "text", "told"), BAD.values(), ids=BAD)
-def test_bad_input_says_what_where_and_what_to_do(manifest, arguments, text, told):
-    run = inside("why", "-f", manifest(text), *SMALL, *arguments)
+@pytest.mark.parametrize(("arguments", "text", "message"), BAD.values(), ids=BAD)
+def test_invalid_input_reports_what_is_wrong_where_and_what_to_do(manifest, arguments, text, message):
+    run = in_process("why", "-f", manifest(text), *SMALL, *arguments)
 
     lines = run.stderr.splitlines()
     assert run.returncode == 2
     assert run.stdout == ""
     assert lines[0].startswith("alignup: ")
-    assert told in lines[0]
+    assert message in lines[0]
     assert len(lines) >= 2
     assert all(line.startswith("  ") for line in lines[1:])
 
@@ -229,7 +229,7 @@ def test_bad_input_says_what_where_and_what_to_do(manifest, arguments, text, tol
     [
         pytest.param(
             ("--set", "topologyManagerPolicy=strict"),
-            "Correct it there, or try another value with --set.",
+            "Fix the value there, or try another one with --set.",
             id="a value",
         ),
         pytest.param(
@@ -242,13 +242,13 @@ def test_bad_input_says_what_where_and_what_to_do(manifest, arguments, text, tol
         ),
         pytest.param(
             (*STATIC, "--machine", "pack:2 numa:5 core:2 pu:1"),
-            "A kubelet takes more when told so: --set topologyManagerPolicyOptions.max-allowable-numa-nodes=10",
-            id="more nodes than a kubelet takes",
+            "Raise the kubelet's limit with --set topologyManagerPolicyOptions.max-allowable-numa-nodes=10",
+            id="more nodes than the kubelet's limit",
         ),
     ],
 )
-def test_advice_is_about_what_is_wrong(manifest, arguments, advice):
-    run = inside("why", "-f", manifest(pod()), *SMALL, *arguments)
+def test_the_advice_fits_the_error(manifest, arguments, advice):
+    run = in_process("why", "-f", manifest(pod()), *SMALL, *arguments)
 
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == f"  {advice}"
@@ -268,16 +268,16 @@ def test_advice_is_about_what_is_wrong(manifest, arguments, advice):
         pytest.param("a: '" + "x" * 40_000_000 + "'", id="forty megabytes of text"),
     ],
 )
-def test_bombs_are_refused_with_a_limit(manifest, bomb):
-    run = inside("why", "-f", manifest(bomb), *SMALL)
+def test_documents_that_are_too_large_are_rejected(manifest, bomb):
+    run = in_process("why", "-f", manifest(bomb), *SMALL)
 
     assert run.returncode == 2
     assert run.stderr.startswith("alignup: ")
     assert any(word in run.stderr for word in ("more than", "larger", "longer", "deep"))
 
 
-def test_output_that_nobody_reads_ends_quietly():
-    with started("why", "-f", str(TRAINER), *map(str, WITH_NAMES)) as process:
+def test_a_closed_pipe_ends_quietly():
+    with start("why", "-f", str(TRAINER), *map(str, WITH_POD_NAMES)) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
@@ -286,29 +286,29 @@ def test_output_that_nobody_reads_ends_quietly():
     assert (process.returncode, said) == (141, b"")
 
 
-def test_colours_are_for_terminals_and_for_those_who_want_them():
-    arguments = ("why", "-f", str(TRAINER), *map(str, WITH_NAMES))
+def test_colors_are_only_for_terminals_without_no_color():
+    arguments = ("why", "-f", str(TRAINER), *map(str, WITH_POD_NAMES))
 
     assert "\033[" in on_a_terminal(*arguments, env={"TERM": "xterm"})
     assert "\033[" not in on_a_terminal(*arguments, env={"TERM": "xterm", "NO_COLOR": "1"})
-    assert "\033[" not in inside(*arguments).stdout
+    assert "\033[" not in in_process(*arguments).stdout
 
 
-def test_where_only_ascii_can_be_shown():
-    run = alignup("why", "-f", TRAINER, *WITH_NAMES, env={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
+def test_ascii_output():
+    run = alignup("why", "-f", TRAINER, *WITH_POD_NAMES, env={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
 
     assert run.stdout.isascii()
-    assert "What did not fit" in run.stdout
+    assert "What does not fit" in run.stdout
 
 
-def test_the_search_can_be_cut_short_and_says_so():
-    run = inside("why", "-f", TRAINER, *WITH_NAMES, "--search", "0")
+def test_a_short_search_lists_what_was_not_tried():
+    run = in_process("why", "-f", TRAINER, *WITH_POD_NAMES, "--search", "0")
 
     assert run.returncode == 1
     assert "What was not tried" in run.stdout
 
 
-def test_shells_can_complete():
+def test_shell_completion():
     shown = alignup("completion", "bash")
     asked = alignup(env={"_ALIGNUP_COMPLETE": "bash_complete", "COMP_WORDS": "alignup why -o ", "COMP_CWORD": "3"})
 

@@ -1,4 +1,4 @@
-"""The host a user has without an agent, and what runs ask of it."""
+"""Admitting runs from the user's own ledger."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +13,38 @@ from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
 from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.numa_nodes import NodeMap
-from alignup.runs import local_allocator, request
-from alignup.runs.local_allocator import LocalAllocator, PolicyOverrides, RunLedger
-from alignup.runs.request import RunAllocation, RunRequest
+from alignup.runs.local_allocator import (
+    LocalAllocator,
+    PolicyOverrides,
+    RunLedger,
+    build_host,
+    build_pod,
+    restrict_memory,
+)
+from alignup.runs.request import (
+    RunAllocation,
+    RunRequest,
+    build_environment,
+    parse_amounts,
+    resolve_placement,
+    run_name,
+)
 
 TWO = synthetic.parse("pack:2 numa:1(memory=16GiB) core:4 pu:1")
 ONE = synthetic.parse("pack:1 numa:1(memory=1GiB) core:1 pu:1")
 
 
-def asked(uid: str = "1", **amounts: str) -> RunRequest:
+def request(uid: str = "1", **amounts: str) -> RunRequest:
     return RunRequest(uid=uid, name="web", amounts=amounts)
 
 
-def office_of(host: Host, permitted: CpuSet) -> LocalAllocator:
-    """Who decides, and writes nothing."""
+def allocator_of(host: Host, permitted: CpuSet) -> LocalAllocator:
+    """An allocator that writes nothing."""
     return LocalAllocator(Path("nowhere"), host, permitted=permitted, explain=lambda _, __: None)
 
 
-def test_one_cpu_and_a_little_memory_are_kept_back():
-    host = local_allocator.build_host(TWO, PolicyOverrides())
+def test_one_cpu_and_some_memory_are_reserved():
+    host = build_host(TWO, PolicyOverrides())
 
     book = host.ledger.books["cpu"]
     assert book.reserved == 1
@@ -39,38 +52,34 @@ def test_one_cpu_and_a_little_memory_are_kept_back():
     assert host.settings.reservation["memory"].value() == 1 << 30
 
 
-def test_what_is_not_permitted_is_nobodys():
+def test_cpus_and_memory_that_are_not_permitted_are_never_allocated():
     permitted = Cpuset(bits.parse("2-5"), bits.parse("0"))
-    machine = local_allocator.restrict_memory(TWO, permitted)
+    machine = restrict_memory(TWO, permitted)
 
-    host = local_allocator.build_host(machine, PolicyOverrides(), permitted=permitted.cpus)
-    office = office_of(host, permitted.cpus)
-    got = request.resolve_placement(office.offer(host.decide(local_allocator.build_pod(asked(cpu="3", memory="1Gi")))))
+    host = build_host(machine, PolicyOverrides(), permitted=permitted.cpus)
+    allocator = allocator_of(host, permitted.cpus)
+    placement = resolve_placement(allocator.allocation(host.decide(build_pod(request(cpu="3", memory="1Gi")))))
 
     assert host.ledger.books["cpu"].reserved == bits.parse("0-2,6-7")
-    assert (got.cpus, got.memory) == (bits.parse("3-5"), bits.parse("0"))
-    assert office.shared() == permitted.cpus
+    assert (placement.cpus, placement.memory) == (bits.parse("3-5"), bits.parse("0"))
+    assert allocator.shared() == permitted.cpus
 
 
-def test_a_machine_with_one_cpu_has_none_to_give_away():
-    host = local_allocator.build_host(ONE, PolicyOverrides())
+def test_a_machine_with_one_cpu_has_no_exclusive_cpus():
+    host = build_host(ONE, PolicyOverrides())
 
-    assert host.decide(local_allocator.build_pod(asked())).admitted
-    assert not host.decide(local_allocator.build_pod(asked(cpu="1"))).admitted
+    assert host.decide(build_pod(request())).admitted
+    assert not host.decide(build_pod(request(cpu="1"))).admitted
 
 
-def test_a_machine_that_does_not_tell_its_memory_is_no_hindrance():
+def test_a_machine_of_unknown_memory_is_supported():
     unknown = replace(TWO, nodes=tuple(replace(node, memory=None) for node in TWO.nodes))
 
-    assert (
-        local_allocator.build_host(unknown, PolicyOverrides())
-        .decide(local_allocator.build_pod(asked(cpu="2", memory="1Gi")))
-        .admitted
-    )
+    assert build_host(unknown, PolicyOverrides()).decide(build_pod(request(cpu="2", memory="1Gi"))).admitted
 
 
-def test_rules_are_said_by_name():
-    host = local_allocator.build_host(
+def test_policy_scope_and_options_override_the_defaults():
+    host = build_host(
         TWO,
         PolicyOverrides(
             policy="restricted", scope="pod", options=("align-by-socket=true", "max-allowable-numa-nodes=9")
@@ -84,51 +93,49 @@ def test_rules_are_said_by_name():
 
 
 @pytest.mark.parametrize("option", ["nonsense=true", "prefer-closest-numa-nodes", "full-pcpus-only=maybe"])
-def test_options_that_are_none_are_refused(option):
+def test_invalid_options_are_errors(option):
     with pytest.raises(SettingsError):
-        local_allocator.build_host(TWO, PolicyOverrides(options=(option,)))
+        build_host(TWO, PolicyOverrides(options=(option,)))
 
 
 @pytest.mark.parametrize(
     ("cpu", "qos"),
     [pytest.param("2", QoS.GUARANTEED, id="whole CPUs are its own"), pytest.param("500m", QoS.BURSTABLE, id="a part")],
 )
-def test_cpus_are_its_own_without_a_word_about_memory(cpu, qos):
-    assert local_allocator.build_pod(asked(cpu=cpu)).qos is qos
+def test_whole_cpus_are_exclusive_without_a_memory_request(cpu, qos):
+    assert build_pod(request(cpu=cpu)).qos is qos
 
 
-def test_a_ledger_forgets_who_is_gone_and_keeps_who_is_not(tmp_path):
-    idle = local_allocator.build_host(TWO, PolicyOverrides())
-    book = RunLedger(tmp_path, idle, alive=())
+def test_a_ledger_drops_finished_runs_and_keeps_active_ones(tmp_path):
+    idle = build_host(TWO, PolicyOverrides())
+    book = RunLedger(tmp_path, idle, active=())
     for uid in ("a", "b"):
-        assert book.admit(local_allocator.build_pod(asked(uid, cpu="3"))).admitted
+        assert book.admit(build_pod(request(uid, cpu="3"))).admitted
     book.save()
 
-    later = RunLedger(tmp_path, idle, alive=("b", "c"))
+    later = RunLedger(tmp_path, idle, active=("b", "c"))
 
     assert list(later.host.ledger.pods) == ["b"]
     assert later.changed
     assert later.host.ledger.books["cpu"].shared == TWO.kubelet_view().all_cpus & ~bits.parse("4-6")
 
 
-def test_a_ledger_of_other_settings_says_what_is_in_the_way(tmp_path):
-    book = RunLedger(tmp_path, local_allocator.build_host(TWO, PolicyOverrides()), alive=())
-    book.admit(local_allocator.build_pod(asked("a", cpu="3")))
+def test_a_ledger_with_other_settings_is_an_error_with_advice(tmp_path):
+    book = RunLedger(tmp_path, build_host(TWO, PolicyOverrides()), active=())
+    book.admit(build_pod(request("a", cpu="3")))
     book.save()
 
-    with pytest.raises(StateError, match="say --config and --option as for them"):
-        RunLedger(
-            tmp_path, local_allocator.build_host(TWO, PolicyOverrides(), permitted=bits.parse("5-7")), alive=("a",)
-        )
+    with pytest.raises(StateError, match="use the same --config and --option"):
+        RunLedger(tmp_path, build_host(TWO, PolicyOverrides(), permitted=bits.parse("5-7")), active=("a",))
 
 
-def test_what_is_given_is_told():
-    idle = local_allocator.build_host(TWO, PolicyOverrides())
-    office = office_of(idle, TWO.kubelet_view().all_cpus)
-    got = request.resolve_placement(office.offer(idle.decide(local_allocator.build_pod(asked(cpu="4")))))
+def test_the_environment_describes_the_placement():
+    idle = build_host(TWO, PolicyOverrides())
+    allocator = allocator_of(idle, TWO.kubelet_view().all_cpus)
+    placement = resolve_placement(allocator.allocation(idle.decide(build_pod(request(cpu="4")))))
 
-    assert (got.cpus, got.exclusive, got.nodes, got.memory) == (bits.parse("4-7"), True, 2, 2)
-    assert request.build_environment(asked(), got) == {
+    assert (placement.cpus, placement.exclusive, placement.nodes, placement.memory) == (bits.parse("4-7"), True, 2, 2)
+    assert build_environment(request(), placement) == {
         "ALIGNUP_RUN": "1",
         "ALIGNUP_NAME": "web",
         "ALIGNUP_CPUS": "4-7",
@@ -137,30 +144,30 @@ def test_what_is_given_is_told():
     }
 
 
-def test_gpus_are_told_to_cuda():
+def test_gpus_are_passed_to_cuda():
     placement = {"given": {"device": {"nvidia.com/gpu": "GPU-1,GPU-2"}}, "hint": {"nodes": None}}
-    offer = RunAllocation(placement=placement, shared=3, devices={}, node_map=NodeMap({0: 3}, 1), strict=False)
+    allocation = RunAllocation(placement=placement, shared=3, devices={}, node_map=NodeMap({0: 3}, 1), strict=False)
 
-    told = request.build_environment(asked(), request.resolve_placement(offer))
+    variables = build_environment(request(), resolve_placement(allocation))
 
-    assert told["CUDA_VISIBLE_DEVICES"] == told["ALIGNUP_DEVICES_NVIDIA_COM_GPU"] == "GPU-1,GPU-2"
+    assert variables["CUDA_VISIBLE_DEVICES"] == variables["ALIGNUP_DEVICES_NVIDIA_COM_GPU"] == "GPU-1,GPU-2"
 
 
 @pytest.mark.parametrize(
-    ("said", "command", "name"),
+    ("given_name", "command", "name"),
     [
-        pytest.param("web", "x", "web", id="as somebody said"),
+        pytest.param("web", "x", "web", id="as somebody given_name"),
         pytest.param(None, "/usr/bin/Train_it.py", "train-it-py-1", id="after the command"),
         pytest.param(None, "/???", "run-1", id="of a command without letters"),
     ],
 )
-def test_runs_have_names(said, command, name):
-    assert request.run_name(said, command, "1") == name
+def test_runs_have_names(given_name, command, name):
+    assert run_name(given_name, command, "1") == name
 
 
-def test_a_resource_is_asked_for_once():
-    found = request.parse_amounts(cpus="2", memory=None, hugepages=["2Mi=64Mi"], devices=["example.com/gpu=1"])
+def test_a_resource_may_be_requested_only_once():
+    found = parse_amounts(cpus="2", memory=None, hugepages=["2Mi=64Mi"], devices=["example.com/gpu=1"])
 
     assert found == {"cpu": "2", "hugepages-2Mi": "64Mi", "example.com/gpu": "1"}
     with pytest.raises(ParseError, match="twice"):
-        request.parse_amounts(cpus=None, memory=None, hugepages=["2Mi=64Mi", "2Mi=2Mi"], devices=[])
+        parse_amounts(cpus=None, memory=None, hugepages=["2Mi=64Mi", "2Mi=2Mi"], devices=[])

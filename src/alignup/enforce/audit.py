@@ -80,7 +80,7 @@ class Drift:
     container: str = ""  #: its name; empty: it is about a run
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.where}: intended {self.intended}, actually {self.actual}"
+        return f"{self.name}: {self.where}: intended {self.intended}, actual {self.actual}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the commands send to an agent, and how they show what it says."""
+"""What the commands send to the agent, and how they print its responses."""
 
 import json
 
@@ -7,14 +7,14 @@ from hypothesis import given
 
 from alignup.agent.pod_record import same_workload
 from alignup.align.workload.validation import accept
-from alignup.cli import app, tables
-from alignup.cli.client import pod_manifest
+from alignup.cli import app, layout, pod_status
+from alignup.cli.admit import pod_manifest
 from alignup.kube.pod import read_pod_text
 from tests.align.hosts import arrivals
 
 
 @given(arrivals("some-uid"))
-def test_a_pod_that_is_sent_arrives_as_it_was(pod):
+def test_a_pod_survives_the_round_trip(pod):
     sent = json.dumps(pod_manifest(pod))
 
     arrived = accept(read_pod_text(sent))
@@ -25,8 +25,8 @@ def test_a_pod_that_is_sent_arrives_as_it_was(pod):
     assert arrived.computed_qos is pod.computed_qos
 
 
-def test_columns_are_as_wide_as_what_is_in_them(capfd):
-    tables.print_table(("A", "LONGER", "LAST"), [("wide cell", "x", "and so on"), ("y", "z", "")])
+def test_columns_are_as_wide_as_their_cells(capfd):
+    layout.print_table(("A", "LONGER", "LAST"), [("wide cell", "x", "and so on"), ("y", "z", "")])
 
     assert capfd.readouterr().out.splitlines() == [
         "A          LONGER  LAST",
@@ -40,15 +40,15 @@ def test_columns_are_as_wide_as_what_is_in_them(capfd):
     [
         pytest.param("web", "web", id="a name"),
         pytest.param("größer · 漢字", "größer · 漢字", id="any script"),
-        pytest.param("a\nb\x1b[2Jc", "a\\nb\\x1b[2Jc", id="what a terminal would obey"),
+        pytest.param("a\nb\x1b[2Jc", "a\\nb\\x1b[2Jc", id="control characters"),
     ],
 )
-def test_what_a_terminal_would_obey_is_shown_instead(text, shown):
+def test_control_characters_are_escaped(text, shown):
     assert app.escape_control(text) == shown
 
 
-def test_nodes_of_containers_are_told_once_each():
+def test_each_numa_node_is_listed_once():
     placements = [{"hint": {"nodes": nodes}} for nodes in ("0", None, "1", "0")]
 
-    assert tables.numa_nodes(placements) == "0,1"
-    assert tables.numa_nodes([]) == "-"
+    assert pod_status.numa_nodes(placements) == "0,1"
+    assert pod_status.numa_nodes([]) == "-"

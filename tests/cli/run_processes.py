@@ -1,4 +1,4 @@
-"""Runs as processes of their own, and what becomes of them."""
+"""``alignup`` in forked processes, with a directory of runs."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from tests.forked_processes import forked
 
 @dataclass(frozen=True)
 class Runner:
-    """``alignup`` with some arguments, and what it has said so far."""
+    """A running ``alignup``, and its output so far."""
 
     process: BaseProcess
-    place: Path
+    directory: Path
 
     @property
     def pid(self) -> int:
@@ -30,20 +30,20 @@ class Runner:
 
     @property
     def out(self) -> str:
-        return self._said("out")
+        return self._output("out")
 
     @property
     def err(self) -> str:
-        return self._said("err")
+        return self._output("err")
 
-    def _said(self, name: str) -> str:
-        file = self.place / name
+    def _output(self, name: str) -> str:
+        file = self.directory / name
         return file.read_text() if file.exists() else ""
 
-    def end(self) -> int:
-        """Its exit code, once it has ended."""
+    def wait(self) -> int:
+        """Wait until it ends, and return its exit code."""
         self.process.join(30)
-        assert self.process.exitcode is not None, f"it goes on; it said: {self.out} {self.err}"
+        assert self.process.exitcode is not None, f"still running; output: {self.out} {self.err}"
         return self.process.exitcode
 
     def send(self, number: int) -> None:
@@ -51,11 +51,11 @@ class Runner:
 
 
 @dataclass
-class Bench:
-    """A directory of runs, and whoever is started with it."""
+class Workbench:
+    """A directory of runs, and ``alignup`` processes that use it."""
 
     root: Path
-    started: int = 0
+    count: int = 0
 
     @property
     def directory(self) -> Path:
@@ -64,43 +64,42 @@ class Bench:
     def start(
         self, *words: object, env: Mapping[str, str] | None = None, largest: int | None = None, user: int | None = None
     ) -> Runner:
-        """``alignup`` with these arguments; no file it writes may be larger than *largest*."""
-        self.started += 1
-        place = self.root / str(self.started)
-        place.mkdir()
-        told = {"ALIGNUP_RUN_DIR": str(self.directory), "ALIGNUP_AGENT": "", **(env or {})}
-        given = ([str(word) for word in words], place, told, largest, user)
-        return Runner(forked(_be, *given, daemon=False), place)
+        """Start ``alignup``; *largest* limits the bytes of every file it writes."""
+        self.count += 1
+        directory = self.root / str(self.count)
+        directory.mkdir()
+        variables = {"ALIGNUP_RUN_DIR": str(self.directory), "ALIGNUP_AGENT": "", **(env or {})}
+        arguments = ([str(word) for word in words], directory, variables, largest, user)
+        return Runner(forked(_main, *arguments, daemon=False), directory)
 
     def run(self, *words: object, **how: Any) -> tuple[int, str, str]:
-        """Exit code, what it printed and what it complained about."""
+        """Run ``alignup``; return its exit code, output and error output."""
         runner = self.start(*words, **how)
-        code = runner.end()
+        code = runner.wait()
         return code, runner.out, runner.err
 
-    def files(self) -> list[dict[str, Any]]:
-        """What is written down about runs."""
+    def records(self) -> list[dict[str, Any]]:
+        """The records of all runs."""
         return [json.loads(path.read_text()) for path in sorted(self.directory.glob("run-*.json"))]
 
 
-def wait_for(true: Callable[[], object], *, seconds: float = 20.0) -> None:
-    """Wait until something is so."""
+def wait_for(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"waited {seconds} seconds"
+    while not condition():
+        assert time.monotonic() < end, f"condition is still false after {seconds} seconds"
         time.sleep(0.01)
 
 
-def _be(words: list[str], place: Path, env: Mapping[str, str], largest: int | None, user: int | None) -> None:
-    """Be ``alignup``, in the process it is forked into."""
+def _main(words: list[str], directory: Path, env: Mapping[str, str], largest: int | None, user: int | None) -> None:
+    """Run ``alignup`` in the forked process."""
     for name, number in (("out", 1), ("err", 2)):
-        stream = os.open(place / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        stream = os.open(directory / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(stream, number)
         os.close(stream)
     os.environ.update(env)
     if largest is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        sys.dont_write_bytecode = True  # half of a compiled module would stay, and fail whoever loads it next
+        sys.dont_write_bytecode = True  # a truncated bytecode file would break later imports
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     if user is not None:
         os.setgroups([])

@@ -1,0 +1,74 @@
+"""The fake agent of the API tests on a socket, served from a thread, for the commands that talk to an agent."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from alignup.schema.api import PodRunStatus
+from tests.serve.agents import Agent, manifest
+from tests.serve.serving import on_unix
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class FakeAgent:
+    """A fake agent that serves its API on a Unix socket."""
+
+    agent: Agent
+    loop: asyncio.AbstractEventLoop
+    address: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"ALIGNUP_AGENT": self.address}
+
+    def call(self, function: Callable[[Agent], Result]) -> Result:
+        """Call *function* in the thread that serves the agent."""
+
+        async def call() -> Result:
+            return function(self.agent)
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(10)
+
+    def admit(self, name: str, run: PodRunStatus | None = None, **amounts: str) -> str:
+        """Admit a pod, with *run* as the state of its containers, and return its uid."""
+        requests = {"cpu": "1", "memory": "1Gi"} | amounts
+        admission = asyncio.run_coroutine_threadsafe(
+            self.agent.admit_document(manifest(name, **requests)), self.loop
+        ).result(10)
+        assert admission.entry is not None
+        uid = admission.entry.pod.uid
+        if run is not None:
+            self.call(lambda agent: agent.run(uid, run))
+        return uid
+
+
+@contextmanager
+def serve_fake_agent(directory: Path) -> Iterator[FakeAgent]:
+    """Serve a fake agent on a socket in *directory*."""
+    path = directory / "agent.sock"
+    listening = threading.Event()
+    served: list[FakeAgent] = []
+    stop: list[asyncio.Event] = []
+
+    async def serve() -> None:
+        agent = Agent(patient=True)
+        stop.append(asyncio.Event())
+        async with on_unix(agent, path):
+            served.append(FakeAgent(agent, asyncio.get_running_loop(), f"unix:{path}"))
+            listening.set()
+            await stop[0].wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert listening.wait(10)
+    try:
+        yield served[0]
+    finally:
+        served[0].loop.call_soon_threadsafe(stop[0].set)
+        thread.join(20)

@@ -1,0 +1,134 @@
+"""Admitting runs through the agent: requests on the wire, and invalid responses."""
+
+import json
+import socket
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from alignup.agent import service
+from alignup.align import admit
+from alignup.cli import client
+from alignup.cli.client import AgentError, AgentOptions
+from alignup.cli.run import _print_admission
+from alignup.runs import agent_allocator
+from alignup.runs.agent_allocator import AgentAllocator, pod_manifest
+from alignup.runs.request import RunRejectedError, RunRequest, build_environment, resolve_placement
+
+REQUEST = RunRequest(uid="1", name="web", amounts={"cpu": "1", "example.com/gpu": "1"}, policy="restricted")
+PLACEMENT = {
+    "container": "run",
+    "hint": {"nodes": "0", "preferred": True},
+    "given": {"cpu": {"cpu": "0"}, "device": {"example.com/gpu": "gpu-3"}},
+}
+DECISION = {"policy": "restricted", "rejection": None, "placements": [PLACEMENT]}
+GRANTS = {"run": {"example.com/gpu": {"envs": {"GPU_SLOT": "3"}, "mounts": []}}}
+ADMITTED = {"outcome": "admitted", "pod": {"uid": "1", "grants": GRANTS}, "decision": DECISION, "story": []}
+MACHINE = {"devices": [{"resource": "example.com/gpu", "id": "gpu-3", "nodes": "0"}]}
+
+
+@contextmanager
+def agent(path, *responses):
+    """Serve one response per connection; yield a client and the list of requests."""
+    requests: list[bytes] = []
+
+    def serve(listening):
+        for response in (b"", *responses):  # the first connection only checks that the agent listens
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(10)
+                if response:
+                    requests.append(connection.recv(1 << 16))
+                    connection.sendall(response)
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        thread = threading.Thread(target=serve, args=[listening])
+        thread.start()
+        found = client.find_agent(AgentOptions(agent=f"unix:{path}", token_file=None), advice="")
+        assert found is not None
+        yield found, requests
+        thread.join()
+
+
+def response(status, document):
+    return f"HTTP/1.1 {status} So\r\nContent-Type: x\r\n\r\n{json.dumps(document)}".encode()
+
+
+def allocator(found):
+    return AgentAllocator(
+        found,
+        online=3,
+        explain=lambda admission: _print_admission(admission, file=sys.stderr),
+        errors=(AgentError,),
+    )
+
+
+def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
+    with agent(tmp_path / "sock", response(201, ADMITTED), response(200, MACHINE)) as (found, requests):
+        allocation = allocator(found).admit(REQUEST)
+
+    head, _, body = requests[0].partition(b"\r\n\r\n")
+    sent = json.loads(body)
+    variables = build_environment(REQUEST, resolve_placement(allocation))
+    assert head.startswith(b"POST /v1/pods HTTP/1.0\r\n")
+    assert sent["metadata"]["annotations"] == {
+        service.SELF_RUN_ANNOTATION: "true",
+        admit.POLICY_ANNOTATION: "restricted",
+    }
+    assert sent["spec"]["containers"][0]["resources"]["limits"] == {
+        "cpu": "1",
+        "memory": "1Mi",
+        "example.com/gpu": "1",
+    }
+    assert variables["GPU_SLOT"] == "3"
+    assert variables["ALIGNUP_DEVICES_EXAMPLE_COM_GPU"] == "gpu-3"
+    assert allocation.devices == {"example.com/gpu": {"gpu-3": 1}}
+    assert allocation.strict
+
+
+def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):
+    rejection = {"reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
+    waiting = {"outcome": "waiting", "decision": {**DECISION, "rejection": rejection}, "story": ["It waits.", "So\x1b"]}
+
+    with (
+        agent(tmp_path / "sock", response(202, waiting), response(200, {"pod": {}})) as (found, requests),
+        pytest.raises(RunRejectedError, match="TopologyAffinityError") as error,
+    ):
+        allocator(found).admit(REQUEST)
+    error.value.show()
+
+    assert requests[1].startswith(b"DELETE /v1/pods/1 HTTP/1.0\r\n")
+    assert capsys.readouterr().err == "It waits.\nSo\\x1b\nResources cannot be allocated\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        pytest.param(b"SSH-2.0\r\n", "is not an agent", id="another protocol"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n<html>", "is not an agent", id="a web page"),
+        pytest.param(
+            response(503, {"detail": "not now", "errors": [{"field": "", "what": "recovering"}]}),
+            "recovering",
+            id="service unavailable",
+        ),
+        pytest.param(response(500, {"detail": "wrong"}), "wrong", id="an internal error"),
+    ],
+)
+def test_invalid_and_error_responses_are_errors(tmp_path, sent, message):
+    with agent(tmp_path / "sock", sent) as (found, _), pytest.raises(AgentError, match=message):
+        found.admit(pod_manifest(REQUEST))
+
+
+def test_a_named_agent_must_answer(tmp_path):
+    with pytest.raises(AgentError, match="no agent answers at unix:"):
+        client.find_agent(AgentOptions(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None), advice="")
+
+
+def test_the_copied_annotation_names_are_correct():
+    assert agent_allocator.POLICY_ANNOTATION == admit.POLICY_ANNOTATION
+    assert agent_allocator.SCOPE_ANNOTATION == admit.SCOPE_ANNOTATION
+    assert agent_allocator.SELF_RUN_ANNOTATION == service.SELF_RUN_ANNOTATION
