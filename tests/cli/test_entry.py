@@ -116,12 +116,12 @@ def test_tracebacks_are_printed_on_request(arguments, env):
 
 FAULTY = """
 import sys
-from alignup.cli import app, guard
+from alignup.cli import app, entry
 @app.app.command()
 def boom(): raise KeyError("x")
 app.COMMANDS.clear()
-app.Lazy.get_command = lambda self, ctx, name: self.commands[name]
-sys.exit(guard.run(sys.argv[1:]))
+app.LazyGroup.get_command = lambda self, ctx, name: self.commands[name]
+sys.exit(entry.run(sys.argv[1:]))
 """
 
 
@@ -222,7 +222,7 @@ def test_the_summaries_are_those_of_the_commands():
 
 
 def test_help_imports_nothing_slow():
-    probe = "import sys; from alignup.cli.guard import run; run(['--help']); print(*sys.modules, file=sys.stderr)"
+    probe = "import sys; from alignup.cli.entry import run; run(['--help']); print(*sys.modules, file=sys.stderr)"
     run = python("-c", probe)
 
     loaded = {name.partition(".")[0] for name in run.stderr.split()}

@@ -79,7 +79,7 @@ def pod(run: PodRunStatus | None, *, status="admitted", position=None):
         pytest.param(run_of(side(restarts=3), RUNNING), "Running", "2/2", "3", id="a sidecar counts"),
         pytest.param(run_of(side(), INITIALIZING, phase="Pending"), "PodInitializing", "1/2", "0", id="ready to start"),
         pytest.param(run_of(side(state="ended", exit_code=1), RUNNING), "Running", "2/2", "0", id="an ended sidecar"),
-        pytest.param(run_of(first("ended", exit_code=0, restarts=5), RUNNING), "Running", "1/1", "0", id="done init containers"),
+        pytest.param(run_of(first("ended", exit_code=0, restarts=5), RUNNING), "Running", "1/1", "0", id="init done"),
     ],
 )  # fmt: skip
 def test_the_columns_are_those_of_kubectl(run, status, ready, restarts):

@@ -24,7 +24,7 @@ from alignup.cli.options import output_option
 @with_agent_options
 @output_option("text", "json")
 @debug_option
-def command(
+def command(  # noqa: PLR0913 - one per option
     *, agent: AgentOptions, number: int | None, pod: str | None, outcome: str | None, limit: int, output: str
 ) -> None:
     """List the agent's decisions, newest first; with an ID, explain that decision in full.
