@@ -132,7 +132,7 @@ def test_a_group_changed_by_hand_is_found_and_put_right(live: Seen) -> None:
     moved = live["moved"]
 
     assert [moved[moment]["code"] for moment in ("well", "drifted", "fixed", "after")] == [0, 1, 0, 0], moved
-    assert "3 containers: all is where it was placed" in moved["well"]["said"]
+    assert "3 containers: no drift" in moved["well"]["said"]
     assert "besteffort" in moved["drifted"]["said"]
     assert moved["cpus"][0] == moved["cpus"][1] == live["beside"]["besteffort"]["one"]["held"]["cpuset.cpus"]
 

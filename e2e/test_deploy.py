@@ -132,7 +132,7 @@ def test_an_agent_held_to_the_unit_runs_a_pod_that_needs_all_of_it(service: Serv
     assert "all is well" in service.alignup("ps", "-o", "json")
 
     (service.manifests / "needy.yaml").unlink()
-    service.comes(lambda: "No pods are here." in service.alignup("ps"))
+    service.comes(lambda: "No pods found." in service.alignup("ps"))
 
     assert not any((service.place / "root" / "pods").iterdir())
     assert not any((service.place / "root" / "logs").iterdir())

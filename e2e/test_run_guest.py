@@ -96,7 +96,7 @@ def test_drift_is_found_and_put_back(seen: Seen) -> None:
     drift = seen["drift"]
     kinds = {one["kind"] for one in json.loads(drift["drifted"]["said"])["drift"]}
 
-    assert drift["before"] == {"code": 0, "said": "2 runs: all is where it was placed\n"}
+    assert drift["before"] == {"code": 0, "said": "2 runs: no drift\n"}
     assert drift["drifted"]["code"] == 1
     assert {"group", "cpus", "memory", "pages"} <= kinds
     assert drift["fixed"]["code"] == 0, drift["fixed"]["said"]

@@ -19,7 +19,7 @@ def test_the_example_places_pods_and_ends_when_told_to():
     assert (run.returncode, run.stderr) == (0, "")
     assert "Two device plugins have registered with it" in run.stdout
     assert "ml/finetune is admitted: train: example.com/gpu gpu-0" in run.stdout
-    assert "ml/trainer-0 waits, number 1 in line: TopologyAffinityError" in run.stdout
+    assert "ml/trainer-0 is waiting (position 1): TopologyAffinityError" in run.stdout
     assert re.search(r"^ml/trainer-0 +admitted ", run.stdout, re.MULTILINE)
     assert "along with its devices: GPU_DEVICES=gpu-0 NIC_DEVICES=nic-0" in run.stdout
     assert "export ALIGNUP_AGENT=unix:" in run.stdout

@@ -126,8 +126,8 @@ def test_what_cannot_be_put_back_is_told(run):
     ("now", "said"),
     [
         pytest.param({("example.com/gpu", "gpu-0"): 1}, None, id="where it was"),
-        pytest.param({("example.com/gpu", "gpu-0"): 2}, "intended near node 0, actually near node 1", id="elsewhere"),
-        pytest.param({}, "intended near node 0, actually gone", id="gone"),
+        pytest.param({("example.com/gpu", "gpu-0"): 2}, "intended near node 0, actual near node 1", id="elsewhere"),
+        pytest.param({}, "intended near node 0, actual gone", id="gone"),
         pytest.param(None, None, id="not looked at"),
     ],
 )

@@ -133,7 +133,7 @@ def test_a_process_that_left_the_group_of_its_container_is_found_and_others_are_
     (trouble,) = containers.restore_container(seen(box))
 
     assert [drift.kind for drift in found] == [DriftKind.CPUS, DriftKind.MEMBER]
-    assert str(found[1]) == f"shop/web/app: process {box.pid}: intended in a group of container {ID}, actually in none"
+    assert str(found[1]) == f"shop/web/app: process {box.pid}: intended in a group of container {ID}, actual in none"
     assert trouble.startswith("shop/web/app: its processes are in no group of its own; ")
     assert cgroup.read(group.parent) == outside
     assert os.sched_getaffinity(box.pid) == {LOWEST.bit_length() - 1}
