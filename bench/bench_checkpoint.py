@@ -9,10 +9,12 @@ from time import perf_counter
 
 from alignup.align.host import Host
 from alignup.align.settings import Policy
+from alignup.schema import codec
+from alignup.schema.checkpoints import Fingerprint, HeldPodDocument
 from alignup.schema.decisions import to_document
-from alignup.schema.ledgers import crumbs, from_document, pod_document
-from alignup.state.checkpoint import Checkpoint, CheckpointStore, encode_fragment
-from alignup.state.fingerprint import Fingerprint, machine_fingerprint, settings_fingerprint
+from alignup.schema.ledgers import pod_entry, residue, restore_ledger
+from alignup.state.checkpoint import Checkpoint, CheckpointStore
+from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 from alignup.state.history import History
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best
@@ -37,21 +39,25 @@ class Agent:
             machine_fingerprint(self.host.machine),
             settings_fingerprint(self.host.settings),
         )
-        self.encoded = {uid: encode_fragment(pod_document(self.host.ledger, uid)) for uid in self.host.ledger.pods}
+        self.encoded = {uid: encode_pod(self.host, uid) for uid in self.host.ledger.pods}
 
     def save(self) -> None:
         """All that stands, on disk."""
         machine, settings = self.marks
         pods = list(self.encoded.values())
-        self.store.save(Checkpoint(machine=machine, settings=settings, crumbs=crumbs(self.host.ledger), pods=pods))
+        self.store.save(Checkpoint(machine=machine, settings=settings, residue=residue(self.host.ledger), pods=pods))
 
     def admit(self, uid: str) -> None:
         """One pod, durably; it leaves again, which is not on disk before the next one comes."""
         assert self.host.admit(pod(uid, cpus=1, memory="256Mi", gpus=0)).admitted
-        self.encoded[uid] = encode_fragment(pod_document(self.host.ledger, uid))
+        self.encoded[uid] = encode_pod(self.host, uid)
         self.save()
         self.host.release(uid)
         del self.encoded[uid]
+
+
+def encode_pod(host: Host, uid: str) -> bytes:
+    return codec.encode(HeldPodDocument(entry=pod_entry(host.ledger, uid)))
 
 
 def crowded(pods: int) -> Host:
@@ -68,7 +74,7 @@ def saving() -> Iterator[Figure]:
         agent = Agent(200, Path(directory) / "root")
         numbers = count()
         newest = list(agent.host.ledger.pods)[-1]
-        yield Figure("one pod encoded", best(lambda: encode_fragment(pod_document(agent.host.ledger, newest))))
+        yield Figure("one pod encoded", best(lambda: encode_pod(agent.host, newest)))
         if MEMORY.is_dir():
             with TemporaryDirectory(dir=MEMORY) as nowhere:
                 agent.store = CheckpointStore(Path(nowhere) / "root")
@@ -90,7 +96,8 @@ def starting() -> Iterator[Figure]:
         def start() -> object:
             loaded = CheckpointStore(Path(directory) / "root").load()
             assert loaded
-            return from_document(loaded.document, idle)
+            entries = [one.entry for one in loaded.document.pods]
+            return restore_ledger(entries, loaded.document.residue, idle=idle)
 
         assert start() == agent.host.ledger
         yield Figure("500 pods loaded and checked", best(start), 0.5)
@@ -104,7 +111,7 @@ def history() -> Iterator[Figure]:
         for number in range(2_000):
             named = {**decision, "pod": {**decision["pod"], "uid": str(number)}}
             made.add(named, time=0.0)
-        size = f"{len(encode_fragment(decision))} bytes"
+        size = f"{len(codec.encode(decision))} bytes"
         yield Figure("a decision in the history", best(lambda: made.add(decision, time=0.0)), 0.5e-3, size)
         yield Figure("the newest 100 of the history", best(made.latest), 20e-3)
         made.close()

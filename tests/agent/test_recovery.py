@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from alignup.agent.checkpointer import Checkpointer
+from alignup.agent.pod_record import TerminationRequest
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
@@ -17,6 +19,7 @@ from alignup.align.errors import PodError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy
 from alignup.state.checkpoint import NAME, CheckpointStore
 from tests.agent.rooms import clock, standing
 from tests.align.hosts import GPU, host, pod
@@ -51,6 +54,25 @@ def facts(one: AgentState):
         "line": [(known.pod, known.since, known.source) for known in one.line.pods.values()],
         "overtaken": one.line.overtakes,
     }
+
+
+def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
+    old = Path(__file__).parents[1] / "schema" / "version1" / NAME
+    (tmp_path / NAME).write_bytes(old.read_bytes())
+    (tmp_path / NAME).chmod(0o600)
+
+    recovered = found(tmp_path, host(Policy.BEST_EFFORT))
+
+    state = recovered.standing
+    assert recovered.problems == ()
+    assert recovered.notes == ("the checkpoint has version 1; the next one will have version 2",)
+    assert list(state.held) == ["trainer", "big", "small"]
+    assert state.held["trainer"].ending == TerminationRequest(1700.5, 30.0)
+    assert state.held["trainer"].pod.manifest.text.startswith('{"apiVersion"')
+    assert state.line.overtakes == {"next": 1}
+    assert state.finished["job"].run.containers[0].cpus == 0b110
+    assert state.finished["job"].known.record.decision.admitted
+    assert state.plugins == {GPU}
 
 
 def test_where_nothing_was_stored_nothing_is_here(tmp_path):
@@ -100,7 +122,7 @@ def test_changed_settings_that_harm_nobody_are_said(tmp_path):
     recovered = found(tmp_path, host(max_pods=7))
 
     assert recovered.problems == ()
-    assert "the settings changed: most pods: was 110, is 7" in recovered.notes
+    assert "the settings changed: maximum number of pods: was 110, is 7" in recovered.notes
 
 
 NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
@@ -109,10 +131,10 @@ NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        pytest.param({"shape": "pack:2 numa:1 core:3 pu:1"}, "not exist on this machine any more", id="CPUs are gone"),
+        pytest.param({"shape": "pack:2 numa:1 core:3 pu:1"}, "no longer exist on this machine", id="CPUs are gone"),
         pytest.param({"shape": "pack:1 numa:1 core:8 pu:1"}, "NUMA node 1", id="a node is gone"),
-        pytest.param(NO_CPUS, "no CPUs are given out now", id="another policy for CPUs"),
-        pytest.param({"memory": False}, "no memory is given out now", id="another policy for memory"),
+        pytest.param(NO_CPUS, "does not allocate exclusive CPUs now", id="another policy for CPUs"),
+        pytest.param({"memory": False}, "does not allocate memory now", id="another policy for memory"),
     ],
 )
 def test_what_cannot_stay_stops_decisions_and_nothing_is_lost(tmp_path, changed, said):
@@ -187,7 +209,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_there(tmp_path
     assert refused.standing.entries() == ()
     assert (tmp_path / NAME).read_bytes() == damaged
     assert facts(recovered.standing) == facts(before)
-    assert any("went back" in note for note in recovered.notes)
+    assert any("using the previous checkpoint" in note for note in recovered.notes)
 
 
 def test_a_good_checkpoint_counts_even_when_the_one_before_it_may(tmp_path):
@@ -204,7 +226,7 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
     head, body = text.split(b",\n", 1)
     import hashlib  # noqa: PLC0415 - only here
 
-    later = body.replace(b'"version":1', b'"version":99')
+    later = body.replace(b'"version":2', b'"version":99')
     (tmp_path / NAME).write_bytes(b'{"sha256":"%s",\n%s' % (hashlib.sha256(later).hexdigest().encode(), later))
 
     assert head.startswith(b'{"sha256"')
@@ -258,7 +280,7 @@ def test_only_what_is_new_is_encoded_but_all_is_written(tmp_path):
     keeper(draft.standing())
 
     stored = json.loads((tmp_path / NAME).read_bytes())["pods"]
-    assert [one["devices"]["app"][GPU] for one in stored] == [{"gpu-0": "1"}, {"gpu-1": "0"}]
+    assert [one["entry"]["devices"]["app"][GPU] for one in stored] == [{"gpu-0": "1"}, {"gpu-1": "0"}]
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])

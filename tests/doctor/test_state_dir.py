@@ -50,7 +50,7 @@ def test_what_is_there_is_read_and_what_is_left_over_is_listed(directory):
     found = state_dir.read(directory)
 
     assert found.texts == {CPU: b"cpus", DEVICE_STATE: b"devices"}
-    assert found.unread == {MEM: f"cannot read {directory / MEM}: it is no regular file"}
+    assert found.unread == {MEM: f"cannot read {directory / MEM}: it is not a regular file"}
     assert found.leftovers == (f".{CPU}12345",)
 
 

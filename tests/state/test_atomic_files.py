@@ -180,11 +180,11 @@ def test_two_who_write_at_once_wait_for_each_other(tmp_path):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        pytest.param(lambda path: path.mkdir(), "it is no regular file", id="a directory"),
-        pytest.param(os.mkfifo, "it is no regular file", id="a pipe that nobody writes to"),
+        pytest.param(lambda path: path.mkdir(), "it is not a regular file", id="a directory"),
+        pytest.param(os.mkfifo, "it is not a regular file", id="a pipe that nobody writes to"),
         pytest.param(
             lambda path: path.write_bytes(b"x" * 101),
-            "it has more than 100 bytes, so it is no state file",
+            "it has more than 100 bytes",
             id="too long",
         ),
         pytest.param(lambda path: path.symlink_to(path), "Too many levels of symbolic links", id="a link to itself"),

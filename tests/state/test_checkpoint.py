@@ -1,4 +1,4 @@
-"""The checkpoint: killed writers, torn and changed files, full disks, directories that are not ours."""
+"""The checkpoint survives crashes, full disks and foreign files, or says what to do."""
 
 import errno
 import json
@@ -12,30 +12,35 @@ from pathlib import Path
 
 import pytest
 
+from alignup.align import bits
 from alignup.align.errors import CheckpointError
 from alignup.align.host import Host
-from alignup.schema.ledgers import crumbs, from_document, pod_document
+from alignup.align.ledger import Ledger
+from alignup.align.settings import Policy
+from alignup.schema import codec
+from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationDocument, WaitingPodDocument
+from alignup.schema.ledgers import pod_entry, residue, restore_ledger
+from alignup.schema.pods import pod_document
 from alignup.state.checkpoint import (
     NAME,
     Checkpoint,
     CheckpointSchema,
     CheckpointStore,
     LoadedCheckpoint,
-    encode_fragment,
 )
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
-from tests.align.hosts import host, pod
+from tests.align.hosts import GIB, GPU, host, pod
 
 ROOT = os.geteuid() == 0
 
 
 def checkpoint(one: Host, **more) -> Checkpoint:
-    """All that stands on a host."""
+    """The state of a host."""
     return Checkpoint(
         machine=machine_fingerprint(one.machine),
         settings=settings_fingerprint(one.settings),
-        crumbs=crumbs(one.ledger),
-        pods=[encode_fragment(pod_document(one.ledger, uid)) for uid in one.ledger.pods],
+        residue=residue(one.ledger),
+        pods=[codec.encode(HeldPodDocument(entry=pod_entry(one.ledger, uid))) for uid in one.ledger.pods],
         **more,
     )
 
@@ -62,44 +67,99 @@ def found(store: CheckpointStore, **how: bool) -> LoadedCheckpoint:
     return loaded
 
 
-def refusal(store: CheckpointStore, **how: bool) -> CheckpointError:
+def ledger_of(loaded: LoadedCheckpoint, one: Host) -> Ledger:
+    entries = [pod.entry for pod in loaded.document.pods]
+    return restore_ledger(entries, loaded.document.residue, idle=Host(one.machine, one.settings).ledger)
+
+
+def load_error(store: CheckpointStore, **how: bool) -> CheckpointError:
     with pytest.raises(CheckpointError) as caught:
         store.load(**how)
     return caught.value
 
 
-def test_what_is_saved_is_loaded(store, one):
-    waiting = {"pod": "b", "since": 1.5}
+def test_a_saved_checkpoint_is_loaded(store, one):
+    waiting = WaitingPodDocument(pod=pod_document(pod("b")), since=1.5, source="api", overtaken=2)
+    finished = {"pod": "c"}
 
-    serial = store.save(checkpoint(one, waiting=[encode_fragment(waiting)], extra={"started": {"a": ["app"]}}))
+    serial = store.save(
+        checkpoint(one, waiting=[codec.encode(waiting)], finished=[codec.encode(finished)], plugins=["gpu"])
+    )
     loaded = found(CheckpointStore(store.path.parent))
 
-    assert loaded.serial == serial == 1
-    assert from_document(loaded.document, Host(one.machine, one.settings).ledger) == one.ledger
-    assert (loaded.machine, loaded.settings) == (machine_fingerprint(one.machine), settings_fingerprint(one.settings))
-    assert loaded.waiting == (waiting,)
-    assert loaded.extra == {"started": {"a": ["app"]}}
+    document = loaded.document
+    assert document.serial == serial == 1
+    assert ledger_of(loaded, one) == one.ledger
+    assert (document.machine, document.settings) == (
+        machine_fingerprint(one.machine),
+        settings_fingerprint(one.settings),
+    )
+    assert document.waiting == [waiting]
+    assert (document.finished, document.plugins) == ([finished], ["gpu"])
     assert loaded.notes == ()
 
 
-def test_there_may_be_nothing_yet(store, one):
+def test_the_first_checkpoint_may_be_empty(store, one):
     assert store.load() is None
     store.save(replace(checkpoint(one), pods=()))
-    assert found(store).document["pods"] == []
+    assert found(store).document.pods == []
 
 
-def test_people_can_read_it(store, one):
+def test_a_checkpoint_has_one_line_per_pod(store, one):
     one.admit(pod("b"))
     store.save(checkpoint(one))
 
     document = json.loads(store.path.read_bytes())
     lines = store.path.read_text().splitlines()
 
-    assert (document["format"], document["version"], document["serial"]) == ("alignup checkpoint", 1, 1)
-    assert [line[:16] for line in lines if line.startswith('{"pod"')] == 2 * ['{"pod":{"name":"']
+    assert (document["format"], document["version"], document["serial"]) == ("alignup checkpoint", 2, 1)
+    assert [line[:25] for line in lines if line.startswith('{"entry"')] == 2 * ['{"entry":{"pod":{"name":"']
 
 
-def test_the_one_before_is_kept(store, one):
+def test_lone_surrogates_survive(store, one):
+    """JSON manifests can contain them as escapes, and UTF-8 cannot represent them."""
+    one.admit(replace(pod("b"), labels={"app": "web \udcff"}))
+    store.save(checkpoint(one))
+
+    assert ledger_of(found(store), one) == one.ledger
+
+
+VERSION_1 = Path(__file__).parents[1] / "schema" / "version1" / NAME
+
+
+def test_version_1_is_migrated(store):
+    """The file is one that release 0.1 wrote."""
+    one = host(Policy.BEST_EFFORT)
+    store.path.write_bytes(VERSION_1.read_bytes())
+    store.path.chmod(0o600)
+
+    loaded = found(store)
+
+    document = loaded.document
+    assert loaded.notes == ("the checkpoint has version 1; the next one will have version 2",)
+    assert document.serial == 8
+    assert document.machine == machine_fingerprint(one.machine)
+    assert document.settings.facts == settings_fingerprint(one.settings).facts
+    assert document.plugins == [GPU]
+    ledger = ledger_of(loaded, one)
+    assert list(ledger.pods) == ["trainer", "big", "small"]
+    assert [bits.show(ledger.books["cpu"].owned(uid)) for uid in ledger.pods] == ["2-3", "1,4-5", "6"]
+    assert [node.tables["memory"].reserved for node in ledger.books["memory"].nodes.values()] == [2 * GIB, 2 * GIB]
+    assert ledger.books["device"].held["trainer"]["app"] == {GPU: ("gpu-0",)}
+    trainer = document.pods[0]
+    assert (trainer.since, trainer.source) == (1000.0, "/etc/pods/trainer.yaml")
+    assert trainer.grants["app"][GPU]["envs"] == {"GPU": "0"}
+    assert trainer.termination == TerminationDocument(1700.5, 30.0)
+    assert json.loads(trainer.manifest or "")["metadata"] == {"name": "trainer"}
+    assert [(one.pod.uid, one.overtaken) for one in document.waiting] == [("next", 1)]
+    (finished,) = document.finished
+    assert codec.convert(finished, FinishedPodDocument).run["phase"] == "Succeeded"
+    assert store.save(checkpoint(one)) == 9
+    assert found(store).notes == ()
+    assert found(store, previous=True).document == document
+
+
+def test_the_previous_checkpoint_is_kept(store, one):
     store.save(checkpoint(one))
     first = store.path.read_bytes()
     one.admit(pod("b"))
@@ -108,12 +168,12 @@ def test_the_one_before_is_kept(store, one):
     assert store.previous.read_bytes() == first
     assert names(store) == [NAME, f"{NAME}.previous"]
     again = CheckpointStore(store.path.parent)
-    assert found(again).serial == 2
+    assert found(again).document.serial == 2
     assert again.save(checkpoint(one)) == 3
-    assert found(again, previous=True).serial == 2
+    assert found(again, previous=True).document.serial == 2
 
 
-def test_all_is_for_its_owner_only(store, one):
+def test_only_the_owner_has_access(store, one):
     for _ in range(2):
         store.save(checkpoint(one))
 
@@ -121,18 +181,18 @@ def test_all_is_for_its_owner_only(store, one):
     assert {stat.S_IMODE(path.stat().st_mode) for path in store.path.parent.iterdir()} == {0o600}
 
 
-def test_a_checkpoint_cut_short_anywhere_is_refused(store, one):
+def test_a_checkpoint_truncated_anywhere_is_rejected(store, one):
     store.save(checkpoint(one))
     whole = store.path.read_bytes()
 
     for length in reversed(range(len(whole))):
         os.truncate(store.path, length)
-        assert refusal(store).where == str(store.path)
+        assert load_error(store).where == str(store.path)
     store.path.write_bytes(whole)
-    assert found(store).serial == 1
+    assert found(store).document.serial == 1
 
 
-def test_a_checkpoint_with_any_bit_changed_is_refused(store, one):
+def test_a_checkpoint_with_any_changed_bit_is_rejected(store, one):
     store.save(checkpoint(one))
     whole = store.path.read_bytes()
     rng = random.Random(7)
@@ -142,20 +202,20 @@ def test_a_checkpoint_with_any_bit_changed_is_refused(store, one):
         for place in (*head, *rng.sample(range(8 * len(whole)), 2_000)):
             byte, bit = divmod(place, 8)
             os.pwrite(file.fileno(), bytes([whole[byte] ^ 1 << bit]), byte)
-            refusal(store)
+            load_error(store)
             os.pwrite(file.fileno(), whole[byte : byte + 1], byte)
-    assert found(store).serial == 1
+    assert found(store).document.serial == 1
     for extra in (b"\n", b" ", b"{}", whole):
         store.path.write_bytes(whole + extra)
-        refusal(store)
+        load_error(store)
 
 
 def spoil(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def test_a_damaged_one_is_never_written_over(store, one):
-    """It is refused with what to do, kept as it is, and moved aside when somebody goes on from the one before."""
+def test_a_damaged_checkpoint_is_never_overwritten(store, one):
+    """The error says what to do; continuing from the previous checkpoint sets the damaged one aside."""
     store.save(checkpoint(one))
     store.save(checkpoint(one))
     spoil(store.path)
@@ -164,54 +224,56 @@ def test_a_damaged_one_is_never_written_over(store, one):
 
     with pytest.raises(CheckpointError) as caught:
         again.save(checkpoint(one))
-    assert caught.value.what == "the checksum is not that of the contents: it was cut short or changed"
-    assert caught.value.advice.startswith("start with --recover previous to go on from the one before it (1 pod), or ")
+    assert caught.value.what == "the checksum does not match the contents: the file was truncated or changed"
+    assert caught.value.advice.startswith(
+        "start with --recover previous to continue from the previous one (1 pod), or "
+    )
     assert store.path.read_bytes() == bad
 
     loaded = found(again, previous=True)
-    assert loaded.serial == 1
-    assert loaded.notes == ("went back to the checkpoint before the last, number 1: what came after it is lost",)
-    assert store.path.read_bytes() == bad, "looking back changes nothing"
+    assert loaded.document.serial == 1
+    assert loaded.notes == ("using the previous checkpoint, serial 1: later changes are lost",)
+    assert store.path.read_bytes() == bad, "loading changes nothing"
     assert again.save(checkpoint(one)) == 2
     assert (store.path.parent / f"{NAME}.aside-1").read_bytes() == bad
-    assert found(CheckpointStore(store.path.parent)).serial == 2
-    assert found(CheckpointStore(store.path.parent), previous=True).serial == 1
+    assert found(CheckpointStore(store.path.parent)).document.serial == 2
+    assert found(CheckpointStore(store.path.parent), previous=True).document.serial == 1
 
 
-def test_with_nothing_good_before_it_nobody_is_sent_there(store, one):
+def test_the_advice_names_the_previous_checkpoint_only_if_it_is_valid(store, one):
     store.save(checkpoint(one))
     spoil(store.path)
-    assert refusal(store).advice.startswith("there is no good one before it; move it out of ")
+    assert load_error(store).advice.startswith("no valid previous one exists; move it out of ")
 
     store.path.rename(store.previous)
     store.path.write_bytes(b"")
-    assert refusal(store).what == "the file is empty"
-    assert refusal(store).advice.startswith("there is no good one before it")
-    assert refusal(store, previous=True).where == str(store.previous)
+    assert load_error(store).what == "the file is empty"
+    assert load_error(store).advice.startswith("no valid previous one exists")
+    assert load_error(store, previous=True).where == str(store.previous)
 
 
-def test_a_lost_one_is_not_taken_for_a_beginning(store, one):
-    """Killed between moving a bad one aside and writing a new one, there is only the one before."""
+def test_a_missing_checkpoint_is_not_an_empty_one(store, one):
+    """A writer killed between setting a damaged one aside and writing a new one leaves only the previous one."""
     store.save(checkpoint(one))
     store.save(checkpoint(one))
     store.set_aside()
 
-    error = refusal(CheckpointStore(store.path.parent))
+    error = load_error(CheckpointStore(store.path.parent))
 
-    assert error.what == "there is no checkpoint, but the one before it is there"
+    assert error.what == "the checkpoint is missing, but the previous one exists"
     assert error.advice.startswith("start with --recover previous, or move it out of ")
-    assert found(CheckpointStore(store.path.parent), previous=True).serial == 1
+    assert found(CheckpointStore(store.path.parent), previous=True).document.serial == 1
     store.previous.unlink()
     assert CheckpointStore(store.path.parent).load() is None
 
 
-def test_there_may_be_none_before_the_last(store, one):
+def test_there_may_be_no_previous_checkpoint(store, one):
     store.save(checkpoint(one))
 
-    assert refusal(store, previous=True).what == "there is no checkpoint before the last"
+    assert load_error(store, previous=True).what == "there is no previous checkpoint"
 
 
-def test_those_aside_do_not_push_each_other_out(store, one):
+def test_checkpoints_set_aside_do_not_overwrite_each_other(store, one):
     for number in (1, 2, 3):
         store.save(checkpoint(one))
         assert store.set_aside().name == f"{NAME}.aside-{number}"
@@ -220,8 +282,8 @@ def test_those_aside_do_not_push_each_other_out(store, one):
 
 
 def rewritten(store: CheckpointStore, **fields) -> None:
-    """The checkpoint as somebody would have written it who knows how, with other *fields*."""
-    from hashlib import sha256  # noqa: PLC0415 - nobody else here forges checkpoints
+    """Replace *fields* in the checkpoint, with a valid checksum."""
+    from hashlib import sha256  # noqa: PLC0415 - only needed here
 
     head, _, body = store.path.read_bytes().partition(b"\n")
     document = {**json.loads(b"{" + body), **fields}
@@ -232,61 +294,67 @@ def rewritten(store: CheckpointStore, **fields) -> None:
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        pytest.param({"format": "another"}, "this is no checkpoint but 'another'", id="another format"),
-        pytest.param({"version": "1"}, "this is no checkpoint but 'alignup checkpoint'", id="a version in words"),
-        pytest.param({"version": 0}, "the contents make no sense: KeyError: 0", id="a version that never was"),
-        pytest.param({"pods": None}, "the contents make no sense: KeyError: 'pods'", id="no pods"),
+        pytest.param({"format": "another"}, "not a checkpoint but 'another'", id="another format"),
+        pytest.param({"version": "1"}, "the contents are invalid: version: expected `int`, got `str`", id="a string"),
+        pytest.param({"version": 0}, "the contents are invalid: missing 0", id="an unknown version"),
         pytest.param(
-            {"machine": "mine"},
-            "the contents make no sense: TypeError: string indices must be integers, not 'str'",
-            id="a machine in words",
+            {"pods": None}, "the contents are invalid: object missing required field `pods`", id="a missing field"
         ),
+        pytest.param(
+            {"pods": [{}]},
+            "the contents are invalid: pods[0]: object missing required field `entry`",
+            id="no entry",
+        ),
+        pytest.param(
+            {"machine": "mine"}, "the contents are invalid: machine: expected `object`, got `str`", id="no fingerprint"
+        ),
+        pytest.param({"version": 1}, "the contents are invalid: missing 'crumbs'", id="a damaged version 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(store, one, fields, what):
+def test_invalid_contents_are_rejected(store, one, fields, what):
     store.save(checkpoint(one))
     rewritten(store, **fields)
 
-    assert refusal(store).what == what
+    assert load_error(store).what == what
 
 
-def test_a_newer_one_is_left_to_a_newer_program(store, one):
+def test_a_newer_version_is_left_to_a_newer_release(store, one):
     store.save(checkpoint(one))
-    rewritten(store, version=2)
+    rewritten(store, version=3)
 
-    error = refusal(store)
+    error = load_error(store)
 
-    assert error.what == "the checkpoint is of version 2, and this program knows versions up to 1"
-    assert error.advice.startswith("start the alignup that wrote it, or a newer one")
+    assert error.what == "the checkpoint has version 3, but this release reads versions up to 2"
+    assert error.advice.startswith("start the release of alignup that wrote it, or a newer one")
 
 
-def test_older_ones_are_brought_up_step_by_step(store, one):
-    def second(document):
-        return {**document, "extra": {"steps": ["second"]}}
-
+def test_older_versions_are_migrated_step_by_step(store, one):
     def third(document):
-        return {**document, "extra": {"steps": [*document["extra"]["steps"], "third"]}}
+        return {**document, "plugins": ["third"]}
+
+    def fourth(document):
+        return {**document, "plugins": [*document["plugins"], "fourth"]}
 
     store.save(checkpoint(one))
-    now = CheckpointStore(store.path.parent, schema=CheckpointSchema(3, {1: second, 2: third}))
+    now = CheckpointStore(store.path.parent, schema=CheckpointSchema(4, {2: third, 3: fourth}))
 
     loaded = found(now)
-    assert loaded.extra == {"steps": ["second", "third"]}
-    assert loaded.notes == ("the checkpoint was of version 1; the next one will be of version 3",)
-    assert from_document(loaded.document, Host(one.machine, one.settings).ledger) == one.ledger
+    assert loaded.document.plugins == ["third", "fourth"]
+    assert loaded.notes == ("the checkpoint has version 2; the next one will have version 4",)
+    assert ledger_of(loaded, one) == one.ledger
     now.save(checkpoint(one))
     assert found(now).notes == ()
-    assert found(now, previous=True).extra == {"steps": ["second", "third"]}
-    assert refusal(store).what.startswith("the checkpoint is of version 3")
+    assert found(now, previous=True).document.plugins == ["third", "fourth"]
+    assert load_error(store).what.startswith("the checkpoint has version 4")
 
 
-def test_what_is_no_json_is_not_written(store, one):
+def test_values_that_json_cannot_represent_are_not_written(store, one):
     store.save(checkpoint(one))
 
     with pytest.raises(CheckpointError) as caught:
-        store.save(checkpoint(one, extra={"set": {1, 2}}))
+        store.save(checkpoint(one, plugins=[object()]))
 
-    assert caught.value.what == "the checkpoint cannot be written: Object of type set is not JSON serializable"
+    assert caught.value.what == "the checkpoint cannot be written: Encoding objects of type object is unsupported"
     assert store.save(checkpoint(one)) == 2
 
 
@@ -316,39 +384,39 @@ def not_ours(store: CheckpointStore) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        pytest.param(link_to_file, "it is no regular file", id="a link"),
-        pytest.param(pipe, "it is no regular file", id="a pipe"),
-        pytest.param(open_to_all, "others may write to it (mode 666)", id="a file others may write to"),
-        pytest.param(too_large, "so it is no state file", id="a file that is far too large"),
+        pytest.param(link_to_file, "it is not a regular file", id="a link"),
+        pytest.param(pipe, "it is not a regular file", id="a pipe"),
+        pytest.param(open_to_all, "other users can write to it (mode 666)", id="a file others can write to"),
+        pytest.param(too_large, "it has more than 67108864 bytes", id="a file that is too large"),
         pytest.param(
             not_ours,
-            f"it belongs to user 1234, and this is user {os.geteuid()}",
-            id="somebody else's",
+            f"it belongs to user 1234, but this process runs as user {os.geteuid()}",
+            id="a file of another user",
             marks=pytest.mark.skipif(not ROOT, reason="only root can give files away"),
         ),
     ],
 )
-def test_a_file_that_is_not_ours_alone_is_not_trusted(store, one, change, what):
+def test_a_file_that_others_can_change_is_not_trusted(store, one, change, what):
     store.save(checkpoint(one))
     change(store)
 
-    error = refusal(store)
+    error = load_error(store)
 
     assert what in error.what
     assert "belongs to its user alone" in error.advice
 
 
-def test_a_directory_must_be_ours_alone(tmp_path):
+def test_a_directory_that_others_can_change_is_not_trusted(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "file").touch()
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     expected = {
-        "link": "it is no directory, or a link to one",
-        "file": "it is no directory, or a link to one",
-        "open": "others may write to it (mode 777)",
-        "file/below": f"it cannot be made or looked at: {tmp_path}/file: File exists",
+        "link": "it is not a directory",
+        "file": "it is not a directory",
+        "open": "other users can write to it (mode 777)",
+        "file/below": f"cannot be created or read: {tmp_path}/file: File exists",
     }
 
     for name, what in expected.items():
@@ -357,8 +425,8 @@ def test_a_directory_must_be_ours_alone(tmp_path):
         assert (caught.value.what, caught.value.where) == (what, str(tmp_path / name))
 
 
-def test_a_directory_others_may_look_into_is_closed(tmp_path):
-    """A system makes them so for services, and there is no harm in it yet."""
+def test_a_directory_that_others_can_read_is_closed(tmp_path):
+    """systemd creates them like this."""
     tmp_path.chmod(0o755)
 
     CheckpointStore(tmp_path)
@@ -366,7 +434,7 @@ def test_a_directory_others_may_look_into_is_closed(tmp_path):
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
 
-def test_leftovers_of_a_killed_writer_do_no_harm(store, one):
+def test_files_left_by_a_killed_writer_are_removed(store, one):
     store.save(checkpoint(one))
     (store.path.parent / f".{NAME}.new").write_bytes(b"half a checkp")
     os.link(store.path, store.path.parent / f".{NAME}.kept")
@@ -375,99 +443,111 @@ def test_leftovers_of_a_killed_writer_do_no_harm(store, one):
         store.save(checkpoint(one))
 
     assert names(store) == [NAME, f"{NAME}.previous"]
-    assert found(store).serial == 3
+    assert found(store).document.serial == 3
 
 
-def test_the_one_before_is_found_where_a_killed_writer_left_it(store, one):
-    """Killed between putting the new one in place and giving the old one its name."""
+def test_the_previous_checkpoint_is_found_where_a_killed_writer_left_it(store, one):
+    """It was killed after it put the new one in place and before it renamed the old one."""
     store.save(checkpoint(one))
     store.save(checkpoint(one))
     store.previous.rename(store.path.with_name(f".{NAME}.kept"))
 
-    assert found(CheckpointStore(store.path.parent), previous=True).serial == 1
+    assert found(CheckpointStore(store.path.parent), previous=True).document.serial == 1
     assert names(store) == [NAME, f"{NAME}.previous"]
 
 
-def test_one_that_was_not_replaced_after_all_is_not_the_one_before(store, one):
-    """Killed before the new one was in place."""
+def test_a_checkpoint_that_was_not_replaced_is_not_the_previous_one(store, one):
+    """The writer was killed before the new one was in place."""
     store.save(checkpoint(one))
     store.save(checkpoint(one))
     os.link(store.path, store.path.with_name(f".{NAME}.kept"))
 
-    assert found(CheckpointStore(store.path.parent), previous=True).serial == 1
+    assert found(CheckpointStore(store.path.parent), previous=True).document.serial == 1
     assert names(store) == [NAME, f"{NAME}.previous"]
 
 
-#: Forks writers and kills each at some moment; what is there then must be what was said last, or the one after it.
-#: Every checkpoint has its number in it several times over, so a mixture of two would show.
+#: Forks writers and kills each at a random moment; the checkpoint must be the last one reported, or the next one.
+#: Every checkpoint contains its number several times, so a mixture of two would be detected.
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
-from alignup.state.fingerprint import Fingerprint
-from alignup.state.checkpoint import Checkpoint, CheckpointStore, encode_fragment
+from alignup.schema import codec
+from alignup.schema.ledgers import ResidueDocument
+from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
+from alignup.state.fingerprint import fingerprint_of
+from alignup.state.checkpoint import Checkpoint, CheckpointStore
+
+nothing = fingerprint_of({})
+residue = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
 
 directory, rounds = Path(sys.argv[1]), int(sys.argv[2])
-nothing = Fingerprint.of({})
 rng = random.Random(3)
 
 def numbered(number):
-    pods = [encode_fragment({"number": number, "text": "x" * 400}) for _ in range(number % 50)]
-    return Checkpoint(machine=nothing, settings=nothing, crumbs={"number": number}, pods=pods)
+    finished = [codec.encode({"number": number, "text": "x" * 400}) for _ in range(number % 50)]
+    return Checkpoint(
+        machine=nothing, settings=nothing, residue=residue, plugins=[str(number)], finished=finished
+    )
 
-def write_for_ever(tell):
+def write_forever(report):
     store = CheckpointStore(directory)
     loaded = store.load()
-    number = loaded.serial if loaded else 0
+    number = loaded.document.serial if loaded else 0
     while True:
         number += 1
         assert store.save(numbered(number)) == number
-        os.write(tell, number.to_bytes(8, "big"))
+        os.write(report, number.to_bytes(8, "big"))
 
 last = 0
 for _ in range(rounds):
-    heard, tell = os.pipe()
+    reader, report = os.pipe()
     writer = os.fork()
     if not writer:
-        os.close(heard)
+        os.close(reader)
         try:
-            write_for_ever(tell)
+            write_forever(report)
         finally:
             os._exit(9)
-    os.close(tell)
-    said = os.read(heard, 8)
+    os.close(report)
+    reported = os.read(reader, 8)
     time.sleep(rng.random() * 0.02)
     os.kill(writer, signal.SIGKILL)
     _, status = os.waitpid(writer, 0)
-    assert os.WIFSIGNALED(status), "the writer failed by itself"
-    while piece := os.read(heard, 1 << 16):
-        said += piece
-    os.close(heard)
-    last = int.from_bytes(said[-8:], "big")
+    assert os.WIFSIGNALED(status), "the writer failed"
+    while part := os.read(reader, 1 << 16):
+        reported += part
+    os.close(reader)
+    last = int.from_bytes(reported[-8:], "big")
     store = CheckpointStore(directory)
-    loaded = store.load()
+    loaded = store.load().document
     assert loaded.serial in (last, last + 1), (loaded.serial, last)
-    before = store.load(previous=True) if loaded.serial > 1 else loaded
+    before = store.load(previous=True).document if loaded.serial > 1 else loaded
     assert before.serial >= loaded.serial - 1, (before.serial, loaded.serial)
     for one in (loaded, before):
-        assert one.document["crumbs"] == {"number": one.serial}
-        assert [pod["number"] for pod in one.document["pods"]] == [one.serial] * (one.serial % 50)
+        assert one.plugins == [str(one.serial)]
+        assert [pod["number"] for pod in one.finished] == [one.serial] * (one.serial % 50)
 print(last)
 """
 
-#: Saves as long as there is room, and says how that ended.
+#: Saves until the disk is full, and prints what happened.
 FULL = """
 import json, resource, sys
 from pathlib import Path
 from alignup.align.errors import CheckpointError
-from alignup.state.fingerprint import Fingerprint
-from alignup.state.checkpoint import Checkpoint, CheckpointStore, encode_fragment
+from alignup.schema import codec
+from alignup.schema.ledgers import ResidueDocument
+from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
+from alignup.state.fingerprint import fingerprint_of
+from alignup.state.checkpoint import Checkpoint, CheckpointStore
 
-nothing = Fingerprint.of({})
+nothing = fingerprint_of({})
+residue = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
+
 store = CheckpointStore(Path(sys.argv[1]))
 
 def holding(count):
-    pods = [encode_fragment({"text": "x" * 1000})] * count
-    return Checkpoint(machine=nothing, settings=nothing, crumbs={}, pods=pods)
+    finished = [codec.encode({"text": "x" * 1000})] * count
+    return Checkpoint(machine=nothing, settings=nothing, residue=residue, finished=finished)
 
 store.save(holding(1))
 store.save(holding(2))
@@ -480,19 +560,25 @@ for _ in range(3):
     except CheckpointError as error:
         problems.append([error.what, error.where, error.advice])
 small = store.save(holding(3))
-before = CheckpointStore(Path(sys.argv[1])).load(previous=True).serial
+before = CheckpointStore(Path(sys.argv[1])).load(previous=True).document.serial
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(json.dumps({"problems": problems, "small": small, "before": before, "large": store.save(holding(100)),
-                  "serial": CheckpointStore(Path(sys.argv[1])).load().serial}))
+                  "serial": CheckpointStore(Path(sys.argv[1])).load().document.serial}))
 """
 
-#: Tries to save where it may not; root may anywhere, so it becomes somebody else first.
+#: Tries to save in a read-only directory; root can write there, so it becomes another user first.
 STRANGER = """
 import os, sys
 from pathlib import Path
 from alignup.align.errors import CheckpointError
-from alignup.state.fingerprint import Fingerprint
+from alignup.schema import codec
+from alignup.schema.ledgers import ResidueDocument
+from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
+from alignup.state.fingerprint import fingerprint_of
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
+
+nothing = fingerprint_of({})
+residue = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
 
 root = Path(sys.argv[1])
 os.chdir(root.parent)
@@ -501,8 +587,7 @@ if os.geteuid() == 0:
     os.chown(root, 65534, 65534)
     os.setgid(65534)
     os.setuid(65534)
-nothing = Fingerprint.of({})
-checkpoint = Checkpoint(machine=nothing, settings=nothing, crumbs={})
+checkpoint = Checkpoint(machine=nothing, settings=nothing, residue=residue)
 store = CheckpointStore(root)
 store.save(checkpoint)
 root.chmod(0o500)
@@ -524,25 +609,25 @@ def python(program: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_writers_killed_at_any_moment_leave_what_they_said_last(tmp_path):
+def test_killed_writers_leave_the_last_checkpoint_they_reported(tmp_path):
     written = int(python(KILLER, tmp_path / "root", 50))
 
     assert written > 50
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path):
-    told = json.loads(python(FULL, tmp_path / "root"))
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):
+    result = json.loads(python(FULL, tmp_path / "root"))
 
     path = str(tmp_path / "root" / NAME)
-    assert len(told["problems"]) == 3
-    for what, where, advice in told["problems"]:
+    assert len(result["problems"]) == 3
+    for what, where, advice in result["problems"]:
         assert what == f"the checkpoint cannot be written: cannot write {path}: {os.strerror(errno.EFBIG)}"
         assert where == path
-        assert advice.startswith("the one before it still counts")
-    assert (told["small"], told["before"], told["large"], told["serial"]) == (3, 2, 4, 4)
+        assert advice.startswith("the previous one is still valid")
+    assert (result["small"], result["before"], result["large"], result["serial"]) == (3, 2, 4, 4)
 
 
-def test_a_directory_that_may_not_be_written_to_leaves_what_was_there(tmp_path):
+def test_a_read_only_directory_leaves_the_last_checkpoint(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     tmp_path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Marks of machines and settings: equal while nothing changed, and what did is said."""
+"""Fingerprints of machines and settings differ exactly when a fact does."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -12,7 +12,9 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.synthetic import parse
-from alignup.state.fingerprint import Fingerprint, machine_fingerprint, settings_fingerprint
+from alignup.schema import codec
+from alignup.schema.checkpoints import Fingerprint
+from alignup.state.fingerprint import fingerprint_of, machine_fingerprint, settings_fingerprint
 
 GIB = 1 << 30
 MACHINE = parse("pack:2 numa:1 core:2 pu:2", memory=GIB)
@@ -48,21 +50,21 @@ CHANGED: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
 def test_every_setting_counts(name):
-    marks = [
+    fingerprints = [
         settings_fingerprint(Settings()),
         *(settings_fingerprint(replace(Settings(), **{name: to})) for to in CHANGED[name]),
     ]
 
-    assert len({mark.fingerprint for mark in marks}) == 1 + len(CHANGED[name])
-    assert all(len(marks[0].changes(mark)) == 1 for mark in marks[1:])
+    assert len({one.fingerprint for one in fingerprints}) == 1 + len(CHANGED[name])
+    assert all(len(fingerprints[0].differences(one)) == 1 for one in fingerprints[1:])
 
 
 @pytest.mark.parametrize(
-    ("now", "changes"),
+    ("now", "differences"),
     [
         pytest.param(MACHINE, [], id="the same"),
         pytest.param(
-            replace(MACHINE, devices=(Device("example.com/gpu", "0", nodes=1),)), [], id="devices come and go"
+            replace(MACHINE, devices=(Device("example.com/gpu", "0", nodes=1),)), [], id="devices do not count"
         ),
         pytest.param(
             replace(MACHINE, cpus=MACHINE.cpus[:-1]),
@@ -81,22 +83,22 @@ def test_every_setting_counts(name):
         pytest.param(
             replace(MACHINE, nodes=(FIRST, SECOND, replace(FIRST, id=2, memory=None))),
             ["NUMA node 2: was nothing, is CPUs none, memory unknown"],
-            id="a node more",
+            id="an additional node",
         ),
     ],
 )
-def test_what_changed_on_a_machine_is_said(now, changes):
+def test_differences_between_machines_are_sentences(now, differences):
     before, after = machine_fingerprint(MACHINE), machine_fingerprint(now)
 
-    assert list(before.changes(after)) == changes
-    assert (before.fingerprint == after.fingerprint) is (not changes)
+    assert list(before.differences(after)) == differences
+    assert (before.fingerprint == after.fingerprint) is (not differences)
 
 
 def test_the_order_of_facts_does_not_matter():
-    assert Fingerprint.of({"a": "1", "b": "2"}).fingerprint == Fingerprint.of({"b": "2", "a": "1"}).fingerprint
+    assert fingerprint_of({"a": "1", "b": "2"}).fingerprint == fingerprint_of({"b": "2", "a": "1"}).fingerprint
 
 
-def test_a_mark_goes_into_a_document_and_back():
-    mark = machine_fingerprint(MACHINE)
+def test_a_fingerprint_is_a_document():
+    fingerprint = machine_fingerprint(MACHINE)
 
-    assert Fingerprint.from_document(mark.to_document()) == mark
+    assert codec.decode(codec.encode(fingerprint), Fingerprint) == fingerprint

@@ -5,18 +5,16 @@ Where one cannot, it starts all the same, answers questions, and decides nothing
 somebody has said what to do. So nothing is lost without a word, and nobody is restarted for ever.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
-from alignup.agent import finished_pods as finishing
-from alignup.agent.checkpointer import FINISHED_KEY, PLUGINS_KEY
+from alignup.agent import finished_pods
 from alignup.agent.devices import device_state
 from alignup.agent.finished_pods import FinishedPod
 from alignup.agent.pending_admission import PodGrants
-from alignup.agent.pod_record import API_SOURCE, Document, PodRecord, StoredRecord, TerminationRequest
+from alignup.agent.pod_record import API_SOURCE, PodRecord, StoredRecord, TerminationRequest
 from alignup.agent.state import AgentState
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.errors import AlignError, CheckpointError, PodError, RestoreError, StateError, WorkLimitError
@@ -24,7 +22,17 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.kube.podspec import PodManifest
-from alignup.schema import decisions, ledgers
+from alignup.schema import codec
+from alignup.schema.checkpoints import (
+    CheckpointDocument,
+    FinishedPodDocument,
+    HeldPodDocument,
+    TerminationDocument,
+    WaitingPodDocument,
+)
+from alignup.schema.decisions import from_document
+from alignup.schema.ledgers import restore_ledger
+from alignup.schema.pods import PodDocument, read_pod
 from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
@@ -84,12 +92,16 @@ def recover(
         return RecoveryResult(standing=empty, problems=(str(error),))
     if loaded is None:
         return RecoveryResult(standing=empty if imported is None else _imported(empty, imported(), now=now))
+    document = loaded.document
     changes = (
-        *(f"the machine changed: {what}" for what in loaded.machine.changes(machine_fingerprint(host.machine))),
-        *(f"the settings changed: {what}" for what in loaded.settings.changes(settings_fingerprint(host.settings))),
+        *(f"the machine changed: {what}" for what in document.machine.differences(machine_fingerprint(host.machine))),
+        *(
+            f"the settings changed: {what}"
+            for what in document.settings.differences(settings_fingerprint(host.settings))
+        ),
     )
-    found = _rebuilt(loaded, _unplugged(empty, loaded.extra.get(PLUGINS_KEY, ())), terms=terms, now=now)
-    finished, lost = _finished(loaded.extra.get(FINISHED_KEY, ()))
+    found = _rebuilt(document, _unplugged(empty, document.plugins), terms=terms, now=now)
+    finished, lost = _finished(document.finished)
     found = replace(found, standing=replace(found.standing, finished=finished), notes=(*found.notes, *lost))
     unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files were not looked at",)
     return replace(found, notes=(*loaded.notes, *unused, *changes, *found.notes))
@@ -107,96 +119,106 @@ def _loaded(store: CheckpointStore, terms: RecoveryOptions) -> LoadedCheckpoint 
 
 def _unplugged(empty: AgentState, served: Iterable[str]) -> AgentState:
     """*empty*, where devices of resources that plugins served are unknown until these are back."""
-    plugins = frozenset(map(str, served))
+    plugins = frozenset(served)
     host = _with(empty.host, device_state.without_resources(empty.host.ledger, plugins))
     return replace(empty, host=host, plugins=plugins)
 
 
-def _rebuilt(loaded: LoadedCheckpoint, empty: AgentState, *, terms: RecoveryOptions, now: float) -> RecoveryResult:
-    """What the checkpoint says, as far as it can be so."""
-    document, misfits = _fitting(loaded.document, empty.host)
-    if document is None:
+def _rebuilt(document: CheckpointDocument, empty: AgentState, *, terms: RecoveryOptions, now: float) -> RecoveryResult:
+    """Return the state that the checkpoint describes, as far as the host still allows it."""
+    pods, ledger, misfits = _restorable(document, empty.host)
+    if ledger is None:
         return RecoveryResult(standing=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
     try:
-        standing, dropped = _standing(document, loaded.waiting, empty, now=now)
-    except (AlignError, KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"the checkpoint makes no sense: {type(error).__name__}: {error}"
-        return RecoveryResult(standing=empty, problems=(f"{what}; {_DAMAGE}",))
+        standing, dropped = _standing(pods, ledger, document.waiting, empty, now=now)
+    except (AlignError, ValueError) as error:
+        return RecoveryResult(standing=empty, problems=(f"the checkpoint is invalid: {error}; {_DAMAGE}",))
     if misfits and RecoveryMode.DROP_MISFITS not in terms.recover:
         return RecoveryResult(standing=standing, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
     released = (f"released, as it cannot stay: {what}" for what in misfits)
     return RecoveryResult(standing=standing, notes=(*released, *dropped))
 
 
-def _fitting(document: Mapping[str, Any], host: Host) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
-    """The document without pods that cannot have what they had, and why; ``None`` when it is not about pods."""
-    misfits: tuple[str, ...] = ()
+def _restorable(
+    document: CheckpointDocument, host: Host
+) -> tuple[Sequence[HeldPodDocument], Ledger | None, tuple[str, ...]]:
+    """Return the pods that can keep what they hold, their ledger, and why the others cannot.
+
+    The ledger is ``None`` if the problem is not about single pods.
+    """
+    pods, misfits = document.pods, tuple[str, ...]()
     while True:
         try:
-            ledgers.from_document(document, host.ledger, providers=host.providers)
+            entries = [pod.entry for pod in pods]
+            ledger = restore_ledger(entries, document.residue, idle=host.ledger, providers=host.providers)
         except RestoreError as error:
             misfits += error.problems
             if not error.uids:
-                return None, misfits
-            document = ledgers.without_pods(document, error.uids)
+                return pods, None, misfits
+            pods = [pod for pod in pods if pod.entry.pod.uid not in error.uids]
         except StateError as error:
-            return None, (*misfits, str(error))
+            return pods, None, (*misfits, str(error))
         else:
-            return document, misfits
+            return pods, ledger, misfits
 
 
 def _standing(
-    document: Mapping[str, Any], waiting: tuple[Any, ...], empty: AgentState, *, now: float
+    documents: Sequence[HeldPodDocument],
+    ledger: Ledger,
+    waiting: Sequence[WaitingPodDocument],
+    empty: AgentState,
+    *,
+    now: float,
 ) -> tuple[AgentState, list[str]]:
-    """What stands, given a document that fits, and who cannot wait any longer."""
-    ledger = ledgers.from_document(document, empty.host.ledger, providers=empty.host.providers)
+    """Return the restored state, and why some pods no longer wait."""
     host = _with(empty.host, ledger)
     held = {}
-    for piece, (uid, resident) in zip(document["pods"], ledger.pods.items(), strict=True):
-        since, source = piece.get("since", now), piece.get("source", API_SOURCE)
-        known = _known(_with_manifest(resident.pod, piece), host, since=float(since), source=str(source))
-        held[uid] = replace(known, grants=_grants(piece.get("grants", {})), ending=_ending(piece))
+    for one, (uid, admitted) in zip(documents, ledger.pods.items(), strict=True):
+        pod = _with_manifest(admitted.pod, one.manifest)
+        since = now if one.since is None else one.since
+        known = _known(pod, host, since=since, source=one.source or API_SOURCE)
+        held[uid] = replace(known, grants=one.grants, ending=_termination(one.termination))
     pods, overtaken, dropped = {}, {}, []
-    for one in waiting:
-        pod = _with_manifest(ledgers.read_pod(one["pod"]), one)
+    for each in waiting:
+        pod = _read_pod(each.pod, each.manifest)
         try:
-            pods[pod.uid] = _known(pod, host, since=float(one["since"]), source=str(one["source"]))
+            pods[pod.uid] = _known(pod, host, since=each.since, source=each.source)
         except (PodError, WorkLimitError) as error:  # by settings that are new
             dropped.append(f"{pod.namespace}/{pod.name} waits no longer: {error}")
         else:
-            overtaken[pod.uid] = int(one["overtaken"])
+            overtaken[pod.uid] = each.overtaken
     line = replace(empty.line, pods=pods, overtakes={uid: times for uid, times in overtaken.items() if times})
     return replace(empty, host=host, held=held, line=line), dropped
 
 
-def _finished(documents: Iterable[Mapping[str, Any]]) -> tuple[dict[str, FinishedPod], list[str]]:
-    """Pods that have run, and what cannot be read of them, which nobody needs to go on."""
+def _finished(documents: Iterable[object]) -> tuple[dict[str, FinishedPod], list[str]]:
+    """Return the finished pods, and why some cannot be read; nothing depends on them."""
     found, lost = {}, []
-    for one in documents:
+    for document in documents:
         try:
-            pod = _with_manifest(ledgers.read_pod(one["pod"]), one)
-            kept = StoredRecord(decisions.from_document(one["decision"]))
+            one = codec.convert(document, FinishedPodDocument)
+            pod = _read_pod(one.pod, one.manifest)
+            kept = StoredRecord(from_document(one.decision))
             kept.to_document()
-            known = PodRecord(pod=pod, since=float(one["since"]), source=str(one["source"]), record=kept)
-            run = finishing.run_from_document(one["run"])
-            found[pod.uid] = FinishedPod(known=replace(known, ending=_ending(one)), run=run)
-        except (AlignError, KeyError, TypeError, ValueError, AttributeError) as error:
-            lost.append(f"a pod that has run is forgotten, as it cannot be read: {type(error).__name__}: {error}")
+            known = PodRecord(
+                pod=pod, since=one.since, source=one.source, record=kept, ending=_termination(one.termination)
+            )
+            found[pod.uid] = FinishedPod(known=known, run=finished_pods.run_from_document(one.run))
+        except (AlignError, KeyError, TypeError, ValueError) as error:
+            lost.append(f"a finished pod is forgotten because it cannot be read: {error}")
     return found, lost
 
 
-def _with_manifest(pod: Pod, document: Mapping[str, Any]) -> Pod:
-    """A pod, with its manifest where that was kept."""
-    manifest = document.get("manifest")
-    return replace(pod, manifest=PodManifest(str(manifest))) if manifest else pod
+def _read_pod(document: PodDocument, manifest: str | None) -> Pod:
+    return _with_manifest(read_pod(document), manifest)
 
 
-def _ending(document: Mapping[str, Any]) -> TerminationRequest | None:
-    """When a pod was told to end."""
-    told = document.get("ending")
-    if told is None:
-        return None
-    return TerminationRequest(float(told["since"]), None if told["grace"] is None else float(told["grace"]))
+def _with_manifest(pod: Pod, manifest: str | None) -> Pod:
+    return replace(pod, manifest=PodManifest(manifest)) if manifest else pod
+
+
+def _termination(document: TerminationDocument | None) -> TerminationRequest | None:
+    return None if document is None else TerminationRequest(document.since, document.grace)
 
 
 def _imported(empty: AgentState, found: ImportedState, *, now: float) -> AgentState:
@@ -224,10 +246,3 @@ def _known(pod: Pod, host: Host, *, since: float, source: str) -> PodRecord:
     kept = StoredRecord(host.decide(pod))
     kept.to_document()
     return PodRecord(pod=pod, since=since, source=source, record=kept)
-
-
-def _grants(document: Mapping[str, Any]) -> dict[str, dict[str, Document]]:
-    """What device plugins gave with the devices, as it was kept."""
-    return {
-        container: {resource: dict(given) for resource, given in own.items()} for container, own in document.items()
-    }

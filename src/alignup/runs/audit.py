@@ -99,8 +99,8 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
 
     with registry.RunRegistry(directory).locked():
         loaded = CheckpointStore(directory).load()
-    pods: Sequence[Mapping[str, Any]] = loaded.document["pods"] if loaded else ()
-    held = {one["pod"]["uid"]: one.get("cpus", {}).get("containers", {}).get(CONTAINER, "") for one in pods}
+    entries = [pod.entry for pod in loaded.document.pods] if loaded else []
+    held = {entry.pod.uid: entry.cpus.containers.get(CONTAINER, "") for entry in entries}
     for record in records:
         if record.exclusive:
             yield from _compare_cpus(record, held.get(record.uid), where="the ledger")

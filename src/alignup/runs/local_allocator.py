@@ -8,7 +8,7 @@ are never allocated.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -31,8 +31,10 @@ from alignup.enforce.numa_nodes import NodeMap
 from alignup.runs import registry
 from alignup.runs.registry import RunRegistry
 from alignup.runs.request import CONTAINER, RunAllocation, RunRejectedError, RunRequest
-from alignup.schema import decisions, ledgers
-from alignup.state.checkpoint import Checkpoint, CheckpointStore, encode_fragment
+from alignup.schema import codec, decisions
+from alignup.schema.checkpoints import HeldPodDocument
+from alignup.schema.ledgers import PodEntryDocument, ResidueDocument, pod_entry, residue, restore_ledger
+from alignup.state.checkpoint import Checkpoint, CheckpointStore
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
 if TYPE_CHECKING:
@@ -118,10 +120,9 @@ class RunLedger:
         self.changed = False  #: since the last save
         if loaded is None:
             return
-        finished = {str(entry["pod"]["uid"]) for entry in loaded.document["pods"]} - set(active)
-        self.changed = bool(finished)
-        document = ledgers.without_pods(loaded.document, finished)
-        self.host.ledger = _restore(document, self.host)
+        entries = [one.entry for one in loaded.document.pods if one.entry.pod.uid in active]
+        self.changed = len(entries) < len(loaded.document.pods)
+        self.host.ledger = _restore(entries, loaded.document.residue, self.host)
 
     def admit(self, pod: Pod) -> Decision:
         decision = self.host.admit(pod)
@@ -141,8 +142,8 @@ class RunLedger:
             Checkpoint(
                 machine=machine_fingerprint(self.host.machine),
                 settings=settings_fingerprint(self.host.settings),
-                crumbs=ledgers.crumbs(ledger, providers=self.host.providers),
-                pods=[encode_fragment(ledgers.pod_document(ledger, uid)) for uid in ledger.pods],
+                residue=residue(ledger, providers=self.host.providers),
+                pods=[codec.encode(HeldPodDocument(entry=pod_entry(ledger, uid))) for uid in ledger.pods],
             )
         )
         self.changed = False
@@ -219,9 +220,9 @@ class LocalAllocator:
         self.ledger.save()
 
 
-def _restore(document: Mapping[str, Any], idle: Host) -> Ledger:
+def _restore(entries: Sequence[PodEntryDocument], stored: ResidueDocument, idle: Host) -> Ledger:
     try:
-        return ledgers.from_document(document, idle.ledger, providers=idle.providers)
+        return restore_ledger(entries, stored, idle=idle.ledger, providers=idle.providers)
     except RestoreError as error:
         raise StateError(
             f"the resources of running runs do not fit this machine and these settings: {error}; "

@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
     found = read_dir(tmp_path, gates=GATES)
 
     assert [problem.what for problem in found.problems] == [
-        f"cannot read {tmp_path}/cpu_manager_state: it is no regular file"
+        f"cannot read {tmp_path}/cpu_manager_state: it is not a regular file"
     ]
 
 

@@ -1,15 +1,26 @@
-"""A ledger as a document, in plain JSON values, and back: what a checkpoint is made of.
+"""A ledger as JSON documents: one entry per pod, and the residue.
 
-``write`` takes a ledger apart: a piece for each pod, which stays the same as long as the pod holds the same, and the
-*crumbs*, all else the books remember. So whoever stores a ledger again and again has to write down one pod anew, not
-all. ``read`` puts it together on the idle ledger of a host as it is now, and refuses what cannot be so any more.
-``workload`` is the pod itself.
-
-Sets are Linux lists, ``"0-3,8"``, never integers. The documents have no version of their own: the checkpoint has.
+An entry changes only when its own pod does, so a checkpoint encodes each pod once. The *residue* is everything else the
+ledger records, such as what the last pod's init containers left to reuse. ``restore_ledger`` rebuilds the ledger on the
+idle ledger of the host as it is now.
 """
 
-from alignup.schema.ledgers.read import from_document, without_pods
-from alignup.schema.ledgers.workload import read_pod, written_pod
-from alignup.schema.ledgers.write import crumbs, pod_document, to_document
+from alignup.schema.ledgers.documents import (
+    LedgerDocument,
+    PodEntryDocument,
+    ResidueDocument,
+    ledger_document,
+    pod_entry,
+    residue,
+)
+from alignup.schema.ledgers.restore import restore_ledger
 
-__all__ = ["crumbs", "from_document", "pod_document", "read_pod", "to_document", "without_pods", "written_pod"]
+__all__ = [
+    "LedgerDocument",
+    "PodEntryDocument",
+    "ResidueDocument",
+    "ledger_document",
+    "pod_entry",
+    "residue",
+    "restore_ledger",
+]

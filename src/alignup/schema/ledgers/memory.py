@@ -1,113 +1,109 @@
-"""The book of memory put together again.
+"""Restore the memory ledger.
 
-What nodes have reserved follows from the blocks on them, group by group. How it is spread inside a group does not: that
-depends on what came and went, so it is noted, and taken over as long as the nodes are still large enough for it. A
-machine that has a little less memory after a reboot is no reason to refuse anything that still fits.
+How much a group of NUMA nodes has reserved follows from its blocks. How it is spread over the nodes of the group
+depends on which pods came and went before, so the residue records it, and it is kept as long as the nodes are large
+enough. A machine with slightly less memory after a reboot keeps all pods that still fit.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import ParseError
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, NodeMemory, Sizes
-from alignup.schema.ledgers.pieces import HoldingConflict, PodEntry, if_pod_exists
-from alignup.schema.ledgers.values import amount, fields, items, members, text
+from alignup.schema.ledgers.documents import BlockDocument, MemoryResidue
+from alignup.schema.ledgers.entries import HoldingConflict, PodEntry, if_pod_exists
 
-Spread = Mapping[int, Sizes]  #: node → type → bytes reserved there
+Reserved = Mapping[int, Sizes]  #: NUMA node → type → bytes reserved there
 
 
 class ChargedBlock(NamedTuple):
-    """A block that its nodes are charged with, and whose it is; a pod's own has no container."""
+    """A block that counts against its nodes, and its owner."""
 
-    piece: PodEntry
-    container: str | None
+    entry: PodEntry
+    container: str | None  #: ``None``: the pod as a whole
     block: Block
 
     @property
     def owner(self) -> str:
-        """As people call it."""
-        return self.piece.owner(self.container)
+        return self.entry.owner(self.container)
 
 
-def read_memory(
-    pieces: Sequence[PodEntry], crumbs: Mapping[str, Any], *, idle: MemoryLedger, misfits: list[HoldingConflict]
+def restore_memory(
+    entries: Sequence[PodEntry], residue: MemoryResidue, *, idle: MemoryLedger, conflicts: list[HoldingConflict]
 ) -> MemoryLedger:
-    """The book with what the *pieces* hold; what cannot be is added to *misfits*."""
+    """Return the ledger with the memory of *entries*; append what they can no longer hold to *conflicts*."""
     held: dict[str, Mapping[str, tuple[Block, ...]]] = {}
     pod_held: dict[str, tuple[Block, ...]] = {}
     charged: list[ChargedBlock] = []
-    for piece in pieces:
-        said = piece.holds("memory")
-        own = {name: _blocks(blocks) for name, blocks in piece.by_container(said.get("containers", {})).items()}
-        if "containers" in said:
-            held[piece.uid] = own
-        if "pod" in said:
-            pod_held[piece.uid] = _blocks(said["pod"])
-            charged += [ChargedBlock(piece, None, block) for block in pod_held[piece.uid]]
+    for entry in entries:
+        holdings = entry.document.memory
+        entry.check_containers(holdings.containers or ())
+        own = {name: _blocks(blocks) for name, blocks in (holdings.containers or {}).items()}
+        if holdings.containers is not None:
+            held[entry.uid] = own
+        if holdings.pod is not None:
+            pod_held[entry.uid] = _blocks(holdings.pod)
+            charged += [ChargedBlock(entry, None, block) for block in pod_held[entry.uid]]
         else:
-            charged += [ChargedBlock(piece, name, block) for name, blocks in own.items() for block in blocks]
-    found = [
-        HoldingConflict(one.piece.uid, what) for one in charged for what in _problems(one.block, one.owner, idle=idle)
-    ]
-    misfits += found
-    spread = {int(node): _sizes(sizes) for node, sizes in fields(crumbs["spread"]).items()}
-    last = if_pod_exists(crumbs["reusable"], pieces) or {"pod": "", "groups": []}
-    reusable = {members(one["nodes"]): _sizes(one["bytes"]) for one in map(fields, items(last["groups"]))}
-    nodes = {} if found else _nodes(charged, spread, idle=idle, misfits=misfits)
-    return MemoryLedger({**idle.nodes, **nodes}, held, pod_held, last["pod"], reusable)
-
-
-def _blocks(document: object) -> tuple[Block, ...]:
-    return tuple(
-        Block(members(one["nodes"]), text(one["type"]), amount(one["bytes"])) for one in map(fields, items(document))
+            charged += [ChargedBlock(entry, name, block) for name, blocks in own.items() for block in blocks]
+    found = [HoldingConflict(one.entry.uid, what) for one in charged for what in _problems(one, idle=idle)]
+    conflicts += found
+    nodes = {} if found else _nodes(charged, residue.reserved, idle=idle, conflicts=conflicts)
+    reusable = if_pod_exists(residue.reusable, entries)
+    return MemoryLedger(
+        {**idle.nodes, **nodes},
+        held,
+        pod_held,
+        reusable.pod if reusable else "",
+        {bits.parse(group.nodes): group.bytes for group in reusable.groups} if reusable else {},
     )
 
 
-def _sizes(document: object) -> dict[str, int]:
-    return {type_: amount(size) for type_, size in fields(document).items()}
+def _blocks(blocks: Iterable[BlockDocument]) -> tuple[Block, ...]:
+    return tuple(Block(bits.parse(one.nodes), one.type, one.bytes) for one in blocks)
 
 
-def _problems(block: Block, owner: str, *, idle: MemoryLedger) -> Iterator[str]:
-    """Why a block cannot be on the idle machine, however much is free; an empty one needs nothing of its type."""
+def _problems(one: ChargedBlock, *, idle: MemoryLedger) -> Iterator[str]:
+    """Yield why a block cannot exist on the idle machine; an empty block does not need memory of its type."""
+    block, what = one.block, f"{one.block.type} of {one.owner}"
     if not idle.nodes:
-        yield f"{block.type} of {owner} is not to be had: no memory is given out now"
+        yield f"{what} cannot be kept: this host does not allocate memory now"
         return
     gone = bits.of(node for node in bits.members(block.nodes) if node not in idle.nodes)
     if gone:
-        exist = f"nodes {bits.show(gone)}, which do" if gone & gone - 1 else f"node {bits.show(gone)}, which does"
-        yield f"{block.type} of {owner} is on NUMA {exist} not exist on this machine any more"
+        node, exist = ("nodes", "exist") if gone & gone - 1 else ("node", "exists")
+        yield f"{what} is on NUMA {node} {bits.show(gone)}, which no longer {exist} on this machine"
     elif block.size and not any(block.type in idle.nodes[node].tables for node in bits.members(block.nodes)):
-        yield f"{block.type} of {owner} is on NUMA node {bits.show(block.nodes)}, which has none of it any more"
+        yield f"{what} is on NUMA node {bits.show(block.nodes)}, which no longer has any"
 
 
 def _nodes(
-    charged: Sequence[ChargedBlock], spread: Spread, *, idle: MemoryLedger, misfits: list[HoldingConflict]
+    charged: Sequence[ChargedBlock], reserved: Reserved, *, idle: MemoryLedger, conflicts: list[HoldingConflict]
 ) -> dict[int, NodeMemory]:
-    """The nodes that blocks touch, with what is reserved on them."""
+    """Return the nodes that have blocks, with what is reserved on them."""
     groups: dict[NodeSet, Counter[str]] = {}
-    touching: Counter[NodeSet] = Counter()
+    assignments: Counter[NodeSet] = Counter()
     for _, _, block in charged:
         groups.setdefault(block.nodes, Counter())[block.type] += block.size
-        touching[block.nodes] += 1
+        assignments[block.nodes] += 1
     nodes: dict[int, NodeMemory] = {}
     for group, sizes in groups.items():
-        _check_apart(group, nodes)
-        misfits += _lacking(group, sizes, charged, idle=idle)
-        kept: Spread = {node: spread.get(node, {}) for node in bits.members(group)}
+        _check_disjoint(group, nodes)
+        conflicts += _shortages(group, sizes, charged, idle=idle)
+        kept: Reserved = {node: reserved.get(node, {}) for node in bits.members(group)}
         if not _fits(kept, sizes, idle=idle):
-            kept = _spread_anew(kept, sizes, idle=idle)
-        for node, reserved in kept.items():
+            kept = _reserve_in_order(kept, sizes, idle=idle)
+        for node, own in kept.items():
             tables = idle.nodes[node].tables
-            changed = {type_: tables[type_].take(size) for type_, size in reserved.items() if type_ in tables}
-            nodes[node] = NodeMemory(group, touching[group], {**tables, **changed})
+            changed = {type_: tables[type_].take(size) for type_, size in own.items() if type_ in tables}
+            nodes[node] = NodeMemory(group, assignments[group], {**tables, **changed})
     return nodes
 
 
-def _check_apart(group: NodeSet, nodes: Mapping[int, NodeMemory]) -> None:
-    """Groups do not overlap, so what is on their nodes is known without who came first."""
+def _check_disjoint(group: NodeSet, nodes: Mapping[int, NodeMemory]) -> None:
     for node in bits.members(group):
         if node in nodes:
             raise ParseError(
@@ -116,38 +112,38 @@ def _check_apart(group: NodeSet, nodes: Mapping[int, NodeMemory]) -> None:
             )
 
 
-def _lacking(
+def _shortages(
     group: NodeSet, sizes: Sizes, charged: Sequence[ChargedBlock], *, idle: MemoryLedger
 ) -> Iterator[HoldingConflict]:
-    """Of what a group has less than is held on it: those who came last would have to go."""
+    """Yield the newest blocks that exceed what *group* has."""
     for type_, size in sizes.items():
-        there = idle.allocatable_on(group, type_)
-        over = size - there
+        available = idle.allocatable_on(group, type_)
+        over = size - available
         for one in reversed(charged):
             if over > 0 and (one.block.nodes, one.block.type) == (group, type_) and one.block.size:
                 over -= one.block.size
                 where = f"{type_} on NUMA node{'s' if group & group - 1 else ''} {bits.show(group)}"
-                what = f"{one.block.size} bytes of {one.owner}: {size} are held there, but there are only {there}"
-                yield HoldingConflict(one.piece.uid, f"{where} is too little for {what}")
+                what = f"{one.block.size} bytes of {one.owner}: {size} bytes are held there, but only {available} exist"
+                yield HoldingConflict(one.entry.uid, f"{where} is too small for {what}")
 
 
-def _fits(spread: Spread, sizes: Sizes, *, idle: MemoryLedger) -> bool:
-    """Whether a group can have its *sizes* reserved just so; a single node never needs to be told."""
+def _fits(reserved: Reserved, sizes: Sizes, *, idle: MemoryLedger) -> bool:
+    """Return whether *reserved* adds up to *sizes* and no node has more than it can hold."""
     total: Counter[str] = Counter()
-    for node, reserved in spread.items():
-        total.update(reserved)
+    for node, own in reserved.items():
+        total.update(own)
         tables = idle.nodes[node].tables
-        if any(size > tables.get(type_, EMPTY_TABLE).allocatable for type_, size in reserved.items()):
+        if any(size > tables.get(type_, EMPTY_TABLE).allocatable for type_, size in own.items()):
             return False
     return +total == +Counter(sizes)
 
 
-def _spread_anew(nodes: Iterable[int], sizes: Sizes, *, idle: MemoryLedger) -> dict[int, dict[str, int]]:
-    """*sizes* on a group as if it had been idle: the lowest node is filled first."""
+def _reserve_in_order(nodes: Iterable[int], sizes: Sizes, *, idle: MemoryLedger) -> dict[int, dict[str, int]]:
+    """Spread *sizes* over *nodes* as if they were idle: fill the lowest node first."""
     left = dict(sizes)
-    spread: dict[int, dict[str, int]] = {}
+    reserved: dict[int, dict[str, int]] = {}
     for node in nodes:
         tables = idle.nodes[node].tables
-        spread[node] = {type_: min(size, tables.get(type_, EMPTY_TABLE).allocatable) for type_, size in left.items()}
-        left = {type_: size - spread[node][type_] for type_, size in left.items()}
-    return spread
+        reserved[node] = {type_: min(size, tables.get(type_, EMPTY_TABLE).allocatable) for type_, size in left.items()}
+        left = {type_: size - reserved[node][type_] for type_, size in left.items()}
+    return reserved

@@ -1,0 +1,124 @@
+"""The checkpoint as a JSON document: everything an agent needs after a restart.
+
+Version 2 is written. Version 1 is upgraded when it is read.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from alignup.schema.codec import Count, Document
+from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
+from alignup.schema.pods import PodDocument
+
+VERSION = 2  #: raised when a field changes its meaning or goes away; add the upgrade from the previous version then
+
+
+class Fingerprint(Document, frozen=True):
+    """What a checkpoint was written on: named facts, and a digest of all of them."""
+
+    fingerprint: str
+    facts: dict[str, str]
+
+    def differences(self, now: "Fingerprint") -> tuple[str, ...]:
+        """Return one sentence for each fact that is different *now*."""
+        return tuple(
+            f"{name}: was {self.facts.get(name) or 'nothing'}, is {now.facts.get(name) or 'nothing'}"
+            for name in {**self.facts, **now.facts}
+            if self.facts.get(name) != now.facts.get(name)
+        )
+
+
+class TerminationDocument(Document, frozen=True):
+    since: float  #: seconds since 1970
+    grace: float | None  #: seconds; ``None``: the pod's own grace period
+
+
+class HeldPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    """An admitted pod. ``alignup run`` stores only the ledger entry."""
+
+    entry: PodEntryDocument
+    since: float | None = None  #: seconds since 1970
+    source: str | None = None
+    grants: Mapping[
+        str, Mapping[str, Mapping[str, Any]]
+    ] = {}  #: container → resource → what the plugin's Allocate returned
+    manifest: str | None = None
+    termination: TerminationDocument | None = None
+
+
+class WaitingPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    pod: PodDocument
+    since: float
+    source: str
+    manifest: str | None = None
+    termination: TerminationDocument | None = None
+    overtaken: Count
+
+
+class FinishedPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    pod: PodDocument
+    since: float
+    source: str
+    manifest: str | None = None
+    termination: TerminationDocument | None = None
+    run: dict[str, Any]
+    decision: dict[str, Any]
+
+
+class CheckpointDocument(Document, frozen=True, kw_only=True):
+    format: str
+    version: int
+    serial: int
+    machine: Fingerprint
+    settings: Fingerprint
+    residue: ResidueDocument
+    plugins: list[str]  #: resources that device plugins serve
+    pods: list[HeldPodDocument]
+    waiting: list[WaitingPodDocument]
+    finished: list[Any]  #: each a :class:`FinishedPodDocument`; a damaged one does not make the rest unusable
+
+
+def upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a version 1 checkpoint as version 2; ``KeyError``, ``TypeError``, ``AttributeError`` if it is damaged."""
+    residue, extra = document["crumbs"], document["extra"]
+    memory = residue["memory"]
+    return {
+        "format": document["format"],
+        "version": 2,
+        "serial": document["serial"],
+        "machine": document["machine"],
+        "settings": _rename_facts(document["settings"]),
+        "residue": {
+            "cpus": residue["cpus"],
+            "memory": {"reusable": memory["reusable"], "reserved": memory["spread"]},
+            "devices": residue["devices"],
+            "providers": residue["others"],
+        },
+        "plugins": extra.get("plugins", []),
+        "pods": [_nest_entry(_rename_termination(pod)) for pod in document["pods"]],
+        "waiting": [_rename_termination(pod) for pod in document["waiting"]],
+        "finished": [_rename_termination(pod) for pod in extra.get("finished", ())],
+    }
+
+
+#: Facts about settings that version 1 named differently.
+_FACTS = {
+    "resources whose plugins are asked": "resources with preferred allocation",
+    "most pods": "maximum number of pods",
+    "pods choose their policy": "pod policy annotations",
+    "faults of the kubelet": "kubelet defects",
+}
+
+
+def _rename_facts(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {_FACTS.get(name, name): fact for name, fact in fingerprint["facts"].items()}
+    return {**fingerprint, "facts": facts}
+
+
+def _rename_termination(pod: Mapping[str, Any]) -> dict[str, Any]:
+    return {"termination" if key == "ending" else key: value for key, value in pod.items()}
+
+
+def _nest_entry(pod: dict[str, Any]) -> dict[str, Any]:
+    entry = {key: pod.pop(key) for key in ("pod", "hints", "uses", "cpus", "memory", "devices") if key in pod}
+    return {"entry": entry, **pod}

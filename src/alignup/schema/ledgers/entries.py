@@ -1,0 +1,69 @@
+"""A pod's entry while a ledger is being restored: the pod, and the holdings to check."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+from alignup.align.errors import ParseError
+from alignup.align.ledger import AdmittedPod
+from alignup.align.workload.demand import FitRequest
+from alignup.schema.ledgers.documents import PodEntryDocument
+from alignup.schema.pods import read_pod
+
+
+class _OfPod(Protocol):
+    @property
+    def pod(self) -> str: ...
+
+
+Reusable = TypeVar("Reusable", bound=_OfPod)
+
+
+class HoldingConflict(NamedTuple):
+    """Something that a pod can no longer hold."""
+
+    uid: str  #: the pod to release; empty if no single pod is the cause
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodEntry:
+    admitted: AdmittedPod
+    document: PodEntryDocument
+
+    @property
+    def uid(self) -> str:
+        return self.admitted.pod.uid
+
+    def owner(self, container: str | None = None) -> str:
+        """Return the name of the pod, or of one of its containers, for messages."""
+        pod = self.admitted.pod
+        name = f"{pod.namespace}/{pod.name}"
+        return name if container is None else f"{name} (container {container})"
+
+    def check_containers(self, names: Iterable[str]) -> None:
+        if unknown := set(names) - {one.name for one in self.admitted.pod.everyone}:
+            raise ParseError(f"{self.owner()} has no container {', '.join(sorted(unknown))}")
+
+
+def read_pod_entry(document: PodEntryDocument) -> PodEntry:
+    pod = read_pod(document.pod)
+    if not pod.uid:
+        raise ParseError(f"pod {pod.namespace}/{pod.name} has no uid")
+    uses = document.uses
+    admitted = AdmittedPod(
+        pod,
+        {container: hint.hint() for container, hint in document.hints.items()},
+        FitRequest(
+            milli_cpu=uses.milli_cpu,
+            memory=uses.memory,
+            ephemeral_storage=uses.ephemeral_storage,
+            scalars=uses.scalars,
+        ),
+    )
+    return PodEntry(admitted, document)
+
+
+def if_pod_exists(reusable: Reusable | None, entries: Sequence[PodEntry]) -> Reusable | None:
+    """Return *reusable* if its pod is among *entries*: a pod that is gone released everything."""
+    return reusable if reusable and any(entry.uid == reusable.pod for entry in entries) else None

@@ -1,0 +1,83 @@
+"""Restore a ledger on the idle ledger of the host as it is now.
+
+The host may have changed since: CPUs are offline, NUMA nodes are gone, more is reserved, device plugins have not
+registered yet. A pod keeps what it holds if the host still has it, even if the pod would be placed elsewhere today.
+Otherwise one :class:`RestoreError` lists everything that is in the way, with pod and container.
+
+Devices do not have to exist: plugins register after the host starts. Until then their resource consists of the devices
+that pods hold, all unhealthy.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from alignup.align.errors import ParseError, RestoreError, StateError
+from alignup.align.fit import UsedResources
+from alignup.align.ledger import Ledger
+from alignup.align.provider import Provider
+from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
+from alignup.schema.ledgers.cpus import restore_cpus
+from alignup.schema.ledgers.devices import restore_devices
+from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
+from alignup.schema.ledgers.entries import HoldingConflict, PodEntry, read_pod_entry
+from alignup.schema.ledgers.memory import restore_memory
+
+
+def restore_ledger(
+    pods: Iterable[PodEntryDocument],
+    residue: ResidueDocument,
+    *,
+    idle: Ledger,
+    providers: Iterable[Provider[Any]] = (),
+) -> Ledger:
+    """Return the ledger that holds *pods*; *providers* are those of the host.
+
+    :class:`RestoreError` if pods can no longer hold what they held; another ``StateError`` if the documents contradict
+    themselves.
+    """
+    if idle.pods:
+        raise StateError("cannot restore a ledger on one that has pods")
+    try:
+        entries = _entries(pods)
+        books = _books(entries, residue, idle, {one.name: one for one in providers})
+    except ValueError as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"not a valid ledger: {error}") from error
+    used = UsedResources()
+    for entry in entries:
+        used = used.plus(entry.admitted.uses)
+    return Ledger(books, {entry.uid: entry.admitted for entry in entries}, used)
+
+
+def _entries(pods: Iterable[PodEntryDocument]) -> tuple[PodEntry, ...]:
+    entries: dict[str, PodEntry] = {}
+    for entry in map(read_pod_entry, pods):
+        other = entries.setdefault(entry.uid, entry)
+        if other is not entry:
+            raise ParseError(f"{other.owner()} and {entry.owner()} have the same uid")
+    return tuple(entries.values())
+
+
+def _books(
+    entries: Sequence[PodEntry], residue: ResidueDocument, idle: Ledger, providers: Mapping[str, Provider[Any]]
+) -> dict[str, Any]:
+    conflicts: list[HoldingConflict] = []
+    cpus, memory, devices = (
+        idle.books[name] for name in (CpuHintProvider.name, MemoryProvider.name, DeviceProvider.name)
+    )
+    books = {
+        **idle.books,
+        CpuHintProvider.name: restore_cpus(entries, residue.cpus, idle=cpus, conflicts=conflicts),
+        MemoryProvider.name: restore_memory(entries, residue.memory, idle=memory, conflicts=conflicts),
+        DeviceProvider.name: restore_devices(entries, residue.devices, idle=devices, conflicts=conflicts),
+    }
+    for name, stored in residue.providers.items():
+        if name not in providers or name not in idle.books:
+            conflicts.append(HoldingConflict("", f"the ledger of {name} is stored, but this host has no such provider"))
+        else:
+            books[name] = providers[name].kept(stored)
+    if conflicts:
+        uids = dict.fromkeys(one.uid for one in conflicts if one.uid)
+        raise RestoreError([one.what for one in conflicts], uids=tuple(uids))
+    return books

@@ -1,0 +1,153 @@
+"""A pod as a JSON document: what ``align`` needs of it, not its manifest. Fields with default values are left out."""
+# ruff: noqa: RUF012 - msgspec copies mutable defaults
+
+from typing import Any
+
+from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
+from alignup.schema.codec import Document
+
+
+class QuantityDocument(Document, frozen=True):
+    """A quantity whose text reads back as a different one.
+
+    ``1.5Gi`` prints as ``1536Mi``: the memory provider accepts the second and rejects the first.
+    """
+
+    unscaled: str  #: hexadecimal, since Python limits the number of decimal digits
+    power: int
+    format: QuantityFormat
+    dec: bool
+    text: str | None
+
+
+AmountsDocument = dict[str, str | QuantityDocument]
+
+
+class ContainerDocument(Document, frozen=True, omit_defaults=True):
+    name: str
+    requests: AmountsDocument = {}
+    limits: AmountsDocument = {}
+    claims: list[str] = []
+    restartable: bool = False
+
+
+class ContainerStatusDocument(Document, frozen=True):
+    allocated: AmountsDocument
+    actual: AmountsDocument
+
+
+class PodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+    name: str
+    namespace: str
+    uid: str
+    init: list[ContainerDocument] = []
+    containers: list[ContainerDocument] = []
+    requests: AmountsDocument = {}
+    limits: AmountsDocument = {}
+    claims: list[str] = []
+    overhead: AmountsDocument = {}
+    pod_claims: list[str] = []
+    qos: QoS | None = None
+    statuses: dict[str, ContainerStatusDocument] = {}
+    resize_infeasible: bool = False
+    priority: int | None = None
+    os: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+def pod_document(pod: Pod) -> PodDocument:
+    return PodDocument(
+        name=pod.name,
+        namespace=pod.namespace,
+        uid=pod.uid,
+        init=list(map(_container_document, pod.init)),
+        containers=list(map(_container_document, pod.containers)),
+        requests=_amounts_document(pod.resources.requests),
+        limits=_amounts_document(pod.resources.limits),
+        claims=list(pod.resources.claims),
+        overhead=_amounts_document(pod.overhead),
+        pod_claims=list(pod.claims),
+        qos=pod.recorded_qos,
+        statuses={
+            name: ContainerStatusDocument(_amounts_document(status.allocated), _amounts_document(status.actual))
+            for name, status in pod.statuses.items()
+        },
+        resize_infeasible=pod.resize_infeasible,
+        priority=pod.priority,
+        os=pod.os,
+        labels=dict(pod.labels),
+        annotations=dict(pod.annotations),
+    )
+
+
+def read_pod(document: PodDocument) -> Pod:
+    """Return the pod; ``ValueError`` if an amount is not a quantity."""
+    return Pod(
+        name=document.name,
+        namespace=document.namespace,
+        uid=document.uid,
+        init=tuple(map(_container, document.init)),
+        containers=tuple(map(_container, document.containers)),
+        resources=_resources(document),
+        overhead=_amounts(document.overhead),
+        claims=tuple(document.pod_claims),
+        recorded_qos=document.qos,
+        statuses={
+            name: ContainerStatus(_amounts(status.allocated), _amounts(status.actual))
+            for name, status in document.statuses.items()
+        },
+        resize_infeasible=document.resize_infeasible,
+        priority=document.priority,
+        os=document.os,
+        labels=document.labels,
+        annotations=document.annotations,
+    )
+
+
+def _container_document(container: Container) -> ContainerDocument:
+    resources = container.resources
+    return ContainerDocument(
+        name=container.name,
+        requests=_amounts_document(resources.requests),
+        limits=_amounts_document(resources.limits),
+        claims=list(resources.claims),
+        restartable=container.restartable,
+    )
+
+
+def _container(document: ContainerDocument) -> Container:
+    return Container(document.name, _resources(document), document.restartable)
+
+
+def _resources(document: PodDocument | ContainerDocument) -> Resources:
+    return Resources(_amounts(document.requests), _amounts(document.limits), tuple(document.claims))
+
+
+def _amounts_document(amounts: Amounts) -> AmountsDocument:
+    return {name: _quantity_document(amount) for name, amount in amounts.items()}
+
+
+def _quantity_document(amount: Quantity) -> str | QuantityDocument:
+    # Outside these bounds the text can have any length.
+    short = -9 <= amount.power <= 18 and amount.unscaled.bit_length() <= 128
+    if short and _fields(Quantity.parse(str(amount))) == _fields(amount):
+        return str(amount)
+    return QuantityDocument(hex(amount.unscaled), amount.power, amount.format, amount.dec, amount.text)
+
+
+def _fields(amount: Quantity) -> tuple[Any, ...]:
+    """Every field: equal quantities can have different formats."""
+    return amount.unscaled, amount.power, amount.format, amount.dec, amount.text
+
+
+def _amounts(document: AmountsDocument) -> dict[str, Quantity]:
+    return {name: _quantity(amount) for name, amount in document.items()}
+
+
+def _quantity(document: str | QuantityDocument) -> Quantity:
+    if isinstance(document, str):
+        return Quantity.parse(document)
+    unscaled = int(document.unscaled, 16)
+    return Quantity(unscaled, document.power, format=document.format, dec=document.dec, text=document.text)
