@@ -6,7 +6,7 @@ from tests.short_paths import short_directory
 
 @pytest.fixture
 def tmp_path():
-    """In which things may be mounted: whatever stays mounted is unmounted, so that the directory can go."""
+    """A directory for mounts; everything still mounted is unmounted, so that it can be removed."""
     with short_directory() as place:
         yield place
         bind_mounts.unmount_below(place)

@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again: by what is seen alone, as the kubelet does by what it remembers."""
+"""Back-off delays, derived from container statuses alone, equal those that the kubelet keeps in memory."""
 
 from dataclasses import replace
 
@@ -8,34 +8,34 @@ from hypothesis import strategies as st
 
 from alignup.agent.pods import backoff
 from alignup.agent.pods.pod_state import Backoff
-from tests.agent.pods.lives import EXITED, NOW, instance
+from tests.agent.pods.statuses import EXITED, NOW, instance
 
 
 @pytest.mark.parametrize(
     ("failures", "seconds"),
     [(0, 0), (1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (7, 300), (10_000, 300)],
 )
-def test_the_wait_doubles_up_to_five_minutes(failures, seconds):
+def test_the_delay_doubles_up_to_five_minutes(failures, seconds):
     assert backoff.delay(failures) == seconds
 
 
 @pytest.mark.parametrize(
     ("reason", "waits"),
     [
-        pytest.param("ErrImagePull", [10, 20, 40, 80, 160, 300, 300], id="longer and longer for an image"),
-        pytest.param("CreateContainerError", [10, 10, 10], id="the same for what fails on this host"),
+        pytest.param("ErrImagePull", [10, 20, 40, 80, 160, 300, 300], id="image pulls back off exponentially"),
+        pytest.param("CreateContainerError", [10, 10, 10], id="other failures have a constant delay"),
     ],
 )
-def test_rests_after_failures_in_a_row(reason, waits):
-    rest, rests = None, []
+def test_delays_after_repeated_failures(reason, waits):
+    failure, rests = None, []
     for _ in waits:
-        now = NOW if rest is None else rest.until
-        rest = Backoff.after_failure(rest, reason=reason, message="no", now=now)
-        rests.append(rest.until - now)
+        now = NOW if failure is None else failure.until
+        failure = Backoff.after_failure(failure, reason=reason, message="no", now=now)
+        rests.append(failure.until - now)
 
     assert rests == waits
-    assert rest is not None
-    assert rest.failures == len(waits)
+    assert failure is not None
+    assert failure.failures == len(waits)
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_rests_after_failures_in_a_row(reason, waits):
         ),
     ],
 )
-def test_a_row_of_failures_ends(before, failures):
+def test_when_the_failure_count_restarts(before, failures):
     assert Backoff.after_failure(before, reason="ErrImagePull", message="", now=NOW).failures == failures
 
 
-#: How long each instance runs, and how long its start takes; a start that takes less than 10 s deceives nobody.
+#: How long each instance runs and how long its start takes; only a start of 10 s or more looks like a back-off.
 runs = st.lists(st.tuples(st.sampled_from([0.5, 9.0, 11.0, 590.0, 601.0]), st.floats(0, 9)), min_size=1, max_size=12)
 
 
 @given(runs)
-def test_the_waits_are_the_kubelets(runs):
-    """It remembers one wait a container, doubles it with each start, and forgets it after 10 minutes of running."""
+def test_delays_equal_the_kubelets(runs):
+    """The kubelet keeps one delay per container, doubles it at each start, and resets it after a run of 10 minutes."""
     now, remembered, started = NOW, 0.0, 0.0
     before, expected, found = None, [], []
     for attempt, (seconds, took) in enumerate(runs):
@@ -77,7 +77,7 @@ def test_the_waits_are_the_kubelets(runs):
 
 
 @given(st.integers(1, 20), st.floats(0, 10_000), st.floats(0, 600))
-def test_slow_starts_make_the_wait_longer_but_never_than_all_attempts_would(attempt, gap, seconds):
+def test_slow_starts_lengthen_the_delay_up_to_that_of_all_attempts(attempt, gap, seconds):
     before = instance("app", EXITED, 1, attempt=attempt - 1, ran=(NOW - 5, NOW))
     ended = instance("app", EXITED, 1, attempt=attempt, ran=(NOW + gap, NOW + gap + seconds))
 
@@ -87,18 +87,18 @@ def test_slow_starts_make_the_wait_longer_but_never_than_all_attempts_would(atte
     assert backoff.delay(crashes) <= max(10, 2 * gap)
 
 
-def test_a_slow_start_after_a_long_run_is_no_wait():
+def test_a_slow_start_after_a_long_run_is_not_a_delay():
     before = instance("app", EXITED, 1, attempt=7, ran=(NOW - 1000, NOW))
     ended = instance("app", EXITED, 1, attempt=8, ran=(NOW + 60, NOW + 61))
 
     assert backoff.crash_count(ended, before) == 1
 
 
-def test_where_the_time_before_is_forgotten_all_attempts_count():
+def test_without_the_previous_instance_all_attempts_count():
     assert backoff.crash_count(instance("app", EXITED, attempt=3, ran=(NOW - 9, NOW)), None) == 3
 
 
-def test_one_whose_end_the_runtime_does_not_tell_is_not_started_in_haste():
+def test_a_container_without_a_finish_time_backs_off():
     ended = replace(instance("app", EXITED, attempt=2, ran=(NOW, NOW)), finished=0.0, started=0.0)
 
     assert backoff.restart_at(ended, None) == NOW + 20

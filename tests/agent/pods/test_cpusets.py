@@ -1,4 +1,4 @@
-"""Containers are moved out of the way before somebody starts on CPUs of its own, whatever was seen of them by then."""
+"""Containers leave shared CPUs before another starts on them exclusively, whatever the last refresh showed."""
 
 import asyncio
 import io
@@ -14,25 +14,25 @@ from alignup.agent.transaction import Transaction
 from alignup.align.bits import CpuSet
 from alignup.align.errors import CriError
 from alignup.enforce.cri.types import CriContainer, LinuxResources
-from tests.agent.pods.lives import CREATED, EXITED, RUNNING, box, instance
+from tests.agent.pods.statuses import CREATED, EXITED, RUNNING, instance, sandbox
 from tests.agent.rooms import clock, standing
 from tests.align.hosts import pod
 
-SHARES, OWNS = ("shares", "app"), ("owns", "app")
+SHARED, EXCLUSIVE = ("shares", "app"), ("owns", "app")
 
 
 @dataclass
-class Mover:
-    """Tells on which CPUs containers were put, and refuses what it does not want."""
+class FakeRuntime:
+    """A runtime that records cpuset updates and can reject them."""
 
-    moved: dict[str, CpuSet] = field(default_factory=dict)
-    refuses: str = ""
-    shows: CriContainer | None = None  #: ``None``: it is gone
+    updates: dict[str, CpuSet] = field(default_factory=dict)
+    error: str = ""
+    shows: CriContainer | None = None  #: ``None``: it was removed
 
     async def update(self, id_: str, resources: LinuxResources) -> None:
-        if self.refuses:
-            raise CriError(self.refuses, code="UNKNOWN")
-        self.moved[id_] = resources.cpus
+        if self.error:
+            raise CriError(self.error, code="UNKNOWN")
+        self.updates[id_] = resources.cpus
 
     async def container(self, id_: str) -> CriContainer:
         if self.shows is None:
@@ -41,17 +41,17 @@ class Mover:
 
 
 @dataclass
-class Floor:
-    """A ledger, what is seen of the runtime, and whoever keeps the two together."""
+class Fixture:
+    """A ledger, the status of the runtime, and a reconciler."""
 
-    mover: Mover = field(default_factory=Mover)
+    runtime: FakeRuntime = field(default_factory=FakeRuntime)
     pods: dict[str, PodStatus] = field(default_factory=dict)
     out: io.StringIO = field(default_factory=io.StringIO)
 
     def __post_init__(self) -> None:
         self._now = standing()
         log = logs.make_logger(self.out, readable=False)
-        runtime = cast("Any", self.mover)
+        runtime = cast("Any", self.runtime)
         self.cpusets = CpusetReconciler(lambda: self._now.host, lambda: self.pods, runtime, log)
 
     @property
@@ -59,15 +59,15 @@ class Floor:
         return cpu_ledger(self._now.host).shared
 
     def admit(self, uid: str, **asked: Any) -> None:
-        draft = Transaction(self._now, clock())
-        draft.admit(pod(uid, **asked))
-        self._now = draft.standing()
+        transaction = Transaction(self._now, clock())
+        transaction.admit(pod(uid, **asked))
+        self._now = transaction.standing()
 
     def shows(self, uid: str, *containers: CriContainer) -> None:
-        self.pods[uid] = PodStatus(sandboxes=(box(),), containers=containers)
+        self.pods[uid] = PodStatus(sandboxes=(sandbox(),), containers=containers)
 
     async def make(self, name: tuple[str, str], id_: str) -> CpuSet:
-        """Make a container; the CPUs it is on from its first moment."""
+        """Create a container; return the CPUs it is created on."""
         async with self.cpusets.creating(*name) as place:
             self.cpusets.created_in(id_, name, place)
         return place.cpus
@@ -76,82 +76,82 @@ class Floor:
 @pytest.mark.parametrize(
     "shown",
     [
-        pytest.param((), id="nobody has looked since"),
-        pytest.param((instance("app", CREATED),), id="it was not started when somebody looked"),
-        pytest.param((instance("app", RUNNING),), id="it is seen to run"),
+        pytest.param((), id="no refresh since"),
+        pytest.param((instance("app", CREATED),), id="it was not started at the last refresh"),
+        pytest.param((instance("app", RUNNING),), id="it is running"),
     ],
 )
-def test_whoever_was_just_made_on_shared_cpus_leaves_those_of_an_owner(shown):
-    floor = Floor()
+def test_a_new_container_leaves_cpus_that_become_exclusive(shown):
+    fixture = Fixture()
 
-    async def story():
-        floor.admit("shares", cpu="100m", memory="1Mi")
-        await floor.make(SHARES, "app-0")
-        floor.shows("shares", *shown)
-        floor.admit("owns", cpu="2")
-        return await floor.make(OWNS, "owner")
+    async def scenario():
+        fixture.admit("shares", cpu="100m", state="1Mi")
+        await fixture.make(SHARED, "app-0")
+        fixture.shows("shares", *shown)
+        fixture.admit("owns", cpu="2")
+        return await fixture.make(EXCLUSIVE, "owner")
 
-    own = asyncio.run(story())
+    own = asyncio.run(scenario())
 
     assert own.bit_count() == 2
-    assert floor.mover.moved["app-0"] == floor.shared
-    assert not floor.mover.moved["app-0"] & own
+    assert fixture.runtime.updates["app-0"] == fixture.shared
+    assert not fixture.runtime.updates["app-0"] & own
 
 
-def test_one_made_while_the_ledger_changed_is_put_right_soon():
-    floor = Floor()
+def test_a_container_created_during_a_ledger_change_is_moved_soon():
+    fixture = Fixture()
 
-    async def story():
-        floor.admit("shares", cpu="100m", memory="1Mi")
-        await floor.cpusets.reconcile()
-        async with floor.cpusets.creating(*SHARES) as place:
-            floor.admit("owns", cpu="2")
-            floor.cpusets.created_in("app-0", SHARES, place)
-        stale = floor.cpusets.is_stale
-        await floor.cpusets.reconcile()
+    async def scenario():
+        fixture.admit("shares", cpu="100m", state="1Mi")
+        await fixture.cpusets.reconcile()
+        async with fixture.cpusets.creating(*SHARED) as place:
+            fixture.admit("owns", cpu="2")
+            fixture.cpusets.created_in("app-0", SHARED, place)
+        stale = fixture.cpusets.is_stale
+        await fixture.cpusets.reconcile()
         return place.cpus, stale
 
-    made_on, stale = asyncio.run(story())
+    made_on, stale = asyncio.run(scenario())
 
     assert stale
-    assert made_on != floor.shared
-    assert floor.mover.moved == {"app-0": floor.shared}
+    assert made_on != fixture.shared
+    assert fixture.runtime.updates == {"app-0": fixture.shared}
 
 
 @pytest.mark.parametrize(
-    ("shown", "said"),
+    ("shown", "logged"),
     [
-        pytest.param(None, False, id="it is gone"),
-        pytest.param(instance("app", EXITED), False, id="it has ended"),
-        pytest.param(instance("app", RUNNING), True, id="it runs on"),
+        pytest.param(None, False, id="it was removed"),
+        pytest.param(instance("app", EXITED), False, id="it has exited"),
+        pytest.param(instance("app", RUNNING), True, id="it still runs"),
     ],
 )
-def test_only_of_who_runs_is_it_said_that_it_is_not_where_it_should_be(shown, said):
-    floor = Floor(Mover(refuses="no", shows=shown))
+def test_a_failed_update_is_logged_only_for_a_running_container(shown, logged):
+    fixture = Fixture(FakeRuntime(error="no", shows=shown))
 
-    async def story():
-        floor.admit("shares", cpu="100m", memory="1Mi")
-        floor.shows("shares", instance("app", RUNNING))
-        await floor.cpusets.reconcile()
-        await floor.cpusets.reconcile()
+    async def scenario():
+        fixture.admit("shares", cpu="100m", state="1Mi")
+        fixture.shows("shares", instance("app", RUNNING))
+        await fixture.cpusets.reconcile()
+        await fixture.cpusets.reconcile()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
-    text = floor.out.getvalue()
-    assert text.count("is not on its CPUs") == said
-    assert ("default/shares" in text) is said
+    text = fixture.out.getvalue()
+    assert text.count("is not on its CPUs") == logged
+    assert ("default/shares" in text) is logged
 
 
-def test_what_is_remembered_of_containers_goes_with_them():
-    floor = Floor()
+def test_removed_containers_are_forgotten():
+    fixture = Fixture()
 
-    async def story():
-        floor.admit("shares", cpu="100m", memory="1Mi")
+    async def scenario():
+        fixture.admit("shares", cpu="100m", state="1Mi")
         for attempt in range(50):
-            await floor.make(SHARES, f"app-{attempt}")
-            floor.shows("shares", instance("app", RUNNING, attempt=attempt))
-            await floor.cpusets.reconcile()
+            await fixture.make(SHARED, f"app-{attempt}")
+            fixture.shows("shares", instance("app", RUNNING, attempt=attempt))
+            await fixture.cpusets.reconcile()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
-    assert floor.cpusets._applied.ids.keys() == {"app-49"}  # noqa: SLF001 - nobody else needs to know
+    assert fixture.cpusets._applied.ids.keys() == {"app-49"}  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""What the runtime is told of a pod and its containers, beside what the kubelet would tell it."""
+"""CRI configurations of sandboxes and containers, compared with the kubelet's."""
 
 import json
 from dataclasses import replace
@@ -36,10 +36,10 @@ from alignup.kube.podspec import types as kube
 from alignup.kube.podspec.types import LifecycleHook, PodSpec, SecurityContext
 from alignup.plugins import allocate_response
 from alignup.plugins.allocate_response import AllocateResponse
-from tests.agent.pods.lives import APP, container
+from tests.agent.pods.statuses import APP, container
 
 POD = Pod(name="web", namespace="shop", uid="4711")
-PLACE = HostConfig(
+HOST = HostConfig(
     agent="agent-1",
     log_root=Path("/var/log/pods"),
     cgroup_parent="/kubepods",
@@ -57,16 +57,16 @@ SPEC = PodSpec(
 IMAGE = CriImage(id="sha256:1234")
 
 
-def planned(spec: PodSpec = SPEC, *, host: HostConfig = PLACE, **more) -> ContainerConfig:
-    """The first container of *spec*."""
+def first_container_config(spec: PodSpec = SPEC, *, host: HostConfig = HOST, **more) -> ContainerConfig:
+    """The configuration of the first container of *spec*."""
     given_ = {"attempt": 2, "image": IMAGE, "resources": LinuxResources(), "envs": {}, **more}
     return container_config(POD, spec, spec.containers[0], host=host, **given_)
 
 
-def test_a_sandbox_is_known_by_the_kubelets_labels_and_one_of_ours():
-    plan = sandbox_config(POD, SPEC, attempt=3, host=PLACE)
+def test_sandbox_labels_are_the_kubelets_plus_one():
+    config = sandbox_config(POD, SPEC, attempt=3, host=HOST)
 
-    assert plan == SandboxConfig(
+    assert config == SandboxConfig(
         uid="4711",
         name="web",
         namespace="shop",
@@ -88,7 +88,7 @@ def test_a_sandbox_is_known_by_the_kubelets_labels_and_one_of_ours():
     )
 
 
-def test_a_sandbox_has_what_all_containers_share():
+def test_a_sandbox_gets_the_pod_level_settings():
     spec = replace(
         SPEC,
         containers=(APP, replace(container("root"), security_context=SecurityContext(privileged=True))),
@@ -101,42 +101,44 @@ def test_a_sandbox_has_what_all_containers_share():
         runtime_handler="kata",
     )
 
-    plan = sandbox_config(POD, spec, attempt=0, host=PLACE)
+    config = sandbox_config(POD, spec, attempt=0, host=HOST)
 
-    assert plan.ports == (PortMapping(container_port=80, host_port=8080, host_ip="127.0.0.1", protocol="UDP"),)
-    assert plan.sysctls == {"net.ipv4.ip_unprivileged_port_start": "0"}
-    assert plan.security == SecurityOptions(
+    assert config.ports == (PortMapping(container_port=80, host_port=8080, host_ip="127.0.0.1", protocol="UDP"),)
+    assert config.sysctls == {"net.ipv4.ip_unprivileged_port_start": "0"}
+    assert config.security == SecurityOptions(
         user=1000, group=100, groups=(7, 8), privileged=True, selinux={"level": "s0"}, seccomp="RuntimeDefault"
     )
-    assert plan.namespaces == NamespaceOptions(host_pid=True)
-    assert plan.handler == "kata"
+    assert config.namespaces == NamespaceOptions(host_pid=True)
+    assert config.handler == "kata"
 
 
 @pytest.mark.parametrize(
-    ("spec", "place"),
+    ("spec", "host"),
     [
-        pytest.param(replace(SPEC, host_network=True), PLACE, id="the pod asks for it"),
-        pytest.param(SPEC, replace(PLACE, host_network=True), id="the runtime has no other"),
+        pytest.param(replace(SPEC, host_network=True), HOST, id="the pod requests it"),
+        pytest.param(SPEC, replace(HOST, host_network=True), id="the runtime has no CNI network"),
     ],
 )
-def test_on_the_hosts_network_a_pod_has_the_hosts_name_and_addresses(spec, place):
+def test_a_pod_on_the_host_network_has_the_hosts_name_and_addresses(spec, host):
     spec = replace(spec, ports=(kube.HostPort(container_port=80, host_port=80),))
 
-    plan = sandbox_config(POD, spec, attempt=0, host=place)
+    config = sandbox_config(POD, spec, attempt=0, host=host)
 
-    assert plan.hostname == ""
-    assert plan.ports == ()
-    assert plan.namespaces == NamespaceOptions(host_network=True)
-    assert planned(spec, host=place).namespaces == plan.namespaces
-    assert pod_facts(POD, spec, host=place, addresses=("10.0.0.7",)).pod_ips == ("192.0.2.1",)
+    assert config.hostname == ""
+    assert config.ports == ()
+    assert config.namespaces == NamespaceOptions(host_network=True)
+    assert first_container_config(spec, host=host).namespaces == config.namespaces
+    assert pod_facts(POD, spec, host=host, addresses=("10.0.0.7",)).pod_ips == ("192.0.2.1",)
 
 
 @pytest.mark.parametrize(
     ("spec", "dns"),
     [
-        pytest.param(replace(SPEC, dns_policy="Default"), None, id="as the host"),
+        pytest.param(replace(SPEC, dns_policy="Default"), None, id="the host's settings"),
         pytest.param(
-            replace(SPEC, dns_policy="None", nameservers=("1.1.1.1",)), DnsConfig(servers=("1.1.1.1",)), id="alone"
+            replace(SPEC, dns_policy="None", nameservers=("1.1.1.1",)),
+            DnsConfig(servers=("1.1.1.1",)),
+            id="dnsPolicy None",
         ),
         pytest.param(
             replace(SPEC, nameservers=("1.1.1.1", "9.9.9.9"), searches=("a",), dns_options=("ndots:5", "debug")),
@@ -150,17 +152,17 @@ def test_on_the_hosts_network_a_pod_has_the_hosts_name_and_addresses(spec, place
         pytest.param(
             replace(SPEC, dns_policy="None", nameservers=tuple("abcd"), searches=tuple(map(str, range(40)))),
             DnsConfig(servers=tuple("abc"), searches=tuple(map(str, range(32)))),
-            id="as many as a resolver takes",
+            id="the number of entries is limited",
         ),
         pytest.param(
             replace(SPEC, dns_policy="None", searches=("x" * 1500, "y" * 500, "z" * 500)),
             DnsConfig(searches=("x" * 1500, "y" * 500)),
-            id="and as long",
+            id="the length of the search list is limited",
         ),
     ],
 )
-def test_how_names_are_looked_up(spec, dns):
-    assert sandbox_config(POD, spec, attempt=0, host=PLACE).dns == dns
+def test_dns_config(spec, dns):
+    assert sandbox_config(POD, spec, attempt=0, host=HOST).dns == dns
 
 
 @pytest.mark.parametrize(
@@ -173,12 +175,12 @@ def test_how_names_are_looked_up(spec, dns):
         ("a" * 62 + "-b", "a" * 62),
     ],
 )
-def test_hostnames_are_as_long_as_the_kernel_takes(name, shown):
+def test_hostnames_are_cut_at_the_kernels_limit(name, shown):
     assert hostname(replace(SPEC, name=name)) == shown
     assert hostname(replace(SPEC, hostname=name)) == shown
 
 
-def test_a_name_of_nothing_but_dashes_is_none():
+def test_a_hostname_of_dashes_is_invalid():
     with pytest.raises(PodStartError):
         hostname(replace(SPEC, hostname="-" * 5))
 
@@ -193,24 +195,24 @@ def test_hostnames_end_in_a_letter_or_digit(name):
 
 
 @pytest.mark.parametrize("uid", ["../../etc", "a/b", "x" * 300, "\0"])
-def test_logs_stay_where_logs_are(uid):
+def test_log_directories_stay_in_the_log_root(uid):
     with pytest.raises(PodStartError):
-        log_directory(PLACE.log_root, replace(POD, uid=uid))
+        log_directory(HOST.log_root, replace(POD, uid=uid))
 
 
-def test_a_container_is_known_again():
+def test_container_labels_and_annotations():
     stopping = replace(APP, pre_stop=LifecycleHook(command=("sh", "-c", "sleep 1")), fallback_to_logs_on_error=True)
 
-    plan = planned(replace(SPEC, containers=(stopping,), grace=7))
+    config = first_container_config(replace(SPEC, containers=(stopping,), grace=7))
 
-    assert plan.labels == {
+    assert config.labels == {
         "io.kubernetes.pod.name": "web",
         "io.kubernetes.pod.namespace": "shop",
         "io.kubernetes.pod.uid": "4711",
         "io.kubernetes.container.name": "app",
         "alignup.agent": "agent-1",
     }
-    assert plan.annotations == {
+    assert config.annotations == {
         "io.kubernetes.container.hash": cri_config.container_hash(APP),
         "io.kubernetes.container.restartCount": "2",
         "io.kubernetes.container.terminationMessagePath": "/dev/termination-log",
@@ -218,35 +220,35 @@ def test_a_container_is_known_again():
         "io.kubernetes.container.preStopHandler": '{"exec":{"command":["sh","-c","sleep 1"]}}',
         "io.kubernetes.pod.terminationGracePeriod": "7",
     }
-    assert (plan.name, plan.attempt, plan.log_path) == ("app", 2, "app/2.log")
-    assert (plan.image, plan.requested_image) == ("sha256:1234", "example.org/app")
+    assert (config.name, config.attempt, config.log_path) == ("app", 2, "app/2.log")
+    assert (config.image, config.requested_image) == ("sha256:1234", "example.org/app")
 
 
-def test_a_hook_that_sleeps_is_written_down_too():
-    plan = planned(replace(SPEC, containers=(replace(APP, pre_stop=LifecycleHook(sleep=5)),)))
+def test_a_sleep_hook_is_in_the_annotations():
+    config = first_container_config(replace(SPEC, containers=(replace(APP, pre_stop=LifecycleHook(sleep=5)),)))
 
-    assert json.loads(plan.annotations[cri_config.PRE_STOP_HANDLER]) == {"sleep": {"seconds": 5}}
+    assert json.loads(config.annotations[cri_config.PRE_STOP_HANDLER]) == {"sleep": {"seconds": 5}}
 
 
-def test_the_fingerprint_follows_the_image():
+def test_the_hash_depends_on_the_image():
     assert cri_config.container_hash(APP) == cri_config.container_hash(replace(APP, command=("other",)))
     assert cri_config.container_hash(APP) != cri_config.container_hash(replace(APP, image="example.org/app:2"))
     assert int(cri_config.container_hash(APP), 16) < 1 << 32
 
 
-def test_commands_know_all_variables():
+def test_commands_expand_all_variables():
     worker = replace(APP, command=("run", "$(DEVICE)"), args=("$$(DEVICE)", "$(NAME)"), working_dir="/srv", tty=True)
     envs = {"DEVICE": "gpu0", "NAME": "web"}
 
-    plan = planned(replace(SPEC, containers=(worker,)), envs=envs)
+    config = first_container_config(replace(SPEC, containers=(worker,)), envs=envs)
 
-    assert plan.command == ("run", "gpu0")
-    assert plan.args == ("$(DEVICE)", "web")
-    assert plan.envs == envs
-    assert (plan.working_dir, plan.tty, plan.stdin) == ("/srv", True, False)
+    assert config.command == ("run", "gpu0")
+    assert config.args == ("$(DEVICE)", "web")
+    assert config.envs == envs
+    assert (config.working_dir, config.tty, config.stdin) == ("/srv", True, False)
 
 
-def test_what_plugins_give_comes_with_the_container():
+def test_device_plugin_responses_are_in_the_container_config():
     grant = AllocateResponse(
         mounts=(allocate_response.MountSpec("/lib/gpu", "/opt/gpu", read_only=True),),
         devices=(
@@ -258,42 +260,42 @@ def test_what_plugins_give_comes_with_the_container():
     )
     volume = ContainerMount(container_path="/data", host_path="/srv/data")
 
-    plan = planned(devices=grant, mounts=(volume,))
+    config = first_container_config(devices=grant, mounts=(volume,))
 
-    assert plan.mounts == (ContainerMount(container_path="/lib/gpu", host_path="/opt/gpu", read_only=True), volume)
-    assert plan.devices == (
+    assert config.mounts == (ContainerMount(container_path="/lib/gpu", host_path="/opt/gpu", read_only=True), volume)
+    assert config.devices == (
         DeviceNode(container_path="/dev/gpu0", host_path="/dev/gpu7", permissions="rw"),
         DeviceNode(container_path="/dev/ctl", host_path="/dev/ctl", permissions="rwm"),
     )
-    assert plan.cdi == ("vendor.com/gpu=0",)
-    assert plan.annotations["vendor"] == "x"
-    assert plan.annotations["io.kubernetes.container.restartCount"] == "2"
+    assert config.cdi == ("vendor.com/gpu=0",)
+    assert config.annotations["vendor"] == "x"
+    assert config.annotations["io.kubernetes.container.restartCount"] == "2"
 
 
-def test_resources_are_passed_on():
+def test_resources_are_passed_through():
     held = LinuxResources(cpus=bits.of([2, 3]), nodes=bits.of([1]), cpu_quota=-1)
 
-    assert planned(resources=held).resources is held
+    assert first_container_config(resources=held).resources is held
 
 
 @pytest.mark.parametrize(
     ("said", "default", "seccomp"),
     [
-        pytest.param("", "Unconfined", "Unconfined", id="as the kubelet does by default"),
-        pytest.param("", "RuntimeDefault", "RuntimeDefault", id="as it does with seccompDefault"),
-        pytest.param("RuntimeDefault", "Unconfined", "RuntimeDefault", id="as the manifest says"),
-        pytest.param("Localhost/a/b.json", "Unconfined", "Localhost//profiles/a/b.json", id="from the host"),
+        pytest.param("", "Unconfined", "Unconfined", id="the kubelet's default"),
+        pytest.param("", "RuntimeDefault", "RuntimeDefault", id="with seccompDefault"),
+        pytest.param("RuntimeDefault", "Unconfined", "RuntimeDefault", id="from the manifest"),
+        pytest.param("Localhost/a/b.json", "Unconfined", "Localhost//profiles/a/b.json", id="a localhost profile"),
     ],
 )
 def test_seccomp(said, default, seccomp):
     spec = replace(SPEC, containers=(replace(APP, security_context=SecurityContext(seccomp=said)),))
-    place = replace(PLACE, seccomp=default, seccomp_root=Path("/profiles"))
+    host = replace(HOST, seccomp=default, seccomp_root=Path("/profiles"))
 
-    assert planned(spec, host=place).security.seccomp == seccomp
+    assert first_container_config(spec, host=host).security.seccomp == seccomp
 
 
-def test_rights():
-    rights = SecurityContext(
+def test_security_options():
+    context = SecurityContext(
         user=1000,
         group=0,
         privileged=True,
@@ -306,9 +308,9 @@ def test_rights():
         unmasked=True,
     )
 
-    plan = planned(replace(SPEC, containers=(replace(APP, security_context=rights),), groups=(7,)))
+    config = first_container_config(replace(SPEC, containers=(replace(APP, security_context=context),), groups=(7,)))
 
-    assert plan.security == SecurityOptions(
+    assert config.security == SecurityOptions(
         user=1000,
         group=0,
         groups=(7,),
@@ -325,33 +327,33 @@ def test_rights():
 
 
 @pytest.mark.parametrize(
-    ("rights", "image", "user", "username"),
+    ("context", "image", "user", "username"),
     [
-        pytest.param(SecurityContext(user=7), CriImage(id="i", user=8), 7, "", id="as the manifest says"),
-        pytest.param(SecurityContext(), CriImage(id="i", user=8), 8, "", id="as its image says"),
-        pytest.param(SecurityContext(), CriImage(id="i", username="web"), None, "web", id="as its image says by name"),
-        pytest.param(SecurityContext(group=5), CriImage(id="i"), 0, "", id="as root where nobody says"),
+        pytest.param(SecurityContext(user=7), CriImage(id="i", user=8), 7, "", id="from the manifest"),
+        pytest.param(SecurityContext(), CriImage(id="i", user=8), 8, "", id="from the image"),
+        pytest.param(SecurityContext(), CriImage(id="i", username="web"), None, "web", id="a user name from the image"),
+        pytest.param(SecurityContext(group=5), CriImage(id="i"), 0, "", id="root by default"),
     ],
 )
-def test_a_container_always_has_a_user_as_runtimes_take_no_group_without_one(rights, image, user, username):
-    spec = replace(SPEC, containers=(replace(APP, security_context=rights),))
+def test_a_container_always_has_a_user(context, image, user, username):
+    spec = replace(SPEC, containers=(replace(APP, security_context=context),))
 
-    security = planned(spec, image=image).security
+    security = first_container_config(spec, image=image).security
 
-    assert (security.user, security.username, security.group) == (user, username, rights.group)
+    assert (security.user, security.username, security.group) == (user, username, context.group)
 
 
-def test_a_sandbox_has_no_group_without_a_user():
+def test_a_sandbox_without_a_user_has_no_group():
     spec = replace(SPEC, security_context=SecurityContext(group=100))
 
-    assert sandbox_config(POD, spec, attempt=0, host=PLACE).security.group is None
+    assert sandbox_config(POD, spec, attempt=0, host=HOST).security.group is None
 
 
 @pytest.mark.parametrize("name", ["net.core.somaxconn", "kernel.domainname"])
-def test_a_pod_put_on_the_hosts_network_by_force_does_not_change_it(name):
+def test_network_sysctls_are_rejected_when_the_runtime_has_no_network(name):
     spec = replace(SPEC, sysctls={"kernel.shmmax": "1", name: "1"})
 
     with pytest.raises(PodStartError, match=f"sysctl {name} would change the host"):
-        sandbox_config(POD, spec, attempt=0, host=replace(PLACE, host_network=True))
+        sandbox_config(POD, spec, attempt=0, host=replace(HOST, host_network=True))
 
-    assert sandbox_config(POD, spec, attempt=0, host=PLACE).sysctls == spec.sysctls
+    assert sandbox_config(POD, spec, attempt=0, host=HOST).sysctls == spec.sysctls

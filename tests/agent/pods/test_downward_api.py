@@ -1,4 +1,4 @@
-"""Files of a ``downwardAPI`` volume change all at once."""
+"""Files of a ``downwardAPI`` volume change atomically."""
 
 import os
 import stat
@@ -8,10 +8,10 @@ import pytest
 from alignup.agent.pods import downward_api
 from alignup.agent.pods.downward_api import ProjectedFile
 from alignup.agent.pods.pod_state import PodStartError
-from tests.agent.pods.disk import names_in
+from tests.agent.pods.mounting import names_in
 
 
-def test_files_are_links_into_the_newest_directory(tmp_path):
+def test_files_are_symlinks_into_the_newest_directory(tmp_path):
     place = tmp_path / "info"
 
     downward_api.write_files(
@@ -25,17 +25,17 @@ def test_files_are_links_into_the_newest_directory(tmp_path):
     assert stat.S_IMODE((place / "name").stat().st_mode) == 0o600
 
 
-def test_what_is_newer_takes_the_place_of_what_was(tmp_path):
+def test_new_content_replaces_the_old(tmp_path):
     downward_api.write_files(tmp_path, {"a": ProjectedFile("1", 0o644), "b": ProjectedFile("1", 0o644)})
     with (tmp_path / "a").open() as reader:
         downward_api.write_files(tmp_path, {"a": ProjectedFile("2", 0o644), "b": ProjectedFile("2", 0o644)})
 
         assert reader.read() == "1"
     assert [(tmp_path / name).read_text() for name in "ab"] == ["2", "2"]
-    assert len(names_in(tmp_path)) == 4  # two files, the link to the newest, and the newest
+    assert len(names_in(tmp_path)) == 4  # two files, the ``..data`` symlink, and the newest directory
 
 
-def test_what_is_the_same_stays(tmp_path):
+def test_unchanged_files_are_not_rewritten(tmp_path):
     files = {"a/b": ProjectedFile("1", 0o644)}
     downward_api.write_files(tmp_path, files)
     before = (tmp_path / "..data").readlink()
@@ -47,7 +47,7 @@ def test_what_is_the_same_stays(tmp_path):
     assert (tmp_path / "a" / "b").read_text() == "1"
 
 
-def test_what_a_crash_left_does_not_matter(tmp_path):
+def test_leftovers_of_a_crash_are_ignored(tmp_path):
     (tmp_path / "..data_tmp").symlink_to("nowhere")
 
     downward_api.write_files(tmp_path, {"a": ProjectedFile("1", 0o644)})
@@ -56,7 +56,7 @@ def test_what_a_crash_left_does_not_matter(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other groups")
-def test_a_group_may_read(tmp_path):
+def test_the_group_can_read(tmp_path):
     place = tmp_path / "info"
 
     downward_api.write_files(place, {"deep/name": ProjectedFile("web", 0o400)}, group=4242)
@@ -68,7 +68,7 @@ def test_a_group_may_read(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["../out", "a/../../out"])
-def test_files_stay_in_their_volume(tmp_path, path):
+def test_paths_outside_the_volume_are_rejected(tmp_path, path):
     with pytest.raises(PodStartError):
         downward_api.write_files(tmp_path / "info", {path: ProjectedFile("x", 0o644)})
 

@@ -1,4 +1,4 @@
-"""The environment of a container, with Kubernetes' rules for what stands for what."""
+"""The environment of a container, expanded by Kubernetes' rules."""
 
 import re
 from dataclasses import replace
@@ -19,7 +19,7 @@ from alignup.agent.pods.environment import (
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.workload import Pod, Resources
 from alignup.kube.podspec.types import EnvVar
-from tests.agent.pods.lives import APP
+from tests.agent.pods.statuses import APP
 from tests.strategies_pods import amounts, container
 
 POD = Pod(
@@ -49,27 +49,27 @@ VALUES = {"A": "a", "B": "b b", "EMPTY": "", "ODD$(A": "odd"}
     ("text", "expanded"),
     [
         pytest.param("$(A)-$(B)", "a-b b", id="names are replaced"),
-        pytest.param("$(EMPTY)x", "x", id="by nothing, if that is what they are"),
-        pytest.param("$(MISSING)", "$(MISSING)", id="who is not known stays as it is"),
-        pytest.param("$$(A)", "$(A)", id="two dollars are one and nothing is replaced"),
-        pytest.param("$$$(A)", "$a", id="the third begins a name again"),
-        pytest.param("$$$$(A)", "$$(A)", id="four are two"),
-        pytest.param("$", "$", id="one at the end is one"),
-        pytest.param("x$$", "x$", id="two at the end are one"),
-        pytest.param("$A ${A} $ (A)", "$A ${A} $ (A)", id="other spellings are none"),
-        pytest.param("$(A", "$(A", id="what is not closed is none"),
-        pytest.param("$(A $(B)", "$(A $(B)", id="a name goes on to the first bracket"),
-        pytest.param("$(ODD$(A)", "odd", id="whatever it is"),
-        pytest.param("$()", "$()", id="the empty name is not known"),
-        pytest.param("$(A)$(", "a$(", id="an end like a beginning"),
+        pytest.param("$(EMPTY)x", "x", id="an empty value"),
+        pytest.param("$(MISSING)", "$(MISSING)", id="an undefined name is left alone"),
+        pytest.param("$$(A)", "$(A)", id="two dollars are an escape"),
+        pytest.param("$$$(A)", "$a", id="a third dollar begins a reference"),
+        pytest.param("$$$$(A)", "$$(A)", id="four dollars are two escapes"),
+        pytest.param("$", "$", id="a dollar at the end"),
+        pytest.param("x$$", "x$", id="two dollars at the end"),
+        pytest.param("$A ${A} $ (A)", "$A ${A} $ (A)", id="other syntax is left alone"),
+        pytest.param("$(A", "$(A", id="an unclosed reference is left alone"),
+        pytest.param("$(A $(B)", "$(A $(B)", id="a name ends at the first bracket"),
+        pytest.param("$(ODD$(A)", "odd", id="a name may contain any character"),
+        pytest.param("$()", "$()", id="the empty name is undefined"),
+        pytest.param("$(A)$(", "a$(", id="an opening bracket at the end"),
     ],
 )
-def test_expanding(text, expanded):
+def test_expand(text, expanded):
     assert expand(text, VALUES) == expanded
 
 
 def go_expand(text: str, values: dict[str, str]) -> str:
-    """Character by character, as the rule is told."""
+    """Expand character by character, as the rule is documented."""
     out, place = "", 0
     while place < len(text):
         rest = text[place + 1 :]
@@ -86,15 +86,15 @@ def go_expand(text: str, values: dict[str, str]) -> str:
 
 
 @given(st.text(alphabet="$()AB x", max_size=30))
-def test_expanding_is_the_rule_told_slowly(text):
+def test_expand_agrees_with_a_character_by_character_implementation(text):
     assert expand(text, VALUES) == go_expand(text, VALUES)
 
 
-def test_expanding_many_open_brackets_is_quick():
+def test_many_open_brackets_expand_in_linear_time():
     assert expand("$(" * 1_000_000, VALUES) == "$(" * 1_000_000
 
 
-def test_what_doubles_again_and_again_is_refused():
+def test_exponential_expansion_is_rejected():
     doubling = tuple(EnvVar(f"V{n}", f"$(V{n - 1})$(V{n - 1})" if n else "x" * 1000) for n in range(60))
 
     with pytest.raises(PodStartError) as caught:
@@ -103,12 +103,12 @@ def test_what_doubles_again_and_again_is_refused():
     assert caught.value.reason == "CreateContainerConfigError"
 
 
-def test_a_command_of_many_long_words_is_refused():
+def test_a_command_that_is_too_long_is_rejected():
     with pytest.raises(PodStartError):
         expand_all(("$(LONG)",) * 1000, {"LONG": "x" * (MAX_BYTES // 10)})
 
 
-def test_a_variable_knows_those_before_it_and_not_what_plugins_give():
+def test_a_variable_expands_earlier_variables_but_not_those_of_plugins():
     variables = (
         EnvVar("FIRST", "$(SECOND) $(GIVEN)"),
         EnvVar("SECOND", "2"),
@@ -155,12 +155,12 @@ def test_fields(path, value):
 
 
 @pytest.mark.parametrize("path", ["metadata.finalizers", "spec.volumes['x']", "", "metadata.name['x']"])
-def test_other_fields_are_refused(path):
+def test_unsupported_field_paths_are_rejected(path):
     with pytest.raises(PodStartError, match=re.escape(f"unsupported fieldPath: {path}")):
         field_value(path, FACTS)
 
 
-def test_addresses_that_are_not_there_yet_are_empty():
+def test_missing_addresses_are_empty():
     assert field_value("status.podIP", replace(FACTS, pod_ips=())) == ""
 
 
@@ -172,12 +172,16 @@ def test_addresses_that_are_not_there_yet_are_empty():
         pytest.param(EnvVar("V", resource="requests.cpu", divisor="1m"), "1500", id="thousandths"),
         pytest.param(EnvVar("V", resource="requests.memory"), str(64 << 20), id="bytes"),
         pytest.param(EnvVar("V", resource="requests.memory", divisor="1Mi"), "64", id="mebibytes"),
-        pytest.param(EnvVar("V", resource="requests.memory", divisor="1Gi"), "1", id="a part counts as one"),
-        pytest.param(EnvVar("V", resource="limits.memory", divisor="1Gi"), "10", id="no limit is the host's"),
-        pytest.param(EnvVar("V", resource="limits.ephemeral-storage", divisor="1Gi"), "1024", id="of storage too"),
-        pytest.param(EnvVar("V", resource="limits.memory", container_name="other"), "1000000000", id="of another"),
-        pytest.param(EnvVar("V", resource="requests.memory", container_name="other"), "0", id="no request is none"),
-        pytest.param(EnvVar("V", resource="requests.cpu", container_name="setup", divisor="1m"), "100", id="of init"),
+        pytest.param(EnvVar("V", resource="requests.memory", divisor="1Gi"), "1", id="fractions are rounded up"),
+        pytest.param(EnvVar("V", resource="limits.memory", divisor="1Gi"), "10", id="no limit: the host's allocatable"),
+        pytest.param(EnvVar("V", resource="limits.ephemeral-storage", divisor="1Gi"), "1024", id="also for storage"),
+        pytest.param(
+            EnvVar("V", resource="limits.memory", container_name="other"), "1000000000", id="another container"
+        ),
+        pytest.param(EnvVar("V", resource="requests.memory", container_name="other"), "0", id="no request: zero"),
+        pytest.param(
+            EnvVar("V", resource="requests.cpu", container_name="setup", divisor="1m"), "100", id="an init container"
+        ),
         pytest.param(EnvVar("V", resource="limits.hugepages-2Mi", divisor="2Mi"), "2", id="huge pages"),
         pytest.param(EnvVar("V", resource="limits.hugepages-1Gi"), "0", id="huge pages have no default"),
     ],
@@ -186,7 +190,7 @@ def test_resources(variable, value):
     assert resource_value(variable, FACTS, container="app") == value
 
 
-def test_without_a_limit_that_of_the_pod_counts_before_the_hosts():
+def test_without_a_limit_the_pods_limit_precedes_the_hosts():
     pod = replace(POD, resources=Resources(limits=amounts({"memory": "2Gi"})))
 
     found = resource_value(EnvVar("V", resource="limits.memory"), replace(FACTS, pod=pod), container="app")
@@ -199,12 +203,12 @@ def test_without_a_limit_that_of_the_pod_counts_before_the_hosts():
     [
         (EnvVar("V", resource="limits.gpu"), "unsupported container resource : limits.gpu"),
         (EnvVar("V", resource="cpu"), "unsupported container resource : cpu"),
-        (EnvVar("V", resource="limits.cpu", container_name="nobody"), "container nobody not found"),
+        (EnvVar("V", resource="limits.cpu", container_name="missing"), "container missing not found"),
         (EnvVar("V", resource="limits.cpu", divisor="many"), "divisor 'many'"),
         (EnvVar("V", resource="limits.cpu", divisor="-1"), "is negative"),
     ],
 )
-def test_resources_that_cannot_be_told(variable, words):
+def test_unsupported_resource_fields_are_rejected(variable, words):
     with pytest.raises(PodStartError, match=re.escape(words)) as caught:
         resource_value(variable, FACTS, container="app")
 

@@ -1,6 +1,6 @@
-"""A runtime that fails, hangs or is slow in whatever it is asked: pods start and end when that is over, and not before.
+"""A runtime fails, hangs or is slow in any method: pods start and stop when the fault is over.
 
-Meanwhile nobody asks it in haste, and afterwards nothing is left of all the attempts.
+Meanwhile retries are delayed, and afterwards nothing is left of the attempts.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ import pytest
 
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.testing.faults import Fault
-from tests.agent.pods.houses import container, exclusive, house, manifest
+from tests.agent.pods.harness import container, exclusive, manifest, pod_harness
 from tests.short_paths import short_directory
 
-BEGINNING = (
+STARTING = (
     "ListPodSandbox",
     "PodSandboxStatus",
     "RunPodSandbox",
@@ -25,101 +25,103 @@ BEGINNING = (
     "StartContainer",
     "UpdateContainerResources",
 )
-ENDING = ("ListPodSandbox", "ListContainers", "StopContainer", "StopPodSandbox", "RemovePodSandbox")
+STOPPING = ("ListPodSandbox", "ListContainers", "StopContainer", "StopPodSandbox", "RemovePodSandbox")
 
-IMPATIENT = CriTimeouts(request=0.6, sandbox=0.6, pull=0.6)
+SHORT_TIMEOUTS = CriTimeouts(request=0.6, sandbox=0.6, pull=0.6)
 FAULTS = {
-    "it fails": Fault(error="no such luck"),
-    "it does it, and fails": Fault(error="away", code="UNAVAILABLE", done=True),
+    "it fails": Fault(error="out of order"),
+    "it succeeds but reports an error": Fault(error="away", code="UNAVAILABLE", done=True),
     "it hangs": Fault(hang=True),
     "it is slow": Fault(delay=0.2),
 }
-WHILE = 1.2  #: seconds
-MOST = 40  #: calls of one method in that time, of two pods and whoever looks after both
+FAULT_SECONDS = 1.2  #: seconds
+MAX_CALLS = 40  #: calls of one method in that time, from two workers and the runner
 
 
 @pytest.fixture(autouse=True)
-def in_haste(monkeypatch):
-    """What is tried again is tried soon."""
+def short_delays(monkeypatch):
+    """Shorten retry delays."""
     monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.3)
     monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.2)
     monkeypatch.setattr("alignup.agent.pods.operations.CANCEL_GRACE_SECONDS", 0.2)
 
 
-async def endure(made, method, fault):
-    """Have a fault for a while, and count what comes."""
-    made.runtime.inject(method, fault)
-    before = len(made.runtime.calls.entries)
-    await asyncio.sleep(WHILE)
-    made.runtime.inject(method, Fault())
-    return Counter(name for name, _ in made.runtime.calls.entries[before:])
+async def inject(harness, method, fault):
+    """Inject a fault for a while; count the calls meanwhile."""
+    harness.runtime.inject(method, fault)
+    before = len(harness.runtime.calls.entries)
+    await asyncio.sleep(FAULT_SECONDS)
+    harness.runtime.inject(method, Fault())
+    return Counter(name for name, _ in harness.runtime.calls.entries[before:])
 
 
-async def live(method, fault, *, ending, door):
-    """A life with a fault at its beginning or its end; what the runtime was asked meanwhile.
+async def run_case(method, fault, *, stopping, lock):
+    """Run two pods with a fault at their start or stop; return the calls to the runtime meanwhile.
 
-    All come in by one *door*: were all runtimes asked at once who they are, some would take too long to say it.
+    Harnesses start one at a time, under *lock*: many at once would exceed the timeouts.
     """
     with short_directory() as place:
         async with AsyncExitStack() as stack:
-            async with door:
-                made = await stack.enter_async_context(house(place, deadlines=IMPATIENT))
+            async with lock:
+                harness = await stack.enter_async_context(pod_harness(place, deadlines=SHORT_TIMEOUTS))
             before = len(asyncio.all_tasks())
-            if ending:
-                await begin(made)
-                await is_up(made)
-                made.runtime.inject(method, fault)
-                await end(made)
-                asked = await endure(made, method, fault)
+            if stopping:
+                await start_pods(harness)
+                await wait_started(harness)
+                harness.runtime.inject(method, fault)
+                await stop_pods(harness)
+                calls_made = await inject(harness, method, fault)
             else:
-                made.runtime.inject(method, fault)
-                await begin(made)
-                asked = await endure(made, method, fault)
-                await is_up(made)
-                await end(made)
-            await made.until(lambda: made.desk.entry("web") is None and made.desk.entry("owns") is None, seconds=20)
-            assert not made.runtime.sandboxes
+                harness.runtime.inject(method, fault)
+                await start_pods(harness)
+                calls_made = await inject(harness, method, fault)
+                await wait_started(harness)
+                await stop_pods(harness)
+            await harness.wait_until(
+                lambda: harness.queue.entry("web") is None and harness.queue.entry("owns") is None, seconds=20
+            )
+            assert not harness.runtime.sandboxes
             assert not any((place / "root" / "pods").iterdir())
-            await made.until(lambda: len(asyncio.all_tasks()) <= before)
-            return asked
+            await harness.wait_until(lambda: len(asyncio.all_tasks()) <= before)
+            return calls_made
 
 
-async def begin(made):
-    await made.admit(manifest("web", initContainers=[container("init", "true")]))
-    await made.admit(manifest("owns", container("mine", resources=exclusive())))
+async def start_pods(harness):
+    await harness.admit(manifest("web", initContainers=[container("init", "true")]))
+    await harness.admit(manifest("owns", container("mine", resources=exclusive())))
 
 
-async def is_up(made):
-    await made.until(lambda: made.states("web").get("app") == "running", seconds=20)
-    await made.until(lambda: made.states("owns").get("mine") == "running", seconds=20)
-    assert made.run("web").containers[-1].restarts == 0
-    live = Counter(one.config.metadata.name for one in made.runtime.containers if one.process)
+async def wait_started(harness):
+    await harness.wait_until(lambda: harness.states("web").get("app") == "running", seconds=20)
+    await harness.wait_until(lambda: harness.states("owns").get("mine") == "running", seconds=20)
+    assert harness.run("web").containers[-1].restarts == 0
+    live = Counter(one.config.metadata.name for one in harness.runtime.containers if one.process)
     assert live == {"app": 1, "mine": 1}
 
 
-async def end(made):
-    await made.end("web", grace=1)
-    await made.end("owns", grace=1)
+async def stop_pods(harness):
+    await harness.end("web", grace=1)
+    await harness.end("owns", grace=1)
 
 
-async def all_lives(methods, *, ending):
-    """A life for every method and every fault, all at the same time; what was asked in each."""
-    door = asyncio.Lock()
+async def run_all(methods, *, stopping):
+    """Run a case for every method and fault concurrently; return the calls of each."""
+    lock = asyncio.Lock()
     cases = [(method, name) for method in methods for name in FAULTS]
-    lives = [(method, name, live(method, FAULTS[name], ending=ending, door=door)) for method, name in cases]
+    cases_run = [(method, name, run_case(method, FAULTS[name], stopping=stopping, lock=lock)) for method, name in cases]
     async with asyncio.timeout(55):
-        asked = await asyncio.gather(*(one for _, _, one in lives))
-    return {f"{method}: {name}": calls for (method, name, _), calls in zip(lives, asked, strict=True)}
+        calls_made = await asyncio.gather(*(one for _, _, one in cases_run))
+    return {f"{method}: {name}": calls for (method, name, _), calls in zip(cases_run, calls_made, strict=True)}
 
 
 @pytest.mark.parametrize(
-    ("methods", "ending"),
+    ("methods", "stopping"),
     [
-        pytest.param(BEGINNING, False, id="when they begin"),
-        pytest.param(ENDING, True, id="when they end"),
+        pytest.param(STARTING, False, id="at the start"),
+        pytest.param(STOPPING, True, id="at the stop"),
     ],
 )
-def test_pods_start_and_end_when_it_is_over(methods, ending):
-    asked = asyncio.run(all_lives(methods, ending=ending))
+def test_pods_start_and_stop_after_a_fault_is_over(methods, stopping):
+    calls_made = asyncio.run(run_all(methods, stopping=stopping))
 
-    assert {fault: calls for fault, calls in asked.items() if max(calls.values(), default=0) > MOST} == {}
+    assert {fault: calls for fault, calls in calls_made.items() if max(calls.values(), default=0) > MAX_CALLS} == {}

@@ -1,4 +1,4 @@
-"""What is run after a container has started and before it stops."""
+"""postStart and preStop hooks."""
 
 import asyncio
 import time
@@ -29,17 +29,17 @@ async def away(command: tuple[str, ...], seconds: float) -> ExecResult:
 
 async def hanging(command: tuple[str, ...], seconds: float) -> ExecResult:
     await asyncio.sleep(30)
-    pytest.fail("nobody waits that long")
+    pytest.fail("the hook did not time out")
 
 
-def test_a_start_goes_on_when_its_hook_succeeds():
+def test_a_successful_post_start_hook():
     asyncio.run(hooks.run_post_start(RUN, fine, container="app"))
 
 
 @pytest.mark.parametrize(
     ("execute", "words"), [(failing, "exited with 2, message: 'oh no'"), (away, "error: the runtime is away")]
 )
-def test_a_start_fails_with_its_hook(execute, words):
+def test_a_failed_post_start_hook_fails_the_start(execute, words):
     with pytest.raises(PodStartError, match=words) as caught:
         asyncio.run(hooks.run_post_start(RUN, execute, container="app"))
 
@@ -55,11 +55,11 @@ def test_a_start_fails_with_its_hook(execute, words):
         (hanging, "PreStop hook not completed in grace period of 0.05 seconds"),
     ],
 )
-def test_a_stop_goes_on_whatever_its_hook_says(execute, words):
+def test_a_failed_pre_stop_hook_does_not_prevent_the_stop(execute, words):
     assert asyncio.run(hooks.run_pre_stop(RUN, execute, grace=0.05)) == words
 
 
-def test_a_hook_may_be_a_pause():
+def test_sleep_hooks():
     begun = time.monotonic()
 
     assert asyncio.run(hooks.run_pre_stop(LifecycleHook(sleep=0), fine, grace=5)) == ""

@@ -1,4 +1,4 @@
-"""Images: whoever wants the same waits for the other, and nothing of it is remembered afterwards."""
+"""Concurrent image pulls are serialized, and leave no state behind."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -11,12 +11,12 @@ from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import CriError
 from alignup.enforce.cri.types import CriImage
 from alignup.kube.podspec.types import PullPolicy, SecurityContext
-from tests.agent.pods.lives import APP
+from tests.agent.pods.statuses import APP
 
 
 @dataclass
-class Source:
-    """Fetches images, if it can, and takes a moment."""
+class FakeRuntime:
+    """A runtime that takes a moment to pull images, or fails."""
 
     broken: bool = False
     here: set[str] = field(default_factory=set)
@@ -34,64 +34,62 @@ class Source:
         return name
 
 
-def test_an_image_that_several_want_is_fetched_once():
-    source = Source()
-    images = ImageManager(cast("Any", source))
+def test_concurrent_requests_pull_an_image_once():
+    runtime = FakeRuntime()
+    images = ImageManager(cast("Any", runtime))
 
-    async def wanted():
+    async def pull_all():
         return await asyncio.gather(*(images.ensure_image(APP) for _ in range(5)))
 
-    found = asyncio.run(wanted())
+    found = asyncio.run(pull_all())
 
     assert found == [CriImage(id=APP.image)] * 5
-    assert source.pulls == [APP.image]
-    assert images == ImageManager(cast("Any", source))
+    assert runtime.pulls == [APP.image]
+    assert images == ImageManager(cast("Any", runtime))
 
 
-def test_whoever_waits_goes_on_when_the_one_before_is_cancelled():
-    source = Source()
-    images = ImageManager(cast("Any", source))
+def test_cancelling_one_request_does_not_cancel_the_next():
+    runtime = FakeRuntime()
+    images = ImageManager(cast("Any", runtime))
 
-    async def wanted():
+    async def pull_all():
         first = asyncio.create_task(images.ensure_image(APP))
         second = asyncio.create_task(images.ensure_image(APP))
         await asyncio.sleep(0.001)
         first.cancel()
         return await second
 
-    assert asyncio.run(wanted()) == CriImage(id=APP.image)
-    assert images == ImageManager(cast("Any", source))
+    assert asyncio.run(pull_all()) == CriImage(id=APP.image)
+    assert images == ImageManager(cast("Any", runtime))
 
 
 @pytest.mark.parametrize(
-    ("source", "pull", "reason"),
+    ("runtime", "policy", "reason"),
     [
-        pytest.param(Source(broken=True), PullPolicy.ALWAYS, "ErrImagePull", id="nobody can be reached"),
-        pytest.param(Source(), PullPolicy.NEVER, "ErrImageNeverPull", id="it may not be fetched"),
+        pytest.param(FakeRuntime(broken=True), PullPolicy.ALWAYS, "ErrImagePull", id="the registry is unreachable"),
+        pytest.param(FakeRuntime(), PullPolicy.NEVER, "ErrImageNeverPull", id="pull policy Never"),
     ],
 )
-def test_why_an_image_cannot_be_had(source, pull, reason):
-    images = ImageManager(cast("Any", source))
+def test_reasons_for_a_missing_image(runtime, policy, reason):
+    images = ImageManager(cast("Any", runtime))
 
     with pytest.raises(PodStartError, match=APP.image) as caught:
-        asyncio.run(images.ensure_image(replace(APP, pull_policy=pull)))
+        asyncio.run(images.ensure_image(replace(APP, pull_policy=policy)))
 
     assert caught.value.reason == reason
-    assert images == ImageManager(cast("Any", source))
+    assert images == ImageManager(cast("Any", runtime))
 
 
 @pytest.mark.parametrize(
-    ("rights", "image"),
+    ("context", "image"),
     [
+        pytest.param(SecurityContext(run_as_non_root=True, user=0), CriImage(id="i", user=7), id="runAsUser is 0"),
+        pytest.param(SecurityContext(run_as_non_root=True), CriImage(id="i"), id="neither sets a user"),
         pytest.param(
-            SecurityContext(run_as_non_root=True, user=0), CriImage(id="i", user=7), id="the manifest says root"
-        ),
-        pytest.param(SecurityContext(run_as_non_root=True), CriImage(id="i"), id="nobody says anything"),
-        pytest.param(
-            SecurityContext(run_as_non_root=True), CriImage(id="i", username="web"), id="the image names somebody"
+            SecurityContext(run_as_non_root=True), CriImage(id="i", username="web"), id="the image has a user name"
         ),
     ],
 )
-def test_a_container_that_must_not_run_as_root_does_not(rights, image):
+def test_run_as_non_root_is_enforced(context, image):
     with pytest.raises(PodStartError, match="has runAsNonRoot"):
-        verify_run_as_non_root(replace(APP, security_context=rights), image)
+        verify_run_as_non_root(replace(APP, security_context=context), image)

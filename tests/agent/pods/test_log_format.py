@@ -1,4 +1,4 @@
-"""Records of a log, in pieces of any size, become the lines that were printed."""
+"""Log records, in chunks of any size, decode to the printed lines."""
 
 import pytest
 from hypothesis import given
@@ -20,21 +20,23 @@ def decoded(*pieces: bytes, timestamps: bool = False, skip: int = 0) -> bytes:
     [
         pytest.param(T + b" stdout F one\n" + T + b" stderr F two\n", b"one\ntwo\n", id="both streams"),
         pytest.param(T + b" stdout F \n", b"\n", id="an empty line"),
-        pytest.param(T + b" stdout F  a  b \n", b" a  b \n", id="blanks stay"),
-        pytest.param(T + b" stdout P on\n" + T + b" stdout F e\n", b"one\n", id="pieces of a line"),
+        pytest.param(T + b" stdout F  a  b \n", b" a  b \n", id="blanks are kept"),
+        pytest.param(T + b" stdout P on\n" + T + b" stdout F e\n", b"one\n", id="partial records"),
         pytest.param(
-            T + b" stdout P on\n" + T + b" stderr F two\n" + T + b" stdout F e\n", b"two\none\n", id="of two lines"
+            T + b" stdout P on\n" + T + b" stderr F two\n" + T + b" stdout F e\n",
+            b"two\none\n",
+            id="partial records of two lines",
         ),
-        pytest.param(T + b" stdout P:new on\n" + T + b" stdout F:new:er e\n", b"one\n", id="tags to come"),
-        pytest.param(T + b" stdout P prompt> ", b"prompt> ", id="a line that has not ended"),
-        pytest.param(T + b" stdout F cut", b"cut\n", id="a record that has not ended"),
-        pytest.param(b"nonsense\n\n" + T + b" stdin F x\n" + T + b" stdout F\n", b"", id="what is none"),
-        pytest.param(b"yesterday stdout F x\n" + T + b" stdout F y\n", b"y\n", id="what has no time"),
+        pytest.param(T + b" stdout P:new on\n" + T + b" stdout F:new:er e\n", b"one\n", id="unknown tags"),
+        pytest.param(T + b" stdout P prompt> ", b"prompt> ", id="an incomplete line"),
+        pytest.param(T + b" stdout F cut", b"cut\n", id="an incomplete record"),
+        pytest.param(b"nonsense\n\n" + T + b" stdin F x\n" + T + b" stdout F\n", b"", id="invalid records"),
+        pytest.param(b"yesterday stdout F x\n" + T + b" stdout F y\n", b"y\n", id="an invalid time"),
         pytest.param(T + b" stdout F \xff\x00\n", b"\xff\x00\n", id="any bytes"),
         pytest.param(b"", b"", id="nothing"),
     ],
 )
-def test_decoding(log, text):
+def test_decode(log, text):
     assert decoded(log) == text
 
 
@@ -46,7 +48,7 @@ def test_decoding(log, text):
         (b"2026-01-31T23:59:59.123456789+02:00", b"2026-01-31T23:59:59.123456789+02:00"),
     ],
 )
-def test_times_have_nine_digits_and_stand_before_lines_only(time, shown):
+def test_timestamps_have_nine_digits_and_precede_lines_only(time, shown):
     log = time + b" stdout P on\n" + T + b" stdout F e\n"
 
     assert decoded(log, timestamps=True) == shown + b" one\n"
@@ -59,7 +61,7 @@ lines = st.lists(
 
 
 @given(lines, st.randoms(use_true_random=False))
-def test_however_a_log_is_cut_it_says_the_same(printed, random):
+def test_chunk_sizes_do_not_change_the_result(printed, random):
     log, text = b"", []
     for stream, pieces in printed:
         clean = [piece.replace(b"\n", b"") for piece in pieces]
@@ -73,23 +75,23 @@ def test_however_a_log_is_cut_it_says_the_same(printed, random):
         assert decoded(*pieces, skip=skip) == b"".join(text[skip:])
 
 
-def test_a_line_without_end_is_not_kept_in_memory():
+def test_an_endless_line_is_not_kept_in_memory():
     decoder = LogDecoder(timestamps=True)
     piece = T + b" stdout P " + b"x" * 16384 + b"\n"
     total = 0
 
     for _ in range(200):
         total += len(decoder.feed(piece))
-        assert sum(map(len, decoder._partial.values())) <= MAX_LINE_BYTES + len(piece)  # noqa: SLF001 - what it keeps
+        assert sum(map(len, decoder._partial.values())) <= MAX_LINE_BYTES + len(piece)  # noqa: SLF001
 
     assert total + len(decoder.finish()) == 200 * 16384 + len("2026-01-31T23:59:59.500000000Z ")
 
 
-def test_a_record_without_end_is_left_out():
+def test_an_endless_record_is_skipped():
     decoder = LogDecoder()
     for _ in range(20):
         assert decoder.feed(b"x" * (MAX_LINE_BYTES // 4)) == b""
-        assert len(decoder._rest) <= MAX_LINE_BYTES  # noqa: SLF001 - what it keeps
+        assert len(decoder._rest) <= MAX_LINE_BYTES  # noqa: SLF001
 
     assert decoder.feed(b"\n" + T + b" stdout F after\n") == b"after\n"
 
@@ -98,5 +100,5 @@ def test_a_record_without_end_is_left_out():
     ("record", "ends"),
     [(T + b" stdout F x", True), (T + b" stderr P x", False), (T + b" stdout F " + b"x" * 999, True), (b"x", False)],
 )
-def test_where_lines_end(record, ends):
+def test_ends_line(record, ends):
     assert ends_line(record) is ends

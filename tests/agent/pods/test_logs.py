@@ -1,4 +1,4 @@
-"""Logs of containers: read, followed, and kept from growing, through any number of files."""
+"""Reading, following and rotating container logs across files."""
 
 import asyncio
 import gzip
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from alignup.agent.pods import logs
 from alignup.align.errors import EnforceError
 from alignup.schema.api import LogQuery
-from tests.agent.pods.disk import names_in
+from tests.agent.pods.mounting import names_in
 
 T = b"2026-01-31T23:59:59.5Z"
 ALL = LogQuery()
@@ -31,7 +31,7 @@ def grow(path: Path, *lines: object) -> None:
 
 
 def text(path: Path, query: LogQuery = ALL) -> list[str]:
-    """All lines of a log."""
+    """The lines of a log."""
 
     async def gathered() -> bytes:
         return b"".join([part async for part in await logs.read_log(path, query)])
@@ -46,7 +46,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def rotated(log):
-    """A log that was renamed twice, the older of them compressed."""
+    """A log that was rotated twice; the older file is compressed."""
     grow(log, 1, 2, 3)
     old = log.with_name("0.log.20260101-000000.gz")
     old.write_bytes(gzip.compress(log.read_bytes()))
@@ -61,29 +61,29 @@ def rotated(log):
     return log
 
 
-def test_all_of_it_the_oldest_first(rotated):
+def test_reading_starts_with_the_oldest_file(rotated):
     assert text(rotated) == list("1234567")
 
 
 @pytest.mark.parametrize("tail", range(9))
-def test_the_last_lines_of_all_files(rotated, tail):
+def test_tail_spans_all_files(rotated, tail):
     assert text(rotated, LogQuery(tail=tail)) == list("1234567")[max(0, 7 - tail) :]
 
 
-def test_times(log):
+def test_timestamps(log):
     grow(log, "x")
 
     assert text(log, LogQuery(timestamps=True)) == ["2026-01-31T23:59:59.500000000Z x"]
 
 
-def test_no_log(log):
+def test_a_missing_log_is_an_error(log):
     with pytest.raises(LookupError, match=r"log .*0\.log does not exist"):
         text(log)
     with pytest.raises(LookupError):
         text(log, LogQuery(follow=True))
 
 
-def test_what_is_left_of_a_log(rotated):
+def test_rotated_files_are_read_without_the_current_one(rotated):
     rotated.unlink()
 
     assert text(rotated) == list("12345")
@@ -96,8 +96,8 @@ def test_what_is_left_of_a_log(rotated):
     st.integers(1, 600),
     st.booleans(),
 )
-def test_the_last_lines_are_found_from_the_end(tmp_path, printed, tail, block, cut):
-    """In blocks of any size, with lines in pieces, and with a record that is just being written."""
+def test_tail_is_found_from_the_end(tmp_path, printed, tail, block, cut):
+    """With blocks of any size, partial lines, and a record that is being written."""
     log = tmp_path / "0.log"
     tags = {True: b" stdout F ", False: b" stdout P "}
     log.write_bytes(
@@ -113,7 +113,7 @@ def test_the_last_lines_are_found_from_the_end(tmp_path, printed, tail, block, c
     assert found == "".join(lines[len(lines) - min(tail, len(lines)) :]).splitlines()
 
 
-def test_a_long_log_is_not_read_at_once(log):
+def test_a_long_log_is_streamed(log):
     log.parent.mkdir()
     with log.open("wb") as file:
         for number in range(8):
@@ -128,7 +128,7 @@ def test_a_long_log_is_not_read_at_once(log):
     assert parts > 8
 
 
-def test_the_end_for_whoever_asks_why(log):
+def test_log_tail(log):
     grow(log, *range(1000))
 
     assert logs.log_tail(log, lines=3) == "997\n998\n999\n"
@@ -137,7 +137,7 @@ def test_the_end_for_whoever_asks_why(log):
 
 
 class Container:
-    """One that prints, whose log somebody follows."""
+    """A container that prints to a followed log."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -155,7 +155,7 @@ class Container:
 def followed(
     log: Path, script: Callable[[Container], list[Callable[[], object]]], tail: int | None = None
 ) -> list[str]:
-    """What is read while one thing after the other happens, until the container has ended."""
+    """The lines read while *events* happen one after the other, until the container has exited."""
 
     async def both() -> bytes:
         container = Container(log)
@@ -179,7 +179,7 @@ def followed(
     return asyncio.run(asyncio.wait_for(both(), 20)).decode().splitlines()
 
 
-def test_following_ends_with_the_last_that_was_printed(log):
+def test_following_ends_after_the_last_line(log):
     grow(log, 1, 2, 3)
 
     found = followed(log, lambda _: [lambda: grow(log, 4), lambda: grow(log, 5, 6)], tail=2)
@@ -187,7 +187,7 @@ def test_following_ends_with_the_last_that_was_printed(log):
     assert found == ["2", "3", "4", "5", "6"]
 
 
-def test_following_through_renames(log):
+def test_following_across_rotations(log):
     grow(log, 1)
 
     found = followed(
@@ -196,7 +196,7 @@ def test_following_through_renames(log):
             container.rotate,
             lambda: grow(log, 2),
             container.rotate,
-            container.rotate,  # it is empty, and too small for that
+            container.rotate,  # the new log is empty and too small
             lambda: grow(log, 3),
             container.rotate,
             lambda: grow(log, 4),
@@ -206,7 +206,7 @@ def test_following_through_renames(log):
     assert found == ["1", "2", "3", "4"]
 
 
-def test_following_a_runtime_that_notices_late(log):
+def test_following_a_runtime_that_reopens_its_log_late(log):
     grow(log, 1)
     old = log.with_name("0.log.20260101-000000")
 
@@ -223,11 +223,11 @@ def test_following_a_runtime_that_notices_late(log):
     assert found == ["1", "2", "3", "4"]
 
 
-def test_following_what_is_not_there_yet(log):
+def test_following_a_log_that_does_not_exist_yet(log):
     assert followed(log, lambda _: [lambda: grow(log, 1), lambda: grow(log, 2)]) == ["1", "2"]
 
 
-def test_a_record_that_is_being_written_is_waited_for(log):
+def test_a_half_written_record_is_completed(log):
     grow(log, 1)
 
     def half() -> None:
@@ -241,7 +241,7 @@ def test_a_record_that_is_being_written_is_waited_for(log):
     assert followed(log, lambda _: [half, rest]) == ["1", "half and half"]
 
 
-def test_whoever_stops_following_leaves_nothing_open(log):
+def test_cancelled_followers_close_their_files(log):
     grow(log, 1)
 
     async def some() -> int:
@@ -266,7 +266,7 @@ def rotate(log: Path, times: int, **more: int) -> list[bool]:
     return asyncio.run(again())
 
 
-def test_a_log_goes_on_in_so_many_files(log):
+def test_rotation_keeps_the_maximum_number_of_files(log):
     assert rotate(log, 8, max_files=4) == [True] * 8
 
     assert names_in(log.parent) == [
@@ -278,24 +278,24 @@ def test_a_log_goes_on_in_so_many_files(log):
     assert text(log) == ["5", "6", "7"]
 
 
-def test_a_small_log_stays(log):
+def test_a_small_log_is_not_rotated(log):
     assert rotate(log, 2, max_bytes=1 << 20) == [False, False]
     assert names_in(log.parent) == ["0.log"]
 
 
-def test_a_runtime_that_does_not_reopen_its_log_keeps_it(log):
+def test_a_rotation_is_undone_if_the_runtime_does_not_reopen_the_log(log):
     grow(log, 1)
 
-    async def refusing() -> None:
+    async def failing() -> None:
         raise EnforceError("away")
 
     with pytest.raises(EnforceError):
-        asyncio.run(logs.rotate_log(log, reopen=refusing, max_bytes=1, max_files=5))
+        asyncio.run(logs.rotate_log(log, reopen=failing, max_bytes=1, max_files=5))
 
     assert names_in(log.parent) == ["0.log"]
 
 
-def test_what_a_crash_left_is_put_right(log):
+def test_rotation_recovers_from_a_crash(log):
     grow(log, 1)
     stale = log.with_name("0.log.20010101-000000")
     grow(stale, 0)
@@ -313,7 +313,7 @@ def test_what_a_crash_left_is_put_right(log):
     assert text(log) == ["0", "1", "2"]
 
 
-def test_twice_in_a_second_is_once(log):
+def test_a_log_rotates_at_most_once_a_second(log):
     grow(log, 1)
 
     async def twice() -> list[bool]:
@@ -328,7 +328,7 @@ def test_twice_in_a_second_is_once(log):
     assert text(log) == ["1", "2", "2"]
 
 
-def test_a_log_is_forgotten_with_all_it_was(rotated):
+def test_removing_a_log_removes_its_rotated_files(rotated):
     logs.remove_logs(rotated)
     logs.remove_logs(rotated)
 

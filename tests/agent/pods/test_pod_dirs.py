@@ -1,4 +1,4 @@
-"""Directories that pods fill are taken away, whatever is in them, and nothing else is."""
+"""Directories of pods are removed whatever they contain, and nothing else is."""
 
 import os
 from pathlib import Path
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from alignup.agent.pods import bind_mounts, pod_dirs
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import EnforceError
-from tests.agent.pods.disk import may_mount, names_in
+from tests.agent.pods.mounting import names_in, skip_unless_mountable
 
-#: A tree: name → a tree, or ``None`` for a file, or a text for a link to it.
+#: A tree: name → a tree, ``None`` for a file, or a text for a symlink to it.
 trees_of_names = st.recursive(
     st.none() | st.sampled_from(["..", "/", "a", "../outside"]),
     lambda inner: st.dictionaries(st.sampled_from(["a", "b", "c", ".removed-0", ".removed-1"]), inner, max_size=4),
@@ -33,7 +33,7 @@ def grow(path: Path, tree: object) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from("abc"), trees_of_names, max_size=4))
-def test_every_tree_goes_and_what_links_lead_to_stays(tmp_path, tree):
+def test_trees_are_removed_and_symlink_targets_are_kept(tmp_path, tree):
     outside = tmp_path / "outside"
     outside.mkdir(exist_ok=True)
     (outside / "kept").touch()
@@ -45,16 +45,16 @@ def test_every_tree_goes_and_what_links_lead_to_stays(tmp_path, tree):
     assert names_in(outside) == ["kept"]
 
 
-def test_what_is_not_there_is_gone(tmp_path):
+def test_removing_a_missing_tree_is_not_an_error(tmp_path):
     pod_dirs.remove_tree(tmp_path / "nothing")
     pod_dirs.remove_tree(tmp_path / "no" / "thing")
 
 
-def test_directories_nested_deeper_than_can_be_named_go(tmp_path):
+def test_directories_nested_deeper_than_the_path_limit_are_removed(tmp_path):
     top = tmp_path / "top"
     top.mkdir()
     handle = os.open(top, os.O_RDONLY)
-    for _ in range(1100):  # more than Python calls itself
+    for _ in range(1100):  # deeper than Python's recursion limit
         os.mkdir("deeper", dir_fd=handle)
         below = os.open("deeper", os.O_RDONLY, dir_fd=handle)
         os.close(handle)
@@ -66,7 +66,7 @@ def test_directories_nested_deeper_than_can_be_named_go(tmp_path):
     assert not top.exists()
 
 
-def test_a_link_in_the_place_of_a_tree_is_not_followed(tmp_path):
+def test_a_symlink_instead_of_a_tree_is_not_followed(tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").touch()
     (tmp_path / "top").symlink_to("kept")
@@ -77,8 +77,8 @@ def test_a_link_in_the_place_of_a_tree_is_not_followed(tmp_path):
     assert (tmp_path / "kept" / "file").exists()
 
 
-def test_mounts_are_taken_away_first(tmp_path):
-    may_mount(tmp_path)
+def test_mounts_are_unmounted_first(tmp_path):
+    skip_unless_mountable(tmp_path)
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").touch()
@@ -95,8 +95,8 @@ def test_mounts_are_taken_away_first(tmp_path):
     assert bind_mounts.mounts_below(tmp_path) == ()
 
 
-def test_a_mount_in_use_keeps_its_tree_and_all_below(tmp_path):
-    may_mount(tmp_path)
+def test_a_busy_mount_keeps_its_tree(tmp_path):
+    skip_unless_mountable(tmp_path)
     used = tmp_path / "top" / "used"
     used.mkdir(parents=True)
     bind_mounts.mount("tmpfs", used, filesystem="tmpfs")
@@ -111,11 +111,11 @@ def test_a_mount_in_use_keeps_its_tree_and_all_below(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "...", "ä" * 127, "-"])
-def test_steps_of_a_path(name):
+def test_valid_path_components(name):
     assert pod_dirs.path_component(name) == name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "a\0b", "ä" * 128])
-def test_no_steps_of_a_path(name):
+def test_invalid_path_components(name):
     with pytest.raises(PodStartError):
         pod_dirs.path_component(name)

@@ -1,4 +1,4 @@
-"""How containers are asked: by real sockets and short seconds, and what becomes of the answers."""
+"""Probes over real sockets, with short seconds."""
 
 import asyncio
 import shutil
@@ -19,12 +19,12 @@ from alignup.agent.pods.probes import ExecSync, Prober, ProbeResult, ProbeTarget
 from alignup.align.errors import CriError, EnforceError
 from alignup.enforce.cri.types import ExecResult
 from alignup.kube.podspec.types import ContainerSpec, EnvVar, Probe
-from tests.agent.pods.lives import APP
+from tests.agent.pods.statuses import APP
 
 HOME = "127.0.0.1"
-TICK = 0.02  #: seconds that a second takes here
+TICK = 0.02  #: length of a second in these tests
 
-Answer = Callable[[bytes], bytes | None]  #: to a request; ``None``: silence
+Answer = Callable[[bytes], bytes | None]  #: the response to a request; ``None``: no response
 
 
 async def never(command: tuple[str, ...], seconds: float) -> ExecResult:
@@ -33,7 +33,7 @@ async def never(command: tuple[str, ...], seconds: float) -> ExecResult:
 
 @asynccontextmanager
 async def listening(answer: Answer, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A server on a port of its own."""
+    """A server on a free port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -53,8 +53,10 @@ async def listening(answer: Answer, context: ssl.SSLContext | None = None) -> As
         yield server.sockets[0].getsockname()[1]
 
 
-def asked(answer: Answer, probe: Probe, *, context: ssl.SSLContext | None = None, seconds: float = 5.0) -> ProbeResult:
-    """What a probe makes of a server."""
+def probe_server(
+    answer: Answer, probe: Probe, *, context: ssl.SSLContext | None = None, seconds: float = 5.0
+) -> ProbeResult:
+    """The result of probing a server."""
 
     async def both() -> ProbeResult:
         async with listening(answer, context) as port:
@@ -73,44 +75,48 @@ WEB = Probe(http_path="/")
 
 
 @pytest.mark.parametrize("code", [200, 204, 299, 301, 304, 399])
-def test_these_answers_are_fine(code):
-    assert asked(status(code), WEB) == ProbeResult(healthy=True)
+def test_successful_statuses(code):
+    assert probe_server(status(code), WEB) == ProbeResult(healthy=True)
 
 
 @pytest.mark.parametrize("code", [400, 404, 500, 503, 101, 600])
-def test_these_are_not(code):
-    assert asked(status(code), WEB) == ProbeResult(healthy=False, text=f"HTTP probe failed with statuscode: {code}")
+def test_failed_statuses(code):
+    assert probe_server(status(code), WEB) == ProbeResult(
+        healthy=False, text=f"HTTP probe failed with statuscode: {code}"
+    )
 
 
-def test_a_word_on_the_way_is_no_answer():
-    assert asked(lambda _: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", WEB).healthy
+def test_informational_responses_are_skipped():
+    assert probe_server(lambda _: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", WEB).healthy
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        pytest.param(lambda _: b"SSH-2.0-OpenSSH\r\n\r\n", "malformed HTTP response", id="something else"),
-        pytest.param(lambda _: b"HTTP/1.1 200 OK\r\n", "malformed HTTP response", id="half of it"),
+        pytest.param(lambda _: b"SSH-2.0-OpenSSH\r\n\r\n", "malformed HTTP response", id="another protocol"),
+        pytest.param(lambda _: b"HTTP/1.1 200 OK\r\n", "malformed HTTP response", id="a truncated response"),
         pytest.param(lambda _: b"", "EOF", id="nothing"),
-        pytest.param(lambda _: b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000, "headers exceeded", id="too much"),
+        pytest.param(
+            lambda _: b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000, "headers exceeded", id="headers that are too long"
+        ),
     ],
 )
-def test_what_is_no_answer(answer, words):
-    found = asked(answer, WEB)
+def test_invalid_responses(answer, words):
+    found = probe_server(answer, WEB)
 
     assert not found.healthy
     assert words in found.text
     assert found.text.startswith('Get "http://127.0.0.1:')
 
 
-def test_silence():
-    found = asked(lambda _: None, WEB, seconds=0.05)
+def test_a_silent_server_times_out():
+    found = probe_server(lambda _: None, WEB, seconds=0.05)
 
     assert not found.healthy
     assert found.text.endswith('/": context deadline exceeded')
 
 
-def test_the_request():
+def test_the_request_sent():
     requests = []
 
     def noted(request: bytes) -> bytes:
@@ -118,7 +124,7 @@ def test_the_request():
         return b"HTTP/1.1 200 OK\r\n\r\n"
 
     headers = (("Host", "shop.example"), ("accept", ""), ("X-Probe", "1"))
-    asked(noted, replace(WEB, http_path="health z?deep=1#part", http_headers=headers))
+    probe_server(noted, replace(WEB, http_path="health z?deep=1#part", http_headers=headers))
 
     first, *others = requests[0].decode().splitlines()
     assert first == "GET /health%20z?deep=1 HTTP/1.1"
@@ -126,8 +132,8 @@ def test_the_request():
 
 
 @pytest.mark.parametrize(("name", "value"), [("X\r\nY", "1"), ("X", "1\r\nY: 2"), ("", "1")])
-def test_a_header_is_one_header(name, value):
-    found = asked(status(200), replace(WEB, http_headers=((name, value),)))
+def test_invalid_headers_are_rejected(name, value):
+    found = probe_server(status(200), replace(WEB, http_headers=((name, value),)))
 
     assert not found.healthy
     assert "invalid header field" in found.text
@@ -141,68 +147,68 @@ def test_a_header_is_one_header(name, value):
         (Probe(http_path="/a b\r\nx", port=80, host="::1"), "http://[::1]:80/a%20b%0D%0Ax"),
     ],
 )
-def test_what_is_asked_for(probe, url):
+def test_probe_urls(probe, url):
     assert probe_url(probe, "10.0.0.7") == url
 
 
-def test_redirects_are_followed_at_home():
+def test_redirects_on_the_same_host_are_followed():
     def answer(request: bytes) -> bytes:
         if request.startswith(b"GET /there?x=1 "):
             return b"HTTP/1.1 500 No\r\n\r\n"
         return b"HTTP/1.1 302 Found\r\nLocation: /there?x=1\r\n\r\n"
 
-    assert asked(answer, WEB).text == "HTTP probe failed with statuscode: 500"
+    assert probe_server(answer, WEB).text == "HTTP probe failed with statuscode: 500"
 
 
-def test_redirects_elsewhere_are_not_followed():
-    assert asked(status(302, "Location: http://192.0.2.1/"), WEB).healthy
+def test_redirects_to_another_host_are_not_followed():
+    assert probe_server(status(302, "Location: http://192.0.2.1/"), WEB).healthy
 
 
 @pytest.mark.parametrize("location", ["http://[::1/", "http://127.0.0.1:99999999/", "gopher://127.0.0.1/"])
-def test_redirects_to_nowhere(location):
-    found = asked(status(302, f"Location: {location}"), WEB)
+def test_invalid_redirects(location):
+    found = probe_server(status(302, f"Location: {location}"), WEB)
 
     assert not found.healthy
     assert found.text.startswith('Get "')
 
 
-def test_redirects_in_a_circle_end():
-    found = asked(status(302, "Location: /"), WEB)
+def test_redirect_loops_end():
+    found = probe_server(status(302, "Location: /"), WEB)
 
     assert found.text.endswith("stopped after 10 redirects")
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """Of nobody known, for nobody known."""
+    """A self-signed certificate."""
     tool = shutil.which("openssl")
     if tool is None:
         pytest.skip("there is no openssl to make a certificate with")
     place = tmp_path_factory.mktemp("certificate")
     key, cert = place / "key", place / "cert"
     making = [tool, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"]
-    subprocess.run(  # noqa: S603 - of this machine
-        [*making, "-subj", "/CN=nobody", "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
+    subprocess.run(  # noqa: S603
+        [*making, "-subj", "/CN=test", "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
     return context
 
 
-def test_certificates_are_not_checked(certificate):
+def test_certificates_are_not_verified(certificate):
     encrypted = replace(WEB, http_scheme="HTTPS")
 
-    assert asked(status(200), encrypted, context=certificate).healthy
-    assert "statuscode: 500" in asked(status(500), encrypted, context=certificate).text
+    assert probe_server(status(200), encrypted, context=certificate).healthy
+    assert "statuscode: 500" in probe_server(status(500), encrypted, context=certificate).text
 
 
-def test_who_speaks_plainly_is_not_understood_encrypted():
-    found = asked(lambda _: b"HTTP/1.1 200 OK\r\n\r\n", replace(WEB, http_scheme="HTTPS"), seconds=0.5)
+def test_https_to_a_plain_http_server_fails():
+    found = probe_server(lambda _: b"HTTP/1.1 200 OK\r\n\r\n", replace(WEB, http_scheme="HTTPS"), seconds=0.5)
 
     assert not found.healthy
 
 
-def test_connections():
+def test_tcp_probes():
     connect = Probe()
     with socket.socket() as free:
         free.bind((HOME, 0))
@@ -211,7 +217,7 @@ def test_connections():
             run_probe(replace(connect, port=port), ProbeTarget(container=APP, address=HOME, execute=never), seconds=5)
         )
 
-    assert asked(lambda _: b"", connect) == ProbeResult(healthy=True)
+    assert probe_server(lambda _: b"", connect) == ProbeResult(healthy=True)
     assert refused == ProbeResult(healthy=False, text=f"dial tcp 127.0.0.1:{port}: connect: connection refused")
 
 
@@ -220,7 +226,7 @@ def commanded(execute: ExecSync, container: ContainerSpec = APP) -> ProbeResult:
     return asyncio.run(run_probe(probe, ProbeTarget(container=container, address=HOME, execute=execute)))
 
 
-def test_commands_know_what_the_manifest_says():
+def test_commands_expand_literal_variables():
     ran = []
 
     async def execute(command: tuple[str, ...], seconds: float) -> ExecResult:
@@ -234,7 +240,7 @@ def test_commands_know_what_the_manifest_says():
     assert ran == [(("check", "me", ""), 1)]
 
 
-def test_commands_that_fail():
+def test_failing_commands():
     async def execute(*_: object) -> ExecResult:
         return ExecResult(exit_code=3, output=b"out\n", errors=b"err" + b"!" * 20_000)
 
@@ -245,20 +251,20 @@ def test_commands_that_fail():
     assert len(found.text) == 10 << 10
 
 
-def test_commands_that_take_too_long():
+def test_commands_that_time_out():
     async def execute(*_: object) -> ExecResult:
         raise CriError("too long", code="DEADLINE_EXCEEDED")
 
     assert commanded(execute) == ProbeResult(healthy=False, text='command "check $(WHO) $(NAME)" timed out')
 
 
-def test_commands_that_grow_without_end_are_not_run():
+def test_commands_that_expand_without_end_do_not_run():
     long = replace(APP, env=(EnvVar("WHO", "x" * (MAX_BYTES + 1)),))
 
     assert "expands without end" in commanded(never, long).text
 
 
-def test_commands_that_cannot_be_run_say_nothing():
+def test_commands_that_cannot_run_have_no_result():
     async def execute(*_: object) -> ExecResult:
         raise CriError("away", code="UNAVAILABLE")
 
@@ -266,26 +272,26 @@ def test_commands_that_cannot_be_run_say_nothing():
         commanded(execute)
 
 
-class Asked:
-    """A container that gives these answers to each command, the last one again and again, and notes what was asked."""
+class ScriptedContainer:
+    """A container with scripted results for each command, of which the last one repeats, and a log of the commands."""
 
     def __init__(self, **answers: Iterable[object]) -> None:
-        self.answers = {name: list(told) for name, told in answers.items()}
+        self.answers = {name: list(results) for name, results in answers.items()}
         self.log: list[str] = []
-        self.heard = asyncio.Condition()
+        self.changed = asyncio.Condition()
 
-    async def asked(self, times: int) -> None:
-        """Return when it was asked so many times."""
-        async with self.heard:
-            await self.heard.wait_for(lambda: len(self.log) >= times)
+    async def wait_for_commands(self, times: int) -> None:
+        """Return after *times* commands."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.log) >= times)
 
     async def execute(self, command: tuple[str, ...], _: float) -> ExecResult:
         (name,) = command
         self.log.append(name)
-        async with self.heard:
-            self.heard.notify_all()
-        told = self.answers[name]
-        answer = told.pop(0) if len(told) > 1 else told[0]
+        async with self.changed:
+            self.changed.notify_all()
+        reported = self.answers[name]
+        answer = reported.pop(0) if len(reported) > 1 else reported[0]
         if isinstance(answer, Exception):
             raise answer
         return ExecResult(exit_code=0 if answer else 1, output=name.encode())
@@ -296,15 +302,17 @@ LIVE = Probe(command=("live",), period=1, failures=2, grace=3)
 READY = Probe(command=("ready",), period=1, successes=2, failures=2)
 
 
-def watched(container: ContainerSpec, asked_: Asked, *, times: int = 1000, ago: float = 0.0) -> list[ProbeStatus]:
-    """What is told of a container until it was asked so many *times*, or no more; it was started *ago*."""
-    told: list[ProbeStatus] = []
+def probe_statuses(
+    container: ContainerSpec, scripted: ScriptedContainer, *, times: int = 1000, ago: float = 0.0
+) -> list[ProbeStatus]:
+    """The statuses of a container that started *ago* seconds ago, until *times* commands or the end of probing."""
+    reported: list[ProbeStatus] = []
 
     async def for_a_while() -> None:
-        target = ProbeTarget(container=container, address=HOME, execute=asked_.execute)
+        target = ProbeTarget(container=container, address=HOME, execute=scripted.execute)
         since = time.monotonic() - ago
-        prober = Prober(target, report=told.append, since=since, now=time.monotonic, second=TICK)
-        enough = asyncio.create_task(asked_.asked(times))
+        prober = Prober(target, report=reported.append, since=since, now=time.monotonic, second=TICK)
+        enough = asyncio.create_task(scripted.wait_for_commands(times))
         running = asyncio.create_task(prober.run())
         await asyncio.wait({enough, running}, return_when=asyncio.FIRST_COMPLETED)
         for task in (enough, running):
@@ -313,100 +321,106 @@ def watched(container: ContainerSpec, asked_: Asked, *, times: int = 1000, ago: 
                 await task
 
     asyncio.run(asyncio.wait_for(for_a_while(), 30))
-    return told
+    return reported
 
 
-def test_without_probes_all_is_well():
-    assert watched(APP, Asked()) == [ProbeStatus(started=True, ready=True)]
+def test_a_container_without_probes_is_ready():
+    assert probe_statuses(APP, ScriptedContainer()) == [ProbeStatus(started=True, ready=True)]
 
 
-def test_nothing_else_is_asked_until_it_has_started():
+def test_other_probes_wait_for_the_startup_probe():
     container = replace(APP, startup=UP, liveness=LIVE, readiness=READY)
-    asked_ = Asked(up=[False, True], live=[True], ready=[True])
+    scripted = ScriptedContainer(up=[False, True], live=[True], ready=[True])
 
-    told = watched(container, asked_, times=20)
+    reported = probe_statuses(container, scripted, times=20)
 
-    assert told == [ProbeStatus(), ProbeStatus(started=True), ProbeStatus(started=True, ready=True)]
-    assert asked_.log[:2] == ["up", "up"]
-    assert set(asked_.log[2:]) == {"live", "ready"}
-
-
-def test_started_is_ready_where_nobody_asks():
-    assert watched(replace(APP, startup=UP), Asked(up=[True])) == [ProbeStatus(), ProbeStatus(started=True, ready=True)]
+    assert reported == [ProbeStatus(), ProbeStatus(started=True), ProbeStatus(started=True, ready=True)]
+    assert scripted.log[:2] == ["up", "up"]
+    assert set(scripted.log[2:]) == {"live", "ready"}
 
 
-def test_what_does_not_start_is_sick_and_asked_no_more():
+def test_a_started_container_without_readiness_probe_is_ready():
+    assert probe_statuses(replace(APP, startup=UP), ScriptedContainer(up=[True])) == [
+        ProbeStatus(),
+        ProbeStatus(started=True, ready=True),
+    ]
+
+
+def test_a_failed_startup_probe_ends_probing():
     container = replace(APP, startup=UP, liveness=LIVE)
-    asked_ = Asked(up=[False], live=[True])
+    scripted = ScriptedContainer(up=[False], live=[True])
 
-    told = watched(container, asked_)
+    reported = probe_statuses(container, scripted)
 
-    assert told == [ProbeStatus(), ProbeStatus(failure="Startup probe failed: up")]
-    assert asked_.log == ["up", "up"]
+    assert reported == [ProbeStatus(), ProbeStatus(failure="Startup probe failed: up")]
+    assert scripted.log == ["up", "up"]
 
 
-def test_what_does_not_live_is_sick_after_so_many_failures():
-    asked_ = Asked(live=[True, False, True, False, False])
+def test_a_liveness_probe_fails_after_its_threshold():
+    scripted = ScriptedContainer(live=[True, False, True, False, False])
 
-    told = watched(replace(APP, liveness=LIVE), asked_)
+    reported = probe_statuses(replace(APP, liveness=LIVE), scripted)
 
-    assert told == [
+    assert reported == [
         ProbeStatus(started=True, ready=True),
         ProbeStatus(started=True, ready=True, failure="Liveness probe failed: live", grace=3),
     ]
-    assert asked_.log == ["live"] * 5
+    assert scripted.log == ["live"] * 5
 
 
-def test_ready_comes_and_goes():
-    asked_ = Asked(ready=[True, False, True, True, False, True, False, False, False])
+def test_readiness_changes():
+    scripted = ScriptedContainer(ready=[True, False, True, True, False, True, False, False, False])
 
-    told = watched(replace(APP, readiness=READY), asked_, times=12)
+    reported = probe_statuses(replace(APP, readiness=READY), scripted, times=12)
 
-    assert told == [ProbeStatus(started=True), ProbeStatus(started=True, ready=True), ProbeStatus(started=True)]
+    assert reported == [ProbeStatus(started=True), ProbeStatus(started=True, ready=True), ProbeStatus(started=True)]
 
 
-def test_where_nobody_can_be_asked_nothing_changes():
+def test_a_probe_that_cannot_run_changes_nothing():
     away = EnforceError("the runtime is away")
-    asked_ = Asked(live=[False, away, away, away, True, away, away, False, False])
+    scripted = ScriptedContainer(live=[False, away, away, away, True, away, away, False, False])
 
-    told = watched(replace(APP, liveness=LIVE), asked_)
+    reported = probe_statuses(replace(APP, liveness=LIVE), scripted)
 
-    assert told[-1].failure
-    assert asked_.log == ["live"] * 9
+    assert reported[-1].failure
+    assert scripted.log == ["live"] * 9
 
 
-def test_the_first_time_is_counted_from_the_start():
+def test_the_initial_delay_counts_from_the_start():
     late = replace(READY, delay=1000, period=1)
 
-    assert len(watched(replace(APP, readiness=late), Asked(ready=[True]), times=2, ago=1000 * TICK)) == 2
+    assert (
+        len(probe_statuses(replace(APP, readiness=late), ScriptedContainer(ready=[True]), times=2, ago=1000 * TICK))
+        == 2
+    )
 
 
-def test_nobody_is_asked_before_the_time():
-    asked_ = Asked(ready=[True])
+def test_no_probe_runs_before_the_initial_delay():
+    scripted = ScriptedContainer(ready=[True])
 
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(prober(replace(READY, delay=1000), asked_).run(), 5 * TICK))
+        asyncio.run(asyncio.wait_for(prober(replace(READY, delay=1000), scripted).run(), 5 * TICK))
 
-    assert asked_.log == []
+    assert scripted.log == []
 
 
-def test_a_clock_that_is_set_back_keeps_nobody_waiting():
-    asked_ = Asked(ready=[True])
+def test_a_clock_set_back_does_not_delay_probes():
+    scripted = ScriptedContainer(ready=[True])
     times = iter([0.0, *(-1000.0 * number for number in range(1000))])
     target = ProbeTarget(
-        container=replace(APP, readiness=replace(READY, delay=1)), address=HOME, execute=asked_.execute
+        container=replace(APP, readiness=replace(READY, delay=1)), address=HOME, execute=scripted.execute
     )
     turned = Prober(target, report=lambda _: None, since=0.0, now=lambda: next(times), second=TICK)
 
     async def three_times() -> None:
         running = asyncio.create_task(turned.run())
-        await asked_.asked(3)
+        await scripted.wait_for_commands(3)
         running.cancel()
 
     asyncio.run(asyncio.wait_for(three_times(), 10))
 
 
-def prober(probe: Probe, asked_: Asked) -> Prober:
-    """One that asks whether a container is ready, which has just been started."""
-    target = ProbeTarget(container=replace(APP, readiness=probe), address=HOME, execute=asked_.execute)
+def prober(probe: Probe, scripted: ScriptedContainer) -> Prober:
+    """A readiness prober of a container that has just started."""
+    target = ProbeTarget(container=replace(APP, readiness=probe), address=HOME, execute=scripted.execute)
     return Prober(target, report=lambda _: None, since=time.monotonic(), now=time.monotonic, second=TICK)

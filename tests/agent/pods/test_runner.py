@@ -1,4 +1,4 @@
-"""Pods run: on a runtime of real sockets and processes, from their first container to their last."""
+"""Pods run on a runtime with real sockets and processes, from their first container to their last."""
 
 import asyncio
 from dataclasses import replace
@@ -17,7 +17,7 @@ from alignup.schema.api import AdmissionStatus
 from alignup.testing.faults import Fault
 from alignup.testing.runtime import RuntimeContainer, Sandbox
 from alignup.wire import cri_pb2 as wire
-from tests.agent.pods.houses import container, exclusive, house, manifest, moved_in, runtime_in
+from tests.agent.pods.harness import container, exclusive, manifest, pod_harness, pod_harness_on, runtime_in
 from tests.agent.rooms import standing
 from tests.short_paths import short_directory
 
@@ -28,19 +28,19 @@ def place():
         yield found
 
 
-def in_house(place, story, **options):
-    """Have a story happen in a house, within a minute."""
+def run_scenario(place, scenario, **options):
+    """Run a scenario in a harness, within a minute."""
 
-    async def told():
-        async with asyncio.timeout(60), house(place, **options) as made:
-            return await story(made)
+    async def run():
+        async with asyncio.timeout(60), pod_harness(place, **options) as made:
+            return await scenario(made)
 
-    return asyncio.run(told())
+    return asyncio.run(run())
 
 
 def test_an_admitted_pod_runs(place):
-    async def story(house):
-        await house.admit(
+    async def scenario(harness):
+        await harness.admit(
             manifest(
                 "web",
                 container(
@@ -48,13 +48,13 @@ def test_an_admitted_pod_runs(place):
                 ),
             )
         )
-        await house.running("web")
-        run = house.run("web")
-        await house.until((house.directory / "logs").exists)
+        await harness.wait_running("web")
+        run = harness.run("web")
+        await harness.wait_until((harness.directory / "logs").exists)
         await asyncio.sleep(0.2)
-        return run, await house.log("web"), house.errands.started
+        return run, await harness.log("web"), harness.pre_start.started
 
-    run, printed, started = in_house(place, story)
+    run, printed, started = run_scenario(place, scenario)
 
     (app,) = run.containers
     assert (run.phase, app.state, app.restarts) == ("Running", "running", 0)
@@ -63,16 +63,16 @@ def test_an_admitted_pod_runs(place):
     assert started == [("web", "app")]
 
 
-def test_a_container_has_its_own_cpus_and_others_share_the_rest(place):
-    async def story(house):
-        await house.admit(manifest("shares"))
-        await house.running("shares")
-        before = house.cpus("app")
-        await house.admit(manifest("owns", container("mine", resources=exclusive(2))))
-        await house.running("owns", "mine")
-        return before, house.cpus("app"), house.cpus("mine"), house.runtime
+def test_exclusive_and_shared_cpus(place):
+    async def scenario(harness):
+        await harness.admit(manifest("shares"))
+        await harness.wait_running("shares")
+        before = harness.cpus("app")
+        await harness.admit(manifest("owns", container("mine", resources=exclusive(2))))
+        await harness.wait_running("owns", "mine")
+        return before, harness.cpus("app"), harness.cpus("mine"), harness.runtime
 
-    before, after, own, runtime = in_house(place, story)
+    before, after, own, runtime = run_scenario(place, scenario)
 
     assert bits.parse(before) == bits.parse("0-7")
     assert bits.parse(own).bit_count() == 2
@@ -81,72 +81,72 @@ def test_a_container_has_its_own_cpus_and_others_share_the_rest(place):
     assert methods
 
 
-def test_shared_cpus_come_back_when_a_pod_is_gone(place):
-    async def story(house):
-        await house.admit(manifest("shares"))
-        await house.admit(manifest("owns", container("mine", resources=exclusive(2))))
-        await house.running("owns", "mine")
-        await house.running("shares")
-        await house.end("owns")
-        await house.until(lambda: house.desk.entry("owns") is None)
-        await house.until(lambda: house.cpus("app") == "0-7")
+def test_shared_cpus_grow_when_a_pod_is_released(place):
+    async def scenario(harness):
+        await harness.admit(manifest("shares"))
+        await harness.admit(manifest("owns", container("mine", resources=exclusive(2))))
+        await harness.wait_running("owns", "mine")
+        await harness.wait_running("shares")
+        await harness.end("owns")
+        await harness.wait_until(lambda: harness.queue.entry("owns") is None)
+        await harness.wait_until(lambda: harness.cpus("app") == "0-7")
 
-    in_house(place, story)
+    run_scenario(place, scenario)
 
 
-def test_memory_comes_from_the_nodes_that_were_decided(place):
-    async def story(house):
-        await house.admit(manifest("owns", container("app", resources=exclusive(4))))
-        await house.running("owns")
-        (asked,) = house.runtime.requests("CreateContainer")
+def test_memory_comes_from_the_allocated_numa_nodes(place):
+    async def scenario(harness):
+        await harness.admit(manifest("owns", container("app", resources=exclusive(4))))
+        await harness.wait_running("owns")
+        (asked,) = harness.runtime.requests("CreateContainer")
         return asked.config.linux.resources
 
-    resources = in_house(place, story)
+    resources = run_scenario(place, scenario)
 
     assert (resources.cpuset_cpus, resources.cpuset_mems) == ("4-7", "1")
     assert resources.memory_limit_in_bytes == 64 << 20
     assert resources.cpu_quota == -1
 
 
-def test_init_containers_come_first_and_in_their_order(place):
-    async def story(house):
+def test_init_containers_run_first_and_in_order(place):
+    async def scenario(harness):
         inits = [container(f"init{n}", "sh", "-c", f"echo {n} >> order; sleep 0.1") for n in range(3)]
-        await house.admit(
+        await harness.admit(
             manifest("web", container("app", "sh", "-c", "echo app >> order; sleep 1000"), initContainers=inits)
         )
-        await house.running("web")
+        await harness.wait_running("web")
         await asyncio.sleep(0.2)
-        return (house.directory / "boxes" / "order").read_text().split(), house.states("web")
+        return (harness.directory / "boxes" / "order").read_text().split(), harness.states("web")
 
-    order, states = in_house(place, story)
+    order, states = run_scenario(place, scenario)
 
     assert order == ["0", "1", "2", "app"]
     assert states == {"init0": "Completed", "init1": "Completed", "init2": "Completed", "app": "running"}
 
 
-def test_a_container_that_ends_is_started_again(place):
-    async def story(house):
-        await house.admit(manifest("web"))
-        await house.running("web")
-        first = house.run("web").containers[0].id
-        house.runtime.kill("app")
-        await house.until(lambda: house.run("web").containers[0].restarts == 1)
-        await house.running("web")
-        return first, house.run("web").containers[0]
+def test_a_container_that_exits_restarts(place):
+    async def scenario(harness):
+        await harness.admit(manifest("web"))
+        await harness.wait_running("web")
+        first = harness.run("web").containers[0].id
+        harness.runtime.kill("app")
+        await harness.wait_until(lambda: harness.run("web").containers[0].restarts == 1)
+        await harness.wait_running("web")
+        return first, harness.run("web").containers[0]
 
-    first, now = in_house(place, story)
+    first, now = run_scenario(place, scenario)
 
     assert now.id != first
     assert now.last.exit_code == 137
 
 
-def test_one_that_keeps_ending_is_left_alone_for_a_while(place):
-    async def story(house):
-        await house.admit(manifest("web", container("app", "sh", "-c", "exit 3")))
-        await house.until(lambda: house.states("web").get("app") == "CrashLoopBackOff")
-        return house.run("web")
+def test_a_crashing_container_backs_off(place):
+    async def scenario(harness):
+        await harness.admit(manifest("web", container("app", "sh", "-c", "exit 3")))
+        await harness.wait_until(lambda: harness.states("web").get("app") == "CrashLoopBackOff")
+        return harness.run("web")
 
-    run = in_house(place, story)
+    run = run_scenario(place, scenario)
 
     assert run.phase == "Running"
     assert run.containers[0].last.exit_code == 3
@@ -155,23 +155,23 @@ def test_one_that_keeps_ending_is_left_alone_for_a_while(place):
 @pytest.mark.parametrize(
     ("policy", "code", "phase"),
     [
-        pytest.param("Never", 0, "Succeeded", id="Never, well"),
-        pytest.param("Never", 3, "Failed", id="Never, badly"),
-        pytest.param("OnFailure", 0, "Succeeded", id="OnFailure, well"),
+        pytest.param("Never", 0, "Succeeded", id="Never, exit code 0"),
+        pytest.param("Never", 3, "Failed", id="Never, exit code 3"),
+        pytest.param("OnFailure", 0, "Succeeded", id="OnFailure, exit code 0"),
     ],
 )
-def test_a_pod_that_has_run_gives_back_what_it_has(place, policy, code, phase):
-    async def story(house):
+def test_a_completed_pod_releases_its_resources(place, policy, code, phase):
+    async def scenario(harness):
         task = container("app", "sh", "-c", f"echo done; exit {code}", resources=exclusive(4))
-        await house.admit(manifest("job", task, restartPolicy=policy))
-        await house.until(lambda: house.desk.entry("job").status is AdmissionStatus.FINISHED)
-        await house.until(lambda: not house.runtime.sandboxes)
-        await house.admit(manifest("next", container("app", resources=exclusive(4))))
-        await house.running("next")
-        await house.admit(manifest("job", task, restartPolicy=policy))
-        return house.run("job"), await house.log("job"), len(house.runtime.sandboxes)
+        await harness.admit(manifest("job", task, restartPolicy=policy))
+        await harness.wait_until(lambda: harness.queue.entry("job").status is AdmissionStatus.FINISHED)
+        await harness.wait_until(lambda: not harness.runtime.sandboxes)
+        await harness.admit(manifest("next", container("app", resources=exclusive(4))))
+        await harness.wait_running("next")
+        await harness.admit(manifest("job", task, restartPolicy=policy))
+        return harness.run("job"), await harness.log("job"), len(harness.runtime.sandboxes)
 
-    run, printed, sandboxes = in_house(place, story)
+    run, printed, sandboxes = run_scenario(place, scenario)
 
     assert run.phase == phase
     assert run.containers[0].exit_code == code
@@ -179,23 +179,23 @@ def test_a_pod_that_has_run_gives_back_what_it_has(place, policy, code, phase):
     assert sandboxes == 1
 
 
-def test_a_pod_told_to_end_has_its_grace_and_leaves_nothing(place):
-    async def story(house):
+def test_a_terminated_pod_gets_its_grace_period_and_leaves_nothing(place):
+    async def scenario(harness):
         stubborn = container(
             "app", "sh", "-c", "trap 'echo bye > farewell; exit 0' TERM; while true; do sleep 0.1; done"
         )
-        await house.admit(manifest("web", stubborn, volumes=[{"name": "data", "emptyDir": {}}]))
-        await house.running("web")
+        await harness.admit(manifest("web", stubborn, volumes=[{"name": "data", "emptyDir": {}}]))
+        await harness.wait_running("web")
         await asyncio.sleep(0.3)
-        entry = await house.end("web")
-        kept = house.desk.host.ledger.pods.keys() >= {"web"}
-        await house.until(lambda: house.desk.entry("web") is None)
-        boxes = house.directory / "boxes"
-        left = [path.name for path in (house.directory / "root" / "pods").glob("*")]
-        left += [path.name for path in (house.directory / "logs").glob("*")]
-        return entry, kept, (boxes / "farewell").read_text(), left, house.runtime.sandboxes
+        entry = await harness.end("web")
+        kept = harness.queue.host.ledger.pods.keys() >= {"web"}
+        await harness.wait_until(lambda: harness.queue.entry("web") is None)
+        boxes = harness.directory / "boxes"
+        left = [path.name for path in (harness.directory / "root" / "pods").glob("*")]
+        left += [path.name for path in (harness.directory / "logs").glob("*")]
+        return entry, kept, (boxes / "farewell").read_text(), left, harness.runtime.sandboxes
 
-    entry, kept, farewell, left, sandboxes = in_house(place, story)
+    entry, kept, farewell, left, sandboxes = run_scenario(place, scenario)
 
     assert entry.run.ending
     assert kept
@@ -204,175 +204,177 @@ def test_a_pod_told_to_end_has_its_grace_and_leaves_nothing(place):
     assert sandboxes == ()
 
 
-def test_whoever_does_not_stop_is_killed(place):
-    async def story(house):
-        await house.admit(manifest("web", container("app", "sh", "-c", "trap '' TERM; while true; do sleep 0.1; done")))
-        await house.running("web")
-        await house.end("web", grace=1)
-        await house.until(lambda: house.desk.entry("web") is None)
+def test_a_container_that_ignores_the_signal_is_killed(place):
+    async def scenario(harness):
+        await harness.admit(
+            manifest("web", container("app", "sh", "-c", "trap '' TERM; while true; do sleep 0.1; done"))
+        )
+        await harness.wait_running("web")
+        await harness.end("web", grace=1)
+        await harness.wait_until(lambda: harness.queue.entry("web") is None)
 
-    in_house(place, story)
+    run_scenario(place, scenario)
 
 
-def test_an_image_that_is_missing_is_named_and_asked_for_again_later(place):
-    async def story(house):
-        await house.admit(manifest("web", {**container(), "image": "nowhere/none:1"}))
-        await house.until(lambda: house.states("web").get("app") in {"ErrImagePull", "ImagePullBackOff"})
-        run = house.run("web")
-        await house.end("web")
-        await house.until(lambda: house.desk.entry("web") is None)
+def test_a_missing_image_is_reported_and_pulled_again_later(place):
+    async def scenario(harness):
+        await harness.admit(manifest("web", {**container(), "image": "nowhere/none:1"}))
+        await harness.wait_until(lambda: harness.states("web").get("app") in {"ErrImagePull", "ImagePullBackOff"})
+        run = harness.run("web")
+        await harness.end("web")
+        await harness.wait_until(lambda: harness.queue.entry("web") is None)
         return run
 
-    run = in_house(place, story)
+    run = run_scenario(place, scenario)
 
     assert run.phase == "Pending"
     assert "nowhere/none:1" in run.containers[0].message
 
 
-def test_an_image_that_may_not_be_fetched_has_to_be_there(place):
-    async def story(house):
-        await house.admit(manifest("web", {**container(), "image": "nowhere/none:1", "imagePullPolicy": "Never"}))
-        await house.until(lambda: house.states("web").get("app") == "ErrImageNeverPull")
-        return house.run("web").containers[0].message, house.runtime.requests("PullImage")
+def test_pull_policy_never_requires_a_present_image(place):
+    async def scenario(harness):
+        await harness.admit(manifest("web", {**container(), "image": "nowhere/none:1", "imagePullPolicy": "Never"}))
+        await harness.wait_until(lambda: harness.states("web").get("app") == "ErrImageNeverPull")
+        return harness.run("web").containers[0].message, harness.runtime.requests("PullImage")
 
-    message, pulls = in_house(place, story)
+    message, pulls = run_scenario(place, scenario)
 
     assert "nowhere/none:1" in message
     assert pulls == ()
 
 
-def test_what_cannot_be_made_now_is_made_later(place, monkeypatch):
+def test_failed_container_creation_is_retried(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.5)
 
-    async def story(house):
-        house.runtime.inject("CreateContainer", Fault(error="no more threads", code="RESOURCE_EXHAUSTED", times=1))
-        await house.admit(manifest("web"))
-        await house.until(lambda: house.states("web").get("app") == "CreateContainerError")
-        message = house.run("web").containers[0].message
-        await house.running("web")
+    async def scenario(harness):
+        harness.runtime.inject("CreateContainer", Fault(error="no more threads", code="RESOURCE_EXHAUSTED", times=1))
+        await harness.admit(manifest("web"))
+        await harness.wait_until(lambda: harness.states("web").get("app") == "CreateContainerError")
+        message = harness.run("web").containers[0].message
+        await harness.wait_running("web")
         return message
 
-    assert "no more threads" in in_house(place, story)
+    assert "no more threads" in run_scenario(place, scenario)
 
 
-def test_a_runtime_that_goes_away_is_waited_for(place):
-    async def story(house):
-        await house.admit(manifest("web"))
-        await house.running("web")
-        await house.runtime.drop()
-        await house.until(lambda: not house.runner.report().ready)
-        await house.admit(manifest("later"))
+def test_pods_survive_an_unavailable_runtime(place):
+    async def scenario(harness):
+        await harness.admit(manifest("web"))
+        await harness.wait_running("web")
+        await harness.runtime.drop()
+        await harness.wait_until(lambda: not harness.runner.report().ready)
+        await harness.admit(manifest("later"))
         await asyncio.sleep(0.5)
-        await house.runtime.serve()
-        await house.running("later")
-        return house.run("web"), house.runner.report()
+        await harness.runtime.serve()
+        await harness.wait_running("later")
+        return harness.run("web"), harness.runner.report()
 
-    run, report = in_house(place, story)
+    run, report = run_scenario(place, scenario)
 
     assert run.containers[0].restarts == 0
     assert report.ready
 
 
-def test_after_a_restart_containers_are_found_again_and_left_alone(place):
-    async def lived():
+def test_a_restarted_agent_adopts_running_containers(place):
+    async def run_agents():
         async with asyncio.timeout(60), runtime_in(place) as runtime:
-            async with moved_in(place, runtime, standing(wait=True)) as first:
+            async with pod_harness_on(place, runtime, standing(wait=True)) as first:
                 await first.admit(manifest("web", container("app", resources=exclusive(2))))
                 await first.admit(manifest("shares", container("other")))
-                await first.running("web")
-                await first.running("shares", "other")
+                await first.wait_running("web")
+                await first.wait_running("shares", "other")
                 pids = first.pids("web", "shares")
-                stood = first.desk.standing
+                state = first.queue.standing
             made = len(runtime.requests("CreateContainer"))
-            async with moved_in(place, runtime, stood) as second:
-                await second.running("web")
-                await second.running("shares", "other")
+            async with pod_harness_on(place, runtime, state) as second:
+                await second.wait_running("web")
+                await second.wait_running("shares", "other")
                 await asyncio.sleep(1.5)
                 again = second.pids("web", "shares")
                 return pids, again, made, len(runtime.requests("CreateContainer")), second.runner.report().strays
 
-    pids, again, made, then, strays = asyncio.run(lived())
+    pids, again, made, then, orphans = asyncio.run(run_agents())
 
     assert again == pids
     assert made == then == 2
-    assert strays == ()
+    assert orphans == ()
 
 
-def test_what_nobody_knows_any_more_is_reported_and_left_alone(place, monkeypatch):
+def test_orphan_sandboxes_are_reported_and_left_alone(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.runner.ORPHAN_DELAY_SECONDS", 0.1)
 
-    async def lived():
+    async def run_agents():
         async with asyncio.timeout(60), runtime_in(place) as runtime:
-            async with moved_in(place, runtime, standing()) as first:
+            async with pod_harness_on(place, runtime, standing()) as first:
                 await first.admit(manifest("web"))
-                await first.running("web")
-            async with moved_in(place, runtime, standing()) as second:
-                await second.until(lambda: second.runner.report().strays)
+                await first.wait_running("web")
+            async with pod_harness_on(place, runtime, standing()) as second:
+                await second.wait_until(lambda: second.runner.report().strays)
                 (app,) = runtime.containers
                 return second.runner.report().strays, app.process is not None
 
-    strays, _ = asyncio.run(lived())
+    orphans, _ = asyncio.run(run_agents())
 
-    (stray,) = strays
-    assert (stray.pod, stray.containers) == ("default/web", ("app",))
-
-
-def test_what_happens_to_containers_is_told(place):
-    async def story(house):
-        await house.admit(manifest("job", container("app", "sh", "-c", "sleep 0.3; exit 2"), restartPolicy="Never"))
-        await house.until(lambda: house.desk.entry("job").status is AdmissionStatus.FINISHED)
-        await house.desk.told()
-        return [(one.kind, one.detail) for one in house.told]
-
-    told = in_house(place, story)
-
-    assert (EventKind.STARTED, "container app") in told
-    assert any(kind is EventKind.ENDED and "exit code 2" in detail for kind, detail in told)
-    assert any(kind is EventKind.FINISHED and "Failed" in detail for kind, detail in told)
+    (orphan,) = orphans
+    assert (orphan.pod, orphan.containers) == ("default/web", ("app",))
 
 
-def test_a_pod_whose_worker_fails_by_a_fault_of_ours_is_not_lost(place, monkeypatch):
+def test_container_events_are_emitted(place):
+    async def scenario(harness):
+        await harness.admit(manifest("job", container("app", "sh", "-c", "sleep 0.3; exit 2"), restartPolicy="Never"))
+        await harness.wait_until(lambda: harness.queue.entry("job").status is AdmissionStatus.FINISHED)
+        await harness.queue.told()
+        return [(one.kind, one.detail) for one in harness.events]
+
+    events = run_scenario(place, scenario)
+
+    assert (EventKind.STARTED, "container app") in events
+    assert any(kind is EventKind.ENDED and "exit code 2" in detail for kind, detail in events)
+    assert any(kind is EventKind.FINISHED and "Failed" in detail for kind, detail in events)
+
+
+def test_a_worker_that_fails_with_a_bug_is_restarted(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
-    look, failures = PodOperations.refresh, iter(range(2))
+    refresh, failures = PodOperations.refresh, iter(range(2))
 
     async def broken(self):
         if next(failures, None) is not None:
             raise RuntimeError("never thought of")
-        return await look(self)
+        return await refresh(self)
 
     monkeypatch.setattr(PodOperations, "refresh", broken)
 
-    async def story(house):
-        await house.admit(manifest("web"))
-        await house.running("web")
-        return house.said()
+    async def scenario(harness):
+        await harness.admit(manifest("web"))
+        await harness.wait_running("web")
+        return harness.log_details()
 
-    said = in_house(place, story)
+    details = run_scenario(place, scenario)
 
-    assert [one for one in said if "never thought of" in one] == [
+    assert [one for one in details if "never thought of" in one] == [
         "internal error (a bug in alignup): RuntimeError: never thought of; retrying"
     ]
 
 
-def test_a_manifest_that_cannot_be_read_any_more_harms_nobody_else(place):
-    async def lived():
+def test_an_invalid_manifest_does_not_affect_other_pods(place):
+    async def run_agents():
         async with asyncio.timeout(60), runtime_in(place) as runtime:
-            async with moved_in(place, runtime, standing(wait=True)) as first:
+            async with pod_harness_on(place, runtime, standing(wait=True)) as first:
                 await first.admit(manifest("web"))
-                await first.running("web")
-                stood = first.desk.standing
-            known = stood.held["web"]
+                await first.wait_running("web")
+                state = first.queue.standing
+            known = state.held["web"]
             changed = replace(known, pod=replace(known.pod, manifest=PodManifest('{"spec": {"containers": 7}}')))
-            async with moved_in(place, runtime, replace(stood, held={"web": changed})) as second:
+            async with pod_harness_on(place, runtime, replace(state, held={"web": changed})) as second:
                 await second.admit(manifest("other"))
-                await second.running("other")
+                await second.wait_running("other")
                 run = second.run("web")
                 alive = runtime.containers[0].process is not None
                 await second.end("web")
-                await second.until(lambda: second.desk.entry("web") is None)
+                await second.wait_until(lambda: second.queue.entry("web") is None)
                 return run, alive, [one.config.metadata.name for one in runtime.sandboxes]
 
-    run, alive, left = asyncio.run(lived())
+    run, alive, left = asyncio.run(run_agents())
 
     assert (run.phase, run.reason) == ("Unknown", "InvalidManifest")
     assert "release the pod and admit it again" in run.message
@@ -381,91 +383,91 @@ def test_a_manifest_that_cannot_be_read_any_more_harms_nobody_else(place):
 
 
 @pytest.mark.parametrize("uid", ["../../escape", "..", "a b", "x" * 300, "ü\n"])
-def test_a_uid_that_is_no_name_for_a_directory_harms_nothing(place, uid):
-    async def story(house):
-        await house.admit(manifest("keeps"))
-        await house.running("keeps")
+def test_a_uid_that_is_not_a_valid_directory_name_is_harmless(place, uid):
+    async def scenario(harness):
+        await harness.admit(manifest("keeps"))
+        await harness.wait_running("keeps")
         document = manifest("odd")
         document["metadata"]["uid"] = uid
-        await house.admit(document)
-        await house.until(lambda: house.run(uid) is not None)
+        await harness.admit(document)
+        await harness.wait_until(lambda: harness.run(uid) is not None)
         await asyncio.sleep(0.3)
-        run = house.run(uid)
-        await house.end(uid)
-        await house.until(lambda: house.desk.entry(uid) is None)
-        return run, house.states("keeps"), sorted(path.name for path in place.iterdir())
+        run = harness.run(uid)
+        await harness.end(uid)
+        await harness.wait_until(lambda: harness.queue.entry(uid) is None)
+        return run, harness.states("keeps"), sorted(path.name for path in place.iterdir())
 
-    run, states, there = in_house(place, story)
+    run, states, there = run_scenario(place, scenario)
 
     assert run.phase in {"Pending", "Running"}
     assert states == {"app": "running"}
     assert there == ["boxes", "cri.sock", "logs", "root"]
 
 
-def test_a_sandbox_that_turns_up_after_its_pod_was_given_up_is_removed(place):
-    async def story(house):
-        await house.admit(manifest("web"))
-        await house.running("web")
-        (asked,) = house.runtime.requests("RunPodSandbox")
-        await house.end("web", grace=0)
-        await house.until(lambda: house.desk.entry("web") is None)
+def test_a_sandbox_that_appears_after_its_pod_was_released_is_removed(place):
+    async def scenario(harness):
+        await harness.admit(manifest("web"))
+        await harness.wait_running("web")
+        (asked,) = harness.runtime.requests("RunPodSandbox")
+        await harness.end("web", grace=0)
+        await harness.wait_until(lambda: harness.queue.entry("web") is None)
         late = Sandbox(asked.config)
-        house.runtime.service.sandboxes[late.id] = late
-        await house.until(lambda: not house.runtime.sandboxes)
-        return house.runner.report().strays
+        harness.runtime.service.sandboxes[late.id] = late
+        await harness.wait_until(lambda: not harness.runtime.sandboxes)
+        return harness.runner.report().strays
 
-    assert in_house(place, story) == ()
+    assert run_scenario(place, scenario) == ()
 
 
-def test_containers_that_nobody_needs_to_know_of_go_with_what_they_printed(place, monkeypatch):
+def test_old_containers_are_removed_with_their_logs(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.01)
     monkeypatch.setattr("alignup.agent.pods.backoff.MAX_DELAY", 0.02)
     monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.1)
 
-    async def story(house):
-        await house.admit(manifest("web", container("app", "sh", "-c", "echo again; exit 1")))
-        await house.until(lambda: any(one.restarts > 4 for one in house.run("web").containers))
-        await house.until(lambda: len(house.runtime.containers) <= 3)
+    async def scenario(harness):
+        await harness.admit(manifest("web", container("app", "sh", "-c", "echo again; exit 1")))
+        await harness.wait_until(lambda: any(one.restarts > 4 for one in harness.run("web").containers))
+        await harness.wait_until(lambda: len(harness.runtime.containers) <= 3)
         logs = {path.name for path in (place / "logs").glob("*/app/*")}
         words = {path.name for path in (place / "root" / "pods" / "web" / "containers" / "app").iterdir()}
         return logs, words
 
-    logs, words = in_house(place, story)
+    logs, words = run_scenario(place, scenario)
 
     assert not logs & {"0.log", "1.log"}
     assert not words & {"0", "1"}
 
 
-def test_the_logs_of_pods_that_have_run_go_when_they_are_forgotten(place, monkeypatch):
+def test_logs_of_finished_pods_are_removed_with_their_records(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.finished_pods.MAX_FINISHED", 1)
 
-    async def story(house):
+    async def scenario(harness):
         for uid in ("one", "two"):
-            await house.admit(manifest(uid, container("app", "echo", "done"), restartPolicy="Never"))
-            await house.until(
-                lambda uid=uid: (found := house.desk.entry(uid)) and found.status is AdmissionStatus.FINISHED
+            await harness.admit(manifest(uid, container("app", "echo", "done"), restartPolicy="Never"))
+            await harness.wait_until(
+                lambda uid=uid: (found := harness.queue.entry(uid)) and found.status is AdmissionStatus.FINISHED
             )
-        await house.until(lambda: len(list((place / "logs").iterdir())) == 1)
-        return house.desk.entry("one"), await house.log("two")
+        await harness.wait_until(lambda: len(list((place / "logs").iterdir())) == 1)
+        return harness.queue.entry("one"), await harness.log("two")
 
-    assert in_house(place, story) == (None, "done\n")
+    assert run_scenario(place, scenario) == (None, "done\n")
 
 
-def test_directories_that_a_crash_left_behind_are_removed(place, monkeypatch):
+def test_directories_left_by_a_crash_are_removed(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.2)
 
-    async def story(house):
+    async def scenario(harness):
         (place / "root" / "pods" / "forgotten" / "volumes" / "data").mkdir(parents=True)
-        await house.admit(manifest("web", volumes=[{"name": "data", "emptyDir": {}}]))
-        await house.running("web")
-        await house.until(lambda: not (place / "root" / "pods" / "forgotten").exists())
+        await harness.admit(manifest("web", volumes=[{"name": "data", "emptyDir": {}}]))
+        await harness.wait_running("web")
+        await harness.wait_until(lambda: not (place / "root" / "pods" / "forgotten").exists())
         await asyncio.sleep(0.5)
         return [path.name for path in (place / "root" / "pods").iterdir()]
 
-    assert in_house(place, story) == ["web"]
+    assert run_scenario(place, scenario) == ["web"]
 
 
-def test_while_nothing_can_be_written_pods_that_have_ended_wait_to_be_forgotten(place, monkeypatch):
+def test_terminated_pods_wait_while_the_checkpoint_cannot_be_written(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
     monkeypatch.setattr("alignup.agent.queue.RETRY_SECONDS", 0.1)
     full: list[bool] = []
@@ -474,70 +476,70 @@ def test_while_nothing_can_be_written_pods_that_have_ended_wait_to_be_forgotten(
         if full:
             raise OSError(28, "No space left on device")
 
-    async def story(house):
-        await house.admit(manifest("web"))
-        await house.admit(manifest("job", container("app", "sleep", "0.5"), restartPolicy="Never"))
-        await house.running("web")
-        await house.running("job")
-        await house.end("web", grace=0)
+    async def scenario(harness):
+        await harness.admit(manifest("web"))
+        await harness.admit(manifest("job", container("app", "sleep", "0.5"), restartPolicy="Never"))
+        await harness.wait_running("web")
+        await harness.wait_running("job")
+        await harness.end("web", grace=0)
         full.append(True)
-        await house.until(lambda: any("cannot be written" in one for one in house.said()))
-        await house.until(lambda: house.states("job") == {"app": "Completed"})
+        await harness.wait_until(lambda: any("cannot be written" in one for one in harness.log_details()))
+        await harness.wait_until(lambda: harness.states("job") == {"app": "Completed"})
         await asyncio.sleep(0.5)
-        kept = [entry.status for entry in house.desk.entries()]
-        proof = [one.config.metadata.name for one in house.runtime.sandboxes]
+        kept = [entry.status for entry in harness.queue.entries()]
+        proof = [one.config.metadata.name for one in harness.runtime.sandboxes]
         full.clear()
-        await house.until(lambda: house.desk.entry("web") is None)
-        await house.until(lambda: house.desk.entry("job").status is AdmissionStatus.FINISHED)
-        await house.until(lambda: not house.runtime.sandboxes)
-        return kept, proof, len(house.runtime.requests("StartContainer"))
+        await harness.wait_until(lambda: harness.queue.entry("web") is None)
+        await harness.wait_until(lambda: harness.queue.entry("job").status is AdmissionStatus.FINISHED)
+        await harness.wait_until(lambda: not harness.runtime.sandboxes)
+        return kept, proof, len(harness.runtime.requests("StartContainer"))
 
-    kept, proof, started = in_house(place, story, save=save)
+    kept, proof, started = run_scenario(place, scenario, save=save)
 
     assert kept == [AdmissionStatus.ADMITTED, AdmissionStatus.ADMITTED]
     assert "job" in proof
     assert started == 2
 
 
-def test_at_rest_the_runtime_is_asked_for_two_lists_a_second_however_many_pods_there_are(place):
-    async def story(house):
+def test_an_idle_agent_requests_two_lists_a_second_for_any_number_of_pods(place):
+    async def scenario(harness):
         for number in range(10):
-            await house.admit(manifest(f"web-{number}"))
+            await harness.admit(manifest(f"web-{number}"))
         for number in range(10):
-            await house.running(f"web-{number}")
+            await harness.wait_running(f"web-{number}")
         await asyncio.sleep(1.2)
-        before = len(house.runtime.calls.entries)
+        before = len(harness.runtime.calls.entries)
         await asyncio.sleep(2)
-        return [name for name, _ in house.runtime.calls.entries[before:]]
+        return [name for name, _ in harness.runtime.calls.entries[before:]]
 
-    asked = in_house(place, story)
+    asked = run_scenario(place, scenario)
 
     assert set(asked) == {"ListContainers", "ListPodSandbox"}
     assert len(asked) <= 6
 
 
-def test_a_hosts_file_that_cannot_be_read_is_named(place, monkeypatch):
+def test_an_unreadable_hosts_file_is_reported(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.operations._HOSTS_FILE", place / "no-hosts")
 
-    async def story(house):
-        await house.admit(manifest("web", hostNetwork=True))
-        await house.until(lambda: house.states("web").get("app") == "CreateContainerConfigError")
-        return house.run("web").containers[0].message
+    async def scenario(harness):
+        await harness.admit(manifest("web", hostNetwork=True))
+        await harness.wait_until(lambda: harness.states("web").get("app") == "CreateContainerConfigError")
+        return harness.run("web").containers[0].message
 
-    assert "no-hosts: No such file or directory" in in_house(place, story)
+    assert "no-hosts: No such file or directory" in run_scenario(place, scenario)
 
 
-def test_containers_are_run_as_the_configuration_has_it(place):
+def test_containers_follow_the_kubelet_configuration(place):
     settings = ContainerSettings(seccomp_default=True, cpu_period=20_000, oom_kill_group=False)
 
-    async def story(house):
+    async def scenario(harness):
         wants = {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}
         limited = container("app", resources={"limits": {"cpu": "500m", "memory": "64Mi"}})
-        await house.admit(manifest("web", limited, container("own", **wants)))
-        await house.running("web", "app", "own")
-        return {ask.config.metadata.name: ask.config.linux for ask in house.runtime.requests("CreateContainer")}
+        await harness.admit(manifest("web", limited, container("own", **wants)))
+        await harness.wait_running("web", "app", "own")
+        return {ask.config.metadata.name: ask.config.linux for ask in harness.runtime.requests("CreateContainer")}
 
-    made = in_house(place, story, settings=settings)
+    made = run_scenario(place, scenario, settings=settings)
 
     profile = wire.SecurityProfile
     assert made["app"].security_context.seccomp.profile_type == profile.RuntimeDefault
@@ -546,7 +548,7 @@ def test_containers_are_run_as_the_configuration_has_it(place):
     assert "memory.oom.group" not in made["app"].resources.unified
 
 
-def test_all_pods_together_are_held_to_what_is_left_to_them(place, monkeypatch):
+def test_node_allocatable_is_enforced(place, monkeypatch):
     top = place / "cgroup"
     limit = top / "alignup" / "memory.max"
     limit.parent.mkdir(parents=True)
@@ -557,36 +559,36 @@ def test_all_pods_together_are_held_to_what_is_left_to_them(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.0)
     monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.05)
 
-    async def story(house):
-        await house.until(lambda: any("memory.max does not exist" in one for one in house.said()))
+    async def scenario(harness):
+        await harness.wait_until(lambda: any("memory.max does not exist" in one for one in harness.log_details()))
         limit.touch()
-        await house.until(limit.read_text)
+        await harness.wait_until(limit.read_text)
 
-    in_house(place, story, cgroup_root="alignup", limits={"cpu": Quantity(4), "memory": Quantity(1 << 30)})
+    run_scenario(place, scenario, cgroup_root="alignup", limits={"cpu": Quantity(4), "memory": Quantity(1 << 30)})
 
     assert limit.read_text() == f"{1 << 30}\n"
 
 
 @pytest.mark.parametrize(
-    ("size", "rotated"), [pytest.param(100, 1, id="of a few bytes"), pytest.param(-1, 0, id="of any length")]
+    ("size", "rotated"), [pytest.param(100, 1, id="rotated at 100 bytes"), pytest.param(-1, 0, id="rotation disabled")]
 )
-def test_logs_are_as_long_as_the_configuration_has_it(place, monkeypatch, size, rotated):
+def test_log_rotation_follows_the_kubelet_configuration(place, monkeypatch, size, rotated):
     monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.0)
     monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.05)
 
-    async def story(house):
-        await house.admit(manifest("web", container("app", "sh", "-c", "seq 200; sleep 1000")))
-        await house.running("web")
-        await house.until(lambda: any(path.stat().st_size for path in place.glob("logs/*/app/*")))
+    async def scenario(harness):
+        await harness.admit(manifest("web", container("app", "sh", "-c", "seq 200; sleep 1000")))
+        await harness.wait_running("web")
+        await harness.wait_until(lambda: any(path.stat().st_size for path in place.glob("logs/*/app/*")))
         await asyncio.sleep(1)
         return [path.name for path in place.glob("logs/*/app/*") if path.name != "0.log"]
 
-    found = in_house(place, story, settings=ContainerSettings(log_max_bytes=size, log_max_files=2))
+    found = run_scenario(place, scenario, settings=ContainerSettings(log_max_bytes=size, log_max_files=2))
 
     assert len(found) == rotated
 
 
-def test_burstable_pods_together_have_the_cpu_time_they_asked_for(place, monkeypatch):
+def test_the_burstable_cgroup_gets_the_requested_cpu_time(place, monkeypatch):
     top = place / "cgroup"
     weight = top / "alignup" / "burstable" / "cpu.weight"
     weight.parent.mkdir(parents=True)
@@ -596,41 +598,43 @@ def test_burstable_pods_together_have_the_cpu_time_they_asked_for(place, monkeyp
             (folder / name).touch()
     monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, mount=top))
 
-    async def story(house):
+    async def scenario(harness):
         asks = container("app", resources={"requests": {"cpu": "1500m"}})
-        await house.admit(manifest("one", asks))
-        await house.running("one")
-        await house.until(weight.read_text)
+        await harness.admit(manifest("one", asks))
+        await harness.wait_running("one")
+        await harness.wait_until(weight.read_text)
         alone = int(weight.read_text())
-        await house.admit(manifest("two", asks))
-        await house.until(lambda: int(weight.read_text()) > alone)
+        await harness.admit(manifest("two", asks))
+        await harness.wait_until(lambda: int(weight.read_text()) > alone)
         weight.write_text("")
-        await house.end("two", grace=0)
-        await house.until(lambda: weight.read_text().strip() == str(alone))
+        await harness.end("two", grace=0)
+        await harness.wait_until(lambda: weight.read_text().strip() == str(alone))
 
-    in_house(place, story, cgroup_root="alignup")
+    run_scenario(place, scenario, cgroup_root="alignup")
 
 
-def test_a_container_that_somebody_else_made_in_a_sandbox_of_ours_harms_nothing(place, monkeypatch):
+def test_a_foreign_container_in_our_sandbox_is_harmless(place, monkeypatch):
     monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.2)
 
-    async def story(house):
-        await house.admit(manifest("web"))
-        await house.running("web")
-        (own,) = house.runtime.containers
-        stranger = RuntimeContainer(own.sandbox, wire.ContainerConfig(command=["sleep", "1000"]), own.image, own.options)
+    async def scenario(harness):
+        await harness.admit(manifest("web"))
+        await harness.wait_running("web")
+        (own,) = harness.runtime.containers
+        stranger = RuntimeContainer(
+            own.sandbox, wire.ContainerConfig(command=["sleep", "1000"]), own.image, own.options
+        )
         stranger.config.metadata.name = "stranger"
-        house.runtime.service.containers[stranger.id] = stranger
+        harness.runtime.service.containers[stranger.id] = stranger
         stranger.start()
-        await house.until(lambda: house.runtime.requests("ContainerStatus")[-1].container_id == stranger.id)
+        await harness.wait_until(lambda: harness.runtime.requests("ContainerStatus")[-1].container_id == stranger.id)
         await asyncio.sleep(0.5)
         alive = own.process is not None
-        await house.end("web", grace=0)
-        await house.until(lambda: house.desk.entry("web") is None)
-        return alive, house.said(), house.runtime.containers
+        await harness.end("web", grace=0)
+        await harness.wait_until(lambda: harness.queue.entry("web") is None)
+        return alive, harness.log_details(), harness.runtime.containers
 
-    alive, said, left = in_house(place, story)
+    alive, details, left = run_scenario(place, scenario)
 
     assert alive
-    assert not [one for one in said if "internal error" in one]
+    assert not [one for one in details if "internal error" in one]
     assert left == ()

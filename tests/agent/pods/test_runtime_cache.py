@@ -1,4 +1,4 @@
-"""What is seen of a runtime: of two answers the one that was asked for later counts."""
+"""The runtime cache: of two responses, that of the later request wins."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from alignup.agent.pods.cri_config import AGENT_LABEL
 from alignup.agent.pods.pod_state import PodStatus
 from alignup.agent.pods.runtime_cache import RuntimeCache
 from alignup.enforce.cri.types import CriContainer, CriSandbox
-from tests.agent.pods.lives import EXITED, RUNNING, box, instance
+from tests.agent.pods.statuses import EXITED, RUNNING, instance, sandbox
 
-OWN = replace(box(), labels={AGENT_LABEL: "me"})
+OWN = replace(sandbox(), labels={AGENT_LABEL: "me"})
 
 
 @dataclass
-class Shown:
-    """A runtime of which the list of everything may take a while."""
+class FakeRuntime:
+    """A runtime whose full list may take a while."""
 
     now: PodStatus
     gate: asyncio.Event | None = None
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     async def sandboxes(self, labels: Mapping[str, str] | None = None) -> tuple[CriSandbox, ...]:
         found, gate = self.now.sandboxes, self.gate
@@ -35,67 +35,67 @@ class Shown:
         return found
 
     async def sandbox(self, id_: str) -> CriSandbox:
-        self.asked.append(id_)
+        self.requested.append(id_)
         return next(one for one in self.now.sandboxes if one.id == id_)
 
     async def container(self, id_: str) -> CriContainer:
-        self.asked.append(id_)
+        self.requested.append(id_)
         return next(one for one in self.now.containers if one.id == id_)
 
 
-def seen(*containers: CriContainer) -> PodStatus:
+def pod_status(*containers: CriContainer) -> PodStatus:
     return PodStatus(sandboxes=(OWN,), containers=containers)
 
 
-def test_a_long_look_at_everything_does_not_undo_a_newer_one_at_a_pod():
-    shown = Shown(seen())
+def test_a_slow_full_refresh_does_not_undo_a_newer_pod_refresh():
+    runtime = FakeRuntime(pod_status())
 
-    async def story():
-        shown.gate = asyncio.Event()
-        scene = RuntimeCache(cast("Any", shown), "me")
-        long = asyncio.create_task(scene.refresh())
+    async def scenario():
+        runtime.gate = asyncio.Event()
+        cache = RuntimeCache(cast("Any", runtime), "me")
+        long = asyncio.create_task(cache.refresh())
         await asyncio.sleep(0)
-        shown.now = seen(instance("app", RUNNING))
-        await scene.refresh_pod("uid")
-        shown.gate.set()
+        runtime.now = pod_status(instance("app", RUNNING))
+        await cache.refresh_pod("uid")
+        runtime.gate.set()
         changed = await long
-        return scene.of("uid"), changed
+        return cache.of("uid"), changed
 
-    found, changed = asyncio.run(story())
+    found, changed = asyncio.run(scenario())
 
     assert [one.id for one in found.containers] == ["app-0"]
     assert changed == frozenset()
 
 
-def test_a_newer_look_at_everything_counts():
-    shown = Shown(seen(instance("app", RUNNING)))
+def test_a_newer_full_refresh_wins():
+    runtime = FakeRuntime(pod_status(instance("app", RUNNING)))
 
-    async def story():
-        scene = RuntimeCache(cast("Any", shown), "me")
-        await scene.refresh_pod("uid")
-        shown.now = seen(instance("app", EXITED, 1))
-        changed = await scene.refresh()
-        return scene.of("uid"), changed
+    async def scenario():
+        cache = RuntimeCache(cast("Any", runtime), "me")
+        await cache.refresh_pod("uid")
+        runtime.now = pod_status(instance("app", EXITED, 1))
+        changed = await cache.refresh()
+        return cache.of("uid"), changed
 
-    found, changed = asyncio.run(story())
+    found, changed = asyncio.run(scenario())
 
     assert [one.state for one in found.containers] == [EXITED]
     assert changed == {"uid"}
 
 
-def test_what_others_have_is_counted_and_left_out():
-    stranger = replace(box(3), uid="theirs", labels={AGENT_LABEL: "somebody else"})
+def test_foreign_sandboxes_are_counted_and_ignored():
+    stranger = replace(sandbox(3), uid="theirs", labels={AGENT_LABEL: "another agent"})
     theirs = instance("app", RUNNING, attempt=7, sandbox=3)
-    shown = Shown(PodStatus(sandboxes=(OWN, stranger), containers=(theirs, instance("app", RUNNING))))
+    runtime = FakeRuntime(PodStatus(sandboxes=(OWN, stranger), containers=(theirs, instance("app", RUNNING))))
 
-    async def story():
-        scene = RuntimeCache(cast("Any", shown), "me")
-        await scene.refresh()
-        await scene.refresh()
-        return scene
+    async def scenario():
+        cache = RuntimeCache(cast("Any", runtime), "me")
+        await cache.refresh()
+        await cache.refresh()
+        return cache
 
-    scene = asyncio.run(story())
+    cache = asyncio.run(scenario())
 
-    assert scene.pod_uids == {"uid"}
-    assert scene.foreign_sandboxes == 1
-    assert shown.asked == ["s0", "app-0"]
+    assert cache.pod_uids == {"uid"}
+    assert cache.foreign_sandboxes == 1
+    assert runtime.requested == ["s0", "app-0"]

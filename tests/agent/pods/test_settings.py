@@ -1,14 +1,14 @@
-"""An agent is started with a kubelet's configuration, and says what of it will not be so."""
+"""An agent logs the fields of a kubelet configuration that it ignores."""
 
 import pytest
 
 from tests.agent.agents import arguments
-from tests.agent.pods.rigs import ROOMY, rig
+from tests.agent.pods.rig import ROOMY, rig
 from tests.cli.commands import alignup
 from tests.short_paths import short_directory
 
 
-def test_what_of_the_configuration_is_not_heeded_is_said_first():
+def test_ignored_configuration_fields_are_logged_at_startup():
     with short_directory() as place, rig(place) as made:
         agent = made.agent(config={**ROOMY, "seccompDefault": True, "clusterDNS": ["10.0.0.10"], "podLogsDir": "/x"})
         agent.stop()
@@ -20,7 +20,7 @@ def test_what_of_the_configuration_is_not_heeded_is_said_first():
     ]
 
 
-def test_an_agent_that_only_decides_has_nothing_to_say_to_it(tmp_path):
+def test_an_agent_without_a_runtime_logs_no_ignored_fields(tmp_path):
     words = arguments(tmp_path / "root", "--export", tmp_path / "export", config={**ROOMY, "clusterDNS": ["10.0.0.10"]})
 
     done = alignup(*words)
@@ -32,11 +32,15 @@ def test_an_agent_that_only_decides_has_nothing_to_say_to_it(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        pytest.param({"containerLogMaxFiles": 1}, "containerLogMaxFiles must be greater than 1", id="too few logs"),
-        pytest.param({"containerLogMaxSize": "lots"}, 'failed to parse container log max size "lots"', id="no size"),
+        pytest.param(
+            {"containerLogMaxFiles": 1}, "containerLogMaxFiles must be greater than 1", id="too few log files"
+        ),
+        pytest.param(
+            {"containerLogMaxSize": "lots"}, 'failed to parse container log max size "lots"', id="an invalid size"
+        ),
     ],
 )
-def test_a_configuration_no_kubelet_would_take_is_refused(tmp_path, fields, what):
+def test_an_invalid_configuration_is_rejected(tmp_path, fields, what):
     done = alignup(*arguments(tmp_path / "root", "--runtime", "cri", config={**ROOMY, **fields}))
 
     assert done.returncode == 2
@@ -45,7 +49,7 @@ def test_a_configuration_no_kubelet_would_take_is_refused(tmp_path, fields, what
 
 
 @pytest.mark.parametrize("change", ["seccompDefault=true", "cpuCFSQuota=false", "podPidsLimit=100"])
-def test_a_single_value_can_be_changed_on_the_command_line(tmp_path, change):
+def test_set_overrides_a_single_field(tmp_path, change):
     words = arguments(tmp_path / "root", "--set", change, "--runtime", "cri", "--runtime-endpoint", tmp_path / "none")
 
     done = alignup(*words)

@@ -1,4 +1,4 @@
-"""How a pod is told to be: states, reasons and counts in Kubernetes' words."""
+"""The status of a pod: states, reasons and counts in Kubernetes' words."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from alignup.agent.pods.pod_state import Backoff, PodStatus, PodTermination, Pro
 from alignup.agent.pods.status import StatusInputs, generate_pod_run
 from alignup.kube.podspec.types import PodSpec
 from alignup.schema.api import ContainerRunStatus, PodRunStatus
-from tests.agent.pods.lives import (
+from tests.agent.pods.statuses import (
     APP,
     CREATED,
     EXITED,
@@ -17,84 +17,90 @@ from tests.agent.pods.lives import (
     NOW,
     ON_FAILURE,
     UNKNOWN,
-    box,
     container,
     init,
     instance,
     pod,
-    seen,
+    pod_status,
+    sandbox,
     sidecar,
 )
 
-JUST = (NOW - 7, NOW - 4)
+JUST_NOW = (NOW - 7, NOW - 4)
 LONG_AGO = (NOW - 900, NOW - 800)
-DEAD = box(ready=False)
+DEAD = sandbox(ready=False)
 FAILED = {"app": Backoff(until=NOW + 9, reason="ErrImagePull", message="no route")}
-OVER = {"app": Backoff(until=NOW, reason="ErrImagePull", message="no route")}
-BEFORE = {"app": Backoff(until=NOW - 2000, reason="ErrImagePull", message="no route")}
-TOLD = PodTermination(since=NOW - 1, grace=30)
+EXPIRED = {"app": Backoff(until=NOW, reason="ErrImagePull", message="no route")}
+LONG_EXPIRED = {"app": Backoff(until=NOW - 2000, reason="ErrImagePull", message="no route")}
+TERMINATING = PodTermination(since=NOW - 1, grace=30)
 
 
-def run_of(
-    spec: PodSpec, now_seen: PodStatus, memory: WorkerState | None = None, **placed: tuple[int, int]
+def run_status(
+    spec: PodSpec, status: PodStatus, state: WorkerState | None = None, **placements: tuple[int, int]
 ) -> PodRunStatus:
-    memory = memory or WorkerState()
-    found = compute_pod_actions(spec, now_seen, memory, now=NOW)
+    state = state or WorkerState()
+    found = compute_pod_actions(spec, status, state, now=NOW)
     inputs = StatusInputs(
-        spec=spec, status=now_seen, state=memory, actions=found, warnings=("ignored",), placements=placed
+        spec=spec, status=status, state=state, actions=found, warnings=("ignored",), placements=placements
     )
     return generate_pod_run(inputs)
 
 
-def first(spec: PodSpec, now_seen: PodStatus, memory: WorkerState | None = None) -> ContainerRunStatus:
-    return run_of(spec, now_seen, memory).containers[0]
+def first(spec: PodSpec, status: PodStatus, state: WorkerState | None = None) -> ContainerRunStatus:
+    return run_status(spec, status, state).containers[0]
 
 
 @pytest.mark.parametrize(
-    ("spec", "now_seen", "memory", "reason"),
+    ("spec", "status", "state", "reason"),
     [
-        pytest.param(pod(), PodStatus(), WorkerState(), "ContainerCreating", id="it is its turn"),
-        pytest.param(pod(APP, init("i")), PodStatus(), WorkerState(), "PodInitializing", id="others come first"),
-        pytest.param(pod(), seen(instance("app", CREATED)), WorkerState(), "ContainerCreating", id="it is made"),
+        pytest.param(pod(), PodStatus(), WorkerState(), "ContainerCreating", id="it is about to start"),
         pytest.param(
-            pod(), seen(), WorkerState(backoffs=FAILED), "ImagePullBackOff", id="its image could not be pulled"
+            pod(APP, init("i")), PodStatus(), WorkerState(), "PodInitializing", id="init containers come first"
         ),
-        pytest.param(pod(), seen(), WorkerState(backoffs=OVER), "ErrImagePull", id="and is pulled again"),
+        pytest.param(
+            pod(), pod_status(instance("app", CREATED)), WorkerState(), "ContainerCreating", id="it is created"
+        ),
+        pytest.param(pod(), pod_status(), WorkerState(backoffs=FAILED), "ImagePullBackOff", id="its image pull failed"),
+        pytest.param(pod(), pod_status(), WorkerState(backoffs=EXPIRED), "ErrImagePull", id="the pull is retried"),
         pytest.param(
             pod(),
-            seen(instance("app", EXITED, 1, ran=LONG_AGO)),
+            pod_status(instance("app", EXITED, 1, ran=LONG_AGO)),
             WorkerState(backoffs=FAILED),
             "ImagePullBackOff",
-            id="later too",
+            id="a restart whose pull fails",
         ),
         pytest.param(
             pod(),
-            seen(instance("app", EXITED, 1, ran=LONG_AGO)),
-            WorkerState(backoffs=OVER),
+            pod_status(instance("app", EXITED, 1, ran=LONG_AGO)),
+            WorkerState(backoffs=EXPIRED),
             "ErrImagePull",
-            id="and again",
+            id="a restart whose pull is retried",
         ),
         pytest.param(
             pod(),
-            seen(instance("app", EXITED, attempt=1, ran=JUST)),
+            pod_status(instance("app", EXITED, attempt=1, ran=JUST_NOW)),
             WorkerState(),
             "CrashLoopBackOff",
-            id="it ends too often",
-        ),
-        pytest.param(
-            pod(), seen(instance("app", CREATED)), WorkerState(backoffs=FAILED), "ImagePullBackOff", id="made in vain"
+            id="it crashes repeatedly",
         ),
         pytest.param(
             pod(),
-            seen(instance("app", CREATED)),
-            WorkerState(backoffs=BEFORE),
+            pod_status(instance("app", CREATED)),
+            WorkerState(backoffs=FAILED),
+            "ImagePullBackOff",
+            id="created, but its start failed",
+        ),
+        pytest.param(
+            pod(),
+            pod_status(instance("app", CREATED)),
+            WorkerState(backoffs=LONG_EXPIRED),
             "ContainerCreating",
-            id="failures of before",
+            id="an earlier failure does not count",
         ),
     ],
 )
-def test_one_that_waits(spec, now_seen, memory, reason):
-    found = first(spec, now_seen, memory)
+def test_waiting_containers(spec, status, state, reason):
+    found = first(spec, status, state)
 
     assert (found.state, found.reason, found.ready) == ("waiting", reason, False)
     assert (found.exit_code, found.ended, found.pid) == (None, None, None)
@@ -103,14 +109,14 @@ def test_one_that_waits(spec, now_seen, memory, reason):
 @pytest.mark.parametrize(
     ("one", "reason", "code"),
     [
-        pytest.param(instance("app", EXITED, 0), "Completed", 0, id="well"),
-        pytest.param(instance("app", EXITED, 3), "Error", 3, id="badly"),
-        pytest.param(instance("app", EXITED, 137, reason="OOMKilled"), "OOMKilled", 137, id="as the runtime says"),
-        pytest.param(instance("app", UNKNOWN), "ContainerStatusUnknown", 137, id="nobody knows how"),
+        pytest.param(instance("app", EXITED, 0), "Completed", 0, id="exit code 0"),
+        pytest.param(instance("app", EXITED, 3), "Error", 3, id="exit code 3"),
+        pytest.param(instance("app", EXITED, 137, reason="OOMKilled"), "OOMKilled", 137, id="the runtime's reason"),
+        pytest.param(instance("app", UNKNOWN), "ContainerStatusUnknown", 137, id="an unknown state"),
     ],
 )
-def test_one_that_ended(one, reason, code):
-    found = first(pod(restart=NEVER), seen(one))
+def test_terminated_containers(one, reason, code):
+    found = first(pod(restart=NEVER), pod_status(one))
 
     assert (found.state, found.reason, found.exit_code) == ("ended", reason, code)
     assert (found.started, found.ended) == (NOW - 1000, NOW - 500 if one.state is EXITED else None)
@@ -118,30 +124,37 @@ def test_one_that_ended(one, reason, code):
 
 
 @pytest.mark.parametrize(
-    ("spec", "health", "ready"),
+    ("spec", "probes", "ready"),
     [
-        pytest.param(APP, {}, True, id="as soon as it runs"),
-        pytest.param(container("app", ready=True), {}, False, id="not before its probe says so"),
+        pytest.param(APP, {}, True, id="ready once it runs"),
+        pytest.param(container("app", ready=True), {}, False, id="not ready before its readiness probe succeeds"),
         pytest.param(
-            container("app", ready=True), {"app-0": ProbeStatus(started=True, ready=True)}, True, id="it says so"
+            container("app", ready=True),
+            {"app-0": ProbeStatus(started=True, ready=True)},
+            True,
+            id="its readiness probe succeeded",
         ),
-        pytest.param(container("app", probed=True), {}, False, id="not before it has come up"),
-        pytest.param(container("app", probed=True), {"app-0": ProbeStatus(started=True)}, True, id="it has come up"),
+        pytest.param(container("app", probed=True), {}, False, id="not ready before its startup probe succeeds"),
+        pytest.param(
+            container("app", probed=True), {"app-0": ProbeStatus(started=True)}, True, id="its startup probe succeeded"
+        ),
     ],
 )
-def test_one_that_runs_is_ready(spec, health, ready):
-    found = first(pod(spec), seen(instance("app")), WorkerState(probes=health))
+def test_readiness_of_running_containers(spec, probes, ready):
+    found = first(pod(spec), pod_status(instance("app")), WorkerState(probes=probes))
 
     assert (found.state, found.ready, found.pid, found.started) == ("running", ready, 77, NOW - 1000)
     assert found.reason == ""
 
 
-def test_the_time_before_is_told():
+def test_the_last_termination_state_is_reported():
     before = [instance("app", EXITED, code, attempt=code, ran=LONG_AGO) for code in range(1, 3)]
 
-    runs = first(pod(), seen(*before, instance("app", attempt=3)))
-    waits = first(pod(), seen(*before[:1], replace(before[1], created=NOW - 5, started=NOW - 5, finished=NOW - 1)))
-    ended = first(pod(restart=NEVER), seen(*before))
+    runs = first(pod(), pod_status(*before, instance("app", attempt=3)))
+    waits = first(
+        pod(), pod_status(*before[:1], replace(before[1], created=NOW - 5, started=NOW - 5, finished=NOW - 1))
+    )
+    ended = first(pod(restart=NEVER), pod_status(*before))
 
     assert [one.state for one in (runs, waits, ended)] == ["running", "waiting", "ended"]
     assert [one.restarts for one in (runs, waits, ended)] == [3, 2, 2]
@@ -149,8 +162,8 @@ def test_the_time_before_is_told():
     assert all(one.last.last is None for one in (runs, waits, ended) if one.last)
 
 
-def test_an_init_container_that_ended_well_is_ready():
-    found = run_of(pod(init("i"), APP), seen(instance("i", EXITED), instance("app")))
+def test_a_completed_init_container_is_ready():
+    found = run_status(pod(init("i"), APP), pod_status(instance("i", EXITED), instance("app")))
 
     assert [(one.name, one.kind, one.state, one.ready) for one in found.containers] == [
         ("i", "init", "ended", True),
@@ -158,14 +171,14 @@ def test_an_init_container_that_ended_well_is_ready():
     ]
 
 
-def test_an_init_container_that_ended_well_does_not_start_again():
-    found = first(pod(init("app"), container("web")), seen(instance("app", EXITED)), WorkerState(backoffs=FAILED))
+def test_a_completed_init_container_does_not_restart():
+    found = first(pod(init("app"), container("web")), pod_status(instance("app", EXITED)), WorkerState(backoffs=FAILED))
 
     assert (found.state, found.reason) == ("ended", "Completed")
 
 
-def test_an_init_container_that_was_forgotten_ended_well():
-    found = run_of(pod(init("i"), sidecar("side"), APP), seen(instance("app")))
+def test_a_removed_init_container_counts_as_completed():
+    found = run_status(pod(init("i"), sidecar("side"), APP), pod_status(instance("app")))
 
     assert [(one.state, one.reason, one.exit_code) for one in found.containers[:2]] == [
         ("ended", "Completed", 0),
@@ -174,34 +187,34 @@ def test_an_init_container_that_was_forgotten_ended_well():
 
 
 @pytest.mark.parametrize(
-    ("spec", "now_seen", "memory"),
+    ("spec", "status", "state"),
     [
         pytest.param(
             pod(),
-            seen(instance("app", EXITED, 1, ran=LONG_AGO)),
-            WorkerState(termination=TOLD, backoffs=FAILED),
-            id="told to end",
+            pod_status(instance("app", EXITED, 1, ran=LONG_AGO)),
+            WorkerState(termination=TERMINATING, backoffs=FAILED),
+            id="terminating",
         ),
         pytest.param(
             pod(restart=ON_FAILURE),
-            seen(instance("app", EXITED), boxes=[DEAD]),
+            pod_status(instance("app", EXITED), sandboxes=[DEAD]),
             WorkerState(backoffs=FAILED),
-            id="has ended",
+            id="terminated",
         ),
     ],
 )
-def test_in_a_pod_that_does_not_go_on_nobody_waits(spec, now_seen, memory):
-    assert first(spec, now_seen, memory).state == "ended"
+def test_containers_of_a_terminating_pod_do_not_wait(spec, status, state):
+    assert first(spec, status, state).state == "ended"
 
 
-def test_where_a_container_was_put():
-    found = run_of(pod(), seen(instance("app")), app=(0b1100, 0b10)).containers[0]
+def test_placements_are_reported():
+    found = run_status(pod(), pod_status(instance("app")), app=(0b1100, 0b10)).containers[0]
 
     assert (found.cpus, found.nodes, found.image) == (0b1100, 0b10, "example.org/app")
 
 
-def test_a_pod_as_a_whole():
-    found = run_of(pod(), seen(instance("app")), WorkerState(termination=TOLD))
+def test_pod_level_fields():
+    found = run_status(pod(), pod_status(instance("app")), WorkerState(termination=TERMINATING))
 
     assert replace(found, containers=()) == PodRunStatus(
         phase="Running", ending=True, ips=("10.0.0.7",), warnings=("ignored",)
@@ -209,26 +222,26 @@ def test_a_pod_as_a_whole():
 
 
 @pytest.mark.parametrize(
-    ("boxes", "memory", "reason"),
+    ("sandboxes", "state", "reason"),
     [
-        pytest.param([], WorkerState(), "FailedCreatePodSandBox", id="there is none"),
-        pytest.param([DEAD], WorkerState(), "FailedCreatePodSandBox", id="there was one"),
-        pytest.param([box(ready=False, created=NOW + 10)], WorkerState(), "", id="there has been one since"),
-        pytest.param([box()], WorkerState(), "", id="there is one"),
-        pytest.param([], WorkerState(termination=TOLD), "", id="there is to be none"),
+        pytest.param([], WorkerState(), "FailedCreatePodSandBox", id="no sandbox"),
+        pytest.param([DEAD], WorkerState(), "FailedCreatePodSandBox", id="a dead sandbox"),
+        pytest.param([sandbox(ready=False, created=NOW + 10)], WorkerState(), "", id="a newer sandbox"),
+        pytest.param([sandbox()], WorkerState(), "", id="a ready sandbox"),
+        pytest.param([], WorkerState(termination=TERMINATING), "", id="a terminating pod"),
     ],
 )
-def test_why_there_is_no_sandbox(boxes, memory, reason):
-    rest = Backoff(until=NOW + 9, reason="FailedCreatePodSandBox", message="no network")
+def test_a_failed_sandbox_is_reported(sandboxes, state, reason):
+    failure = Backoff(until=NOW + 9, reason="FailedCreatePodSandBox", message="no network")
 
-    found = run_of(pod(), seen(boxes=boxes), replace(memory, sandbox_backoff=rest))
+    found = run_status(pod(), pod_status(sandboxes=sandboxes), replace(state, sandbox_backoff=failure))
 
     assert found.reason == reason
     assert found.message == ("no network" if reason else "")
 
 
-def test_a_pod_that_ran_too_long():
-    found = run_of(pod(deadline=50), seen(instance("app")), WorkerState(admitted_at=NOW - 51))
+def test_a_pod_that_exceeds_its_deadline():
+    found = run_status(pod(deadline=50), pod_status(instance("app")), WorkerState(admitted_at=NOW - 51))
 
     assert (found.phase, found.reason, found.ending) == ("Failed", "DeadlineExceeded", False)
     assert "deadline" in found.message

@@ -1,4 +1,4 @@
-"""Parts of a volume are found, made, and never outside of it."""
+"""subPaths are resolved and created, and never leave their volume."""
 
 import stat
 from pathlib import Path
@@ -7,12 +7,12 @@ import pytest
 
 from alignup.agent.pods import bind_mounts, subpaths
 from alignup.agent.pods.pod_state import PodStartError
-from tests.agent.pods.disk import may_mount
+from tests.agent.pods.mounting import skip_unless_mountable
 
 
 @pytest.fixture
 def volume(tmp_path):
-    """A volume with a secret beside it."""
+    """A volume beside a secret file."""
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key").write_text("s3cret")
     place = tmp_path / "volume"
@@ -22,20 +22,20 @@ def volume(tmp_path):
 
 
 def opened(volume: Path, sub_path: str) -> Path:
-    """What is found, by its real name."""
+    """The real path of a subPath."""
     with subpaths.open_subpath(volume, sub_path) as handle:
         return Path(f"/proc/self/fd/{handle}").readlink()
 
 
 @pytest.mark.parametrize("sub_path", ["a", "a/b/c", "a//b/", ".", "a/./b"])
-def test_what_is_missing_is_made_with_the_rights_of_the_volume(volume, sub_path):
+def test_missing_directories_get_the_mode_of_the_volume(volume, sub_path):
     found = opened(volume, sub_path)
 
     assert found == (volume / sub_path)
     assert stat.S_IMODE(found.stat().st_mode) == 0o2770
 
 
-def test_a_file_is_found(volume):
+def test_a_sub_path_may_be_a_file(volume):
     (volume / "dir").mkdir()
     (volume / "dir" / "file").touch()
 
@@ -45,7 +45,7 @@ def test_a_file_is_found(volume):
 @pytest.mark.parametrize(
     ("link", "to"), [("inner", "real"), ("inner", "./real/../real"), ("inner", "real/self")], ids=str
 )
-def test_links_inside_are_followed(volume, link, to):
+def test_symlinks_inside_the_volume_are_followed(volume, link, to):
     (volume / "real").mkdir()
     (volume / "real" / "self").symlink_to(".")
     (volume / link).symlink_to(to)
@@ -55,7 +55,7 @@ def test_links_inside_are_followed(volume, link, to):
 
 @pytest.mark.parametrize("to", ["../secret", "../../../../../../../../etc", "/etc", "..", "loop/.."])
 @pytest.mark.parametrize("sub_path", ["way", "way/out", "dir/way"])
-def test_links_that_lead_out_are_refused(volume, to, sub_path):
+def test_symlinks_out_of_the_volume_are_rejected(volume, to, sub_path):
     (volume / "loop").mkdir()
     (volume / "way").symlink_to(to)
     (volume / "dir").mkdir()
@@ -69,13 +69,13 @@ def test_links_that_lead_out_are_refused(volume, to, sub_path):
 
 
 @pytest.mark.parametrize("sub_path", ["/etc", "../secret", "a/../../secret"])
-def test_names_that_lead_out_are_refused(volume, sub_path):
+def test_paths_out_of_the_volume_are_rejected(volume, sub_path):
     with pytest.raises(PodStartError, match="must be relative"):
         opened(volume, sub_path)
 
 
 @pytest.mark.parametrize("sub_path", ["file/x", "turns/x"])
-def test_what_is_in_the_way_is_told(volume, sub_path):
+def test_obstacles_are_reported(volume, sub_path):
     (volume / "file").touch()
     (volume / "turns").symlink_to("turns")
 
@@ -83,9 +83,9 @@ def test_what_is_in_the_way_is_told(volume, sub_path):
         opened(volume, sub_path)
 
 
-def test_a_link_put_there_while_we_look_is_not_followed(volume):
+def test_a_symlink_created_during_the_walk_is_not_followed(volume):
     (volume / "dir").mkdir()
-    found = subpaths._resolve_inside(volume, "dir")  # noqa: SLF001 - the moment between the two looks
+    found = subpaths._resolve_inside(volume, "dir")  # noqa: SLF001
     (volume / "dir").rmdir()
     (volume / "dir").symlink_to("../secret")
 
@@ -93,8 +93,8 @@ def test_a_link_put_there_while_we_look_is_not_followed(volume):
         subpaths._walk(volume, found)  # noqa: SLF001
 
 
-def test_a_part_that_is_given_stays_what_it_was(tmp_path, volume):
-    may_mount(tmp_path)
+def test_a_bound_sub_path_survives_a_rename(tmp_path, volume):
+    skip_unless_mountable(tmp_path)
     (volume / "part").mkdir()
     (volume / "part" / "file").write_text("mine")
 
@@ -106,8 +106,8 @@ def test_a_part_that_is_given_stays_what_it_was(tmp_path, volume):
     assert len(bind_mounts.mounts_below(tmp_path)) == 1
 
 
-def test_a_file_can_be_given_and_given_again(tmp_path, volume):
-    may_mount(tmp_path)
+def test_a_file_can_be_bound_repeatedly(tmp_path, volume):
+    skip_unless_mountable(tmp_path)
     (volume / "one").write_text("1")
     (volume / "two").write_text("2")
 

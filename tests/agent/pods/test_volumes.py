@@ -1,4 +1,4 @@
-"""What a pod has on disk: made ready, as often as asked for, and taken away with nothing of the host."""
+"""Volumes of pods: set up repeatedly, and removed without touching the host."""
 
 import os
 import socket
@@ -16,8 +16,8 @@ from alignup.align.workload import Pod, Resources
 from alignup.enforce.cri.types import ContainerMount
 from alignup.kube.podspec.types import DownwardApiFile, EnvVar, PodSpec, Volume, VolumeKind
 from alignup.kube.podspec.types import VolumeMount as SpecMount
-from tests.agent.pods.disk import may_mount, names_in
-from tests.agent.pods.lives import APP, pod
+from tests.agent.pods.mounting import names_in, skip_unless_mountable
+from tests.agent.pods.statuses import APP, pod
 from tests.strategies_pods import amounts, container, guaranteed
 
 POD = Pod(name="web", namespace="shop", uid="4711", containers=(container("app", {"cpu": "100m"}),))
@@ -47,7 +47,7 @@ def host_path(path: Path, kind: str = "") -> Volume:
 
 
 def prepared(root: Path, volume: Volume, *, facts: PodFacts = FACTS, fs_group: int | None = None) -> Path:
-    """Where a volume is."""
+    """The path of a volume."""
     return volumes.prepare_volumes(root, spec(volume, fs_group=fs_group), facts=facts).volumes[volume.name]
 
 
@@ -55,7 +55,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_an_empty_directory_is_for_everybody_and_stays(tmp_path):
+def test_an_empty_dir_is_world_writable_and_persistent(tmp_path):
     place = prepared(tmp_path, SCRATCH)
     assert mode(place) == 0o777
     (place / "file").touch()
@@ -68,7 +68,7 @@ def test_an_empty_directory_is_for_everybody_and_stays(tmp_path):
 
 
 @as_root
-def test_a_group_owns_what_comes_into_its_directory(tmp_path):
+def test_files_in_an_empty_dir_belong_to_the_fs_group(tmp_path):
     place = prepared(tmp_path, SCRATCH, fs_group=4242)
 
     (place / "file").touch()
@@ -80,23 +80,25 @@ def test_a_group_owns_what_comes_into_its_directory(tmp_path):
 @pytest.mark.parametrize(
     ("pod_", "limit", "size"),
     [
-        pytest.param(POD, None, 8 << 30, id="what the host has for pods"),
-        pytest.param(replace(POD, containers=(guaranteed("app", {"memory": "1Gi"}),)), None, 1 << 30, id="what it may"),
+        pytest.param(POD, None, 8 << 30, id="the node allocatable"),
+        pytest.param(
+            replace(POD, containers=(guaranteed("app", {"memory": "1Gi"}),)), None, 1 << 30, id="the container's limit"
+        ),
         pytest.param(
             replace(POD, containers=(guaranteed("app", {"memory": "1Gi"}), container("free"))),
             None,
             8 << 30,
-            id="unless one may use any",
+            id="one container has no limit",
         ),
         pytest.param(
-            replace(POD, resources=Resources(limits=amounts({"memory": "2Gi"}))), None, 2 << 30, id="the pod as a whole"
+            replace(POD, resources=Resources(limits=amounts({"memory": "2Gi"}))), None, 2 << 30, id="the pod's limit"
         ),
-        pytest.param(POD, 1 << 20, 1 << 20, id="what the volume may"),
-        pytest.param(POD, 1 << 40, 8 << 30, id="no more than there is"),
+        pytest.param(POD, 1 << 20, 1 << 20, id="the volume's sizeLimit"),
+        pytest.param(POD, 1 << 40, 8 << 30, id="at most the node allocatable"),
     ],
 )
-def test_memory_as_a_directory(tmp_path, pod_, limit, size):
-    may_mount(tmp_path)
+def test_size_of_a_memory_volume(tmp_path, pod_, limit, size):
+    skip_unless_mountable(tmp_path)
 
     place = prepared(tmp_path, replace(MEMORY, size_limit=limit), facts=replace(FACTS, pod=pod_))
 
@@ -106,8 +108,8 @@ def test_memory_as_a_directory(tmp_path, pod_, limit, size):
     assert mode(place) == 0o1777
 
 
-def test_memory_is_mounted_once(tmp_path):
-    may_mount(tmp_path)
+def test_a_memory_volume_is_mounted_once(tmp_path):
+    skip_unless_mountable(tmp_path)
     place = prepared(tmp_path, MEMORY)
     (place / "file").touch()
 
@@ -119,8 +121,8 @@ def test_memory_is_mounted_once(tmp_path):
 
 
 @pytest.mark.parametrize("medium", ["HugePages", "HugePages-2Mi"])
-def test_huge_pages_as_a_directory(tmp_path, medium):
-    may_mount(tmp_path)
+def test_a_huge_pages_volume(tmp_path, medium):
+    skip_unless_mountable(tmp_path)
     if not Path("/sys/kernel/mm/hugepages/hugepages-2048kB").exists():
         pytest.skip("the kernel has no huge pages of 2 MiB")
     asking = replace(POD, init=(guaranteed("first", {"hugepages-2Mi": "4Mi"}),))
@@ -140,7 +142,7 @@ def test_huge_pages_as_a_directory(tmp_path, medium):
         ("HugePages", {"hugepages-2Mi": "4Mi", "hugepages-1Gi": "1Gi"}, "multiple huge page sizes"),
     ],
 )
-def test_huge_pages_nobody_asked_for(tmp_path, medium, asked, words):
+def test_a_huge_pages_volume_requires_a_matching_request(tmp_path, medium, asked, words):
     asking = replace(POD, containers=(guaranteed("app", asked),))
 
     with pytest.raises(PodStartError, match=words) as caught:
@@ -149,7 +151,7 @@ def test_huge_pages_nobody_asked_for(tmp_path, medium, asked, words):
     assert caught.value.reason == "FailedMount"
 
 
-def test_facts_as_files(tmp_path):
+def test_a_downward_api_volume(tmp_path):
     found = volumes.prepare_volumes(tmp_path, spec(INFO), facts=FACTS)
 
     place = found.volumes["info"]
@@ -173,7 +175,7 @@ def test_facts_as_files(tmp_path):
     ],
 )
 @pytest.mark.parametrize("name", ["nothing", "dir", "link", "file", "socket", "/dev/null"])
-def test_paths_of_the_host_are_what_they_have_to_be(tmp_path, kind, there, name):
+def test_host_path_types(tmp_path, kind, there, name):
     (tmp_path / "dir").mkdir()
     (tmp_path / "link").symlink_to("dir")
     (tmp_path / "file").touch()
@@ -191,7 +193,7 @@ def test_paths_of_the_host_are_what_they_have_to_be(tmp_path, kind, there, name)
     assert place.exists() or not kind
 
 
-def test_what_may_be_made_is_made(tmp_path):
+def test_host_paths_are_created_if_the_type_allows_it(tmp_path):
     folder = prepared(tmp_path, host_path(tmp_path / "a" / "b", "DirectoryOrCreate"))
     file = prepared(tmp_path, host_path(tmp_path / "a" / "file", "FileOrCreate"))
 
@@ -201,7 +203,7 @@ def test_what_may_be_made_is_made(tmp_path):
         prepared(tmp_path, host_path(tmp_path / "x" / "y" / "file", "FileOrCreate"))
 
 
-def test_what_a_container_sees(tmp_path):
+def test_mounts_of_a_container(tmp_path):
     given = spec(SCRATCH, INFO, host_path(tmp_path / "host"))
     directories = volumes.prepare_volumes(tmp_path, given, facts=FACTS)
     mounts = (
@@ -232,7 +234,7 @@ def test_what_a_container_sees(tmp_path):
     assert mode(own / "containers" / "app" / "3") == 0o666
 
 
-def test_a_container_may_bring_its_own_hosts_and_say_nothing_at_the_end(tmp_path):
+def test_a_container_with_its_own_hosts_file_and_no_termination_message(tmp_path):
     directories = volumes.prepare_volumes(tmp_path, spec(SCRATCH), facts=FACTS)
     own = replace(APP, mounts=(SpecMount("scratch", "/etc/hosts"),), termination_message_path="")
 
@@ -242,7 +244,7 @@ def test_a_container_may_bring_its_own_hosts_and_say_nothing_at_the_end(tmp_path
     assert seen[0].host_path.endswith("/volumes/scratch")
 
 
-def test_hosts_change_where_containers_see_them(tmp_path):
+def test_the_hosts_file_is_updated_in_place(tmp_path):
     directories = volumes.prepare_volumes(tmp_path, spec(), facts=FACTS)
     volumes.build_mounts(directories, APP, attempt=0, hosts="a long text before\n")
     with (directories.pod / "etc-hosts").open() as seen:
@@ -251,15 +253,15 @@ def test_hosts_change_where_containers_see_them(tmp_path):
         assert seen.read() == "now\n"
 
 
-def test_a_volume_that_is_not_there(tmp_path):
+def test_a_missing_volume_is_an_error(tmp_path):
     directories = volumes.prepare_volumes(tmp_path, spec(), facts=FACTS)
 
     with pytest.raises(PodStartError, match="cannot find volume 'lost' to mount into container 'app'"):
         volumes.build_mounts(directories, replace(APP, mounts=(SpecMount("lost", "/x"),)), attempt=0)
 
 
-def test_parts_of_volumes(tmp_path):
-    may_mount(tmp_path)
+def test_sub_paths(tmp_path):
+    skip_unless_mountable(tmp_path)
     directories = volumes.prepare_volumes(tmp_path, spec(SCRATCH), facts=FACTS)
     mounts = (
         SpecMount("scratch", "/a", sub_path="a"),
@@ -275,7 +277,7 @@ def test_parts_of_volumes(tmp_path):
     assert (directories.volumes["scratch"] / "me" / "$(x)" / "mine").exists()
 
 
-def test_a_part_named_by_a_variable_that_is_not_there(tmp_path):
+def test_a_sub_path_expr_with_an_undefined_variable_is_an_error(tmp_path):
     directories = volumes.prepare_volumes(tmp_path, spec(SCRATCH), facts=FACTS)
     lost = replace(APP, mounts=(SpecMount("scratch", "/b", sub_path="$(WHO)", expand_sub_path=True),))
 
@@ -283,7 +285,7 @@ def test_a_part_named_by_a_variable_that_is_not_there(tmp_path):
         volumes.build_mounts(directories, lost, attempt=0)
 
 
-def test_last_words(tmp_path):
+def test_termination_messages(tmp_path):
     directories = volumes.prepare_volumes(tmp_path, spec(), facts=FACTS)
     seen = volumes.build_mounts(directories, APP, attempt=1)
     Path(seen[-1].host_path).write_bytes(b"x" * 5000 + b" the end \xff")
@@ -295,8 +297,8 @@ def test_last_words(tmp_path):
     assert volumes.read_termination_message(tmp_path, "4711", container="app", attempt=0) == ""
 
 
-def test_all_goes_but_nothing_of_the_host(tmp_path):
-    may_mount(tmp_path)
+def test_removing_a_pod_keeps_host_paths(tmp_path):
+    skip_unless_mountable(tmp_path)
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "kept").touch()
     given = spec(SCRATCH, MEMORY, INFO, host_path(tmp_path / "host"))
@@ -315,7 +317,7 @@ def test_all_goes_but_nothing_of_the_host(tmp_path):
 
 
 @pytest.mark.parametrize("uid", ["", "..", "../host", "a/b"])
-def test_only_pods_are_removed(tmp_path, uid):
+def test_invalid_uids_are_not_removed(tmp_path, uid):
     (tmp_path / "host").mkdir()
 
     with pytest.raises(PodStartError):
@@ -324,12 +326,12 @@ def test_only_pods_are_removed(tmp_path, uid):
     assert (tmp_path / "host").exists()
 
 
-def test_nobody_has_anything_yet(tmp_path):
+def test_no_pods_on_disk(tmp_path):
     assert volumes.pods_on_disk(tmp_path) == frozenset()
 
 
-def test_containers_may_start_at_the_same_time(tmp_path):
-    may_mount(tmp_path)
+def test_containers_can_be_prepared_concurrently(tmp_path):
+    skip_unless_mountable(tmp_path)
     given = spec(SCRATCH, MEMORY, INFO)
     mounts = (SpecMount("scratch", "/a", sub_path="a"), SpecMount("info", "/info"))
 
@@ -345,7 +347,7 @@ def test_containers_may_start_at_the_same_time(tmp_path):
     assert (tmp_path / "pods" / "4711" / "volumes" / "info" / "name").read_text() == "web"
 
 
-def test_where_nothing_can_be_made(tmp_path):
+def test_a_pod_directory_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "pods").touch()
 
     with pytest.raises(PodStartError, match="cannot create pod directory"):

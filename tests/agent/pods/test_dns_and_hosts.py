@@ -1,4 +1,4 @@
-"""How a pod looks up names: what it takes from the host's ``resolv.conf``, and what its ``/etc/hosts`` says."""
+"""DNS settings from the host's ``resolv.conf``, and the content of ``/etc/hosts``."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from alignup.agent.pods import dns, etc_hosts
 from alignup.enforce.cri.types import DnsConfig
-from tests.agent.pods.lives import pod
+from tests.agent.pods.statuses import pod
 
 
 @pytest.mark.parametrize(
@@ -16,14 +16,14 @@ from tests.agent.pods.lives import pod
         pytest.param(
             "# nameserver 1.1.1.1\nnameserver 9.9.9.9 # quad\n nameserver\t::1\n",
             DnsConfig(servers=("9.9.9.9", "::1")),
-            id="servers add up",
+            id="all nameservers count",
         ),
-        pytest.param("nameserver\nsortlist x\n", DnsConfig(), id="what says nothing is nothing"),
-        pytest.param("search a b\nsearch c. .\n", DnsConfig(searches=("c",)), id="the last search counts"),
+        pytest.param("nameserver\nsortlist x\n", DnsConfig(), id="lines without a value are ignored"),
+        pytest.param("search a b\nsearch c. .\n", DnsConfig(searches=("c",)), id="the last search list counts"),
         pytest.param(
             "options ndots:1 rotate\noptions ndots:5\n",
             DnsConfig(options=("ndots:5", "rotate")),
-            id="the last option too",
+            id="the last value of an option counts",
         ),
     ],
 )
@@ -31,7 +31,7 @@ def test_resolv_conf(text, found):
     assert dns.parse_resolv_conf(text) == found
 
 
-def test_hosts_of_a_pod_of_its_own():
+def test_hosts_file_of_a_pod_with_its_own_network():
     spec = replace(pod(), host_aliases=(("10.1.2.3", ("foo", "foo.example")), ("10.1.2.4", ("bar",))))
 
     text = etc_hosts.hosts_file_content(spec, hostname="web", addresses=("10.0.0.7", "fd00::7"))
@@ -53,7 +53,7 @@ def test_hosts_of_a_pod_of_its_own():
     )
 
 
-def test_hosts_on_the_hosts_network_are_the_hosts(tmp_path):
+def test_hosts_file_on_the_host_network(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 localhost\n192.0.2.1 node-1\n")
 
@@ -62,5 +62,5 @@ def test_hosts_on_the_hosts_network_are_the_hosts(tmp_path):
     assert text == "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n192.0.2.1 node-1\n"
 
 
-def test_a_pod_without_an_address_has_no_such_file():
+def test_a_pod_without_an_address_has_no_hosts_file():
     assert etc_hosts.hosts_file_content(pod(), hostname="web", addresses=()) is None

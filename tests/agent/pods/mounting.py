@@ -1,4 +1,4 @@
-"""For tests of what is on disk: whether they may mount, and what is in a directory."""
+"""Helpers for tests that mount file systems."""
 
 import os
 from pathlib import Path
@@ -8,16 +8,16 @@ import pytest
 from alignup.agent.pods import bind_mounts
 
 
-def may_mount(place: Path) -> None:
-    """Skip a test where nothing can be mounted."""
+def skip_unless_mountable(place: Path) -> None:
+    """Skip a test without permission to mount."""
     try:
         bind_mounts.mount("tmpfs", place, filesystem="tmpfs", options="size=64k")
     except OSError as error:
-        pytest.skip(f"nothing can be mounted here: {error.strerror}")
+        pytest.skip(f"cannot mount: {error.strerror}")
     bind_mounts.unmount(place)
 
 
 def names_in(directory: Path | str) -> list[str]:
-    """What there is, by name."""
+    """The sorted names in a directory."""
     with os.scandir(directory) as entries:
         return sorted(entry.name for entry in entries)

@@ -1,4 +1,4 @@
-"""A desk, a runtime whose containers are processes, and a runner between them, in one event loop."""
+"""An admission queue, a pod runner, and a runtime whose containers are processes, in one event loop."""
 
 import asyncio
 import io
@@ -27,23 +27,23 @@ from tests.agent.rooms import standing
 IMAGE = "busybox:1"
 SLEEP = ("sleep", "1000")
 ALL = frozenset(Permission)
-PATIENCE = 25.0  #: seconds
+TIMEOUT = 25.0  #: seconds
 
 _CLOCK = Clock(now=time.time, watch=time.perf_counter)
 
 
 def container(name: str = "app", *command: str, **more: Any) -> dict[str, Any]:
-    """A container as a manifest has it; without a *command* it sleeps."""
+    """A container of a manifest; without a *command* it sleeps."""
     return {"name": name, "image": IMAGE, "command": list(command or SLEEP), **more}
 
 
 def exclusive(cpus: int = 1) -> dict[str, Any]:
-    """Resources of a container that has so many CPUs of its own."""
+    """Resources of a container with exclusive CPUs."""
     return {"limits": {"cpu": str(cpus), "memory": "64Mi"}}
 
 
 def manifest(uid: str, *containers: Mapping[str, Any], **spec: Any) -> dict[str, Any]:
-    """A pod that is killed after two seconds of grace."""
+    """A pod with a grace period of two seconds."""
     made = [dict(one) for one in containers] or [container()]
     return {
         "apiVersion": "v1",
@@ -54,50 +54,50 @@ def manifest(uid: str, *containers: Mapping[str, Any], **spec: Any) -> dict[str,
 
 
 @dataclass
-class Errands:
-    """Tells nobody that containers start, and remembers them."""
+class PreStartRecorder:
+    """Record the containers that start, in place of the device allocator."""
 
     started: list[tuple[str, str]] = field(default_factory=list)
 
-    async def pre_start(self, uid: str, container: str) -> None:
+    async def __call__(self, uid: str, container: str) -> None:
         self.started.append((uid, container))
 
 
 @dataclass
-class House:
-    """All of it."""
+class PodHarness:
+    """A running agent without its HTTP server and device plugins."""
 
-    desk: AdmissionQueue
+    queue: AdmissionQueue
     runtime: Runtime
     runner: PodRunner
-    errands: Errands
-    told: list[AgentEvent]
+    pre_start: PreStartRecorder
+    events: list[AgentEvent]
     out: io.StringIO
     directory: Path
 
-    def _front(self) -> AgentService:
-        # Nobody else is asked here.
-        return AgentService(self.desk, None, None, None, self.runner)  # type: ignore[arg-type]
+    def _service(self) -> AgentService:
+        # The other dependencies are not used.
+        return AgentService(self.queue, None, None, None, self.runner)  # type: ignore[arg-type]
 
     async def admit(self, document: Mapping[str, Any], *, source: str = "api") -> None:
-        """A pod is admitted, and begins to run."""
+        """Admit a pod, which starts to run."""
         pod = read_pod(json.dumps(document).encode(), "", keep=True)
         if source == "api":
-            await self.desk.admit(pod)
+            await self.queue.admit(pod)
         else:
-            await self.desk.exchange((), [(pod, source)])
+            await self.queue.exchange((), [(pod, source)])
         self.runner.nudge()
 
     async def end(self, uid: str, grace: int | None = None) -> PodView | None:
-        return await self._front().release(uid, grace=grace)
+        return await self._service().release(uid, grace=grace)
 
     def run(self, uid: str) -> PodRunStatus | None:
-        """How a pod is."""
-        entry = self._front().entry(uid)
+        """The run status of a pod."""
+        entry = self._service().entry(uid)
         return None if entry is None else entry.run
 
     def pids(self, *uids: str) -> dict[str, int | None]:
-        """The first process of every container of pods."""
+        """The main process of every container of some pods."""
         runs = filter(None, map(self.run, uids))
         return {one.name: one.pid for run in runs for one in run.containers}
 
@@ -105,29 +105,29 @@ class House:
         run = self.run(uid)
         return {} if run is None else {one.name: one.reason or one.state for one in run.containers}
 
-    async def until(self, what: Callable[[], object], *, seconds: float = PATIENCE) -> None:
-        """Wait until something is so."""
+    async def wait_until(self, what: Callable[[], object], *, seconds: float = TIMEOUT) -> None:
+        """Wait until a condition holds."""
         deadline = time.monotonic() + seconds
         while not what():
-            assert time.monotonic() < deadline, f"{self.out.getvalue()}\n{self.desk.entries()}"
+            assert time.monotonic() < deadline, f"{self.out.getvalue()}\n{self.queue.entries()}"
             await asyncio.sleep(0.02)
 
-    async def running(self, uid: str, *names: str) -> None:
-        """Wait until containers run."""
+    async def wait_running(self, uid: str, *names: str) -> None:
+        """Wait until containers run, by default ``app``."""
         wanted = names or ("app",)
-        await self.until(lambda: all(self.states(uid).get(name) == "running" for name in wanted))
+        await self.wait_until(lambda: all(self.states(uid).get(name) == "running" for name in wanted))
 
     async def log(self, uid: str, **query: Any) -> str:
-        """What a container printed."""
-        pieces = [piece async for piece in await self._front().logs(uid, LogQuery(**query))]
+        """The log of a container."""
+        pieces = [piece async for piece in await self._service().logs(uid, LogQuery(**query))]
         return b"".join(pieces).decode()
 
-    def said(self) -> list[str]:
-        """What was logged, a text each."""
+    def log_details(self) -> list[str]:
+        """The details of the agent's log lines."""
         return [json.loads(line)["detail"] for line in self.out.getvalue().splitlines()]
 
     def cpus(self, name: str) -> str:
-        """The CPUs the runtime was told last that a container is on."""
+        """The CPUs a container was last put on in the runtime."""
         one = self.runtime.container(name)
         updates = [
             ask.linux.cpuset_cpus
@@ -143,15 +143,15 @@ class House:
 
 
 def runtime_in(directory: Path) -> Runtime:
-    """A runtime that has an image."""
+    """A runtime with an image."""
     return Runtime(directory / "cri.sock", directory=directory / "boxes", images=[IMAGE])
 
 
 @asynccontextmanager
-async def moved_in(
+async def pod_harness_on(
     directory: Path,
     runtime: Runtime,
-    stood: AgentState,
+    state: AgentState,
     *,
     allowed: frozenset[Permission] = ALL,
     deadlines: CriTimeouts | None = None,
@@ -160,11 +160,11 @@ async def moved_in(
     cgroup_root: str | None = None,
     settings: ContainerSettings | None = None,
     limits: Amounts | None = None,
-) -> AsyncIterator[House]:
-    """An agent's inner life on a runtime, as long as this lasts; what runs goes on afterwards."""
-    out, told, errands = io.StringIO(), list[AgentEvent](), Errands()
-    desk = AdmissionQueue(stood, save, clock=clock, tell=told.extend)
-    containers = PodRuntimeOptions(
+) -> AsyncIterator[PodHarness]:
+    """Run an agent on *runtime*; containers keep running afterwards."""
+    out, events, pre_start = io.StringIO(), list[AgentEvent](), PreStartRecorder()
+    queue = AdmissionQueue(state, save, clock=clock, tell=events.extend)
+    options = PodRuntimeOptions(
         endpoint=runtime.socket,
         log_root=directory / "logs",
         allowed=allowed,
@@ -175,24 +175,24 @@ async def moved_in(
     )
     try:
         async with run_pods(
-            containers,
-            desk,
+            options,
+            queue,
             root=directory / "root",
-            pre_start=errands.pre_start,
+            pre_start=pre_start,
             clock=clock,
-            emit=told.append,
+            emit=events.append,
             log=logs.make_logger(out, readable=False),
         ) as runner:
-            yield House(desk, runtime, runner, errands, told, out, directory)
+            yield PodHarness(queue, runtime, runner, pre_start, events, out, directory)
     finally:
-        await asyncio.to_thread(desk.close)
+        await asyncio.to_thread(queue.close)
 
 
 @asynccontextmanager
-async def house(directory: Path, *, stood: AgentState | None = None, **options: Any) -> AsyncIterator[House]:
-    """The same with a new runtime that has an image."""
+async def pod_harness(directory: Path, *, state: AgentState | None = None, **options: Any) -> AsyncIterator[PodHarness]:
+    """Run an agent on a new runtime with an image."""
     async with (
         runtime_in(directory) as runtime,
-        moved_in(directory, runtime, stood or standing(wait=True), **options) as made,
+        pod_harness_on(directory, runtime, state or standing(wait=True), **options) as made,
     ):
         yield made

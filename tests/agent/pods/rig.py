@@ -1,7 +1,6 @@
-"""An agent that runs pods and a container runtime, each a process that can be killed, and what they say of each other.
+"""An agent and a container runtime as processes that can be killed.
 
-What a container does is seen on disk: every instance of it says there when it starts, and whether the one before it was
-still alive.
+Containers leave marks on disk: each instance records its start, and whether the previous instance was still alive.
 """
 
 import os
@@ -23,13 +22,13 @@ from alignup.testing.runtime import __main__ as runtime
 from alignup.wire import cri_pb2 as wire
 from tests.agent import agents
 from tests.agent.agents import CONFIG, Agent, Document, wait_for
-from tests.agent.pods.disk import names_in
-from tests.agent.pods.houses import IMAGE
+from tests.agent.pods.harness import IMAGE
+from tests.agent.pods.mounting import names_in
 from tests.forked_processes import forked
 
 RUNNING = wire.ContainerState.CONTAINER_RUNNING
 
-#: Every pod fits.
+#: No limit on the number of pods.
 ROOMY = {**CONFIG, "maxPods": 1000}
 
 _MARK = """\
@@ -41,7 +40,7 @@ echo ran >> {mark}.ran
 
 @dataclass
 class Rig:
-    """A runtime that runs, and a place for an agent."""
+    """A running container runtime, and directories for an agent."""
 
     directory: Path
     process: BaseProcess
@@ -52,7 +51,7 @@ class Rig:
 
     @property
     def boxes(self) -> Path:
-        """The directory in which containers run."""
+        """The working directory of containers."""
         return self.directory / "boxes"
 
     @property
@@ -60,14 +59,14 @@ class Rig:
         return self.directory / "manifests"
 
     def agent(self, *options: str | Path, **how: Any) -> Agent:
-        """An agent that runs pods there."""
+        """Start an agent on the runtime."""
         endpoint = self.directory / "cri.sock"
         given = ("--runtime", "cri", "--runtime-endpoint", endpoint, "--cgroup-root", "none", "--on-misfit", "wait")
         watched = ("--manifest-dir", self.manifests)
         return agents.start(self.root, *given, *watched, *options, **{"config": ROOMY, "devices": "", **how})
 
     def stall(self) -> None:
-        """Have the runtime answer nobody; what runs goes on."""
+        """Suspend the runtime; containers keep running."""
         self._send(signal.SIGSTOP)
 
     def check_time(self) -> None:
@@ -78,55 +77,55 @@ class Rig:
         os.kill(self.process.pid, number)
 
     def ran(self, uid: str, container: str) -> int:
-        """How often a container was started."""
+        """How many times a container was started."""
         try:
             return len((self.boxes / f"{uid}-{container}.ran").read_text().splitlines())
         except FileNotFoundError:
             return 0
 
     def twice(self) -> list[str]:
-        """The containers of which two were alive at the same time."""
+        """Containers with two live instances at the same time."""
         try:
             return (self.boxes / "twice").read_text().split()
         except FileNotFoundError:
             return []
 
     def sandboxes(self) -> Counter[str]:
-        """How many sandboxes pods have, by uid."""
-        told = self._ask("ListPodSandbox", wire.ListPodSandboxRequest(), wire.ListPodSandboxResponse)
-        return Counter(one.metadata.uid for one in told.items)
+        """The number of sandboxes by pod uid."""
+        response = self._call("ListPodSandbox", wire.ListPodSandboxRequest(), wire.ListPodSandboxResponse)
+        return Counter(one.metadata.uid for one in response.items)
 
     def running(self) -> dict[tuple[str, str], list[int]]:
-        """The CPUs that the runtime was told for each running container of a pod; two where two run."""
+        """The CPUs of the running instances of each container."""
         found: dict[tuple[str, str], list[int]] = {}
-        listed = self._ask("ListContainers", wire.ListContainersRequest(), wire.ListContainersResponse)
+        listed = self._call("ListContainers", wire.ListContainersRequest(), wire.ListContainersResponse)
         for one in listed.containers:
             if one.state != RUNNING:
                 continue
             request = wire.ContainerStatusRequest(container_id=one.id)
-            status = self._ask("ContainerStatus", request, wire.ContainerStatusResponse).status
+            status = self._call("ContainerStatus", request, wire.ContainerStatusResponse).status
             name = one.labels["io.kubernetes.pod.uid"], one.metadata.name
             found.setdefault(name, []).append(bits.parse(status.resources.linux.cpuset_cpus))
         return found
 
     def left(self) -> list[str]:
-        """What there is on disk of pods."""
+        """Files of pods on disk."""
         places = (self.root / "pods", self.root / "logs")
         return sorted(name for place in places if place.exists() for name in names_in(place))
 
-    def _ask(self, method: str, request: Any, answer: Any) -> Any:
+    def _call(self, method: str, request: Any, response: Any) -> Any:
         with grpc.insecure_channel(address(self.directory / "cri.sock")) as line:
             call = line.unary_unary(
                 f"/runtime.v1.RuntimeService/{method}",
                 request_serializer=type(request).SerializeToString,
-                response_deserializer=answer.FromString,
+                response_deserializer=response.FromString,
             )
             return call(request, timeout=20, wait_for_ready=True)
 
 
 @contextmanager
 def rig(directory: Path) -> Iterator[Rig]:
-    """A runtime as long as this lasts."""
+    """Run a container runtime."""
     made = Rig(directory, _runtime(directory))
     made.manifests.mkdir()
     try:
@@ -138,13 +137,13 @@ def rig(directory: Path) -> Iterator[Rig]:
 
 
 def container(uid: str, name: str, does: str = "exec sleep 1000", **more: Any) -> Document:
-    """A container that leaves its mark, and then *does* something."""
+    """A container that leaves its mark and then runs *does*."""
     script = _MARK.format(mark=f"{uid}-{name}") + does
     return {"name": name, "image": IMAGE, "command": ["sh", "-c", script], **more}
 
 
 def manifest(uid: str, *containers: Mapping[str, Any], **spec: Any) -> Document:
-    """A pod that is killed after a second of grace."""
+    """A pod with a grace period of one second."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -154,19 +153,19 @@ def manifest(uid: str, *containers: Mapping[str, Any], **spec: Any) -> Document:
 
 
 def server(uid: str, cpus: int = 0, inits: int = 0) -> Document:
-    """A pod that runs until it is told to end, after so many init containers, on CPUs of its own or shared ones."""
+    """A pod that runs until it is released, with *inits* init containers, on exclusive or shared CPUs."""
     own: Document = {"resources": {"limits": {"cpu": str(cpus), "memory": "64Mi"}}} if cpus else {}
     begins = [container(uid, f"init{number}", "sleep 0.02", **own) for number in range(inits)]
     return manifest(uid, container(uid, "app", **own), initContainers=begins)
 
 
 def job(uid: str, seconds: float = 0.1) -> Document:
-    """A pod that may run once, and ends by itself."""
+    """A pod that runs once and exits by itself."""
     return manifest(uid, container(uid, "app", f"sleep {seconds}"), restartPolicy="Never")
 
 
 def is_running(entry: Document | None) -> bool:
-    """Whether all containers of a pod, as the API shows it, run, or have done what they had to."""
+    """Whether all containers of a pod in the API run, or are completed init containers."""
     run = (entry or {}).get("run") or {}
     return run.get("phase") == "Running" and all(
         one["state"] == ("ended" if one["kind"] == "init" else "running") for one in run["containers"]
@@ -174,12 +173,12 @@ def is_running(entry: Document | None) -> bool:
 
 
 def has_finished(entry: Document | None) -> bool:
-    """Whether a pod has run to its end, and well."""
+    """Whether a pod has succeeded."""
     return entry is not None and entry["status"] == "finished" and entry["run"]["phase"] == "Succeeded"
 
 
 def owned(agent: Agent) -> dict[tuple[str, str], int]:
-    """The CPUs that the ledger says each container is on."""
+    """The CPUs that the ledger assigns to each container."""
     return {
         (uid, one["name"]): bits.parse(one["cpus"])
         for uid, entry in agent.pods().items()
@@ -197,7 +196,7 @@ def _runtime(directory: Path) -> BaseProcess:
 
 
 def _serve(given: list[str], output: Path) -> None:
-    """Be a runtime, in the process it is forked into."""
+    """Serve as a runtime in the forked process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stream = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(stream, 1)

@@ -1,4 +1,4 @@
-"""Pods in few words, for tests of their lives: what they are to be, and what a runtime shows of them."""
+"""Short constructors of pod specs and statuses."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ CREATED, RUNNING, EXITED, UNKNOWN = (
 def container(
     name: str, kind: ContainerKind = ContainerKind.APP, *, probed: bool = False, ready: bool = False
 ) -> ContainerSpec:
-    """A container that, *probed*, has started when its probe says so, and with *ready* is so when one says so."""
+    """A container, *probed* with a startup probe, or with a readiness probe."""
     return ContainerSpec(
         name=name,
         kind=kind,
@@ -48,8 +48,8 @@ def pod(*containers: ContainerSpec, restart: RestartPolicy = ALWAYS, deadline: i
     )
 
 
-def box(attempt: int = 0, *, ready: bool = True, created: float = NOW - 5000) -> CriSandbox:
-    """The sandbox ``s0``, or of another attempt."""
+def sandbox(attempt: int = 0, *, ready: bool = True, created: float = NOW - 5000) -> CriSandbox:
+    """The sandbox ``s0``, or that of another attempt."""
     return CriSandbox(
         id=f"s{attempt}",
         uid="uid",
@@ -72,7 +72,7 @@ def instance(
     ran: tuple[float, float] = (NOW - 1000, NOW - 500),
     reason: str = "",
 ) -> CriContainer:
-    """The container ``NAME-ATTEMPT``, which began, and if it has ended, ended then."""
+    """The container ``NAME-ATTEMPT``; *ran* is when it started and, if it has exited, when it finished."""
     began, ended = ran
     return CriContainer(
         id=f"{name}-{attempt}",
@@ -89,5 +89,5 @@ def instance(
     )
 
 
-def seen(*containers: CriContainer, boxes: Iterable[CriSandbox] = (box(),)) -> PodStatus:
-    return PodStatus(sandboxes=tuple(boxes), containers=containers)
+def pod_status(*containers: CriContainer, sandboxes: Iterable[CriSandbox] = (sandbox(),)) -> PodStatus:
+    return PodStatus(sandboxes=tuple(sandboxes), containers=containers)
