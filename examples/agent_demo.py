@@ -1,8 +1,8 @@
-"""An agent on an example machine: pods are sent to it, and it says where they are (``make run``).
+"""``make run``: an agent on an example machine that admits pods and prints where they are.
 
-The machine has two sockets, each a NUMA node with 8 cores, 64 GiB, two GPUs and a network card. The devices are those
-of two device plugins, processes of their own that register with the agent as they would with a kubelet. The agent runs
-until Ctrl-C; with ``ONCE=1`` it ends by itself.
+The machine has two sockets, each a NUMA node with 8 cores, 64 GiB, two GPUs and a network card. Two device plugins,
+each a process, register the devices with the agent as they would with a kubelet. The agent runs until Ctrl-C; with
+``ONCE=1`` the demo ends by itself.
 """
 
 import os
@@ -16,46 +16,43 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
-
+from alignup.agent.address import UnixAddress
 from alignup.cli import entry
+from alignup.cli.client import AgentClient
 
-PLUGINS = {"example.com/gpu": "2@0,2@1", "example.com/nic": "1@0,1@1"}  #: resource → how many devices, on which nodes
-DEVICES = 6
+PLUGINS = {"example.com/gpu": "2@0,2@1", "example.com/nic": "1@0,1@1"}  #: resource → number of devices @ NUMA node
+DEVICE_COUNT = 6
 NODE = os.path.relpath(Path(__file__).parent / "node")
 
 
 def main() -> None:
-    """Tell the story."""
-    with tempfile.TemporaryDirectory(prefix="alignup-") as place:
-        root = Path(place) / "agent"
-        with agent(root), plugins(root / "device-plugins"):
-            os.environ["ALIGNUP_AGENT"] = f"unix:{root / 'agent.sock'}"
-            print(
-                "An agent runs on an example machine: two sockets, each a NUMA node with two GPUs and a network card."
-            )
-            wait_for(root, "/v1/machine", lambda machine: len(machine.get("devices", ())) == DEVICES)
-            print("Two device plugins have registered with it, one for the GPUs, one for the network cards.")
+    with tempfile.TemporaryDirectory(prefix="alignup-") as directory:
+        root = Path(directory) / "agent"
+        with run_agent(root) as client, run_plugins(root / "device-plugins"):
+            os.environ["ALIGNUP_AGENT"] = client.address
+            print("The agent runs on an example machine: two NUMA nodes, each with two GPUs and a network card.")
+            wait_for(client, "/v1/machine", lambda machine: len(machine.get("devices", ())) == DEVICE_COUNT)
+            print("Two device plugins have registered: one for the GPUs, one for the network cards.")
             command("admit", "-f", f"{NODE}/running.yaml")
-            print("\nOne more asks for 8 CPUs, a GPU and a network card on one node, and has to wait for them:")
+            print("\nThe next pod requests 8 CPUs, a GPU and a network card on one NUMA node, and has to wait:")
             command("admit", "-f", f"{NODE}/trainer.yaml")
-            print("\nOne that has them ends, and the one that waits takes its place:")
+            print("\nWhen another pod is released, the waiting pod is admitted:")
             command("release", "ml/finetune")
-            trainer = wait_for(root, "/v1/pods", lambda found: _running(found, "trainer-0"))
+            trainer = wait_for(client, "/v1/pods", lambda found: find_admitted(found, "trainer-0"))
             command("ps")
-            told = [item for one in trainer["grants"]["train"].values() for item in one["envs"].items()]
-            given = " ".join(f"{name}={what}" for name, what in sorted(told))
-            print(f"\nIts device plugins have given ml/trainer-0 along with its devices: {given}")
-            where_to_look(root)
+            variables = [item for grant in trainer["grants"]["train"].values() for item in grant["envs"].items()]
+            shown = " ".join(f"{name}={value}" for name, value in sorted(variables))
+            print(f"\nThe device plugins set these variables for ml/trainer-0: {shown}")
+            print_next_steps(root)
             if not os.environ.get("ONCE"):
-                wait()
+                wait_for_ctrl_c()
 
 
 @contextmanager
-def agent(root: Path) -> Iterator[None]:
-    """An agent that is ready, whose things are in *root*."""
+def run_agent(root: Path) -> Iterator[AgentClient]:
+    """Run an agent with its files in *root*, and yield a client for it."""
     machine = root.with_name("machine.yaml")
-    machine.write_text(Path(NODE, "machine.yaml").read_text().partition("devices:")[0])  # those are for the plugins
+    machine.write_text(Path(NODE, "machine.yaml").read_text().partition("devices:")[0])  # the plugins have the devices
     options = ["--machine", str(machine), "--config", f"{NODE}/kubelet.yaml", "--on-misfit", "wait"]
     program = [sys.executable, "-m", "alignup", "agent", "--root-dir", str(root), *options]
     log = root.with_name("agent.log")
@@ -65,17 +62,17 @@ def agent(root: Path) -> Iterator[None]:
                 if process.poll() is not None:
                     sys.exit(f"the agent did not start: {log.read_text()}")
                 time.sleep(0.02)
-            yield
+            yield AgentClient(UnixAddress(root / "agent.sock"))
         finally:
             process.send_signal(signal.SIGTERM)
 
 
 @contextmanager
-def plugins(directory: Path) -> Iterator[None]:
-    """Device plugins, each a process."""
+def run_plugins(directory: Path) -> Iterator[None]:
+    """Run the device plugins, each in a process."""
     program = [sys.executable, "-m", "alignup.testing.plugin", "--dir", str(directory), "--preferred", "lowest"]
     with directory.parent.with_name("plugins.log").open("wb") as log:
-        started = [
+        processes = [
             subprocess.Popen(  # noqa: S603 - our own
                 [*program, "--resource", resource, "--devices", devices], stdout=log, stderr=log, start_new_session=True
             )
@@ -84,59 +81,54 @@ def plugins(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            for one in started:
-                one.terminate()
-            for one in started:
-                one.wait()
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait()
 
 
-def wait_for(root: Path, path: str, found: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401 - whatever is found
-    """What is *found* in what the agent says, once it is."""
+def wait_for(client: AgentClient, path: str, find: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401 - of find
+    """Poll the agent until *find* returns something in its response, and return that."""
     end = time.monotonic() + 30
-    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(root / "agent.sock")), base_url="http://agent") as line:
-        while not (what := found(line.get(path).json())):
-            if time.monotonic() > end:
-                sys.exit(f"the agent did not get there: {root.with_name('agent.log').read_text()}")
-            time.sleep(0.02)
-    return what
+    while not (found := find(client.get(path))):
+        if time.monotonic() > end:
+            sys.exit(f"timed out waiting for {path} of the agent at {client.address}")
+        time.sleep(0.02)
+    return found
 
 
-def _running(found: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """The pod of that name, if it is admitted."""
+def find_admitted(found: dict[str, Any], name: str) -> dict[str, Any] | None:
     return next((pod for pod in found["pods"] if pod["name"] == name and pod["status"] == "admitted"), None)
 
 
 def command(*words: str) -> None:
-    """Run a command as one would on a terminal."""
+    """Run a command, and print it as on a terminal."""
     print(f"\n$ alignup {' '.join(words)}", flush=True)
     entry.run(words)
 
 
-def where_to_look(root: Path) -> None:
-    """What to try next."""
-    address = os.environ["ALIGNUP_AGENT"]
+def print_next_steps(root: Path) -> None:
     curl = f"curl --silent --unix-socket {root / 'agent.sock'} http://agent"
     print(
         f"""
-Where to look
-  export ALIGNUP_AGENT={address}
+Next steps
+  export ALIGNUP_AGENT={os.environ["ALIGNUP_AGENT"]}
   alignup ps            alignup decisions 1     alignup watch
   {curl}/metrics
   {curl}/v1/picture.svg > node.svg
   {curl}/openapi.json
-  its log: {root.with_name("agent.log")}
-  its checkpoint: {root / "checkpoint.json"}""",
+  log:        {root.with_name("agent.log")}
+  checkpoint: {root / "checkpoint.json"}""",
         flush=True,
     )
 
 
-def wait() -> None:
-    """Until Ctrl-C."""
+def wait_for_ctrl_c() -> None:
     try:
         print("\nThe agent runs until Ctrl-C.", flush=True)
         signal.pause()
     except KeyboardInterrupt:
-        print("\nIt stops, and would go on from here if its directory were kept.")
+        print("\nThe agent stops. With its directory kept, the next start would continue from here.")
 
 
 if __name__ == "__main__":

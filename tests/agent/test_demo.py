@@ -1,4 +1,4 @@
-"""``make run``: an agent, pods, and where to look."""
+"""``make run``: the demo of the agent."""
 
 import os
 import re
@@ -11,29 +11,29 @@ ROOT = Path(__file__).parents[2]
 DEMO = [sys.executable, "examples/agent_demo.py"]
 
 
-def test_the_example_places_pods_and_ends_when_told_to():
+def test_the_demo_places_pods_and_ends_with_once():
     run = subprocess.run(  # noqa: S603 - our own
         DEMO, cwd=ROOT, env={**os.environ, "ONCE": "1"}, capture_output=True, text=True, timeout=60, check=False
     )
 
     assert (run.returncode, run.stderr) == (0, "")
-    assert "Two device plugins have registered with it" in run.stdout
+    assert "Two device plugins have registered" in run.stdout
     assert "ml/finetune is admitted: train: example.com/gpu gpu-0" in run.stdout
     assert "ml/trainer-0 is waiting (position 1): TopologyAffinityError" in run.stdout
     assert re.search(r"^ml/trainer-0 +admitted ", run.stdout, re.MULTILINE)
-    assert "along with its devices: GPU_DEVICES=gpu-0 NIC_DEVICES=nic-0" in run.stdout
+    assert "variables for ml/trainer-0: GPU_DEVICES=gpu-0 NIC_DEVICES=nic-0" in run.stdout
     assert "export ALIGNUP_AGENT=unix:" in run.stdout
 
 
-def test_the_example_stays_until_somebody_ends_it():
+def test_the_demo_runs_until_ctrl_c():
     with subprocess.Popen(DEMO, cwd=ROOT, env={**os.environ, "ONCE": ""}, stdout=subprocess.PIPE, text=True) as demo:  # noqa: S603 - our own
         assert demo.stdout is not None
         socket = next(line for line in demo.stdout if "ALIGNUP_AGENT=unix:" in line).strip().partition("unix:")[2]
         assert any("until Ctrl-C" in line for line in demo.stdout)
-        there = Path(socket).is_socket()
+        exists = Path(socket).is_socket()
         demo.send_signal(signal.SIGINT)
         code = demo.wait(30)
 
-    assert there
+    assert exists
     assert code == 0
     assert not Path(socket).exists()

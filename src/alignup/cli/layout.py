@@ -13,7 +13,7 @@ from alignup.cli.app import escape_control
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean
 
-_MIN_WIDTH = 24  #: columns for a text, however long its prefix is
+_MIN_WIDTH = 28  #: columns for a text or the last column of a table, whatever precedes it
 _NUMBER = re.compile(r"[\d.,]*( [KMGTPE]?i?B)?")
 _UNLIMITED = 1 << 20  #: columns
 
