@@ -34,7 +34,6 @@ def test_a_process_is_itself_until_it_ends(sleeper):
 
     assert alive
     assert not one.alive
-    assert ProcessIdentity.from_document(one.to_document()) == one
 
 
 def test_one_that_has_ended_is_gone_even_if_nobody_has_asked_after_it():

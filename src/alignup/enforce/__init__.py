@@ -1,5 +1,5 @@
-"""Making a decision true for plain processes: CPUs and memory by cpuset where that is permitted, else by affinity.
+"""Enforcing a decision: CPUs and memory of plain processes by cpuset or affinity, and containers through CRI.
 
-``intent`` is what a run was given, ``cgroup``, ``memory`` and ``process`` are the three ways to see to it, ``child`` is
-the command itself, and ``audit`` says whether all is where it was put. Standard library and the kernel; no shell.
+``run_record`` is what a run was given; ``cgroup``, ``memory`` and ``process`` apply it; ``launcher`` runs the command;
+``audit`` compares intended with actual placement. Standard library and kernel interfaces only; no shell.
 """

@@ -1,8 +1,8 @@
-"""Is everything where it was put? What is intended compared with what the kernel says, and put back.
+"""Compare the intended with the actual placement of processes, and restore what drifted.
 
-Whatever is found is a value, a :class:`Drift`. A thread that keeps to fewer CPUs than it was given does no harm, and
-programs do so on purpose: only one that may run elsewhere has drifted. Of memory only what a process has of its own
-counts, and only from a size on that the kernel does not spend by itself.
+A thread that uses fewer CPUs than it was given is fine, and many programs do so on purpose: only a thread that may run
+elsewhere has drifted. Of a process's memory, only private pages count, and only above a size that the kernel allocates
+anyway.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,58 +18,50 @@ from alignup.align.errors import EnforceError
 from alignup.enforce import cgroup, memory, process
 from alignup.enforce.run_record import RUN_VARIABLE, RunRecord
 
-DeviceTopology = Mapping[
-    tuple[str, str], NodeSet | None
-]  #: (resource, id) → the nodes of a device, of all that are there now
+DeviceTopology = Mapping[tuple[str, str], NodeSet | None]  #: (resource, id) → NUMA nodes of every current device
 
-PAGE_TOLERANCE = 1 << 20  #: bytes on other nodes that are not worth a word
+PAGE_TOLERANCE = 1 << 20  #: bytes on other NUMA nodes that do not count as drift
 
 
 class DriftKind(StrEnum):
     """What has drifted."""
 
-    GROUP = "group"  #: the cgroup is gone, or holds its processes to something else
+    GROUP = "group"  #: the cgroup is gone, or has another cpuset
     MEMBER = "member"  #: a process is not in the cgroup of its run
     CPUS = "cpus"  #: a thread may run elsewhere
-    MEMORY = "memory"  #: a thread may take memory elsewhere
+    MEMORY = "memory"  #: a thread may allocate memory elsewhere
     PAGES = "pages"  #: a process has memory elsewhere
-    DEVICE = "device"  #: a device is gone, or near other nodes
-    DECISION = "decision"  #: who decided knows nothing of it any more, or something else
-    STRAY = "stray"  #: containers of which nobody knows
+    DEVICE = "device"  #: a device is gone, or near other NUMA nodes
+    DECISION = "decision"  #: the ledger or the agent has no decision for it, or another one
+    STRAY = "stray"  #: containers of an unknown pod
 
 
 class PlacedWorkload(Protocol):
-    """Whatever was put somewhere: a run, or a container."""
+    """A run or a container, and where it belongs."""
 
     @property
     def uid(self) -> str:
         """Of the run, or of the container's pod."""
-        ...
 
     @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def cpus(self) -> CpuSet:
-        """The CPUs it is to run on; empty: any."""
-        ...
+        """Empty: any."""
 
     @property
     def memory(self) -> NodeSet:
-        """The NUMA nodes its memory is to come from; empty: any."""
-        ...
+        """NUMA nodes; empty: any."""
 
     @property
     def cgroup(self) -> Path | None:
-        """The group that holds it there, if one does."""
-        ...
+        """``None``: it has no cgroup of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One thing that is not as intended."""
+    """One difference between intended and actual placement."""
 
     uid: str
     name: str
@@ -77,7 +69,7 @@ class Drift:
     where: str
     intended: str
     actual: str
-    container: str = ""  #: its name; empty: it is about a run
+    container: str = ""  #: its name; empty for a run
 
     def __str__(self) -> str:
         return f"{self.name}: {self.where}: intended {self.intended}, actual {self.actual}"
@@ -85,144 +77,141 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class RunProcesses:
-    """One run with the processes it has now."""
+    """A run and its current processes."""
 
-    intent: RunRecord
+    record: RunRecord
     pids: tuple[int, ...]
 
 
-def find_run_processes(intents: Sequence[RunRecord]) -> tuple[RunProcesses, ...]:
-    """Each run with its processes; the runner is none of them."""
-    by_mark = process.find_by_environment(RUN_VARIABLE) if intents else {}
+def find_run_processes(records: Sequence[RunRecord]) -> tuple[RunProcesses, ...]:
+    """Return each run with its processes, which do not include the runner."""
+    by_uid = process.find_by_environment(RUN_VARIABLE) if records else {}
     found = []
-    for one in intents:
-        inside = cgroup.members(one.cgroup) if one.cgroup else ()
-        found.append(RunProcesses(one, tuple(sorted({*by_mark.get(one.uid, ()), *inside}))))
+    for record in records:
+        members = cgroup.members(record.cgroup) if record.cgroup else ()
+        found.append(RunProcesses(record, tuple(sorted({*by_uid.get(record.uid, ()), *members}))))
     return tuple(found)
 
 
 def audit_runs(runs: Sequence[RunProcesses], *, devices: DeviceTopology | None = None) -> tuple[Drift, ...]:
-    """All that has drifted; devices are compared where *devices* tells which there are now."""
-    return tuple(drift for run in runs for drift in _of_run(run, devices))
+    """Return everything that has drifted; devices are compared if *devices* are given."""
+    drifts: list[Drift] = []
+    for run in runs:
+        drifts += find_drift(run.record, run.pids)
+        if devices is not None:
+            drifts += _device_drift(run.record, devices)
+    return tuple(drifts)
 
 
 def restore_run(run: RunProcesses) -> tuple[str, ...]:
-    """Put a run back where it belongs, as far as that can be; why not, a sentence each, for the rest.
+    """Restore the placement of a run, and return an error for each part that failed.
 
-    A memory policy is a process's own, so memory is moved back, but what it takes next may be elsewhere again.
+    Only a process can change its own memory policy. So its pages move back, but further pages may go elsewhere again.
     """
-    troubles: list[str] = []
-    intent = run.intent
-    if intent.cgroup is not None:
-        with collect_errors(troubles):
-            if cgroup.read(intent.cgroup) is None:
-                intent.cgroup.mkdir()
-            cgroup.write(intent.cgroup, intent.cpus, nodes=intent.memory)
-            for pid in set(run.pids) - set(cgroup.members(intent.cgroup)):
+    errors: list[str] = []
+    record = run.record
+    if record.cgroup is not None:
+        with collect_errors(errors):
+            if cgroup.read(record.cgroup) is None:
+                record.cgroup.mkdir()
+            cgroup.write(record.cgroup, record.cpus, nodes=record.memory)
+            for pid in set(run.pids) - set(cgroup.members(record.cgroup)):
                 with suppress(ProcessLookupError):
-                    cgroup.join(intent.cgroup, pid)
-    return (*troubles, *restore_processes(intent, run.pids))
+                    cgroup.join(record.cgroup, pid)
+    return (*errors, *restore_processes(record, run.pids))
 
 
-def restore_processes(placed: PlacedWorkload, pids: Iterable[int]) -> tuple[str, ...]:
-    """Put processes of *placed*, and what memory they have, back where they belong; why not, a sentence each."""
-    troubles: list[str] = []
+def restore_processes(workload: PlacedWorkload, pids: Iterable[int]) -> tuple[str, ...]:
+    """Restore the affinity and the pages of processes, and return an error for each one that failed."""
+    errors: list[str] = []
     for pid in pids:
-        with collect_errors(troubles):
-            if placed.cpus and any(one.cpus & ~placed.cpus for one in process.thread_affinities(pid)):
-                process.pin(pid, placed.cpus)
-            elsewhere = bits.of(_elsewhere(pid, placed.memory))
-            if elsewhere:
-                memory.migrate(pid, elsewhere, to=placed.memory)
-    return tuple(troubles)
+        with collect_errors(errors):
+            if workload.cpus and any(one.cpus & ~workload.cpus for one in process.thread_affinities(pid)):
+                process.pin(pid, workload.cpus)
+            misplaced = bits.of(_misplaced_bytes(pid, workload.memory))
+            if misplaced:
+                memory.migrate(pid, misplaced, to=workload.memory)
+    return tuple(errors)
 
 
-def find_drift(placed: PlacedWorkload, pids: Iterable[int]) -> Iterator[Drift]:
-    """What of the group and of the processes of *placed* has drifted."""
-    inside: tuple[int, ...] | None = None
-    if placed.cgroup is not None:
-        yield from _of_group(placed, placed.cgroup)
-        inside = cgroup.members(placed.cgroup)
+def find_drift(workload: PlacedWorkload, pids: Iterable[int]) -> Iterator[Drift]:
+    """Yield what has drifted in the cgroup and the processes of *workload*."""
+    members: tuple[int, ...] | None = None
+    if workload.cgroup is not None:
+        yield from _cgroup_drift(workload, workload.cgroup)
+        members = cgroup.members(workload.cgroup)
     for pid in pids:
-        if inside is not None and pid not in inside:
-            yield make_drift(
-                placed, DriftKind.MEMBER, f"process {pid}", intended=f"in {placed.cgroup}", actual="not in it"
-            )
-        yield from _of_threads(placed, pid)
-        yield from _of_pages(placed, pid)
+        if members is not None and pid not in members:
+            intended = f"in {workload.cgroup}"
+            yield make_drift(workload, DriftKind.MEMBER, f"process {pid}", intended=intended, actual="not in it")
+        yield from _thread_drift(workload, pid)
+        yield from _page_drift(workload, pid)
 
 
-def make_drift(placed: PlacedWorkload, kind: DriftKind, where: str, *, intended: str, actual: str) -> Drift:
-    """Something of *placed* that is not as intended."""
-    return Drift(uid=placed.uid, name=placed.name, kind=kind, where=where, intended=intended, actual=actual)
+def make_drift(workload: PlacedWorkload, kind: DriftKind, where: str, *, intended: str, actual: str) -> Drift:
+    return Drift(uid=workload.uid, name=workload.name, kind=kind, where=where, intended=intended, actual=actual)
 
 
 @contextmanager
-def collect_errors(troubles: list[str]) -> Iterator[None]:
-    """Note what cannot be done, and go on."""
+def collect_errors(errors: list[str]) -> Iterator[None]:
+    """Append an error to *errors* instead of raising it."""
     try:
         yield
     except (EnforceError, OSError) as error:
-        troubles.append(str(error))
+        errors.append(str(error))
 
 
-def _of_run(run: RunProcesses, devices: DeviceTopology | None) -> Iterator[Drift]:
-    yield from find_drift(run.intent, run.pids)
-    if devices is not None:
-        yield from _of_devices(run.intent, devices)
-
-
-def _of_group(placed: PlacedWorkload, folder: Path) -> Iterator[Drift]:
-    actual = cgroup.read(folder)
+def _cgroup_drift(workload: PlacedWorkload, directory: Path) -> Iterator[Drift]:
+    actual = cgroup.read(directory)
     if actual is None:
-        yield make_drift(placed, DriftKind.GROUP, str(folder), intended="there", actual="gone")
+        yield make_drift(workload, DriftKind.GROUP, str(directory), intended="there", actual="gone")
         return
-    if placed.cpus and actual.cpus != placed.cpus:
-        shown = [f"CPUs {bits.show(cpus) or 'any'}" for cpus in (placed.cpus, actual.cpus)]
-        yield make_drift(placed, DriftKind.GROUP, str(folder), intended=shown[0], actual=shown[1])
-    if placed.memory and actual.nodes != placed.memory:
-        shown = [f"memory of nodes {bits.show(nodes) or 'any'}" for nodes in (placed.memory, actual.nodes)]
-        yield make_drift(placed, DriftKind.GROUP, str(folder), intended=shown[0], actual=shown[1])
+    if workload.cpus and actual.cpus != workload.cpus:
+        shown = [f"CPUs {bits.show(cpus) or 'any'}" for cpus in (workload.cpus, actual.cpus)]
+        yield make_drift(workload, DriftKind.GROUP, str(directory), intended=shown[0], actual=shown[1])
+    if workload.memory and actual.nodes != workload.memory:
+        shown = [f"memory on NUMA nodes {bits.show(nodes) or 'any'}" for nodes in (workload.memory, actual.nodes)]
+        yield make_drift(workload, DriftKind.GROUP, str(directory), intended=shown[0], actual=shown[1])
 
 
-def _of_threads(placed: PlacedWorkload, pid: int) -> Iterator[Drift]:
-    """Threads of one process that may be elsewhere; those alike in one line."""
+def _thread_drift(workload: PlacedWorkload, pid: int) -> Iterator[Drift]:
+    """Yield threads of a process that may be elsewhere, one drift for all threads with the same affinity."""
     cpus: dict[int, int] = {}
     nodes: dict[int, int] = {}
     for one in process.thread_affinities(pid):
-        if placed.cpus and one.cpus & ~placed.cpus:
+        if workload.cpus and one.cpus & ~workload.cpus:
             cpus[one.cpus] = cpus.get(one.cpus, 0) + 1
-        if placed.cgroup is not None and placed.memory and one.nodes & ~placed.memory:
+        if workload.cgroup is not None and workload.memory and one.nodes & ~workload.memory:
             nodes[one.nodes] = nodes.get(one.nodes, 0) + 1
     for allowed, count in cpus.items():
-        intended, actual = f"CPUs {bits.show(placed.cpus)}", f"CPUs {bits.show(allowed)}"
-        yield make_drift(placed, DriftKind.CPUS, _threads(pid, count), intended=intended, actual=actual)
+        intended, actual = f"CPUs {bits.show(workload.cpus)}", f"CPUs {bits.show(allowed)}"
+        yield make_drift(workload, DriftKind.CPUS, _threads(pid, count), intended=intended, actual=actual)
     for allowed, count in nodes.items():
-        intended, actual = f"memory of nodes {bits.show(placed.memory)}", f"nodes {bits.show(allowed)}"
-        yield make_drift(placed, DriftKind.MEMORY, _threads(pid, count), intended=intended, actual=actual)
+        intended, actual = f"memory on NUMA nodes {bits.show(workload.memory)}", f"NUMA nodes {bits.show(allowed)}"
+        yield make_drift(workload, DriftKind.MEMORY, _threads(pid, count), intended=intended, actual=actual)
 
 
-def _of_pages(placed: PlacedWorkload, pid: int) -> Iterator[Drift]:
-    elsewhere = _elsewhere(pid, placed.memory)
-    if elsewhere:
-        actual = ", ".join(f"{size >> 10} KiB on node {node}" for node, size in elsewhere.items())
-        intended = f"memory on nodes {bits.show(placed.memory)}"
-        yield make_drift(placed, DriftKind.PAGES, f"process {pid}", intended=intended, actual=actual)
+def _page_drift(workload: PlacedWorkload, pid: int) -> Iterator[Drift]:
+    misplaced = _misplaced_bytes(pid, workload.memory)
+    if misplaced:
+        actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced.items())
+        intended = f"memory on NUMA nodes {bits.show(workload.memory)}"
+        yield make_drift(workload, DriftKind.PAGES, f"process {pid}", intended=intended, actual=actual)
 
 
-def _of_devices(intent: RunRecord, devices: DeviceTopology) -> Iterator[Drift]:
-    for resource, ids in intent.devices.items():
+def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]:
+    for resource, ids in record.devices.items():
         for id_, nodes in ids.items():
             where = f"{resource} {id_}"
             if (resource, id_) not in devices:
-                yield make_drift(intent, DriftKind.DEVICE, where, intended=_near(nodes), actual="gone")
+                yield make_drift(record, DriftKind.DEVICE, where, intended=_near(nodes), actual="gone")
             elif devices[resource, id_] != nodes:
                 actual = _near(devices[resource, id_])
-                yield make_drift(intent, DriftKind.DEVICE, where, intended=_near(nodes), actual=actual)
+                yield make_drift(record, DriftKind.DEVICE, where, intended=_near(nodes), actual=actual)
 
 
-def _elsewhere(pid: int, nodes: NodeSet) -> dict[int, int]:
-    """What a process has on other nodes, if that is worth a word."""
+def _misplaced_bytes(pid: int, nodes: NodeSet) -> dict[int, int]:
+    """Return the bytes of a process on NUMA nodes other than *nodes*, if they exceed the tolerance."""
     placed = memory.bytes_per_node(pid) if nodes else None
     found = {node: size for node, size in (placed or {}).items() if not nodes >> node & 1}
     return found if sum(found.values()) > PAGE_TOLERANCE else {}
@@ -233,4 +222,4 @@ def _threads(pid: int, count: int) -> str:
 
 
 def _near(nodes: NodeSet | None) -> str:
-    return f"near node {bits.show(nodes)}" if nodes else "near no node in particular"
+    return f"near NUMA node {bits.show(nodes)}" if nodes else "near no NUMA node"

@@ -1,11 +1,10 @@
-r"""The command itself: started where it belongs, its signals passed on, and its exit code taken home.
+r"""Run a command where it belongs, forward signals to it, and return its exit code.
 
-The command stays in our process group, so that a terminal treats the two as one job: what is typed there (Ctrl-C,
-Ctrl-\, Ctrl-Z) the kernel sends to both, and only what somebody sends to us alone is passed on. When the command is
-stopped we stop with it, so that the shell sees it, and go on together.
+The command stays in our process group, so that a terminal treats both as one job: the kernel sends keyboard signals
+(Ctrl-C, Ctrl-\, Ctrl-Z) to both, and only signals that were sent to us alone are forwarded. When the command stops, we
+stop with it, so that the shell notices, and continue together.
 
-Signals are held back from before anything is written down until everything is, so none is lost and none tears us away
-half-way.
+Signals are blocked while the run is being recorded, so that none is lost and none interrupts us halfway.
 """
 
 import errno
@@ -38,13 +37,13 @@ FORWARDED_SIGNALS = frozenset(
 )
 Signals = set[signal.Signals]
 
-_HEARD = FORWARDED_SIGNALS | {signal.SIGCHLD}
-_LOOK = 1.0  #: seconds after which we look for ourselves whether the command has ended
-_PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)  #: what Python ignores, and a command should not
+_BLOCKED = FORWARDED_SIGNALS | {signal.SIGCHLD}
+_POLL = 1.0  #: seconds between checks whether the command has ended
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  #: a command should not inherit that
 
 
 class CommandStartError(EnforceError):
-    """The command cannot be started; ``exit_code`` is what a shell would give for it."""
+    """The command cannot be started; ``exit_code`` is what a shell returns for it."""
 
     def __init__(self, command: str, number: int) -> None:
         self.exit_code = NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE
@@ -53,65 +52,65 @@ class CommandStartError(EnforceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPlacement:
-    """Where a command is to be."""
+    """Where a command runs."""
 
     cpus: CpuSet
     memory: NodeSet = 0  #: empty: any
-    cgroup: Path | None = None  #: ``None``: by affinity and memory policy
+    cgroup: Path | None = None  #: ``None``: use affinity and a memory policy
 
 
 @contextmanager
 def block_signals() -> Iterator[Signals]:
-    """Hold back the signals that are passed on; what was held back before is handed to :func:`start`."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    """Block the forwarded signals; yield the signals that were blocked before, for :func:`start`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
         yield {signal.Signals(one) for one in before}
     finally:
-        while signal.sigtimedwait(_HEARD, 0) is not None:
-            pass  # what came too late for the command is nobody's
+        while signal.sigtimedwait(_BLOCKED, 0) is not None:
+            pass  # signals that came too late for the command are dropped
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start(
-    command: tuple[str, ...], *, place: ProcessPlacement, environment: Mapping[str, str], blocked: set[signal.Signals]
+    command: tuple[str, ...], *, placement: ProcessPlacement, environment: Mapping[str, str], blocked: Signals
 ) -> int:
-    """Start *command* at its place and give its number.
+    """Start *command* with its placement, and return its pid.
 
-    ``CommandStartError`` when there is no such command, ``EnforceError`` when it cannot be put there.
+    Raises ``CommandStartError`` if it cannot be executed, ``EnforceError`` if it cannot be placed.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may have ignored it, and the end with it
-    hears, tells = os.pipe()  # both are closed when the command begins
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # our parent may have ignored it, and with it the end of the command
+    reader, writer = os.pipe()  # exec closes both ends in the child
     pid = os.fork()
     if pid == 0:
-        os.close(hears)
-        _become(command, place=place, environment=environment, blocked=blocked, tells=tells)
-    os.close(tells)
-    with os.fdopen(hears, "rb") as told:
-        trouble = told.read().decode("utf-8", "replace")
-    if not trouble:
+        os.close(reader)
+        _exec(command, placement=placement, environment=environment, blocked=blocked, errors=writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        error = pipe.read().decode("utf-8", "replace")
+    if not error:
         return pid
     os.waitpid(pid, 0)
-    if trouble.isdecimal():
-        raise CommandStartError(command[0], int(trouble))
-    raise EnforceError(trouble)
+    if error.isdecimal():
+        raise CommandStartError(command[0], int(error))
+    raise EnforceError(error)
 
 
 def wait(pid: int) -> int:
-    """Pass on signals until the command ends; its exit code, or 128 and the number of the signal that ended it."""
+    """Forward signals until the command ends, and return its exit code; 128 plus the signal that killed it."""
     while True:
-        # Where there are other threads one of them may be handed the signal in our place, and drop it.
-        heard = signal.sigtimedwait(_HEARD, _LOOK)
-        if heard is None or heard.si_signo == signal.SIGCHLD:
-            code = _ended(pid)
+        # The timeout matters in a process with other threads: one of them may receive SIGCHLD instead and drop it.
+        received = signal.sigtimedwait(_BLOCKED, _POLL)
+        if received is None or received.si_signo == signal.SIGCHLD:
+            code = _exit_code(pid)
             if code is not None:
                 return code
-        elif heard.si_code <= 0:  # of a person or a program; the kernel's own went to the command as well
+        elif received.si_code <= 0:  # sent by a process; signals from the kernel reach the command as well
             with suppress(ProcessLookupError):
-                os.kill(pid, heard.si_signo)
+                os.kill(pid, received.si_signo)
 
 
-def _ended(pid: int) -> int | None:
-    """The exit code, if the command has ended; where it was stopped, we stop too."""
+def _exit_code(pid: int) -> int | None:
+    """Return the exit code if the command has ended; if it was stopped, stop with it."""
     while True:
         found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
         if not found:
@@ -123,43 +122,42 @@ def _ended(pid: int) -> int | None:
         return code if code >= 0 else SIGNAL_EXIT_BASE - code
 
 
-def _become(
+def _exec(
     command: tuple[str, ...],
     *,
-    place: ProcessPlacement,
+    placement: ProcessPlacement,
     environment: Mapping[str, str],
     blocked: Signals,
-    tells: int,
+    errors: int,
 ) -> NoReturn:
-    """Go to the place and become the command; what is in the way is told, and nothing of ours goes on."""
+    """Place this process and replace it with the command; on failure write the error to the pipe and exit."""
     try:
-        _settle(place)
-        for number in _PYTHONS_OWN:
+        _place_self(placement)
+        for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        os.execvpe(command[0], command, environment)  # noqa: S606 - the command somebody asked for, and no shell
+        os.execvpe(command[0], command, environment)  # noqa: S606 - the user's command, without a shell
     except EnforceError as error:
-        os.write(tells, str(error).encode("utf-8", "replace"))
+        os.write(errors, str(error).encode("utf-8", "replace"))
     except OSError as error:
-        os.write(tells, str(error.errno).encode("ascii"))
-    except BaseException as error:  # noqa: BLE001 - two of us must not go on
-        os.write(tells, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+        os.write(errors, str(error.errno).encode("ascii"))
+    except BaseException as error:  # noqa: BLE001 - the forked copy must not continue
+        os.write(errors, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
     os._exit(NOT_EXECUTABLE)
 
 
-def _settle(place: ProcessPlacement) -> None:
-    """Put this process where it belongs."""
-    wanted = bits.show(place.cpus)
+def _place_self(placement: ProcessPlacement) -> None:
+    wanted = bits.show(placement.cpus)
     try:
-        if place.cgroup is not None:
+        if placement.cgroup is not None:
             process.reset_affinity()
-            cgroup.join(place.cgroup, os.getpid())
+            cgroup.join(placement.cgroup, os.getpid())
             return
-        os.sched_setaffinity(0, bits.members(place.cpus))
+        os.sched_setaffinity(0, bits.members(placement.cpus))
         granted = bits.of(os.sched_getaffinity(0))
     except OSError as error:
-        raise EnforceError(f"the command cannot be put on CPUs {wanted}: {error.strerror}") from error
-    if granted != place.cpus:
-        raise EnforceError(f"the command was to be put on CPUs {wanted}, and is granted {bits.show(granted)} only")
-    if place.memory:
-        memory.bind(place.memory)
+        raise EnforceError(f"cannot run the command on CPUs {wanted}: {error.strerror}") from error
+    if granted != placement.cpus:
+        raise EnforceError(f"the kernel granted CPUs {bits.show(granted)} instead of {wanted}")
+    if placement.memory:
+        memory.bind(placement.memory)

@@ -1,4 +1,4 @@
-"""The NUMA nodes of the running system, as far as enforcement needs them: whose CPUs, and who has memory."""
+"""The NUMA nodes of the running system: their CPUs, and which have memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,29 +12,28 @@ SYS = Path("/sys/devices/system/node")
 
 @dataclass(frozen=True, slots=True)
 class NodeMap:
-    """Which CPUs each node has, and which nodes have memory; both empty where the kernel knows of no nodes."""
+    """The CPUs of each node, and the nodes with memory; both empty if the kernel has no NUMA support."""
 
     cpus: Mapping[int, CpuSet]
     with_memory: NodeSet
 
     def of(self, cpus: CpuSet) -> NodeSet:
-        """The nodes of some CPUs."""
+        """Return the nodes of *cpus*."""
         return bits.of(node for node, own in self.cpus.items() if own & cpus)
 
 
-def read(folder: Path = SYS) -> NodeMap:
-    """The nodes as they are now."""
-    if not folder.is_dir():
+def read(directory: Path = SYS) -> NodeMap:
+    if not directory.is_dir():
         return NodeMap({}, 0)
     cpus = {
-        int(one.name.removeprefix("node")): _list(one / "cpulist")
-        for one in folder.iterdir()
+        int(one.name.removeprefix("node")): _read_list(one / "cpulist")
+        for one in directory.iterdir()
         if one.name.removeprefix("node").isdecimal()
     }
-    return NodeMap(dict(sorted(cpus.items())), _list(folder / "has_memory"))
+    return NodeMap(dict(sorted(cpus.items())), _read_list(directory / "has_memory"))
 
 
-def _list(path: Path) -> int:
+def _read_list(path: Path) -> int:
     try:
         return bits.parse(path.read_text("ascii").strip())
     except FileNotFoundError:

@@ -1,7 +1,6 @@
-"""Processes as ``/proc`` tells of them: which one it is, where it may run, and who belongs to whom.
+"""Processes in ``/proc``: their identity, their affinity, and their descent.
 
-A number is no name: the kernel gives it to another process soon. So a process is known by its number, when it started
-and since which boot; only the three together say that it is still the same.
+The kernel reuses pids soon. So a process is identified by its pid, its start time and the boot id together.
 """
 
 import os
@@ -9,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -17,51 +16,42 @@ from alignup.align.errors import EnforceError
 
 PROC = Path("/proc")
 
-_ENDED = frozenset("ZXx")  #: states of a process that does nothing any more
-_START = 19  #: the place of the start time among the fields after the name
-_PASSES = 5  #: over the threads of a process that starts new ones while it is looked at
+_ENDED = frozenset("ZXx")  #: states of ended processes
+_START = 19  #: index of the start time among the fields after the name
+_PASSES = 5  #: over the threads of a process that starts new ones meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, told apart from all that had or will have its number."""
+    """One process, distinguished from all others that had or will have its pid."""
 
     pid: int
-    start: int  #: ticks of the clock since the machine was switched on
-    boot: str  #: which time it was switched on
-    space: int  #: the namespace its number counts in
+    start: int  #: clock ticks since boot
+    boot: str  #: the boot id
+    space: int  #: the inode of its pid namespace
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """The process that has this number now; ``EnforceError`` when there is none."""
-        told = _stat(pid)
-        if told is None:
+        """Return the current process with that pid; raise ``EnforceError`` if there is none."""
+        stat = _read_stat(pid)
+        if stat is None:
             raise EnforceError(f"there is no process {pid}")
-        return cls(pid, told.start, _boot(), _space())
+        return cls(pid, stat.start, _boot_id(), _pid_namespace())
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs. Of one in another namespace that cannot be seen from here, so it counts as alive."""
-        if self.boot != _boot():
+        """Whether it still runs; a process in another pid namespace cannot be seen, and counts as alive."""
+        if self.boot != _boot_id():
             return False
-        if self.space != _space():
+        if self.space != _pid_namespace():
             return True
-        told = _stat(self.pid)
-        return told is not None and told.start == self.start and told.state not in _ENDED
-
-    def to_document(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {"pid": self.pid, "start": self.start, "boot": self.boot, "space": self.space}
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The process a document tells of; ``KeyError``, ``TypeError`` or ``ValueError`` when it tells of none."""
-        return cls(int(document["pid"]), int(document["start"]), str(document["boot"]), int(document["space"]))
+        stat = _read_stat(self.pid)
+        return stat is not None and stat.start == self.start and stat.state not in _ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadAffinity:
-    """Where one thread may run, and where its memory may come from."""
+    """The CPUs and NUMA nodes that one thread may use."""
 
     thread: int
     cpus: CpuSet
@@ -69,10 +59,10 @@ class ThreadAffinity:
 
 
 def thread_affinities(pid: int) -> tuple[ThreadAffinity, ...]:
-    """Where each thread of a process may be; empty when it is gone."""
+    """Return the affinity of each thread of a process; empty if it is gone."""
     found = []
     for thread in _threads(pid):
-        fields = _fields(PROC / str(pid) / "task" / str(thread) / "status")
+        fields = _read_fields(PROC / str(pid) / "task" / str(thread) / "status")
         if fields:
             cpus, nodes = fields.get("Cpus_allowed_list", ""), fields.get("Mems_allowed_list", "")
             found.append(ThreadAffinity(thread, bits.parse(cpus), bits.parse(nodes)))
@@ -80,7 +70,7 @@ def thread_affinities(pid: int) -> tuple[ThreadAffinity, ...]:
 
 
 def pin(pid: int, cpus: CpuSet) -> None:
-    """Have all threads of a process run on *cpus*; ``EnforceError`` when the kernel does not permit it."""
+    """Set the affinity of all threads of a process; raise ``EnforceError`` if the kernel does not permit it."""
     wanted = set(bits.members(cpus))
     done: set[int] = set()
     for _ in range(_PASSES):
@@ -93,42 +83,43 @@ def pin(pid: int, cpus: CpuSet) -> None:
                     os.sched_setaffinity(thread, wanted)
             except OSError as error:
                 why = error.strerror or str(error)
-                raise EnforceError(f"process {pid} cannot be put on CPUs {bits.show(cpus)}: {why}") from error
+                raise EnforceError(f"cannot move process {pid} to CPUs {bits.show(cpus)}: {why}") from error
         done |= new
 
 
 def permitted_cpus() -> CpuSet:
-    """The CPUs this process could be put on, whatever it was told: the kernel cuts a wish down to what is permitted."""
+    """Return the CPUs this process could use, whatever its affinity: the kernel trims a request to the cpuset."""
     before = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, range(_possible()))
+        reset_affinity()
         return bits.of(os.sched_getaffinity(0))
     finally:
         os.sched_setaffinity(0, before)
 
 
 def reset_affinity() -> None:
-    """Let this process run wherever its cpuset permits."""
-    os.sched_setaffinity(0, range(_possible()))
+    """Let this process run on every CPU of its cpuset."""
+    possible = Path("/sys/devices/system/cpu/possible").read_text("ascii").strip()
+    os.sched_setaffinity(0, range(bits.parse(possible).bit_length()))
 
 
 def find_by_environment(name: str) -> dict[str, tuple[int, ...]]:
-    """Value → the processes that have *name* with that value in their environment, or descend from one that has.
+    """Return value → the processes with that value of the variable *name*, and their descendants.
 
-    Whoever has a value of its own belongs to that alone. Of other users' processes nothing is known without privileges,
-    so they count by descent only.
+    A descendant with a different value belongs to that one. The environment of other users' processes is not readable
+    without privileges, so they count by descent only.
     """
-    start = f"{name}=".encode()
+    prefix = f"{name}=".encode()
     own: dict[int, str] = {}
     parents: dict[int, int] = {}
-    for pid in _pids():
-        told = _stat(pid)
-        if told is None or told.state in _ENDED:
+    for pid in (int(one.name) for one in PROC.iterdir() if one.name.isdecimal()):
+        stat = _read_stat(pid)
+        if stat is None or stat.state in _ENDED:
             continue
-        parents[pid] = told.parent
+        parents[pid] = stat.parent
         for entry in _environment(pid):
-            if entry.startswith(start):
-                own[pid] = entry.removeprefix(start).decode("utf-8", "replace")
+            if entry.startswith(prefix):
+                own[pid] = entry.removeprefix(prefix).decode("utf-8", "replace")
     found: dict[str, list[int]] = {}
     for pid in sorted(parents):
         value = _inherited(pid, own, parents)
@@ -138,8 +129,8 @@ def find_by_environment(name: str) -> dict[str, tuple[int, ...]]:
 
 
 def _inherited(pid: int, own: Mapping[int, str], parents: Mapping[int, int]) -> str | None:
-    """The value of a process, or of the nearest one it descends from."""
-    seen: set[int] = set()  # numbers may be given anew while they are read
+    """Return the value of a process or of its nearest ancestor with one."""
+    seen: set[int] = set()  # pids may be reused while they are read, which can make a cycle
     while pid in parents and pid not in seen:
         if pid in own:
             return own[pid]
@@ -155,26 +146,20 @@ class _Stat:
     start: int
 
 
-def _stat(pid: int) -> _Stat | None:
-    """What the kernel says of a process in one line; nothing when it is gone."""
+def _read_stat(pid: int) -> _Stat | None:
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name is in brackets, and may have blanks and brackets in it.
+    # The name is in parentheses, and may contain blanks and parentheses.
     fields = text.rpartition(")")[2].split()
     return _Stat(fields[0], int(fields[1]), int(fields[_START]))
 
 
-def _pids() -> Iterator[int]:
-    return (int(one.name) for one in PROC.iterdir() if one.name.isdecimal())
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(one.name) for one in (PROC / str(pid) / "task").iterdir()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+def _threads(pid: int) -> Iterator[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for one in (PROC / str(pid) / "task").iterdir():
+            yield int(one.name)
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -184,8 +169,8 @@ def _environment(pid: int) -> list[bytes]:
         return []
 
 
-def _fields(path: Path) -> dict[str, str]:
-    """Names and values of a file with one of each on a line; empty when it is gone."""
+def _read_fields(path: Path) -> dict[str, str]:
+    """Return the ``name: value`` lines of a file; empty if it is gone."""
     try:
         lines = path.read_text("utf-8", "replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -194,15 +179,9 @@ def _fields(path: Path) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
-def _space() -> int:
+def _pid_namespace() -> int:
     return (PROC / "self/ns/pid").stat().st_ino
-
-
-def _possible() -> int:
-    """One more than the highest CPU there could be."""
-    text = Path("/sys/devices/system/cpu/possible").read_text("ascii").strip()
-    return bits.parse(text).bit_length()

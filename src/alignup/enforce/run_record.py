@@ -1,4 +1,4 @@
-"""What one run was given, in the terms of the kernel: what to see to, what to look after, and how to write it down."""
+"""The record of a run: its command, its placement, and its JSON document."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,76 +7,93 @@ from typing import Any, Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.errors import EnforceError
+from alignup.align.errors import EnforceError, ParseError
 from alignup.enforce.process import ProcessIdentity
+from alignup.schema import codec
+from alignup.schema.codec import Document, LinuxList
 
-RUN_VARIABLE = "ALIGNUP_RUN"  #: in the environment of every process of a run, with the run's uid
-VERSION = 1  #: of the documents
+RUN_VARIABLE = "ALIGNUP_RUN"  #: in the environment of every process of a run; its value is the run's uid
+VERSION = 1  #: of the document
 
-RunDevices = Mapping[
-    str, Mapping[str, NodeSet | None]
-]  #: resource → id → the NUMA nodes it is near; ``None``: not known
+RunDevices = Mapping[str, Mapping[str, NodeSet | None]]  #: resource → id → NUMA nodes; ``None``: unknown
+
+
+class RunDocument(Document, frozen=True):
+    """A run as JSON."""
+
+    uid: str
+    name: str
+    runner: ProcessIdentity
+    command: tuple[str, ...]
+    since: float
+    cpus: LinuxList
+    exclusive: bool
+    memory_nodes: LinuxList
+    devices: dict[str, dict[str, LinuxList | None]]
+    cgroup: str | None
+    agent: str
+    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run and where it belongs."""
+    """A run, and where it belongs."""
 
     uid: str
     name: str
-    runner: ProcessIdentity  #: who looks after the command
+    runner: ProcessIdentity  #: the process that started the command
     command: tuple[str, ...]
     since: float  #: seconds since 1970
     cpus: CpuSet
-    exclusive: bool  #: whether the CPUs are its own, and not those that all others share
-    memory: NodeSet = 0  #: the NUMA nodes its memory comes from; empty: any
+    exclusive: bool  #: whether the CPUs are its own rather than the shared pool
+    memory: NodeSet = 0  #: NUMA nodes; empty: any
     devices: RunDevices = field(default_factory=dict)
-    cgroup: Path | None = None  #: ``None``: it is kept by affinity and memory policy alone
-    agent: str = ""  #: the address of the agent that decided; empty: the user's own ledger
+    cgroup: Path | None = None  #: ``None``: it is placed by affinity and memory policy
+    agent: str = ""  #: address of the agent that decided; empty: the user's own ledger
 
     def to_document(self) -> dict[str, Any]:
-        """As plain JSON values; sets are Linux lists."""
-        return {
-            "version": VERSION,
-            "uid": self.uid,
-            "name": self.name,
-            "runner": self.runner.to_document(),
-            "command": list(self.command),
-            "since": self.since,
-            "cpus": bits.show(self.cpus),
-            "exclusive": self.exclusive,
-            "memoryNodes": bits.show(self.memory),
-            "devices": {
-                resource: {id_: None if nodes is None else bits.show(nodes) for id_, nodes in ids.items()}
+        document = RunDocument(
+            uid=self.uid,
+            name=self.name,
+            runner=self.runner,
+            command=self.command,
+            since=self.since,
+            cpus=bits.show(self.cpus),
+            exclusive=self.exclusive,
+            memory_nodes=bits.show(self.memory),
+            devices={
+                resource: {id_: codec.show_or_none(nodes) for id_, nodes in ids.items()}
                 for resource, ids in self.devices.items()
             },
-            "cgroup": None if self.cgroup is None else str(self.cgroup),
-            "agent": self.agent,
-        }
+            cgroup=None if self.cgroup is None else str(self.cgroup),
+            agent=self.agent,
+        )
+        builtins: dict[str, Any] = codec.to_builtins(document)
+        return builtins
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The run a document tells of; ``EnforceError`` when it tells of none."""
+    def from_document(cls, document: object) -> Self:
+        """Raises ``EnforceError`` for an invalid document."""
+        version = document.get("version") if isinstance(document, dict) else None
+        if version != VERSION:
+            raise EnforceError(f"unsupported version {version}; this program reads version {VERSION}")
         try:
-            if document["version"] != VERSION:
-                raise EnforceError(f"it is of version {document['version']}, and this program knows version {VERSION}")
+            run = codec.convert(document, RunDocument)
             return cls(
-                uid=str(document["uid"]),
-                name=str(document["name"]),
-                runner=ProcessIdentity.from_document(document["runner"]),
-                command=tuple(map(str, document["command"])),
-                since=float(document["since"]),
-                cpus=bits.parse(document["cpus"]),
-                exclusive=bool(document["exclusive"]),
-                memory=bits.parse(document["memoryNodes"]),
+                uid=run.uid,
+                name=run.name,
+                runner=run.runner,
+                command=run.command,
+                since=run.since,
+                cpus=bits.parse(run.cpus),
+                exclusive=run.exclusive,
+                memory=bits.parse(run.memory_nodes),
                 devices={
-                    str(resource): {
-                        str(id_): None if nodes is None else bits.parse(nodes) for id_, nodes in ids.items()
-                    }
-                    for resource, ids in document["devices"].items()
+                    resource: {id_: codec.parse_or_none(nodes) for id_, nodes in ids.items()}
+                    for resource, ids in run.devices.items()
                 },
-                cgroup=None if document["cgroup"] is None else Path(document["cgroup"]),
-                agent=str(document["agent"]),
+                cgroup=None if run.cgroup is None else Path(run.cgroup),
+                agent=run.agent,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise EnforceError(f"it tells of no run: {type(error).__name__}: {error}") from error
+        except ParseError as error:
+            raise EnforceError(f"not a run record: {error}") from error

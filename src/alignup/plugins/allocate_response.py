@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self, TypeVar
 
-from alignup.align.errors import StateError
+from alignup.align.errors import ParseError, StateError
+from alignup.schema import codec
 from alignup.wire import device_plugin_pb2 as wire
 
 _LOG = logging.getLogger(__name__)
@@ -70,32 +71,16 @@ class AllocateResponse:
     @classmethod
     def from_document(cls, document: object) -> Self:
         """Read the output of :meth:`to_document`; raise ``StateError`` if it is anything else."""
-        fields = document if isinstance(document, dict) else {}
-        if fields.keys() != _FIELDS:
+        if not isinstance(document, dict) or document.keys() != _FIELDS:
             raise StateError(f"{_INVALID}: it must have exactly the keys {', '.join(sorted(_FIELDS))}")
         try:
-            response = cls(
-                envs=dict(fields["envs"]),
-                mounts=tuple(MountSpec(**one) for one in fields["mounts"]),
-                devices=tuple(DeviceSpec(**one) for one in fields["devices"]),
-                annotations=dict(fields["annotations"]),
-                cdi=tuple(fields["cdi"]),
-            )
-            intact = cls.from_message(response.to_message()) == response  # protobuf checks the types
-        except (TypeError, ValueError) as error:
+            return codec.convert(document, cls)
+        except ParseError as error:
             raise StateError(f"{_INVALID}: {error}") from error
-        if not intact:
-            raise StateError(f"{_INVALID}: a value is null")
-        return response
 
     def to_document(self) -> dict[str, Any]:
-        return {
-            "envs": dict(self.envs),
-            "mounts": [asdict(one) for one in self.mounts],
-            "devices": [asdict(one) for one in self.devices],
-            "annotations": dict(self.annotations),
-            "cdi": list(self.cdi),
-        }
+        document: dict[str, Any] = codec.to_builtins(self)
+        return document
 
 
 def merge_responses(responses: Mapping[str, AllocateResponse]) -> AllocateResponse:
