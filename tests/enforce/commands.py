@@ -1,4 +1,4 @@
-"""Commands to look at and move about."""
+"""Commands for tests of placement."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 
 def started(*command: str, env: Mapping[str, str] | None = None, group: int | None = None) -> subprocess.Popen[str]:
-    """A command, its output to be read; with *group* 0 in a process group of its own."""
+    """Start a command with its output in a pipe; with *group* 0 in its own process group."""
     program = shutil.which(command[0])
     assert program is not None
     return subprocess.Popen(  # noqa: S603 - our own tests
@@ -17,5 +17,5 @@ def started(*command: str, env: Mapping[str, str] | None = None, group: int | No
 
 
 def python(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """Python with a script, which can import what this one can."""
+    """Start Python with a script and this process's import path."""
     return started(sys.executable, "-c", f"import sys\nsys.path[:0] = {sys.path!r}\n{script}", *arguments)

@@ -1,4 +1,4 @@
-"""What drifted is found, and put back: real processes, moved by hand."""
+"""Drift is found and restored: real processes, moved by the tests."""
 
 import os
 import time
@@ -17,13 +17,13 @@ PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 OTHERS = PERMITTED & ~LOWEST
 
-pytestmark = pytest.mark.skipif(not OTHERS, reason="on one CPU nobody can be elsewhere")
+pytestmark = pytest.mark.skipif(not OTHERS, reason="needs two CPUs")
 
 
 @pytest.fixture
 def run():
-    """One process that is to be on the lowest CPU, and is."""
-    intent = RunRecord(
+    """A process that belongs on the lowest CPU, and is there."""
+    record = RunRecord(
         uid="test-audit",
         name="web",
         runner=ProcessIdentity.of(os.getpid()),
@@ -34,114 +34,114 @@ def run():
     )
     with started("sleep", "60", env={RUN_VARIABLE: "test-audit"}) as sleeper:
         process.pin(sleeper.pid, LOWEST)
-        yield RunProcesses(intent, (sleeper.pid,))
+        yield RunProcesses(record, (sleeper.pid,))
         sleeper.kill()
 
 
 @pytest.fixture
 def grouped(run):
-    """The same in a group of its own."""
+    """The same in its own cgroup."""
     if not cgroup.candidate_parents():
-        pytest.skip("no cpuset may be made here by this user")
-    folder = cgroup.create("test-audit", LOWEST, nodes=0)
-    cgroup.join(folder, run.pids[0])
-    yield replace(run, intent=replace(run.intent, cgroup=folder))
+        pytest.skip("this user cannot create cpusets here")
+    directory = cgroup.create("test-audit", LOWEST, nodes=0)
+    cgroup.join(directory, run.pids[0])
+    yield replace(run, record=replace(run.record, cgroup=directory))
     os.kill(run.pids[0], 9)
     deadline = time.monotonic() + 10
-    while not cgroup.remove(folder):
+    while not cgroup.remove(directory):
         assert time.monotonic() < deadline
 
 
-def kinds(run, **how):
-    return [drift.kind for drift in audit.audit_runs([run], **how)]
+def kinds(run):
+    return [drift.kind for drift in audit.audit_runs([run])]
 
 
-def test_processes_of_a_run_are_found_by_their_mark(run):
-    assert audit.find_run_processes([run.intent]) == (run,)
+def test_processes_of_a_run_are_found_by_their_environment(run):
+    assert audit.find_run_processes([run.record]) == (run,)
     assert audit.find_run_processes([]) == ()
 
 
-def test_all_is_well_where_nothing_was_moved(run):
+def test_an_unmoved_run_has_no_drift(run):
     assert kinds(run) == []
 
 
-def test_a_thread_that_keeps_to_fewer_cpus_does_no_harm(run):
-    assert kinds(replace(run, intent=replace(run.intent, cpus=PERMITTED))) == []
+def test_using_fewer_cpus_is_not_drift(run):
+    assert kinds(replace(run, record=replace(run.record, cpus=PERMITTED))) == []
 
 
-def test_a_process_that_was_moved_is_found_and_put_back(run):
+def test_a_moved_process_is_found_and_restored(run):
     process.pin(run.pids[0], PERMITTED)
 
     (drift,) = audit.audit_runs([run])
-    troubles = audit.restore_run(run)
+    errors = audit.restore_run(run)
 
     assert drift.kind is DriftKind.CPUS
     assert str(drift).startswith(f"web: process {run.pids[0]}: intended CPUs ")
-    assert (troubles, kinds(run)) == ((), [])
+    assert (errors, kinds(run)) == ((), [])
 
 
-def test_a_group_that_was_widened_is_found_and_put_back(grouped):
+def test_a_widened_cgroup_is_found_and_restored(grouped):
     before = kinds(grouped)
-    cgroup.write(grouped.intent.cgroup, PERMITTED, nodes=0)
+    cgroup.write(grouped.record.cgroup, PERMITTED, nodes=0)
 
     found = kinds(grouped)
-    troubles = audit.restore_run(grouped)
+    errors = audit.restore_run(grouped)
 
     assert before == []
-    assert DriftKind.GROUP in found  # the process keeps to the CPU it was pinned to, which some kernels remember
-    assert (troubles, kinds(grouped)) == ((), [])
+    assert DriftKind.GROUP in found  # some kernels remember the CPU the process was pinned to
+    assert (errors, kinds(grouped)) == ((), [])
 
 
-def test_a_process_that_left_its_group_is_found_and_put_back(grouped):
-    cgroup.join(grouped.intent.cgroup.parent, grouped.pids[0])
+def test_a_process_outside_its_cgroup_is_found_and_restored(grouped):
+    cgroup.join(grouped.record.cgroup.parent, grouped.pids[0])
 
     found = kinds(grouped)
-    troubles = audit.restore_run(grouped)
+    errors = audit.restore_run(grouped)
 
     assert DriftKind.MEMBER in found
-    assert (troubles, kinds(grouped)) == ((), [])
+    assert (errors, kinds(grouped)) == ((), [])
 
 
-def test_a_group_that_is_gone_is_made_again(grouped):
-    cgroup.join(grouped.intent.cgroup.parent, grouped.pids[0])
-    assert cgroup.remove(grouped.intent.cgroup)
+def test_a_missing_cgroup_is_recreated(grouped):
+    cgroup.join(grouped.record.cgroup.parent, grouped.pids[0])
+    assert cgroup.remove(grouped.record.cgroup)
 
     found = kinds(grouped)
-    troubles = audit.restore_run(grouped)
+    errors = audit.restore_run(grouped)
 
     assert DriftKind.GROUP in found
-    assert (troubles, kinds(grouped)) == ((), [])
+    assert (errors, kinds(grouped)) == ((), [])
 
 
-def test_what_cannot_be_put_back_is_told(run):
-    away = replace(run, intent=replace(run.intent, cpus=1 << 99999))
+def test_a_failed_restore_returns_the_error(run):
+    impossible = replace(run, record=replace(run.record, cpus=1 << 99999))
 
-    (trouble,) = audit.restore_run(away)
+    (error,) = audit.restore_run(impossible)
 
-    assert "cannot be put on CPUs 99999" in trouble
-    assert kinds(away) == [DriftKind.CPUS]
+    assert "to CPUs 99999" in error
+    assert kinds(impossible) == [DriftKind.CPUS]
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("devices", "text"),
     [
-        pytest.param({("example.com/gpu", "gpu-0"): 1}, None, id="where it was"),
-        pytest.param({("example.com/gpu", "gpu-0"): 2}, "intended near node 0, actual near node 1", id="elsewhere"),
-        pytest.param({}, "intended near node 0, actual gone", id="gone"),
-        pytest.param(None, None, id="not looked at"),
+        pytest.param({("example.com/gpu", "gpu-0"): 1}, None, id="unchanged"),
+        pytest.param({("example.com/gpu", "gpu-0"): 2}, "intended near NUMA node 0, actual near NUMA node 1", id="near another node"),
+        pytest.param({}, "intended near NUMA node 0, actual missing", id="missing"),
+        pytest.param(None, None, id="not compared"),
     ],
 )
-def test_devices_are_where_they_were(run, now, said):
-    has_one = replace(run, intent=replace(run.intent, devices={"example.com/gpu": {"gpu-0": 1}}))
+def test_moved_and_missing_devices_are_drift(run, devices, text):
+    with_device = replace(run, record=replace(run.record, devices={"example.com/gpu": {"gpu-0": 1}}))
 
-    found = audit.audit_runs([has_one], devices=now)
+    found = audit.audit_runs([with_device], devices=devices)
 
-    assert [str(drift).removeprefix("web: example.com/gpu gpu-0: ") for drift in found] == ([said] if said else [])
+    assert [str(drift).removeprefix("web: example.com/gpu gpu-0: ") for drift in found] == ([text] if text else [])
 
 
-def test_a_process_that_has_ended_meanwhile_is_no_drift(run):
+def test_an_ended_process_is_not_drift(run):
     os.kill(run.pids[0], 9)
     while "Z" not in Path(f"/proc/{run.pids[0]}/stat").read_text().rpartition(")")[2]:
         time.sleep(0.001)
 
-    assert audit.find_run_processes([run.intent])[0].pids == ()
+    assert audit.find_run_processes([run.record])[0].pids == ()

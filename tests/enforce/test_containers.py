@@ -1,4 +1,4 @@
-"""Containers as the kernel sees them: real processes in groups as runtimes make them, moved by hand."""
+"""Containers: real processes in cgroups as runtimes create them, moved by the tests."""
 
 import os
 import time
@@ -20,13 +20,13 @@ ID = "8f14e45fceea167a5a36dedd4bea2543"
 
 real = pytest.mark.skipif(
     not cgroup.candidate_parents() or PERMITTED == LOWEST,
-    reason="no cpuset may be made here by this user, or there is one CPU",
+    reason="this user cannot create cpusets here, or there is one CPU",
 )
 
 
 @pytest.fixture
-def box():
-    """One process in a group named after its container, that is to be on the lowest CPU, and is."""
+def container():
+    """A process in the cgroup of its container that belongs on the lowest CPU, and is there."""
     group = cgroup.create(f"cri-{ID}", LOWEST, nodes=0)
     with started("sleep", "60") as sleeper:
         cgroup.join(group, sleeper.pid)
@@ -37,68 +37,68 @@ def box():
         assert time.monotonic() < deadline
 
 
-def seen(box: PlacedContainer) -> ContainerProcesses:
-    found = containers.find_container_processes(box)
+def seen(container: PlacedContainer) -> ContainerProcesses:
+    found = containers.find_container_processes(container)
     assert found is not None
     return found
 
 
-def kinds(box):
-    return [drift.kind for drift in containers.audit_container(seen(box))]
+def kinds(container):
+    return [drift.kind for drift in containers.audit_container(seen(container))]
 
 
 @real
-def test_a_container_is_found_with_its_group_and_processes(box):
-    found = seen(box)
+def test_a_container_is_found_with_its_cgroup_and_processes(container):
+    found = seen(container)
 
-    assert found.pids == (box.pid,)
+    assert found.pids == (container.pid,)
     assert found.container.cgroup is not None
     assert found.container.cgroup.name.endswith(ID)
-    assert kinds(box) == []
+    assert kinds(container) == []
 
 
 @real
-def test_every_process_in_the_group_is_the_containers(box):
-    """Also one that was put there later, and one in a group that the container has made for itself."""
+def test_every_process_in_the_cgroup_belongs_to_the_container(container):
+    """Including one that was added later, and one in a nested cgroup."""
     with started("sleep", "60") as second, started("sleep", "60") as third:
-        group = seen(box).container.cgroup
+        group = seen(container).container.cgroup
         assert group is not None
         cgroup.join(group, second.pid)
         inner = group / "inner"
         inner.mkdir()
         for file in ("cpuset.mems", "cpuset.cpus"):
-            if (inner / file).exists():  # in version 2 a group made so has none of its own
+            if (inner / file).exists():  # a nested cgroup of version 2 has no cpuset
                 (inner / file).write_text((group / file).read_text())
         cgroup.join(inner, third.pid)
 
-        found = seen(box)
-        from_inside = seen(replace(box, pid=third.pid))
+        found = seen(container)
+        from_inside = seen(replace(container, pid=third.pid))
 
         for one in (second, third):
             one.kill()
-    assert found.pids == tuple(sorted((box.pid, second.pid, third.pid)))
+    assert found.pids == tuple(sorted((container.pid, second.pid, third.pid)))
     assert from_inside == replace(found, container=replace(found.container, pid=third.pid))
 
 
 @real
-def test_a_group_that_was_widened_is_found_and_put_back(box):
-    group = seen(box).container.cgroup
+def test_a_widened_cgroup_is_found_and_restored(container):
+    group = seen(container).container.cgroup
     assert group is not None
     cgroup.write(group, PERMITTED, nodes=0)
-    process.pin(box.pid, PERMITTED)
+    process.pin(container.pid, PERMITTED)
 
-    found = list(containers.audit_container(seen(box)))
-    troubles = containers.restore_container(seen(box))
+    found = list(containers.audit_container(seen(container)))
+    errors = containers.restore_container(seen(container))
 
     assert [drift.kind for drift in found] == [DriftKind.GROUP, DriftKind.CPUS]
     assert {(drift.uid, drift.name, drift.container) for drift in found} == {("u", "shop/web/app", "app")}
-    assert (troubles, kinds(box)) == ((), [])
+    assert (errors, kinds(container)) == ((), [])
 
 
 @real
-def test_what_nobody_decided_on_is_nobodys_drift_and_stays(box):
-    anywhere = replace(box, cpus=0)
-    group = seen(box).container.cgroup
+def test_undecided_settings_are_not_drift_and_stay(container):
+    anywhere = replace(container, cpus=0)
+    group = seen(container).container.cgroup
     assert group is not None
     before = cgroup.read(group)
 
@@ -108,38 +108,41 @@ def test_what_nobody_decided_on_is_nobodys_drift_and_stays(box):
 
 
 @real
-def test_memory_is_held_where_it_belongs_without_touching_the_cpus(box):
+def test_memory_is_restored_without_touching_the_cpus(container):
     everywhere = numa_nodes.read().with_memory
-    bound = replace(box, cpus=0, memory=everywhere & -everywhere)
-    group = seen(box).container.cgroup
+    bound = replace(container, cpus=0, memory=everywhere & -everywhere)
+    group = seen(container).container.cgroup
     assert group is not None
 
-    troubles = containers.restore_container(seen(bound))
+    errors = containers.restore_container(seen(bound))
 
-    assert (troubles, kinds(bound)) == ((), [])
+    assert (errors, kinds(bound)) == ((), [])
     assert cgroup.read(group) == Cpuset(LOWEST, bound.memory)
-    assert set(memory.bytes_per_node(box.pid) or ()) <= {bound.memory.bit_length() - 1}
+    assert set(memory.bytes_per_node(container.pid) or ()) <= {bound.memory.bit_length() - 1}
 
 
 @real
-def test_a_process_that_left_the_group_of_its_container_is_found_and_others_are_left_alone(box):
-    group = seen(box).container.cgroup
+def test_a_process_outside_the_cgroup_is_found_and_other_cgroups_are_left_alone(container):
+    group = seen(container).container.cgroup
     assert group is not None
-    cgroup.join(group.parent, box.pid)
-    process.pin(box.pid, PERMITTED)
+    cgroup.join(group.parent, container.pid)
+    process.pin(container.pid, PERMITTED)
     outside = cgroup.read(group.parent)
 
-    found = list(containers.audit_container(seen(box)))
-    (trouble,) = containers.restore_container(seen(box))
+    found = list(containers.audit_container(seen(container)))
+    (error,) = containers.restore_container(seen(container))
 
     assert [drift.kind for drift in found] == [DriftKind.CPUS, DriftKind.MEMBER]
-    assert str(found[1]) == f"shop/web/app: process {box.pid}: intended in a group of container {ID}, actual in none"
-    assert trouble.startswith("shop/web/app: its processes are in no group of its own; ")
+    assert (
+        str(found[1])
+        == f"shop/web/app: process {container.pid}: intended in a cgroup of container {ID}, actual in none"
+    )
+    assert error.startswith("shop/web/app: its processes are in no cgroup of the container; ")
     assert cgroup.read(group.parent) == outside
-    assert os.sched_getaffinity(box.pid) == {LOWEST.bit_length() - 1}
+    assert os.sched_getaffinity(container.pid) == {LOWEST.bit_length() - 1}
 
 
-def test_a_container_that_has_ended_is_not_there():
+def test_an_exited_container_is_not_found():
     with started("true") as ended:
         ended.wait()
 
@@ -151,16 +154,16 @@ def test_a_container_that_has_ended_is_not_there():
         )
 
 
-def test_a_group_that_is_not_named_after_the_container_is_somebody_elses():
+def test_a_cgroup_without_the_id_of_the_container_is_not_its_cgroup():
     own = PlacedContainer(uid="u", pod="shop/web", container="app", id=ID, pid=os.getpid())
-    nameless = replace(own, id="")
+    without_id = replace(own, id="")
 
-    assert [seen(one).container.cgroup for one in (own, nameless)] == [None, None]
+    assert [seen(one).container.cgroup for one in (own, without_id)] == [None, None]
     assert seen(own).pids == (os.getpid(),)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_group_of_any_process_is_found_where_this_one_sees_groups(tmp_path, version):
+def test_the_cgroup_of_a_process_is_found(tmp_path, version):
     tree = Tree(tmp_path, path="/", version=version)
     tree.proc.rename(tmp_path / "self")
     group = tree.group("pod")
@@ -173,12 +176,12 @@ def test_the_group_of_any_process_is_found_where_this_one_sees_groups(tmp_path, 
     assert [cgroup.cpuset_cgroup(pid, tmp_path) for pid in (7, 8, 9, 10)] == [group, None, None, None]
 
 
-def test_the_version_that_has_cpusets_is_looked_at_where_there_are_both(tmp_path):
-    """As on hosts where systemd has version 2 for itself, and leaves cpusets to version 1."""
+def test_with_both_versions_the_one_with_cpusets_counts(tmp_path):
+    """As on hosts where systemd uses version 2, and leaves cpusets to version 1."""
     places = {"unified": "cgroup2 cgroup2 rw", "cpuset": "cgroup cgroup rw,cpuset"}
     mounts = [f"3{n} 1 0:{n} / {tmp_path / name} rw - {kind}\n" for n, (name, kind) in enumerate(places.items())]
-    for folder in ("self", "7", "unified/pod", "cpuset/pod"):
-        (tmp_path / folder).mkdir(parents=True)
+    for directory in ("self", "7", "unified/pod", "cpuset/pod"):
+        (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "self/mountinfo").write_text("".join(mounts))
     (tmp_path / "7/cgroup").write_text("3:cpuset:/pod\n0::/pod\n")
     Path(tmp_path / "cpuset/pod/cpuset.cpus").write_text("0\n")

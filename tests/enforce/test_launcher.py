@@ -1,13 +1,13 @@
-"""Commands that are started, in a process of its own: it sends itself signals, which threads here could catch."""
+"""The launcher, tested in a separate process: its tests signal themselves, and threads here could catch that."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-CASES = Path(__file__).with_name("child_cases.py")
+CASES = Path(__file__).with_name("launcher_cases.py")
 
 
-def test_a_command_is_started_where_it_belongs_or_it_is_said_why_not():
+def test_launcher_cases():
     run = subprocess.run(  # noqa: S603 - our own
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", CASES],
         cwd=CASES.parents[2],

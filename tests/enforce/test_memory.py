@@ -1,4 +1,4 @@
-"""Memory is bound, looked at and moved; on a machine with one node that changes nothing, and must not fail."""
+"""Memory policies and migration; on a machine with one NUMA node they change nothing, and must not fail."""
 
 import json
 import os
@@ -15,12 +15,12 @@ WITH_MEMORY = numa_nodes.read().with_memory
 LOWEST = WITH_MEMORY & -WITH_MEMORY
 
 needs_nodes = pytest.mark.skipif(
-    not WITH_MEMORY or not memory.can_bind(LOWEST), reason="this kernel knows of no NUMA nodes, or lets nobody bind"
+    not WITH_MEMORY or not memory.can_bind(LOWEST), reason="needs NUMA nodes and permission to bind memory"
 )
 
 
 @needs_nodes
-def test_a_process_that_is_bound_has_its_memory_there():
+def test_a_bound_process_has_its_memory_on_the_node():
     script = (
         "import json, os\n"
         "from alignup.enforce import memory\n"
@@ -35,22 +35,22 @@ def test_a_process_that_is_bound_has_its_memory_there():
 
 
 @needs_nodes
-def test_asking_whether_it_may_be_changes_nothing():
+def test_can_bind_changes_nothing():
     assert memory.can_bind(LOWEST)
     assert "bind:" not in Path("/proc/self/numa_maps").read_text()
 
 
 @needs_nodes
-def test_a_node_that_is_not_there_is_refused():
-    with pytest.raises(EnforceError, match="memory cannot be bound to NUMA nodes 63: Invalid argument"):
+def test_a_missing_node_is_an_error():
+    with pytest.raises(EnforceError, match="cannot bind memory to NUMA nodes 63: Invalid argument"):
         memory.bind(1 << 63)
     assert not memory.can_bind(1 << 63)
 
 
 @needs_nodes
-def test_memory_moves_where_it_is_already():
+def test_migrating_to_the_same_node_succeeds():
     memory.migrate(os.getpid(), LOWEST, to=LOWEST)
 
 
-def test_nothing_is_known_of_a_process_that_is_gone():
+def test_an_ended_process_has_no_memory():
     assert memory.bytes_per_node(1 << 22) is None

@@ -1,11 +1,11 @@
-"""The NUMA nodes of a system, from its files."""
+"""The NUMA nodes of a system, read from sysfs."""
 
 from alignup.align import bits
 from alignup.enforce import numa_nodes
 from alignup.enforce.numa_nodes import NodeMap
 
 
-def test_nodes_are_read_whatever_their_numbers(tmp_path):
+def test_node_ids_may_have_gaps(tmp_path):
     for node, cpus in ((0, "0-1"), (250, "2"), (3, "")):
         (tmp_path / f"node{node}").mkdir()
         (tmp_path / f"node{node}" / "cpulist").write_text(f"{cpus}\n")
@@ -18,11 +18,11 @@ def test_nodes_are_read_whatever_their_numbers(tmp_path):
     assert found.of(bits.parse("1-2")) == bits.parse("0,250")
 
 
-def test_a_kernel_without_nodes_has_none(tmp_path):
+def test_a_kernel_without_numa_has_no_nodes(tmp_path):
     assert numa_nodes.read(tmp_path / "nowhere") == NodeMap({}, 0)
 
 
-def test_this_machine_can_be_read():
+def test_this_machine_is_readable():
     found = numa_nodes.read()
 
     assert found.of(bits.union(found.cpus.values())) == bits.of(node for node, cpus in found.cpus.items() if cpus)

@@ -1,4 +1,4 @@
-"""Processes are told apart, found again, and put on CPUs."""
+"""Processes: their identity, their affinity, and how they are found."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ def sleeper():
         one.kill()
 
 
-def test_a_process_is_itself_until_it_ends(sleeper):
+def test_a_process_is_alive_until_it_ends(sleeper):
     one = ProcessIdentity.of(sleeper.pid)
 
     alive = one.alive
@@ -36,7 +36,7 @@ def test_a_process_is_itself_until_it_ends(sleeper):
     assert not one.alive
 
 
-def test_one_that_has_ended_is_gone_even_if_nobody_has_asked_after_it():
+def test_a_zombie_is_not_alive():
     with started("true") as ended:
         one = ProcessIdentity.of(ended.pid)
         while "Z" not in Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2]:
@@ -48,21 +48,21 @@ def test_one_that_has_ended_is_gone_even_if_nobody_has_asked_after_it():
 @pytest.mark.parametrize(
     ("change", "alive"),
     [
-        pytest.param({"start": 1}, False, id="another that has its number now"),
-        pytest.param({"boot": "before"}, False, id="one of before the machine was switched on"),
-        pytest.param({"space": 1}, True, id="one that cannot be seen from here"),
+        pytest.param({"start": 1}, False, id="a reused pid"),
+        pytest.param({"boot": "before"}, False, id="before the last boot"),
+        pytest.param({"space": 1}, True, id="another pid namespace"),
     ],
 )
-def test_a_number_alone_is_no_name(change, alive):
+def test_a_pid_alone_does_not_identify_a_process(change, alive):
     assert replace(ProcessIdentity.of(os.getpid()), **change).alive is alive
 
 
-def test_there_has_to_be_a_process():
+def test_a_missing_process_is_an_error():
     with pytest.raises(EnforceError, match="there is no process 0"):
         ProcessIdentity.of(0)
 
 
-def test_all_threads_are_put_on_cpus():
+def test_all_threads_are_pinned():
     script = "import threading, time\nfor _ in range(3): threading.Thread(target=time.sleep, args=[60]).start()\n"
     with python(f"{script}print('ready', flush=True)") as threads:
         assert threads.stdout is not None
@@ -75,12 +75,12 @@ def test_all_threads_are_put_on_cpus():
     assert [one.cpus for one in allowed] == [LOWEST] * 4
 
 
-def test_cpus_that_are_not_there_are_refused(sleeper):
-    with pytest.raises(EnforceError, match="cannot be put on CPUs 99999"):
+def test_missing_cpus_are_an_error(sleeper):
+    with pytest.raises(EnforceError, match="to CPUs 99999"):
         process.pin(sleeper.pid, 1 << 99999)
 
 
-def test_the_widest_is_found_without_changing_anything():
+def test_permitted_cpus_are_found_without_changing_the_affinity():
     found: list[tuple[int, set[int]]] = []
 
     def narrow():
@@ -94,7 +94,7 @@ def test_the_widest_is_found_without_changing_anything():
     assert found == [(PERMITTED, set(bits.members(LOWEST)))]
 
 
-def test_processes_are_found_by_their_mark_and_by_descent():
+def test_processes_are_found_by_environment_and_descent():
     script = "env -i sh -c 'sleep 60' & MARKED=inner sleep 60 & wait"
     with started("sh", "-c", script, env={"MARKED": "outer"}, group=0) as outer:
         deadline = time.monotonic() + 10
@@ -109,7 +109,7 @@ def test_processes_are_found_by_their_mark_and_by_descent():
     assert not set(found["outer"]) & set(found["inner"])
 
 
-def test_a_process_that_is_gone_has_no_threads():
+def test_an_ended_process_has_no_threads():
     with started("true") as gone:
         pass
 

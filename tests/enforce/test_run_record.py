@@ -1,4 +1,4 @@
-"""What a run was given is written down and read again."""
+"""Run records as JSON documents."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from alignup.enforce.run_record import RunRecord
 
 SETS = st.integers(0, 1 << 70)
 TEXTS = st.text(max_size=12)
-INTENTS = st.builds(
+RECORDS = st.builds(
     RunRecord,
     uid=TEXTS,
     name=TEXTS,
@@ -30,20 +30,20 @@ INTENTS = st.builds(
 )
 
 
-@given(INTENTS)
-def test_every_run_comes_back_as_it_was(intent):
-    assert RunRecord.from_document(json.loads(json.dumps(intent.to_document()))) == intent
+@given(RECORDS)
+def test_documents_round_trip(record):
+    assert RunRecord.from_document(json.loads(json.dumps(record.to_document()))) == record
 
 
 @pytest.mark.parametrize(
     "document",
     [
-        pytest.param({}, id="nothing at all"),
+        pytest.param({}, id="empty"),
         pytest.param({"version": 2}, id="another version"),
-        pytest.param([], id="no object"),
-        pytest.param({"version": 1, "uid": "x", "name": "x", "runner": {}}, id="half of one"),
+        pytest.param([], id="not an object"),
+        pytest.param({"version": 1, "uid": "x", "name": "x", "runner": {}}, id="missing keys"),
     ],
 )
-def test_what_tells_of_no_run_is_refused(document):
+def test_invalid_documents_are_rejected(document):
     with pytest.raises(EnforceError):
         RunRecord.from_document(document)

@@ -68,7 +68,7 @@ def _document(report: "AuditReport") -> dict[str, Any]:
     drifts = [(drift, True) for drift in report.fixed] + [(drift, False) for drift in report.drifts]
     return {
         "version": VERSION,
-        "runs": [{**run.intent.to_document(), "processes": list(run.pids)} for run in report.runs],
+        "runs": [{**run.record.to_document(), "processes": list(run.pids)} for run in report.runs],
         "containers": list(map(_container_document, report.containers)),
         "drift": [{**_drift_document(drift), "fixed": fixed} for drift, fixed in drifts],
         "troubles": list(report.problems),
@@ -111,7 +111,7 @@ def _metrics(report: "AuditReport") -> Iterator[str]:
     yield from _gauge("alignup_runs", "Active runs.")
     yield f"alignup_runs {len(report.runs)}"
     yield from _gauge("alignup_run_drift", "Deviations of a run from its intended placement.")
-    for record in (run.intent for run in report.runs):
+    for record in (run.record for run in report.runs):
         for kind in kinds:
             count = sum(drift.uid == record.uid and drift.kind is kind for drift in report.drifts)
             yield f'alignup_run_drift{{run="{record.uid}",name="{_escape_label(record.name)}",kind="{kind}"}} {count}'

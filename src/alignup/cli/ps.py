@@ -42,7 +42,7 @@ def command(agent: AgentOptions, output: str) -> None:
         found = {"pods": []}
     if output == "json":
         terminal.print_json(
-            {**found, "runs": [{**run.intent.to_document(), "processes": list(run.pids)} for run in runs]}
+            {**found, "runs": [{**run.record.to_document(), "processes": list(run.pids)} for run in runs]}
         )
         return
     from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
@@ -81,7 +81,7 @@ def _columns(pods: Sequence[Document], *, wide: bool) -> dict[str, Callable[[Doc
 
 
 def _run_row(run: "RunProcesses") -> tuple[str, ...]:
-    record = run.intent
+    record = run.record
     since = datetime.fromtimestamp(record.since, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return (
         record.name,

@@ -164,7 +164,7 @@ def collect_errors(errors: list[str]) -> Iterator[None]:
 def _cgroup_drift(workload: PlacedWorkload, directory: Path) -> Iterator[Drift]:
     actual = cgroup.read(directory)
     if actual is None:
-        yield make_drift(workload, DriftKind.GROUP, str(directory), intended="there", actual="gone")
+        yield make_drift(workload, DriftKind.GROUP, str(directory), intended="present", actual="missing")
         return
     if workload.cpus and actual.cpus != workload.cpus:
         shown = [f"CPUs {bits.show(cpus) or 'any'}" for cpus in (workload.cpus, actual.cpus)]
@@ -204,7 +204,7 @@ def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]
         for id_, nodes in ids.items():
             where = f"{resource} {id_}"
             if (resource, id_) not in devices:
-                yield make_drift(record, DriftKind.DEVICE, where, intended=_near(nodes), actual="gone")
+                yield make_drift(record, DriftKind.DEVICE, where, intended=_near(nodes), actual="missing")
             elif devices[resource, id_] != nodes:
                 actual = _near(devices[resource, id_])
                 yield make_drift(record, DriftKind.DEVICE, where, intended=_near(nodes), actual=actual)

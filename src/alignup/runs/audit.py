@@ -71,13 +71,13 @@ class _Findings:
 
 def _audit_once(directory: Path, agent: AuditedAgent | None) -> _Findings:
     runs = registry.active_runs(directory)
-    local = [run for run in runs if not run.intent.agent]
-    remote = [run for run in runs if run.intent.agent]
+    local = [run for run in runs if not run.record.agent]
+    remote = [run for run in runs if run.record.agent]
     drifts = (
         *audit_runs(local, devices=_current_devices(local)),
-        *_compare_with_ledger([run.intent for run in local], directory),
+        *_compare_with_ledger([run.record for run in local], directory),
         *audit_runs(remote),
-        *_compare_with_agent([run.intent for run in remote], agent),
+        *_compare_with_agent([run.record for run in remote], agent),
     )
     return _Findings(runs, drifts, container_audit.audit_containers(agent))
 
@@ -88,7 +88,7 @@ def _restore_runs(runs: Sequence[RunProcesses], drifts: Sequence[Drift], directo
     if not drifted:
         return ()
     with registry.RunRegistry(directory).locked():
-        return tuple(failure for run in runs if run.intent.uid in drifted for failure in restore_run(run))
+        return tuple(failure for run in runs if run.record.uid in drifted for failure in restore_run(run))
 
 
 def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:
@@ -136,13 +136,13 @@ def _decision_drift(record: RunRecord, *, where: str, actual: str) -> Drift:
 
 def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:
     """The GPUs that discovery finds, and other devices as they were declared; ``None`` when no run has a GPU."""
-    if not any(GPU in run.intent.devices for run in runs):
+    if not any(GPU in run.record.devices for run in runs):
         return None
     from alignup.discover import discover  # noqa: PLC0415 - slow to import
 
     found = {(device.resource, device.id): device.nodes for device in discover().devices}
     for run in runs:
-        for resource, ids in run.intent.devices.items():
+        for resource, ids in run.record.devices.items():
             if resource != GPU:
                 found |= {(resource, id_): nodes for id_, nodes in ids.items()}
     return found

@@ -199,8 +199,8 @@ def _start_and_wait(allocator: Allocator, job: RunJob, admitted: _Admitted, bloc
 
 
 def _start(record: RunRecord, environment: Mapping[str, str], blocked: launcher.Signals) -> int:
-    place = launcher.ProcessPlacement(cpus=record.cpus, memory=record.memory, cgroup=record.cgroup)
-    return launcher.start(record.command, place=place, environment=environment, blocked=blocked)
+    placement = launcher.ProcessPlacement(cpus=record.cpus, memory=record.memory, cgroup=record.cgroup)
+    return launcher.start(record.command, placement=placement, environment=environment, blocked=blocked)
 
 
 def _without_cgroup(job: RunJob, record: RunRecord) -> RunRecord:
@@ -247,10 +247,10 @@ def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord
     moved = [replace(record, cpus=shared) for record in sharing if record.cpus != shared]
     for one in find_run_processes(moved):
         try:
-            job.registry.put(one.intent)
-            _move(one.intent, one.pids)
+            job.registry.put(one.record)
+            _move(one.record, one.pids)
         except _errors(allocator) as error:
-            job.notify(f"{one.intent.name} was not moved to CPUs {bits.show(shared)}: {error}")
+            job.notify(f"{one.record.name} was not moved to CPUs {bits.show(shared)}: {error}")
 
 
 def _move(record: RunRecord, pids: Sequence[int]) -> None:

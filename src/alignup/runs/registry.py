@@ -80,7 +80,7 @@ def finished_runs(records: Sequence[RunRecord], *, own: str = "") -> tuple[RunRe
     orphans = [record for record in records if record.uid == own or not record.runner.alive]
     # A cgroup lists its processes; those of a run without one are found by scanning /proc.
     loose = [record for record in orphans if record.cgroup is None]
-    busy = {run.intent.uid for run in find_run_processes(loose) if run.pids}
+    busy = {run.record.uid for run in find_run_processes(loose) if run.pids}
     return tuple(
         record for record in orphans if record.uid not in busy and not (record.cgroup and cgroup.members(record.cgroup))
     )
@@ -96,7 +96,7 @@ def active_runs(directory: Path) -> tuple[RunProcesses, ...]:
     if not os.path.lexists(directory):
         return ()
     found = find_run_processes([record for record in RunRegistry(directory).all() if record.cpus])
-    return tuple(run for run in found if run.pids or run.intent.runner.alive)
+    return tuple(run for run in found if run.pids or run.record.runner.alive)
 
 
 def _retry(succeeds: Callable[[], bool]) -> bool:

@@ -267,7 +267,7 @@ class RuntimeClient:
         return convert.parse_image(response)
 
     async def pull(self, name: str, *, sandbox: SandboxConfig | None = None) -> str:
-        """Pull an image, and return the runtime's reference to it; the error has ``image_missing`` for an unknown one."""
+        """Pull an image, and return the runtime's reference; the error has ``image_missing`` for an unknown image."""
         try:
             response = await self._call(
                 "PullImage",

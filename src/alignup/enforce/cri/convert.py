@@ -1,8 +1,8 @@
 """Conversion between CRI messages and the types of this package. Pure.
 
-Unset values get the kubelet's defaults: parts of ``/proc`` and ``/sys`` are hidden or read-only, unless the container is
-privileged. An empty seccomp profile means what the kubelet does without ``seccompDefault``: a container runs without a
-profile (``Unconfined``), a sandbox with the runtime's.
+Unset values get the kubelet's defaults: parts of ``/proc`` and ``/sys`` are hidden or read-only unless the container
+is privileged. An empty seccomp profile means what the kubelet does without ``seccompDefault``: a container runs without
+a profile (``Unconfined``), a sandbox with the runtime's.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A command is started where it belongs, or it is said why not; run by ``test_child.py``, in a process of its own."""
+"""Cases of the launcher; ``test_launcher.py`` runs them in a separate process."""
 
 import json
 import os
@@ -15,66 +15,66 @@ PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 
 
-def ran(*command, cpus=LOWEST, **environment):
+def run(*command, cpus=LOWEST, **environment):
     with launcher.block_signals() as blocked:
         pid = launcher.start(
-            command, place=ProcessPlacement(cpus=cpus), environment={**os.environ, **environment}, blocked=blocked
+            command, placement=ProcessPlacement(cpus=cpus), environment={**os.environ, **environment}, blocked=blocked
         )
         return launcher.wait(pid)
 
 
-def test_a_command_is_run_and_its_code_comes_home():
-    assert ran("sh", "-c", "exit $SAID", SAID="5") == 5
+def test_the_exit_code_is_returned():
+    assert run("sh", "-c", "exit $CODE", CODE="5") == 5
 
 
-def test_the_path_of_the_command_counts():
+def test_the_environment_of_the_command_has_the_path():
     with pytest.raises(CommandStartError) as error:
-        ran("true", PATH="/nowhere")
+        run("true", PATH="/nowhere")
 
     assert error.value.exit_code == launcher.NOT_FOUND
 
 
-def test_a_command_nobody_may_execute_is_told_apart():
+def test_a_file_that_is_not_executable_has_its_own_exit_code():
     with pytest.raises(CommandStartError, match="Permission denied") as error:
-        ran("/dev/null")
+        run("/dev/null")
 
     assert error.value.exit_code == launcher.NOT_EXECUTABLE
 
 
-def test_cpus_that_cannot_be_had_are_an_error():
-    with pytest.raises(EnforceError, match="cannot be put on CPUs 9999"):
-        ran("true", cpus=1 << 9999)
-    with pytest.raises(EnforceError, match=r"was to be put on CPUs .*,9999, and is granted .* only"):
-        ran("true", cpus=LOWEST | 1 << 9999)
+def test_missing_cpus_are_an_error():
+    with pytest.raises(EnforceError, match="cannot run the command on CPUs 9999"):
+        run("true", cpus=1 << 9999)
+    with pytest.raises(EnforceError, match=r"the kernel granted CPUs .* instead of .*,9999"):
+        run("true", cpus=LOWEST | 1 << 9999)
 
 
-def test_signals_are_as_they_were_before_and_after():
+def test_the_signal_mask_is_restored():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
-    ran("true")
+    run("true")
 
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_the_command_hears_signals_that_python_does_not():
-    """A broken pipe ends a command quietly, and nothing is held back from it."""
+def test_the_command_neither_blocks_nor_ignores_signals():
+    """Python ignores SIGPIPE; a command must not inherit that."""
     script = (
         "import json, os\n"
         "from alignup.enforce import launcher, process\n"
         "with launcher.block_signals() as blocked:\n"
-        "    place = launcher.ProcessPlacement(cpus=process.permitted_cpus())\n"
+        "    placement = launcher.ProcessPlacement(cpus=process.permitted_cpus())\n"
         "    command = ('sh', '-c', 'grep Sig[BI] /proc/self/status')\n"
-        "    launcher.wait(launcher.start(command, place=place, environment=os.environ, blocked=blocked))\n"
+        "    launcher.wait(launcher.start(command, placement=placement, environment=os.environ, blocked=blocked))\n"
     )
     with python(script) as one:
         lines = one.communicate()[0].splitlines()
 
-    # What real-time signals are ignored is the business of whoever started the tests.
+    # Real-time signals may be ignored because of the parent of the tests.
     masks = {line.split()[0]: int(line.split()[1], 16) & 0x7FFFFFFF for line in lines}
     assert json.dumps(masks) == json.dumps({"SigBlk:": 0, "SigIgn:": 0})
 
 
-def test_what_comes_too_late_for_the_command_is_nobodys():
+def test_late_signals_are_dropped():
     with launcher.block_signals():
         os.kill(os.getpid(), signal.SIGTERM)
 
