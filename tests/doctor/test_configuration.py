@@ -1,4 +1,4 @@
-"""A configuration on a machine: every reason a kubelet has not to start, at once and in its words, with what to do."""
+"""Checks of a configuration on a machine: every error that stops a kubelet, in its own words, with advice."""
 
 import json
 from dataclasses import replace
@@ -14,18 +14,18 @@ from alignup.align.machine import HugePages, Machine, NumaNode
 from alignup.doctor import Area, DoctorReport, Severity, check_configuration
 from alignup.kube import configuration
 from tests.conformance.test_configuration import machine_of
-from tests.doctor.clinic import GIB, MEMORY, STATIC, cases, examined, machine, of, text
+from tests.doctor.helpers import GIB, MEMORY, STATIC, by_severity, cases, check, machine, text
 from tests.strategies import machines
 
 STAGES = [str(stage) for stage in configuration.StartupStage]
 
 
 def stages(findings):
-    return [one.what.split(" at ")[1].partition(":")[0] for one in of(Severity.ERROR, findings)]
+    return [one.summary.split(" at ")[1].partition(":")[0] for one in by_severity(Severity.ERROR, findings)]
 
 
-def test_a_kubelet_that_stops_is_said_to_and_no_other(request):
-    """The stage and the sentence are the kubelet's own, and what else is said is what another manager says."""
+def test_the_stage_where_a_kubelet_stops_is_found(request):
+    """The stage and the message are the kubelet's; further errors are those of other managers."""
     for case in cases(request, "configuration.jsonl.gz"):
         on, storage = machine_of(case["machine"]), case["machine"]["ephemeral_storage"]
         found = check_configuration(case["text"].encode(), on, name="CONFIG", ephemeral_storage=storage).findings
@@ -36,13 +36,13 @@ def test_a_kubelet_that_stops_is_said_to_and_no_other(request):
         assert case["stage"] in said, case
         assert min(map(STAGES.index, said)) == STAGES.index(case["stage"]), case
         for manager, texts in (case.get("managers") or {}).items():
-            ours = {one.said for one in of(Severity.ERROR, found) if manager in one.what}
+            ours = {one.kubelet_message for one in by_severity(Severity.ERROR, found) if manager in one.summary}
             assert ours & {*texts} if texts else not ours, case
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_any_file_is_answered(data):
-    assert of(Severity.ERROR, check_configuration(data, machine(), name="x").findings)
+def test_any_bytes_give_an_error(data):
+    assert by_severity(Severity.ERROR, check_configuration(data, machine(), name="x").findings)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_any_file_is_answered(data):
         pytest.param(
             {"topologyManagerPolicy": "strict", "memoryManagerPolicy": "static"},
             ["validation", "memory_manager"],
-            id="two policies that are not",
+            id="two invalid policies",
         ),
         pytest.param(
             {"maxPods": "many", "kubeReserved": {"gpu": "1"}, "systemReserved": {"cpu": "x"}, "cpuManagerPolicy": "y"},
             ["load", "kube_reserved", "system_reserved", "cpu_manager"],
-            id="a value of the wrong kind and reservations",
+            id="a value of the wrong type and reservations",
         ),
         pytest.param(
             {**STATIC, "cpuManagerPolicyOptions": {"a": "true", "full-pcpus-only": "yes", "align-by-socket": "1"}},
@@ -71,12 +71,12 @@ def test_any_file_is_answered(data):
         pytest.param(
             {**MEMORY, "reservedMemory": [], "evictionHard": {"memory.available": "-1"}, "reservedSystemCPUs": "0-99"},
             ["eviction_hard", "reserved_cpus"],
-            id="nothing is concluded from what could not be read",
+            id="no conclusions from unreadable fields",
         ),
         pytest.param(
             {**MEMORY, "reservedMemory": [{"numaNode": 0, "limits": {"cpu": "1"}}]},
             ["validation"],
-            id="reserved memory that is refused is not added up",
+            id="invalid reserved memory is not added up",
         ),
         pytest.param(
             {"topologyManagerPolicy": "restricted", "topologyManagerPolicyOptions": {"x": "1", "y": "2"}},
@@ -85,14 +85,14 @@ def test_any_file_is_answered(data):
         ),
     ],
 )
-def test_all_that_stops_a_kubelet_is_said_at_once(fields, wanted):
-    assert sorted(stages(examined(**fields).findings)) == sorted(wanted)
+def test_all_errors_are_found_at_once(fields, wanted):
+    assert sorted(stages(check(**fields).findings)) == sorted(wanted)
 
 
-def test_what_was_refused_is_not_the_basis_of_anything():
-    basis = examined(reservedSystemCPUs="0-99", cpuManagerPolicy="static", memoryManagerPolicy="static").basis
+def test_invalid_fields_are_not_used_to_check_state():
+    config = check(reservedSystemCPUs="0-99", cpuManagerPolicy="static", memoryManagerPolicy="static").manager_config
 
-    assert (basis.cpus, basis.memory, basis.cpu_policy) == (None, None, "static")
+    assert (config.cpus, config.memory, config.cpu_policy) == (None, None, "static")
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_what_was_refused_is_not_the_basis_of_anything():
     [
         pytest.param(
             {"cpuManagerPolicy": "static"},
-            "reserve CPUs for the system, such as its first core",
+            "reserve CPUs for system daemons, such as the first core",
             {"reservedSystemCPUs": "0-1"},
             id="no CPU reserved",
         ),
         pytest.param(
             {"cpuManagerPolicy": "static", "kubeReservedCgroup": "/kube", "systemReserved": {"memory": "1Gi"}},
-            "reserve CPUs for the system, such as its first core",
+            "reserve CPUs for system daemons, such as the first core",
             {"systemReserved": {"memory": "1Gi", "cpu": "2"}},
             id="no CPU reserved, and none may be listed",
         ),
@@ -116,7 +116,7 @@ def test_what_was_refused_is_not_the_basis_of_anything():
                 "featureGates": {"MemoryQoS": False},
                 "cpuManagerPolicyOptions": {"distribute-cpus-across-cores": "true"},
             },
-            "turn on the feature gate CPUManagerPolicyAlphaOptions",
+            "enable the feature gate CPUManagerPolicyAlphaOptions",
             {"featureGates": {"MemoryQoS": False, "CPUManagerPolicyAlphaOptions": True}},
             id="an alpha option without its gate",
         ),
@@ -126,13 +126,13 @@ def test_what_was_refused_is_not_the_basis_of_anything():
                 "featureGates": {"CPUManagerPolicyBetaOptions": False},
                 "cpuManagerPolicyOptions": {"distribute-cpus-across-numa": "true"},
             },
-            "turn on the feature gate CPUManagerPolicyBetaOptions",
+            "enable the feature gate CPUManagerPolicyBetaOptions",
             {"featureGates": {"CPUManagerPolicyBetaOptions": True}},
             id="a beta option without its gate",
         ),
         pytest.param(
             {**MEMORY, "kubeReserved": {"memory": "1Gi"}},
-            "reserve what adds up to 2Gi: systemReserved, kubeReserved and evictionHard together",
+            "make reservedMemory add up to 2Gi, the sum of systemReserved, kubeReserved and evictionHard",
             {
                 "reservedMemory": [
                     {"numaNode": 0, "limits": {"memory": "1Gi"}},
@@ -143,19 +143,19 @@ def test_what_was_refused_is_not_the_basis_of_anything():
         ),
     ],
 )
-def test_what_is_printed_to_paste_lets_the_kubelet_start(fields, advice, paste):
-    (error,) = of(Severity.ERROR, examined(**fields).findings)
+def test_the_yaml_to_paste_fixes_the_error(fields, advice, paste):
+    (error,) = by_severity(Severity.ERROR, check(**fields).findings)
 
     assert error.advice == advice
     assert yaml.safe_load(error.paste) == paste
-    assert not of(Severity.ERROR, examined(**{**fields, **paste}).findings)
+    assert not by_severity(Severity.ERROR, check(**{**fields, **paste}).findings)
 
 
 @given(
     machines(max_nodes=10), st.sampled_from(["1", "500m", "2", "100"]), st.sampled_from(["1Gi", "1", "3Mi", "100Gi"])
 )
-def test_on_any_machine_what_is_printed_to_paste_is_taken(on, cpu, memory):
-    """Each error that has something to paste is gone with it, and nothing else is wrong that was not before."""
+def test_on_any_machine_the_yaml_to_paste_is_accepted(on, cpu, memory):
+    """Pasting the YAML removes its error and adds no other."""
     fields = {
         "topologyManagerPolicy": "restricted",
         "cpuManagerPolicy": "static",
@@ -163,37 +163,40 @@ def test_on_any_machine_what_is_printed_to_paste_is_taken(on, cpu, memory):
         "memoryManagerPolicy": "Static",
         "systemReserved": {"cpu": cpu, "memory": memory},
     }
-    before = of(Severity.ERROR, examined(on, **fields).findings)
+    before = by_severity(Severity.ERROR, check(on, **fields).findings)
 
     for error in before:
         fields |= yaml.safe_load(error.paste) if error.paste else {}
-    after = of(Severity.ERROR, examined(on, **fields).findings)
+    after = by_severity(Severity.ERROR, check(on, **fields).findings)
 
-    assert [one.said for one in after] == [one.said for one in before if not one.paste]
+    assert [one.kubelet_message for one in after] == [one.kubelet_message for one in before if not one.paste]
 
 
-def test_more_numa_nodes_than_a_kubelet_takes_can_be_allowed():
+def test_the_limit_of_numa_nodes_can_be_raised():
     many = machine("pack:10 numa:1 core:1 pu:1")
     fields = {"topologyManagerPolicy": "restricted", "topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "1"}}
 
-    found = examined(many, **fields).findings
+    found = check(many, **fields).findings
 
-    (error,) = of(Severity.ERROR, found)
-    assert error.said == "unsupported on machines with more than 8 NUMA Nodes"
-    again = examined(many, **{**fields, **yaml.safe_load(error.paste)}).findings
-    assert not of(Severity.ERROR, again)
-    assert "the machine has 10 NUMA nodes: up to 1023 hints a resource" in of(Severity.WARNING, again)[0].what
+    (error,) = by_severity(Severity.ERROR, found)
+    assert error.kubelet_message == "unsupported on machines with more than 8 NUMA Nodes"
+    again = check(many, **{**fields, **yaml.safe_load(error.paste)}).findings
+    assert not by_severity(Severity.ERROR, again)
+    assert (
+        "the machine has 10 NUMA nodes: up to 1023 hints per resource"
+        in by_severity(Severity.WARNING, again)[0].summary
+    )
 
 
-def test_distances_that_are_not_told_are_missed():
+def test_missing_distances_are_an_error():
     blind = Machine(cpus=machine().cpus, nodes=machine().nodes)
     options = {"prefer-closest-numa-nodes": "true"}
 
-    found = examined(blind, topologyManagerPolicy="best-effort", topologyManagerPolicyOptions=options).findings
+    found = check(blind, topologyManagerPolicy="best-effort", topologyManagerPolicyOptions=options).findings
 
-    (error,) = of(Severity.ERROR, found)
-    assert error.said == "cannot discover NUMA topology: error getting NUMA distances from cadvisor"
-    assert error.advice == "leave out prefer-closest-numa-nodes"
+    (error,) = by_severity(Severity.ERROR, found)
+    assert error.kubelet_message == "cannot discover NUMA topology: error getting NUMA distances from cadvisor"
+    assert error.advice == "remove prefer-closest-numa-nodes"
 
 
 @pytest.mark.parametrize(
@@ -203,47 +206,55 @@ def test_distances_that_are_not_told_are_missed():
         pytest.param("restricted", "numa:1 pack:2 core:2 pu:1", "Align by socket is not compatible", id="machine"),
     ],
 )
-def test_align_by_socket_does_not_go_with_everything(policy, shape, said):
+def test_align_by_socket_depends_on_policy_and_machine(policy, shape, said):
     fields = {"cpuManagerPolicyOptions": {"align-by-socket": "true"}, "topologyManagerPolicy": policy}
 
-    found = examined(machine(shape), **STATIC, **fields).findings
+    found = check(machine(shape), **STATIC, **fields).findings
 
-    errors = of(Severity.ERROR, found)
-    assert [said in one.said for one in errors] == [False, True]  # the gate comes first
-    assert errors[1].advice.startswith("leave out align-by-socket")
+    errors = by_severity(Severity.ERROR, found)
+    assert [said in one.kubelet_message for one in errors] == [False, True]  # the gate comes first
+    assert errors[1].advice.startswith("remove align-by-socket")
 
 
-def test_memory_can_be_too_little_to_reserve():
+def test_more_memory_may_be_reserved_than_exists():
     fields = {"memoryManagerPolicy": "Static", "systemReserved": {"memory": "64Gi"}}
 
-    found = examined(machine(), **fields).findings
+    found = check(machine(), **fields).findings
 
-    memory, excess = of(Severity.ERROR, found)
+    memory, excess = by_severity(Severity.ERROR, found)
     assert memory.advice == "65636Mi of memory cannot be reserved: the NUMA nodes have 32Gi"
     assert not memory.paste
-    assert excess.what == "the kubelet stops at node_allocatable: 65636Mi of memory is reserved, and there is 32Gi"
+    assert (
+        excess.summary
+        == "the kubelet stops at node_allocatable: 65636Mi of memory is reserved, but the machine has 32Gi"
+    )
 
 
 @pytest.mark.parametrize(
     ("on", "fields", "advice"),
     [
         pytest.param(
-            machine(), {"evictionHard": {}}, "reserve memory: systemReserved.memory, kubeReserved.memory or", id="no"
+            machine(),
+            {"evictionHard": {}},
+            "reserve memory with systemReserved.memory, kubeReserved.memory or",
+            id="no",
         ),
-        pytest.param(machine(memory=0), {}, "the machine does not say how much memory its NUMA nodes have", id="blind"),
+        pytest.param(
+            machine(memory=0), {}, "use a machine description that includes the memory of its NUMA nodes", id="blind"
+        ),
     ],
 )
-def test_where_nothing_can_be_proposed_it_is_said_why(on, fields, advice):
-    found = examined(on, memoryManagerPolicy="Static", **fields).findings
+def test_without_a_proposal_the_advice_gives_the_reason(on, fields, advice):
+    found = check(on, memoryManagerPolicy="Static", **fields).findings
 
-    assert of(Severity.ERROR, found)[0].advice.startswith(advice)
+    assert by_severity(Severity.ERROR, found)[0].advice.startswith(advice)
 
 
-def test_a_list_of_reserved_memory_that_is_refused_is_replaced():
-    found = examined(**{**MEMORY, "reservedMemory": [{"numaNode": 0, "limits": {"memory": "0"}}]}).findings
+def test_an_invalid_reserved_memory_gets_a_proposal():
+    found = check(**{**MEMORY, "reservedMemory": [{"numaNode": 0, "limits": {"memory": "0"}}]}).findings
 
-    (note,) = [one for one in of(Severity.NOTE, found) if one.paste]
-    assert not of(Severity.ERROR, examined(**{**MEMORY, **yaml.safe_load(note.paste)}).findings)
+    (note,) = [one for one in by_severity(Severity.NOTE, found) if one.paste]
+    assert not by_severity(Severity.ERROR, check(**{**MEMORY, **yaml.safe_load(note.paste)}).findings)
 
 
 @pytest.mark.parametrize(
@@ -252,50 +263,50 @@ def test_a_list_of_reserved_memory_that_is_refused_is_replaced():
         pytest.param(
             {"evictionHard": {"nodefs.available": "5%"}},
             "evictionHard",
-            "it is given without memory.available: no memory is kept free, and the usual 100Mi does not apply",
-            id="thresholds without memory",
+            "memory.available is missing: the kubelet keeps no memory free, and the default of 100Mi does not apply",
+            id="eviction thresholds without memory",
         ),
-        pytest.param({"reservedCPUs": "0"}, "", 'unknown field "reservedCPUs" is overlooked', id="a field unknown"),
+        pytest.param({"reservedCPUs": "0"}, "", 'unknown field "reservedCPUs" is overlooked', id="an unknown field"),
         pytest.param(
             {"topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "true"}},
             "topologyManagerPolicyOptions",
-            "it is not looked at under topologyManagerPolicy none",
-            id="options of no policy",
+            "ignored under topologyManagerPolicy none",
+            id="options under policy none",
         ),
         pytest.param(
             {"topologyManagerScope": "pod"},
             "topologyManagerScope",
-            "it is not looked at under topologyManagerPolicy none",
-            id="the scope of no policy",
+            "ignored under topologyManagerPolicy none",
+            id="the scope under policy none",
         ),
         pytest.param(
             {"reservedMemory": MEMORY["reservedMemory"]},
             "reservedMemory",
-            "it is not looked at under memoryManagerPolicy None",
+            "ignored under memoryManagerPolicy None",
             id="reserved memory without a policy",
         ),
         pytest.param(
             {"reservedSystemCPUs": "0"},
             "reservedSystemCPUs",
-            "under cpuManagerPolicy none they are only counted: containers run on them as on all others",
+            "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others",
             id="reserved CPUs without a policy",
         ),
         pytest.param(
             {**STATIC, "systemReserved": {"cpu": "4"}},
             "systemReserved[cpu]",
-            "it is not looked at beside reservedSystemCPUs: 2 CPUs are reserved in all",
+            "ignored because reservedSystemCPUs is set: 2 CPUs are reserved in total",
             id="CPUs reserved twice",
         ),
         pytest.param(
             {**STATIC, "kubeReserved": {"cpu": "2"}},
             "kubeReserved[cpu]",
-            "it is not looked at beside reservedSystemCPUs: 2 CPUs are reserved in all",
+            "ignored because reservedSystemCPUs is set: 2 CPUs are reserved in total",
             id="CPUs reserved for Kubernetes too",
         ),
         pytest.param(
             MEMORY,
             "memoryManagerPolicy",
-            "memory is pinned, but not to where a container's CPUs and devices are: topologyManagerPolicy is none",
+            "memory is pinned, but not aligned with CPUs and devices: topologyManagerPolicy is none",
             id="memory that is not aligned",
         ),
         pytest.param(
@@ -304,26 +315,26 @@ def test_a_list_of_reserved_memory_that_is_refused_is_replaced():
                 "topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "true"},
             },
             "topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
-            "it changes nothing under single-numa-node, where one node is chosen, never several",
-            id="the closest of one",
+            "no effect under single-numa-node, which always chooses one node",
+            id="the closest of one node",
         ),
         pytest.param(
             {**STATIC, "reservedSystemCPUs": "0", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}},
             "reservedSystemCPUs",
-            "core 0 (CPUs 0-1) is reserved in part: full-pcpus-only does not count CPU 1 as free, yet a container",
+            "core 0 (CPUs 0-1) is partly reserved: full-pcpus-only does not count CPU 1 as free, yet a container",
             id="half a core reserved",
         ),
         pytest.param(
             {**STATIC, "reservedSystemCPUs": "0-15"},
             "reservedSystemCPUs",
-            "all CPUs are reserved: no container can own any",
-            id="nothing left",
+            "all CPUs are reserved: no container can get exclusive CPUs",
+            id="no CPU left",
         ),
         pytest.param(
             {**STATIC, "reservedSystemCPUs": "0-15", "cpuManagerPolicyOptions": {"strict-cpu-reservation": "true"}},
             "reservedSystemCPUs",
-            "all CPUs are reserved: no container can own any, and none is left for the others to share",
-            id="nothing left at all",
+            "all CPUs are reserved: no container can get exclusive CPUs, and the shared pool is empty",
+            id="nothing left, not even shared",
         ),
         pytest.param(
             {
@@ -334,20 +345,20 @@ def test_a_list_of_reserved_memory_that_is_refused_is_replaced():
                 "reservedMemory": [{"numaNode": 1, "limits": {"memory": "21Gi"}}],
             },
             "reservedMemory",
-            "21Gi of memory is reserved on NUMA node 1, which has 16Gi: the kubelet does not look, and believes",
+            "21Gi of memory is reserved on NUMA node 1, which has 16Gi: the kubelet does not check this, and assumes",
             id="more than a node has",
         ),
     ],
 )
-def test_what_surprises_people_is_said(fields, where, what):
-    found = examined(**fields).findings
+def test_surprising_settings_are_warnings(fields, where, what):
+    found = check(**fields).findings
 
-    (warning,) = of(Severity.WARNING, found)
-    assert (warning.where, warning.what[: len(what)]) == (where, what)
+    (warning,) = by_severity(Severity.WARNING, found)
+    assert (warning.where, warning.summary[: len(what)]) == (where, what)
     assert warning.advice
-    assert not of(Severity.ERROR, found)
+    assert not by_severity(Severity.ERROR, found)
     if warning.paste:
-        assert not of(Severity.WARNING, examined(**{**fields, **yaml.safe_load(warning.paste)}).findings)
+        assert not by_severity(Severity.WARNING, check(**{**fields, **yaml.safe_load(warning.paste)}).findings)
 
 
 @pytest.mark.parametrize(
@@ -356,91 +367,96 @@ def test_what_surprises_people_is_said(fields, where, what):
         pytest.param(
             machine("pack:1 numa:1 core:4 pu:1"),
             {"topologyManagerPolicy": "restricted"},
-            "the machine has one NUMA node, so there is nothing to align",
+            "the machine has one NUMA node: there is nothing to align",
             id="one node",
         ),
         pytest.param(
             machine(),
             STATIC,
-            "containers own CPUs, which are not aligned with their devices: topologyManagerPolicy is none",
+            "exclusive CPUs are not aligned with devices: topologyManagerPolicy is none",
             id="CPUs without a topology policy",
         ),
         pytest.param(
             machine(),
             {"topologyManagerPolicy": "restricted"},
-            "only devices are aligned: the CPU and the memory manager have no policy of their own",
+            "only devices are aligned: the CPU and memory managers have policy none",
             id="only devices",
         ),
         pytest.param(
             machine(),
             STATIC,
-            "all reserved CPUs are on NUMA node 0: 6 of its 8 are left to be owned",
-            id="reserved on one side",
+            "all reserved CPUs are on NUMA node 0: 6 of its 8 are left for exclusive use",
+            id="reserved on one node",
         ),
-        pytest.param(machine(), STATIC, "containers that own no CPUs run on the reserved ones too", id="shared"),
+        pytest.param(machine(), STATIC, "containers without exclusive CPUs also run on the reserved CPUs", id="shared"),
         pytest.param(
             machine(),
             {**STATIC, "cpuManagerPolicyOptions": {"strict-cpu-reservation": "true"}},
-            "once containers own every CPU that is not reserved, the kubelet does not start again",
-            id="strictly reserved",
+            "once containers hold every CPU that is not reserved, the kubelet does not restart",
+            id="strict reservation",
         ),
     ],
 )
-def test_what_is_worth_knowing_is_no_trouble(on, fields, what):
-    found = examined(on, **fields).findings
+def test_notes_are_not_problems(on, fields, what):
+    found = check(on, **fields).findings
 
-    assert [one for one in of(Severity.NOTE, found) if one.what.startswith(what)]
-    assert not of(Severity.ERROR, found) + of(Severity.WARNING, found)
+    assert [one for one in by_severity(Severity.NOTE, found) if one.summary.startswith(what)]
+    assert not by_severity(Severity.ERROR, found) + by_severity(Severity.WARNING, found)
 
 
-def test_a_sound_configuration_is_told_what_it_comes_to():
+def test_a_valid_configuration_lists_its_effect():
     fields = {**STATIC, **MEMORY, "reservedSystemCPUs": "0-1,8-9", "topologyManagerPolicy": "restricted"}
 
-    found = examined(**fields, topologyManagerScope="pod").findings
+    found = check(**fields, topologyManagerScope="pod").findings
 
-    assert [one.what for one in of(Severity.OK, found)] == [
-        "it starts: policy restricted, scope pod",
-        "it starts: policy static, CPUs 0-1,8-9 reserved, 12 for containers to own",
-        "it starts: policy Static, 1Gi on NUMA node 0 reserved",
+    assert [one.summary for one in by_severity(Severity.OK, found)] == [
+        "starts with policy restricted, scope pod",
+        "starts with policy static: CPUs 0-1,8-9 reserved, 12 for exclusive use",
+        "starts with policy Static: 1Gi on NUMA node 0 reserved",
     ]
 
 
-def test_keys_given_twice_are_said_though_something_else_is_wrong():
+def test_duplicate_keys_are_reported_next_to_errors():
     lines = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 1\nmaxPods: x\n"
 
     found = check_configuration(lines, machine(), name="k").findings
 
-    assert [one.what for one in found][:2] == [
+    assert [one.summary for one in found][:2] == [
         "the kubelet stops at load",
-        'line 4: key "maxPods" is set already; the last one counts',
+        'line 4: duplicate key "maxPods"; the last one is used',
     ]
 
 
-def test_amounts_too_far_apart_to_be_added_are_left_out():
-    found = examined(systemReserved={"memory": "1e200000"}, kubeReserved={"memory": "1"}).findings
+def test_amounts_that_cannot_be_added_are_dropped():
+    found = check(systemReserved={"memory": "1e200000"}, kubeReserved={"memory": "1"}).findings
 
     assert stages(found) == ["system_reserved"]
 
 
-def test_a_machine_that_does_not_tell_its_cpus_stops_the_static_policy():
+def test_a_machine_without_cpus_stops_the_static_policy():
     blind = replace(machine(), report=Told(cpus=(), num_cpus=0, num_sockets=0))
 
-    (error, *_) = of(Severity.ERROR, examined(blind, cpuManagerPolicy="static", systemReserved={"cpu": "1"}).findings)
+    (error, *_) = by_severity(
+        Severity.ERROR, check(blind, cpuManagerPolicy="static", systemReserved={"cpu": "1"}).findings
+    )
 
-    assert (error.said, error.what) == ("could not detect number of cpus", "the kubelet stops at cpu_manager")
+    assert (error.kubelet_message, error.summary) == (
+        "could not detect number of cpus",
+        "the kubelet stops at cpu_manager",
+    )
 
 
-def test_nothing_is_said_about_a_manager_whose_policy_could_not_be_read():
-    found = examined(cpuManagerPolicy=5, memoryManagerPolicy=7, reservedSystemCPUs="0").findings
+def test_a_manager_with_an_unreadable_policy_is_skipped():
+    found = check(cpuManagerPolicy=5, memoryManagerPolicy=7, reservedSystemCPUs="0").findings
 
     assert stages(found) == ["load", "load"]
-    assert [one.what for one in of(Severity.OK, found)] == ["policy none: nothing is aligned"]
-    assert not of(Severity.WARNING, found)
+    assert [one.summary for one in by_severity(Severity.OK, found)] == ["policy none: nothing is aligned"]
+    assert not by_severity(Severity.WARNING, found)
 
 
 def test_a_report_is_healthy_without_errors_and_warnings():
     sound, odd, broken = (
-        DoctorReport(examined(**fields).findings)
+        DoctorReport(check(**fields).findings)
         for fields in (STATIC, {**STATIC, "topologyManagerScope": "pod"}, {"cpuManagerPolicy": "static"})
     )
 
@@ -450,7 +466,7 @@ def test_a_report_is_healthy_without_errors_and_warnings():
 
 
 def test_findings_are_plain_json():
-    found = examined(cpuManagerPolicy="static").findings
+    found = check(cpuManagerPolicy="static").findings
 
     documents = [one.to_document() for one in found]
 
@@ -458,16 +474,16 @@ def test_findings_are_plain_json():
     assert documents[1]["severity"] == "error"
 
 
-def test_hugepages_cannot_be_reserved_and_are_not_proposed():
+def test_huge_pages_cannot_be_reserved():
     nodes = tuple(NumaNode(node, 16 * GIB, (HugePages(1 << 21, 512),)) for node in (0, 1))
     on = Machine(cpus=machine().cpus, nodes=nodes, distances=Distances({0: {0: 10, 1: 20}, 1: {0: 20, 1: 10}}))
     entries = [{"numaNode": 0, "limits": {"memory": "1Gi", "hugepages-2Mi": "2Mi"}}]
 
-    (error,) = of(Severity.ERROR, examined(on, **{**MEMORY, "reservedMemory": entries}).findings)
+    (error,) = by_severity(Severity.ERROR, check(on, **{**MEMORY, "reservedMemory": entries}).findings)
 
-    assert 'of type "hugepages-2Mi"' in error.said
+    assert 'of type "hugepages-2Mi"' in error.kubelet_message
     assert "hugepages" not in error.paste
 
 
-def test_the_text_helper_is_what_a_kubelet_reads():
+def test_the_text_helper_makes_a_valid_configuration():
     assert configuration.read(text(maxPods=7)).max_pods == 7

@@ -1,6 +1,4 @@
-"""Any damage to files of any host: what is left is named, a kubelet starts on the repaired ones, and nobody is given
-what they did not have.
-"""
+"""Damage the files of any host: a kubelet starts on the repaired ones, and no pod gets what it did not hold."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +17,7 @@ from alignup.state.kubelet import cpu_file, device_file, memory_file
 from alignup.state.kubelet.export import export_ledger
 from tests.align.hosts import admit, hosts
 from tests.conftest import EXAMPLES
-from tests.doctor.clinic import of, refusal
+from tests.doctor.helpers import by_severity, kubelet_error
 from tests.state.kubelet.test_export import comers
 
 CPU, MEM = cpu_file.NAME, memory_file.NAME
@@ -27,8 +25,8 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 PARSERS: dict[str, Any] = {CPU: cpu_file.parse, MEM: memory_file.parse}
 
 
-def basis_of(one: Host) -> ManagerConfig:
-    """What a kubelet with the settings of a host judges its files by."""
+def config_of(one: Host) -> ManagerConfig:
+    """What the state files of a kubelet with the host's settings are checked against."""
     told, gates = one.settings, one.settings.gates
     provider = CpuProvider.create(one.view, told.cpus, topology=told.topology.policy, gates=gates, kubelet_faults=True)
     memory = next(provider for provider in one.providers if provider.name == "memory")
@@ -71,7 +69,7 @@ def cut(draw: Draw, text: bytes) -> bytes:
 
 
 def swapped(draw: Draw, text: bytes) -> bytes:
-    """Two pieces in each other's place."""
+    """Two parts swapped."""
     first, second, third, fourth = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 4)))
     return text[:first] + text[third:fourth] + text[second:third] + text[first:second] + text[fourth:]
 
@@ -85,7 +83,7 @@ DAMAGES = (flipped, cut, swapped, zeroed)
 
 
 def held_in(name: str, text: bytes, gates: FeatureGates) -> Mapping[str, Mapping[str, Any]]:
-    """Pod → container → what it holds, in a sound file."""
+    """Pod → container → what it holds, in a valid file."""
     if name == DEVICE_STATE:
         held: dict[str, dict[str, Any]] = {}
         for entry in device_file.parse(text, path="").entries:
@@ -97,7 +95,7 @@ def held_in(name: str, text: bytes, gates: FeatureGates) -> Mapping[str, Mapping
 
 
 def check_owners(text: bytes, gates: FeatureGates) -> None:
-    """No CPU with two pods, none of somebody's among the shared ones."""
+    """No CPU belongs to two pods, and no exclusive one is shared."""
     state = cpu_file.parse(text, configured_policy=None, gates=gates, path="")
     owners = [
         bits.union([*state.entries.get(uid, {}).values(), state.pod_entries.get(uid, 0)])
@@ -109,35 +107,35 @@ def check_owners(text: bytes, gates: FeatureGates) -> None:
 
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
 @given(hosts(), st.data())
-def test_files_of_a_host_are_healthy_and_one_damage_costs_nobody_what_others_have(one, data):
-    """With a single damage what is kept is just what was held before: the checksums see to that."""
+def test_a_single_damage_never_changes_what_a_pod_holds(one, data):
+    """After one damage the repaired file has only what the original had, thanks to the checksums."""
     one, gates = busy(one, data), one.settings.gates
-    on, files = basis_of(one), files_of(one)
-    assume(not refusal(CPU, files[CPU], on))  # all CPUs owned, none shared: a fault of the kubelet
+    on, files = config_of(one), files_of(one)
+    assume(not kubelet_error(CPU, files[CPU], on))  # no shared CPU left: a fault of the kubelet
     whole = check_state(StateFiles(texts=files), on)
-    assert not of(Severity.ERROR, whole.findings)
-    assert not of(Severity.WARNING, whole.findings)
+    assert not by_severity(Severity.ERROR, whole.findings)
+    assert not by_severity(Severity.WARNING, whole.findings)
     name = data.draw(st.sampled_from(sorted(files)))
     damaged = data.draw(st.sampled_from((flipped, cut)))(data.draw, files[name])
 
     found = check_state(StateFiles(texts={**files, name: damaged}), on)
 
-    refused = refusal(name, damaged, on) if name != DEVICE_STATE else ""
-    assert bool(of(Severity.ERROR, found.findings)) == bool(refused)
+    rejected = kubelet_error(name, damaged, on) if name != DEVICE_STATE else ""
+    assert bool(by_severity(Severity.ERROR, found.findings)) == bool(rejected)
     for repair in found.repairs:
-        assert not refusal(name, repair.after, on)
+        assert not kubelet_error(name, repair.after, on)
         if name == CPU:
             check_owners(repair.after, gates)
         before, after = held_in(name, files[name], gates), held_in(name, repair.after, gates)
-        if name != DEVICE_STATE:  # which has one checksum only, so that nobody can tell what is right
+        if name != DEVICE_STATE:  # which has a single checksum, so damage may go unnoticed
             assert all(after[uid][key] == before[uid][key] for uid in after for key in after[uid])
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
 @given(hosts(), st.data())
-def test_whatever_happened_to_a_file_a_kubelet_starts_on_the_repaired_one(one, data):
+def test_a_kubelet_starts_on_any_repaired_file(one, data):
     one, gates = busy(one, data), one.settings.gates
-    on, files = basis_of(one), files_of(one)
+    on, files = config_of(one), files_of(one)
     for name in files:
         for damage in data.draw(st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=3)):
             files[name] = damage(data.draw, files[name]) if files[name] else b""
@@ -145,8 +143,8 @@ def test_whatever_happened_to_a_file_a_kubelet_starts_on_the_repaired_one(one, d
     found = check_state(StateFiles(texts=files), on)
 
     repaired = files | {repair.name: repair.after for repair in found.repairs}
-    assert not refusal(CPU, repaired[CPU], on)
-    assert not refusal(MEM, repaired[MEM], on)
+    assert not kubelet_error(CPU, repaired[CPU], on)
+    assert not kubelet_error(MEM, repaired[MEM], on)
     device_file.parse(repaired[DEVICE_STATE], path="")
     check_owners(repaired[CPU], gates)
     assert not check_state(StateFiles(texts=repaired), on).repairs
@@ -154,15 +152,15 @@ def test_whatever_happened_to_a_file_a_kubelet_starts_on_the_repaired_one(one, d
 
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
 @given(hosts(), hosts(), st.data())
-def test_files_of_another_host_are_made_to_fit(one, other, data):
-    """Another machine, another reservation, other policies: what cannot be kept is given up, all else stays."""
-    files, on = files_of(busy(one, data)), basis_of(other)
+def test_files_of_another_host_are_adapted(one, other, data):
+    """On another machine, with another reservation and policy, everything possible is kept."""
+    files, on = files_of(busy(one, data)), config_of(other)
 
     found = check_state(StateFiles(texts=files), on)
 
     repaired = files | {repair.name: repair.after for repair in found.repairs}
-    assert not refusal(CPU, repaired[CPU], on)
-    assert not refusal(MEM, repaired[MEM], on)
+    assert not kubelet_error(CPU, repaired[CPU], on)
+    assert not kubelet_error(MEM, repaired[MEM], on)
     check_owners(repaired[CPU], on.gates)
     if on.memory_policy == MemoryPolicy.STATIC == one.settings.memory_policy:
         before = held_in(MEM, files[MEM], on.gates)

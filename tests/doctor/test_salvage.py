@@ -1,4 +1,4 @@
-"""What can be had from a damaged file: named damage, and nothing that is not in the file."""
+"""Salvage of damaged files: the damage is described, and nothing is invented."""
 
 import json
 
@@ -26,13 +26,13 @@ LISTS = {"a": {"app": "4-5"}, "b": {"app": "6", "side": "7"}}
 
 
 def changed(**members: object) -> bytes:
-    """The file with other members; ``None`` removes one."""
+    """The file with changed members; ``None`` removes one."""
     kept = {**json.loads(FILE), **members}
     return json.dumps({key: value for key, value in kept.items() if value is not None}).encode()
 
 
 def older(**members: object) -> bytes:
-    """A file of before there were contents in it."""
+    """A file of a version without contents."""
     return json.dumps({"policyName": "static", "defaultCpuSet": "0-3", "entries": LISTS, **members}).encode()
 
 
@@ -45,10 +45,10 @@ def older(**members: object) -> bytes:
         pytest.param(
             b"\0" * 40,
             SalvageSource.NOTHING,
-            ["the file holds nothing but zeros, as after a power failure"],
+            ["the file contains only zeros, as after a power failure"],
             id="zeros",
         ),
-        pytest.param(b"[1]", SalvageSource.NOTHING, ["the file is JSON, but no object"], id="no object"),
+        pytest.param(b"[1]", SalvageSource.NOTHING, ["the file is JSON, but not an object"], id="no object"),
         pytest.param(
             b"oops",
             SalvageSource.NOTHING,
@@ -60,11 +60,11 @@ def older(**members: object) -> bytes:
         ),
         pytest.param(FILE[:200], SalvageSource.COPY, ["the file is cut off after 200 bytes"], id="contents cut off"),
         pytest.param(FILE[:100], SalvageSource.REST, ["the file is cut off after 100 bytes"], id="cut off in the copy"),
-        pytest.param(FILE[:30], SalvageSource.REST, ["the file is cut off after 30 bytes"], id="hardly begun"),
+        pytest.param(FILE[:30], SalvageSource.REST, ["the file is cut off after 30 bytes"], id="cut off early"),
         pytest.param(
             FILE + b"}",
             SalvageSource.CONTENTS,
-            ["something stands after the end of the file's contents: invalid character '}' after top-level value"],
+            ["there is extra data after the end of the object: invalid character '}' after top-level value"],
             id="more at the end",
         ),
         pytest.param(
@@ -76,40 +76,43 @@ def older(**members: object) -> bytes:
         pytest.param(
             changed(dataChecksum=1),
             SalvageSource.CONTENTS,
-            [f"the checksum of its contents is wrong: 1 in the file, {SUMS['dataChecksum']} by what is there"],
-            id="contents vouched for by the copy",
+            [f"the checksum of the contents is wrong: 1 in the file, {SUMS['dataChecksum']} computed"],
+            id="contents confirmed by the copy",
         ),
         pytest.param(
             changed(dataChecksum=1, checksum=1),
             SalvageSource.UNCHECKED_CONTENTS,
-            [f"the checksum of its contents is wrong: 1 in the file, {SUMS['dataChecksum']} by what is there"],
-            id="vouched for by nobody",
+            [f"the checksum of the contents is wrong: 1 in the file, {SUMS['dataChecksum']} computed"],
+            id="confirmed by no checksum",
         ),
         pytest.param(
             changed(data="{"),
             SalvageSource.COPY,
-            ["its contents cannot be read: unexpected end of JSON input"],
+            ["the contents cannot be read: unexpected end of JSON input"],
             id="contents broken",
         ),
         pytest.param(
             changed(data="{", checksum=1),
             SalvageSource.UNCHECKED_COPY,
-            ["its contents cannot be read: unexpected end of JSON input"],
-            id="contents broken and the copy unsure",
+            ["the contents cannot be read: unexpected end of JSON input"],
+            id="contents broken, copy unconfirmed",
         ),
         pytest.param(
             changed(data=None),
             SalvageSource.COPY,
-            ["its contents are missing, only their checksum is left"],
+            ["the contents are missing; only their checksum is left"],
             id="no contents",
         ),
         pytest.param(
-            older(checksum=7), SalvageSource.UNCHECKED_CONTENTS, ["its checksum 7 is wrong for what is there"], id="old"
+            older(checksum=7),
+            SalvageSource.UNCHECKED_CONTENTS,
+            ["the checksum 7 does not match the contents"],
+            id="old",
         ),
         pytest.param(older(), SalvageSource.CONTENTS, [], id="old without a checksum"),
     ],
 )
-def test_damage_is_named_and_the_best_is_taken(text, source, damage):
+def test_damage_is_described_and_the_best_contents_are_used(text, source, damage):
     found = salvage(cpu_file.FORMAT, text, gates=GATES)
 
     assert (found.source, list(found.damage)) == (source, damage)
@@ -117,43 +120,43 @@ def test_damage_is_named_and_the_best_is_taken(text, source, damage):
 
 
 @pytest.mark.parametrize(
-    ("text", "tampered"),
+    ("text", "problem"),
     [
-        pytest.param(FILE, "", id="nobody"),
+        pytest.param(FILE, "", id="unchanged"),
         pytest.param(
             changed(checksum=7),
-            f"the checksum of the copy for older kubelets is wrong: 7, not {SUMS['checksum']}",
+            f"the checksum of the copy for older kubelets is wrong: 7 instead of {SUMS['checksum']}",
             id="checksum",
         ),
         pytest.param(
             changed(defaultCpuSet="0"), "the copy for older kubelets differs from the contents", id="something else"
         ),
-        pytest.param(older(), "", id="there is no copy"),
+        pytest.param(older(), "", id="no copy"),
     ],
 )
-def test_who_changed_the_copy_is_found_out_though_the_kubelet_does_not_look(text, tampered):
-    assert salvage(cpu_file.FORMAT, text, gates=GATES).tampered == tampered
+def test_a_changed_copy_is_noticed(text, problem):
+    assert salvage(cpu_file.FORMAT, text, gates=GATES).copy_problem == problem
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [
         pytest.param('{"a": 1, "b": [2]}', {"a": 1, "b": [2]}, id="whole"),
-        pytest.param('{"a": 1, "b": 2', {"a": 1}, id="a number may have gone on"),
-        pytest.param('{"a": "1-', {}, id="a text must be whole"),
-        pytest.param('{"a": {"b": {"c": {"d": 1}, "e": {"f"', {"a": {"b": {"c": {"d": 1}}}}, id="what is whole stays"),
-        pytest.param('{"a": {"b": {"c": {"d": 1, "e"', {"a": {"b": {}}}, id="half of what one has is nothing"),
+        pytest.param('{"a": 1, "b": 2', {"a": 1}, id="a number may be incomplete"),
+        pytest.param('{"a": "1-', {}, id="a string must be complete"),
+        pytest.param('{"a": {"b": {"c": {"d": 1}, "e": {"f"', {"a": {"b": {"c": {"d": 1}}}}, id="complete parts stay"),
+        pytest.param('{"a": {"b": {"c": {"d": 1, "e"', {"a": {"b": {}}}, id="a partial container is dropped"),
         pytest.param('{"a": 1, b: 2}', {"a": 1}, id="no key"),
         pytest.param('{"a": 1 "b": 2}', {"a": 1}, id="no comma"),
         pytest.param('{"a" 1}', {}, id="no colon"),
-        pytest.param('{"a": tru', {}, id="half a word"),
+        pytest.param('{"a": tru', {}, id="half a literal"),
         pytest.param('{"a": 1.2.3, "b": 1}', {}, id="no number"),
         pytest.param('{"a": [1, 2, [3, 4', {"a": [1, 2]}, id="lists"),
-        pytest.param("[" * 9999, {}, id="deeper than any file"),
+        pytest.param("[" * 9999, {}, id="nested too deep"),
         pytest.param("7", {}, id="no object"),
     ],
 )
-def test_of_a_broken_text_the_whole_parts_are_read(text, part):
+def test_complete_parts_of_a_broken_text_are_read(text, part):
     assert json.loads(readable_prefix(text.encode()).json) == part
 
 
@@ -165,7 +168,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4), st.data())
-def test_of_a_text_that_is_cut_off_nothing_is_read_that_is_not_in_it(value, data):
+def test_nothing_is_invented_for_a_truncated_text(value, data):
     text = json.dumps(value)
     cut = data.draw(st.integers(0, len(text)))
 
@@ -176,7 +179,7 @@ def test_of_a_text_that_is_cut_off_nothing_is_read_that_is_not_in_it(value, data
 
 
 def inside(part: object, whole: object) -> bool:
-    """Whether a value is another one, without some of its members or items."""
+    """Whether *part* is *whole* without some members or items."""
     if isinstance(part, dict) and isinstance(whole, dict):
         return all(key in whole and inside(one, whole[key]) for key, one in part.items())
     if isinstance(part, list) and isinstance(whole, list):
@@ -185,7 +188,7 @@ def inside(part: object, whole: object) -> bool:
 
 
 @given(st.binary(max_size=300))
-def test_something_can_be_said_about_any_bytes(data):
+def test_any_bytes_are_described(data):
     found = salvage(cpu_file.FORMAT, data, gates=GATES)
 
     assert found.damage or found.source is SalvageSource.CONTENTS
@@ -193,7 +196,7 @@ def test_something_can_be_said_about_any_bytes(data):
 
 
 class TestDevices:
-    """The device manager's file, of which every entry stands for itself."""
+    """The device manager's file, whose entries are independent."""
 
     STATE = DeviceState(
         entries=(
@@ -204,10 +207,10 @@ class TestDevices:
     )
     TEXT = device_file.dump(STATE)
 
-    def test_a_whole_file_is_read(self):
+    def test_a_valid_file_is_read(self):
         assert salvage_devices(self.TEXT) == (self.STATE, 0)
 
-    def test_of_a_file_that_is_cut_off_the_entries_that_are_whole_are(self):
+    def test_a_truncated_file_keeps_its_complete_entries(self):
         cut = self.TEXT.index(b'"g2"')
 
         assert salvage_devices(self.TEXT[:cut]) == (DeviceState(entries=self.STATE.entries[:1]), 0)
@@ -215,14 +218,14 @@ class TestDevices:
     @pytest.mark.parametrize(
         ("old", "new"),
         [
-            pytest.param(b'"PodUID":"b"', b'"PodUID":7', id="a name that is none"),
-            pytest.param(b'{"-1":["g2"]}', b'{"-1":[7]}', id="an id that is none"),
-            pytest.param(b'{"-1":["g2"]}', b'{"x":["g2"]}', id="a node that is none"),
+            pytest.param(b'"PodUID":"b"', b'"PodUID":7', id="an invalid name"),
+            pytest.param(b'{"-1":["g2"]}', b'{"-1":[7]}', id="an invalid id"),
+            pytest.param(b'{"-1":["g2"]}', b'{"x":["g2"]}', id="an invalid node"),
             pytest.param(b'{"-1":["g2"]}', b"null", id="no devices"),
-            pytest.param(b'"AllocResp":"AQ=="', b'"AllocResp":"%"', id="an answer that is none"),
+            pytest.param(b'"AllocResp":"AQ=="', b'"AllocResp":"%"', id="an invalid response"),
         ],
     )
-    def test_entries_that_make_no_sense_are_counted(self, old, new):
+    def test_invalid_entries_are_counted(self, old, new):
         state, unread = salvage_devices(self.TEXT.replace(old, new))
 
         assert (len(state.entries), unread) == (1, 1)

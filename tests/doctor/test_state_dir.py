@@ -1,4 +1,4 @@
-"""The directory of a kubelet: read as it is, and written only after a backup of what was there."""
+"""A kubelet's directory: read as it is, and written only after a backup."""
 
 import subprocess
 import sys
@@ -14,18 +14,18 @@ from alignup.state.kubelet import cpu_file, device_file, memory_file
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 CPU, MEM = cpu_file.NAME, memory_file.NAME
 
-#: Writes a repaired file where something keeps it from that.
+#: Tries to write a repaired file where that is impossible.
 WRITER = """
 import os, resource
 from datetime import datetime
 from pathlib import Path
 from alignup.align.errors import FileError
-from alignup.doctor import folder
-from alignup.doctor.state import Repair
+from alignup.doctor import state_dir
+from alignup.doctor.state_check import FileRepair
 {limit}
 try:
-    repair = Repair("cpu_manager_state", b"cpus", b"new", ())
-    folder.write(Path(), [repair], now=datetime(2026, 3, 4, 5, 6, 7))
+    repair = FileRepair("cpu_manager_state", b"cpus", b"new", ())
+    state_dir.write(Path(), [repair], now=datetime(2026, 3, 4, 5, 6, 7))
 except FileError as error:
     print(error)
 """
@@ -43,7 +43,7 @@ def names(directory):
     return sorted(str(one.relative_to(directory)) for one in directory.rglob("*") if one.is_file())
 
 
-def test_what_is_there_is_read_and_what_is_left_over_is_listed(directory):
+def test_files_are_read_and_leftovers_are_listed(directory):
     (directory / f".{CPU}12345").touch()
     (directory / MEM).mkdir()
 
@@ -54,7 +54,7 @@ def test_what_is_there_is_read_and_what_is_left_over_is_listed(directory):
     assert found.leftovers == (f".{CPU}12345",)
 
 
-def test_a_copy_may_have_all_files_side_by_side(tmp_path):
+def test_a_copy_may_have_all_files_in_one_directory(tmp_path):
     (tmp_path / device_file.NAME).write_bytes(b"devices")
 
     found = state_dir.read(tmp_path)
@@ -64,12 +64,12 @@ def test_a_copy_may_have_all_files_side_by_side(tmp_path):
     assert (tmp_path / device_file.NAME).read_bytes() == b"new"
 
 
-def test_there_has_to_be_a_directory(tmp_path):
-    with pytest.raises(FileError, match="there is no such directory"):
+def test_a_missing_directory_is_an_error(tmp_path):
+    with pytest.raises(FileError, match="no such directory"):
         state_dir.read(tmp_path / "none")
 
 
-def test_what_was_there_is_kept_beside_what_is_written(directory):
+def test_every_written_file_has_a_backup(directory):
     backups = state_dir.write(
         directory, [FileRepair(CPU, b"cpus", b"new", ()), FileRepair(DEVICE_STATE, b"devices", b"n", ())], now=NOW
     )
@@ -85,7 +85,7 @@ def test_what_was_there_is_kept_beside_what_is_written(directory):
     )
 
 
-def test_a_backup_is_never_written_over(directory):
+def test_a_backup_is_never_overwritten(directory):
     state_dir.write(directory, [FileRepair(CPU, b"cpus", b"once", ())], now=NOW)
     backups = state_dir.write(directory, [FileRepair(CPU, b"once", b"twice", ())], now=NOW)
 
@@ -93,8 +93,8 @@ def test_a_backup_is_never_written_over(directory):
     assert (directory / f"{CPU}.backup-20260304-050607").read_bytes() == b"cpus"
 
 
-def test_a_file_that_changed_meanwhile_is_left_alone(directory):
-    with pytest.raises(FileError, match="has changed while it was looked into; nothing was written"):
+def test_nothing_is_written_if_a_file_changed(directory):
+    with pytest.raises(FileError, match="changed during the check; nothing was written"):
         state_dir.write(
             directory, [FileRepair(DEVICE_STATE, b"devices", b"n", ()), FileRepair(CPU, b"other", b"new", ())], now=NOW
         )
@@ -103,17 +103,17 @@ def test_a_file_that_changed_meanwhile_is_left_alone(directory):
 
 
 @pytest.mark.parametrize(
-    ("limit", "why"),
+    ("limit", "reason"),
     [
         pytest.param("resource.setrlimit(resource.RLIMIT_FSIZE, (2, 2))", "File too large", id="a full disk"),
         pytest.param(
-            "os.geteuid() or os.setuid(65534)",  # root may write anywhere, so it becomes somebody else
+            "os.geteuid() or os.setuid(65534)",  # root may write anywhere, so it becomes another user
             "Permission denied",
-            id="a directory of somebody else",
+            id="another user's directory",
         ),
     ],
 )
-def test_where_no_backup_can_be_written_nothing_is(directory, limit, why):
+def test_nothing_is_written_without_a_backup(directory, limit, reason):
     (directory / CPU).chmod(0o444)
     directory.chmod(0o555)
 
@@ -127,6 +127,6 @@ def test_where_no_backup_can_be_written_nothing_is(directory, limit, why):
     )
 
     directory.chmod(0o755)
-    assert ran.stdout == f"cannot write {CPU}.backup-20260304-050607: {why}; nothing was changed\n"
+    assert ran.stdout == f"cannot write {CPU}.backup-20260304-050607: {reason}; nothing was changed\n"
     assert (directory / CPU).read_bytes() == b"cpus"
     assert names(directory) == sorted([CPU, DEVICE_STATE])

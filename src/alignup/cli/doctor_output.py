@@ -71,7 +71,7 @@ def diagnose(given: DoctorInput) -> Diagnosis:
     if given.directory is None:
         return Diagnosis(DoctorReport(configuration.findings))
     with inputs.input_errors("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
-        state = check_state(state_dir.read(given.directory), configuration.basis, pods=given.pods)
+        state = check_state(state_dir.read(given.directory), configuration.manager_config, pods=given.pods)
     return Diagnosis(DoctorReport((*configuration.findings, *state.findings)), state.repairs)
 
 
@@ -119,10 +119,10 @@ def _lines(given: DoctorInput, found: Diagnosis) -> Iterator[Line]:
 def _finding_lines(one: Finding) -> Iterator[Line]:
     mark, style = _MARKS[one.severity]
     prefix = f"  {mark}".ljust(_MARK_WIDTH) + " "
-    yield from paragraph(f"{one.where}: {one.what}" if one.where else one.what, prefix=prefix, prefix_style=style)
+    yield from paragraph(f"{one.where}: {one.summary}" if one.where else one.summary, prefix=prefix, prefix_style=style)
     indent = " " * (_MARK_WIDTH + 1)
-    if one.said:
-        yield from paragraph(f"kubelet: {one.said}", prefix=indent, style="dim")
+    if one.kubelet_message:
+        yield from paragraph(f"kubelet: {one.kubelet_message}", prefix=indent, style="dim")
     if one.advice:
         yield from paragraph(f"→ {one.advice}", prefix=indent)
 

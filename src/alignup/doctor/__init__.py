@@ -1,12 +1,12 @@
-"""Will this kubelet start, and behave? What is wrong with its configuration and its state files, and what to do.
+"""Check whether a kubelet starts and behaves: its configuration on a machine, and its state files.
 
-    examined = examine(text, machine, name="kubelet.yaml")    # the configuration, on this machine
-    looked = look_into(folder.read(directory), examined.basis)    # the state files, as they would be judged
-    folder.write(directory, looked.repairs, now=now)              # after a backup of each
+    checked = check_configuration(text, machine, name="kubelet.yaml")
+    state = check_state(state_dir.read(directory), checked.manager_config)
+    state_dir.write(directory, state.repairs, now=now)              # after a backup of each file
 
-``reading`` gets as much as can be had from a file the kubelet refuses, ``managers`` says what stops it and ``cautions``
-what does not; ``salvage`` does the same for state files, ``mending`` makes sound states of what it found. All of it is
-pure but ``folder``, which touches the directory, and ``users``, which finds out whether a kubelet is at work in it.
+``lenient_config`` reads as much as possible of a file that the kubelet rejects; ``managers`` finds what stops the
+kubelet, ``warnings`` what does not. ``salvage`` recovers damaged state files and ``repair`` makes valid states of them.
+Only ``state_dir`` and ``live_kubelet`` touch the system.
 """
 
 from alignup.doctor.configuration import ConfigurationCheck, ManagerConfig, check_configuration

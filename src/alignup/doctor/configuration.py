@@ -1,4 +1,4 @@
-"""What is to be said about a kubelet's configuration on a machine, and what its state files will be judged by."""
+"""Check a kubelet's configuration on a machine, and derive what its state files are checked against."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
 from alignup.doctor import lenient_config, managers, warnings
 from alignup.doctor.findings import Area, Finding, error, warning
-from alignup.doctor.lenient_config import LenientConfig
 from alignup.doctor.manager_inputs import ManagerInputs
 from alignup.kube import configuration
 from alignup.kube.configuration import StartupStage
@@ -25,12 +24,12 @@ _AREAS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerConfig:
-    """What state files are judged by; ``None`` where the configuration does not say, or the kubelet refuses it."""
+    """What state files are checked against; ``None`` where the configuration is invalid or does not say."""
 
     gates: FeatureGates
     cpu_policy: str | None = None
     memory_policy: str | None = None
-    cpus: CpuProvider | None = None  #: with the kubelet's faults: it is the kubelet's verdict that counts
+    cpus: CpuProvider | None = None  #: with the kubelet's faults, because the kubelet's verdict counts
     memory: MemoryLedger | None = None  #: of the idle machine; empty under policy None
     pod_level: bool = False
     devices: tuple[Device, ...] = ()
@@ -38,58 +37,58 @@ class ManagerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationCheck:
-    """What was found, and what follows from it for the state files."""
-
     findings: tuple[Finding, ...]
-    basis: ManagerConfig
+    manager_config: ManagerConfig
 
 
 def check_configuration(
     text: bytes, machine: Machine, *, name: str, ephemeral_storage: int | None = None
 ) -> ConfigurationCheck:
-    """All that is to be said about the configuration *text* of a kubelet on *machine*.
+    """Every problem of the configuration *text* on *machine*, not only the first that stops the kubelet.
 
-    Not only the first thing that stops it: what can be looked at in spite of that is looked at too. Ephemeral storage
-    is in bytes; where it is not known nothing is said about it.
+    *ephemeral_storage* is in bytes; ``None`` skips its check.
     """
-    found = lenient_config.read(text, name=name)
-    if found.configuration is None:
-        return ConfigurationCheck(tuple(_refused(found.errors)), ManagerConfig(gates=FeatureGates()))
-    found, told = lenient_config.compute_reservations(found, machine)
-    inquiry = ManagerInputs(found, machine, told)
-    findings = [*_refused(found.errors), *_overlooked(found), *managers.check_managers(inquiry)]
-    findings += [*_excess(inquiry, ephemeral_storage), *warnings.find_warnings(inquiry)]
+    config = lenient_config.read(text, name=name)
+    if config.configuration is None:
+        return ConfigurationCheck(tuple(_startup_errors(config.errors)), ManagerConfig(gates=FeatureGates()))
+    config, reservations = lenient_config.compute_reservations(config, machine)
+    inputs = ManagerInputs(config, machine, reservations)
+    advice = "correct or remove it: the kubelet ignores it"
+    findings = [
+        *_startup_errors(config.errors),
+        *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
+        *managers.check_managers(inputs),
+        *_over_reservations(inputs, ephemeral_storage),
+        *warnings.find_warnings(inputs),
+    ]
     order = list(Area)
-    return ConfigurationCheck(tuple(sorted(findings, key=lambda one: order.index(one.area))), _basis(inquiry))
-
-
-def _basis(inquiry: ManagerInputs) -> ManagerConfig:
-    lost, found = inquiry.reading.has_dropped, inquiry.configuration
-    return ManagerConfig(
-        gates=inquiry.gates,
-        cpu_policy=None if lost("cpuManagerPolicy") else found.cpu_manager_policy,
-        memory_policy=None if lost("memoryManagerPolicy") else found.memory_manager_policy,
-        cpus=inquiry.cpu_provider(),
-        memory=inquiry.idle_memory(),
-        pod_level=inquiry.gates.on("PodLevelResourceManagers") and inquiry.gates.on("PodLevelResources"),
-        devices=inquiry.machine.devices,
+    return ConfigurationCheck(
+        tuple(sorted(findings, key=lambda finding: order.index(finding.area))), _manager_config(inputs)
     )
 
 
-def _overlooked(found: LenientConfig) -> Iterator[Finding]:
-    for what in found.configuration.warnings if found.configuration else ():
-        yield warning(Area.CONFIGURATION, what, advice="correct it, or leave it out: the kubelet goes on without it")
+def _manager_config(inputs: ManagerInputs) -> ManagerConfig:
+    dropped, found = inputs.config.has_dropped, inputs.configuration
+    return ManagerConfig(
+        gates=inputs.gates,
+        cpu_policy=None if dropped("cpuManagerPolicy") else found.cpu_manager_policy,
+        memory_policy=None if dropped("memoryManagerPolicy") else found.memory_manager_policy,
+        cpus=inputs.cpu_provider(),
+        memory=inputs.idle_memory(),
+        pod_level=inputs.gates.on("PodLevelResourceManagers") and inputs.gates.on("PodLevelResources"),
+        devices=inputs.machine.devices,
+    )
 
 
-def _refused(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]:
-    """The steps of the start before the managers are asked."""
-    for refused in errors:
-        stage = StartupStage(refused.stage)
-        for problem in refused.problems:
+def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]:
+    """Errors of the startup stages before the managers."""
+    for failure in errors:
+        stage = StartupStage(failure.stage)
+        for problem in failure.problems:
             yield error(
                 _AREAS.get(stage, Area.CONFIGURATION),
                 f"the kubelet {'crashes' if stage is StartupStage.DEFAULTING_PANIC else 'stops'} at {stage}",
-                said=problem.what,
+                kubelet_message=problem.what,
                 advice=_advice(problem, stage),
                 where=problem.field,
             )
@@ -103,34 +102,35 @@ def _advice(problem: Problem, stage: StartupStage) -> str:
         case StartupStage.LOAD if problem.field:
             return f"correct {problem.field}"
         case StartupStage.LOAD:
-            return "give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1 in YAML or JSON"
+            return "provide a KubeletConfiguration of kubelet.config.k8s.io/v1beta1 in YAML or JSON"
         case StartupStage.DEFAULTING_PANIC if problem.what.startswith("unrecognized"):
-            return f"leave out {gate}: Kubernetes 1.37 has no such feature gate"
+            return f"remove {gate}: Kubernetes 1.37 has no such feature gate"
         case StartupStage.DEFAULTING_PANIC if problem.what.startswith("cannot set"):
-            return f"leave out {gate}: it cannot be changed any more"
+            return f"remove {gate}: it can no longer be changed"
         case StartupStage.DEFAULTING_PANIC:
-            return f"turn {gate} off too, or turn on what it builds upon"
+            return f"disable {gate} too, or enable the gates it depends on"
         case StartupStage.RESERVED_CPUS:
-            return "name only CPUs that this machine has, and that are switched on"
+            return "list only CPUs that this machine has and that are online"
         case StartupStage.KUBE_RESERVED | StartupStage.SYSTEM_RESERVED:
             return "reserve cpu, memory, ephemeral-storage or pid, in amounts such as 500m or 1Gi"
         case StartupStage.EVICTION_HARD:
-            return "write an amount such as 100Mi, or a percentage from 0% to 100%, of a signal the kubelet knows"
+            return "use an amount such as 100Mi, or a percentage from 0% to 100%, of a known eviction signal"
         case _:
             return f"correct {problem.field}"
 
 
-def _excess(inquiry: ManagerInputs, ephemeral_storage: int | None) -> Iterator[Finding]:
-    """More reserved than there is: found out only once everything has started."""
-    begun = configuration.compute_node_allocatable(
-        inquiry.configuration, inquiry.machine, ephemeral_storage=ephemeral_storage
+def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> Iterator[Finding]:
+    """More reserved than the machine has, which the kubelet notices only after everything has started."""
+    started = configuration.compute_node_allocatable(
+        inputs.configuration, inputs.machine, ephemeral_storage=ephemeral_storage
     )
-    for one in begun.excess:
+    areas = {"cpu": Area.CPUS, "memory": Area.MEMORY}
+    for excess in started.excess:
         yield error(
-            Area.CPUS if one.resource == "cpu" else Area.MEMORY if one.resource == "memory" else Area.CONFIGURATION,
-            f"the kubelet stops at {StartupStage.NODE_ALLOCATABLE}: {one.reservation.canonical()} of {one.resource} is "
-            f"reserved, and there is {one.capacity.canonical()}",
-            said=f"invalid Node Allocatable configuration. {one}",
-            advice="reserve less: systemReserved, kubeReserved and evictionHard are added up",
-            where=f"systemReserved[{one.resource}]",
+            areas.get(excess.resource, Area.CONFIGURATION),
+            f"the kubelet stops at {StartupStage.NODE_ALLOCATABLE}: {excess.reservation.canonical()} of "
+            f"{excess.resource} is reserved, but the machine has {excess.capacity.canonical()}",
+            kubelet_message=f"invalid Node Allocatable configuration. {excess}",
+            advice="reserve less: systemReserved, kubeReserved and evictionHard add up",
+            where=f"systemReserved[{excess.resource}]",
         )

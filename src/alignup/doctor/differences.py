@@ -1,4 +1,4 @@
-"""What in a state file does not go with the machine and the configuration as they are now, a line each."""
+"""Where a state file contradicts the machine and the configuration, as sentences."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,57 +17,55 @@ Contents = Mapping[str, Any]
 
 
 def cpu_differences(contents: Contents, provider: CpuProvider, *, gates: FeatureGates) -> Iterator[str]:
-    """What is wrong with the shared CPUs of a file; what containers own is judged elsewhere."""
+    """Problems of the shared pool; ``repair`` checks the exclusive CPUs."""
     try:
         shared = bits.parse(contents["defaultCpuSet"])
     except ParseError as error:
-        yield f"the list of shared CPUs {quote(contents['defaultCpuSet'])} cannot be read ({error})"
+        yield f"the list of shared CPUs {quote(contents['defaultCpuSet'])} is invalid ({error})"
         return
-    owned = _owned(contents, gates)
+    exclusive = _exclusive_cpus(contents, gates)
     if not shared and not contents["entries"]:
         return
     strict = provider.options.strict_cpu_reservation
-    everything = provider.view.all_cpus & ~(provider.reserved if strict else 0)
     if gone := shared & ~provider.view.all_cpus:
-        yield f"{format_cpus(gone)} shared, but the machine has none of that number, or it is switched off"
+        yield f"{format_cpus(gone)} in the shared pool, but not on this machine, or offline"
     if strict and (clash := shared & provider.reserved):
         yield (
-            f"{format_cpus(clash)} reserved, but among the shared ones: strict-cpu-reservation was off, or others "
+            f"{format_cpus(clash)} reserved, but in the shared pool: strict-cpu-reservation was off, or other CPUs "
             "were reserved, when the file was written"
         )
-    if not strict and (missing := provider.reserved & ~shared & ~owned):
+    if not strict and (missing := provider.reserved & ~shared & ~exclusive):
         yield (
-            f"{format_cpus(missing)} reserved, but not among the shared ones: others were reserved when the file "
+            f"{format_cpus(missing)} reserved, but not in the shared pool: other CPUs were reserved when the file "
             "was written, or strict-cpu-reservation was on"
         )
-    if both := shared & owned:
-        yield f"{format_cpus(both)} shared and owned by a container at once"
-    unreserved = everything & ~provider.reserved
-    if nobodys := unreserved & ~(shared | owned):
-        yield f"{format_cpus(nobodys)} neither shared nor owned: new, reserved before, or lost"
+    if both := shared & exclusive:
+        yield f"{format_cpus(both)} in the shared pool and exclusive to a container"
+    if unassigned := provider.view.all_cpus & ~provider.reserved & ~(shared | exclusive):
+        yield f"{format_cpus(unassigned)} neither in the shared pool nor exclusive: new, formerly reserved, or lost"
 
 
-def _owned(contents: Contents, gates: FeatureGates) -> CpuSet:
-    """All that containers and pods own, as far as it can be read."""
-    owned = bits.union((contents["podEntries"] or {}).values()) if gates.on(cpu_file.PODS_GATE) else 0
-    for own in (contents["entries"] or {}).values():
-        for text in (own or {}).values():
+def _exclusive_cpus(contents: Contents, gates: FeatureGates) -> CpuSet:
+    """The CPUs of all containers and pods whose lists can be read."""
+    cpus = bits.union((contents["podEntries"] or {}).values()) if gates.on(cpu_file.PODS_GATE) else 0
+    for containers in (contents["entries"] or {}).values():
+        for text in (containers or {}).values():
             try:
-                owned |= bits.parse(text)
+                cpus |= bits.parse(text)
             except ParseError:
                 continue
-    return owned
+    return cpus
 
 
-def memory_differences(contents: Contents, mended: MemoryState, *, lost: bool) -> Iterator[str]:
-    """What of a file's machine state is not so, beside what nobody can hold any more."""
+def memory_differences(contents: Contents, repaired: MemoryState, *, dropped: bool) -> Iterator[str]:
+    """Problems of the machine state, apart from allocations that had to be *dropped*."""
     stored: Mapping[int, Any] = contents["machineState"] or {}
-    now = mended.machine_state
+    now = repaired.machine_state
     if not stored:
-        yield "memory is held, but there is nothing about the machine"
+        yield "memory is allocated, but the file has no machine state"
         return
     if gone := sorted(stored.keys() - now.keys()):
-        yield f"NUMA nodes {', '.join(map(str, gone))} do not exist any more"
+        yield f"NUMA nodes {', '.join(map(str, gone))} no longer exist"
     if new := sorted(now.keys() - stored.keys()):
         yield f"NUMA nodes {', '.join(map(str, new))} are new"
     found = False
@@ -76,21 +74,21 @@ def memory_differences(contents: Contents, mended: MemoryState, *, lost: bool) -
         for difference in _table_differences(tables, now[id_].tables):
             found = True
             yield f"NUMA node {id_}: {difference}"
-    if not (found or gone or new or lost):
-        yield "what is held does not add up to what the file says is free"
+    if not (found or gone or new or dropped):
+        yield "the allocations do not match the free memory in the file"
 
 
 def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for type_ in sorted(stored.keys() | now.keys()):
         before, table = stored.get(type_), now.get(type_)
         if before is None or table is None:
-            yield f"{type_} is {'new' if before is None else 'not there any more'}"
+            yield f"{type_} is {'new' if before is None else 'gone'}"
             continue
         was = {name: Quantity.of(before[name], QuantityFormat.BINARY_SI).canonical() for name in before}
         total, reserved, left = (Quantity.of(amount, QuantityFormat.BINARY_SI).canonical() for amount in table[:3])
         if was["total"] != total:
-            yield f"it had {was['total']} of {type_} when the file was written, now {total}"
+            yield f"{was['total']} of {type_} when the file was written, now {total}"
         if was["systemReserved"] != reserved:
             yield f"{was['systemReserved']} of {type_} was reserved when the file was written, now {reserved}"
         if (was["total"], was["systemReserved"]) == (total, reserved) and was["allocatable"] != left:
-            yield f"{was['allocatable']} of {type_} could be given out when the file was written, now {left}"
+            yield f"{was['allocatable']} of {type_} was allocatable when the file was written, now {left}"

@@ -1,4 +1,4 @@
-"""What a doctor says: findings, each in one line with what to do about it, and the report they make together."""
+"""Findings, each with what is wrong, where and what to do, and the report they make together."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,20 +9,18 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 
-VERSION = 1  #: of the document
+VERSION = 1  #: of the JSON document
 
 
 class Severity(StrEnum):
-    """How bad it is."""
-
-    ERROR = "error"  #: the kubelet will not start
-    WARNING = "warning"  #: it starts, but not as one may think
-    NOTE = "note"  #: worth knowing
-    OK = "ok"  #: looked at, and as it should be
+    ERROR = "error"  #: the kubelet does not start
+    WARNING = "warning"  #: it starts, but behaves in a surprising way
+    NOTE = "note"
+    OK = "ok"
 
 
 class Area(StrEnum):
-    """What it is about, in the order people read it."""
+    """What a finding is about, in the order of the report."""
 
     CONFIGURATION = "configuration"
     TOPOLOGY = "topology manager"
@@ -33,60 +31,52 @@ class Area(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found."""
-
     severity: Severity
     area: Area
-    what: str  #: what it is, and what the kubelet does about it
-    said: str = ""  #: the kubelet's own sentence, where it has one
+    summary: str  #: what is wrong, and what the kubelet does about it
+    kubelet_message: str = ""  #: the kubelet's own error
     advice: str = ""
-    where: str = ""  #: the field or the file
-    paste: str = ""  #: YAML for the configuration that does what is advised
+    where: str = ""  #: a field or a file
+    paste: str = ""  #: YAML for the configuration that follows the advice
 
     def to_document(self) -> dict[str, str]:
-        """As plain JSON; what there is nothing to say about is left out."""
-        said = {
+        """The finding as JSON, without empty fields."""
+        fields = {
             "severity": self.severity,
             "area": self.area,
             "where": self.where,
-            "what": self.what,
-            "said": self.said,
+            "what": self.summary,
+            "said": self.kubelet_message,
             "advice": self.advice,
             "paste": self.paste,
         }
-        return {name: str(text) for name, text in said.items() if text}
+        return {name: str(text) for name, text in fields.items() if text}
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """All that was found, the order of the areas kept."""
-
     findings: tuple[Finding, ...]
 
     @property
     def healthy(self) -> bool:
-        """Whether there is nothing to be done: no errors and no warnings."""
+        """Whether there are neither errors nor warnings."""
         return not self.count(Severity.ERROR) and not self.count(Severity.WARNING)
 
     def count(self, severity: Severity) -> int:
-        """How many findings are of that severity."""
-        return Counter(one.severity for one in self.findings)[severity]
+        return Counter(finding.severity for finding in self.findings)[severity]
 
     def of(self, area: Area) -> tuple[Finding, ...]:
-        """The findings about one area."""
-        return tuple(one for one in self.findings if one.area is area)
+        return tuple(finding for finding in self.findings if finding.area is area)
 
     def to_document(self) -> dict[str, Any]:
-        """As plain JSON."""
         return {
             "version": VERSION,
             "healthy": self.healthy,
-            "findings": [one.to_document() for one in self.findings],
+            "findings": [finding.to_document() for finding in self.findings],
         }
 
 
-#: A finding that keeps a kubelet from starting, one that surprises people, one worth knowing, one that is no trouble;
-#: each takes the area and what it is.
+#: Each takes the area and the summary.
 error = partial(Finding, Severity.ERROR)
 warning = partial(Finding, Severity.WARNING)
 note = partial(Finding, Severity.NOTE)

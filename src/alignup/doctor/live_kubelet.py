@@ -1,4 +1,4 @@
-"""Is a kubelet at work in a directory? One that runs would not notice what is written there, and write over it."""
+"""Find a kubelet that is running in a directory: it would not notice repaired files, and overwrite them."""
 
 import os
 import socket
@@ -7,65 +7,65 @@ from pathlib import Path
 
 from alignup.state.kubelet.state_dir import PLUGINS_DIR
 
-ROOT = Path("/var/lib/kubelet")  #: where a kubelet keeps its state unless it is told otherwise
+ROOT = Path("/var/lib/kubelet")  #: the default of ``--root-dir``
 _SOCKETS = (f"{PLUGINS_DIR}/kubelet.sock", "pod-resources/kubelet.sock")
-_SECONDS = 2.0
+_TIMEOUT = 2.0  #: seconds
 
 
 def find_live_kubelets(directory: Path, *, proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Who uses *directory*, a line each; none when nobody does."""
+    """The sockets and processes that use *directory*, one sentence each."""
     return (*_listeners(directory), *_processes(directory, proc))
 
 
 def _listeners(directory: Path) -> Iterator[str]:
     for name in _SOCKETS:
-        if why := _answers(directory / name):
-            yield f"{directory / name} {why}"
+        if status := _socket_status(directory / name):
+            yield f"{directory / name} {status}"
 
 
-def _answers(path: Path) -> str:
-    """Whether somebody is behind a socket, in words; empty when nobody is."""
+def _socket_status(path: Path) -> str:
+    """Empty if no process listens on the socket."""
     try:
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return f"cannot be asked: {error.strerror}"
+        return f"cannot be checked: {error.strerror}"
     try:
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.settimeout(_SECONDS)
-            # By way of the open directory: the name of a socket may not have more than 107 bytes.
-            asking.connect(f"/proc/self/fd/{folder}/{path.name}")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_TIMEOUT)
+            # Through the open directory: the path of a socket may not exceed 107 bytes.
+            client.connect(f"/proc/self/fd/{parent}/{path.name}")
     except (FileNotFoundError, ConnectionRefusedError):
         return ""
     except (TimeoutError, BlockingIOError):
-        return "is listened on, but nobody answers"
+        return "has a listener that does not answer"
     except OSError as error:
-        return f"cannot be asked: {error.strerror}"
+        return f"cannot be checked: {error.strerror}"
     finally:
-        os.close(folder)
-    return "answers"
+        os.close(parent)
+    return "accepts connections"
 
 
 def _processes(directory: Path, proc: Path) -> Iterator[str]:
-    for folder in sorted(proc.glob("[0-9]*")):
-        arguments = _command_line(folder)
+    for process in sorted(proc.glob("[0-9]*")):
+        arguments = _command_line(process)
         if not arguments or Path(arguments[0]).name != "kubelet":
             continue
         root = _root_dir(arguments)
-        if _same(folder, root, directory):
-            yield f"process {folder.name} is a kubelet with --root-dir {root}"
+        if _is_same(process, root, directory):
+            yield f"process {process.name} is a kubelet with --root-dir {root}"
 
 
-def _command_line(folder: Path) -> list[str]:
+def _command_line(process: Path) -> list[str]:
     try:
-        return os.fsdecode((folder / "cmdline").read_bytes()).split("\0")
-    except OSError:  # it has ended, or is none of ours to look at
+        return os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+    except OSError:  # the process has ended, or is not readable
         return []
 
 
 def _root_dir(arguments: list[str]) -> Path:
-    """``--root-dir`` of a kubelet; the last one counts."""
+    """The last ``--root-dir``, as the kubelet reads it."""
     root = ROOT
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, value = argument.lstrip("-").partition("=")
@@ -74,8 +74,8 @@ def _root_dir(arguments: list[str]) -> Path:
     return root
 
 
-def _same(process: Path, root: Path, directory: Path) -> bool:
-    """Whether *root*, as *process* sees it, is *directory*; by name alone where one may not look."""
+def _is_same(process: Path, root: Path, directory: Path) -> bool:
+    """Whether *root*, as *process* sees it, is *directory*; compares names if the process is not accessible."""
     inside = process / "root" / root.relative_to("/") if root.is_absolute() else process / "cwd" / root
     try:
         return inside.samefile(directory)

@@ -1,7 +1,7 @@
-"""What the kubelet's managers have against a configuration on a machine: each is asked, and each about everything.
+"""What stops the kubelet's topology, CPU and memory managers.
 
-A kubelet reports the first thing wrong, of several wrong options a random one. Here every option is looked at by
-itself, then all that are good together, so that one look is enough.
+A kubelet reports only the first error, and of several wrong options a random one. Here each option is checked on its
+own and then all valid ones together, so that one run finds everything.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from functools import partial
 
 from alignup.align import bits
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
-from alignup.align.cpus.provider import select_reserved_cpus as reserve_cpus
+from alignup.align.cpus.provider import select_reserved_cpus
 from alignup.align.errors import SettingsError
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
@@ -20,232 +20,212 @@ from alignup.doctor.findings import Area, Finding, error, note, ok
 from alignup.doctor.manager_inputs import OPTION_GATES, ManagerInputs, error_message
 from alignup.kube.yaml_output import to_yaml
 
-_STATIC = "new static policy error: "
+_STATIC_ERROR = "new static policy error: "
 
 
-def check_managers(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """What the topology manager, the CPU manager and the memory manager say, one after the other."""
-    yield from _topology(inquiry)
-    yield from _cpus(inquiry)
-    yield from _memory(inquiry)
+def check_managers(inputs: ManagerInputs) -> Iterator[Finding]:
+    yield from _check_topology_manager(inputs)
+    yield from _check_cpu_manager(inputs)
+    yield from _check_memory_manager(inputs)
 
 
-def reserved_memory_yaml(inquiry: ManagerInputs) -> str:
-    """A ``reservedMemory`` that adds up, as YAML; empty where there is none."""
+def reserved_memory_yaml(inputs: ManagerInputs) -> str:
+    """A valid ``reservedMemory`` as YAML; empty if there is none."""
     try:
-        entries = reserved_memory.propose_reserved_memory(inquiry.told.reservation, inquiry.view)
+        entries = reserved_memory.propose_reserved_memory(inputs.reservations.reservation, inputs.view)
     except SettingsError:
         return ""
     return to_yaml(
         {
             "reservedMemory": [
-                {"numaNode": one.node, "limits": {name: str(amount) for name, amount in one.limits.items()}}
-                for one in entries
+                {"numaNode": entry.node, "limits": {name: str(amount) for name, amount in entry.limits.items()}}
+                for entry in entries
             ]
         }
     )
 
 
-def _topology(inquiry: ManagerInputs) -> Iterator[Finding]:
-    found = inquiry.configuration
-    if inquiry.policy is None:
+def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+    configuration = inputs.configuration
+    if inputs.policy is None:
         return
-    if inquiry.policy is Policy.NONE:
+    if inputs.policy is Policy.NONE:
         yield ok(Area.TOPOLOGY, "policy none: nothing is aligned")
         return
-    options, refused = dict(found.topology_manager_policy_options), []
-    for name, value in found.topology_manager_policy_options.items():
-        said = error_message(partial(TopologyOptions.parse, {name: value}, gates=inquiry.gates))
-        if said:
+    options, errors = dict(configuration.topology_manager_policy_options), []
+    for name, value in configuration.topology_manager_policy_options.items():
+        message = error_message(partial(TopologyOptions.parse, {name: value}, gates=inputs.gates))
+        if message:
             del options[name]
-            refused.append(_topology_option(name, said))
-    settings = TopologySettings(policy=inquiry.policy, options=TopologyOptions.parse(options, gates=inquiry.gates))
-    refused += _too_many(inquiry, settings)
-    yield from refused
-    if not refused:
-        scope = "" if inquiry.reading.has_dropped("topologyManagerScope") else f", scope {found.topology_manager_scope}"
-        yield ok(Area.TOPOLOGY, f"it starts: policy {inquiry.policy}{scope}")
+            advice = (
+                "valid options are prefer-closest-numa-nodes (true or false) and max-allowable-numa-nodes (8 or more)"
+            )
+            errors.append(_topology_error(name, message, advice))
+    settings = TopologySettings(policy=inputs.policy, options=TopologyOptions.parse(options, gates=inputs.gates))
+    errors += _check_machine(inputs, settings)
+    yield from errors
+    if not errors:
+        dropped = inputs.config.has_dropped("topologyManagerScope")
+        scope = "" if dropped else f", scope {configuration.topology_manager_scope}"
+        yield ok(Area.TOPOLOGY, f"starts with policy {inputs.policy}{scope}")
 
 
-def _topology_option(name: str, said: str) -> Finding:
+def _topology_error(option: str, message: str, advice: str, *, reason: str = "", paste: str = "") -> Finding:
     return error(
         Area.TOPOLOGY,
-        "the kubelet stops at topology_manager",
-        said=said,
-        advice="the options are prefer-closest-numa-nodes (true or false) and max-allowable-numa-nodes (8 or more)",
-        where=f"topologyManagerPolicyOptions[{name}]",
+        f"the kubelet stops at topology_manager{reason}",
+        kubelet_message=message,
+        advice=advice,
+        where=f"topologyManagerPolicyOptions[{option}]",
+        paste=paste,
     )
 
 
-def _too_many(inquiry: ManagerInputs, settings: TopologySettings) -> Iterator[Finding]:
-    """The machine has no distances, or too many NUMA nodes."""
-    nodes, known = len(inquiry.view.nodes), inquiry.view.distances is not None
-    if said := error_message(lambda: settings.check_machine(nodes=0, distances=known)):
-        yield error(
-            Area.TOPOLOGY,
-            "the kubelet stops at topology_manager: the machine does not tell the distances of its NUMA nodes",
-            said=said,
-            advice="leave out prefer-closest-numa-nodes",
-            where="topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
-        )
-    if said := error_message(lambda: settings.check_machine(nodes=nodes, distances=True)):
-        options = {**inquiry.configuration.topology_manager_policy_options, "max-allowable-numa-nodes": str(nodes)}
-        yield error(
-            Area.TOPOLOGY,
-            f"the kubelet stops at topology_manager: the machine has {nodes} NUMA nodes",
-            said=said,
-            advice="allow as many; admission then takes longer, since every combination of them is tried",
-            where="topologyManagerPolicyOptions[max-allowable-numa-nodes]",
+def _check_machine(inputs: ManagerInputs, settings: TopologySettings) -> Iterator[Finding]:
+    nodes, has_distances = len(inputs.view.nodes), inputs.view.distances is not None
+    if message := error_message(lambda: settings.check_machine(nodes=0, distances=has_distances)):
+        reason = ": the machine does not report the distances between its NUMA nodes"
+        option = "prefer-closest-numa-nodes"
+        yield _topology_error(option, message, f"remove {option}", reason=reason)
+    if message := error_message(lambda: settings.check_machine(nodes=nodes, distances=True)):
+        option = "max-allowable-numa-nodes"
+        options = {**inputs.configuration.topology_manager_policy_options, option: str(nodes)}
+        yield _topology_error(
+            option,
+            message,
+            "raise the limit; admission then takes longer, since the kubelet tries every combination of nodes",
+            reason=f": the machine has {nodes} NUMA nodes",
             paste=to_yaml({"topologyManagerPolicyOptions": options}),
         )
 
 
-def _cpus(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """The policy, its options one by one and together, and the CPUs that are reserved."""
-    if inquiry.reading.has_dropped("cpuManagerPolicy"):
+def _check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+    if inputs.config.has_dropped("cpuManagerPolicy"):
         return
-    settings = inquiry.cpu_settings
+    settings = inputs.cpu_settings
     if settings.policy not in set(CpuPolicy):
-        said = error_message(lambda: CpuPolicy.parse(settings.policy))
-        yield _no_cpus(said, "write none or static", where="cpuManagerPolicy")
+        message = error_message(lambda: CpuPolicy.parse(settings.policy))
+        yield _cpu_error(message, "use none or static", where="cpuManagerPolicy")
         return
     if settings.policy == CpuPolicy.NONE:
-        said = error_message(settings.check_none)
-        advice = "leave the options out, or set cpuManagerPolicy to static"
-        yield (
-            _no_cpus(said, advice, where="cpuManagerPolicyOptions")
-            if said
-            else ok(Area.CPUS, "policy none: no container owns CPUs")
-        )
+        if message := error_message(settings.check_none):
+            advice = "remove the options, or set cpuManagerPolicy to static"
+            yield _cpu_error(message, advice, where="cpuManagerPolicyOptions")
+        else:
+            yield ok(Area.CPUS, "policy none: no container gets exclusive CPUs")
         return
-    refused = [*_options(inquiry), *_reserved(inquiry)]
-    yield from refused
-    provider = inquiry.cpu_provider()
-    if provider and not refused:
-        reserved, room = bits.show(provider.reserved), provider.allocatable.bit_count()
-        yield ok(Area.CPUS, f"it starts: policy static, CPUs {reserved} reserved, {room} for containers to own")
+    errors = [*_check_cpu_options(inputs), *_check_reserved_cpus(inputs)]
+    yield from errors
+    provider = inputs.cpu_provider()
+    if provider and not errors:
+        reserved, available = bits.show(provider.reserved), provider.allocatable.bit_count()
+        yield ok(Area.CPUS, f"starts with policy static: CPUs {reserved} reserved, {available} for exclusive use")
 
 
-def _no_cpus(said: str, advice: str, *, where: str, paste: str = "") -> Finding:
-    return error(Area.CPUS, "the kubelet stops at cpu_manager", said=said, advice=advice, where=where, paste=paste)
+def _cpu_error(message: str, advice: str, *, where: str, paste: str = "") -> Finding:
+    summary = "the kubelet stops at cpu_manager"
+    return error(Area.CPUS, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
 
 
-def _options(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """Each option by itself, then those that are right together, gates they need taken as turned on."""
-    right, opened = inquiry.valid_options, inquiry.opened
-    for name, value in inquiry.configuration.cpu_manager_policy_options.items():
-        said = error_message(partial(CpuOptions.parse, {name: value}, gates=inquiry.gates))
-        if said:
-            yield _option(name, said, inquiry)
-    if said := error_message(partial(CpuOptions.parse, right, gates=opened)):
-        yield _no_cpus(_STATIC + said, "leave one of the two out", where="cpuManagerPolicyOptions")
+def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
+    """Each option on its own, then the valid ones together, as if the gates they need were enabled."""
+    for name, value in inputs.configuration.cpu_manager_policy_options.items():
+        if message := error_message(partial(CpuOptions.parse, {name: value}, gates=inputs.gates)):
+            yield _cpu_option_error(name, message, inputs)
+    parse = partial(CpuOptions.parse, inputs.valid_options, gates=inputs.option_gates)
+    if message := error_message(parse):
+        yield _cpu_error(_STATIC_ERROR + message, "remove one of the two", where="cpuManagerPolicyOptions")
         return
-    options, view = CpuOptions.parse(right, gates=opened), inquiry.view
+    options, view = parse(), inputs.view
     for policy, sockets, advice in (
-        (inquiry.policy, 0, "leave out align-by-socket, or choose topologyManagerPolicy restricted or best-effort"),
-        (Policy.NONE, view.num_sockets, "leave out align-by-socket: this machine has more sockets than NUMA nodes"),
+        (inputs.policy, 0, "remove align-by-socket, or set topologyManagerPolicy to restricted or best-effort"),
+        (Policy.NONE, view.num_sockets, "remove align-by-socket: this machine has more sockets than NUMA nodes"),
     ):
         check = partial(options.check_machine, policy or Policy.NONE, sockets=sockets, nodes=view.num_nodes)
-        if said := error_message(check):
-            yield _no_cpus(_STATIC + said, advice, where="cpuManagerPolicyOptions[align-by-socket]")
+        if message := error_message(check):
+            yield _cpu_error(_STATIC_ERROR + message, advice, where="cpuManagerPolicyOptions[align-by-socket]")
 
 
-def _option(name: str, said: str, inquiry: ManagerInputs) -> Finding:
-    """What to do about one option."""
+def _cpu_option_error(name: str, message: str, inputs: ManagerInputs) -> Finding:
     where = f"cpuManagerPolicyOptions[{name}]"
     gate = OPTION_GATES.get(OPTION_STAGES[name]) if name in OPTION_STAGES else None
-    if gate and "not enabled" in said:
-        paste = to_yaml({"featureGates": {**inquiry.configuration.feature_gates, gate: True}})
-        return _no_cpus(_STATIC + said, f"turn on the feature gate {gate}", where=where, paste=paste)
+    if gate and "not enabled" in message:
+        paste = to_yaml({"featureGates": {**inputs.configuration.feature_gates, gate: True}})
+        return _cpu_error(_STATIC_ERROR + message, f"enable the feature gate {gate}", where=where, paste=paste)
     advice = (
-        "write true or false, in quotes" if name in OPTION_STAGES else f"the options are {', '.join(OPTION_STAGES)}"
+        "use true or false, in quotes" if name in OPTION_STAGES else f"valid options are {', '.join(OPTION_STAGES)}"
     )
-    return _no_cpus(_STATIC + said, advice, where=where)
+    return _cpu_error(_STATIC_ERROR + message, advice, where=where)
 
 
-def _reserved(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """Whether the static policy has CPUs to keep from containers."""
-    settings, view = inquiry.cpu_settings, inquiry.view
+def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
+    """The static policy needs at least one reserved CPU."""
+    settings, view = inputs.cpu_settings, inputs.view
     if view.discovery_error:
-        yield _no_cpus(view.discovery_error, "give a machine that tells its CPUs", where="")
+        yield _cpu_error(view.discovery_error, "use a machine description that lists its CPUs", where="")
         return
-    if not inquiry.knows_cpu_reservation:
+    if not inputs.knows_cpu_reservation:
         return
-    if said := error_message(settings.reserved_count):
-        cgroups = inquiry.configuration.system_reserved_cgroup or inquiry.configuration.kube_reserved_cgroup
-        first = view.core_cpus[min(view.core_cpus)]
-        by_number = {"systemReserved": {**inquiry.configuration.system_reserved, CPU: str(first.bit_count())}}
-        paste = by_number if cgroups else {"reservedSystemCPUs": bits.show(first)}
-        advice = "reserve CPUs for the system, such as its first core"
-        yield _no_cpus(said, advice, where="systemReserved[cpu]", paste=to_yaml(paste))
+    if message := error_message(settings.reserved_count):
+        cgroups = inputs.configuration.system_reserved_cgroup or inputs.configuration.kube_reserved_cgroup
+        first_core = view.core_cpus[min(view.core_cpus)]
+        by_count = {"systemReserved": {**inputs.configuration.system_reserved, CPU: str(first_core.bit_count())}}
+        paste = by_count if cgroups else {"reservedSystemCPUs": bits.show(first_core)}
+        advice = "reserve CPUs for system daemons, such as the first core"
+        yield _cpu_error(message, advice, where="systemReserved[cpu]", paste=to_yaml(paste))
         return
     count = settings.reserved_count()
-    said = error_message(lambda: reserve_cpus(view, CpuOptions(), count=count, explicit=settings.explicit))
-    if said:
-        advice = f"reserve at most the {view.num_cpus} CPUs there are"
-        yield _no_cpus(_STATIC + said, advice, where="systemReserved[cpu]")
+    select = partial(select_reserved_cpus, view, CpuOptions(), count=count, explicit=settings.explicit)
+    if message := error_message(select):
+        advice = f"reserve at most the {view.num_cpus} CPUs of the machine"
+        yield _cpu_error(_STATIC_ERROR + message, advice, where="systemReserved[cpu]")
 
 
-def _memory(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """The policy, and whether ``reservedMemory`` adds up."""
-    if inquiry.reading.has_dropped("memoryManagerPolicy"):
+def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+    if inputs.config.has_dropped("memoryManagerPolicy"):
         return
-    name = inquiry.configuration.memory_manager_policy
-    if said := error_message(lambda: MemoryPolicy.parse(name)):
-        yield _no_memory(said, "write None or Static", where="memoryManagerPolicy")
+    name = inputs.configuration.memory_manager_policy
+    if message := error_message(lambda: MemoryPolicy.parse(name)):
+        yield _memory_error(message, "use None or Static", where="memoryManagerPolicy")
         return
     if name == MemoryPolicy.NONE:
-        yield ok(Area.MEMORY, "policy None: no container has memory of its own")
+        yield ok(Area.MEMORY, "policy None: memory is not pinned")
         return
-    if not inquiry.knows_memory_reservation:
+    if not inputs.knows_memory_reservation:
         return
-    kept = inquiry.configuration.reserved_memory
-    said = error_message(
-        lambda: reserved_memory.reserved_by_node(kept, inquiry.told.reservation, nodes=inquiry.view.nodes)
-    )
-    if inquiry.reading.has_dropped("reservedMemory"):
-        yield from _instead(inquiry)
-    elif said:
-        yield _no_memory(said, _memory_advice(inquiry), where="reservedMemory", paste=reserved_memory_yaml(inquiry))
-    else:
-        yield from _fitting(inquiry)
-
-
-def _no_memory(said: str, advice: str, *, where: str, paste: str = "") -> Finding:
-    return error(Area.MEMORY, "the kubelet stops at memory_manager", said=said, advice=advice, where=where, paste=paste)
-
-
-def _memory_advice(inquiry: ManagerInputs) -> str:
-    """What to do where ``reservedMemory`` does not add up."""
-    if reserved_memory_yaml(inquiry):
-        total = inquiry.told.reservation[MEMORY].canonical()
-        return f"reserve what adds up to {total}: systemReserved, kubeReserved and evictionHard together"
-    if MEMORY not in inquiry.told.reservation:
-        return "reserve memory: systemReserved.memory, kubeReserved.memory or evictionHard[memory.available]"
-    if not any(node.memory for node in inquiry.view.nodes):
-        return "the machine does not say how much memory its NUMA nodes have; give one that does"
-    return error_message(partial(reserved_memory.propose_reserved_memory, inquiry.told.reservation, inquiry.view))
-
-
-def _instead(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """What could stand where ``reservedMemory`` was refused already."""
-    if paste := reserved_memory_yaml(inquiry):
-        yield note(
-            Area.MEMORY,
-            "this reservedMemory would be taken in place of the one that was refused",
-            where="reservedMemory",
-            paste=paste,
+    proposal = reserved_memory_yaml(inputs)
+    if inputs.config.has_dropped("reservedMemory"):
+        if proposal:
+            summary = "this reservedMemory would be valid in place of the rejected one"
+            yield note(Area.MEMORY, summary, where="reservedMemory", paste=proposal)
+        return
+    entries, total = inputs.configuration.reserved_memory, inputs.reservations.reservation
+    if message := error_message(lambda: reserved_memory.reserved_by_node(entries, total, nodes=inputs.view.nodes)):
+        yield _memory_error(message, _memory_advice(inputs, proposal), where="reservedMemory", paste=proposal)
+        return
+    if (reserved := inputs.reserved_memory()) is not None:
+        shares = ", ".join(
+            f"{Quantity.of(sizes[MEMORY], QuantityFormat.BINARY_SI).canonical()} on NUMA node {node}"
+            for node, sizes in reserved.items()
+            if sizes.get(MEMORY)
         )
+        yield ok(Area.MEMORY, f"starts with policy Static: {shares} reserved")
 
 
-def _fitting(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """It adds up; but is there so much on each node?"""
-    kept = inquiry.reserved_memory()
-    if kept is None:
-        return
-    shares = ", ".join(
-        f"{Quantity.of(sizes[MEMORY], QuantityFormat.BINARY_SI).canonical()} on NUMA node {node}"
-        for node, sizes in kept.items()
-        if sizes.get(MEMORY)
-    )
-    yield ok(Area.MEMORY, f"it starts: policy Static, {shares} reserved")
+def _memory_error(message: str, advice: str, *, where: str, paste: str = "") -> Finding:
+    summary = "the kubelet stops at memory_manager"
+    return error(Area.MEMORY, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
+
+
+def _memory_advice(inputs: ManagerInputs, proposal: str) -> str:
+    total = inputs.reservations.reservation
+    if proposal:
+        return (
+            f"make reservedMemory add up to {total[MEMORY].canonical()}, the sum of systemReserved, kubeReserved "
+            "and evictionHard"
+        )
+    if MEMORY not in total:
+        return "reserve memory with systemReserved.memory, kubeReserved.memory or evictionHard[memory.available]"
+    if not any(node.memory for node in inputs.view.nodes):
+        return "use a machine description that includes the memory of its NUMA nodes"
+    return error_message(partial(reserved_memory.propose_reserved_memory, total, inputs.view))

@@ -1,8 +1,8 @@
-"""Sound states made of what was salvaged: a kubelet of this configuration starts on them on this machine.
+"""Build valid states from salvaged ones: a kubelet with this configuration starts on them on this machine.
 
-What a container holds stays as it is, or is given up whole: with fewer CPUs or less memory than it asked for, its pod
-would be refused when the kubelet starts and admits it again; with none it is given some anew. Who holds what nobody
-else may hold keeps it; of two who claim the same, running pods come first.
+A container keeps all_cpus it holds or loses all of it. With fewer CPUs or less memory than it requests, the kubelet
+would reject its pod at startup; with none, it allocates again. An allocation without a competitor is kept; of two that
+conflict, the one of a running pod.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,149 +26,148 @@ from alignup.state.kubelet.memory_file import MemoryState
 
 State = TypeVar("State")
 Contents = Mapping[str, Any]
-PodNames = Mapping[str, str]  #: the pods that run: uid → namespace and name
+PodNames = Mapping[str, str]  #: running pods: uid → namespace/name
 
 
 def format_pod(uid: str, pods: PodNames) -> str:
-    """A pod by its name, where that is known."""
     return f"pod {pods.get(uid, uid)}"
 
 
 class DroppedEntry(NamedTuple):
-    """What somebody held and does not any more."""
+    """An allocation that a repaired state no longer has."""
 
     uid: str
-    container: str  #: empty: the pod as a whole
+    container: str  #: empty: the whole pod
     held: str
-    why: str
-    refused: bool = True  #: a kubelet would not start while it is held
+    reason: str
+    blocks_start: bool = True  #: whether the kubelet does not start while it is in the file
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired(Generic[State]):
-    """A sound state, and what had to be given up for it."""
+    """A valid state, and what was dropped from it."""
 
     state: State
-    losses: tuple[DroppedEntry, ...] = ()
+    dropped: tuple[DroppedEntry, ...] = ()
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept so far, on its way to a state."""
+    """What is kept so far."""
 
     names: PodNames
     held: dict[str, dict[str, Any]] = field(default_factory=dict)
-    wholes: dict[str, Any] = field(default_factory=dict)
-    losses: list[DroppedEntry] = field(default_factory=list)
+    pod_wide: dict[str, Any] = field(default_factory=dict)
+    dropped: list[DroppedEntry] = field(default_factory=list)
 
     def keep(self, uid: str, container: str, what: Any) -> None:  # noqa: ANN401 - CPUs or blocks
         self.held.setdefault(uid, {})[container] = what
 
-    def lose(self, uid: str, container: str, held: str, why: str, *, refused: bool = True) -> None:
-        self.losses.append(DroppedEntry(uid, container, held, why, refused))
+    def drop(self, uid: str, container: str, held: str, reason: str, *, blocks_start: bool = True) -> None:
+        self.dropped.append(DroppedEntry(uid, container, held, reason, blocks_start))
 
 
 def repair_cpus(
     contents: Contents, provider: CpuProvider, *, gates: FeatureGates, pods: PodNames | None = None
 ) -> Repaired[CpuState]:
-    """The CPU manager's state as *provider* takes it."""
+    """The CPU manager's state as *provider* accepts it."""
     if provider.policy is CpuPolicy.NONE:
-        losses = [
-            DroppedEntry(uid, name, f"CPUs {text}", "under policy none nobody owns CPUs")
-            for uid, own in _pods(contents)
+        dropped = [
+            DroppedEntry(uid, name, f"CPUs {text}", "policy none has no exclusive CPUs")
+            for uid, own in _containers_by_pod(contents)
             for name, text in own.items()
         ]
-        return Repaired(CpuState(policy=CpuPolicy.NONE), tuple(losses))
+        return Repaired(CpuState(policy=CpuPolicy.NONE), tuple(dropped))
     kept = _Kept(pods or {})
     owners: dict[str, CpuSet] = {}
-    wholes: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(cpu_file.PODS_GATE) else {}
-    found = dict(_pods(contents))
-    for uid in sorted({**found, **wholes}, key=lambda uid: uid not in kept.names):
-        own = _read_lists(uid, found.get(uid, {}), kept)
-        if uid in wholes:
-            _keep_pod(uid, wholes[uid], own, owners=owners, provider=provider, kept=kept)
+    pod_wide: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(cpu_file.PODS_GATE) else {}
+    found = dict(_containers_by_pod(contents))
+    for uid in sorted({**found, **pod_wide}, key=lambda uid: uid not in kept.names):
+        own = _parse_lists(uid, found.get(uid, {}), kept)
+        if uid in pod_wide:
+            _keep_pod(uid, pod_wide[uid], own, owners=owners, provider=provider, kept=kept)
         else:
             for name, cpus in own.items():
-                if why := _unsound(uid, cpus, owners=owners, provider=provider, pods=kept.names):
-                    kept.lose(uid, name, format_cpus(cpus), why.text, refused=why.refused)
+                if conflict := _find_conflict(uid, cpus, owners=owners, provider=provider, pods=kept.names):
+                    kept.drop(uid, name, format_cpus(cpus), conflict.text, blocks_start=conflict.blocks_start)
                 else:
                     kept.keep(uid, name, cpus)
-        owners[uid] = kept.wholes.get(uid, 0) | bits.union(kept.held.get(uid, {}).values())
-    return Repaired(_cpu_state(contents, kept, owners, provider=provider, gates=gates), tuple(kept.losses))
+        owners[uid] = kept.pod_wide.get(uid, 0) | bits.union(kept.held.get(uid, {}).values())
+    return Repaired(_cpu_state(contents, kept, owners, provider=provider, gates=gates), tuple(kept.dropped))
 
 
-class _Why(NamedTuple):
-    """Why something cannot be kept, and whether a kubelet minds."""
+class _Conflict(NamedTuple):
+    """Why an allocation cannot be kept."""
 
     text: str
-    refused: bool = True
+    blocks_start: bool = True
 
 
-def _pods(contents: Contents) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _containers_by_pod(contents: Contents) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for uid, own in (contents["entries"] or {}).items():
         yield uid, own or {}
 
 
-def _read_lists(uid: str, own: Mapping[str, str], kept: _Kept) -> dict[str, CpuSet]:
-    """The CPUs of each container whose list can be read."""
+def _parse_lists(uid: str, own: Mapping[str, str], kept: _Kept) -> dict[str, CpuSet]:
+    """The CPUs of each container whose list is valid."""
     read = {}
     for name, text in own.items():
         try:
             read[name] = bits.parse(text)
         except ParseError as error:
-            kept.lose(uid, name, f"CPUs {bits.quote(text)}", f"the list cannot be read ({error})")
+            kept.drop(uid, name, f"CPUs {bits.quote(text)}", f"the list is invalid ({error})")
     return read
 
 
-def _keep_pod(  # noqa: PLR0913 - one step of mending
+def _keep_pod(  # noqa: PLR0913 - one step of repair_cpus
     uid: str, whole: CpuSet, own: dict[str, CpuSet], *, owners: Mapping[str, CpuSet], provider: CpuProvider, kept: _Kept
 ) -> None:
-    """A pod that was given its CPUs in one piece keeps all of it or nothing."""
-    everything = whole | bits.union(own.values())
-    why = _unsound(uid, everything, owners=owners, provider=provider, pods=kept.names)
+    """A pod-level allocation is kept or dropped as a whole."""
+    all_cpus = whole | bits.union(own.values())
+    conflict = _find_conflict(uid, all_cpus, owners=owners, provider=provider, pods=kept.names)
     if not own:
-        why = _Why("none of its containers has any, so nobody would give them back", refused=False)
-    if why:
-        kept.lose(uid, "", format_cpus(everything), why.text, refused=why.refused)
+        conflict = _Conflict("no container of the pod has any, so they would never be released", blocks_start=False)
+    if conflict:
+        kept.drop(uid, "", format_cpus(all_cpus), conflict.text, blocks_start=conflict.blocks_start)
         return
-    kept.wholes[uid] = whole
+    kept.pod_wide[uid] = whole
     for name, cpus in own.items():
         kept.keep(uid, name, cpus)
 
 
-def _unsound(
+def _find_conflict(
     uid: str, cpus: CpuSet, *, owners: Mapping[str, CpuSet], provider: CpuProvider, pods: PodNames
-) -> _Why | None:
-    """Why nobody may own *cpus*; ``None`` when somebody may."""
+) -> _Conflict | None:
+    """Why a pod may not hold *cpus*; ``None`` if it may."""
     if gone := cpus & ~provider.view.all_cpus:
-        return _Why(f"the machine has no {format_cpus(gone)}")
+        return _Conflict(f"the machine has no {format_cpus(gone)}")
     if reserved := cpus & provider.reserved:
-        return _Why(f"{format_cpus(reserved)} must stay reserved")
+        return _Conflict(f"{format_cpus(reserved)} must stay reserved")
     for other, theirs in owners.items():
         if other != uid and cpus & theirs:
-            return _Why(f"{format_pod(other, pods)} owns {format_cpus(cpus & theirs)} as well", refused=False)
+            return _Conflict(f"{format_pod(other, pods)} holds {format_cpus(cpus & theirs)} too", blocks_start=False)
     return None
 
 
 def _cpu_state(
     contents: Contents, kept: _Kept, owners: Mapping[str, CpuSet], *, provider: CpuProvider, gates: FeatureGates
 ) -> CpuState:
-    """All other CPUs are shared; there have to be some."""
-    everything = provider.view.all_cpus
+    """All other CPUs are shared; the pool may not be empty."""
+    all_cpus = provider.view.all_cpus
     if provider.options.strict_cpu_reservation:
-        everything &= ~provider.reserved
+        all_cpus &= ~provider.reserved
     owners = dict(owners)
-    while kept.held and not everything & ~bits.union(owners.values()):
+    while kept.held and not all_cpus & ~bits.union(owners.values()):
         uid = min(kept.held, key=lambda uid: (owners[uid].bit_count(), uid))
-        why = "no CPU would be left to be shared, and no kubelet starts on that; it will be given the same again"
-        kept.lose(uid, "", format_cpus(owners.pop(uid)), why)
-        kept.wholes.pop(uid, None)
+        conflict = "the shared pool would be empty, and no kubelet starts on that; the pod gets the same CPUs again"
+        kept.drop(uid, "", format_cpus(owners.pop(uid)), conflict)
+        kept.pod_wide.pop(uid, None)
         del kept.held[uid]
     return CpuState(
         policy=CpuPolicy.STATIC,
-        default=everything & ~bits.union(owners.values()),
+        default=all_cpus & ~bits.union(owners.values()),
         entries=kept.held,
-        pod_entries=kept.wholes,
+        pod_entries=kept.pod_wide,
         baselines=_baselines(contents, kept.held, provider.view.all_cpus) if gates.on(cpu_file.BASELINES_GATE) else {},
     )
 
@@ -176,7 +175,7 @@ def _cpu_state(
 def _baselines(
     contents: Contents, held: Mapping[str, Mapping[str, CpuSet]], known: CpuSet
 ) -> dict[str, dict[str, CpuSet]]:
-    """What containers owned before they were resized; what they own where that makes no sense."""
+    """What containers held before a resize; what they hold now if that makes no sense."""
     before: Mapping[str, Any] = contents["baselines"] or {}
     found: dict[str, dict[str, CpuSet]] = {}
     for uid, own in held.items():
@@ -189,27 +188,29 @@ def _baselines(
 def repair_memory(
     contents: Contents, idle: MemoryLedger, *, policy: str, gates: FeatureGates, pods: PodNames | None = None
 ) -> Repaired[MemoryState]:
-    """The memory manager's state as it follows from *idle* and what is held."""
-    found = {uid: {name: _blocks(own[name]) for name in own} for uid, own in _pods(contents)}
+    """The memory manager's state that follows from *idle* and the allocations."""
+    found = {uid: {name: _blocks(own[name]) for name in own} for uid, own in _containers_by_pod(contents)}
     stored = contents["podEntries"] or {} if gates.on(memory_file.PODS_GATE) else {}
-    wholes = {uid: _blocks((one or {}).get("memoryBlocks")) for uid, one in stored.items()}
+    pod_wide = {uid: _blocks((one or {}).get("memoryBlocks")) for uid, one in stored.items()}
     if policy == MemoryPolicy.NONE:
-        losses = [
-            DroppedEntry(uid, name, _shown(blocks), "under policy None nobody holds memory")
+        dropped = [
+            DroppedEntry(uid, name, _format_blocks(blocks), "policy None pins no memory")
             for uid, own in found.items()
             for name, blocks in own.items()
         ]
-        return Repaired(MemoryState(policy=policy), tuple(losses))
+        return Repaired(MemoryState(policy=policy), tuple(dropped))
     kept = _Kept(pods or {})
     ledger = idle
-    for uid in sorted({**found, **wholes}, key=lambda uid: (uid not in kept.names, -_width(found, wholes, uid))):
-        ledger = _keep_blocks(uid, found.get(uid, {}), wholes.get(uid), ledger=ledger, kept=kept)
-    state = MemoryState(policy=policy, entries=kept.held, pod_entries=kept.wholes)
-    return Repaired(_charged(state, idle), tuple(kept.losses))
+    for uid in sorted(
+        {**found, **pod_wide}, key=lambda uid: (uid not in kept.names, -_widest_group(found, pod_wide, uid))
+    ):
+        ledger = _keep_blocks(uid, found.get(uid, {}), pod_wide.get(uid), ledger=ledger, kept=kept)
+    state = MemoryState(policy=policy, entries=kept.held, pod_entries=kept.pod_wide)
+    return Repaired(_with_machine_state(state, idle), tuple(kept.dropped))
 
 
 def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:
-    """Blocks as they are written; nodes that cannot be are a set of none."""
+    """The blocks of a file; impossible nodes become an empty set."""
     read = []
     for one in blocks or ():
         nodes = one["numaAffinity"] or ()
@@ -218,11 +219,11 @@ def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:
     return tuple(read)
 
 
-def _width(
-    found: Mapping[str, Mapping[str, tuple[Block, ...]]], wholes: Mapping[str, tuple[Block, ...]], uid: str
+def _widest_group(
+    found: Mapping[str, Mapping[str, tuple[Block, ...]]], pod_wide: Mapping[str, tuple[Block, ...]], uid: str
 ) -> int:
-    """The widest group of nodes a pod holds: a node can be split from its group, never the other way."""
-    blocks = [*wholes.get(uid, ()), *(block for own in found.get(uid, {}).values() for block in own)]
+    """The size of the widest node group a pod holds; wide groups have to be allocated first."""
+    blocks = [*pod_wide.get(uid, ()), *(block for own in found.get(uid, {}).values() for block in own)]
     return max((block.nodes.bit_count() for block in blocks), default=0)
 
 
@@ -234,59 +235,59 @@ def _keep_blocks(
     ledger: MemoryLedger,
     kept: _Kept,
 ) -> MemoryLedger:
-    """What of a pod's memory can be kept, on top of what *ledger* has already."""
+    """The ledger with the pod's memory that can be kept."""
     if whole is not None:
-        after, why = _held(ledger, whole)
+        after, conflict = _hold(ledger, whole)
         if not own:
-            why = _Why("none of its containers has any, so nobody would give it back", refused=False)
-        if why:
-            kept.lose(uid, "", _shown(whole), why.text, refused=why.refused)
+            conflict = _Conflict("no container of the pod has any, so it would never be released", blocks_start=False)
+        if conflict:
+            kept.drop(uid, "", _format_blocks(whole), conflict.text, blocks_start=conflict.blocks_start)
             return ledger
-        kept.wholes[uid] = whole
+        kept.pod_wide[uid] = whole
         for name, blocks in own.items():
             kept.keep(uid, name, blocks)
         return after
     for name, blocks in own.items():
-        after, why = _held(ledger, blocks)
-        if why:
-            kept.lose(uid, name, _shown(blocks), why.text, refused=why.refused)
+        after, conflict = _hold(ledger, blocks)
+        if conflict:
+            kept.drop(uid, name, _format_blocks(blocks), conflict.text, blocks_start=conflict.blocks_start)
         else:
             kept.keep(uid, name, blocks)
             ledger = after
     return ledger
 
 
-def _held(ledger: MemoryLedger, blocks: Iterable[Block]) -> tuple[MemoryLedger, _Why | None]:
-    """The ledger with *blocks* held as well; why not, where one of them cannot be."""
+def _hold(ledger: MemoryLedger, blocks: Iterable[Block]) -> tuple[MemoryLedger, _Conflict | None]:
+    """The ledger with *blocks*, or why one of them does not fit."""
     for block in blocks:
-        if why := _no_place(ledger, block):
-            return ledger, why
+        if conflict := _memory_conflict(ledger, block):
+            return ledger, conflict
         ledger = ledger.give("", "", blocks=(block,))
     return ledger, None
 
 
-def _no_place(ledger: MemoryLedger, block: Block) -> _Why | None:
+def _memory_conflict(ledger: MemoryLedger, block: Block) -> _Conflict | None:
     nodes = list(bits.members(block.nodes))
     if gone := [str(node) for node in nodes if node not in ledger.nodes]:
-        return _Why(f"the machine has no NUMA node {', '.join(gone)}")
+        return _Conflict(f"the machine has no NUMA node {', '.join(gone)}")
     if not nodes:
-        return _Why("it is on no NUMA node")
+        return _Conflict("it is on no NUMA node")
     if not any(block.type in ledger.nodes[node].tables for node in nodes):
-        return _Why(f"there is no {block.type} on {_on(block.nodes)} any more")
+        return _Conflict(f"{_format_nodes(block.nodes)} no longer has {block.type}")
     groups = {ledger.nodes[node].cells for node in nodes if ledger.nodes[node].assignments} - {block.nodes}
     if groups:
         other = bits.show(groups.pop())
-        return _Why(
-            f"others hold NUMA nodes {other} as a group; a kubelet starts on that, or not, as it happens", refused=False
+        return _Conflict(
+            f"other pods hold NUMA nodes {other} as a group; a kubelet may or may not start on that", blocks_start=False
         )
     room = ledger.free(block.nodes, block.type)
     if block.size > room:
-        return _Why(f"only {_amount(room)} of {block.type} is left on {_on(block.nodes)}")
+        return _Conflict(f"only {_format_size(room)} of {block.type} is left on {_format_nodes(block.nodes)}")
     return None
 
 
-def _charged(state: MemoryState, idle: MemoryLedger) -> MemoryState:
-    """The machine state that what is held adds up to, groups first, as it is checked."""
+def _with_machine_state(state: MemoryState, idle: MemoryLedger) -> MemoryState:
+    """The state with the machine state that its allocations add up to; groups first, as the kubelet checks it."""
     blocks = [block for own in state.pod_entries.values() for block in own]
     for uid, own in state.entries.items():
         if uid not in state.pod_entries:
@@ -302,43 +303,49 @@ def _charged(state: MemoryState, idle: MemoryLedger) -> MemoryState:
     )
 
 
-def _shown(blocks: Iterable[Block]) -> str:
+def _format_blocks(blocks: Iterable[Block]) -> str:
     """``1Gi of memory on NUMA nodes 0-1``."""
-    parts = [f"{_amount(block.size)} of {block.type} on {_on(block.nodes)}" for block in blocks]
+    parts = [f"{_format_size(block.size)} of {block.type} on {_format_nodes(block.nodes)}" for block in blocks]
     return " and ".join(parts) or "nothing"
 
 
-def _amount(size: int) -> str:
+def _format_size(size: int) -> str:
     return Quantity.of(size, QuantityFormat.BINARY_SI).canonical()
 
 
-def _on(nodes: NodeSet) -> str:
+def _format_nodes(nodes: NodeSet) -> str:
     return f"NUMA node{'s' * (nodes.bit_count() != 1)} {bits.show(nodes)}"
 
 
 def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> Repaired[DeviceState]:
-    """The device manager's state, no device with two pods and no entry without an owner."""
+    """The device manager's state, without devices of two pods and incomplete entries."""
     names = pods or {}
     owners: dict[tuple[str, str], str] = {}
     kept: list[DeviceEntry] = []
-    losses = []
+    dropped = []
     for entry in sorted(state.entries, key=lambda entry: entry.uid not in names):
         ids = sorted(entry.nodes)
         others = {owners.get((entry.resource, id_), entry.uid) for id_ in ids} - {entry.uid}
         held = f"{entry.resource} {', '.join(ids)}"
         if others:
-            losses.append(
+            dropped.append(
                 DroppedEntry(
                     entry.uid,
                     entry.container,
                     held,
-                    f"{format_pod(min(others), names)} holds it as well",
-                    refused=False,
+                    f"{format_pod(min(others), names)} holds it too",
+                    blocks_start=False,
                 )
             )
         elif not entry.uid or not entry.container or not entry.resource or not ids:
-            losses.append(
-                DroppedEntry(entry.uid, entry.container, held, "it does not say whose it is, or what", refused=False)
+            dropped.append(
+                DroppedEntry(
+                    entry.uid,
+                    entry.container,
+                    held,
+                    "the entry lacks a pod, a container, a resource or devices",
+                    blocks_start=False,
+                )
             )
         else:
             kept.append(entry)
@@ -346,5 +353,5 @@ def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> Repai
     in_place = {id(entry) for entry in kept}
     return Repaired(
         DeviceState(entries=tuple(one for one in state.entries if id(one) in in_place), registered=state.registered),
-        tuple(losses),
+        tuple(dropped),
     )

@@ -1,4 +1,4 @@
-"""A kubelet's state files looked into: what is wrong with each, what the kubelet would do, how it can be repaired."""
+"""Check a kubelet's state files: what is wrong with each, what the kubelet does, and how to repair it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,290 +20,281 @@ from alignup.state.kubelet.state_dir import PLUGINS_DIR
 
 DEVICE_STATE = f"{PLUGINS_DIR}/{device_file.NAME}"
 
-_NOT_YET = "put the configuration right first: what the file should say depends on it"
-_AGAIN = "a kubelet that starts gives it some anew, perhaps others, or refuses the pod if there is no room"
+_FIX_CONFIGURATION = "fix the configuration first: the correct state depends on it"
+_ALLOCATED_AGAIN = "at startup the kubelet allocates again, or rejects the pod if it does not fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFiles:
-    """What is in a kubelet's directory, each file by its path there."""
+    """The files of a kubelet's directory, by their path in it."""
 
     texts: Mapping[str, bytes] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)  #: files that cannot be read, and why
-    leftovers: tuple[str, ...] = ()  #: files written aside that never took their place
-    directory: str = "/var/lib/kubelet"  #: as it stands in messages
+    unread: Mapping[str, str] = field(default_factory=dict)  #: file → why it cannot be read
+    leftovers: tuple[str, ...] = ()  #: temporary files of interrupted writes
+    directory: str = "/var/lib/kubelet"  #: for messages
 
 
 @dataclass(frozen=True, slots=True)
 class FileRepair:
-    """A file as it is and as it would be."""
-
-    name: str  #: its path in the directory
+    name: str  #: path in the directory
     before: bytes
     after: bytes
-    done: tuple[str, ...]  #: what is kept and what is given up, a line each
+    done: tuple[str, ...]  #: sentences about what is kept and what is dropped
 
 
 @dataclass(frozen=True, slots=True)
 class StateCheck:
-    """What was found in state files, and what can be done about it."""
-
     findings: tuple[Finding, ...]
     repairs: tuple[FileRepair, ...] = ()
 
 
-def check_state(files: StateFiles, basis: ManagerConfig, *, pods: PodNames | None = None) -> StateCheck:
-    """What a kubelet would do with *files*; *pods* are those that run, and keep what they have before others."""
-    names = pods or {}
-    looks: tuple[tuple[str, Callable[[bytes, str, ManagerConfig, PodNames], StateCheck]], ...] = (
-        (cpu_file.NAME, _cpus),
-        (memory_file.NAME, _memory),
-        (DEVICE_STATE, _devices),
+def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | None = None) -> StateCheck:
+    """What a kubelet does with *files*; *pods* are the running ones, which win conflicts."""
+    checks: tuple[tuple[str, Callable[[bytes, str, ManagerConfig, PodNames], StateCheck]], ...] = (
+        (cpu_file.NAME, _check_cpus),
+        (memory_file.NAME, _check_memory),
+        (DEVICE_STATE, _check_devices),
     )
     findings: list[Finding] = []
     repairs: list[FileRepair] = []
-    for name, look in looks:
+    for name, check in checks:
         if name in files.texts:
-            looked = look(files.texts[name], f"{files.directory}/{name}", basis, names)
-            findings += looked.findings
-            repairs += looked.repairs
+            checked = check(files.texts[name], f"{files.directory}/{name}", config, pods or {})
+            findings += checked.findings
+            repairs += checked.repairs
         elif name in files.unread:
-            findings.append(warning(Area.STATE, f"it cannot be looked into: {files.unread[name]}", where=name))
+            findings.append(warning(Area.STATE, f"cannot be checked: {files.unread[name]}", where=name))
         else:
-            findings.append(ok(Area.STATE, "there is none: the kubelet begins with an empty one", where=name))
+            findings.append(ok(Area.STATE, "does not exist: the kubelet starts with an empty state", where=name))
     for name in files.leftovers:
-        what = "left over from writing a state file that was interrupted; nothing reads it"
-        findings.append(note(Area.STATE, what, advice="it can be deleted", where=name))
+        summary = "left over from an interrupted write; nothing reads it"
+        findings.append(note(Area.STATE, summary, advice="delete it", where=name))
     return StateCheck(tuple(findings), tuple(repairs))
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """One file of the CPU or memory manager, with all that is known about it."""
+class _CheckedFile:
+    """A file of the CPU or memory manager and everything that was found out about it."""
 
     name: str
     text: bytes
     found: Salvage
-    said: str  #: the kubelet's sentence where it refuses the file
-    losses: tuple[DroppedEntry, ...] = ()
+    kubelet_error: str  #: empty if the kubelet starts on the file
+    dropped: tuple[DroppedEntry, ...] = ()
     differences: tuple[str, ...] = ()
-    after: bytes | None = None  #: ``None``: cannot be repaired while the configuration is not right
-    what: str = "CPUs"
+    after: bytes | None = None  #: ``None``: cannot be repaired while the configuration is invalid
+    resource: str = "CPUs"
     pods: PodNames = field(default_factory=dict)
 
     @property
     def repair(self) -> FileRepair | None:
-        """What is to be written, where something is."""
-        if self.after is None or not (self.said or self.losses or self.found.tampered):
+        if self.after is None or not (self.kubelet_error or self.dropped or self.found.copy_problem):
             return None
-        return FileRepair(self.name, self.text, self.after, tuple(self._done()))
+        return FileRepair(self.name, self.text, self.after, tuple(self._describe_repair()))
 
-    def _done(self) -> Iterator[str]:
-        uids = {uid for uid, own in (self.found.contents["entries"] or {}).items() if own}
-        given_up = {loss.uid for loss in self.losses}
-        yield f"taken from {self.found.source}"
-        if kept := sorted(uids - given_up):
-            yield f"kept: the {self.what} of {', '.join(format_pod(uid, self.pods) for uid in kept)}"
-        for loss in self.losses:
-            yield f"given up: {_whose(loss, self.pods)}, {loss.held}"
+    def _describe_repair(self) -> Iterator[str]:
+        holders = {uid for uid, held in (self.found.contents["entries"] or {}).items() if held}
+        yield f"restored from {self.found.source}"
+        if kept := sorted(holders - {entry.uid for entry in self.dropped}):
+            yield f"kept: the {self.resource} of {_format_pods(kept, self.pods)}"
+        for entry in self.dropped:
+            yield f"dropped: {_format_holder(entry, self.pods)}, {entry.held}"
         if self.found.source is SalvageSource.NOTHING:
-            yield f"who holds which {self.what} is lost; {_AGAIN}"
+            yield f"all allocations of {self.resource} are lost; {_ALLOCATED_AGAIN}"
+
+    def unusable(self, summary: str, *, kubelet_message: str) -> Finding:
+        advice = _FIX_CONFIGURATION if self.after is None else f"--write repairs it from {self.found.source}"
+        return error(Area.STATE, summary, kubelet_message=kubelet_message, advice=advice, where=self.name)
 
 
-def _cpus(text: bytes, path: str, basis: ManagerConfig, pods: PodNames) -> StateCheck:
-    gates, provider = basis.gates, basis.cpus
+def _check_cpus(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
+    gates, provider = config.gates, config.cpus
     found = salvage(cpu_file.FORMAT, text, gates=gates)
-    said = _cpu_verdict(text, basis, path)
-    losses: tuple[DroppedEntry, ...] = ()
+    dropped: tuple[DroppedEntry, ...] = ()
     differences: tuple[str, ...] = ()
     after = None
     if provider:
-        mended = repair_cpus(found.contents, provider, gates=gates, pods=pods)
-        losses = mended.losses
-        after = cpu_file.dump(mended.state, gates=gates)
-        _check(_cpu_verdict(after, basis, path))
+        repaired = repair_cpus(found.contents, provider, gates=gates, pods=pods)
+        dropped = repaired.dropped
+        after = cpu_file.dump(repaired.state, gates=gates)
+        _assert_accepted(_cpu_error(after, config, path))
         if provider.policy is CpuPolicy.STATIC and found.contents["policyName"] == CpuPolicy.STATIC:
             differences = tuple(cpu_differences(found.contents, provider, gates=gates))
-    case = _Case(cpu_file.NAME, text, found, said, losses, differences, after, pods=pods)
-    return _told(case, cpu_file.FORMAT, basis.cpu_policy)
+    kubelet_error = _cpu_error(text, config, path)
+    file = _CheckedFile(cpu_file.NAME, text, found, kubelet_error, dropped, differences, after, pods=pods)
+    return _to_check(file, cpu_file.FORMAT, config.cpu_policy)
 
 
-def _cpu_verdict(text: bytes, basis: ManagerConfig, path: str) -> str:
-    """What a kubelet says against a file; empty when it starts on it."""
+def _cpu_error(text: bytes, config: ManagerConfig, path: str) -> str:
+    """The kubelet's error; empty if it starts on the file."""
     try:
-        state = cpu_file.parse(text, configured_policy=basis.cpu_policy, gates=basis.gates, path=path)
-        if basis.cpus and basis.cpus.policy is CpuPolicy.STATIC:
-            basis.cpus.start(state.default, state.entries, pod_held=state.pod_entries)
-    except StateError as refused:
-        return str(refused)
+        state = cpu_file.parse(text, configured_policy=config.cpu_policy, gates=config.gates, path=path)
+        if config.cpus and config.cpus.policy is CpuPolicy.STATIC:
+            config.cpus.start(state.default, state.entries, pod_held=state.pod_entries)
+    except StateError as error_:
+        return str(error_)
     return ""
 
 
-def _memory(text: bytes, path: str, basis: ManagerConfig, pods: PodNames) -> StateCheck:
-    gates, idle, policy = basis.gates, basis.memory, basis.memory_policy
+def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
+    gates, idle, policy = config.gates, config.memory, config.memory_policy
     found = salvage(memory_file.FORMAT, text, gates=gates)
-    said = _memory_verdict(text, basis, path)
-    losses: tuple[DroppedEntry, ...] = ()
+    kubelet_error = _memory_error(text, config, path)
+    dropped: tuple[DroppedEntry, ...] = ()
     differences: tuple[str, ...] = ()
     after = None
     if idle is not None and policy is not None:
-        mended = repair_memory(found.contents, idle, policy=policy, gates=gates, pods=pods)
-        losses = mended.losses
-        after = memory_file.dump(mended.state, gates=gates)
-        _check(_memory_verdict(after, basis, path))
-        if said and policy == MemoryPolicy.STATIC == found.contents["policyName"]:
-            differences = tuple(memory_differences(found.contents, mended.state, lost=bool(losses)))
-    case = _Case(memory_file.NAME, text, found, said, losses, differences, after, what="memory", pods=pods)
-    return _told(case, memory_file.FORMAT, policy)
+        repaired = repair_memory(found.contents, idle, policy=policy, gates=gates, pods=pods)
+        dropped = repaired.dropped
+        after = memory_file.dump(repaired.state, gates=gates)
+        _assert_accepted(_memory_error(after, config, path))
+        if kubelet_error and policy == MemoryPolicy.STATIC == found.contents["policyName"]:
+            differences = tuple(memory_differences(found.contents, repaired.state, dropped=bool(dropped)))
+    file = _CheckedFile(
+        memory_file.NAME, text, found, kubelet_error, dropped, differences, after, resource="memory", pods=pods
+    )
+    return _to_check(file, memory_file.FORMAT, policy)
 
 
-def _memory_verdict(text: bytes, basis: ManagerConfig, path: str) -> str:
-    """What a kubelet says against a file; empty when it starts on it."""
+def _memory_error(text: bytes, config: ManagerConfig, path: str) -> str:
+    """The kubelet's error; empty if it starts on the file."""
     try:
-        state = memory_file.parse(text, configured_policy=basis.memory_policy, gates=basis.gates, path=path)
-        if basis.memory is not None and basis.memory_policy == MemoryPolicy.STATIC:
+        state = memory_file.parse(text, configured_policy=config.memory_policy, gates=config.gates, path=path)
+        if config.memory is not None and config.memory_policy == MemoryPolicy.STATIC:
             stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
-            stored.restored(basis.memory, pod_level=basis.pod_level)
-    except StateError as refused:
-        return str(refused)
+            stored.restored(config.memory, pod_level=config.pod_level)
+    except StateError as error_:
+        return str(error_)
     return ""
 
 
-def _check(said: str) -> None:
-    """Nothing is offered that a kubelet would not take."""
-    if said:
-        raise StateError(f"the repaired file would be refused: {said}")
+def _assert_accepted(kubelet_error: str) -> None:
+    """Never offer a repair that a kubelet rejects."""
+    if kubelet_error:
+        raise StateError(f"the kubelet would reject the repaired file: {kubelet_error}")
 
 
-def _told(case: _Case, format_: StateFileFormat, policy: str | None) -> StateCheck:
-    """What is to be said about a file of the CPU or memory manager."""
-    repair = case.repair
-    findings = list(_faults(case, policy))
-    if case.said and not any(one.said for one in findings):
-        findings.insert(0, _refused(case, "the kubelet does not start on it"))
-    if case.found.tampered:
-        what = f"{case.found.tampered}; this kubelet does not look at it, an older one would"
-        findings.append(warning(Area.STATE, what, advice="--write writes it anew", where=case.name))
-    version = case.found.version
-    if not case.said and 0 < version < format_.number:
-        what = (
-            f"version {version}, of an older kubelet: it is read, and written as version {format_.number} from then on"
-        )
-        findings.append(note(Area.STATE, what, where=case.name))
-    findings += _strangers(case)
-    if not case.said and not repair:
-        holders = len([own for own in (case.found.contents["entries"] or {}).values() if own])
-        what = f"policy {case.found.contents['policyName']}, {case.what} held by {_pods(holders)}"
-        findings.append(ok(Area.STATE, what, where=case.name))
+def _to_check(file: _CheckedFile, format_: StateFileFormat, policy: str | None) -> StateCheck:
+    repair = file.repair
+    findings = list(_problems(file, policy))
+    if file.kubelet_error and not any(finding.kubelet_message for finding in findings):
+        findings.insert(0, file.unusable("the kubelet does not start on this file", kubelet_message=file.kubelet_error))
+    if file.found.copy_problem:
+        summary = f"{file.found.copy_problem}; this kubelet ignores the copy, an older one would read it"
+        findings.append(warning(Area.STATE, summary, advice="--write rewrites it", where=file.name))
+    version = file.found.version
+    if not file.kubelet_error and 0 < version < format_.number:
+        summary = f"version {version}, from an older kubelet: it is read, and rewritten as version {format_.number}"
+        findings.append(note(Area.STATE, summary, where=file.name))
+    findings += _unknown_pods(file)
+    if not file.kubelet_error and not repair:
+        holders = len([held for held in (file.found.contents["entries"] or {}).values() if held])
+        summary = f"policy {file.found.contents['policyName']}, {file.resource} held by {_count_pods(holders)}"
+        findings.append(ok(Area.STATE, summary, where=file.name))
     return StateCheck(tuple(findings), (repair,) if repair else ())
 
 
-def _faults(case: _Case, policy: str | None) -> Iterator[Finding]:
-    """Each thing wrong with a file; the first of them has the kubelet's own words."""
-    stored, found = case.found.contents["policyName"], case.found
-    for number, damage in enumerate(found.damage):
-        yield _refused(case, f"{damage}; the kubelet does not start", said=case.said if not number else "")
+def _problems(file: _CheckedFile, policy: str | None) -> Iterator[Finding]:
+    """Each problem of a file; the first one carries the kubelet's error."""
+    stored, found = file.found.contents["policyName"], file.found
+    message = file.kubelet_error
+    for damage in found.damage:
+        yield file.unusable(f"{damage}; the kubelet does not start", kubelet_message=message)
+        message = ""
     if policy is not None and stored != policy and found.source is not SalvageSource.NOTHING:
-        said = "" if found.damage else case.said
-        of = f"of policy {quote(stored)}" if stored else "of no policy"
-        yield _refused(case, f"the file is {of}, {quote(policy)} is configured; the kubelet does not start", said=said)
+        has = f"policy {quote(stored)}" if stored else "no policy"
+        summary = f"the file has {has}, but {quote(policy)} is configured; the kubelet does not start"
+        yield file.unusable(summary, kubelet_message=message)
         return
-    said = "" if found.damage else case.said
-    for difference in case.differences:
-        yield _refused(case, difference, said=said)
-        said = ""
-    for loss in case.losses:
-        what = f"{_whose(loss, case.pods)} holds {loss.held}: {loss.why}"
-        if loss.refused:
-            yield error(Area.STATE, what, said=said, advice=f"--write gives it up; {_AGAIN}", where=case.name)
-            said = ""
+    for difference in file.differences:
+        yield file.unusable(difference, kubelet_message=message)
+        message = ""
+    for entry in file.dropped:
+        summary = f"{_format_holder(entry, file.pods)} holds {entry.held}: {entry.reason}"
+        advice = f"--write drops it; {_ALLOCATED_AGAIN}"
+        if entry.blocks_start:
+            yield error(Area.STATE, summary, kubelet_message=message, advice=advice, where=file.name)
+            message = ""
         else:
-            yield warning(Area.STATE, what, advice=f"--write gives it up; {_AGAIN}", where=case.name)
+            yield warning(Area.STATE, summary, advice=advice, where=file.name)
 
 
-def _refused(case: _Case, what: str, *, said: str | None = None) -> Finding:
-    advice = _NOT_YET
-    if case.after is not None:
-        advice = f"--write repairs it, from {case.found.source}"
-    return error(Area.STATE, what, said=case.said if said is None else said, advice=advice, where=case.name)
-
-
-def _strangers(case: _Case) -> Iterator[Finding]:
-    """Who is in the file, but does not run."""
-    if not case.pods:
+def _unknown_pods(file: _CheckedFile) -> Iterator[Finding]:
+    if not file.pods:
         return
-    unknown = sorted((case.found.contents["entries"] or {}).keys() - case.pods.keys())
+    unknown = sorted((file.found.contents["entries"] or {}).keys() - file.pods.keys())
     if unknown:
-        what = f"held by {', '.join(unknown)}, not among the pods given: the kubelet takes it back once it runs"
-        yield note(Area.STATE, what, where=case.name)
+        summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
+        yield note(Area.STATE, summary, where=file.name)
 
 
-def _whose(loss: DroppedEntry, pods: PodNames) -> str:
-    return f"{format_pod(loss.uid, pods)} container {loss.container}" if loss.container else format_pod(loss.uid, pods)
+def _format_holder(entry: DroppedEntry, pods: PodNames) -> str:
+    pod = format_pod(entry.uid, pods)
+    return f"{pod} container {entry.container}" if entry.container else pod
 
 
-def _pods(count: int) -> str:
-    return "nobody" if not count else "a pod" if count == 1 else f"{count} pods"
+def _format_pods(uids: Iterable[str], pods: PodNames) -> str:
+    return ", ".join(format_pod(uid, pods) for uid in uids)
 
 
-def _devices(text: bytes, path: str, basis: ManagerConfig, pods: PodNames) -> StateCheck:
-    """The device manager's file: a kubelet that cannot read it goes on without."""
+def _count_pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
+
+
+def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
+    """A kubelet that cannot read the device manager's file starts without it."""
     findings: list[Finding] = []
     done: list[str] = []
     try:
         state = device_file.parse(text, path=path)
     except StateError:
         state, unread = salvage_devices(text)
-        damage = json_error(text) or "its checksum is wrong for what is there, or a value is of a wrong kind"
+        damage = json_error(text) or "the checksum does not match the contents, or a value has the wrong type"
         findings.append(
             warning(
                 Area.STATE,
-                f"{damage}; the kubelet starts without it and forgets which container holds which devices",
-                advice="--write repairs it, from what can still be read of it, unchecked",
+                f"{damage}; the kubelet starts without the file and forgets which container holds which devices",
+                advice=f"--write repairs it from {SalvageSource.REST}",
                 where=DEVICE_STATE,
             )
         )
-        done.append(f"taken from {SalvageSource.REST}")
-        done += [f"given up: {unread} entries that cannot be read"] if unread else []
-    mended = repair_devices(state, pods=pods)
-    for loss in mended.losses:
-        what = f"{_whose(loss, pods)} holds {loss.held}: {loss.why}"
-        findings.append(warning(Area.STATE, what, advice="--write gives it up", where=DEVICE_STATE))
-        done.append(f"given up: {_whose(loss, pods)}, {loss.held}")
-    if kept := sorted({entry.uid for entry in mended.state.entries}):
-        done.insert(bool(done and done[0].startswith("taken")), f"kept: the devices of {_all(kept, pods)}")
-    findings += [*_ill(mended.state, pods), *_too_few(mended.state, basis)]
+        done.append(f"restored from {SalvageSource.REST}")
+        done += [f"dropped: {unread} unreadable entries"] if unread else []
+    repaired = repair_devices(state, pods=pods)
+    for entry in repaired.dropped:
+        summary = f"{_format_holder(entry, pods)} holds {entry.held}: {entry.reason}"
+        findings.append(warning(Area.STATE, summary, advice="--write drops it", where=DEVICE_STATE))
+        done.append(f"dropped: {_format_holder(entry, pods)}, {entry.held}")
+    if kept := sorted({entry.uid for entry in repaired.state.entries}):
+        done.insert(bool(done and done[0].startswith("restored")), f"kept: the devices of {_format_pods(kept, pods)}")
+    findings += [*_unhealthy_devices(repaired.state, pods), *_missing_devices(repaired.state, config)]
     if not findings:
-        findings.append(ok(Area.STATE, f"devices held by {_pods(len(kept))}", where=DEVICE_STATE))
-    after = device_file.dump(mended.state)
-    broken = any(one.severity == "warning" for one in findings)
+        findings.append(ok(Area.STATE, f"devices held by {_count_pods(len(kept))}", where=DEVICE_STATE))
+    after = device_file.dump(repaired.state)
+    broken = any(finding.severity == "warning" for finding in findings)
     return StateCheck(tuple(findings), (FileRepair(DEVICE_STATE, text, after, tuple(done)),) if broken else ())
 
 
-def _all(uids: Iterable[str], pods: PodNames) -> str:
-    return ", ".join(format_pod(uid, pods) for uid in uids)
-
-
-def _ill(state: device_file.DeviceState, pods: PodNames) -> Iterator[Finding]:
-    """Devices somebody holds that were not healthy when the file was written, or are gone."""
+def _unhealthy_devices(state: device_file.DeviceState, pods: PodNames) -> Iterator[Finding]:
+    """Allocated devices that were unhealthy or gone when the file was written."""
     for entry in state.entries:
         healthy = set(state.registered.get(entry.resource) or ())
         missing = sorted(entry.nodes.keys() - healthy)
         if missing:
-            what = (
-                f"{format_pod(entry.uid, pods)} container {entry.container} holds {entry.resource} {', '.join(missing)}, "
-                "which was not among the healthy devices"
+            summary = (
+                f"{format_pod(entry.uid, pods)} container {entry.container} holds {entry.resource} "
+                f"{', '.join(missing)}, which was not among the healthy devices"
             )
-            yield note(Area.STATE, what, where=DEVICE_STATE)
+            yield note(Area.STATE, summary, where=DEVICE_STATE)
 
 
-def _too_few(state: device_file.DeviceState, basis: ManagerConfig) -> Iterator[Finding]:
-    """More devices held than the machine is said to have; of resources nobody declared nothing is known."""
-    there = Counter(device.resource for device in basis.devices)
+def _missing_devices(state: device_file.DeviceState, config: ManagerConfig) -> Iterator[Finding]:
+    """More devices allocated than the machine declares; resources that it does not declare are skipped."""
+    declared = Counter(device.resource for device in config.devices)
     held: dict[str, set[str]] = {}
     for entry in state.entries:
         held.setdefault(entry.resource, set()).update(entry.nodes)
     for resource, ids in sorted(held.items()):
-        if 0 < there[resource] < len(ids):
-            what = f"{len(ids)} devices of {resource} are held, and the machine has {there[resource]}"
-            yield note(Area.STATE, what, where=DEVICE_STATE)
+        if 0 < declared[resource] < len(ids):
+            summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared[resource]}"
+            yield note(Area.STATE, summary, where=DEVICE_STATE)

@@ -1,6 +1,6 @@
-"""The directory of a kubelet: its state files read, and repaired ones written after a backup of each.
+"""Read the state files of a kubelet's directory, and write repaired ones after a backup of each.
 
-A backup is never written over another, and is on the disk before anything is changed.
+A backup never overwrites another, and reaches the disk before any file changes.
 """
 
 import os
@@ -16,9 +16,9 @@ from alignup.state.kubelet import cpu_file, device_file, memory_file
 
 
 def read(directory: Path) -> StateFiles:
-    """What is in *directory*; ``FileError`` when there is no such directory."""
+    """The state files in *directory*; ``FileError`` if it does not exist."""
     if not directory.is_dir():
-        raise FileError(f"{directory}: there is no such directory; give the one a kubelet keeps its state in")
+        raise FileError(f"{directory}: no such directory; specify the directory of a kubelet")
     texts, unread = {}, {}
     for name, path in _paths(directory).items():
         try:
@@ -28,20 +28,20 @@ def read(directory: Path) -> StateFiles:
         else:
             if text is not None:
                 texts[name] = text
-    leftovers = tuple(str(one.relative_to(directory)) for one in _leftovers(directory))
+    leftovers = tuple(str(path.relative_to(directory)) for path in _leftovers(directory))
     return StateFiles(texts=texts, unread=unread, leftovers=leftovers, directory=str(directory))
 
 
 def write(directory: Path, repairs: Iterable[FileRepair], *, now: datetime) -> dict[str, Path]:
-    """Put every repaired file in its place; file → its backup.
+    """Write every repaired file; file → its backup.
 
-    ``FileError`` where a file changed since it was looked into: somebody is at work there.
+    Raises ``FileError`` if a file changed since it was checked, because something else writes there.
     """
     repairs = tuple(repairs)
     paths = _paths(directory)
     for repair in repairs:
         if atomic_files.read(paths[repair.name]) != repair.before:
-            raise FileError(f"{paths[repair.name]} has changed while it was looked into; nothing was written")
+            raise FileError(f"{paths[repair.name]} changed during the check; nothing was written")
     backups = {repair.name: _back_up(paths[repair.name], repair.before, now=now) for repair in repairs}
     for repair in repairs:
         atomic_files.write(paths[repair.name], repair.after)
@@ -49,22 +49,21 @@ def write(directory: Path, repairs: Iterable[FileRepair], *, now: datetime) -> d
 
 
 def _paths(directory: Path) -> dict[str, Path]:
-    """The state files by what they are called in a kubelet's directory; a copy may have all of them side by side."""
-    inside, beside = directory / DEVICE_STATE, directory / device_file.NAME
+    """The state files by their path in a kubelet's directory; a copy may have all of them in one directory."""
+    nested, flat = directory / DEVICE_STATE, directory / device_file.NAME
     return {
         cpu_file.NAME: directory / cpu_file.NAME,
         memory_file.NAME: directory / memory_file.NAME,
-        DEVICE_STATE: beside if beside.exists() and not inside.exists() else inside,
+        DEVICE_STATE: flat if flat.exists() and not nested.exists() else nested,
     }
 
 
 def _leftovers(directory: Path) -> list[Path]:
-    found = [one for path in _paths(directory).values() for one in path.parent.glob(f".{path.name}*")]
-    return sorted(found)
+    return sorted(found for path in _paths(directory).values() for found in path.parent.glob(f".{path.name}*"))
 
 
 def _back_up(path: Path, data: bytes, *, now: datetime) -> Path:
-    """A copy of the file beside it, on the disk when this returns."""
+    """A copy beside the file, synced to disk."""
     stamp = f"{path.name}.backup-{now:%Y%m%d-%H%M%S}"
     for number in count():
         backup = path.with_name(f"{stamp}-{number}" if number else stamp)
@@ -79,7 +78,7 @@ def _back_up(path: Path, data: bytes, *, now: datetime) -> Path:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            _remember(path.parent)
+            _sync(path.parent)
         except OSError as error:
             backup.unlink(missing_ok=True)
             raise _failed(backup, error) from error
@@ -91,8 +90,7 @@ def _failed(backup: Path, error: OSError) -> FileError:
     return FileError(f"cannot write {backup}: {error.strerror}; nothing was changed")
 
 
-def _remember(directory: Path) -> None:
-    """Have the disk remember the names in *directory*."""
+def _sync(directory: Path) -> None:
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

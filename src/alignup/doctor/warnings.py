@@ -1,4 +1,4 @@
-"""What a kubelet starts with, but does not treat as one may think: fields it passes over, traps, odd reservations."""
+"""Settings that a kubelet starts with but treats in a surprising way: ignored fields, traps, odd reservations."""
 
 from collections.abc import Iterator
 
@@ -18,217 +18,197 @@ from alignup.kube.yaml_output import to_yaml
 _AVAILABLE = "memory.available"
 
 
-def find_warnings(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """Everything about *inquiry* that surprises people; only what is surely so."""
-    yield from _eviction(inquiry)
-    yield from _unread(inquiry)
-    yield from _replaced(inquiry)
-    yield from _topology(inquiry)
-    provider = inquiry.corrected_cpu_provider()
-    if provider:
-        yield from _cores(inquiry, provider)
-        yield from _left(inquiry, provider)
-        yield from _one_sided(inquiry, provider)
-        yield from _shared(inquiry, provider)
-    yield from _wrapped(inquiry)
+def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
+    """Warnings and notes, only where they are certain."""
+    yield from _missing_eviction_threshold(inputs)
+    yield from _ignored_fields(inputs)
+    yield from _ignored_cpu_counts(inputs)
+    yield from _pointless_policies(inputs)
+    yield from _topology_options(inputs)
+    if provider := inputs.corrected_cpu_provider():
+        yield from _partly_reserved_cores(inputs, provider)
+        yield from _no_cpus_left(inputs, provider)
+        yield from _reserved_on_one_node(inputs, provider)
+        yield from _shared_reserved_cpus(inputs, provider)
+    yield from _excess_reservations(inputs)
 
 
-def _eviction(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """Thresholds that are given replace all of the kubelet's own."""
-    found = inquiry.configuration
-    if "evictionHard" in found.given and _AVAILABLE not in found.eviction_hard and inquiry.knows_memory_reservation:
-        usual = DEFAULT_EVICTION_HARD[_AVAILABLE]
-        paste = to_yaml({"evictionHard": {_AVAILABLE: usual, **found.eviction_hard}})
-        # With it another reservedMemory is right than the one that may be proposed beside it.
+def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
+    """A given ``evictionHard`` replaces all defaults."""
+    found = inputs.configuration
+    if "evictionHard" in found.given and _AVAILABLE not in found.eviction_hard and inputs.knows_memory_reservation:
+        default = DEFAULT_EVICTION_HARD[_AVAILABLE]
+        paste = to_yaml({"evictionHard": {_AVAILABLE: default, **found.eviction_hard}})
+        # It changes the total, so it would contradict a reservedMemory proposed in the same run.
         static = found.memory_manager_policy == MemoryPolicy.STATIC
         yield warning(
             Area.CONFIGURATION,
-            f"it is given without {_AVAILABLE}: no memory is kept free, and the usual {usual} does not apply",
-            advice="add it, or set mergeDefaultEvictionSettings to true; reservedMemory has to grow by as much",
+            f"{_AVAILABLE} is missing: the kubelet keeps no memory free, and the default of {default} does not apply",
+            advice=f"add {_AVAILABLE} or set mergeDefaultEvictionSettings to true, and raise reservedMemory to match",
             where="evictionHard",
             paste="" if static else paste,
         )
 
 
-def _unread(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """Fields that a policy never looks at."""
-    found, lost = inquiry.configuration, inquiry.reading.has_dropped
-    if inquiry.policy is Policy.NONE:
+def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:
+    found, dropped = inputs.configuration, inputs.config.has_dropped
+    if inputs.policy is Policy.NONE:
         if found.topology_manager_policy_options:
-            yield _passed_over(Area.TOPOLOGY, "topologyManagerPolicyOptions", "topologyManagerPolicy", "none")
+            yield _ignored(Area.TOPOLOGY, "topologyManagerPolicyOptions", "topologyManagerPolicy", "none")
         if found.topology_manager_scope == Scope.POD:
-            yield _passed_over(Area.TOPOLOGY, "topologyManagerScope", "topologyManagerPolicy", "none")
-    none = found.memory_manager_policy == MemoryPolicy.NONE and not lost("memoryManagerPolicy")
-    if none and found.reserved_memory:
-        yield _passed_over(Area.MEMORY, "reservedMemory", "memoryManagerPolicy", "None")
-    if (
-        found.cpu_manager_policy == CpuPolicy.NONE
-        and inquiry.told.reserved_system_cpus
-        and not lost("cpuManagerPolicy")
-    ):
+            yield _ignored(Area.TOPOLOGY, "topologyManagerScope", "topologyManagerPolicy", "none")
+    no_memory_policy = found.memory_manager_policy == MemoryPolicy.NONE and not dropped("memoryManagerPolicy")
+    if no_memory_policy and found.reserved_memory:
+        yield _ignored(Area.MEMORY, "reservedMemory", "memoryManagerPolicy", "None")
+    no_cpu_policy = found.cpu_manager_policy == CpuPolicy.NONE and not dropped("cpuManagerPolicy")
+    if no_cpu_policy and inputs.reservations.reserved_system_cpus:
         yield warning(
             Area.CPUS,
-            "under cpuManagerPolicy none they are only counted: containers run on them as on all others",
-            advice="set cpuManagerPolicy to static, with strict-cpu-reservation to keep all containers off them",
+            "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others",
+            advice="set cpuManagerPolicy to static, and strict-cpu-reservation to keep all containers off them",
             where="reservedSystemCPUs",
         )
 
 
-def _passed_over(area: Area, field: str, policy: str, name: str) -> Finding:
-    return warning(
-        area,
-        f"it is not looked at under {policy} {name}",
-        advice=f"leave it out, or choose another {policy}",
-        where=field,
-    )
+def _ignored(area: Area, field: str, policy: str, name: str) -> Finding:
+    advice = f"remove it, or choose another {policy}"
+    return warning(area, f"ignored under {policy} {name}", advice=advice, where=field)
 
 
-def _replaced(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """``reservedSystemCPUs`` takes the place of CPUs that are reserved by number."""
-    found, count = inquiry.configuration, inquiry.told.reserved_system_cpus.bit_count()
+def _ignored_cpu_counts(inputs: ManagerInputs) -> Iterator[Finding]:
+    """``reservedSystemCPUs`` replaces CPUs reserved by count."""
+    found, count = inputs.configuration, inputs.reservations.reserved_system_cpus.bit_count()
     if not count:
         return
     for field, texts in (("systemReserved", found.system_reserved), ("kubeReserved", found.kube_reserved)):
         if CPU in texts and not (field == "systemReserved" and texts[CPU] == str(count)):
             yield warning(
                 Area.CPUS,
-                f"it is not looked at beside reservedSystemCPUs: {count} CPUs are reserved in all",
-                advice=f"leave out {field}.cpu",
+                f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total",
+                advice=f"remove {field}.cpu",
                 where=f"{field}[cpu]",
             )
 
 
-def _topology(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """Policies that go together without serving any purpose."""
-    found, policy, nodes = inquiry.configuration, inquiry.policy, len(inquiry.view.nodes)
-    if policy is None or inquiry.reading.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
+def _pointless_policies(inputs: ManagerInputs) -> Iterator[Finding]:
+    found, policy, nodes = inputs.configuration, inputs.policy, len(inputs.view.nodes)
+    if policy is None or inputs.config.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
         return
-    static = found.cpu_manager_policy == CpuPolicy.STATIC
-    own_memory = found.memory_manager_policy == MemoryPolicy.STATIC
+    static_cpus = found.cpu_manager_policy == CpuPolicy.STATIC
+    static_memory = found.memory_manager_policy == MemoryPolicy.STATIC
     if nodes == 1 and policy is not Policy.NONE:
-        yield note(Area.TOPOLOGY, "the machine has one NUMA node, so there is nothing to align")
-    if nodes > 1 and policy is Policy.NONE and own_memory:
+        yield note(Area.TOPOLOGY, "the machine has one NUMA node: there is nothing to align")
+    if nodes > 1 and policy is Policy.NONE and static_memory:
         yield warning(
             Area.MEMORY,
-            "memory is pinned, but not to where a container's CPUs and devices are: topologyManagerPolicy is none",
+            "memory is pinned, but not aligned with CPUs and devices: topologyManagerPolicy is none",
             advice="set topologyManagerPolicy to best-effort, restricted or single-numa-node",
             where="memoryManagerPolicy",
         )
-    if nodes > 1 and policy is Policy.NONE and static:
-        yield note(
-            Area.CPUS,
-            "containers own CPUs, which are not aligned with their devices: topologyManagerPolicy is none",
-            where="topologyManagerPolicy",
-        )
-    if nodes > 1 and policy is not Policy.NONE and not static and not own_memory:
-        yield note(
-            Area.TOPOLOGY,
-            "only devices are aligned: the CPU and the memory manager have no policy of their own",
-            where="topologyManagerPolicy",
-        )
-    yield from _topology_options(inquiry)
+    if nodes > 1 and policy is Policy.NONE and static_cpus:
+        summary = "exclusive CPUs are not aligned with devices: topologyManagerPolicy is none"
+        yield note(Area.CPUS, summary, where="topologyManagerPolicy")
+    if nodes > 1 and policy is not Policy.NONE and not static_cpus and not static_memory:
+        summary = "only devices are aligned: the CPU and memory managers have policy none"
+        yield note(Area.TOPOLOGY, summary, where="topologyManagerPolicy")
 
 
-def _topology_options(inquiry: ManagerInputs) -> Iterator[Finding]:
-    options, nodes = inquiry.configuration.topology_manager_policy_options, len(inquiry.view.nodes)
+def _topology_options(inputs: ManagerInputs) -> Iterator[Finding]:
+    if inputs.policy is None or inputs.config.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
+        return
+    options, nodes = inputs.configuration.topology_manager_policy_options, len(inputs.view.nodes)
     closest = options.get("prefer-closest-numa-nodes", "false")
-    if inquiry.policy is Policy.SINGLE_NUMA_NODE and closest in {"1", "t", "T", "TRUE", "true", "True"}:
+    if inputs.policy is Policy.SINGLE_NUMA_NODE and closest in {"1", "t", "T", "TRUE", "true", "True"}:
         yield warning(
             Area.TOPOLOGY,
-            "it changes nothing under single-numa-node, where one node is chosen, never several",
-            advice="leave it out",
+            "no effect under single-numa-node, which always chooses one node",
+            advice="remove it",
             where="topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
         )
     allowed = options.get("max-allowable-numa-nodes", "")
-    if inquiry.policy not in {None, Policy.NONE} and nodes > KUBELET_MAX_NODES and allowed.isdecimal():
+    if inputs.policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed.isdecimal():
         yield warning(
             Area.TOPOLOGY,
-            f"the machine has {nodes} NUMA nodes: up to {2**nodes - 1} hints a resource, of which every combination "
-            "is tried when a pod is admitted, however long it takes",
-            advice="let pods ask for few aligned resources, or have the machine present fewer nodes",
+            f"the machine has {nodes} NUMA nodes: up to {2**nodes - 1} hints per resource, and the kubelet tries every "
+            "combination of them when it admits a pod, however long that takes",
+            advice="request few aligned resources per pod, or configure the machine to expose fewer nodes",
             where="topologyManagerPolicyOptions[max-allowable-numa-nodes]",
         )
 
 
-def _reserving(inquiry: ManagerInputs) -> str:
-    """The field that says which CPUs are reserved, or how many."""
-    return "reservedSystemCPUs" if inquiry.told.reserved_system_cpus else "systemReserved[cpu]"
+def _reserving_field(inputs: ManagerInputs) -> str:
+    return "reservedSystemCPUs" if inputs.reservations.reserved_system_cpus else "systemReserved[cpu]"
 
 
-def _cores(inquiry: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
-    """Cores of which only a part is reserved."""
+def _partly_reserved_cores(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
     if not provider.options.full_pcpus_only:
         return
-    for core, cpus in inquiry.view.core_cpus.items():
+    for core, cpus in inputs.view.core_cpus.items():
         rest = cpus & ~provider.reserved
         if rest and rest != cpus:
-            cgroups = inquiry.configuration.system_reserved_cgroup or inquiry.configuration.kube_reserved_cgroup
-            whole = {"reservedSystemCPUs": bits.show(provider.reserved_cores)}
+            cgroups = inputs.configuration.system_reserved_cgroup or inputs.configuration.kube_reserved_cgroup
+            whole_cores = {"reservedSystemCPUs": bits.show(provider.reserved_cores)}
             yield warning(
                 Area.CPUS,
-                f"core {core} ({format_cpus(cpus)}) is reserved in part: full-pcpus-only does not count "
-                f"{format_cpus(rest)} as free, yet a container may be given it",
+                f"core {core} ({format_cpus(cpus)}) is partly reserved: full-pcpus-only does not count "
+                f"{format_cpus(rest)} as free, yet a container may get it",
                 advice="reserve whole cores",
-                where=_reserving(inquiry),
-                paste="" if cgroups else to_yaml(whole),
+                where=_reserving_field(inputs),
+                paste="" if cgroups else to_yaml(whole_cores),
             )
             return
 
 
-def _left(inquiry: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
-    """Reservations that leave nothing, or let nothing be left."""
+def _no_cpus_left(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
     strict = provider.options.strict_cpu_reservation
     if not provider.allocatable:
-        rest = ", and none is left for the others to share (strict-cpu-reservation)" if strict else ""
+        pool = ", and the shared pool is empty (strict-cpu-reservation)" if strict else ""
         yield warning(
             Area.CPUS,
-            f"all CPUs are reserved: no container can own any{rest}",
+            f"all CPUs are reserved: no container can get exclusive CPUs{pool}",
             advice="reserve fewer CPUs",
-            where=_reserving(inquiry),
+            where=_reserving_field(inputs),
         )
     elif strict:
         yield note(
             Area.CPUS,
-            "once containers own every CPU that is not reserved, the kubelet does not start "
-            'again ("default cpuset cannot be empty")',
-            advice="keep a CPU shared; if it has happened, alignup doctor --kubelet-dir DIR --write helps",
+            "once containers hold every CPU that is not reserved, the kubelet does not restart "
+            '("default cpuset cannot be empty")',
+            advice="keep a CPU shared; to recover, run alignup doctor --kubelet-dir DIR --write",
             where="cpuManagerPolicyOptions[strict-cpu-reservation]",
         )
 
 
-def _one_sided(inquiry: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
-    """All reserved CPUs on one node."""
-    nodes = inquiry.view.node_cpus
-    touched = [node for node, cpus in nodes.items() if cpus & provider.reserved]
-    if len(nodes) > 1 and len(touched) == 1 and provider.allocatable:
-        node, cpus = touched[0], nodes[touched[0]]
+def _reserved_on_one_node(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
+    nodes = inputs.view.node_cpus
+    reserving = [node for node, cpus in nodes.items() if cpus & provider.reserved]
+    if len(nodes) > 1 and len(reserving) == 1 and provider.allocatable:
+        node, cpus = reserving[0], nodes[reserving[0]]
         left = (cpus & ~provider.reserved).bit_count()
         yield note(
             Area.CPUS,
-            f"all reserved CPUs are on NUMA node {node}: {left} of its {cpus.bit_count()} are left to be owned",
-            where=_reserving(inquiry),
+            f"all reserved CPUs are on NUMA node {node}: {left} of its {cpus.bit_count()} are left for exclusive use",
+            where=_reserving_field(inputs),
         )
 
 
-def _shared(inquiry: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
-    """Reserved CPUs are shared unless one says otherwise."""
-    if inquiry.told.reserved_system_cpus and not provider.options.strict_cpu_reservation:
+def _shared_reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
+    if inputs.reservations.reserved_system_cpus and not provider.options.strict_cpu_reservation:
         yield note(
             Area.CPUS,
-            "containers that own no CPUs run on the reserved ones too",
-            advice='cpuManagerPolicyOptions strict-cpu-reservation: "true" keeps them off',
-            where=_reserving(inquiry),
+            "containers without exclusive CPUs also run on the reserved CPUs",
+            advice='set cpuManagerPolicyOptions strict-cpu-reservation to "true" to keep them off',
+            where=_reserving_field(inputs),
         )
 
 
-def _wrapped(inquiry: ManagerInputs) -> Iterator[Finding]:
-    """More reserved on a node than it has, which the kubelet does not notice."""
-    kept = inquiry.reserved_memory()
-    for what in reserved_memory.excess_reservations(inquiry.view.nodes, kept or {}):
+def _excess_reservations(inputs: ManagerInputs) -> Iterator[Finding]:
+    """The kubelet does not notice when more is reserved on a node than it has."""
+    for excess in reserved_memory.excess_reservations(inputs.view.nodes, inputs.reserved_memory() or {}):
         yield warning(
             Area.MEMORY,
-            f"{what}: the kubelet does not look, and believes to have almost 2⁶⁴ bytes there",
-            advice="reserve it where there is memory",
+            f"{excess}: the kubelet does not check this, and assumes almost 2⁶⁴ bytes there",
+            advice="reserve memory on nodes that have enough",
             where="reservedMemory",
-            paste=reserved_memory_yaml(inquiry),
+            paste=reserved_memory_yaml(inputs),
         )

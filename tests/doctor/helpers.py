@@ -1,4 +1,4 @@
-"""What tests of the doctor share: configurations in a line, findings by severity, vectors, verdicts made elsewhere."""
+"""Helpers for tests of the doctor: short configurations, findings by severity, vectors, the kubelet's verdict."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ MEMORY: dict[str, Any] = {
 
 
 def machine(shape: str = SMT, *, memory: int = 16 * GIB) -> Machine:
-    """A machine that tells everything, also the distances of its nodes."""
+    """A machine with all facts, including the distances of its nodes."""
     made = parse(shape, memory=memory)
     ids = [node.id for node in made.nodes]
     return replace(made, distances=Distances({a: {b: 10 if a == b else 21 for b in ids} for a in ids}))
@@ -40,16 +40,16 @@ def text(**fields: Any) -> bytes:
     return json.dumps(head | fields).encode()
 
 
-def examined(on: Machine | None = None, **fields: Any) -> ConfigurationCheck:
+def check(on: Machine | None = None, **fields: Any) -> ConfigurationCheck:
     return check_configuration(text(**fields), on or machine(), name="kubelet.yaml")
 
 
-def of(severity: Severity, findings: tuple[Finding, ...]) -> list[Finding]:
+def by_severity(severity: Severity, findings: tuple[Finding, ...]) -> list[Finding]:
     return [one for one in findings if one.severity is severity]
 
 
 def cases(request: pytest.FixtureRequest, file: str) -> Iterator[Case]:
-    """The cases of a file of vectors; the test is skipped when there is none."""
+    """The cases of a vector file; skips the test if the set has no such file."""
     path = request.config.getoption("--vectors") / file
     if not path.exists():
         pytest.skip(f"this set of vectors has no {path.name}")
@@ -58,18 +58,18 @@ def cases(request: pytest.FixtureRequest, file: str) -> Iterator[Case]:
         yield case
 
 
-def refusal(name: str, data: bytes, basis: ManagerConfig) -> str:
-    """What a kubelet has against a state file, said by the parser and the rules of its start alone."""
+def kubelet_error(name: str, data: bytes, config: ManagerConfig) -> str:
+    """The kubelet's error about a state file, from the parser and the startup rules alone."""
     try:
         if name == cpu_file.NAME:
-            assert basis.cpus
-            cpus = cpu_file.parse(data, configured_policy=basis.cpu_policy, gates=basis.gates, path="cpus")
-            basis.cpus.start(cpus.default, cpus.entries, pod_held=cpus.pod_entries)
+            assert config.cpus
+            cpus = cpu_file.parse(data, configured_policy=config.cpu_policy, gates=config.gates, path="cpus")
+            config.cpus.start(cpus.default, cpus.entries, pod_held=cpus.pod_entries)
         elif name == memory_file.NAME:
-            assert basis.memory is not None
-            memory = memory_file.parse(data, configured_policy=basis.memory_policy, gates=basis.gates, path="memory")
+            assert config.memory is not None
+            memory = memory_file.parse(data, configured_policy=config.memory_policy, gates=config.gates, path="memory")
             stored = MemoryLedger(memory.machine_state, memory.entries, memory.pod_entries)
-            stored.restored(basis.memory, pod_level=basis.pod_level)
-    except StateError as refused:
-        return str(refused)
+            stored.restored(config.memory, pod_level=config.pod_level)
+    except StateError as rejected:
+        return str(rejected)
     return ""
