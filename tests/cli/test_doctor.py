@@ -66,7 +66,7 @@ def test_nothing_changes_without_write(damaged):
     run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--pods", NODE / "running.yaml")
 
     assert run.returncode == 1
-    assert "\n--write would repair\n  cpu_manager_state\n    - taken from its copy for older kubelets\n" in run.stdout
+    assert "\n--write would repair\n  cpu_manager_state\n    - restored from its copy for older kubelets\n" in run.stdout
     assert "pod ml/finetune" in run.stdout
     assert contents(damaged) == before
 
@@ -110,7 +110,7 @@ def test_write_changes_nothing_while_a_kubelet_runs(damaged, monkeypatch):
 
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == (
-        f"alignup: {damaged}/device-plugins/kubelet.sock answers\n"
+        f"alignup: {damaged}/device-plugins/kubelet.sock accepts connections\n"
         f"  {damaged} is in use; nothing was written\n"
         "  Stop the kubelet first (systemctl stop kubelet). Containers keep running.\n"
     )
@@ -124,7 +124,7 @@ def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
     )
 
     assert run.returncode == 1
-    assert "→ put the configuration right first" in run.stdout.replace("\n           ", " ")
+    assert "→ fix the configuration first" in run.stdout.replace("\n           ", " ")
     assert (damaged / cpu_file.NAME).read_bytes() == (DAMAGED / "state" / cpu_file.NAME).read_bytes()
     assert (damaged / memory_file.NAME).read_bytes() == (DAMAGED / "state" / memory_file.NAME).read_bytes()
     device_file.parse((damaged / "device-plugins" / device_file.NAME).read_bytes(), path="")
@@ -143,7 +143,7 @@ def test_set_overrides_the_configuration():
     run = alignup("doctor", *ON_NODE, *STATE, "--set", "cpuManagerPolicy=none", "--set", "reservedSystemCPUs=")
 
     assert run.returncode == 1
-    assert 'the file is of policy "static", "none" is configured' in run.stdout.replace("\n           ", " ")
+    assert 'the file has policy "static", but "none" is configured' in run.stdout.replace("\n           ", " ")
 
 
 def test_json(damaged):
@@ -169,7 +169,7 @@ def test_json(damaged):
         ),
         pytest.param(("--pods", "x"), "--pods names the pods in the state files: add", id="pods without a directory"),
         pytest.param(("--config", "none.yaml"), "none.yaml: No such file or directory", id="no such configuration"),
-        pytest.param(("--kubelet-dir", "none"), "none: there is no such directory", id="no such directory"),
+        pytest.param(("--kubelet-dir", "none"), "none: no such directory", id="no such directory"),
         pytest.param(("--machine", "none.yaml"), "none.yaml", id="no such machine"),
         pytest.param(("-o", "xml"), "'xml' is not one of", id="no such form"),
     ],

@@ -18,7 +18,7 @@ from alignup.state.kubelet import cpu_file, device_file, memory_file
 def read(directory: Path) -> StateFiles:
     """The state files in *directory*; ``FileError`` if it does not exist."""
     if not directory.is_dir():
-        raise FileError(f"{directory}: no such directory; specify the directory of a kubelet")
+        raise FileError(f"{directory}: no such directory")
     texts, unread = {}, {}
     for name, path in _paths(directory).items():
         try:
