@@ -126,7 +126,11 @@ def test_a_failed_restore_returns_the_error(run):
     ("devices", "text"),
     [
         pytest.param({("example.com/gpu", "gpu-0"): 1}, None, id="unchanged"),
-        pytest.param({("example.com/gpu", "gpu-0"): 2}, "intended near NUMA node 0, actual near NUMA node 1", id="near another node"),
+        pytest.param(
+            {("example.com/gpu", "gpu-0"): 2},
+            "intended near NUMA node 0, actual near NUMA node 1",
+            id="near another node",
+        ),
         pytest.param({}, "intended near NUMA node 0, actual missing", id="missing"),
         pytest.param(None, None, id="not compared"),
     ],

@@ -1,9 +1,8 @@
-"""Calls with bytes, which need not be messages."""
+"""Calls with raw bytes, which need not be valid messages."""
 
 import grpc.aio
 
 
-async def send(line: grpc.aio.Channel, method: str, request: bytes, *, seconds: float = 5.0) -> bytes:
-    """What is answered to *request*."""
-    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary(method)
-    return await ask(request, timeout=seconds)
+async def send(channel: grpc.aio.Channel, method: str, request: bytes, *, seconds: float = 5.0) -> bytes:
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+    return await call(request, timeout=seconds)

@@ -1,7 +1,7 @@
-"""Recorded conversations of real device plugins, spoken again.
+"""Recorded sessions of real device plugins, replayed.
 
-A recording is cut into sessions: from a plugin's Register to the end of its list of devices. In each the plugin is on
-its socket again and says what it said; what it is asked has to be what it was asked then.
+A recording is split into sessions, from a plugin's Register to the end of its device list. In each one the plugin
+listens on its socket and sends the recorded responses; its requests must be the recorded ones.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Document = dict[str, Any]
 RECORDED = Path(__file__).parent / "recorded"
 DIRECTION = "plugin->registry"
 
-#: Of each method: what it is asked, and what it answers.
+#: Method → request and response types.
 METHODS: Mapping[str, tuple[type[Message], type[Message]]] = {
     "GetDevicePluginOptions": (wire.Empty, wire.DevicePluginOptions),
     "GetPreferredAllocation": (wire.PreferredAllocationRequest, wire.PreferredAllocationResponse),
@@ -36,24 +36,24 @@ METHODS: Mapping[str, tuple[type[Message], type[Message]]] = {
 
 
 @dataclass
-class Exchanged:
-    """A question to a plugin and what it said."""
+class RecordedCall:
+    """A request to a plugin, and its response."""
 
     method: str
-    question: Document
+    request_document: Document
     response: Document = field(default_factory=dict)
     error: Document | None = None
-    over: bool = False
+    finished: bool = False
 
 
 @dataclass
 class Session:
-    """What a plugin said on one connection."""
+    """One connection of a plugin."""
 
     plugin: str
     register: wire.RegisterRequest
     lists: list[Document] = field(default_factory=list)
-    calls: list[Exchanged] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     ended: bool = False
 
     @property
@@ -62,8 +62,8 @@ class Session:
 
 
 def sessions(path: Path) -> Iterator[Session]:
-    """Every session of a recording, in the order they began."""
-    open_: dict[str, Session] = {}
+    """Yield the sessions of a recording, in order of registration."""
+    by_resource: dict[str, Session] = {}
     for line in path.read_text().splitlines():
         entry = json.loads(line)
         if entry["direction"] == "event" or (entry["rpc"] == "Register" and entry["direction"] != DIRECTION):
@@ -71,13 +71,13 @@ def sessions(path: Path) -> Iterator[Session]:
         resource = entry["resource"]
         if entry["rpc"] == "Register":
             request: wire.RegisterRequest = ParseDict(entry["message"], wire.RegisterRequest())
-            open_[resource] = Session(path.stem, request)
-            yield open_[resource]
+            by_resource[resource] = Session(path.stem, request)
+            yield by_resource[resource]
         else:
-            _said(open_[resource], entry)
+            _record(by_resource[resource], entry)
 
 
-def _said(session: Session, entry: Document) -> None:
+def _record(session: Session, entry: Document) -> None:
     method = entry["rpc"]
     if method == "ListAndWatch-end":
         session.ended = True
@@ -85,26 +85,26 @@ def _said(session: Session, entry: Document) -> None:
         if entry["direction"] == DIRECTION:
             session.lists.append(entry["message"])
     elif entry["direction"] != DIRECTION:
-        session.calls.append(Exchanged(method, entry["message"]))
+        session.calls.append(RecordedCall(method, entry["message"]))
     else:
-        call = next(one for one in session.calls if one.method == method and not one.over)
-        call.response, call.error, call.over = entry.get("message", {}), entry.get("error"), True
+        call = next(one for one in session.calls if one.method == method and not one.finished)
+        call.response, call.error, call.finished = entry.get("message", {}), entry.get("error"), True
 
 
-class Parrot:
-    """A plugin that says what was recorded; ``asked`` is what it was asked this time."""
+class ReplayedPlugin:
+    """A plugin that sends the recorded responses; ``requests`` are those of this replay."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.asked: list[tuple[str, Document]] = []
-        self.more = asyncio.Semaphore(1)  #: lists it may send
+        self.requests: list[tuple[str, Document]] = []
+        self.more = asyncio.Semaphore(1)  #: device lists it may send
 
     def handler(self) -> grpc.GenericRpcHandler:
         handlers: dict[str, Any] = {
             method: grpc.unary_unary_rpc_method_handler(
-                self._answer(method), asked.FromString, answered.SerializeToString
+                self._answer(method), request_type.FromString, response_type.SerializeToString
             )
-            for method, (asked, answered) in METHODS.items()
+            for method, (request_type, response_type) in METHODS.items()
         }
         handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(
             self._lists, wire.Empty.FromString, wire.ListAndWatchResponse.SerializeToString
@@ -113,39 +113,41 @@ class Parrot:
 
     def _answer(self, method: str) -> Any:
         async def answer(request: Message, context: Any) -> Message:
-            question = MessageToDict(request, preserving_proto_field_name=True)
-            self.asked.append((method, question))
-            asked, answered = METHODS[method]
+            request_document = MessageToDict(request, preserving_proto_field_name=True)
+            self.requests.append((method, request_document))
+            request_type, response_type = METHODS[method]
             for known in self.session.calls:
-                if known.method == method and ParseDict(known.question, asked()) == request:
+                if known.method == method and ParseDict(known.request_document, request_type()) == request:
                     if known.error:
                         await context.abort(grpc.StatusCode[known.error["code"]], known.error["details"])
-                    return ParseDict(known.response, answered())
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"never asked {method}: {question}")
+                    return ParseDict(known.response, response_type())
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"unexpected request: {method}: {request_document}"
+            )
             raise AssertionError
 
         return answer
 
     async def _lists(self, request: Message, context: Any) -> AsyncIterator[Message]:
-        self.asked.append(("ListAndWatch", {}))
-        for told in self.session.lists:
+        self.requests.append(("ListAndWatch", {}))
+        for devices in self.session.lists:
             await self.more.acquire()
-            yield ParseDict(told, wire.ListAndWatchResponse())
+            yield ParseDict(devices, wire.ListAndWatchResponse())
         await asyncio.Event().wait()
 
 
 @asynccontextmanager
-async def speaking(session: Session, directory: Path) -> AsyncIterator[Parrot]:
-    """The plugin of *session* on its socket, registered."""
-    parrot = Parrot(session)
-    server = grpc.aio.server(handlers=[parrot.handler()])
+async def replayed(session: Session, directory: Path) -> AsyncIterator[ReplayedPlugin]:
+    """Yield the plugin of *session*, listening and registered."""
+    plugin = ReplayedPlugin(session)
+    server = grpc.aio.server(handlers=[plugin.handler()])
     socket = directory / session.register.endpoint
     socket.unlink(missing_ok=True)
     server.add_insecure_port(rpc.address(socket))
     await server.start()
     try:
-        async with rpc.channel(directory / "kubelet.sock") as line:
-            await send(line, "/v1beta1.Registration/Register", session.register.SerializeToString())
-        yield parrot
+        async with rpc.channel(directory / "kubelet.sock") as channel:
+            await send(channel, "/v1beta1.Registration/Register", session.register.SerializeToString())
+        yield plugin
     finally:
         await server.stop(grace=0)

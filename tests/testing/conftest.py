@@ -9,16 +9,16 @@ __all__ = ["anyio_backend", "directory", "listener", "manager", "metrics", "one_
 
 
 @pytest.fixture
-def place():
+def root():
     """A directory with a short path, which sockets need."""
     with short_directory() as made:
         yield made
 
 
 @pytest.fixture
-async def both(place):
+async def both(root):
     """A test runtime and a client of it."""
-    async with runtime_and_client(place) as made:
+    async with runtime_and_client(root) as made:
         yield made
 
 

@@ -1,4 +1,4 @@
-"""Plugins and runtimes as processes of their own."""
+"""Plugins and runtimes as separate processes."""
 
 import asyncio
 import sys
@@ -8,20 +8,20 @@ from pathlib import Path
 
 
 @asynccontextmanager
-async def process(directory: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A plugin of ``example.com/gpu``; killed at the end, if it is still there."""
-    told = ["--resource", "example.com/gpu", "--dir", str(directory), *options]
-    async with _process("alignup.testing.plugin", *told) as made:
+async def plugin_process(directory: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Yield a plugin of ``example.com/gpu``; kill it at the end, if it still runs."""
+    arguments = ["--resource", "example.com/gpu", "--dir", str(directory), *options]
+    async with _process("alignup.testing.plugin", *arguments) as made:
         yield made
 
 
 @asynccontextmanager
-async def runtime_process(place: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A runtime at ``cri.sock`` in *place*, which has said that it listens; killed at the end, if it is still there."""
-    told = ["--socket", str(place / "cri.sock"), "--dir", str(place / "work"), *options]
-    async with _process("alignup.testing.runtime", *told) as made:
+async def runtime_process(root: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Yield a runtime that listens at ``cri.sock`` in *root*; kill it at the end, if it still runs."""
+    arguments = ["--socket", str(root / "cri.sock"), "--dir", str(root / "work"), *options]
+    async with _process("alignup.testing.runtime", *arguments) as made:
         assert made.stdout
-        assert await made.stdout.readline() == f"listening at {place / 'cri.sock'}\n".encode()
+        assert await made.stdout.readline() == f"listening at {root / 'cri.sock'}\n".encode()
         yield made
 
 

@@ -1,4 +1,4 @@
-"""Pods for a runtime for tests, and waiting for what becomes of them."""
+"""Pods for the test runtime, and helpers that wait for its containers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,11 +12,11 @@ from alignup.enforce.cri.types import ContainerConfig, ContainerState, CriContai
 from alignup.testing.runtime import Runtime
 
 IMAGE = "busybox"
-PATIENCE = 10.0  #: seconds for something that happens at once on a machine that is not busy
+TIMEOUT = 10.0  #: seconds; generous, for busy machines
 
 
-def lives(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+def is_running(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except FileNotFoundError:
@@ -36,35 +36,35 @@ def pod(name: str = "web", *, attempt: int = 0, logs: Path | None = None, host_n
 
 
 def shell(script: str, **more) -> ContainerConfig:
-    """A container that runs a line of shell."""
+    """Return a container that runs a shell script."""
     return ContainerConfig(**({"name": "main", "image": IMAGE, "command": ("sh", "-c", script)} | more))
 
 
-async def started(client: Client, plan: ContainerConfig, *, sandbox: SandboxConfig | None = None) -> str:
-    """A container that runs in a new sandbox; its id."""
+async def start_container(client: Client, config: ContainerConfig, *, sandbox: SandboxConfig | None = None) -> str:
+    """Start a container in a new sandbox, and return its id."""
     sandbox = sandbox or pod()
-    made = await client.create(await client.run_sandbox(sandbox), plan, sandbox=sandbox)
+    made = await client.create(await client.run_sandbox(sandbox), config, sandbox=sandbox)
     await client.start(made)
     return made
 
 
-async def exited(client: Client, id_: str) -> CriContainer:
-    """A container when it has ended."""
-    async with asyncio.timeout(PATIENCE):
-        while (seen := await client.container(id_)).state != ContainerState.EXITED:  # noqa: ASYNC110 - it has to be asked
+async def wait_exited(client: Client, id_: str) -> CriContainer:
+    """Return a container once it has exited."""
+    async with asyncio.timeout(TIMEOUT):
+        while (seen := await client.container(id_)).state != ContainerState.EXITED:  # noqa: ASYNC110 - CRI has no event for it
             await asyncio.sleep(0.01)
     return seen
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not true():  # noqa: ASYNC110 - nobody tells when it is
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
 
 
-async def reached(client: Client) -> None:
-    """Return when the runtime is back; a client needs a moment to notice."""
-    async with asyncio.timeout(PATIENCE):
+async def wait_reachable(client: Client) -> None:
+    """Return once the runtime is reachable again; a client needs a moment to notice."""
+    async with asyncio.timeout(TIMEOUT):
         while True:
             try:
                 await client.version()
@@ -75,8 +75,8 @@ async def reached(client: Client) -> None:
 
 
 @asynccontextmanager
-async def runtime_and_client(place: Path, **more) -> AsyncIterator[tuple[Runtime, Client]]:
-    """A runtime with one image, and somebody who uses it."""
-    told: dict[str, Any] = {"images": [IMAGE], "directory": place / "work"} | more
-    async with Runtime(place / "cri.sock", **told) as runtime, Client(runtime.socket) as client:
+async def runtime_and_client(root: Path, **more) -> AsyncIterator[tuple[Runtime, Client]]:
+    """Yield a runtime with one image, and a client of it."""
+    options: dict[str, Any] = {"images": [IMAGE], "directory": root / "work"} | more
+    async with Runtime(root / "cri.sock", **options) as runtime, Client(runtime.socket) as client:
         yield runtime, client

@@ -9,7 +9,7 @@ import pytest
 from alignup.align.errors import PluginError
 from alignup.plugins.manager import DevicePluginManager
 from alignup.testing.plugin import main
-from tests.testing.processes import process
+from tests.testing.processes import plugin_process
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ GPU = "example.com/gpu"
 
 
 async def test_it_registers_serves_and_stops_on_sigterm(directory, manager, listener):
-    async with process(directory, "--devices", "2@0,2@1", "--preferred", "highest", "--prestart") as plugin:
+    async with plugin_process(directory, "--devices", "2@0,2@1", "--preferred", "highest", "--prestart") as plugin:
         await listener.until(lambda: len(listener.healthy(GPU)) == 4)
         response = await manager.allocate(GPU, ("gpu-3",))
         await manager.pre_start(GPU, ("gpu-3",))
@@ -36,18 +36,18 @@ async def test_it_registers_serves_and_stops_on_sigterm(directory, manager, list
 
 
 async def test_a_killed_plugin_is_noticed_and_may_come_back(directory, manager, listener):
-    async with process(directory, "--devices", "2@0") as plugin:
+    async with plugin_process(directory, "--devices", "2@0") as plugin:
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)
         plugin.kill()
         await listener.until(lambda: listener.events[-1] == ("stopped", GPU))
-    async with process(directory, "--devices", "3@0"):
+    async with plugin_process(directory, "--devices", "3@0"):
         await listener.until(lambda: len(listener.healthy(GPU)) == 3)
 
     assert listener.events[:3] == [("listed", GPU), ("stopped", GPU), ("listed", GPU)]
 
 
 async def test_it_registers_again_with_a_new_registry(directory, listener):
-    async with process(directory, "--devices", "2@0"):
+    async with plugin_process(directory, "--devices", "2@0"):
         for _ in range(2):
             async with DevicePluginManager(directory, listener):
                 await listener.until(lambda: len(listener.healthy(GPU)) == 2)
@@ -55,7 +55,9 @@ async def test_it_registers_again_with_a_new_registry(directory, listener):
 
 
 async def test_it_crashes_after_the_given_number_of_calls(directory, manager, listener):
-    async with process(directory, "--devices", "2@0", "--crash-after", "2", "--allocate-delay", "0.01") as plugin:
+    async with plugin_process(
+        directory, "--devices", "2@0", "--crash-after", "2", "--allocate-delay", "0.01"
+    ) as plugin:
         await listener.until(lambda: GPU in listener.devices)
         for _ in range(2):
             await manager.allocate(GPU, ("gpu-0",))
@@ -74,7 +76,7 @@ async def test_it_runs_its_script(directory, manager, listener, tmp_path):
     script = tmp_path / "script"
     script.write_text("\n".join(map(json.dumps, steps)))
 
-    async with process(directory, "--devices", "3@0", "--script", str(script)) as plugin:
+    async with plugin_process(directory, "--devices", "3@0", "--script", str(script)) as plugin:
         await listener.until(lambda: [device.nodes for device in listener.devices.get(GPU, ())] == [0b10])
         with pytest.raises(PluginError, match="out of order"):
             await manager.allocate(GPU, ("gpu-0",))

@@ -1,11 +1,11 @@
-"""Images of the runtime for tests: which it has, and which it can fetch."""
+"""Local and pullable images of the test runtime."""
 
 import pytest
 
 from alignup.align.errors import CriError
 from alignup.enforce.cri.types import ContainerConfig
 from alignup.testing.runtime.images import full_name
-from tests.testing.runtimes import exited, pod, runtime_and_client, started
+from tests.testing.runtimes import pod, runtime_and_client, start_container, wait_exited
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_names_are_completed(name, full):
 
 
 @pytest.mark.anyio
-async def test_an_image_is_here_by_any_of_its_names(runtime, client):
+async def test_an_image_is_found_by_any_of_its_names(runtime, client):
     image = await client.image("busybox")
 
     assert image
@@ -36,8 +36,8 @@ async def test_an_image_is_here_by_any_of_its_names(runtime, client):
 
 
 @pytest.mark.anyio
-async def test_an_image_is_here_when_it_was_fetched(place):
-    async with runtime_and_client(place, pullable=["registry.test/app:1"]) as (_, client):
+async def test_a_pulled_image_is_local(root):
+    async with runtime_and_client(root, pullable=["registry.test/app:1"]) as (_, client):
         before = await client.image("registry.test/app:1")
         reference = await client.pull("registry.test/app:1")
         after = await client.image("registry.test/app:1")
@@ -48,7 +48,7 @@ async def test_an_image_is_here_when_it_was_fetched(place):
 
 
 @pytest.mark.anyio
-async def test_what_is_not_offered_cannot_be_fetched(runtime, client):
+async def test_only_pullable_images_can_be_pulled(runtime, client):
     for name in ("busybox", "registry.test/app:1"):
         with pytest.raises(CriError) as caught:
             await client.pull(name)
@@ -60,7 +60,7 @@ async def test_what_is_not_offered_cannot_be_fetched(runtime, client):
 
 
 @pytest.mark.anyio
-async def test_a_container_needs_an_image_that_is_here(runtime, client):
+async def test_a_container_needs_a_local_image(runtime, client):
     sandbox = await client.run_sandbox(pod())
     runtime.images.remove("busybox")
 
@@ -74,20 +74,20 @@ async def test_a_container_needs_an_image_that_is_here(runtime, client):
 @pytest.mark.parametrize(
     ("command", "args", "code"),
     [
-        pytest.param((), (), 3, id="as the image says"),
-        pytest.param((), ("exit 4",), 3, id="with arguments after it"),
-        pytest.param(("sh", "-c"), ("exit 5",), 5, id="as the container says"),
+        pytest.param((), (), 3, id="the command of the image"),
+        pytest.param((), ("exit 4",), 3, id="with arguments"),
+        pytest.param(("sh", "-c"), ("exit 5",), 5, id="the command of the container"),
     ],
 )
-async def test_what_an_image_runs(runtime, client, command, args, code):
+async def test_the_command_of_an_image(runtime, client, command, args, code):
     runtime.images.add("app=sh -c 'exit 3'")
 
-    made = await started(client, ContainerConfig(name="main", image="app", command=command, args=args))
+    made = await start_container(client, ContainerConfig(name="main", image="app", command=command, args=args))
 
-    assert (await exited(client, made)).exit_code == code
+    assert (await wait_exited(client, made)).exit_code == code
 
 
 @pytest.mark.anyio
-async def test_something_has_to_be_run(client):
+async def test_a_container_needs_a_command(client):
     with pytest.raises(CriError, match="no command specified"):
-        await started(client, ContainerConfig(name="main", image="busybox"))
+        await start_container(client, ContainerConfig(name="main", image="busybox"))

@@ -1,4 +1,4 @@
-"""Sandboxes and containers of the runtime for tests, from their beginning to their end."""
+"""Sandboxes and containers of the test runtime, from creation to removal."""
 
 import os
 import signal
@@ -12,20 +12,20 @@ from alignup.align.errors import CriError
 from alignup.enforce.cri.types import ContainerConfig, ContainerMount, ContainerState
 from alignup.rpc import StatusError
 from alignup.wire import cri_pb2 as wire
-from tests.testing.runtimes import exited, lives, pod, runtime_and_client, shell, started, until
+from tests.testing.runtimes import is_running, pod, runtime_and_client, shell, start_container, wait_exited, wait_until
 
 pytestmark = pytest.mark.anyio
 
 FOREVER = shell("sleep 1000")
 
 
-async def test_a_container_is_created_runs_and_ends(runtime, client):
+async def test_a_container_is_created_runs_and_exits(runtime, client):
     sandbox = await client.run_sandbox(pod())
     made = await client.create(sandbox, shell("exit 0"), sandbox=pod())
     created = await client.container(made)
 
     await client.start(made)
-    seen = await exited(client, made)
+    seen = await wait_exited(client, made)
     await client.remove(made)
 
     assert (created.state, created.sandbox, created.started, created.pid) == (
@@ -40,53 +40,55 @@ async def test_a_container_is_created_runs_and_ends(runtime, client):
 
 
 async def test_a_running_container_is_a_process(client):
-    made = await started(client, FOREVER)
+    made = await start_container(client, FOREVER)
     seen = await client.container(made)
 
     assert seen.state == ContainerState.RUNNING
     assert seen.pid
     assert os.getsid(seen.pid) == seen.pid
-    assert lives(seen.pid)
+    assert is_running(seen.pid)
 
 
 @pytest.mark.parametrize(
     ("script", "grace", "code", "reason"),
     [
-        pytest.param("exit 3", None, 3, "Error", id="fails by itself"),
-        pytest.param("kill -SEGV $$", None, 139, "Error", id="dies of a signal"),
-        pytest.param("sleep 1000", 30, 143, "Error", id="ends when told"),
-        pytest.param("trap 'exit 0' TERM; echo > ready; while :; do sleep 0.01; done", 30, 0, "Completed", id="well"),
-        pytest.param("trap '' TERM; echo > ready; while :; do sleep 0.01; done", 1, 137, "Error", id="does not listen"),
-        pytest.param("sleep 1000", 0, 137, "Error", id="killed at once"),
+        pytest.param("exit 3", None, 3, "Error", id="an error"),
+        pytest.param("kill -SEGV $$", None, 139, "Error", id="a signal"),
+        pytest.param("sleep 1000", 30, 143, "Error", id="SIGTERM"),
+        pytest.param(
+            "trap 'exit 0' TERM; echo > ready; while :; do sleep 0.01; done", 30, 0, "Completed", id="SIGTERM handled"
+        ),
+        pytest.param("trap '' TERM; echo > ready; while :; do sleep 0.01; done", 1, 137, "Error", id="SIGTERM ignored"),
+        pytest.param("sleep 1000", 0, 137, "Error", id="no grace"),
     ],
 )
-async def test_how_it_ends_shows(both, script, grace, code, reason):
+async def test_exit_codes_and_reasons(both, script, grace, code, reason):
     runtime, client = both
-    made = await started(client, shell(script))
+    made = await start_container(client, shell(script))
     if "ready" in script:
-        await until((runtime.service.options.directory / "ready").exists)
+        await wait_until((runtime.service.options.directory / "ready").exists)
     if grace is not None:
         await client.stop(made, grace=grace)
 
-    seen = await exited(client, made)
+    seen = await wait_exited(client, made)
 
     assert (seen.exit_code, seen.reason) == (code, reason)
 
 
-async def test_nothing_a_container_started_is_left(runtime, client):
-    made = await started(client, shell("sleep 1000 & echo $! > child; wait"))
+async def test_descendants_end_with_the_container(runtime, client):
+    made = await start_container(client, shell("sleep 1000 & echo $! > child; wait"))
     child = runtime.service.options.directory / "child"
-    await until(lambda: child.exists() and child.read_text().strip() != "")
+    await wait_until(lambda: child.exists() and child.read_text().strip() != "")
 
     runtime.kill("main")
-    seen = await exited(client, made)
+    seen = await wait_exited(client, made)
 
     assert seen.exit_code == 137
-    await until(lambda: not lives(int(child.read_text())))
+    await wait_until(lambda: not is_running(int(child.read_text())))
 
 
-async def test_what_surrounds_a_container(place, client, runtime):
-    plan = shell(
+async def test_the_environment_of_a_container(root, client, runtime):
+    config = shell(
         'echo "$GREETING" "$MOUNT_dev_termination_log" "$(pwd)" "$(env | wc -l)"',
         envs={"GREETING": "hello"},
         mounts=(ContainerMount(container_path="/dev/termination-log", host_path="/somewhere/1"),),
@@ -94,70 +96,72 @@ async def test_what_surrounds_a_container(place, client, runtime):
         log_path="main.log",
     )
 
-    await exited(client, await started(client, plan, sandbox=pod(logs=place)))
+    await wait_exited(client, await start_container(client, config, sandbox=pod(logs=root)))
 
-    said = (place / "main.log").read_text().split()[3:]
-    assert said[:3] == ["hello", "/somewhere/1", "/usr"]
-    assert int(said[3]) <= 7, "a few that are given, and those the shell makes"
-
-
-async def test_a_directory_that_is_not_there_is_replaced(place, client, runtime):
-    plan = shell("pwd", working_dir="/no/such/place", log_path="main.log")
-
-    await exited(client, await started(client, plan, sandbox=pod(logs=place)))
-
-    assert (place / "main.log").read_text().split()[3:] == [str(runtime.service.options.directory)]
+    output = (root / "main.log").read_text().split()[3:]
+    assert output[:3] == ["hello", "/somewhere/1", "/usr"]
+    assert int(output[3]) <= 7, "those that were given, and those the shell sets"
 
 
-async def test_input_stays_open_where_it_is_wanted(client):
-    without = await started(client, shell("cat"))
-    with_it = await started(client, shell("cat", stdin=True), sandbox=pod("other"))
+async def test_a_missing_working_directory_is_replaced(root, client, runtime):
+    config = shell("pwd", working_dir="/no/such/root", log_path="main.log")
 
-    assert (await exited(client, without)).exit_code == 0
+    await wait_exited(client, await start_container(client, config, sandbox=pod(logs=root)))
+
+    assert (root / "main.log").read_text().split()[3:] == [str(runtime.service.options.directory)]
+
+
+async def test_stdin_stays_open_if_requested(client):
+    without = await start_container(client, shell("cat"))
+    with_it = await start_container(client, shell("cat", stdin=True), sandbox=pod("other"))
+
+    assert (await wait_exited(client, without)).exit_code == 0
     assert (await client.container(with_it)).state == ContainerState.RUNNING
 
 
 @pytest.mark.parametrize(
-    ("plan", "says"),
+    ("config", "text"),
     [
         pytest.param(
             ContainerConfig(name="main", image="busybox", command=("no-such-program",)),
             'exec: "no-such-program": executable file not found in $PATH',
-            id="not in the path",
+            id="not in PATH",
         ),
         pytest.param(
             ContainerConfig(name="main", image="busybox", command=("/no/such/program",)),
             'exec: "/no/such/program": stat /no/such/program: no such file or directory',
-            id="no such file",
+            id="a missing file",
         ),
         pytest.param(
             ContainerConfig(name="main", image="busybox", command=("/etc/passwd",)),
             'exec: "/etc/passwd": permission denied',
-            id="no program",
+            id="not executable",
         ),
-        pytest.param(shell("true", log_path="cri.sock/log"), "failed to create container loggers", id="no log"),
+        pytest.param(
+            shell("true", log_path="cri.sock/log"), "failed to create container loggers", id="an invalid log path"
+        ),
     ],
 )
-async def test_what_cannot_be_started_has_ended(place, client, plan, says):
-    made = await client.create(await client.run_sandbox(pod(logs=place)), plan, sandbox=pod(logs=place))
+async def test_a_container_that_cannot_start_has_exited(root, client, config, text):
+    made = await client.create(await client.run_sandbox(pod(logs=root)), config, sandbox=pod(logs=root))
 
     with pytest.raises(CriError) as caught:
         await client.start(made)
     seen = await client.container(made)
 
-    assert says in str(caught.value)
+    assert text in str(caught.value)
     assert (seen.state, seen.exit_code, seen.reason) == (ContainerState.EXITED, 128, "StartError")
-    assert says in seen.message
+    assert text in seen.message
 
 
 async def test_a_container_starts_once(client):
-    made = await started(client, FOREVER)
+    made = await start_container(client, FOREVER)
 
     with pytest.raises(CriError, match="container is in CONTAINER_RUNNING state"):
         await client.start(made)
 
 
-async def test_names_are_taken_until_their_owner_is_removed(client):
+async def test_names_are_reserved_until_removal(client):
     sandbox = await client.run_sandbox(pod())
     made = await client.create(sandbox, FOREVER, sandbox=pod())
 
@@ -173,8 +177,8 @@ async def test_names_are_taken_until_their_owner_is_removed(client):
     await client.run_sandbox(pod())
 
 
-async def test_a_sandbox_that_stops_takes_its_containers_with_it(client):
-    made = await started(client, FOREVER)
+async def test_stopping_a_sandbox_stops_its_containers(client):
+    made = await start_container(client, FOREVER)
     (sandbox,) = await client.sandboxes()
     waiting = await client.create(sandbox.id, shell("true", name="other"), sandbox=pod())
 
@@ -193,39 +197,39 @@ async def test_a_sandbox_that_stops_takes_its_containers_with_it(client):
     assert (await client.sandboxes(), await client.containers()) == ((), ())
 
 
-async def test_what_runs_can_be_removed_by_force(client):
-    made = await started(client, FOREVER)
+async def test_removal_kills_running_containers(client):
+    made = await start_container(client, FOREVER)
     pid = (await client.container(made)).pid
     await client.remove(made)
-    again = await started(client, FOREVER, sandbox=pod("other"))
+    again = await start_container(client, FOREVER, sandbox=pod("other"))
     await client.remove_sandbox((await client.container(again)).sandbox)
 
     assert pid
-    assert not lives(pid)
+    assert not is_running(pid)
     assert await client.containers() == ()
 
 
-async def test_what_is_not_there_can_be_removed_and_nothing_else(runtime, client):
-    await client.remove("nobody")
-    await client.remove_sandbox("nobody")
+async def test_missing_containers_can_only_be_removed(runtime, client):
+    await client.remove("missing")
+    await client.remove_sandbox("missing")
 
-    for asked in (client.container("nobody"), client.sandbox("nobody"), client.start("nobody")):
+    for call in (client.container("missing"), client.sandbox("missing"), client.start("missing")):
         with pytest.raises(CriError) as caught:
-            await asked
+            await call
         assert caught.value.not_found
     for method, request in (
-        ("StopContainer", wire.StopContainerRequest(container_id="nobody")),
-        ("StopPodSandbox", wire.StopPodSandboxRequest(pod_sandbox_id="nobody")),
+        ("StopContainer", wire.StopContainerRequest(container_id="missing")),
+        ("StopPodSandbox", wire.StopPodSandboxRequest(pod_sandbox_id="missing")),
     ):
         with pytest.raises(StatusError) as rejected:
             await runtime.service.methods()[method](request)
         assert rejected.value.code == grpc.StatusCode.NOT_FOUND
 
 
-async def test_lists_hold_what_was_asked_for(runtime, client):
-    one = await started(client, replace(FOREVER, labels={"tier": "front"}))
-    other = await started(client, shell("true", name="job"), sandbox=pod("batch"))
-    await exited(client, other)
+async def test_lists_can_be_filtered(runtime, client):
+    one = await start_container(client, replace(FOREVER, labels={"tier": "front"}))
+    other = await start_container(client, shell("true", name="job"), sandbox=pod("batch"))
+    await wait_exited(client, other)
     sandboxes = {seen.name: seen.id for seen in await client.sandboxes()}
 
     async def names(**wanted) -> list[str]:
@@ -243,7 +247,7 @@ async def test_lists_hold_what_was_asked_for(runtime, client):
     assert await names(state=wire.ContainerStateValue(state=wire.ContainerState.CONTAINER_CREATED)) == []
 
 
-async def test_a_pod_has_an_address_where_there_is_a_network(runtime, client):
+async def test_a_pod_off_the_host_network_has_an_ip(runtime, client):
     own = await client.run_sandbox(pod("own", host_network=False))
     shared = await client.run_sandbox(pod("shared"))
 
@@ -251,7 +255,7 @@ async def test_a_pod_has_an_address_where_there_is_a_network(runtime, client):
     assert (await client.sandbox(shared)).ips == ()
 
 
-async def test_without_a_network_pods_are_on_the_hosts(runtime, client):
+async def test_without_a_network_only_host_network_pods_run(runtime, client):
     runtime.service.network = False
 
     conditions = {one.type: one for one in await client.conditions()}
@@ -271,33 +275,33 @@ async def test_without_a_network_pods_are_on_the_hosts(runtime, client):
 
 
 @pytest.mark.parametrize("driver", ["", "systemd", "cgroupfs"])
-async def test_it_tells_of_itself(runtime, client, driver):
+async def test_version_and_cgroup_driver(runtime, client, driver):
     runtime.service.cgroup_driver = driver
 
     assert (await client.version()).name == "alignup-testing"
     assert await client.cgroup_driver() == (driver or None)
 
 
-async def test_commands_run_beside_a_container(client):
-    made = await started(client, shell("sleep 1000", envs={"GREETING": "hello"}))
+async def test_exec_runs_a_command(client):
+    made = await start_container(client, shell("sleep 1000", envs={"GREETING": "hello"}))
 
     seen = await client.execute(made, ("sh", "-c", "echo $GREETING; echo trouble >&2; exit 4"), seconds=10)
 
     assert (seen.exit_code, seen.output, seen.errors) == (4, b"hello\n", b"trouble\n")
 
 
-async def test_commands_that_take_too_long_are_ended(runtime, client):
-    made = await started(client, FOREVER)
+async def test_exec_times_out(runtime, client):
+    made = await start_container(client, FOREVER)
 
     with pytest.raises(CriError) as caught:
         await client.execute(made, ("sh", "-c", "echo $$ > child; exec sleep 1000"), seconds=1)
 
     assert caught.value.timed_out
-    assert not lives(int((runtime.service.options.directory / "child").read_text()))
+    assert not is_running(int((runtime.service.options.directory / "child").read_text()))
 
 
-async def test_commands_need_a_container_that_runs(client):
-    made = await started(client, FOREVER)
+async def test_exec_needs_a_running_container(client):
+    made = await start_container(client, FOREVER)
     with pytest.raises(CriError, match="executable file not found"):
         await client.execute(made, ("no-such-program",), seconds=10)
     await client.stop(made, grace=0)
@@ -306,8 +310,8 @@ async def test_commands_need_a_container_that_runs(client):
         await client.execute(made, ("true",), seconds=10)
 
 
-async def test_a_container_is_held_to_what_was_said_last(runtime, client):
-    made = await started(client, FOREVER)
+async def test_updates_accumulate(runtime, client):
+    made = await start_container(client, FOREVER)
     container = runtime.container("main")
 
     for linux in (
@@ -331,8 +335,8 @@ async def _update(runtime, made: str, linux: wire.LinuxContainerResources) -> No
         await ask(wire.UpdateContainerResourcesRequest(container_id=made, linux=linux))
 
 
-async def test_what_is_no_list_of_cpus_is_refused(runtime, client):
-    made = await started(client, FOREVER)
+async def test_an_invalid_cpuset_is_rejected(runtime, client):
+    made = await start_container(client, FOREVER)
 
     with pytest.raises(grpc.aio.AioRpcError, match="invalid cpuset"):
         await _update(runtime, made, wire.LinuxContainerResources(cpuset_cpus="all"))
@@ -348,40 +352,40 @@ def _config(*, cpus: str) -> wire.ContainerConfig:
     return wire.ContainerConfig(image=wire.ImageSpec(image="busybox"), command=["true"], linux=linux)
 
 
-async def test_containers_can_be_bound_to_cpus_this_machine_has(place):
+async def test_containers_can_be_bound_to_cpus(root):
     first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     given = wire.LinuxContainerResources(cpuset_cpus=f"{first},4000")
-    async with runtime_and_client(place, affinity=True) as (runtime, client):
-        made = await started(client, shell("sleep 1000 & echo $! > child; wait"))
+    async with runtime_and_client(root, affinity=True) as (runtime, client):
+        made = await start_container(client, shell("sleep 1000 & echo $! > child; wait"))
         child = runtime.service.options.directory / "child"
-        await until(lambda: child.exists() and child.read_text().strip() != "")
+        await wait_until(lambda: child.exists() and child.read_text().strip() != "")
 
         await _update(runtime, made, given)
         bound = [os.sched_getaffinity(pid) for pid in (runtime.container("main").pid, int(child.read_text()))]
         await _update(runtime, made, wire.LinuxContainerResources(cpuset_cpus=f"{last}"))
         moved = os.sched_getaffinity(runtime.container("main").pid)
-        said = await client.execute(made, ("cat", "/proc/self/status"), seconds=10)
+        output = await client.execute(made, ("cat", "/proc/self/status"), seconds=10)
 
     assert bound == [{first}, {first}]
     assert moved == {last}
-    assert f"Cpus_allowed_list:\t{last}\n".encode() in said.output
+    assert f"Cpus_allowed_list:\t{last}\n".encode() in output.output
 
 
-async def test_a_container_may_end_for_a_reason_of_the_kernels(runtime, client):
-    made = await started(client, FOREVER)
+async def test_a_container_may_be_oom_killed(runtime, client):
+    made = await start_container(client, FOREVER)
 
     runtime.kill("main", reason="OOMKilled")
-    seen = await exited(client, made)
+    seen = await wait_exited(client, made)
 
     assert (seen.exit_code, seen.reason) == (137, "OOMKilled")
 
 
-async def test_signals_reach_the_last_container_of_a_name(runtime, client):
-    made = await started(client, shell("trap 'exit 7' USR1; echo > ready; while :; do sleep 0.01; done"))
-    await until((runtime.service.options.directory / "ready").exists)
+async def test_kill_signals_the_newest_container_of_a_name(runtime, client):
+    made = await start_container(client, shell("trap 'exit 7' USR1; echo > ready; while :; do sleep 0.01; done"))
+    await wait_until((runtime.service.options.directory / "ready").exists)
 
     runtime.kill("main", signal.SIGUSR1)
 
-    assert (await exited(client, made)).exit_code == 7
+    assert (await wait_exited(client, made)).exit_code == 7
     with pytest.raises(KeyError):
-        runtime.container("nobody")
+        runtime.container("missing")

@@ -1,4 +1,4 @@
-"""Log files of the runtime for tests: entries as Kubernetes' runtimes write them."""
+"""Log files of the test runtime in the CRI log format."""
 
 import re
 
@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from alignup.align.errors import CriError
 from alignup.testing.runtime.logs import MAX_ENTRY, ContainerLog
 from tests.short_paths import short_directory
-from tests.testing.runtimes import exited, pod, shell, started, until
+from tests.testing.runtimes import pod, shell, start_container, wait_exited, wait_until
 
 ENTRY = re.compile(
     rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (?P<stream>stdout|stderr) (?P<tag>[FP]) (?P<text>.*)", re.DOTALL
 )
 
-#: What comes on a stream, piece by piece; some of it longer than an entry may be.
-pieces = st.lists(
+#: Output of both streams in pieces, some of them longer than an entry.
+outputs = st.lists(
     st.tuples(
         st.sampled_from(["stdout", "stderr"]),
         st.one_of(
@@ -34,20 +34,20 @@ def entries(raw: bytes) -> list[tuple[str, str, bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("came", "written"),
+    ("pieces", "written"),
     [
         pytest.param([b"one\ntwo\n"], [("F", b"one"), ("F", b"two")], id="two lines"),
         pytest.param([b"on", b"e\n"], [("F", b"one")], id="a line in two pieces"),
         pytest.param([b"\n"], [("F", b"")], id="an empty line"),
         pytest.param([b"one"], [("P", b"one")], id="a line without an end"),
-        pytest.param([b"x" * MAX_ENTRY, b"\n"], [("F", b"x" * MAX_ENTRY)], id="a line that just fits"),
+        pytest.param([b"x" * MAX_ENTRY, b"\n"], [("F", b"x" * MAX_ENTRY)], id="a line of maximum length"),
         pytest.param([b"x" * MAX_ENTRY + b"y\n"], [("P", b"x" * MAX_ENTRY), ("F", b"y")], id="a long line"),
-        pytest.param([], [], id="nothing"),
+        pytest.param([], [], id="no output"),
     ],
 )
-def test_what_comes_is_written_in_entries(tmp_path, came, written):
+def test_output_becomes_entries(tmp_path, pieces, written):
     log = ContainerLog(tmp_path / "log")
-    for piece in came:
+    for piece in pieces:
         log.take("stdout", piece)
     log.take("stdout", b"")
     log.close()
@@ -55,78 +55,78 @@ def test_what_comes_is_written_in_entries(tmp_path, came, written):
     assert entries((tmp_path / "log").read_bytes()) == [("stdout", *entry) for entry in written]
 
 
-@given(pieces)
-def test_nothing_that_comes_is_lost(came):
-    """The texts of a stream, with an end of line after each full one, are what came on it."""
-    with short_directory() as place:
-        log = ContainerLog(place / "log")
-        for stream, piece in came:
+@given(outputs)
+def test_no_output_is_lost(pieces):
+    """The texts of a stream, with a newline after each full one, are its output."""
+    with short_directory() as root:
+        log = ContainerLog(root / "log")
+        for stream, piece in pieces:
             log.take(stream, piece)
         for stream in ("stdout", "stderr"):
             log.take(stream, b"")
         log.close()
-        written = entries((place / "log").read_bytes())
+        written = entries((root / "log").read_bytes())
 
     for wanted in ("stdout", "stderr"):
-        told = b"".join(text + b"\n" * (tag == "F") for stream, tag, text in written if stream == wanted)
-        assert told == b"".join(piece for stream, piece in came if stream == wanted)
+        logged = b"".join(text + b"\n" * (tag == "F") for stream, tag, text in written if stream == wanted)
+        assert logged == b"".join(piece for stream, piece in pieces if stream == wanted)
     assert all(len(text) <= MAX_ENTRY for _, _, text in written)
 
 
 @pytest.mark.anyio
-async def test_both_streams_of_a_container_are_in_its_log(place, client):
-    plan = shell("echo out; echo err >&2; printf unfinished", log_path="main/0.log")
+async def test_both_streams_are_logged(root, client):
+    config = shell("echo out; echo err >&2; printf unfinished", log_path="main/0.log")
 
-    await exited(client, await started(client, plan, sandbox=pod(logs=place)))
+    await wait_exited(client, await start_container(client, config, sandbox=pod(logs=root)))
 
-    written = sorted(entries((place / "main" / "0.log").read_bytes()))
+    written = sorted(entries((root / "main" / "0.log").read_bytes()))
     assert written == [("stderr", "F", b"err"), ("stdout", "F", b"out"), ("stdout", "P", b"unfinished")]
-    assert (place / "main" / "0.log").stat().st_mode & 0o777 == 0o640
+    assert (root / "main" / "0.log").stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.anyio
-async def test_on_a_terminal_there_is_one_stream(place, client):
-    plan = shell("echo out; echo err >&2", tty=True, log_path="log")
+async def test_a_terminal_has_one_stream(root, client):
+    config = shell("echo out; echo err >&2", tty=True, log_path="log")
 
-    await exited(client, await started(client, plan, sandbox=pod(logs=place)))
+    await wait_exited(client, await start_container(client, config, sandbox=pod(logs=root)))
 
-    assert entries((place / "log").read_bytes()) == [("stdout", "F", b"out"), ("stdout", "F", b"err")]
+    assert entries((root / "log").read_bytes()) == [("stdout", "F", b"out"), ("stdout", "F", b"err")]
 
 
 @pytest.mark.anyio
-async def test_a_log_that_was_moved_away_goes_on_in_a_new_file(place, runtime, client):
+async def test_a_reopened_log_continues_in_a_new_file(root, runtime, client):
     script = "echo before; until [ -e go ]; do sleep 0.01; done; echo after; sleep 1000"
-    log, old = place / "log", place / "old"
-    made = await started(client, shell(script, log_path="log"), sandbox=pod(logs=place))
-    await until(lambda: log.read_bytes().endswith(b"\n"))
+    log, old = root / "log", root / "old"
+    made = await start_container(client, shell(script, log_path="log"), sandbox=pod(logs=root))
+    await wait_until(lambda: log.read_bytes().endswith(b"\n"))
 
     log.rename(old)
     await client.reopen_log(made)
     (runtime.service.options.directory / "go").touch()
-    await until(lambda: log.read_bytes().endswith(b"\n"))
+    await wait_until(lambda: log.read_bytes().endswith(b"\n"))
 
     assert entries(old.read_bytes()) == [("stdout", "F", b"before")]
     assert entries(log.read_bytes()) == [("stdout", "F", b"after")]
 
 
 @pytest.mark.anyio
-async def test_the_log_of_what_has_ended_is_left_alone(place, client):
-    made = await started(client, shell("true", log_path="log"), sandbox=pod(logs=place))
-    await exited(client, made)
-    (place / "log").unlink()
+async def test_the_log_of_an_exited_container_is_not_reopened(root, client):
+    made = await start_container(client, shell("true", log_path="log"), sandbox=pod(logs=root))
+    await wait_exited(client, made)
+    (root / "log").unlink()
 
     with pytest.raises(CriError, match="container is not running"):
         await client.reopen_log(made)
 
-    assert not (place / "log").exists()
+    assert not (root / "log").exists()
 
 
 @pytest.mark.anyio
-async def test_output_held_open_by_somebody_who_left_does_not_hold_up_the_end(place, client):
+async def test_a_descendant_that_keeps_the_output_open_does_not_delay_the_exit(root, client):
     leaves = "setsid sh -c 'echo > left; exec sleep 3' & until [ -e left ]; do sleep 0.01; done; echo out"
-    plan = shell(leaves, log_path="log")
+    config = shell(leaves, log_path="log")
 
-    seen = await exited(client, await started(client, plan, sandbox=pod(logs=place)))
+    seen = await wait_exited(client, await start_container(client, config, sandbox=pod(logs=root)))
 
     assert seen.exit_code == 0
-    assert entries((place / "log").read_bytes()) == [("stdout", "F", b"out")]
+    assert entries((root / "log").read_bytes()) == [("stdout", "F", b"out")]

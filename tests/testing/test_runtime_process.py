@@ -14,20 +14,20 @@ from alignup.testing.runtime import script as runtime_script
 from alignup.testing.runtime.__main__ import main
 from alignup.testing.runtime.script import ACTIONS
 from tests.testing.processes import runtime_process
-from tests.testing.runtimes import exited, lives, pod, reached, shell, started, until
+from tests.testing.runtimes import is_running, pod, shell, start_container, wait_exited, wait_reachable, wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_it_runs_containers_until_sigterm(place):
-    async with runtime_process(place, "--image", "busybox", "--cgroup-driver", "cgroupfs", "--no-network") as process:
-        async with Client(place / "cri.sock") as client:
-            made = await started(client, shell("sleep 1000"))
+async def test_it_runs_containers_until_sigterm(root):
+    async with runtime_process(root, "--image", "busybox", "--cgroup-driver", "cgroupfs", "--no-network") as process:
+        async with Client(root / "cri.sock") as client:
+            made = await start_container(client, shell("sleep 1000"))
             pid = (await client.container(made)).pid
             driver = await client.cgroup_driver()
             with pytest.raises(CriError, match="cni plugin not initialized"):
                 await client.run_sandbox(pod("own", host_network=False))
-        async with Client(place / "cri.sock") as another:
+        async with Client(root / "cri.sock") as another:
             found = await another.container(made)
 
         process.send_signal(signal.SIGTERM)
@@ -37,12 +37,12 @@ async def test_it_runs_containers_until_sigterm(place):
 
     assert (driver, found.state, found.pid) == ("cgroupfs", ContainerState.RUNNING, pid)
     assert pid
-    assert not lives(pid)
-    assert not (place / "cri.sock").exists()
+    assert not is_running(pid)
+    assert not (root / "cri.sock").exists()
     assert errors == b""
 
 
-async def test_it_runs_its_script(place, tmp_path):
+async def test_it_runs_its_script(root, tmp_path):
     steps = [
         {"do": "fault", "method": "PullImage", "error": "not now", "times": 1},
         {"after": 1, "do": "drop", "seconds": 0.3},
@@ -51,13 +51,13 @@ async def test_it_runs_its_script(place, tmp_path):
     (tmp_path / "script").write_text("\n".join(map(json.dumps, steps)))
     options = ("--image", "busybox", "--pullable", "app=sleep 60", "--script", str(tmp_path / "script"))
 
-    async with runtime_process(place, *options) as process, Client(place / "cri.sock") as client:
+    async with runtime_process(root, *options) as process, Client(root / "cri.sock") as client:
         with pytest.raises(CriError, match="not now"):
             await client.pull("app")
         assert await client.pull("app")
         made = await client.run_sandbox(pod())
-        await until(lambda: not (place / "cri.sock").exists())
-        await reached(client)
+        await wait_until(lambda: not (root / "cri.sock").exists())
+        await wait_reachable(client)
         assert (await client.sandbox(made)).ready
         assert await asyncio.wait_for(process.wait(), 10) == -signal.SIGKILL
 
@@ -66,8 +66,8 @@ async def test_actions_run(runtime, client):
     async def do(**step):
         await script.play(script.parse(json.dumps(step), ACTIONS), runtime)
 
-    made = await started(client, shell("sleep 1000"))
-    other = await started(client, shell("sleep 1000", name="beside"), sandbox=pod("other"))
+    made = await start_container(client, shell("sleep 1000"))
+    other = await start_container(client, shell("sleep 1000", name="beside"), sandbox=pod("other"))
     await do(do="kill", container="main", signal=9)
     await do(do="lose", pod="other")
     await do(do="forget", image="busybox")
@@ -75,7 +75,7 @@ async def test_actions_run(runtime, client):
     await do(do="pullable", image="tool")
     await do(do="network", ready=False)
 
-    assert [(await exited(client, one)).exit_code for one in (made, other)] == [137, 137]
+    assert [(await wait_exited(client, one)).exit_code for one in (made, other)] == [137, 137]
     assert [bool(await client.image(name)) for name in ("busybox", "app", "tool")] == [False, True, False]
     assert await client.pull("tool")
     assert [one.ready for one in await client.conditions()] == [True, False]

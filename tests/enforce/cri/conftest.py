@@ -10,6 +10,6 @@ __all__ = ["anyio_backend", "one_loop"]
 
 @pytest.fixture
 def socket():
-    """Where a runtime listens; with a short name, as sockets need it."""
+    """The path of a runtime's socket, short enough for one."""
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         yield Path(place) / "cri.sock"

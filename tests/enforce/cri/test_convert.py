@@ -1,4 +1,4 @@
-"""Plans on the wire and back: nothing a plan says is lost, and nothing a runtime tells is made up."""
+"""Conversion to and from CRI messages: nothing is lost, and nothing is invented."""
 
 import json
 from dataclasses import fields, replace
@@ -33,7 +33,7 @@ SANDBOX = SandboxConfig(uid="u", name="web", namespace="default")
 CONTAINER = ContainerConfig(name="main", image="busybox")
 NODE, POD, OWN = wire.NODE, wire.POD, wire.CONTAINER
 
-#: Of each type: what each of its fields may be other than its default, or the one above.
+#: Type → field → a value that differs from the default, or from the one above.
 OTHERS: dict[type, dict[str, Any]] = {
     SandboxConfig: {
         "uid": "v",
@@ -113,12 +113,12 @@ OTHERS: dict[type, dict[str, Any]] = {
         "unmasked": True,
     },
 }
-#: Things in a sandbox and in a container that stand for themselves nowhere on the wire.
+#: Fields that only containers have.
 SECURITY_OF_CONTAINERS = {"username", "no_new_privileges", "add", "drop", "unmasked"}
 
 
 def sandbox_of(part: Any) -> Message:
-    """A sandbox in which *part* is."""
+    """Return a sandbox message that contains *part*."""
     match part:
         case SandboxConfig():
             return wire.RunPodSandboxRequest(config=convert.sandbox_config(part), runtime_handler=part.handler)
@@ -132,7 +132,7 @@ def sandbox_of(part: Any) -> Message:
 
 
 def container_of(part: Any) -> Message:
-    """A container in which *part* is."""
+    """Return a container message that contains *part*."""
     match part:
         case ContainerConfig():
             return convert.container_config(part)
@@ -174,14 +174,14 @@ IN_CONTAINERS = (
         if message is container_of or one.name not in SECURITY_OF_CONTAINERS
     ],
 )
-def test_every_field_of_a_plan_arrives(part, field, message):
+def test_every_field_is_converted(part, field, message):
     other = replace(part, **{field: OTHERS[type(part)][field]})
 
     assert message(other) != message(part)
 
 
-def test_a_sandbox_on_the_wire():
-    plan = replace(
+def test_a_sandbox_message():
+    config = replace(
         SANDBOX,
         attempt=1,
         hostname="web",
@@ -193,93 +193,89 @@ def test_a_sandbox_on_the_wire():
         security=SecurityOptions(user=0, groups=(7,), privileged=True),
     )
 
-    told = convert.sandbox_config(plan)
+    message = convert.sandbox_config(config)
 
-    assert (told.metadata.name, told.metadata.uid, told.metadata.namespace, told.metadata.attempt) == (
+    assert (message.metadata.name, message.metadata.uid, message.metadata.namespace, message.metadata.attempt) == (
         "web",
         "u",
         "default",
         1,
     )
-    assert (told.hostname, told.log_directory, told.linux.cgroup_parent) == ("web", "/logs", "/alignup/podu")
-    assert (list(told.dns_config.servers), list(told.dns_config.searches)) == (["10.0.0.1"], ["a", "b"])
-    (port,) = told.port_mappings
+    assert (message.hostname, message.log_directory, message.linux.cgroup_parent) == ("web", "/logs", "/alignup/podu")
+    assert (list(message.dns_config.servers), list(message.dns_config.searches)) == (["10.0.0.1"], ["a", "b"])
+    (port,) = message.port_mappings
     assert (port.protocol, port.container_port, port.host_port, port.host_ip) == (wire.UDP, 53, 5353, "::1")
-    rights = told.linux.security_context
-    assert rights.HasField("run_as_user")
-    assert not rights.HasField("run_as_group")
-    assert (rights.privileged, list(rights.supplemental_groups)) == (True, [7])
-    shared = rights.namespace_options
-    assert (shared.network, shared.pid, shared.ipc) == (NODE, POD, POD)
+    security = message.linux.security_context
+    assert security.HasField("run_as_user")
+    assert not security.HasField("run_as_group")
+    assert (security.privileged, list(security.supplemental_groups)) == (True, [7])
+    options = security.namespace_options
+    assert (options.network, options.pid, options.ipc) == (NODE, POD, POD)
 
 
 @pytest.mark.parametrize(
-    ("shared", "expected"),
+    ("options", "expected"),
     [
-        pytest.param(NamespaceOptions(), (POD, OWN, POD), id="usually only processes are a container's own"),
-        pytest.param(
-            NamespaceOptions(host_pid=True, share_pid=True), (POD, NODE, POD), id="the host's processes are all"
-        ),
-        pytest.param(NamespaceOptions(share_pid=True), (POD, POD, POD), id="processes shared in the pod"),
-        pytest.param(
-            NamespaceOptions(host_network=True, host_ipc=True), (NODE, OWN, NODE), id="the host's network and IPC"
-        ),
+        pytest.param(NamespaceOptions(), (POD, OWN, POD), id="default"),
+        pytest.param(NamespaceOptions(host_pid=True, share_pid=True), (POD, NODE, POD), id="host PIDs take precedence"),
+        pytest.param(NamespaceOptions(share_pid=True), (POD, POD, POD), id="options PIDs"),
+        pytest.param(NamespaceOptions(host_network=True, host_ipc=True), (NODE, OWN, NODE), id="host network and IPC"),
     ],
 )
-def test_what_is_shared_with_whom(shared, expected):
-    told = convert.container_config(replace(CONTAINER, namespaces=shared)).linux.security_context.namespace_options
+def test_namespaces(options, expected):
+    message = convert.container_config(replace(CONTAINER, namespaces=options)).linux.security_context.namespace_options
 
-    assert (told.network, told.pid, told.ipc) == expected
+    assert (message.network, message.pid, message.ipc) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "path"),
     [
-        pytest.param("RuntimeDefault", wire.SecurityProfile.RuntimeDefault, "", id="the runtime's"),
+        pytest.param("RuntimeDefault", wire.SecurityProfile.RuntimeDefault, "", id="the default of the runtime"),
         pytest.param("Unconfined", wire.SecurityProfile.Unconfined, "", id="none"),
         pytest.param("Localhost/var/lib/a.json", wire.SecurityProfile.Localhost, "var/lib/a.json", id="a file"),
-        pytest.param("", wire.SecurityProfile.Unconfined, "", id="nothing said is none, as the kubelet has it"),
+        pytest.param("", wire.SecurityProfile.Unconfined, "", id="unset is unconfined, as in the kubelet"),
     ],
 )
-def test_profiles_of_seccomp(text, kind, path):
-    told = convert.container_config(
+def test_seccomp_profiles(text, kind, path):
+    message = convert.container_config(
         replace(CONTAINER, security=SecurityOptions(seccomp=text))
     ).linux.security_context.seccomp
 
-    assert (told.profile_type, told.localhost_ref) == (kind, path)
+    assert (message.profile_type, message.localhost_ref) == (kind, path)
 
 
-def test_a_sandbox_of_which_nothing_is_said_has_the_runtimes_seccomp_profile():
-    told = convert.sandbox_config(replace(SANDBOX, security=SecurityOptions(seccomp=""))).linux.security_context
+def test_a_sandbox_without_a_profile_gets_the_default_of_the_runtime():
+    message = convert.sandbox_config(replace(SANDBOX, security=SecurityOptions(seccomp=""))).linux.security_context
 
-    assert told.HasField("seccomp")
-    assert told.seccomp.profile_type == wire.SecurityProfile.RuntimeDefault
-    assert not told.HasField("apparmor")
+    assert message.HasField("seccomp")
+    assert message.seccomp.profile_type == wire.SecurityProfile.RuntimeDefault
+    assert not message.HasField("apparmor")
 
 
 @pytest.mark.parametrize(
     ("security", "hidden"),
     [
-        pytest.param(SecurityOptions(), True, id="usually"),
-        pytest.param(SecurityOptions(unmasked=True), False, id="unless the pod wants to see it"),
-        pytest.param(SecurityOptions(privileged=True), False, id="unless it may do all"),
+        pytest.param(SecurityOptions(), True, id="default"),
+        pytest.param(SecurityOptions(unmasked=True), False, id="unmasked"),
+        pytest.param(SecurityOptions(privileged=True), False, id="privileged"),
     ],
 )
 def test_parts_of_proc_and_sys_are_hidden(security, hidden):
     masked = (*convert.MASKED_PATHS, "/sys/devices/system/cpu/cpu0/thermal_throttle")
 
-    told = convert.container_config(replace(CONTAINER, security=security), masked=masked).linux.security_context
+    message = convert.container_config(replace(CONTAINER, security=security), masked=masked).linux.security_context
 
-    assert tuple(told.masked_paths) == (masked if hidden else ())
-    assert tuple(told.readonly_paths) == (convert.READ_ONLY_PATHS if hidden else ())
+    assert tuple(message.masked_paths) == (masked if hidden else ())
+    assert tuple(message.readonly_paths) == (convert.READ_ONLY_PATHS if hidden else ())
 
 
 def test_variables_keep_their_order_and_may_hold_any_bytes():
     envs = {"B": "ü", "A": b"\xff\xfe".decode("utf-8", "surrogateescape"), "C": ""}
 
-    told = convert.container_config(replace(CONTAINER, envs=envs)).envs
+    message = convert.container_config(replace(CONTAINER, envs=envs)).envs
 
-    assert [(one.key, one.value) for one in told] == [("B", "ü".encode()), ("A", b"\xff\xfe"), ("C", b"")]
+    assert [(one.key, one.value) for one in message] == [("B", "ü".encode()), ("A", b"\xff\xfe"), ("C", b"")]
 
 
 sets = st.sets(st.integers(0, 300)).map(bits.of)
@@ -298,31 +294,30 @@ resources = st.builds(
 )
 
 
-def resources_of(told: wire.LinuxContainerResources) -> LinuxResources:
-    """What a container is held to, read from a message."""
+def resources_of(message: wire.LinuxContainerResources) -> LinuxResources:
     return LinuxResources(
-        cpus=bits.parse(told.cpuset_cpus),
-        nodes=bits.parse(told.cpuset_mems),
-        cpu_shares=told.cpu_shares,
-        cpu_quota=told.cpu_quota,
-        cpu_period=told.cpu_period,
-        memory_limit=told.memory_limit_in_bytes,
-        memory_swap_limit=told.memory_swap_limit_in_bytes,
-        oom_score_adj=told.oom_score_adj,
-        hugepages={one.page_size: one.limit for one in told.hugepage_limits},
-        unified=dict(told.unified),
+        cpus=bits.parse(message.cpuset_cpus),
+        nodes=bits.parse(message.cpuset_mems),
+        cpu_shares=message.cpu_shares,
+        cpu_quota=message.cpu_quota,
+        cpu_period=message.cpu_period,
+        memory_limit=message.memory_limit_in_bytes,
+        memory_swap_limit=message.memory_swap_limit_in_bytes,
+        oom_score_adj=message.oom_score_adj,
+        hugepages={one.page_size: one.limit for one in message.hugepage_limits},
+        unified=dict(message.unified),
     )
 
 
 @given(resources)
-def test_resources_come_back_as_they_were(asked):
-    raw = convert.linux_resources(asked).SerializeToString()
+def test_resources_round_trip(wanted):
+    raw = convert.linux_resources(wanted).SerializeToString()
 
-    assert resources_of(wire.LinuxContainerResources.FromString(raw)) == asked
+    assert resources_of(wire.LinuxContainerResources.FromString(raw)) == wanted
 
 
 def status(**more: Any) -> wire.ContainerStatusResponse:
-    told = wire.ContainerStatus(
+    message = wire.ContainerStatus(
         id="c1",
         metadata=wire.ContainerMetadata(name="main", attempt=2),
         state=wire.CONTAINER_EXITED,
@@ -337,10 +332,10 @@ def status(**more: Any) -> wire.ContainerStatusResponse:
         labels={"a": "b"},
         annotations={"c": "d"},
     )
-    return wire.ContainerStatusResponse(status=told, **more)
+    return wire.ContainerStatusResponse(status=message, **more)
 
 
-def test_a_container_with_all_there_is_to_know():
+def test_a_container_status():
     seen = convert.parse_container_status(status(info={"info": json.dumps({"sandboxID": "s1", "pid": 42})}))
 
     assert (seen.id, seen.sandbox, seen.name, seen.attempt) == ("c1", "s1", "main", 2)
@@ -363,22 +358,22 @@ def test_a_container_with_all_there_is_to_know():
 @pytest.mark.parametrize(
     ("info", "pid"),
     [
-        pytest.param({"info": '{"pid": 42, "removing": false}'}, 42, id="containerd and CRI-O, in a JSON text"),
-        pytest.param({"pid": "42"}, 42, id="a text of its own"),
-        pytest.param({"info": '{"pid": 0}'}, None, id="one that does not run has none"),
-        pytest.param({}, None, id="nothing is told"),
-        pytest.param({"info": "no JSON"}, None, id="what is told cannot be read"),
-        pytest.param({"info": "[1]"}, None, id="what is told is no object"),
-        pytest.param({"info": '{"pid": "x"}'}, None, id="no number"),
-        pytest.param({"info": '{"pid": null}'}, None, id="nothing for a number"),
+        pytest.param({"info": '{"pid": 42, "removing": false}'}, 42, id="JSON, as from containerd and CRI-O"),
+        pytest.param({"pid": "42"}, 42, id="a separate value"),
+        pytest.param({"info": '{"pid": 0}'}, None, id="not running"),
+        pytest.param({}, None, id="not reported"),
+        pytest.param({"info": "no JSON"}, None, id="not JSON"),
+        pytest.param({"info": "[1]"}, None, id="not an object"),
+        pytest.param({"info": '{"pid": "x"}'}, None, id="not a number"),
+        pytest.param({"info": '{"pid": null}'}, None, id="null"),
     ],
 )
-def test_the_process_of_a_container(info, pid):
+def test_the_pid_of_a_container(info, pid):
     assert convert.parse_container_status(status(info=info)).pid == pid
 
 
 @pytest.mark.parametrize(
-    ("told", "state"),
+    ("value", "state"),
     [
         (wire.CONTAINER_CREATED, ContainerState.CREATED),
         (wire.CONTAINER_RUNNING, ContainerState.RUNNING),
@@ -387,20 +382,20 @@ def test_the_process_of_a_container(info, pid):
         (17, ContainerState.UNKNOWN),
     ],
 )
-def test_how_far_a_container_is(told, state):
-    raw = wire.Container(id="c", state=told).SerializeToString()
+def test_container_states(value, state):
+    raw = wire.Container(id="c", state=value).SerializeToString()
 
     assert convert.parse_container(wire.Container.FromString(raw)).state is state
 
 
-@pytest.mark.parametrize("never", [0, -1, -6_795_364_578_871_345_152])
-def test_a_time_that_has_not_come_is_0(never):
-    seen = convert.parse_container_status(wire.ContainerStatusResponse(status=wire.ContainerStatus(finished_at=never)))
+@pytest.mark.parametrize("unset", [0, -1, -6_795_364_578_871_345_152])
+def test_an_unset_time_is_zero(unset):
+    seen = convert.parse_container_status(wire.ContainerStatusResponse(status=wire.ContainerStatus(finished_at=unset)))
 
     assert seen.finished == 0.0
 
 
-def test_sandboxes_in_a_list_and_by_themselves():
+def test_listed_sandboxes_have_no_ips():
     metadata = wire.PodSandboxMetadata(name="web", uid="u", namespace="default", attempt=1)
     listed = wire.PodSandbox(
         id="s", metadata=metadata, state=wire.SANDBOX_NOTREADY, created_at=10**9, labels={"a": "b"}
@@ -416,14 +411,14 @@ def test_sandboxes_in_a_list_and_by_themselves():
     assert convert.parse_sandbox(wire.PodSandboxStatus(id="s")).ips == ()
 
 
-def test_what_a_runtime_says_of_itself_and_its_images():
+def test_versions_conditions_images_and_exec_results():
     condition = wire.RuntimeCondition(type="NetworkReady", reason="NetworkPluginNotReady", message="no network config")
-    status_told = wire.StatusResponse(status=wire.RuntimeStatus(conditions=[condition]))
+    status_response = wire.StatusResponse(status=wire.RuntimeStatus(conditions=[condition]))
     version = wire.VersionResponse(runtime_name="containerd", runtime_version="1.6", runtime_api_version="v1")
     root = wire.Image(id="sha256:1", repo_tags=["a:1"], repo_digests=["a@sha256:2"], uid=wire.Int64Value(value=0))
 
     assert convert.parse_version(version) == RuntimeVersion("containerd", "1.6", "v1")
-    assert convert.parse_conditions(status_told) == (
+    assert convert.parse_conditions(status_response) == (
         RuntimeCondition("NetworkReady", ready=False, reason="NetworkPluginNotReady", message="no network config"),
     )
     assert convert.parse_image(wire.ImageStatusResponse()) is None
@@ -438,9 +433,9 @@ def test_what_a_runtime_says_of_itself_and_its_images():
 
 
 @pytest.mark.parametrize(
-    ("told", "driver"),
+    ("response", "driver"),
     [
-        pytest.param(wire.RuntimeConfigResponse(), None, id="nothing is said"),
+        pytest.param(wire.RuntimeConfigResponse(), None, id="not reported"),
         pytest.param(
             wire.RuntimeConfigResponse(linux=wire.LinuxRuntimeConfiguration(cgroup_driver=wire.SYSTEMD)),
             "systemd",
@@ -449,9 +444,9 @@ def test_what_a_runtime_says_of_itself_and_its_images():
         pytest.param(
             wire.RuntimeConfigResponse(linux=wire.LinuxRuntimeConfiguration(cgroup_driver=wire.CGROUPFS)),
             "cgroupfs",
-            id="nobody in particular",
+            id="cgroupfs",
         ),
     ],
 )
-def test_who_makes_groups(told, driver):
-    assert convert.parse_cgroup_driver(wire.RuntimeConfigResponse.FromString(told.SerializeToString())) == driver
+def test_cgroup_drivers(response, driver):
+    assert convert.parse_cgroup_driver(wire.RuntimeConfigResponse.FromString(response.SerializeToString())) == driver

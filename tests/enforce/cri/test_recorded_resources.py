@@ -1,6 +1,6 @@
-"""The limits a real kubelet's containers had, against what is worked out here: ``--recorded DIR`` takes any recordings.
+"""The limits of a real kubelet's containers, compared with ours; ``--recorded DIR`` reads other recordings.
 
-Huge pages are not compared: containerd 1.6 does not hand their limits on unless it is told to.
+Huge pages are not compared: containerd 1.6 does not pass their limits on by default.
 """
 
 import json
@@ -25,20 +25,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("recorded", [pytest.param(path, id=path.name.removesuffix(".json.gz")) for path in recorded])
 
 
-def test_containers_have_the_limits_a_kubelet_gives_them(recorded):
+def test_containers_have_the_limits_of_the_kubelet(recorded):
     recording = load(recorded)
-    ground = NodeLimits(memory=int(recording["machine"]["memtotal_kB"]) << 10)
+    node_limits = NodeLimits(memory=int(recording["machine"]["memtotal_kB"]) << 10)
 
     seen = list(containers(recording))
-    worked_out = [as_files(limits(pod, group, own, ground)) for pod, group, own in seen]
+    computed = [as_files(limits(pod, group, own, node_limits)) for pod, group, own in seen]
 
-    shown = [{file: group[file] for file in files} for (_, group, _), files in zip(seen, worked_out, strict=True)]
-    assert worked_out == shown
+    shown = [{file: group[file] for file in files} for (_, group, _), files in zip(seen, computed, strict=True)]
+    assert computed == shown
     assert seen or recording["scenario"] == "bad-configs"
 
 
 def containers(recording: Document) -> Iterator[tuple[Pod, Document, Mapping[str, str]]]:
-    """Every container that ran after a step: its pod, its groups, and the CPUs that containers of the pod owned."""
+    """Yield every container that ran after a step: its pod, its cgroup, and the exclusive CPUs of the pod."""
     pods: dict[str, Pod] = {}
     for step in recording["steps"]:
         if step["op"] == "pod":
@@ -50,19 +50,19 @@ def containers(recording: Document) -> Iterator[tuple[Pod, Document, Mapping[str
             yield pod, group, state.get("entries", {}).get(pod.uid, {})
 
 
-def limits(pod: Pod, group: Document, own: Mapping[str, str], ground: NodeLimits) -> LinuxResources:
+def limits(pod: Pod, group: Document, own: Mapping[str, str], node_limits: NodeLimits) -> LinuxResources:
     (container,) = (one for one in pod.everyone if one.name == group["container"])
     exclusive = container.name in own
     cpus = bits.parse(own[container.name] if exclusive else group["cpuset.cpus"])
-    return container_resources(pod, container, node_limits=ground, exclusive=exclusive, cpus=cpus)
+    return container_resources(pod, container, node_limits=node_limits, exclusive=exclusive, cpus=cpus)
 
 
-def as_files(held: LinuxResources) -> dict[str, str]:
-    """What runc writes into the files of a group in version 2."""
-    quota = str(held.cpu_quota) if held.cpu_quota > 0 else "max"
+def as_files(resources: LinuxResources) -> dict[str, str]:
+    """Return the files that runc writes in version 2."""
+    quota = str(resources.cpu_quota) if resources.cpu_quota > 0 else "max"
     return {
-        "cpuset.cpus": bits.show(held.cpus),
-        "cpu.max": f"{quota} {held.cpu_period}",
-        "cpu.weight": str(shares_to_weight(held.cpu_shares)),
-        "memory.max": str(held.memory_limit or "max"),
+        "cpuset.cpus": bits.show(resources.cpus),
+        "cpu.max": f"{quota} {resources.cpu_period}",
+        "cpu.weight": str(shares_to_weight(resources.cpu_shares)),
+        "memory.max": str(resources.memory_limit or "max"),
     }
