@@ -144,7 +144,7 @@ def entry_of(entry: ReservedMemory) -> dict[str, Any]:
 def check_warnings(expected: Iterable[str], ours: tuple[str, ...]) -> None:
     text = "\n".join(expected)
     unknown = {name for one in ours for name in UNKNOWN.findall(one)}
-    repeated = {found.groups() for one in ours if (found := re.match(r'line (\d+): key "([^"]+)" is set', one))}
+    repeated = {found.groups() for one in ours if (found := re.match(r'line (\d+): duplicate key "([^"]+)"', one))}
     assert unknown == set(UNKNOWN.findall(text))
     assert repeated == set(REPEATED.findall(text))
     assert bool(ours) is bool(text)

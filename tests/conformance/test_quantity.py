@@ -6,7 +6,7 @@ from alignup.align.errors import DocumentError, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.kube import documents
 from alignup.kube.documents import NumberLiteral
-from alignup.kube.fields import FieldReader
+from alignup.kube.object_reader import ObjectReader
 from tests.conformance.harness import Case, run
 
 
@@ -61,9 +61,9 @@ def check_yaml(case: Case) -> str | None:
 
 def amount_of(document: Case) -> Quantity:
     """The amount a pod would have under ``q``."""
-    reader = FieldReader()
-    amounts = reader.amounts(document, "limits")
-    for problem in reader.problems:
+    reader = ObjectReader.of({"limits": document})
+    amounts = reader.quantities("limits")
+    for problem in reader.diagnostics.problems:
         assert problem.field == "limits[q]"
         raise QuantityError(problem.what)
     return amounts["q"]

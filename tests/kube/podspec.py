@@ -1,4 +1,4 @@
-"""Short ways to write manifests, and to see what is read of them."""
+"""Helpers that build manifests and parse them."""
 
 import pytest
 
@@ -15,13 +15,13 @@ def container(**more):
 
 
 def manifest(*, init=(), metadata=None, **spec):
-    """A pod of one container, or as *spec* has it."""
+    """A pod with one container unless *spec* says otherwise."""
     own = {"containers": [container()], **({"initContainers": list(init)} if init else {}), **spec}
     return {"metadata": {"name": "web", **(metadata or {})}, "spec": own}
 
 
 def holding(**fields):
-    """A pod whose one container has *fields*."""
+    """A pod whose only container has *fields*."""
     return manifest(containers=[container(**fields)])
 
 
@@ -32,14 +32,13 @@ def parse(document, allowed=EVERYTHING):
 
 
 def read(document, allowed=EVERYTHING):
-    """What is to be run, if nothing is wrong and nothing is lost."""
+    """The spec of a manifest without problems and warnings."""
     parsed = parse(document, allowed)
     assert not parsed.warnings
     return parsed.spec
 
 
 def read_one(**fields):
-    """The one container of a pod, written with *fields*."""
     return read(holding(**fields)).containers[0]
 
 

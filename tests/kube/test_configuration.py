@@ -46,18 +46,18 @@ def document(**fields):
     return json.dumps({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", **fields})
 
 
-def refusal(text, **names):
-    with pytest.raises(ConfigurationError) as refused:
+def load_error(text, **names):
+    with pytest.raises(ConfigurationError) as raised:
         read(text, **names)
-    return refused.value
+    return raised.value
 
 
-def test_a_file_without_fields_is_all_defaults():
+def test_a_file_without_fields_means_defaults():
     assert read(HEAD) == Configuration()
     assert read(document()) == Configuration()
 
 
-def test_everything_that_matters_is_read():
+def test_all_used_fields_are_read():
     configuration = read(
         HEAD
         + """
@@ -104,25 +104,25 @@ port: 10250
     ("text", "field", "what"),
     [
         pytest.param("", "", "is empty", id="an empty file"),
-        pytest.param("# nothing\n", "kind", "is missing", id="nothing but a comment"),
-        pytest.param("---\n---\n" + HEAD, "kind", "is missing", id="a first document without anything"),
+        pytest.param("# nothing\n", "kind", "is missing", id="only a comment"),
+        pytest.param("---\n---\n" + HEAD, "kind", "is missing", id="an empty first document"),
         pytest.param("- a\n", "", "must be an object, not a list", id="a list"),
         pytest.param("apiVersion: v1\n", "kind", "is missing", id="no kind"),
         pytest.param("kind: KubeletConfiguration\n", "apiVersion", "is missing", id="no version"),
-        pytest.param("kind: 5\n", "kind", "must be a string, not the number 5", id="a kind that is no text"),
+        pytest.param("kind: 5\n", "kind", "must be a string, not a number", id="a number as kind"),
         pytest.param("apiVersion: v1\nkind: Pod\n", "kind", 'no kind "Pod"', id="another kind"),
         pytest.param(
             HEAD.replace("v1beta1", "v1"), "apiVersion", "kubelet.config.k8s.io/v1beta1", id="another version"
         ),
         pytest.param(HEAD + "a: [\n", "", "line ", id="broken YAML"),
-        pytest.param("{kind: KubeletConfiguration}", "", "begins like JSON", id="YAML that begins like JSON"),
-        pytest.param(document() + "{}", "", "begins like JSON", id="two documents of JSON"),
-        pytest.param(document(maxPods=float("nan")), "", "begins like JSON", id="what JSON has no word for"),
-        pytest.param(HEAD.encode() + b"\xff", "", "UTF-8", id="bytes that are no text"),
+        pytest.param("{kind: KubeletConfiguration}", "", "starts like JSON", id="YAML that starts like JSON"),
+        pytest.param(document() + "{}", "", "starts like JSON", id="two JSON documents"),
+        pytest.param(document(maxPods=float("nan")), "", "starts like JSON", id="not a JSON number"),
+        pytest.param(HEAD.encode() + b"\xff", "", "UTF-8", id="invalid UTF-8"),
     ],
 )
-def test_what_is_no_kubelet_configuration_is_not_loaded(text, field, what):
-    error = refusal(text, name="node-7.yaml")
+def test_other_texts_are_not_loaded(text, field, what):
+    error = load_error(text, name="node-7.yaml")
 
     (problem,) = error.problems
     assert (error.stage, error.source, problem.field) == (StartupStage.LOAD, "node-7.yaml", field)
@@ -134,35 +134,35 @@ def test_what_is_no_kubelet_configuration_is_not_loaded(text, field, what):
 @pytest.mark.parametrize(
     ("field", "value", "path"),
     [
-        pytest.param("topologyManagerPolicy", True, "topologyManagerPolicy", id="a flag for a policy"),
-        pytest.param("systemReserved", {"cpu": 1}, "systemReserved[cpu]", id="a number for an amount"),
-        pytest.param("evictionHard", [], "evictionHard", id="a list for an object"),
-        pytest.param("featureGates", {"NodeSwap": "true"}, "featureGates[NodeSwap]", id="a text for a flag"),
-        pytest.param("enforceNodeAllocatable", "pods", "enforceNodeAllocatable", id="a text for a list"),
+        pytest.param("topologyManagerPolicy", True, "topologyManagerPolicy", id="a boolean as policy"),
+        pytest.param("systemReserved", {"cpu": 1}, "systemReserved[cpu]", id="a number as quantity"),
+        pytest.param("evictionHard", [], "evictionHard", id="a list as object"),
+        pytest.param("featureGates", {"NodeSwap": "true"}, "featureGates[NodeSwap]", id="a string as boolean"),
+        pytest.param("enforceNodeAllocatable", "pods", "enforceNodeAllocatable", id="a string as list"),
         pytest.param("enforceNodeAllocatable", ["pods", 1], "enforceNodeAllocatable[1]", id="a number in a list"),
-        pytest.param("maxPods", 1.5, "maxPods", id="half a pod"),
-        pytest.param("maxPods", 1 << 31, "maxPods", id="more pods than 32 bits hold"),
-        pytest.param("reservedMemory", [{"numaNode": "0"}], "reservedMemory[0].numaNode", id="a node in quotes"),
+        pytest.param("maxPods", 1.5, "maxPods", id="a fraction as integer"),
+        pytest.param("maxPods", 1 << 31, "maxPods", id="more than 32 bits"),
+        pytest.param("reservedMemory", [{"numaNode": "0"}], "reservedMemory[0].numaNode", id="a quoted node"),
         pytest.param(
             "reservedMemory",
             [{"limits": {"memory": "1Qi"}}],
             "reservedMemory[0].limits[memory]",
-            id="an amount that is none",
+            id="an invalid quantity",
         ),
         pytest.param(
             "reservedMemory",
             [{"limits": {"memory": "1Gi\n"}}],
             "reservedMemory[0].limits[memory]",
-            id="an amount and an escape",
+            id="a quantity with an escape",
         ),
-        pytest.param("cpuManagerReconcilePeriod", None, "cpuManagerReconcilePeriod", id="null for a duration"),
-        pytest.param("cpuManagerReconcilePeriod", 5, "cpuManagerReconcilePeriod", id="a number for a duration"),
-        pytest.param("authentication", {"webhook": {"enabled": 1}}, "authentication.webhook.enabled", id="deep inside"),
-        pytest.param("memoryThrottlingFactor", "0.9", "memoryThrottlingFactor", id="a text for a fraction"),
+        pytest.param("cpuManagerReconcilePeriod", None, "cpuManagerReconcilePeriod", id="null as duration"),
+        pytest.param("cpuManagerReconcilePeriod", 5, "cpuManagerReconcilePeriod", id="a number as duration"),
+        pytest.param("authentication", {"webhook": {"enabled": 1}}, "authentication.webhook.enabled", id="nested"),
+        pytest.param("memoryThrottlingFactor", "0.9", "memoryThrottlingFactor", id="a string as float"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_not_loaded(field, value, path):
-    error = refusal(document(**{field: value}))
+def test_a_value_of_the_wrong_type_is_not_loaded(field, value, path):
+    error = load_error(document(**{field: value}))
 
     assert error.stage == StartupStage.LOAD
     assert [problem.field for problem in error.problems] == [path]
@@ -172,24 +172,24 @@ def test_a_value_of_the_wrong_kind_is_not_loaded(field, value, path):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        pytest.param({"topologyManagerPolicy": None, "maxPods": None}, Configuration(), id="null is nothing"),
-        pytest.param({"cpuManagerPolicy": "", "maxPods": 0}, Configuration(), id="nor are an empty text and zero"),
-        pytest.param({"cpuManagerReconcilePeriod": "0s"}, Configuration(), id="nor is a period of nothing"),
-        pytest.param({"evictionHard": None}, Configuration(), id="null leaves the thresholds alone"),
-        pytest.param({"evictionHard": {}}, Configuration(eviction_hard={}), id="an empty object takes them away"),
+        pytest.param({"topologyManagerPolicy": None, "maxPods": None}, Configuration(), id="null means the default"),
+        pytest.param({"cpuManagerPolicy": "", "maxPods": 0}, Configuration(), id="so do an empty string and zero"),
+        pytest.param({"cpuManagerReconcilePeriod": "0s"}, Configuration(), id="so does a zero period"),
+        pytest.param({"evictionHard": None}, Configuration(), id="null keeps the default thresholds"),
+        pytest.param({"evictionHard": {}}, Configuration(eviction_hard={}), id="an empty object removes them"),
         pytest.param(
             {"evictionHard": {"memory.available": "1Gi"}, "mergeDefaultEvictionSettings": True},
             Configuration(
                 eviction_hard={**Configuration().eviction_hard, "memory.available": "1Gi"},
                 merge_default_eviction_settings=True,
             ),
-            id="merging fills up what is not said",
+            id="merging keeps the other thresholds",
         ),
         pytest.param(
             {"systemReserved": {"cpu": None}}, Configuration(system_reserved={"cpu": ""}), id="null in an object"
         ),
         pytest.param(
-            {"enforceNodeAllocatable": []}, Configuration(enforce_node_allocatable=()), id="an empty list stays"
+            {"enforceNodeAllocatable": []}, Configuration(enforce_node_allocatable=()), id="an empty list is kept"
         ),
     ],
 )
@@ -205,40 +205,42 @@ def test_defaults(fields, expected):
 @pytest.mark.parametrize(
     ("text", "warnings"),
     [
-        pytest.param("reservedCPUs: '0'\n", ['"reservedCPUs"', "reservedSystemCPUs was meant?"], id="a wrong name"),
-        pytest.param("TopologyManagerPolicy: none\n", ["topologyManagerPolicy was meant?"], id="wrong capitals"),
-        pytest.param("qwertz: 1\n", ['unknown field "qwertz" is overlooked by the kubelet'], id="nobody knows what"),
+        pytest.param(
+            "reservedCPUs: '0'\n", ['"reservedCPUs"', "did you mean reservedSystemCPUs?"], id="a misspelled field"
+        ),
+        pytest.param("TopologyManagerPolicy: none\n", ["did you mean topologyManagerPolicy?"], id="wrong case"),
+        pytest.param("qwertz: 1\n", ['the kubelet ignores unknown field "qwertz"'], id="an unknown field"),
         pytest.param("reservedMemory: [{limit: {}}]\n", ['"reservedMemory[0].limit"'], id="inside a list"),
-        pytest.param("maxPods: 1\nmaxPods: 2\n", ['line 4: key "maxPods" is set already'], id="a key given twice"),
+        pytest.param("maxPods: 1\nmaxPods: 2\n", ['line 4: duplicate key "maxPods"'], id="a duplicate key"),
     ],
 )
-def test_what_the_kubelet_overlooks_is_a_warning(text, warnings):
+def test_ignored_fields_give_a_warning(text, warnings):
     configuration = read(HEAD + text)
 
     (shown,) = configuration.warnings
     assert all(part in shown for part in warnings)
 
 
-def test_warnings_stay_short_whatever_is_in_the_file():
+def test_warnings_are_limited():
     configuration = read(document(**{f"x{number}" * 1000: 1 for number in range(1000)}))
 
-    assert configuration.warnings[-1] == "900 more unknown fields are overlooked by the kubelet"
+    assert configuration.warnings[-1] == "the kubelet ignores 900 more unknown fields"
     assert sum(map(len, configuration.warnings)) < 100_000
 
 
-def test_a_refusal_is_one_line_whatever_is_in_the_file():
-    error = refusal(document(featureGates={"a\nb": True}))
+def test_an_error_is_a_single_line():
+    error = load_error(document(featureGates={"a\nb": True}))
 
     assert error.problems[0].what == "unrecognized feature gate: a\nb"
     assert str(error) == "unrecognized feature gate: a\\nb"
 
 
-def test_the_last_of_two_keys_counts():
+def test_the_last_of_duplicate_keys_wins():
     yaml = read(HEAD + "maxPods: 1\nmaxPods: 2\n")
     twice = read(document(maxPods=1)[:-1] + ', "maxPods": 2}')
 
     assert (yaml.max_pods, twice.max_pods) == (2, 2)
-    assert twice.warnings == ('key "maxPods" is set already; the last one counts',)
+    assert twice.warnings == ('duplicate key "maxPods": the last value is used',)
 
 
 @pytest.mark.parametrize(
@@ -258,20 +260,28 @@ def test_only_the_first_document_is_read(rest, encoding):
     ("fields", "named", "part"),
     [
         pytest.param({"maxPods": -1}, "maxPods", "must not be a negative number", id="negative pods"),
-        pytest.param({"topologyManagerPolicy": "Restricted"}, "topologyManagerPolicy", '"Restricted"', id="a capital"),
+        pytest.param(
+            {"topologyManagerPolicy": "Restricted"},
+            "topologyManagerPolicy",
+            '"Restricted"',
+            id="a policy in wrong case",
+        ),
         pytest.param({"topologyManagerScope": "node"}, "topologyManagerScope", '"container", or "pod"', id="a scope"),
         pytest.param(
             {"enforceNodeAllocatable": ["pods", "pods"]}, "enforceNodeAllocatable", "duplicated", id="enforced twice"
         ),
-        pytest.param({"cgroupsPerQOS": False}, "cgroupsPerQOS", "must be set to true", id="no cgroups to enforce on"),
-        pytest.param({"reservedSystemCPUs": "2-1"}, "reservedSystemCPUs", "invalid range", id="a falling range"),
+        pytest.param({"cgroupsPerQOS": False}, "cgroupsPerQOS", "must be set to true", id="no cgroups"),
+        pytest.param({"reservedSystemCPUs": "2-1"}, "reservedSystemCPUs", "invalid range", id="a descending range"),
         pytest.param(
-            {"reservedMemory": [{"limits": {"memory": 0}}]}, "reservedMemory", "may not be zero", id="nothing reserved"
+            {"reservedMemory": [{"limits": {"memory": 0}}]},
+            "reservedMemory",
+            "may not be zero",
+            id="a zero reservation",
         ),
     ],
 )
 def test_validation_names_the_field(fields, named, part):
-    error = refusal(document(**fields))
+    error = load_error(document(**fields))
 
     (problem,) = error.problems
     assert (error.stage, problem.field) == (StartupStage.VALIDATION, named)
@@ -279,8 +289,8 @@ def test_validation_names_the_field(fields, named, part):
     assert str(error) == problem.what
 
 
-def test_validation_finds_everything_and_says_it_once():
-    error = refusal(
+def test_validation_reports_every_problem_once():
+    error = load_error(
         document(
             maxPods=-1, podsPerCore=-2, enforceNodeAllocatable=["system-reserved", "x", "system-reserved-compressible"]
         )
@@ -298,15 +308,15 @@ def test_validation_finds_everything_and_says_it_once():
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        pytest.param("0", "0s", id="nothing needs no unit"),
+        pytest.param("0", "0s", id="zero without a unit"),
         pytest.param("10s", "10s", id="seconds"),
-        pytest.param("+90s", "1m30s", id="seconds make minutes"),
+        pytest.param("+90s", "1m30s", id="seconds become minutes"),
         pytest.param("1h", "1h0m0s", id="an hour"),
         pytest.param("-1.5s", "-1.5s", id="a negative fraction"),
         pytest.param("1h15m30.918273645s", "1h15m30.918273645s", id="all units"),
         pytest.param("100ms", "100ms", id="milliseconds"),
-        pytest.param("1500us", "1.5ms", id="microseconds make milliseconds"),
-        pytest.param("2µs", "2µs", id="a Greek letter"),
+        pytest.param("1500us", "1.5ms", id="microseconds become milliseconds"),
+        pytest.param("2µs", "2µs", id="micro sign"),
         pytest.param("3ns", "3ns", id="nanoseconds"),
         pytest.param(".5m", "30s", id="no digit before the point"),
         pytest.param("2562047h47m16.854775807s", "2562047h47m16.854775807s", id="the longest"),
@@ -320,30 +330,30 @@ def test_durations(text, shown):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        pytest.param("", 'time: invalid duration ""', id="nothing"),
+        pytest.param("", 'time: invalid duration ""', id="empty"),
         pytest.param("abc", 'time: invalid duration "abc"', id="a word"),
-        pytest.param(".s", 'time: invalid duration ".s"', id="a point alone"),
+        pytest.param(".s", 'time: invalid duration ".s"', id="only a point"),
         pytest.param("5", 'time: missing unit in duration "5"', id="no unit"),
         pytest.param("1d", 'time: unknown unit "d" in duration "1d"', id="days"),
-        pytest.param("1 s", 'time: unknown unit " s" in duration "1 s"', id="a blank"),
+        pytest.param("1 s", 'time: unknown unit " s" in duration "1 s"', id="a space"),
         pytest.param("2562047h47m16.854775808s", 'time: invalid duration "2562047h47m16.854775808s"', id="too long"),
         pytest.param("9" * 5000 + "h", f'time: invalid duration "{"9" * 5000}h"', id="far too long"),
     ],
 )
-def test_texts_that_are_no_durations(text, what):
-    with pytest.raises(ParseError) as refused:
+def test_invalid_durations(text, what):
+    with pytest.raises(ParseError) as raised:
         Duration.parse(text)
 
-    assert str(refused.value) == what
+    assert str(raised.value) == what
 
 
 @given(st.integers(-(1 << 63) + 1, (1 << 63) - 1).map(Duration))
-def test_a_duration_reads_as_it_prints(duration):
+def test_durations_parse_as_they_print(duration):
     assert Duration.parse(str(duration)) == duration
 
 
 @given(st.fixed_dictionaries({}, optional=FIELD_SETS))
-def test_any_choice_of_sound_fields_is_taken(fields):
+def test_any_valid_fields_are_accepted(fields):
     configuration = read(document(**fields))
 
     assert configuration.given == set(fields)
@@ -351,7 +361,7 @@ def test_any_choice_of_sound_fields_is_taken(fields):
 
 
 @given(st.dictionaries(st.sampled_from(sorted(FIELDS)), JSON, max_size=3))
-def test_any_value_in_any_field_is_taken_or_refused(fields):
+def test_any_value_in_any_field_is_accepted_or_rejected(fields):
     try:
         configuration = read(document(**fields))
     except ConfigurationError as error:
@@ -362,8 +372,8 @@ def test_any_value_in_any_field_is_taken_or_refused(fields):
 
 
 @given(st.text() | st.binary())
-def test_any_text_is_taken_or_refused(text):
-    with pytest.raises(ConfigurationError) as refused:
+def test_any_other_text_is_rejected(text):
+    with pytest.raises(ConfigurationError) as raised:
         read(text)
 
-    assert refused.value.stage == StartupStage.LOAD
+    assert raised.value.stage == StartupStage.LOAD

@@ -12,15 +12,15 @@ COMPOSITE_NEEDS = "GenericWorkload TopologyAwareWorkloadScheduling"
 NAMES = st.sampled_from([*sorted(feature_gates.KUBELET_GATES), "AllAlpha", "AllBeta"])
 
 
-def whats(chosen):
+def messages(chosen):
     return [problem.what for problem in feature_gates.problems(chosen)]
 
 
-def test_the_gates_that_matter_are_the_same_in_the_heart():
+def test_gates_that_matter_to_alignment_agree_with_align():
     assert {name: feature_gates.KUBELET_GATES[name] for name in FEATURE_GATES} == FEATURE_GATES
 
 
-def test_what_is_needed_is_known_and_no_gate_needs_itself():
+def test_dependencies_are_known_gates():
     for name, needs in feature_gates.DEPENDENCIES.items():
         assert {name, *needs} <= feature_gates.KUBELET_GATES.keys()
         assert name not in needs
@@ -29,58 +29,58 @@ def test_what_is_needed_is_known_and_no_gate_needs_itself():
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        pytest.param({}, [], id="nothing chosen"),
-        pytest.param({"NodeSwap": True}, [], id="a fixed gate left as it is"),
+        pytest.param({}, [], id="nothing set"),
+        pytest.param({"NodeSwap": True}, [], id="a locked gate at its default"),
         pytest.param(
             {"NodeSwap": False},
             ["cannot set feature gate NodeSwap to false, feature is locked to true"],
-            id="a fixed gate",
+            id="a locked gate",
         ),
-        pytest.param({"CPUManager": True}, ["unrecognized feature gate: CPUManager"], id="a gate of old days"),
+        pytest.param({"CPUManager": True}, ["unrecognized feature gate: CPUManager"], id="a removed gate"),
         pytest.param(
             {"topologyManagerPolicyOptions": True},
             ["unrecognized feature gate: topologyManagerPolicyOptions"],
-            id="a small letter",
+            id="a name in wrong case",
         ),
         pytest.param(
             {"PodLevelResourceManagers": True, "AllBeta": False},
             ["PodLevelResourceManagers is enabled, but depends on features that are disabled: [PodLevelResources]"],
-            id="one needs another",
+            id="a disabled dependency",
         ),
-        pytest.param({"AllBeta": False}, [], id="all of one stage off"),
+        pytest.param({"AllBeta": False}, [], id="all beta gates off"),
         pytest.param(
             {"EventedPLEG": True, "CompositePodGroup": True},
             [f"CompositePodGroup is enabled, but depends on features that are disabled: [{COMPOSITE_NEEDS}]"],
-            id="one needs several",
+            id="several disabled dependencies",
         ),
     ],
 )
 def test_problems(chosen, expected):
-    assert whats(chosen) == expected
+    assert messages(chosen) == expected
 
 
 @pytest.mark.parametrize(
     ("chosen", "name", "on"),
     [
-        pytest.param({}, "CPUManagerPolicyBetaOptions", True, id="its default"),
-        pytest.param({"AllBeta": False}, "CPUManagerPolicyBetaOptions", False, id="all of its stage"),
+        pytest.param({}, "CPUManagerPolicyBetaOptions", True, id="the default"),
+        pytest.param({"AllBeta": False}, "CPUManagerPolicyBetaOptions", False, id="all gates of its stage"),
         pytest.param(
             {"AllBeta": False, "CPUManagerPolicyBetaOptions": True},
             "CPUManagerPolicyBetaOptions",
             True,
-            id="its name wins",
+            id="its own name wins",
         ),
-        pytest.param({"AllAlpha": True}, "CPUManagerPolicyBetaOptions", True, id="all of another stage"),
-        pytest.param({"AllAlpha": True}, "CPUManagerPolicyAlphaOptions", True, id="all of alpha"),
-        pytest.param({"AllBeta": False}, "CPUManagerPolicyOptions", True, id="grown-up gates have no stage"),
+        pytest.param({"AllAlpha": True}, "CPUManagerPolicyBetaOptions", True, id="all gates of another stage"),
+        pytest.param({"AllAlpha": True}, "CPUManagerPolicyAlphaOptions", True, id="all alpha gates"),
+        pytest.param({"AllBeta": False}, "CPUManagerPolicyOptions", True, id="GA gates are not affected"),
     ],
 )
 def test_resolve(chosen, name, on):
     assert feature_gates.resolve(chosen).on(name) is on
 
 
-def test_a_file_with_an_unknown_gate_crashes_a_kubelet():
-    with pytest.raises(ConfigurationError) as refused:
+def test_an_unknown_gate_is_a_defaulting_panic():
+    with pytest.raises(ConfigurationError) as raised:
         configuration.read(
             json.dumps(
                 {
@@ -92,15 +92,15 @@ def test_a_file_with_an_unknown_gate_crashes_a_kubelet():
             )
         )
 
-    error = refused.value
+    error = raised.value
     assert error.stage == configuration.StartupStage.DEFAULTING_PANIC
     assert [problem.field for problem in error.problems] == ["featureGates[MemoryManager]"]
-    assert error.advice == "leave out MemoryManager: Kubernetes 1.37 has no such feature gate"
+    assert error.advice == "remove MemoryManager: Kubernetes 1.37 has no such feature gate"
 
 
 @given(st.dictionaries(NAMES, st.booleans(), max_size=4))
-def test_what_is_taken_holds_together(chosen):
-    """Gates without problems are as they were chosen, and have all they need."""
+def test_accepted_gates_are_consistent(chosen):
+    """Gates without problems keep their values, and their dependencies are enabled."""
     if feature_gates.problems(chosen):
         return
     resolved = feature_gates.resolve(chosen)

@@ -25,7 +25,7 @@ def pod(name="web", **more):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec(), **more}
 
 
-def made_by(kind, version="apps/v1", *, name="web", pods=None, **more):
+def controller(kind, version="apps/v1", *, name="web", pods=None, **more):
     own = {"template": {"metadata": {"labels": {"app": "x"}}, "spec": pods or spec()}, **more}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "shop"}, "spec": own}
 
@@ -35,7 +35,7 @@ def listed(*items, kind="List", version="v1"):
 
 
 def read(*objects):
-    """The reading of a file that holds *objects*, written as YAML."""
+    """Load *objects* from a YAML file."""
     return read_workloads(yaml.safe_dump_all(objects, sort_keys=False), name="some.yaml")
 
 
@@ -45,16 +45,16 @@ def one(*objects):
 
 
 def problems_of(text):
-    with pytest.raises(ManifestError) as refusal:
+    with pytest.raises(ManifestError) as rejection:
         read_workloads(text, name="some.yaml")
-    return [str(problem) for problem in refusal.value.problems]
+    return [str(problem) for problem in rejection.value.problems]
 
 
 def problems_in(*objects):
     return problems_of(json.dumps(objects[0]) if len(objects) == 1 else yaml.safe_dump_all(objects, sort_keys=False))
 
 
-def test_a_pod_is_a_workload_of_one():
+def test_a_pod_is_a_workload_with_one_replica():
     workload = one(pod())
 
     assert (workload.kind, workload.name, workload.namespace, workload.replicas) == ("Pod", "web", "default", 1)
@@ -64,14 +64,14 @@ def test_a_pod_is_a_workload_of_one():
     assert not workload.finished
 
 
-def test_a_pod_is_accepted_as_the_api_server_does():
+def test_pods_are_defaulted_like_the_api_server_does():
     found = one(pod()).pod
 
     assert found.qos is found.recorded_qos is QoS.GUARANTEED
     assert found.containers[0].resources.requests == amounts({"cpu": "2", "memory": "1Gi"})
 
 
-def test_somebody_else_may_accept_pods():
+def test_a_custom_accept_function_is_used():
     def static(pod: Pod) -> Pod:
         return accept(pod, road=PodSource.STATIC, host="node-1")
 
@@ -94,22 +94,24 @@ def test_a_pod_from_a_cluster():
 @pytest.mark.parametrize(
     ("written", "replicas"),
     [
-        pytest.param(made_by("Deployment", replicas=3), 3, id="a Deployment"),
-        pytest.param(made_by("Deployment"), 1, id="one that does not say how many"),
-        pytest.param(made_by("Deployment", replicas=None), 1, id="or says null"),
-        pytest.param(made_by("Deployment", replicas=0), 0, id="one of none"),
-        pytest.param(made_by("ReplicaSet", replicas=2), 2, id="a ReplicaSet"),
-        pytest.param(made_by("StatefulSet", replicas=2), 2, id="a StatefulSet"),
-        pytest.param(made_by("ReplicationController", "v1", replicas=2), 2, id="a ReplicationController"),
-        pytest.param(made_by("DaemonSet", replicas=5), 1, id="a DaemonSet has one a host"),
-        pytest.param(made_by("Job", "batch/v1"), 1, id="a Job"),
-        pytest.param(made_by("Job", "batch/v1", parallelism=4), 4, id="one of several at a time"),
-        pytest.param(made_by("Job", "batch/v1", parallelism=4, completions=3), 3, id="never more than it needs"),
-        pytest.param(made_by("Job", "batch/v1", completions=3), 1, id="one after the other"),
-        pytest.param(made_by("Job", "batch/v1", parallelism=2, suspend=True), 2, id="a suspended Job as if it ran"),
+        pytest.param(controller("Deployment", replicas=3), 3, id="a Deployment"),
+        pytest.param(controller("Deployment"), 1, id="replicas default to 1"),
+        pytest.param(controller("Deployment", replicas=None), 1, id="null replicas"),
+        pytest.param(controller("Deployment", replicas=0), 0, id="zero replicas"),
+        pytest.param(controller("ReplicaSet", replicas=2), 2, id="a ReplicaSet"),
+        pytest.param(controller("StatefulSet", replicas=2), 2, id="a StatefulSet"),
+        pytest.param(controller("ReplicationController", "v1", replicas=2), 2, id="a ReplicationController"),
+        pytest.param(controller("DaemonSet", replicas=5), 1, id="a DaemonSet runs one pod per host"),
+        pytest.param(controller("Job", "batch/v1"), 1, id="a Job"),
+        pytest.param(controller("Job", "batch/v1", parallelism=4), 4, id="a parallel Job"),
+        pytest.param(
+            controller("Job", "batch/v1", parallelism=4, completions=3), 3, id="completions limit parallelism"
+        ),
+        pytest.param(controller("Job", "batch/v1", completions=3), 1, id="completions run one at a time"),
+        pytest.param(controller("Job", "batch/v1", parallelism=2, suspend=True), 2, id="a suspended Job counts"),
     ],
 )
-def test_what_makes_pods(written, replicas):
+def test_controllers_create_replicas(written, replicas):
     workload = one(written)
     pods = list(workload.pods())
 
@@ -122,7 +124,7 @@ def test_what_makes_pods(written, replicas):
     assert list(workload.pods()) == pods
 
 
-def test_a_cron_job_is_one_run_of_it():
+def test_a_cron_job_counts_as_one_run():
     job = {"spec": {"parallelism": 2, "template": {"spec": spec()}}}
     written = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": job}}
 
@@ -135,14 +137,14 @@ def test_a_pod_template():
     assert one(written).pod.qos is QoS.GUARANTEED
 
 
-def test_uids_stay_the_same_and_differ_between_kinds():
-    again = [one(made_by(kind)).pod.uid for kind in ("Deployment", "StatefulSet", "Deployment")]
+def test_derived_uids_are_stable_and_differ_between_kinds():
+    again = [one(controller(kind)).pod.uid for kind in ("Deployment", "StatefulSet", "Deployment")]
 
     assert again[0] == again[2] != again[1]
     assert again[0] == "be7b68cb-7647-5689-8c7f-f34dadf72bf2"
 
 
-def test_a_generated_name_is_made_up():
+def test_generate_name_gives_stable_unique_names():
     written = pod()
     written["metadata"] = {"generateName": "web-"}
 
@@ -153,8 +155,8 @@ def test_a_generated_name_is_made_up():
     assert names == [workload.name for workload in read(written, written).workloads]
 
 
-def test_lists_of_everything():
-    text = json.dumps(listed(pod("a"), listed(pod("b")), made_by("Deployment", name="c")))
+def test_lists_may_be_nested_and_mixed():
+    text = json.dumps(listed(pod("a"), listed(pod("b")), controller("Deployment", name="c")))
 
     assert [workload.name for workload in read_workloads(text, name="some.json").workloads] == ["a", "b", "c"]
 
@@ -163,21 +165,21 @@ def test_lists_of_everything():
     ("kind", "version", "item"),
     [
         pytest.param("PodList", "v1", pod(), id="pods"),
-        pytest.param("DeploymentList", "apps/v1", made_by("Deployment"), id="deployments"),
-        pytest.param("JobList", "batch/v1", made_by("Job", "batch/v1"), id="jobs"),
+        pytest.param("DeploymentList", "apps/v1", controller("Deployment"), id="deployments"),
+        pytest.param("JobList", "batch/v1", controller("Job", "batch/v1"), id="jobs"),
     ],
 )
-def test_the_items_of_a_list_of_one_kind_need_not_say_it(kind, version, item):
+def test_items_of_a_typed_list_inherit_its_kind(kind, version, item):
     bare = {key: value for key, value in item.items() if key not in ("kind", "apiVersion")}
 
     assert one(listed(bare, kind=kind, version=version)).kind == kind.removesuffix("List")
 
 
-def test_an_empty_list_is_no_mistake():
+def test_an_empty_list_is_valid():
     assert read(listed()) == LoadedWorkloads()
 
 
-def test_where_things_are_written():
+def test_workloads_know_their_source_location():
     text = textwrap.dedent("""\
         # two documents
         ---
@@ -193,74 +195,76 @@ def test_where_things_are_written():
         {apiVersion: v1, kind: Pod, metadata: {name: c}, spec: {containers: [{name: c}]}}
         """)
 
-    reading = read_workloads(text, name="some.yaml")
+    loaded = read_workloads(text, name="some.yaml")
 
-    assert [str(workload.source) for workload in reading.workloads] == [
+    assert [str(workload.source) for workload in loaded.workloads] == [
         "some.yaml, document 1, line 6",
         "some.yaml, document 1, line 7",
         "some.yaml, document 2, line 12",
     ]
 
 
-def test_what_runs_no_pods_is_skipped():
+def test_other_kinds_are_skipped_with_a_warning():
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
-    other = made_by("Job", "batch.volcano.sh/v1alpha1")
+    other = controller("Job", "batch.volcano.sh/v1alpha1")
 
-    reading = read(service, other, pod())
+    loaded = read(service, other, pod())
 
-    assert [workload.kind for workload in reading.workloads] == ["Pod"]
-    assert reading.warnings == (
-        "some.yaml, document 1, line 1: Service web of v1 is skipped: it runs no pods known here",
-        "some.yaml, document 2, line 6: Job web of batch.volcano.sh/v1alpha1 is skipped: it runs no pods known here",
+    assert [workload.kind for workload in loaded.workloads] == ["Pod"]
+    assert loaded.warnings == (
+        "some.yaml, document 1, line 1: skipped Service web of v1: not a supported workload kind",
+        "some.yaml, document 2, line 6: skipped Job web of batch.volcano.sh/v1alpha1: not a supported workload kind",
     )
 
 
-def test_a_key_set_twice_is_told():
+def test_duplicate_keys_are_reported():
     text = yaml.safe_dump(pod(), sort_keys=False) + "kind: Pod\n"
 
     assert read_workloads(text, name="a.yaml").warnings == (
-        'a.yaml, line 12: "kind" is set twice, the last one counts',
+        'a.yaml, line 12: duplicate key "kind": the last value is used',
     )
 
 
-def test_of_a_workload_that_is_there_twice_the_last_one_counts():
-    reading = read(made_by("Deployment", replicas=1), made_by("Deployment", replicas=2), made_by("StatefulSet"))
+def test_the_last_definition_of_a_workload_wins():
+    loaded = read(controller("Deployment", replicas=1), controller("Deployment", replicas=2), controller("StatefulSet"))
 
-    assert [(workload.kind, workload.replicas) for workload in reading.workloads] == [
+    assert [(workload.kind, workload.replicas) for workload in loaded.workloads] == [
         ("Deployment", 2),
         ("StatefulSet", 1),
     ]
-    assert reading.warnings == ("some.yaml, document 2, line 20: Deployment web is there twice, the last one counts",)
+    assert loaded.warnings == (
+        "some.yaml, document 2, line 20: Deployment web is defined twice: the last definition is used",
+    )
 
 
-def test_pods_are_not_counted_again_with_what_made_them():
-    """``kubectl get all`` tells of a Deployment, its ReplicaSets and its pods."""
-    old, new = made_by("ReplicaSet", name="web-1", replicas=0), made_by("ReplicaSet", name="web-2", replicas=1)
+def test_owners_of_listed_pods_are_skipped():
+    """``kubectl get all`` lists a Deployment, its ReplicaSets and its pods."""
+    old, new = controller("ReplicaSet", name="web-1", replicas=0), controller("ReplicaSet", name="web-2", replicas=1)
     running = pod("web-2-x")
     running["metadata"]["namespace"] = "shop"
     for part, kind, name in [(old, "Deployment", "web"), (new, "Deployment", "web"), (running, "ReplicaSet", "web-2")]:
         part["metadata"]["ownerReferences"] = [{"kind": kind, "name": name, "controller": True}]
 
-    reading = read(listed(running, made_by("Deployment", replicas=1), old, new))
+    loaded = read(listed(running, controller("Deployment", replicas=1), old, new))
 
-    assert [workload.name for workload in reading.workloads if workload.replicas] == ["web-2-x"]
-    assert [warning.partition(": ")[2] for warning in reading.warnings] == [
-        "Deployment web is skipped: what it runs is there too",
-        "ReplicaSet web-2 is skipped: what it runs is there too",
+    assert [workload.name for workload in loaded.workloads if workload.replicas] == ["web-2-x"]
+    assert [warning.partition(": ")[2] for warning in loaded.warnings] == [
+        "skipped Deployment web: its pods are also listed",
+        "skipped ReplicaSet web-2: its pods are also listed",
     ]
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "expected"),
     [
         pytest.param([1], "must be an object, not a list", id="a list"),
-        pytest.param("x", "must be an object, not a string", id="a text"),
+        pytest.param("x", "must be an object, not a string", id="a string"),
         pytest.param({"a": 1}, "kind: Required value", id="no kind"),
         pytest.param({"kind": "Pod"}, "apiVersion: Required value", id="no version"),
-        pytest.param({"kind": 1}, "kind: must be a string, not a number (it is 1)", id="a number as kind"),
+        pytest.param({"kind": 1}, "kind: must be a string, not a number (got 1)", id="a number as kind"),
         pytest.param(listed(1), "items[0]: must be an object, not a number", id="a number in a list"),
         pytest.param(listed(listed({})), "items[0].items[0].kind: Required value", id="no kind, in a list of a list"),
-        pytest.param({**listed(), "items": {}}, "items: must be a list", id="a list that is none"),
+        pytest.param({**listed(), "items": {}}, "items: must be a list, not an object", id="items not a list"),
         pytest.param(
             pod() | {"apiVersion": "v2"},
             'Pod web: apiVersion: no kind "Pod" is registered for version "v2"',
@@ -268,65 +272,67 @@ def test_pods_are_not_counted_again_with_what_made_them():
         ),
         pytest.param(
             pod() | {"metadata": 1},
-            "Pod without a name: metadata: must be an object, not a number (it is 1)",
-            id="no metadata",
+            "Pod without a name: metadata: must be an object, not a number (got 1)",
+            id="a number as metadata",
         ),
         pytest.param(pod() | {"metadata": {}}, "Pod without a name: metadata.name: Required value", id="no name"),
         pytest.param(
             pod() | {"status": {"phase": 1}},
-            "Pod web: status.phase: must be a string, not a number (it is 1)",
-            id="no phase",
+            "Pod web: status.phase: must be a string, not a number (got 1)",
+            id="a number as phase",
         ),
         pytest.param(pod() | {"spec": {}}, "Pod web: spec.containers: Required value", id="no containers"),
         pytest.param(
-            made_by("Deployment", replicas="3"),
-            'Deployment web: spec.replicas: must be a 32-bit integer, not a string (it is "3")',
-            id="a text as replicas",
+            controller("Deployment", replicas="3"),
+            'Deployment web: spec.replicas: must be a 32-bit integer, not a string (got "3")',
+            id="a string as replicas",
         ),
         pytest.param(
-            made_by("Deployment", replicas=-1),
+            controller("Deployment", replicas=-1),
             "Deployment web: spec.replicas: Invalid value: -1: must be greater than or equal to 0",
-            id="less than nothing",
+            id="negative replicas",
         ),
         pytest.param(
-            made_by("Deployment", replicas=2_000_000_000),
-            "Deployment web: spec.replicas: 2000000000 is too many: expected 100000 at most",
+            controller("Deployment", replicas=2_000_000_000),
+            "Deployment web: spec.replicas: 2000000000 is too many: the maximum is 100000",
             id="too many replicas",
         ),
         pytest.param(
-            made_by("Deployment", pods={"containers": [{"name": "A"}]}),
+            controller("Deployment", pods={"containers": [{"name": "A"}]}),
             'Deployment web: spec.template.spec.containers[0].name: Invalid value: "A": must be lower case letters,'
             " digits and '-', with a letter or digit at both ends",
-            id="a bad name in a template",
+            id="an invalid name in a template",
         ),
         pytest.param(
-            made_by("Deployment", template=1),
-            "Deployment web: spec.template: must be an object, not a number (it is 1)",
-            id="no template",
+            controller("Deployment", template=1),
+            "Deployment web: spec.template: must be an object, not a number (got 1)",
+            id="a number as template",
         ),
         pytest.param(
-            made_by("Deployment") | {"metadata": {"name": "Web"}},
+            controller("Deployment") | {"metadata": {"name": "Web"}},
             "Deployment Web: metadata.name: Invalid value: \"Web\": must be lower case letters, digits, '-' and '.',"
             " with a letter or digit at both ends of each part",
-            id="a bad name",
+            id="an invalid name",
         ),
         pytest.param(
             {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": {}}},
             "CronJob c: spec.jobTemplate.spec.template.spec.containers: Required value",
-            id="a CronJob of nothing",
+            id="an empty CronJob",
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_its_field(written, told):
+def test_problems_name_the_field(written, expected):
     text = json.dumps(written)
 
     (problem,) = problems_of(text)
 
-    assert problem.removeprefix("some.yaml, line 1: ").removeprefix("some.yaml, ").removeprefix("some.yaml: ") == told
+    assert (
+        problem.removeprefix("some.yaml, line 1: ").removeprefix("some.yaml, ").removeprefix("some.yaml: ") == expected
+    )
 
 
-def test_what_is_wrong_is_told_by_its_line():
-    text = yaml.safe_dump_all([pod("a"), made_by("Deployment", pods=spec(cpu="2 cores"))], sort_keys=False)
+def test_problems_name_the_line():
+    text = yaml.safe_dump_all([pod("a"), controller("Deployment", pods=spec(cpu="2 cores"))], sort_keys=False)
 
     (problem,) = problems_of(text)
 
@@ -334,14 +340,14 @@ def test_what_is_wrong_is_told_by_its_line():
     assert problem.startswith(
         "some.yaml, document 2, line 28, Deployment web: spec.template.spec.containers[0].resources.limits[cpu]: "
     )
-    assert problem.endswith('(it is "2 cores")')
+    assert problem.endswith('(got "2 cores")')
 
 
-def test_all_that_is_wrong_is_told_at_once():
-    with pytest.raises(ManifestError) as refusal:
-        read(*[made_by("Deployment", name=f"d{number}", replicas=-1) for number in range(30)], pod())
+def test_all_problems_are_reported_at_once():
+    with pytest.raises(ManifestError) as rejection:
+        read(*[controller("Deployment", name=f"d{number}", replicas=-1) for number in range(30)], pod())
 
-    error = refusal.value
+    error = rejection.value
     assert len(error.problems) == 30
     assert error.where == error.problems[0].where == "some.yaml, document 1, line 7, Deployment d0"
     assert error.problems[0].problem.field == "spec.replicas"
@@ -350,19 +356,21 @@ def test_all_that_is_wrong_is_told_at_once():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
-        pytest.param("", "some.yaml: has no objects: it is empty", id="nothing"),
-        pytest.param("# nothing\n---\n", "some.yaml: has no objects: it is empty", id="nothing but a comment"),
-        pytest.param("a:\n\tb", "some.yaml, line 2: found a tab where YAML takes blanks only", id="no YAML"),
+        pytest.param("", "some.yaml: is empty", id="empty"),
+        pytest.param("# nothing\n---\n", "some.yaml: is empty", id="only a comment"),
+        pytest.param("a:\n\tb", "some.yaml, line 2: found a tab where YAML allows only spaces", id="invalid YAML"),
         pytest.param(
-            "a: 1\n---\nb: *c", "some.yaml, document 2, line 3: unknown anchor 'c' referenced", id="no YAML further on"
+            "a: 1\n---\nb: *c",
+            "some.yaml, document 2, line 3: unknown anchor 'c' referenced",
+            id="an invalid later document",
         ),
-        pytest.param(b"\xff", "some.yaml, line 1: not text in UTF-8 (byte 0xff)", id="no text"),
+        pytest.param(b"\xff", "some.yaml, line 1: not valid UTF-8 (byte 0xff)", id="not UTF-8"),
     ],
 )
-def test_texts_without_workloads(text, told):
-    assert problems_of(text) == [told]
+def test_texts_without_workloads(text, expected):
+    assert problems_of(text) == [expected]
 
 
 @pytest.fixture
@@ -375,46 +383,46 @@ def folder(tmp_path):
     return tmp_path
 
 
-def names(reading):
-    return [workload.name for workload in reading.workloads]
+def names(loaded):
+    return [workload.name for workload in loaded.workloads]
 
 
-def test_a_directory_is_read_as_kubectl_does(folder):
+def test_a_directory_is_read_like_kubectl_does(folder):
     assert names(read_paths([folder])) == ["a", "b", "c"]
     assert names(read_paths([str(folder / "inner.yaml"), folder / "c.yml"])) == ["d", "c"]
 
 
-def test_a_file_is_told_by_its_path(folder):
+def test_the_source_of_a_file_is_its_path(folder):
     assert read_paths([folder / "a.json"]).workloads[0].source == SourceLocation(str(folder / "a.json"))
 
 
-def test_a_dash_is_the_standard_input():
-    reading = read_paths(["-"], io.BytesIO(json.dumps(pod()).encode()))
+def test_a_dash_means_standard_input():
+    loaded = read_paths(["-"], io.BytesIO(json.dumps(pod()).encode()))
 
-    assert names(reading) == ["web"]
-    assert str(reading.workloads[0].source) == "standard input"
+    assert names(loaded) == ["web"]
+    assert str(loaded.workloads[0].source) == "standard input"
 
 
-def test_no_path_is_nothing():
+def test_no_paths_give_no_workloads():
     assert read_paths([]) == LoadedWorkloads()
 
 
-def test_paths_that_cannot_be_read_are_all_told(folder):
+def test_all_unreadable_paths_are_reported(folder):
     empty = folder / "empty"
     empty.mkdir()
     (folder / "zero.yaml").touch()
     (folder / "large.yaml").write_bytes(b" " * (documents.MAX_BYTES + 1))
     paths = [folder / "none.yaml", empty, "-", folder / "zero.yaml", folder / "large.yaml", "a\0b", folder / "a.json"]
 
-    with pytest.raises(ManifestError) as refusal:
+    with pytest.raises(ManifestError) as rejection:
         read_paths(paths)
 
-    assert refusal.value.lines() == (
+    assert rejection.value.lines() == (
         f"{folder}/none.yaml: cannot be read: No such file or directory",
-        f"{empty}: a directory without any file that ends in .json, .yaml, .yml",
-        "standard input: has no objects: it is empty",
-        f"{folder}/zero.yaml: has no objects: it is empty",
-        f"{folder}/large.yaml, line 1: more than 32 MiB are not read: split the file",
+        f"{empty}: the directory has no files that end in .json, .yaml, .yml",
+        "standard input: is empty",
+        f"{folder}/zero.yaml: is empty",
+        f"{folder}/large.yaml, line 1: larger than 32 MiB: split the file",
         "a\0b: cannot be read: embedded null byte",
     )
 
@@ -423,9 +431,9 @@ def test_thousands_of_pods_are_read_in_seconds():
     many = json.dumps(listed(*[pod(f"p{number}") for number in range(3000)]))
     start = time.process_time()
 
-    reading = read_workloads(many, name="some.json")
+    loaded = read_workloads(many, name="some.json")
 
-    assert len(reading.workloads) == 3000
+    assert len(loaded.workloads) == 3000
     assert time.process_time() - start < 5
 
 
@@ -462,31 +470,31 @@ def test_any_object_is_workloads_or_problems(written, kind, as_json):
     written |= {"kind": kind[0], "apiVersion": kind[1]}
     text = json.dumps(written) if as_json else yaml.safe_dump(written)
     try:
-        reading = read_workloads(text, name="some.yaml")
-    except ManifestError as refusal:
-        assert all(problem.where.startswith("some.yaml") for problem in refusal.problems)
+        loaded = read_workloads(text, name="some.yaml")
+    except ManifestError as rejection:
+        assert all(problem.where.startswith("some.yaml") for problem in rejection.problems)
     else:
-        assert all(workload.pod.uid for workload in reading.workloads)
+        assert all(workload.pod.uid for workload in loaded.workloads)
 
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_workloads_or_problems(text):
     try:
-        reading = read_workloads(text, name="some.yaml")
-    except ManifestError as refusal:
-        assert refusal.problems
+        loaded = read_workloads(text, name="some.yaml")
+    except ManifestError as rejection:
+        assert rejection.problems
     else:
-        assert not reading.workloads
+        assert not loaded.workloads
 
 
-def test_an_error_of_who_accepts_is_told_by_its_field():
-    def refuse(pod: Pod) -> Pod:
+def test_problems_of_the_accept_function_name_the_field():
+    def reject(pod: Pod) -> Pod:
         raise PodError([Problem("spec.nodeName", "Forbidden"), Problem("metadata.labels[app]", "Forbidden")])
 
-    with pytest.raises(ManifestError) as refusal:
-        read_workloads(yaml.safe_dump(made_by("Deployment")), name="a.yaml", accept=refuse)
+    with pytest.raises(ManifestError) as rejection:
+        read_workloads(yaml.safe_dump(controller("Deployment")), name="a.yaml", accept=reject)
 
-    assert [problem.problem.field for problem in refusal.value.problems] == [
+    assert [problem.problem.field for problem in rejection.value.problems] == [
         "spec.template.spec.nodeName",
         "spec.template.metadata.labels[app]",
     ]

@@ -27,7 +27,7 @@ def problems_of(read, written):
     return [(problem.field, problem.what) for problem in refusal.value.problems]
 
 
-def test_everything_that_matters_is_read():
+def test_all_used_fields_are_read():
     written = document(
         containers=[
             {
@@ -65,7 +65,7 @@ def test_everything_that_matters_is_read():
     )
 
 
-def test_what_the_status_says_of_a_running_pod_is_read():
+def test_the_status_of_a_running_pod_is_read():
     written = document(containers=[{"name": "main"}], initContainers=[{"name": "proxy"}], os={"name": "linux"})
     written["status"] = {
         "conditions": [
@@ -87,7 +87,7 @@ def test_what_the_status_says_of_a_running_pod_is_read():
     }
 
 
-def test_a_status_that_cannot_be_read_is_named():
+def test_invalid_statuses_are_reported():
     written = document()
     written["status"] = {
         "conditions": [{"type": 1}],
@@ -103,7 +103,7 @@ def test_a_status_that_cannot_be_read_is_named():
 @pytest.mark.parametrize(
     "written",
     [
-        pytest.param({"apiVersion": "v1", "kind": "Pod"}, id="nothing but a kind"),
+        pytest.param({"apiVersion": "v1", "kind": "Pod"}, id="only a kind"),
         pytest.param(
             {"apiVersion": "v1", "kind": "Pod", "metadata": None, "spec": None, "status": None}, id="null everywhere"
         ),
@@ -113,29 +113,29 @@ def test_a_status_that_cannot_be_read_is_named():
         ),
     ],
 )
-def test_what_is_missing_or_null_is_empty(written):
+def test_absent_and_null_fields_are_empty(written):
     assert read_pod(written) == Pod(name="", namespace="")
 
 
-def test_null_in_a_list_is_a_container_without_anything():
+def test_null_in_a_list_is_an_empty_container():
     assert read_pod(document(containers=[None])).containers == (Container(""),)
 
 
 @pytest.mark.parametrize(
     ("token", "printed"),
     [
-        pytest.param('"1.5Gi"', "1536Mi", id="a text"),
-        pytest.param('" 2 "', "2", id="blanks around a text are cut off"),
-        pytest.param('"\u00a02\u3000"', "2", id="so are other blanks"),
+        pytest.param('"1.5Gi"', "1536Mi", id="a string"),
+        pytest.param('" 2 "', "2", id="surrounding spaces are trimmed"),
+        pytest.param('"\u00a02\u3000"', "2", id="so is other white space"),
         pytest.param("2", "2", id="a number"),
         pytest.param("0.1", "100m", id="a fraction is exact"),
         pytest.param("1e3", "1e3", id="a number keeps its spelling"),
-        pytest.param("1000", "1k", id="whatever it is"),
+        pytest.param("1000", "1k", id="a whole number"),
         pytest.param("12345678901234567890", "12345678901234567890", id="a number beyond 64 bits"),
         pytest.param("null", "0", id="null is zero"),
     ],
 )
-def test_amounts_in_a_text(token, printed):
+def test_quantities_in_json(token, printed):
     text = json.dumps(asking(cpu="?")).replace('"?"', token)
 
     assert str(read_pod_text(text).containers[0].resources.requests["cpu"]) == printed
@@ -145,15 +145,15 @@ def test_amounts_in_a_text(token, printed):
     ("token", "printed"),
     [
         pytest.param("2", "2", id="a number"),
-        pytest.param("1e3", "1k", id="a number is spelled as JSON would"),
+        pytest.param("1e3", "1k", id="a number in its JSON spelling"),
         pytest.param("010", "8", id="octal"),
-        pytest.param("'010'", "010", id="a text"),
-        pytest.param("1.5Gi", "1536Mi", id="a text without quotes"),
+        pytest.param("'010'", "010", id="a string"),
+        pytest.param("1.5Gi", "1536Mi", id="an unquoted string"),
         pytest.param("1_000", "1k", id="underscores"),
-        pytest.param("", "0", id="nothing is zero"),
+        pytest.param("", "0", id="empty is zero"),
     ],
 )
-def test_amounts_in_yaml(token, printed):
+def test_quantities_in_yaml(token, printed):
     text = json.dumps(asking(cpu="?")).replace('"?"', token or "~")
 
     assert str(read_pod_text("---\n" + text).containers[0].resources.requests["cpu"]) == printed
@@ -162,17 +162,17 @@ def test_amounts_in_yaml(token, printed):
 @pytest.mark.parametrize(
     ("token", "what"),
     [
-        pytest.param('""', FORMAT, id="an empty text"),
-        pytest.param('"1 Gi"', FORMAT, id="a blank inside"),
-        pytest.param(r'"1\n"', FORMAT, id="an escaped line break is not a blank"),
+        pytest.param('""', FORMAT, id="an empty string"),
+        pytest.param('"1 Gi"', FORMAT, id="a space inside"),
+        pytest.param(r'"1\n"', FORMAT, id="an escaped line break"),
         pytest.param("true", FORMAT, id="true"),
         pytest.param("[]", FORMAT, id="a list"),
         pytest.param("{}", FORMAT, id="an object"),
-        pytest.param("NaN", FORMAT, id="not even JSON"),
+        pytest.param("NaN", FORMAT, id="not JSON"),
         pytest.param('"1K"', "unable to parse quantity's suffix", id="an unknown suffix"),
     ],
 )
-def test_bad_amounts_are_named_by_their_field(token, what):
+def test_invalid_quantities_name_the_field(token, what):
     text = json.dumps(asking(cpu="?")).replace('"?"', token)
 
     assert problems_of(read_pod_text, text) == [("spec.containers[0].resources.requests[cpu]", what)]
@@ -182,12 +182,12 @@ def test_bad_amounts_are_named_by_their_field(token, what):
     ("value", "amount"),
     [
         pytest.param(2, "2", id="an int"),
-        pytest.param(0.1, "0.1", id="a float is taken as it is printed"),
+        pytest.param(0.1, "0.1", id="a float as it prints"),
         pytest.param(1e3, "1000", id="a large float"),
         pytest.param(1e-7, "1e-7", id="a small float"),
     ],
 )
-def test_amounts_decoded_elsewhere(value, amount):
+def test_quantities_decoded_elsewhere(value, amount):
     read = read_pod(asking(cpu=value)).containers[0].resources.requests["cpu"]
 
     assert read == Quantity.parse(amount)
@@ -199,12 +199,12 @@ def test_amounts_decoded_elsewhere(value, amount):
         pytest.param(True, id="true"),
         pytest.param(float("nan"), id="not a number"),
         pytest.param(float("-inf"), id="minus infinity"),
-        pytest.param(10**5000, id="an int Python does not print"),
+        pytest.param(10**5000, id="an int that Python does not print"),
         pytest.param(b"1", id="bytes"),
         pytest.param(("1",), id="a tuple"),
     ],
 )
-def test_decoded_values_that_are_no_amounts(value):
+def test_decoded_values_that_are_not_quantities(value):
     assert problems_of(read_pod, asking(cpu=value)) == [("spec.containers[0].resources.requests[cpu]", FORMAT)]
 
 
@@ -221,12 +221,12 @@ def test_decoded_values_that_are_no_amounts(value):
             'no kind "Deployment" is registered for version "apps/v1"',
             id="another kind of another version",
         ),
-        pytest.param({"metadata": {"uid": b"u"}}, "metadata.uid", "must be a string, not bytes", id="bytes as text"),
+        pytest.param({"metadata": {"uid": b"u"}}, "metadata.uid", "must be a string, not bytes", id="bytes as string"),
         pytest.param({"kind": None}, "kind", "Required value", id="no kind"),
         pytest.param({"apiVersion": ""}, "apiVersion", "Required value", id="no version"),
         pytest.param({"kind": 5}, "kind", "must be a string, not a number", id="a number as kind"),
         pytest.param({"metadata": []}, "metadata", "must be an object, not a list", id="a list as metadata"),
-        pytest.param({"metadata": {1: 2}}, "metadata", "must have strings as keys", id="a key that is no text"),
+        pytest.param({"metadata": {1: 2}}, "metadata", "must have strings as keys", id="a key that is not a string"),
         pytest.param(
             {"metadata": {"name": 5}}, "metadata.name", "must be a string, not a number", id="a number as name"
         ),
@@ -234,9 +234,9 @@ def test_decoded_values_that_are_no_amounts(value):
             {"metadata": {"labels": {"a": True}}},
             "metadata.labels[a]",
             "must be a string, not true or false",
-            id="a label that is no text",
+            id="a label that is not a string",
         ),
-        pytest.param({"spec": "x"}, "spec", "must be an object, not a string", id="a text as spec"),
+        pytest.param({"spec": "x"}, "spec", "must be an object, not a string", id="a string as spec"),
         pytest.param(
             {"spec": {"containers": {}}}, "spec.containers", "must be a list, not an object", id="an object as list"
         ),
@@ -244,7 +244,7 @@ def test_decoded_values_that_are_no_amounts(value):
             {"spec": {"containers": ["c"]}},
             "spec.containers[0]",
             "must be an object, not a string",
-            id="a text in a list",
+            id="a string in a list",
         ),
         pytest.param(
             {"spec": {"initContainers": [{"restartPolicy": "Often"}]}},
@@ -253,22 +253,31 @@ def test_decoded_values_that_are_no_amounts(value):
             id="an unknown restart policy",
         ),
         pytest.param(
-            {"spec": {"priority": 1.5}}, "spec.priority", "must be a 32-bit integer, not a number", id="half a priority"
+            {"spec": {"priority": 1.5}},
+            "spec.priority",
+            "must be a 32-bit integer, not a number",
+            id="a fraction as priority",
         ),
         pytest.param(
-            {"spec": {"priority": 1 << 31}}, "spec.priority", "must be a 32-bit integer, not a number", id="too high"
+            {"spec": {"priority": 1 << 31}},
+            "spec.priority",
+            "must be a 32-bit integer, not a number",
+            id="a priority beyond 32 bits",
         ),
-        pytest.param({"spec": {"overhead": {"cpu": "x"}}}, "spec.overhead[cpu]", FORMAT, id="a bad amount as overhead"),
+        pytest.param({"spec": {"overhead": {"cpu": "x"}}}, "spec.overhead[cpu]", FORMAT, id="an invalid overhead"),
         pytest.param(
-            {"status": {"qosClass": "Best"}}, "status.qosClass", "'Best' is not a valid QoS", id="an unknown class"
+            {"status": {"qosClass": "Best"}},
+            "status.qosClass",
+            'Unsupported value: "Best": supported values: "Guaranteed", "Burstable", "BestEffort"',
+            id="an unknown class",
         ),
     ],
 )
-def test_wrong_values_are_named_by_their_field(change, field, what):
+def test_problems_name_the_field(change, field, what):
     assert problems_of(read_pod, document() | change) == [(field, what)]
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_problems_are_reported_at_once():
     written = document(containers=[{"name": 1}, {"resources": {"limits": {"cpu": "x", "memory": "1"}}}])
 
     assert [field for field, _ in problems_of(read_pod, written)] == [
@@ -280,16 +289,16 @@ def test_all_that_is_wrong_is_told_at_once():
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("", id="nothing"),
-        pytest.param("{", id="half an object"),
+        pytest.param("", id="empty"),
+        pytest.param("{", id="an unclosed object"),
         pytest.param("[]", id="a list"),
         pytest.param("5", id="a number"),
         pytest.param("[" * 100_000, id="too deep"),
         pytest.param("a: 1\n---\nb: 2", id="two documents"),
-        pytest.param(b"\xff", id="bytes that are no text"),
+        pytest.param(b"\xff", id="invalid UTF-8"),
     ],
 )
-def test_texts_that_are_no_document(text):
+def test_texts_that_are_not_one_pod(text):
     assert [field for field, _ in problems_of(read_pod_text, text)] == [""]
 
 
@@ -304,7 +313,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(KEYS, json_values), st.booleans())
-def test_any_document_is_a_pod_or_a_list_of_problems(written, as_text):
+def test_any_document_gives_a_pod_or_problems(written, as_text):
     written |= {"apiVersion": "v1", "kind": "Pod"}
     try:
         pod = read_pod_text(json.dumps(written)) if as_text else read_pod(written)
@@ -315,7 +324,7 @@ def test_any_document_is_a_pod_or_a_list_of_problems(written, as_text):
 
 
 def written_as(pod):
-    """*pod* as a document."""
+    """*pod* as a Pod object."""
 
     def listed(amounts):
         return {name: str(amount) for name, amount in amounts.items()}
@@ -345,7 +354,7 @@ def written_as(pod):
 
 
 @given(pods())
-def test_a_pod_written_down_is_read_back(pod):
+def test_pods_round_trip(pod):
     written = written_as(pod)
 
     assert read_pod(written) == read_pod_text(json.dumps(written)) == pod

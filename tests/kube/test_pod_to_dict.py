@@ -1,5 +1,3 @@
-"""Pods written as documents."""
-
 from dataclasses import replace
 
 import pytest
@@ -16,7 +14,7 @@ TWO = {"cpu": Quantity.parse("2")}
 
 
 @given(pods())
-def test_a_pod_is_read_back_as_it_was(pod):
+def test_pods_round_trip(pod):
     assert read_pod(pod_to_dict(pod)) == pod
     assert accept(read_pod(pod_to_dict(accept(pod)))) == accept(pod)
 
@@ -26,20 +24,20 @@ def test_a_pod_is_read_back_as_it_was(pod):
     [
         pytest.param({"labels": {"app": "web"}, "annotations": {"a/b": "c"}}, id="labels and annotations"),
         pytest.param({"claims": ("gpu",)}, id="resource claims"),
-        pytest.param({"priority": 0, "os": "linux"}, id="priority and system"),
-        pytest.param({"statuses": {"app": ContainerStatus(TWO, TWO)}}, id="what a container has"),
-        pytest.param({"resize_infeasible": True}, id="a resize that cannot be"),
+        pytest.param({"priority": 0, "os": "linux"}, id="priority and operating system"),
+        pytest.param({"statuses": {"app": ContainerStatus(TWO, TWO)}}, id="container statuses"),
+        pytest.param({"resize_infeasible": True}, id="an infeasible resize"),
         pytest.param({"uid": "1-2-3", "namespace": "prod"}, id="uid and namespace"),
     ],
 )
-def test_everything_that_matters_is_written(changes):
+def test_all_fields_are_written(changes):
     own = Resources(TWO, TWO, claims=("gpu",) if "claims" in changes else ())
     pod = replace(Pod(name="p", containers=(Container("app", own),)), **changes)
 
     assert read_pod(pod_to_dict(pod)) == pod
 
 
-def test_what_says_nothing_is_left_out():
+def test_empty_fields_are_omitted():
     assert pod_to_dict(Pod(name="p", containers=(Container("app"),))) == {
         "apiVersion": "v1",
         "kind": "Pod",

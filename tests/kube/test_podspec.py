@@ -15,7 +15,7 @@ from tests.kube.podspec import EVERYTHING, NOTHING, container, holding, manifest
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_pod_that_says_little_has_the_defaults_of_kubernetes():
+def test_defaults():
     assert read(manifest(), NOTHING) == PodSpec(
         name="web",
         namespace="default",
@@ -25,7 +25,7 @@ def test_a_pod_that_says_little_has_the_defaults_of_kubernetes():
     )
 
 
-def test_a_pod_that_says_much():
+def test_pod_level_fields():
     document = manifest(
         metadata={"namespace": "shop", "labels": {"app": "x"}, "annotations": {"a": "b"}},
         restartPolicy="OnFailure",
@@ -56,7 +56,7 @@ def test_a_pod_that_says_much():
     assert (spec.groups, spec.fs_group, spec.sysctls) == ((7, 8, 9), 9, {"net.core.somaxconn": ""})
 
 
-def test_containers_come_in_the_order_they_begin():
+def test_containers_are_in_start_order():
     document = manifest(
         init=[
             container(name="setup"),
@@ -76,14 +76,14 @@ def test_containers_come_in_the_order_they_begin():
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "expected"),
     [
         pytest.param({"containers": []}, "spec.containers: Required value", id="no containers"),
         pytest.param({"containers": [{"name": "c"}]}, "spec.containers[0].image: Required value", id="no image"),
         pytest.param(
             {"containers": [container(), container()]},
             'spec.containers[1].name: Duplicate value: "app"',
-            id="one name for two",
+            id="a duplicate name",
         ),
         pytest.param(
             {"restartPolicy": "Sometimes"},
@@ -93,65 +93,65 @@ def test_containers_come_in_the_order_they_begin():
         pytest.param(
             {"terminationGracePeriodSeconds": -1},
             "spec.terminationGracePeriodSeconds: Invalid value: -1: must be between 0 and 2147483647, inclusive",
-            id="less than no time to stop",
+            id="a negative grace period",
         ),
         pytest.param(
             {"activeDeadlineSeconds": 0},
             "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive",
-            id="no time to run",
+            id="a zero deadline",
         ),
         pytest.param(
-            {"hostNetwork": "yes"}, "spec.hostNetwork: must be true or false, not a string", id="a text for a flag"
+            {"hostNetwork": "yes"}, "spec.hostNetwork: must be true or false, not a string", id="a string as flag"
         ),
         pytest.param(
             {"hostPID": True, "shareProcessNamespace": True},
-            "spec.shareProcessNamespace: Invalid value: true: cannot be set where hostPID is",
-            id="the host's processes, shared",
+            "spec.shareProcessNamespace: Invalid value: true: must not be set together with hostPID",
+            id="a shared host PID namespace",
         ),
         pytest.param(
             {"dnsPolicy": "None"},
             "spec.dnsConfig.nameservers: Required value: must provide at least one DNS nameserver when `dnsPolicy` is"
             " None",
-            id="nobody to ask for names",
+            id="no nameserver",
         ),
         pytest.param(
             {"dnsConfig": {"nameservers": ["here"]}},
             'spec.dnsConfig.nameservers[0]: Invalid value: "here": must be a valid IP address',
-            id="a name server without address",
+            id="an invalid nameserver",
         ),
         pytest.param(
             {"dnsConfig": {"nameservers": ["10.0.0.1"] * 4}},
             "spec.dnsConfig.nameservers: Invalid value: must not have more than 3 nameservers",
-            id="too many name servers",
+            id="too many nameservers",
         ),
         pytest.param(
             {"dnsConfig": {"searches": ["a b"]}},
-            'spec.dnsConfig.searches[0]: Invalid value: "a b": must be a domain in lower case',
-            id="no domain to search in",
+            'spec.dnsConfig.searches[0]: Invalid value: "a b": must be a lowercase domain name',
+            id="an invalid search domain",
         ),
         pytest.param(
             {"hostAliases": [{"ip": "fe80::1%eth0"}]},
             'spec.hostAliases[0].ip: Invalid value: "fe80::1%eth0": must be a valid IP address',
-            id="an address of one interface",
+            id="an address with a zone",
         ),
         pytest.param(
             {"hostnameOverride": "a.b", "hostNetwork": True},
             "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
-            id="another name for the host",
+            id="a hostname override on the host network",
         ),
         pytest.param(
             {"hostname": "A"},
             "spec.hostname: Invalid value: \"A\": must be lower case letters, digits and '-', with a letter or digit at"
             " both ends",
-            id="a name in capitals",
+            id="an uppercase hostname",
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_its_field(spec, told):
-    assert problems_of(manifest(**spec)) == [told]
+def test_problems_name_the_field(spec, expected):
+    assert problems_of(manifest(**spec)) == [expected]
 
 
-def test_all_that_is_wrong_is_told_at_once_and_once():
+def test_all_problems_are_reported_once():
     document = manifest(
         containers=[container(name="a", image=""), container(name="b", stdin=1)], securityContext={"runAsUser": "root"}
     )
@@ -163,7 +163,7 @@ def test_all_that_is_wrong_is_told_at_once_and_once():
     ]
 
 
-def test_ports_of_the_host():
+def test_host_ports():
     ports = [
         {"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1"},
         {"containerPort": 53, "hostPort": 53, "protocol": "UDP"},
@@ -178,40 +178,40 @@ def test_ports_of_the_host():
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "expected"),
     [
         pytest.param(
             {"containers": [container(ports=[{"containerPort": 1, "hostPort": 2}] * 2)]},
             'spec.containers[0].ports[1].hostPort: Duplicate value: "TCP//2"',
-            id="one port for two",
+            id="a duplicate port",
         ),
         pytest.param(
             {"hostNetwork": True, "containers": [container(ports=[{"containerPort": 1, "hostPort": 2}])]},
             "spec.containers[0].ports[0].hostPort: Invalid value: 2: must match `containerPort` when `hostNetwork` is"
             " true",
-            id="another port on the host's network",
+            id="another port on the host network",
         ),
         pytest.param(
             {"containers": [container(ports=[{"hostPort": 2}])]},
             "spec.containers[0].ports[0].containerPort: Required value",
-            id="a port that leads nowhere",
+            id="no container port",
         ),
         pytest.param(
             {"containers": [container(ports=[{"containerPort": 65536}])]},
             "spec.containers[0].ports[0].containerPort: Invalid value: 65536: must be between 1 and 65535, inclusive",
-            id="a port that no machine has",
+            id="a port out of range",
         ),
     ],
 )
-def test_ports_that_cannot_be_had(spec, told):
-    assert problems_of(manifest(**spec)) == [told]
+def test_invalid_ports(spec, expected):
+    assert problems_of(manifest(**spec)) == [expected]
 
 
-def test_a_port_of_the_host_for_an_init_container_is_not_opened():
+def test_host_ports_of_init_containers_are_ignored():
     document = manifest(init=[container(name="setup", ports=[{"containerPort": 1, "hostPort": 2}])])
 
     (warning,) = warnings_of(document)
-    assert warning.startswith("spec.initContainers[0].ports[0].hostPort: it is not opened")
+    assert warning.startswith("spec.initContainers[0].ports[0].hostPort: ignored")
 
 
 def recorded():
@@ -221,7 +221,7 @@ def recorded():
         yield from (step["manifest"] for step in steps if step["op"] == "pod")
 
 
-def test_every_pod_a_real_kubelet_ran_can_be_run():
+def test_every_pod_of_the_recorded_runs_is_valid():
     found = [read(document) for document in recorded()]
 
     assert len(found) > 100
@@ -229,9 +229,9 @@ def test_every_pod_a_real_kubelet_ran_can_be_run():
     assert {each.kind for spec in found for each in spec.containers} == set(ContainerKind)
 
 
-def test_the_examples_can_be_run_under_their_own_names():
-    reading = read_paths([ROOT / "examples/node/running.yaml", ROOT / "examples/node/trainer.yaml"], keep=True)
-    pods = [pod for workload in reading.workloads for pod in workload.pods()]
+def test_the_examples_are_valid():
+    parsed = read_paths([ROOT / "examples/node/running.yaml", ROOT / "examples/node/trainer.yaml"], keep=True)
+    pods = [pod for workload in parsed.workloads for pod in workload.pods()]
 
     found = [pod_spec_of(pod) for pod in pods]
     for each in found:
@@ -260,7 +260,7 @@ json_values = st.recursive(
 
 
 def shaped(table):
-    """An object that has some of the fields of *table*, mostly of the right shape."""
+    """An object with some of the fields of *table*, mostly of the right type."""
     return st.lists(st.sampled_from(sorted(table)), max_size=5, unique=True).flatmap(
         lambda names: st.fixed_dictionaries({name: value_of(table[name]) for name in names})
     )
@@ -281,25 +281,23 @@ specs = st.builds(
 
 
 @given(json_values | st.dictionaries(KEYS, json_values) | specs, st.sampled_from([NOTHING, EVERYTHING]))
-def test_any_document_is_a_pod_to_run_or_a_list_of_problems(document, allowed):
+def test_any_document_gives_a_spec_or_problems(document, allowed):
     try:
-        reading = parse(document, allowed)
-    except PodError as refusal:
-        assert refusal.problems
+        parsed = parse(document, allowed)
+    except PodError as rejection:
+        assert rejection.problems
     else:
-        assert reading.spec.containers
-        assert all("\n" not in warning for warning in reading.warnings)
+        assert parsed.spec.containers
+        assert all("\n" not in warning for warning in parsed.warnings)
 
 
 @given(specs)
-def test_whoever_may_do_more_is_refused_no_more(document):
-    """What is allowed only takes problems away."""
-
+def test_permissions_only_remove_problems(document):
     def problems(allowed):
         try:
             parse(document, allowed)
-        except PodError as refusal:
-            return set(refusal.problems)
+        except PodError as rejection:
+            return set(rejection.problems)
         return set()
 
     assert problems(EVERYTHING) <= problems(NOTHING)

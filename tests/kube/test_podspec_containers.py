@@ -20,12 +20,12 @@ DIGEST = "sha256:" + "0" * 64
         ("0" * 64, PullPolicy.IF_NOT_PRESENT),
     ],
 )
-def test_when_an_image_is_fetched_if_nobody_says(image, pull):
+def test_default_pull_policy(image, pull):
     assert read_one(image=image).pull_policy is pull
     assert read_one(image=image, imagePullPolicy="Never").pull_policy is PullPolicy.NEVER
 
 
-def test_how_a_container_is_started_and_what_is_left_of_it():
+def test_process_and_termination_message_fields():
     found = read_one(
         command=["sh"],
         args=["-c", "true"],
@@ -51,8 +51,8 @@ def env(**source):
 @pytest.mark.parametrize(
     ("written", "variable"),
     [
-        pytest.param({"value": "$(B)"}, EnvVar("A", "$(B)"), id="a text"),
-        pytest.param({}, EnvVar("A"), id="an empty one"),
+        pytest.param({"value": "$(B)"}, EnvVar("A", "$(B)"), id="a value"),
+        pytest.param({}, EnvVar("A"), id="an empty value"),
         pytest.param(
             {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP", "apiVersion": "v1"}}},
             EnvVar("A", field_path="status.podIP"),
@@ -66,17 +66,17 @@ def env(**source):
         pytest.param(
             {"valueFrom": {"fieldRef": {"fieldPath": "spec.host"}}},
             EnvVar("A", field_path="spec.nodeName"),
-            id="a field by its old name",
+            id="a field under its old name",
         ),
         pytest.param(
             {"valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
             EnvVar("A", resource="limits.memory", divisor="1Mi"),
-            id="an amount of its own",
+            id="a resource",
         ),
         pytest.param(
             {"valueFrom": {"resourceFieldRef": {"resource": "requests.hugepages-2Mi", "containerName": "app"}}},
             EnvVar("A", resource="requests.hugepages-2Mi", container_name="app"),
-            id="one of a container",
+            id="a resource of a named container",
         ),
     ],
 )
@@ -84,19 +84,20 @@ def test_variables(written, variable):
     assert read_one(env=[{"name": "A", **written}]).env == (variable,)
 
 
-def test_variables_keep_their_order_and_may_come_again():
+def test_variables_keep_their_order_and_duplicates():
     names = ["B", "A", "B"]
 
     assert [each.name for each in read_one(env=[{"name": name} for name in names]).env] == names
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "expected"),
     [
         pytest.param(
             holding(env=[{"name": "A=B"}]),
-            "spec.containers[0].env[0].name: Invalid value: \"A=B\": must be printable ASCII characters without '='",
-            id="a name with a sign",
+            'spec.containers[0].env[0].name: Invalid value: "A=B": must consist of printable ASCII characters other'
+            " than '='",
+            id="an invalid name",
         ),
         pytest.param(
             holding(env=[{"name": "A", "value": 1}]),
@@ -107,7 +108,7 @@ def test_variables_keep_their_order_and_may_come_again():
             env(),
             "spec.containers[0].env[0].valueFrom: Invalid value: must have one of fieldRef, resourceFieldRef,"
             " configMapKeyRef, secretKeyRef, fileKeyRef, not none",
-            id="from nowhere",
+            id="no source",
         ),
         pytest.param(
             holding(env=[{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
@@ -116,15 +117,15 @@ def test_variables_keep_their_order_and_may_come_again():
         ),
         pytest.param(
             env(configMapKeyRef={"name": "c", "key": "k"}),
-            "spec.containers[0].env[0].valueFrom.configMapKeyRef: takes its value from a ConfigMap, and there is no"
-            " Kubernetes API here; write the value into the manifest, or set optional: true",
+            "spec.containers[0].env[0].valueFrom.configMapKeyRef: the value of a ConfigMap is not available:"
+            " there is no Kubernetes API; put the value into the manifest, or set optional: true",
             id="from a ConfigMap",
         ),
         pytest.param(
             holding(envFrom=[{"secretRef": {"name": "s"}}]),
-            "spec.containers[0].envFrom[0].secretRef: takes variables from a Secret, and there is no Kubernetes API"
-            " here; write the value into the manifest, or set optional: true",
-            id="all of a Secret",
+            "spec.containers[0].envFrom[0].secretRef: the variables of a Secret are not available: there is no"
+            " Kubernetes API; put the value into the manifest, or set optional: true",
+            id="envFrom a Secret",
         ),
         pytest.param(
             env(fieldRef={"fieldPath": "metadata.labels"}),
@@ -143,24 +144,24 @@ def test_variables_keep_their_order_and_may_come_again():
             'spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Unsupported value: "limits.gpu": supported'
             ' values: "limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu",'
             ' "requests.ephemeral-storage", "requests.memory"',
-            id="no such amount",
+            id="an unsupported resource",
         ),
         pytest.param(
             env(resourceFieldRef={"resource": "limits.cpu", "containerName": "other"}),
             'spec.containers[0].env[0].valueFrom.resourceFieldRef.containerName: Not found: "other": must be a'
             " container of this pod",
-            id="nobody's amount",
+            id="an unknown container",
         ),
         pytest.param(
             env(resourceFieldRef={"resource": "limits.cpu", "divisor": "1Mi"}),
             'spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor: Unsupported value: "1Mi": supported values:'
             " 1, 1m",
-            id="CPUs in bytes",
+            id="an unsupported divisor",
         ),
     ],
 )
-def test_what_is_wrong_with_variables_is_told(document, told):
-    assert problems_of(document) == [told]
+def test_invalid_variables(document, expected):
+    assert problems_of(document) == [expected]
 
 
 def test_optional_variables_are_not_set():
@@ -172,12 +173,12 @@ def test_optional_variables_are_not_set():
 
     listed, single = warnings_of(document)
     assert listed == (
-        "spec.containers[0].envFrom[0].configMapRef: takes variables from a ConfigMap, and there is no Kubernetes API"
-        " here: no variables are set"
+        "spec.containers[0].envFrom[0].configMapRef: the variables of a ConfigMap are not available: there is no"
+        " Kubernetes API; no variables are set"
     )
     assert single == (
-        "spec.containers[0].env[0].valueFrom.secretKeyRef: takes its value from a Secret, and there is no Kubernetes"
-        " API here: the variable is not set"
+        "spec.containers[0].env[0].valueFrom.secretKeyRef: the value of a Secret is not available: there is no"
+        " Kubernetes API; the variable is not set"
     )
 
 
@@ -188,7 +189,7 @@ PORTS = [{"name": "web", "containerPort": 8080}]
     ("written", "probe"),
     [
         pytest.param({"exec": {"command": ["true"]}}, Probe(command=("true",)), id="a command"),
-        pytest.param({"httpGet": {"port": 80}}, Probe(http_path="/", port=80), id="a request"),
+        pytest.param({"httpGet": {"port": 80}}, Probe(http_path="/", port=80), id="an HTTP request"),
         pytest.param(
             {
                 "httpGet": {
@@ -199,9 +200,9 @@ PORTS = [{"name": "web", "containerPort": 8080}]
                 }
             },
             Probe(http_path="/up", port=8080, http_scheme="HTTPS", http_headers=(("A-B", "c"),)),
-            id="a request with all there is",
+            id="an HTTP request with every field",
         ),
-        pytest.param({"tcpSocket": {"port": "web"}}, Probe(port=8080), id="a connection"),
+        pytest.param({"tcpSocket": {"port": "web"}}, Probe(port=8080), id="a TCP connection"),
         pytest.param(
             {
                 "tcpSocket": {"port": 1},
@@ -217,7 +218,7 @@ PORTS = [{"name": "web", "containerPort": 8080}]
         pytest.param(
             {"tcpSocket": {"port": 1}, "periodSeconds": 0, "timeoutSeconds": 0, "failureThreshold": 0},
             Probe(port=1),
-            id="zero is as good as nothing",
+            id="zero means the default",
         ),
     ],
 )
@@ -227,7 +228,7 @@ def test_probes(written, probe):
     assert (found.liveness, found.startup, found.readiness) == (probe, probe, None)
 
 
-def test_only_readiness_may_need_several_successes():
+def test_only_readiness_probes_may_need_several_successes():
     written = {"tcpSocket": {"port": 1}, "successThreshold": 2}
 
     readiness = read_one(readinessProbe=written).readiness
@@ -239,53 +240,55 @@ def test_only_readiness_may_need_several_successes():
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "expected"),
     [
-        pytest.param({}, ": Required value: must specify a handler type: exec, httpGet, tcpSocket, grpc", id="none"),
+        pytest.param(
+            {}, ": Required value: must specify a handler type: exec, httpGet, tcpSocket, grpc", id="no handler"
+        ),
         pytest.param(
             {"exec": {"command": ["true"]}, "tcpSocket": {"port": 1}},
             ".tcpSocket: Forbidden: may not specify more than 1 handler type",
-            id="two at once",
+            id="two handlers",
         ),
         pytest.param({"exec": {}}, ".exec.command: Required value", id="no command"),
         pytest.param({"tcpSocket": {}}, ".tcpSocket.port: Required value", id="no port"),
         pytest.param(
             {"httpGet": {"port": "other"}},
-            '.httpGet.port: Not found: "other": must be a number, or the name of one of the container\'s ports',
+            '.httpGet.port: Not found: "other": must be a number or the name of a port of the container',
             id="an unknown port",
         ),
         pytest.param(
             {"httpGet": {"port": 0}},
             ".httpGet.port: Invalid value: 0: must be between 1 and 65535, inclusive",
-            id="port nought",
+            id="port 0",
         ),
         pytest.param(
             {"httpGet": {"port": 1, "httpHeaders": [{"name": "A", "value": "b\r\nC: d"}]}},
-            '.httpGet.httpHeaders[0].value: Invalid value: "b\\r\\nC: d": must not have control characters',
-            id="two headers in one",
+            '.httpGet.httpHeaders[0].value: Invalid value: "b\\r\\nC: d": must not contain control characters',
+            id="a header with a line break",
         ),
         pytest.param(
             {"tcpSocket": {"port": 1}, "terminationGracePeriodSeconds": 1},
             ".terminationGracePeriodSeconds: Invalid value: 1: must not be set for readinessProbes",
-            id="time to stop, though nothing is stopped",
+            id="a grace period for readiness",
         ),
     ],
 )
-def test_what_is_wrong_with_probes_is_told(written, told):
-    assert problems_of(holding(readinessProbe=written)) == [f"spec.containers[0].readinessProbe{told}"]
+def test_invalid_probes(written, expected):
+    assert problems_of(holding(readinessProbe=written)) == [f"spec.containers[0].readinessProbe{expected}"]
 
 
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("startupProbe", "the container counts as started as soon as it runs"),
-        ("livenessProbe", "the container counts as well for as long as it runs"),
-        ("readinessProbe", "the container counts as ready as soon as it runs"),
+        ("startupProbe", "the container counts as started once it runs"),
+        ("livenessProbe", "the container counts as live while it runs"),
+        ("readinessProbe", "the container counts as ready once it runs"),
     ],
 )
-def test_probes_over_grpc_are_left_out(name, instead):
+def test_grpc_probes_are_ignored(name, instead):
     assert warnings_of(holding(**{name: {"grpc": {"port": 1}}})) == [
-        f"spec.containers[0].{name}.grpc: gRPC is not spoken here: {instead}"
+        f"spec.containers[0].{name}.grpc: gRPC probes are not supported: {instead}"
     ]
 
 
@@ -297,7 +300,7 @@ def test_hooks():
     assert (found.post_start, found.pre_stop) == (LifecycleHook(command=("true",)), LifecycleHook(sleep=5))
 
 
-def test_a_hook_cannot_sleep_longer_than_there_is_time():
+def test_a_hook_must_not_sleep_longer_than_the_grace_period():
     sleeping = container(lifecycle={"preStop": {"sleep": {"seconds": 3}}})
 
     assert read(manifest(containers=[sleeping], terminationGracePeriodSeconds=3), NOTHING)
@@ -306,22 +309,19 @@ def test_a_hook_cannot_sleep_longer_than_there_is_time():
     ]
 
 
-def test_hooks_that_ask_others_do_not():
+def test_unsupported_hooks_are_reported():
     document = holding(
         lifecycle={"postStart": {"httpGet": {"port": 1, "host": "x"}}, "preStop": {"tcpSocket": {"port": 1}}}
     )
 
     assert warnings_of(document, NOTHING) == [
-        "spec.containers[0].lifecycle.postStart.httpGet: hooks make no requests here: nobody is asked",
-        (
-            "spec.containers[0].lifecycle.preStop.tcpSocket: hooks make no connections: nothing happens, in a cluster"
-            " neither"
-        ),
+        "spec.containers[0].lifecycle.postStart.httpGet: ignored: HTTP hooks are not supported",
+        "spec.containers[0].lifecycle.preStop.tcpSocket: ignored, as in Kubernetes",
     ]
 
 
 @pytest.mark.parametrize("name", ["livenessProbe", "readinessProbe", "startupProbe"])
-def test_init_containers_are_not_looked_after_and_sidecars_are(name):
+def test_sidecars_may_have_probes_and_init_containers_may_not(name):
     probe = {name: {"tcpSocket": {"port": 1}}}
 
     assert problems_of(manifest(init=[container(name="setup", **probe)])) == [
@@ -330,19 +330,19 @@ def test_init_containers_are_not_looked_after_and_sidecars_are(name):
     assert read(manifest(init=[container(name="proxy", restartPolicy="Always", **probe)]))
 
 
-def test_names_of_ports_are_judged():
+def test_invalid_port_names():
     ports = [{"name": "Web", "containerPort": 1}, {"name": "a", "containerPort": 2}, {"name": "a", "containerPort": 3}]
 
     assert problems_of(holding(ports=ports)) == [
         (
-            "spec.containers[0].ports[0].name: Invalid value: \"Web\": must be a-z, 0-9 and single '-' inside, a letter"
-            " among them, 15 characters at most"
+            'spec.containers[0].ports[0].name: Invalid value: "Web": must have at most 15 characters a-z, 0-9'
+            " and single inner '-', with at least one letter"
         ),
         'spec.containers[0].ports[2].name: Duplicate value: "a"',
     ]
 
 
-def test_an_image_with_blanks_around_it_is_refused():
+def test_an_image_with_surrounding_whitespace_is_rejected():
     assert problems_of(holding(image=" alpine:3")) == [
         'spec.containers[0].image: Invalid value: " alpine:3": must not have leading or trailing whitespace'
     ]

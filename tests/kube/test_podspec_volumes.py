@@ -26,29 +26,28 @@ def mount_of(**mount):
     ("source", "facts"),
     [
         pytest.param({"emptyDir": {}}, {}, id="an empty directory"),
-        pytest.param({}, {}, id="nothing said"),
+        pytest.param({}, {}, id="no kind"),
         pytest.param({"emptyDir": None}, {}, id="null"),
         pytest.param({"emptyDir": {"medium": "Memory"}}, {"medium": "Memory"}, id="in memory"),
         pytest.param({"emptyDir": {"medium": "HugePages"}}, {"medium": "HugePages"}, id="in huge pages"),
-        pytest.param({"emptyDir": {"medium": "HugePages-1Gi"}}, {"medium": "HugePages-1Gi"}, id="in those of a size"),
+        pytest.param(
+            {"emptyDir": {"medium": "HugePages-1Gi"}}, {"medium": "HugePages-1Gi"}, id="in huge pages of a size"
+        ),
         pytest.param({"emptyDir": {"sizeLimit": "1.5Gi"}}, {"size_limit": 3 << 29}, id="with a limit"),
-        pytest.param({"emptyDir": {"sizeLimit": 0}}, {}, id="with a limit that is none"),
+        pytest.param({"emptyDir": {"sizeLimit": 0}}, {}, id="a zero limit"),
     ],
 )
 def test_empty_directories(source, facts):
     assert volume_of(source) == Volume(name="v", kind=VolumeKind.EMPTY_DIR, **facts)
 
 
-def test_a_path_of_the_host():
+def test_a_host_path_requires_a_permission():
     document = mounting({"hostPath": {"path": "/data", "type": "DirectoryOrCreate"}})
 
     volume = Volume(name="v", kind=VolumeKind.HOST_PATH, path="/data", path_type="DirectoryOrCreate")
     assert read(document, frozenset({Permission.HOST_PATH})).volumes == (volume,)
     assert problems_of(document, NOTHING) == [
-        (
-            "spec.volumes[0].hostPath: asks for a path of the host, which is not allowed here;"
-            " start the agent with --allow host-path"
-        )
+        ("spec.volumes[0].hostPath: a host path is not allowed; start the agent with --allow host-path to allow it")
     ]
 
 
@@ -66,69 +65,67 @@ ITEMS = (
 )
 
 
-def test_files_that_tell_of_the_pod():
+def test_downward_api_files():
     written = {"downwardAPI": {"items": [NAME_FILE, CPU_FILE], "defaultMode": 0}}
 
     assert volume_of(written) == Volume(name="v", kind=VolumeKind.DOWNWARD, items=ITEMS, mode=0)
 
 
-def test_a_projected_volume_of_files_that_tell_of_the_pod():
+def test_a_projected_volume_of_downward_api_files():
     sources = [{"downwardAPI": {"items": [NAME_FILE]}}, {"downwardAPI": {"items": [CPU_FILE]}}]
 
     assert volume_of({"projected": {"sources": sources}}) == Volume(name="v", kind=VolumeKind.DOWNWARD, items=ITEMS)
 
 
-def test_an_optional_part_of_a_projected_volume_is_not_there():
+def test_optional_sources_of_a_projected_volume_are_ignored():
     sources = [{"downwardAPI": {"items": [NAME_FILE]}}, {"configMap": {"name": "c", "optional": True}}]
 
-    reading = parse(mounting({"projected": {"sources": sources}}), NOTHING)
+    parsed = parse(mounting({"projected": {"sources": sources}}), NOTHING)
 
-    assert reading.spec.volumes == (Volume(name="v", kind=VolumeKind.DOWNWARD, items=ITEMS[:1]),)
-    assert reading.warnings == (
-        "spec.volumes[0].projected.sources[1].configMap: its files are not there, as there is no Kubernetes API here",
-    )
+    assert parsed.spec.volumes == (Volume(name="v", kind=VolumeKind.DOWNWARD, items=ITEMS[:1]),)
+    assert parsed.warnings == ("spec.volumes[0].projected.sources[1].configMap: ignored: there is no Kubernetes API",)
 
 
-NEEDY = [
-    pytest.param("configMap", {"name": "c"}, "is filled from a ConfigMap, and there is no Kubernetes API here"),
-    pytest.param("secret", {"secretName": "s"}, "is filled from a Secret, and there is no Kubernetes API here"),
+UNAVAILABLE = [
+    pytest.param("configMap", {"name": "c"}, "ConfigMaps are not available: there is no Kubernetes API"),
+    pytest.param("secret", {"secretName": "s"}, "Secrets are not available: there is no Kubernetes API"),
     pytest.param(
         "projected",
         {"sources": [{"serviceAccountToken": {"path": "token"}}]},
-        "is filled from what a cluster keeps, and there is no Kubernetes API here",
+        "projected objects are not available: there is no Kubernetes API",
     ),
     pytest.param(
-        "persistentVolumeClaim", {"claimName": "c"}, "is a persistent volume, and there is no Kubernetes API here"
+        "persistentVolumeClaim", {"claimName": "c"}, "persistent volumes are not available: there is no Kubernetes API"
     ),
-    pytest.param("ephemeral", {}, "is made by a cluster, and there is no Kubernetes API here"),
-    pytest.param("csi", {"driver": "d"}, "is made by a driver, and there is no Kubernetes API here"),
-    pytest.param("image", {"reference": "r"}, "is an image, and images are not mounted here"),
-    pytest.param("nfs", {"server": "s"}, "is kept elsewhere, and nothing is attached here"),
+    pytest.param("ephemeral", {}, "ephemeral volumes are not available: there is no Kubernetes API"),
+    pytest.param("csi", {"driver": "d"}, "CSI volumes are not available: there is no Kubernetes API"),
+    pytest.param("image", {"reference": "r"}, "image volumes are not supported"),
+    pytest.param("nfs", {"server": "s"}, "remote volumes are not supported"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "source", "why"), NEEDY)
-def test_what_a_host_cannot_give_is_refused(kind, source, why):
+@pytest.mark.parametrize(("kind", "source", "why"), UNAVAILABLE)
+def test_unavailable_volumes_are_rejected(kind, source, why):
     assert problems_of(mounting({kind: source})) == [
-        f"spec.volumes[0].{kind}: {why}; use emptyDir, or put the files on the host and use hostPath"
+        f"spec.volumes[0].{kind}: {why}; use emptyDir, or put the files on the host for hostPath"
     ]
 
 
-@pytest.mark.parametrize(("kind", "source", "why"), NEEDY)
-def test_what_a_host_cannot_give_and_nobody_mounts_is_left_out(kind, source, why):
-    reading = parse(manifest(volumes=[{"name": "v", kind: source}]), NOTHING)
+@pytest.mark.parametrize(("kind", "source", "why"), UNAVAILABLE)
+def test_unavailable_volumes_that_are_not_mounted_are_ignored(kind, source, why):
+    parsed = parse(manifest(volumes=[{"name": "v", kind: source}]), NOTHING)
 
-    assert reading.spec.volumes == ()
-    assert reading.warnings == (f"spec.volumes[0].{kind}: {why}: it is left out, as no container mounts it",)
+    assert parsed.spec.volumes == ()
+    assert parsed.warnings == (f"spec.volumes[0].{kind}: {why}; ignored, as no container mounts the volume",)
 
 
 @pytest.mark.parametrize("kind", ["configMap", "secret"])
-def test_what_is_optional_is_an_empty_directory(kind):
-    reading = parse(mounting({kind: {"optional": True}}), NOTHING)
+def test_an_optional_volume_is_an_empty_directory(kind):
+    parsed = parse(mounting({kind: {"optional": True}}), NOTHING)
 
-    assert reading.spec.volumes == (Volume(name="v", kind=VolumeKind.EMPTY_DIR),)
-    assert reading.spec.containers[0].mounts == (VolumeMount("v", "/v"),)
-    assert [warning.rpartition(": ")[2] for warning in reading.warnings] == ["it is an empty directory"]
+    assert parsed.spec.volumes == (Volume(name="v", kind=VolumeKind.EMPTY_DIR),)
+    assert parsed.spec.containers[0].mounts == (VolumeMount("v", "/v"),)
+    assert [warning.rpartition("; ")[2] for warning in parsed.warnings] == ["the volume is an empty directory"]
 
 
 @pytest.mark.parametrize(
@@ -136,25 +133,24 @@ def test_what_is_optional_is_an_empty_directory(kind):
     [
         pytest.param({}, {}, id="plain"),
         pytest.param({"readOnly": True}, {"read_only": True}, id="read only"),
-        pytest.param({"subPath": "a/b"}, {"sub_path": "a/b"}, id="a part of it"),
-        pytest.param({"subPathExpr": "$(A)/b"}, {"sub_path": "$(A)/b", "expand_sub_path": True}, id="a part that depends"),
+        pytest.param({"subPath": "a/b"}, {"sub_path": "a/b"}, id="a sub-path"),
         pytest.param(
-            {"mountPropagation": "HostToContainer"}, {"propagation": "HostToContainer"}, id="what comes later"
+            {"subPathExpr": "$(A)/b"}, {"sub_path": "$(A)/b", "expand_sub_path": True}, id="a sub-path expression"
         ),
-        pytest.param({"recursiveReadOnly": "IfPossible"}, {}, id="read only below it if possible"),
+        pytest.param({"mountPropagation": "HostToContainer"}, {"propagation": "HostToContainer"}, id="propagation"),
+        pytest.param({"recursiveReadOnly": "IfPossible"}, {}, id="recursively read only if possible"),
     ],
 )
 def test_mounts(mount, facts):
     assert mount_of(**mount) == VolumeMount("v", "/v", **facts)
 
 
-def test_a_mount_always_begins_at_the_root():
-    """The kubelet takes it so."""
+def test_a_relative_mount_path_starts_at_the_root():
     assert mount_of(mountPath="data").path == "/data"
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "expected"),
     [
         pytest.param(
             holding(volumeMounts=[{"name": "v", "mountPath": "/v"}]),
@@ -162,90 +158,92 @@ def test_a_mount_always_begins_at_the_root():
             id="no such volume",
         ),
         pytest.param(
-            mounting({}, mountPath=""), "spec.containers[0].volumeMounts[0].mountPath: Required value", id="nowhere"
+            mounting({}, mountPath=""),
+            "spec.containers[0].volumeMounts[0].mountPath: Required value",
+            id="no mount path",
         ),
         pytest.param(
             mounting({}, subPath="a/../b"),
             "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"a/../b\": must not contain '..'",
-            id="a way out of the volume",
+            id="a sub-path out of the volume",
         ),
         pytest.param(
             mounting({}, subPathExpr="/a"),
             'spec.containers[0].volumeMounts[0].subPathExpr: Invalid value: "/a": must be a relative path',
-            id="a part from the root",
+            id="an absolute sub-path",
         ),
         pytest.param(
             mounting({}, subPath="a", subPathExpr="b"),
             "spec.containers[0].volumeMounts[0].subPathExpr: Invalid value: subPathExpr and subPath are mutually"
             " exclusive",
-            id="two parts at once",
+            id="two sub-paths",
         ),
         pytest.param(
             mounting({}, mountPropagation="Bidirectional"),
             "spec.containers[0].volumeMounts[0].mountPropagation: Forbidden: Bidirectional is available only to"
             " privileged containers",
-            id="mounts for the host",
+            id="bidirectional propagation",
         ),
         pytest.param(
             mounting({"emptyDir": {"medium": "HugePages-much"}}),
             'spec.volumes[0].emptyDir.medium: Unsupported value: "HugePages-much": supported values: "", "Memory",'
             ' "HugePages", "HugePages-SIZE"',
-            id="pages of no size",
+            id="an invalid huge page size",
         ),
         pytest.param(
             mounting({"emptyDir": {"sizeLimit": "-1"}}),
             'spec.volumes[0].emptyDir.sizeLimit: Invalid value: "-1": must be greater than or equal to 0',
-            id="less than nothing",
+            id="a negative limit",
         ),
         pytest.param(
             mounting({"emptyDir": {}, "hostPath": {"path": "/a"}}),
-            "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type: emptyDir is there too",
-            id="two kinds at once",
+            "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type: emptyDir is set too",
+            id="two kinds",
         ),
         pytest.param(
             mounting({"hostPath": {"path": "/a/../b"}}),
             "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
-            id="steps back on the host",
+            id="a host path with ..",
         ),
         pytest.param(
             mounting({"hostPath": {"path": "a"}}),
             'spec.volumes[0].hostPath.path: Invalid value: "a": must be an absolute path',
-            id="a path from anywhere",
+            id="a relative host path",
         ),
         pytest.param(
             mounting({"hostPath": {"path": "/a", "type": "Link"}}),
             'spec.volumes[0].hostPath.type: Unsupported value: "Link": supported values: "DirectoryOrCreate",'
             ' "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"',
-            id="no kind of path",
+            id="an invalid host path type",
         ),
         pytest.param(
             mounting({"downwardAPI": {"items": [{"path": "a"}]}}),
             "spec.volumes[0].downwardAPI.items[0]: Required value: one of fieldRef and resourceFieldRef is required",
-            id="a file of nothing",
+            id="a file without a source",
         ),
         pytest.param(
             mounting({"downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "status.podIP"}}]}}),
             'spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath: Unsupported value: "status.podIP": supported'
             ' values: "metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"',
-            id="a file of what is only a variable",
+            id="a field that files do not support",
         ),
         pytest.param(
             mounting({"downwardAPI": {"items": [NAME_FILE], "defaultMode": 0o1000}}),
             "spec.volumes[0].downwardAPI.defaultMode: Invalid value: 512: must be between 0 and 511, inclusive",
-            id="no mode",
+            id="an invalid mode",
         ),
         pytest.param(
             manifest(volumes=[{"name": "v"}, {"name": "v"}]),
             'spec.volumes[1].name: Duplicate value: "v"',
-            id="one name for two",
+            id="a duplicate name",
         ),
     ],
 )
-def test_what_is_wrong_with_volumes_is_told(document, told):
-    assert problems_of(document) == [told]
+def test_invalid_volumes_and_mounts(document, expected):
+    assert problems_of(document) == [expected]
 
 
-def test_two_mounts_cannot_be_in_one_place():
+def test_mount_paths_must_be_unique():
     mount = {"name": "v", "mountPath": "/v"}
 
     assert problems_of(manifest(containers=[container(volumeMounts=[mount, mount])], volumes=[{"name": "v"}])) == [
@@ -253,7 +251,7 @@ def test_two_mounts_cannot_be_in_one_place():
     ]
 
 
-def test_block_devices_are_refused():
+def test_block_devices_are_rejected():
     document = manifest(
         containers=[container(volumeDevices=[{"name": "v", "devicePath": "/dev/x"}])],
         volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}],
@@ -266,11 +264,11 @@ def test_block_devices_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("mount", "told"),
+    ("mount", "expected"),
     [
-        pytest.param({"recursiveReadOnly": "Enabled", "readOnly": True}, "what is mounted below it stays writable"),
-        pytest.param({"bindMountOptions": ["noexec"]}, "it is mounted without these options"),
+        pytest.param({"recursiveReadOnly": "Enabled", "readOnly": True}, "mounts below it stay writable"),
+        pytest.param({"bindMountOptions": ["noexec"]}, "the volume is mounted without these options"),
     ],
 )
-def test_what_mounts_do_not_do_is_told(mount, told):
-    assert [warning.rpartition(": ")[2] for warning in warnings_of(mounting({}, **mount), EVERYTHING)] == [told]
+def test_unsupported_mount_options_are_reported(mount, expected):
+    assert [warning.rpartition(": ")[2] for warning in warnings_of(mounting({}, **mount), EVERYTHING)] == [expected]

@@ -156,9 +156,9 @@ def _read_pods(files: tuple[str, ...]) -> tuple[tuple[Pod, ...], tuple[str, ...]
     skipped_pods = [
         f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"
         for work in workloads
-        if not work.known
+        if not work.has_uid
     ]
-    return tuple(work.pod for work in workloads if work.known and not work.finished), (*skipped, *skipped_pods)
+    return tuple(work.pod for work in workloads if work.has_uid and not work.finished), (*skipped, *skipped_pods)
 
 
 @contextmanager

@@ -1,19 +1,18 @@
-"""YAML and JSON as Kubernetes reads them: one text, any number of documents.
+"""Reads YAML and JSON as Kubernetes does: one text, any number of documents.
 
-A text that begins with ``{`` is JSON if it can be, as it is for the kubelet; everything else is YAML. No text takes
-long: what one may hold is limited before anything is made of it.
+A text that begins with ``{`` is JSON if it parses as JSON; everything else is YAML. Size limits are checked before
+parsing, so no text takes long.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, NoReturn
 
 from alignup.align.errors import DocumentError
-from alignup.kube import yaml_documents
-from alignup.kube.yaml_documents import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, Document, DuplicateKey
+from alignup.kube.yaml_documents import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, Document, DuplicateKey, parse_yaml
 from alignup.kube.yaml_scalars import NumberLiteral
 
 __all__ = [
@@ -27,39 +26,55 @@ __all__ = [
     "DuplicateKey",
     "NumberLiteral",
     "read",
+    "to_json",
 ]
 
-MAX_BYTES = 32 << 20  #: the longest text that is read
-MAX_MARKS = 3_000_000  #: the most commas, colons and brackets in a JSON text, which is read faster than YAML
+MAX_BYTES = 32 << 20  #: of one text
+MAX_MARKS = 3_000_000  #: commas, colons and brackets in a JSON text, which parses faster than YAML
 
-_NO_BLANK = re.compile(r"[^ \t\r\n]")
-_UNUSUAL = re.compile(r'"[ \t\r\n]+:|\\\\":')  # blanks before a colon, a backslash at the end of a key
+_MAX_DIGITS = 1_000  # Python's JSON reader rejects integers of some thousand digits
+_NON_SPACE = re.compile(r"[^ \t\r\n]")
+_UNUSUAL_KEY = re.compile(r'"[ \t\r\n]+:|\\\\":')  # white space before a colon, a backslash at the end of a key
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
 
 
 def read(text: str | bytes) -> tuple[Document, ...]:
-    """The documents of *text*, without those that hold nothing; :class:`DocumentError` for what cannot be read."""
-    text = _text(text)
+    """The documents of *text* that are not empty; :class:`DocumentError` if one cannot be parsed."""
+    text = _decode(text)
     start = text.lstrip()
     if not start.startswith("{"):
-        return tuple(yaml_documents.parse_yaml(text))
+        return tuple(parse_yaml(text))
     try:
-        return tuple(_json_documents(text))
+        return tuple(_parse_json(text))
     except _NotJsonError as error:
         try:
-            return tuple(yaml_documents.parse_yaml(text))
+            return tuple(parse_yaml(text))
         except DocumentError as other:
             raise (error if start[1:].lstrip().startswith('"') else other) from None
 
 
+def to_json(value: object) -> str:
+    """Encode the value of a document as JSON; numbers keep their spelling."""
+    match value:
+        case NumberLiteral() if len(value) <= _MAX_DIGITS:
+            return str(value)
+        case Mapping():
+            return "{" + ",".join(f"{json.dumps(str(key))}:{to_json(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(to_json, value)) + "]"
+        case _:
+            # A number with too many digits becomes a string: as a quantity it means the same.
+            return json.dumps(value)
+
+
 class _NotJsonError(DocumentError):
-    """A text that begins like JSON and does not go on like it."""
+    """The text begins like JSON but is not."""
 
 
-def _text(text: str | bytes) -> str:
-    """*text* decoded, if it is not too long: UTF-8 unless it begins with the mark of UTF-16."""
+def _decode(text: str | bytes) -> str:
+    """Decode UTF-8, or UTF-16 if there is a byte order mark."""
     if len(text) > MAX_BYTES:
-        raise DocumentError(f"more than {MAX_BYTES >> 20} MiB are not read: split the file", line=1)
+        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file", line=1)
     try:
         if isinstance(text, str):
             text.encode()
@@ -69,51 +84,51 @@ def _text(text: str | bytes) -> str:
             text = text.decode()
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise DocumentError(f"not text in UTF-8 (byte {error.object[error.start]:#04x})", line=line) from None
+        raise DocumentError(f"not valid UTF-8 (byte {error.object[error.start]:#04x})", line=line) from None
     except UnicodeEncodeError as error:
         line = error.object.count("\n", 0, error.start) + 1
-        raise DocumentError("half a character, which UTF-8 cannot hold", line=line) from None
+        raise DocumentError("unpaired surrogate, which UTF-8 cannot encode", line=line) from None
     return text.removeprefix("\ufeff")
 
 
-def _json_documents(text: str) -> Iterator[Document]:
+def _parse_json(text: str) -> Iterator[Document]:
     if sum(map(text.count, ",:[{")) > MAX_MARKS:
         raise DocumentError(f"more than {MAX_MARKS:,} commas, colons and brackets: split the file", line=1)
     if "\\u" in text:
-        # Half a character is replaced, as Kubernetes does it; it could not even be printed.
+        # Kubernetes replaces unpaired surrogates as well; they could not even be printed.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
     number = lru_cache(4096)(NumberLiteral)
-    decoder = json.JSONDecoder(parse_int=number, parse_float=number, parse_constant=_no_constant)
+    decoder = json.JSONDecoder(parse_int=number, parse_float=number, parse_constant=_reject_constant)
     end, line, count = 0, 1, 0
-    while match := _NO_BLANK.search(text, end):
+    while match := _NON_SPACE.search(text, end):
         start, count = match.start(), count + 1
         line += text.count("\n", end, start)
         if count > MAX_DOCUMENTS:
             raise DocumentError(f"more than {MAX_DOCUMENTS:,} documents: split the file", line=line, document=count)
-        value, end = _decoded(decoder, text, start, line=line, document=count)
+        value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
-            keys = _repeated(text, start, end) if _may_repeat(value, text, start, end) else ()
+            keys = _duplicate_keys(text, start, end) if _may_have_duplicates(value, text, start, end) else ()
             yield Document(count, line, value, tuple(DuplicateKey(line, key) for key in keys))
         line += text.count("\n", start, end)
 
 
-def _decoded(decoder: json.JSONDecoder, text: str, start: int, *, line: int, document: int) -> tuple[Any, int]:
-    """The value that begins at *start*, and where it ends."""
+def _decode_json(decoder: json.JSONDecoder, text: str, start: int, *, line: int, document: int) -> tuple[Any, int]:
+    """The value that begins at *start*, and the index of its end."""
     try:
         value, end = decoder.raw_decode(text, start)
     except json.JSONDecodeError as error:
         raise _NotJsonError(f"not JSON: {error.msg}", line=error.lineno, document=document) from None
     except RecursionError:
-        deep = True
+        too_deep = True
     else:
-        deep = sum(1 for _ in islice(_levels(value), MAX_DEPTH + 1)) > MAX_DEPTH
-    if deep:
-        raise DocumentError(f"nested more than {MAX_DEPTH} deep", line=line, document=document)
+        too_deep = sum(1 for _ in islice(_levels(value), MAX_DEPTH + 1)) > MAX_DEPTH
+    if too_deep:
+        raise DocumentError(f"nested more than {MAX_DEPTH} levels deep", line=line, document=document)
     return value, end
 
 
 def _levels(value: object) -> Iterator[list[Any]]:
-    """The lists and objects in *value*, those together that stand equally deep."""
+    """The lists and objects in *value*, one level of nesting at a time."""
     level = [value] if isinstance(value, dict | list) else []
     while level:
         yield level
@@ -121,15 +136,14 @@ def _levels(value: object) -> Iterator[list[Any]]:
         level = [part for part in inner if isinstance(part, dict | list)]
 
 
-def _may_repeat(value: object, text: str, start: int, end: int) -> bool:
-    """Whether *text* may set a key twice: where it is written as usual, it has as many colons after quotes as keys."""
+def _may_have_duplicates(value: object, text: str, start: int, end: int) -> bool:
+    """Whether *text* may repeat a key: text written as usual has one colon after a quote for each key of *value*."""
     keys = sum(len(part) for level in _levels(value) for part in level if isinstance(part, dict))
     colons = text.count('":', start, end) - text.count('\\":', start, end)
-    return keys != colons or _UNUSUAL.search(text, start, end) is not None
+    return keys != colons or _UNUSUAL_KEY.search(text, start, end) is not None
 
 
-def _repeated(text: str, start: int, end: int) -> list[str]:
-    """The keys that are set again in a JSON text."""
+def _duplicate_keys(text: str, start: int, end: int) -> list[str]:
     found: list[str] = []
 
     def note(pairs: list[tuple[str, object]]) -> None:
@@ -143,5 +157,5 @@ def _repeated(text: str, start: int, end: int) -> list[str]:
     return found
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise json.JSONDecodeError(f"{name} is no number", name, 0)
+def _reject_constant(name: str) -> NoReturn:
+    raise json.JSONDecodeError(f"{name} is not a JSON number", name, 0)

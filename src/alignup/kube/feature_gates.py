@@ -1,8 +1,8 @@
-"""Every feature gate a kubelet of Kubernetes 1.37 knows: its default, whether that is fixed, and what it builds on.
+"""Every feature gate of the kubelet 1.37: its default, whether it is locked, and its dependencies.
 
-A file that names a gate the kubelet does not know makes it crash at its start, as does turning a fixed gate, or turning
-one off that others which stay on build upon. So all of them are listed here, not only those that matter to alignment
-(``align.settings.FEATURE_GATES``). ``AllAlpha`` and ``AllBeta`` turn all gates of that stage which are not named themselves.
+A kubelet does not start with an unknown gate, with a locked gate set to another value, or with a gate enabled whose
+dependencies are disabled. So all gates are listed, not only those that matter to alignment
+(``align.settings.FEATURE_GATES``). ``AllAlpha`` and ``AllBeta`` set every gate of that stage that is not set itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -108,7 +108,7 @@ def _gates(names: str, stage: FeatureStage, *, default: bool, locked: bool = Fal
     return dict.fromkeys(names.split(), gate)
 
 
-#: Gates that are on their way out count as grown-up: nothing turns them but their own name.
+#: Deprecated gates count as GA: only their own name sets them.
 KUBELET_GATES: Mapping[str, FeatureGate] = MappingProxyType(
     {
         **_gates(_ALPHA, FeatureStage.ALPHA, default=False),
@@ -121,7 +121,7 @@ KUBELET_GATES: Mapping[str, FeatureGate] = MappingProxyType(
     }
 )
 
-#: Gate → the gates that must be on for it to be.
+#: Gate → the gates that it requires.
 DEPENDENCIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "ClusterTrustBundleProjection": ("ClusterTrustBundle",),
@@ -197,21 +197,17 @@ _ALL = MappingProxyType({"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage
 
 
 def problems(chosen: Mapping[str, bool]) -> tuple[Problem, ...]:
-    """What the kubelet has against the gates *chosen* in a file, in its words; empty when it takes them.
-
-    Of several it names one or a few at random.
-    """
+    """The kubelet's errors about the gates *chosen* in a file; of several it reports random ones."""
     return tuple(_unsettable(chosen)) or tuple(_unsupported(chosen))
 
 
 def resolve(chosen: Mapping[str, bool]) -> FeatureGates:
-    """The gates that matter to alignment, as *chosen*, which must be without problems, makes them."""
+    """The gates that matter to alignment; *chosen* must have no problems."""
     changed = {name: is_enabled(name, chosen) for name in FEATURE_GATES}
     return FeatureGates({name: on for name, on in changed.items() if on is not FEATURE_GATES[name].default})
 
 
 def is_enabled(name: str, chosen: Mapping[str, bool]) -> bool:
-    """Whether a gate of the kubelet is on where these are *chosen*."""
     if name in chosen:
         return chosen[name]
     gate = KUBELET_GATES[name]

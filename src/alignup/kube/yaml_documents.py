@@ -1,9 +1,8 @@
-"""What the YAML parser comes across becomes documents, the way Kubernetes takes it.
+"""Builds documents from YAML parser events, as Kubernetes does.
 
-Keys are always texts. Where one is set twice the last one wins, and the document tells of it. ``<<`` takes over the
-keys of other objects at the place where it stands: what comes after it wins, what came before it does not. Aliases
-share what they stand for, so nothing grows; they count as often as they are used, so who walks a document comes to an
-end.
+Keys are always strings. The last of duplicate keys wins, and the document records the duplicates. ``<<`` merges the
+keys of other objects at its position: later keys override them, earlier ones do not. Aliases share their value, so
+nothing grows; each use counts towards the limits, so walking a document always ends.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,20 +16,18 @@ from alignup.kube.yaml_scalars import ScalarError
 if TYPE_CHECKING:
     import yaml
 
-MAX_NODES = 400_000  #: the most values and keys in one text
-MAX_DOCUMENTS = 20_000  #: the most documents in one text
-MAX_DEPTH = 100  #: how many lists and objects may stand inside one another
+MAX_NODES = 400_000  #: values and keys in one text
+MAX_DOCUMENTS = 20_000  #: in one text
+MAX_DEPTH = 100  #: of nested lists and objects
 
-_MAX_DIRECTIVES = 100  # each one slows the parser down, for every other one and for every tag
-_MAX_KNOWN = 4096  # words whose meaning is remembered while a text is read
+_MAX_DIRECTIVES = 100  # each slows the parser down for every other directive and every tag
+_MAX_CACHED = 4096  # resolved scalars
 _MERGE = "tag:yaml.org,2002:merge"
 _NO_MERGE = "map merge requires map or sequence of maps as the value"
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateKey:
-    """A key that was set already in its object; the last one wins."""
-
     line: int
     key: str
 
@@ -39,55 +36,55 @@ class DuplicateKey:
 class Document:
     """One document of a text.
 
-    ``value`` is made of dicts, lists, strings, booleans, ``None`` and ``Number``. Parts of it may be shared, where the
-    text has aliases: nobody should change it.
+    ``value`` consists of dicts, lists, strings, booleans, ``None`` and ``NumberLiteral``. Aliases share parts of it: do
+    not change it.
     """
 
-    number: int  #: its place in the text, from 1; documents that hold nothing are counted
+    number: int  #: its position in the text, from 1, counting empty documents
     line: int  #: where it begins, from 1
     value: Any
     repeated: tuple[DuplicateKey, ...] = ()
     lines: dict[int, int] = field(default_factory=dict, repr=False, compare=False)  #: id of an object → its line
 
     def line_of(self, part: object) -> int:
-        """Where *part*, an object in ``value``, begins; where the document does, if that is not known."""
+        """Where *part*, an object in ``value``, begins; if unknown, where the document does."""
         return self.lines.get(id(part), self.line)
 
 
 def parse_yaml(text: str) -> Iterator[Document]:
-    """The documents of a YAML text, without those that hold nothing; :class:`DocumentError` ends them."""
-    import yaml  # noqa: PLC0415 - who reads JSON needs none of it
+    """The documents of a YAML text that are not empty; :class:`DocumentError` for the first invalid one."""
+    import yaml  # noqa: PLC0415 - not needed for JSON
 
     if text.count("%TAG") > _MAX_DIRECTIVES:
-        raise DocumentError(f"more than {_MAX_DIRECTIVES} directives are not read", line=1)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C wherever PyYAML was built with libyaml
+        raise DocumentError(f"more than {_MAX_DIRECTIVES} directives", line=1)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader if PyYAML has it
     composer = _Composer()
-    steps = composer.steps()
+    handlers = composer.handlers()
     try:
         for event in iter(loader(text).get_event, None):
-            if document := steps[type(event)](event):
+            if document := handlers[type(event)](event):
                 yield document
     except ScalarError as error:
         raise composer.error(str(error), event) from None
     except yaml.MarkedYAMLError as error:
-        raise DocumentError(_described(error, text), line=_line(error), document=composer.current) from None
+        raise DocumentError(_message(error, text), line=_line(error), document=composer.current) from None
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
-        what = f"a character that YAML cannot hold, {error.character:#x}"
+        what = f"character {error.character:#x} is not allowed in YAML"
         raise DocumentError(what, line=line, document=composer.current) from None
     except UnicodeDecodeError as error:
-        raise DocumentError(f"not text in UTF-8: {error.reason}", line=1, document=composer.current) from None
+        raise DocumentError(f"not valid UTF-8: {error.reason}", line=1, document=composer.current) from None
 
 
-def _described(error: "yaml.MarkedYAMLError", text: str) -> str:
-    """What the parser did not like, in one line."""
+def _message(error: "yaml.MarkedYAMLError", text: str) -> str:
+    """The parser's error in one line."""
     mark = error.problem_mark
     if mark and "cannot start any token" in (error.problem or ""):
-        found = text[mark.index : mark.index + 1]  # a mark counts lines as YAML does, which knows more ends of them
-        return "found a tab where YAML takes blanks only" if found == "\t" else f"found {found!r} where it cannot be"
+        found = text[mark.index : mark.index + 1]
+        return "found a tab where YAML allows only spaces" if found == "\t" else f"unexpected character {found!r}"
     if not error.context:
         return str(error.problem)
-    begun = f" that begins in line {error.context_mark.line + 1}" if error.context_mark else ""
+    begun = f" that begins on line {error.context_mark.line + 1}" if error.context_mark else ""
     return f"{error.problem} {error.context}{begun}"
 
 
@@ -98,32 +95,32 @@ def _line(error: "yaml.MarkedYAMLError") -> int:
 
 @dataclass(slots=True)
 class _Anchor:
-    """What an alias stands for; a scalar is not yet made a value or a key."""
+    """The value of an alias; a scalar is not yet converted to a value or a key."""
 
     what: Any
-    nodes: int = 0  #: how many it counts for; 0: its end has not come yet
-    depth: int = 0  #: how many lists and objects stand inside one another
+    nodes: int = 0  #: how many nodes it counts for; 0: not complete
+    depth: int = 0  #: of nested lists and objects
 
 
 @dataclass(slots=True)
 class _Open:
-    """A list or object whose end has not come yet."""
+    """An incomplete list or object."""
 
     value: Any
     before: int = 0  #: nodes counted before it
-    depth: int = 0  #: of what it holds
+    depth: int = 0  #: of its contents
     anchor: _Anchor | None = None
     key: str | None = None  #: the key whose value comes next
-    merging: bool = False  #: what comes next is no value, but objects whose keys are taken over
-    merged: set[str] = field(default_factory=set)  #: keys that were
+    merging: bool = False  #: the next value is merged (``<<``)
+    merged: set[str] = field(default_factory=set)  #: keys that come from a merge
 
 
 class _Composer:
-    """Makes documents, one event after the other."""
+    """Builds documents event by event."""
 
     def __init__(self) -> None:
-        self._values: dict[str, Any] = {}  #: plain words met before, as values
-        self._keys: dict[str, str] = {}  #: and as keys
+        self._values: dict[str, Any] = {}  #: plain scalars resolved before, as values
+        self._keys: dict[str, str] = {}  #: the same as keys
         self._nodes = 0
         self._number = 0
         self._line = 0
@@ -133,9 +130,9 @@ class _Composer:
         self._repeated: list[DuplicateKey] = []
         self._lines: dict[int, int] = {}
 
-    def steps(self) -> "dict[type[yaml.Event], Callable[[Any], Document | None]]":
-        """What to do for each kind of event; the last one of a document that holds something gives it."""
-        import yaml  # noqa: PLC0415 - see documents
+    def handlers(self) -> "dict[type[yaml.Event], Callable[[Any], Document | None]]":
+        """Event type → handler; the handler of a document's last event returns the document."""
+        import yaml  # noqa: PLC0415 - see parse_yaml
 
         return {
             yaml.StreamStartEvent: lambda _: None,
@@ -152,11 +149,10 @@ class _Composer:
 
     @property
     def current(self) -> int:
-        """The number of the document at hand, or of the next."""
+        """The number of the current document, or of the next one."""
         return self._number if self._open else self._number + 1
 
     def error(self, what: str, event: "yaml.Event") -> DocumentError:
-        """What is wrong at *event*."""
         return DocumentError(what, line=_begun(event), document=self.current)
 
     def _begin_document(self, event: "yaml.Event") -> None:
@@ -164,7 +160,7 @@ class _Composer:
         self._number += 1
         if self._number > MAX_DOCUMENTS:
             raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file", event)
-        self._top = _Open([])  # the document is its only item
+        self._top = _Open([])  # a list whose only item is the document
         self._open = [self._top]
         self._anchors, self._repeated, self._lines = {}, [], {}
 
@@ -178,7 +174,7 @@ class _Composer:
     def _scalar(self, event: "yaml.ScalarEvent") -> None:
         self._count(1, event)
         if event.tag is not None or event.anchor is not None or not event.implicit[0]:
-            self._marked(event)
+            self._decorated_scalar(event)
             return
         text = event.value
         if not self._expects_key():
@@ -189,38 +185,38 @@ class _Composer:
         else:
             self._key(self._keys.get(text) or self._key_of(text), event)
 
-    def _value_of(self, text: str) -> Any:  # noqa: ANN401 - whatever a document holds
+    def _value_of(self, text: str) -> Any:  # noqa: ANN401 - any value of a document
         value = yaml_scalars.to_value(yaml_scalars.resolve_plain(text))
-        if len(self._values) < _MAX_KNOWN:
+        if len(self._values) < _MAX_CACHED:
             self._values[text] = value
         return value
 
     def _key_of(self, text: str) -> str:
         key = yaml_scalars.to_key(yaml_scalars.resolve_plain(text))
-        if len(self._keys) < _MAX_KNOWN:
+        if len(self._keys) < _MAX_CACHED:
             self._keys[text] = key
         return key
 
-    def _marked(self, event: "yaml.ScalarEvent") -> None:
-        """A word with quotes, a tag or an anchor."""
+    def _decorated_scalar(self, event: "yaml.ScalarEvent") -> None:
+        """A scalar with quotes, a tag or an anchor."""
         text, tag, plain = event.value, event.tag, event.implicit[0]
-        word: yaml_scalars.Scalar = text
+        scalar: yaml_scalars.Scalar = text
         if tag is not None:
-            word = yaml_scalars.resolve_tagged(text, tag)
+            scalar = yaml_scalars.resolve_tagged(text, tag)
         elif plain:
-            word = yaml_scalars.resolve_plain(text)
+            scalar = yaml_scalars.resolve_plain(text)
         if event.anchor is not None:
-            self._anchors[event.anchor] = _Anchor(word, 1)
+            self._anchors[event.anchor] = _Anchor(scalar, 1)
         if text == "<<" and (plain or tag == _MERGE) and self._expects_key():
             self._top.merging = True
         else:
-            self._word(word, event)
+            self._add_scalar(scalar, event)
 
-    def _word(self, word: yaml_scalars.Scalar, event: "yaml.Event") -> None:
+    def _add_scalar(self, scalar: yaml_scalars.Scalar, event: "yaml.Event") -> None:
         if self._expects_key():
-            self._key(yaml_scalars.to_key(word), event)
+            self._key(yaml_scalars.to_key(scalar), event)
         else:
-            self._put(yaml_scalars.to_value(word), event)
+            self._put(yaml_scalars.to_value(scalar), event)
 
     def _alias(self, event: "yaml.AliasEvent") -> None:
         anchor = self._anchors.get(event.anchor or "")
@@ -235,7 +231,7 @@ class _Composer:
         if type(anchor.what) is dict or type(anchor.what) is list:
             self._put(anchor.what, event)
         else:
-            self._word(anchor.what, event)
+            self._add_scalar(anchor.what, event)
 
     def _begin_list(self, event: "yaml.SequenceStartEvent") -> None:
         self._begin([], event)
@@ -264,9 +260,9 @@ class _Composer:
         self._put(ended.value, event)
 
     def _deepen(self, depth: int, event: "yaml.Event") -> None:
-        """Something of *depth* comes next."""
+        """Account for a nested value of *depth*."""
         if len(self._open) - 1 + depth > MAX_DEPTH:
-            raise self.error(f"nested more than {MAX_DEPTH} deep", event)
+            raise self.error(f"nested more than {MAX_DEPTH} levels deep", event)
         self._top.depth = max(self._top.depth, depth)
 
     def _expects_key(self) -> bool:
@@ -279,8 +275,8 @@ class _Composer:
         if key in top.value and key not in top.merged:
             self._repeated.append(DuplicateKey(_begun(event), key))
 
-    def _put(self, value: Any, event: "yaml.Event") -> None:  # noqa: ANN401 - whatever a document holds
-        """*value* where one is expected: the next item of a list, or what belongs to the last key."""
+    def _put(self, value: Any, event: "yaml.Event") -> None:  # noqa: ANN401 - any value of a document
+        """Add *value* to the current list, or to the current object under the last key."""
         top = self._top
         if type(top.value) is list:
             top.value.append(value)
@@ -293,7 +289,7 @@ class _Composer:
             raise self.error("a list or an object cannot be a key", event)
 
     def _merge(self, value: object, event: "yaml.Event") -> None:
-        """Take over the keys of *value*, an object or a list of objects, of which the first wins."""
+        """Merge the keys of *value*, an object or a list of objects; the first object wins."""
         top = self._top
         top.merging = False
         sources = value[::-1] if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""Values as YAML that people read and Kubernetes takes back."""
+"""Writes values as YAML."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,17 @@ else:
 
 
 class _Dumper(_Base):
-    """Writes texts of any kind as texts."""
+    """Writes subclasses of ``str``, such as enum members, as plain strings."""
 
 
-def _text(dumper: Any, value: str) -> Any:  # noqa: ANN401 - yaml's own types have no names
+def _represent_string(dumper: Any, value: str) -> Any:  # noqa: ANN401 - yaml's own types have no names
     return dumper.represent_str(str(value))
 
 
-_Dumper.add_multi_representer(str, _text)
+_Dumper.add_multi_representer(str, _represent_string)
 
 
 def to_yaml(value: object) -> str:
-    """*value*, made of what JSON knows, as one YAML document with its keys in the order they have."""
+    """*value*, made of JSON types, as one YAML document; keys keep their order."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return text

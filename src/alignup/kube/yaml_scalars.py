@@ -1,9 +1,9 @@
-"""What a word in a YAML document means to Kubernetes, which is neither quite YAML 1.1 nor 1.2.
+"""How Kubernetes resolves YAML scalars, which is neither quite YAML 1.1 nor 1.2.
 
-Kubernetes turns YAML into JSON before it looks at it, so a number arrives there as the text JSON has for it: ``1e3``
-and ``0x3e8`` as ``1000``, ``1.500`` as ``1.5``. Whoever reads an amount must see that text, so a number here is a
-:class:`NumberLiteral`, never a float. Words that other readers of YAML take differently: ``yes``, ``on`` and ``y`` are true;
-``010``, ``0o10`` and ``08`` are eight; ``1:30``, dates and ``1e400`` are texts.
+Kubernetes converts YAML to JSON before decoding, so a number arrives in its JSON spelling: ``1e3`` and ``0x3e8`` as
+``1000``, ``1.500`` as ``1.5``. Quantities depend on that spelling, so a number is a :class:`NumberLiteral` here, not a
+float. Scalars that other YAML parsers resolve differently: ``yes``, ``on`` and ``y`` are true; ``010``, ``0o10`` and
+``08`` are eight; ``1:30``, dates and ``1e400`` are strings.
 """
 
 import base64
@@ -13,7 +13,7 @@ import struct
 from datetime import UTC, datetime
 from decimal import Decimal
 
-#: What a word stands for before it becomes a value or a key.
+#: A resolved scalar, before it becomes a value or a key.
 Scalar = str | bool | int | float | None
 
 STR = "tag:yaml.org,2002:str"
@@ -27,8 +27,8 @@ TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
 
-#: A word that begins otherwise is a text.
-_TELLING = frozenset("+-.0123456789yYnNtTfFoO~")
+#: A scalar with any other first character is a string.
+_SPECIAL = frozenset("+-.0123456789yYnNtTfFoO~")
 _WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
     **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
@@ -53,18 +53,18 @@ _DATE = re.compile(
 
 
 class NumberLiteral(str):
-    """A number, as JSON has it or would write it."""
+    """A number in its JSON spelling."""
 
     __slots__ = ()
 
 
 class ScalarError(ValueError):
-    """A word that cannot be what it is said to be, or cannot be told in JSON."""
+    """A scalar that does not match its tag, or that JSON cannot represent."""
 
 
 def resolve_plain(text: str) -> Scalar:
-    """What a word without quotes and without a tag stands for."""
-    if text and text[0] not in _TELLING:
+    """Resolve a scalar without quotes and tag."""
+    if text and text[0] not in _SPECIAL:
         return text
     if text in _WORDS:
         return _WORDS[text]
@@ -82,7 +82,7 @@ def resolve_plain(text: str) -> Scalar:
 
 
 def resolve_tagged(text: str, tag: str) -> Scalar:
-    """What a word stands for that is said to be of a kind; tags that mean nothing to Kubernetes make it a text."""
+    """Resolve a scalar with a tag; an unknown tag makes it a string."""
     if tag == BINARY:
         return _binary(text)
     if tag not in _KINDS:
@@ -93,12 +93,12 @@ def resolve_tagged(text: str, tag: str) -> Scalar:
     if tag == TIMESTAMP and _is_date(text):
         return text
     if type(found) is not _KINDS[tag]:
-        raise ScalarError(f"{_shown(text)} is no !!{tag.rpartition(':')[2]}")
+        raise ScalarError(f"{_shown(text)} is not a valid !!{tag.rpartition(':')[2]}")
     return found
 
 
 def to_value(scalar: Scalar) -> str | bool | None:
-    """*scalar* as a value: numbers in JSON's spelling, everything else as it is."""
+    """*scalar* as a value, numbers in their JSON spelling."""
     if isinstance(scalar, float):
         return NumberLiteral(_spelled(scalar))
     if isinstance(scalar, int) and not isinstance(scalar, bool):
@@ -107,7 +107,7 @@ def to_value(scalar: Scalar) -> str | bool | None:
 
 
 def to_key(scalar: Scalar) -> str:
-    """*scalar* as the key of an object, which is always a text."""
+    """*scalar* as the key of an object, which is always a string."""
     match scalar:
         case str():
             return scalar
@@ -124,10 +124,10 @@ def to_key(scalar: Scalar) -> str:
 
 
 def _integer(bare: str) -> int | None:
-    """The integer of 64 bits a word spells; ``None`` for others."""
+    """A 64-bit integer; ``None`` for anything else."""
     match = _INTEGER.fullmatch(bare)
     if match is None:
-        late = _LATE_SIGN.fullmatch(bare)  # Go reads the sign after the prefix too
+        late = _LATE_SIGN.fullmatch(bare)  # Go also accepts the sign after the prefix
         found = int(late[1], 2) if late else None
         return found if found is None or found in _INT64 else None
     kind = match.lastgroup
@@ -139,13 +139,13 @@ def _integer(bare: str) -> int | None:
 
 
 def _float(bare: str, text: str) -> float | str:
-    """The float a word spells; one too large for 64 bits is a text after all."""
+    """A float, or the text itself if it is too large for 64 bits."""
     found = float(bare)
     return text if found in (float("inf"), float("-inf")) else found
 
 
 def _spelled(number: float) -> str:
-    """*number* in JSON: without an exponent from a millionth up to 10²¹."""
+    """The JSON spelling: without an exponent from 10⁻⁶ up to 10²¹."""
     text = repr(number)
     if text in _UNSUPPORTED:
         raise ScalarError(f"json: unsupported value: {_UNSUPPORTED[text]}")
@@ -155,7 +155,7 @@ def _spelled(number: float) -> str:
 
 
 def _short(number: float) -> str:
-    """*number* as a key: as many digits as 32 bits need, with an exponent below 0.0001 and from a million on."""
+    """The spelling as a key: 32-bit precision, with an exponent below 10⁻⁴ and from 10⁶ on."""
     try:
         single: float = struct.unpack("f", struct.pack("f", number))[0]
     except OverflowError:
@@ -178,7 +178,7 @@ def _single(text: str) -> float:
 
 
 def _binary(text: str) -> str:
-    """Base64 in a document is a text too."""
+    """Base64 decodes to a string too."""
     try:
         return base64.b64decode(re.sub(r"[\r\n]", "", text), validate=True).decode(errors="replace")
     except (binascii.Error, ValueError):

@@ -1,13 +1,11 @@
-"""An operator's own KubeletConfiguration file, and what a kubelet would make of it on a machine.
+"""KubeletConfiguration files, and what a kubelet makes of one on a machine.
 
-    configuration = read(path.read_bytes(), name=path.name)   # load, defaults, validation
-    host = Host(machine, settings(configuration, machine))    # reservations, policies, options
-    for error in check(configuration, machine): ...           # all that keeps a kubelet from starting
-    container_settings(configuration)                         # how containers are run
+    configuration = read(path.read_bytes(), name=path.name)       # load, defaults, validation
+    host = Host(machine, host_settings(configuration, machine))   # reservations, policies, options
+    errors = startup_errors(configuration, machine)               # everything that keeps a kubelet from starting
+    containers = container_settings(configuration)                # how the agent runs containers
 
-A kubelet meets errors one after the other, and the first one stops it; ``ConfigurationError.stage`` says which step
-that is. ``shape`` knows the fields of the file, ``rules`` what validation wants, ``startup`` what is reserved,
-``managers`` what the managers say to it, and ``containers`` how an agent runs them.
+A kubelet stops at its first error; ``ConfigurationError.stage`` names the startup step that fails.
 """
 
 from alignup.kube.configuration.containers import ContainerSettings, container_settings, ignored_fields, pods_limits

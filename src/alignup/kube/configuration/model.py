@@ -13,7 +13,6 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 
 StringMap = Mapping[str, str]
 
-#: Below which of these the kubelet evicts pods, unless it is told otherwise.
 DEFAULT_EVICTION_HARD: StringMap = MappingProxyType(
     {
         "memory.available": "100Mi",
@@ -26,7 +25,7 @@ DEFAULT_EVICTION_HARD: StringMap = MappingProxyType(
 
 
 class StartupStage(StrEnum):
-    """The steps of a kubelet's start that can end it, in their order."""
+    """The steps of a kubelet's startup that can fail, in order."""
 
     LOAD = "load"
     DEFAULTING_PANIC = "defaulting_panic"
@@ -60,13 +59,13 @@ _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """A span of time, printed as Go prints it: ``1m30s``."""
+    """Prints as in Go: ``1m30s``."""
 
     nanoseconds: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``1h30m``, ``-1.5s``, ``100ms``; a :class:`ParseError` says what is wrong in Go's words."""
+        """Parse ``1h30m``, ``-1.5s``, ``100ms``; :class:`ParseError` has Go's message."""
         sign = -1 if text.startswith("-") else 1
         rest = text[1:] if text[:1] in {"-", "+"} else text
         if rest == "0":
@@ -85,7 +84,6 @@ class Duration:
 
     @property
     def seconds(self) -> float:
-        """The same in seconds."""
         return self.nanoseconds / _SECOND
 
     def __str__(self) -> str:
@@ -101,10 +99,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The fields that bear on alignment and on running containers, by their names there; without arguments: defaults.
-
-    ``warnings`` are about what the kubelet overlooks: fields it does not know, keys given twice.
-    """
+    """The fields that affect alignment and running containers, with the kubelet's defaults."""
 
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
@@ -134,14 +129,14 @@ class Configuration:
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period: Duration = Duration(_SECOND // 10)
     pod_pids_limit: int = -1
-    single_process_oom_kill: bool = False  #: as where the kernel can kill a whole group, with cgroup version 2
-    warnings: tuple[str, ...] = ()
-    given: frozenset[str] = frozenset()  #: the fields that were in the file and not null, as they are written there
-    source: str = field(default="", compare=False)  #: the file's name, for messages
+    single_process_oom_kill: bool = False  #: the default with cgroup v2
+    warnings: tuple[str, ...] = ()  #: what the kubelet ignores: unknown fields, duplicate keys
+    given: frozenset[str] = frozenset()  #: the fields that the file sets, under their names there
+    source: str = field(default="", compare=False)  #: the name of the file, for messages
 
 
 def _part(match: re.Match[str], text: str) -> int:
-    """The nanoseconds of one number with its unit, a fraction cut off as Go does."""
+    """The nanoseconds of a number with its unit, truncated as in Go."""
     whole, fraction, unit = match.groups("")
     if not unit:
         raise ParseError(f"time: missing unit in duration {quote(text)}")
@@ -149,12 +144,12 @@ def _part(match: re.Match[str], text: str) -> int:
         raise ParseError(f"time: unknown unit {quote(unit)} in duration {quote(text)}")
     if len(whole.lstrip("0")) > 19:
         raise ParseError(f"time: invalid duration {quote(text)}")
-    digits = fraction[:18]  # finer ones change nothing
+    digits = fraction[:18]  # more digits make no difference
     return int(whole or "0") * _UNITS[unit] + int(int(digits or "0") * (_UNITS[unit] / 10 ** len(digits)))
 
 
 def _decimal(number: int, unit: int) -> str:
-    """*number* in that *unit*, without zeros at the end."""
+    """*number* / *unit* without trailing zeros."""
     whole, rest = divmod(number, unit)
     if not rest:
         return str(whole)

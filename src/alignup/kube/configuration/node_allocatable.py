@@ -1,7 +1,7 @@
-"""What a kubelet sets aside when it starts: for the system, for Kubernetes, and by its eviction thresholds.
+"""Node allocatable: what the kubelet reserves for the system, for Kubernetes, and by its eviction thresholds.
 
-Amounts are added up as the kubelet adds them, resource by resource of what the machine has. Ephemeral storage is known
-to it only once its container manager runs: the managers of CPUs and memory are told a reservation without it.
+Sums are computed as in the kubelet, for each resource of the machine. The kubelet learns about ephemeral storage only
+when its container manager runs, so the CPU and memory managers get a reservation without it.
 """
 
 import math
@@ -23,20 +23,11 @@ from alignup.kube.configuration.model import Configuration, StartupStage, String
 _PID = "pid"
 _RESERVABLE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, _PID})
 _SIGNALS = frozenset(
-    {
-        "memory.available",
-        "nodefs.available",
-        "nodefs.inodesFree",
-        "imagefs.available",
-        "imagefs.inodesFree",
-        "containerfs.available",
-        "containerfs.inodesFree",
-        "pid.available",
-        "allocatableMemory.available",
-    }
+    [f"{name}.available" for name in ("memory", "nodefs", "imagefs", "containerfs", "pid", "allocatableMemory")]
+    + [f"{name}.inodesFree" for name in ("nodefs", "imagefs", "containerfs")]
 )
-#: Signals whose threshold is kept free, and of which resource.
-_KEPT_FREE = {"memory.available": MEMORY, "nodefs.available": EPHEMERAL_STORAGE}
+#: Signals whose threshold is reserved → the resource.
+_RESERVED_SIGNALS = {"memory.available": MEMORY, "nodefs.available": EPHEMERAL_STORAGE}
 
 _DIGITS = r"[0-9](?:_?[0-9])*+"
 _HEX = r"[0-9a-fA-F](?:_?[0-9a-fA-F])*+"
@@ -47,35 +38,34 @@ _NAMED_FLOAT = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class EvictionThreshold:
-    """Below how much of something pods are evicted: an amount, or a part of the whole between 0 and 1."""
+    """Pods are evicted below this amount, or below this fraction of the capacity."""
 
     signal: str
     quantity: Quantity | None = None
-    percentage: float = 0.0  #: of 32 bits; counts only where there is no quantity
+    percentage: float = 0.0  #: from 0 to 1, in 32 bits; used without a quantity
 
     def amount(self, capacity: int) -> Quantity:
-        """The amount, where the whole is *capacity*."""
         if self.quantity is not None:
             return self.quantity
-        if math.isnan(self.percentage):  # what a 64-bit processor makes of it as a whole number
+        if math.isnan(self.percentage):  # converted to an integer as Go does on 64-bit processors
             return Quantity(-(1 << 63), format=QuantityFormat.BINARY_SI)
         return Quantity(int(float(capacity) * self.percentage), format=QuantityFormat.BINARY_SI)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReservations:
-    """What the managers of CPUs and memory are told."""
+    """The reservations that the CPU and memory managers get."""
 
     system_reserved: Amounts
     kube_reserved: Amounts
     reserved_system_cpus: CpuSet
     thresholds: tuple[EvictionThreshold, ...]
-    reservation: Amounts  #: all of it together, of what the machine has but ephemeral storage; nothing that is zero
+    reservation: Amounts  #: the sums for the machine's resources except ephemeral storage, without zeros
 
 
 @dataclass(frozen=True, slots=True)
 class OverReservation:
-    """A resource of which more is reserved than there is."""
+    """A resource whose reservation exceeds its capacity."""
 
     resource: str
     reservation: Quantity
@@ -83,31 +73,31 @@ class OverReservation:
 
     def __str__(self) -> str:
         return (
-            f"Resource {quote(self.resource)} has a reservation of {_inside(self.reservation)} "
-            f"but capacity of {_inside(self.capacity)}. Expected capacity >= reservation."
+            f"Resource {quote(self.resource)} has a reservation of {_go_struct(self.reservation)} "
+            f"but capacity of {_go_struct(self.capacity)}. Expected capacity >= reservation."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StartupResources:
-    """How the container manager reckons when it starts."""
+    """The resources that the container manager computes at startup."""
 
     capacity: Amounts
     reservation: Amounts
-    pods_limits: Amounts  #: what all pods together are limited to; thresholds are not taken off
+    pods_limits: Amounts  #: of all pods together: capacity without reservations, but with eviction thresholds
     excess: tuple[OverReservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What the Node object in the cluster says of this host."""
+    """As in the Node object of the cluster."""
 
     capacity: Amounts
     allocatable: Amounts
 
 
 def compute_reservations(configuration: Configuration, machine: Machine) -> NodeReservations:
-    """What is reserved; a :class:`ConfigurationError` of the stages from reserved_cpus to eviction_hard."""
+    """:class:`ConfigurationError` of the stages from reserved_cpus to eviction_hard."""
     view = machine.kubelet_view()
     cpus = _reserved_cpus(configuration, view)
     system, kube = dict(configuration.system_reserved), dict(configuration.kube_reserved)
@@ -118,7 +108,7 @@ def compute_reservations(configuration: Configuration, machine: Machine) -> Node
     system_reserved = _amounts(system, stage=StartupStage.SYSTEM_RESERVED, configuration=configuration)
     thresholds = _thresholds(configuration)
     whole = machine_capacity(machine, view)
-    with _reckoning(configuration):
+    with _adding(configuration):
         reservation = _reservation((system_reserved, kube_reserved), thresholds, {CPU: None, MEMORY: None, **whole})
     return NodeReservations(
         system_reserved=system_reserved,
@@ -132,17 +122,16 @@ def compute_reservations(configuration: Configuration, machine: Machine) -> Node
 def compute_node_allocatable(
     configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None
 ) -> StartupResources:
-    """How the container manager reckons, with that many bytes of ephemeral storage; ``None`` when they are not known.
-
-    A :class:`ConfigurationError` where it would not come so far.
-    """
-    told = compute_reservations(configuration, machine)
+    """*ephemeral_storage*: bytes, ``None`` if unknown; :class:`ConfigurationError` up to stage eviction_hard."""
+    reservations = compute_reservations(configuration, machine)
     whole = machine_capacity(machine, machine.kubelet_view())
     if ephemeral_storage is not None and configuration.local_storage_capacity_isolation:
         whole[EPHEMERAL_STORAGE] = Quantity.of(ephemeral_storage)
-    with _reckoning(configuration):
-        reservation = _reservation((told.system_reserved, told.kube_reserved), told.thresholds, whole)
-        limits = subtract(subtract(whole, told.system_reserved), told.kube_reserved)
+    with _adding(configuration):
+        reservation = _reservation(
+            (reservations.system_reserved, reservations.kube_reserved), reservations.thresholds, whole
+        )
+        limits = subtract(subtract(whole, reservations.system_reserved), reservations.kube_reserved)
     over = [name for name in reservation if reservation[name] > whole[name]]
     return StartupResources(
         whole, reservation, limits, tuple(OverReservation(name, reservation[name], whole[name]) for name in over)
@@ -150,7 +139,7 @@ def compute_node_allocatable(
 
 
 def machine_capacity(machine: Machine, view: KubeletView) -> dict[str, Quantity]:
-    """What a machine has of each resource, as far as it says."""
+    """The capacity of each resource that the machine description mentions."""
     whole = {CPU: Quantity(1000 * view.num_cpus, -3)}
     memory = machine.memory
     if memory is None:
@@ -167,7 +156,7 @@ def machine_capacity(machine: Machine, view: KubeletView) -> dict[str, Quantity]
 
 
 def subtract(amounts: Amounts, taken: Amounts) -> dict[str, Quantity]:
-    """What is left of *amounts*, if anything."""
+    """*amounts* without *taken*, but not below zero."""
     left = {name: amount - taken.get(name, Quantity.ZERO) for name, amount in amounts.items()}
     return {name: one if one.sign >= 0 else Quantity(0, format=one.format) for name, one in left.items()}
 
@@ -181,11 +170,11 @@ def _reserved_cpus(configuration: Configuration, view: KubeletView) -> CpuSet:
     if not what and highest < view.all_cpus.bit_length() and not bits.parse(text) & ~view.all_cpus:
         return bits.parse(text)
     what = what or f"reserved-cpus: {text} is not a subset of online-cpus: {bits.show(view.all_cpus)}"
-    raise _refused([Problem("reservedSystemCPUs", what)], StartupStage.RESERVED_CPUS, configuration)
+    raise _error([Problem("reservedSystemCPUs", what)], StartupStage.RESERVED_CPUS, configuration)
 
 
 def _amounts(texts: StringMap, *, stage: StartupStage, configuration: Configuration) -> Amounts:
-    """``systemReserved`` or ``kubeReserved``; of several wrong entries the kubelet names one at random."""
+    """``systemReserved`` or ``kubeReserved``; of several invalid entries the kubelet reports a random one."""
     field, flag = {
         StartupStage.SYSTEM_RESERVED: ("systemReserved", "--system-reserved"),
         StartupStage.KUBE_RESERVED: ("kubeReserved", "--kube-reserved"),
@@ -197,7 +186,7 @@ def _amounts(texts: StringMap, *, stage: StartupStage, configuration: Configurat
         except QuantityError as error:
             wrong.append(Problem(f"{field}[{name}]", f"{flag} value failed to parse: {error}"))
     if wrong:
-        raise _refused(wrong, stage, configuration)
+        raise _error(wrong, stage, configuration)
     return read
 
 
@@ -212,14 +201,14 @@ def _reserved(name: str, text: str) -> Quantity:
         raise QuantityError(f"resource quantity for {quote(name)} cannot be negative: {text}")
     if name != CPU:
         return amount
-    # Thousandths of a thousand times as much are millionths, in which the kubelet rounds.
+    # The kubelet rounds millionths to thousandths.
     millionths = Quantity(amount.unscaled, amount.power + 3, dec=amount.dec).milli() + 500
     thousandths = abs(millionths) // 1000
     return Quantity(thousandths if millionths > 0 else -thousandths, -3, format=amount.format)
 
 
 def _thresholds(configuration: Configuration) -> tuple[EvictionThreshold, ...]:
-    """The hard thresholds by signal; of several wrong ones the kubelet names one at random."""
+    """The hard thresholds by signal; of several invalid ones the kubelet reports a random one."""
     read, wrong = [], []
     for signal, text in sorted(configuration.eviction_hard.items()):
         try:
@@ -229,12 +218,12 @@ def _thresholds(configuration: Configuration) -> tuple[EvictionThreshold, ...]:
         else:
             read += [threshold] if threshold else []
     if wrong:
-        raise _refused(wrong, StartupStage.EVICTION_HARD, configuration)
+        raise _error(wrong, StartupStage.EVICTION_HARD, configuration)
     return tuple(read)
 
 
 def _threshold(signal: str, text: str) -> EvictionThreshold | None:
-    """One threshold; ``None`` when the text switches it off."""
+    """``None`` if *text* disables the threshold."""
     if signal not in _SIGNALS:
         raise QuantityError(f"unsupported eviction signal {signal}")
     if text in {"0%", "100%"}:
@@ -253,7 +242,7 @@ def _threshold(signal: str, text: str) -> EvictionThreshold | None:
 
 
 def _parse_float(text: str) -> float:
-    """A number of 32 bits in any spelling Go has for one."""
+    """A 32-bit float in any of Go's spellings."""
     if _DECIMAL_FLOAT.fullmatch(text) or _NAMED_FLOAT.fullmatch(text):
         number = float(text)
     elif _HEX_FLOAT.fullmatch(text):
@@ -277,10 +266,10 @@ def _single(number: float) -> float:
 def _reservation(
     reserved: Iterable[Amounts], thresholds: Iterable[EvictionThreshold], whole: Mapping[str, Quantity | None]
 ) -> Amounts:
-    """All that is set aside of each resource in *whole*; nothing that is zero."""
+    """The sum for each resource in *whole*, without zeros."""
     free = {}
     for threshold in thresholds:
-        if resource := _KEPT_FREE.get(threshold.signal):
+        if resource := _RESERVED_SIGNALS.get(threshold.signal):
             free[resource] = threshold.amount((whole.get(resource) or Quantity.ZERO).value())
     sums = {}
     for name in whole:
@@ -293,20 +282,20 @@ def _reservation(
 
 
 @contextmanager
-def _reckoning(configuration: Configuration) -> Iterator[None]:
-    """Amounts too far apart to be added, with which a kubelet would be busy for hours, are refused."""
+def _adding(configuration: Configuration) -> Iterator[None]:
+    """Reject quantities with exponents so far apart that adding them would keep a kubelet busy for hours."""
     try:
         yield
     except QuantityError as error:
-        raise _refused([Problem("systemReserved", str(error))], StartupStage.SYSTEM_RESERVED, configuration) from None
+        raise _error([Problem("systemReserved", str(error))], StartupStage.SYSTEM_RESERVED, configuration) from None
 
 
-def _inside(amount: Quantity) -> str:
-    """A quantity as Go prints what is inside of one; where there is an address it says just that."""
+def _go_struct(amount: Quantity) -> str:
+    """A quantity as Go prints the struct; addresses are masked."""
     if amount.dec:
         return f"{{{{0 0}} {{0xADDRESS}} {amount.text or ''} {amount.format}}}"
     return f"{{{{{amount.unscaled} {amount.power}}} {{<nil>}} {amount.text or ''} {amount.format}}}"
 
 
-def _refused(problems: Iterable[Problem], stage: StartupStage, configuration: Configuration) -> ConfigurationError:
+def _error(problems: Iterable[Problem], stage: StartupStage, configuration: Configuration) -> ConfigurationError:
     return ConfigurationError(tuple(problems), stage=stage, source=configuration.source)

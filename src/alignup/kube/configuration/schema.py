@@ -1,211 +1,121 @@
-"""What may stand in a KubeletConfiguration file: every field of version v1beta1, and what kind of value it takes.
+"""The fields of a KubeletConfiguration, version v1beta1, and their types.
 
-The kubelet reads its file as Go reads JSON, which is strict about kinds and lenient about names. A text is not a number
-and a number not a text; ``null`` is as good as nothing, but for a duration. A field that does not exist, also one in
-other capitals, is overlooked. All fields are looked at for their kind, and only those that bear on alignment are kept.
+The kubelet decodes its file as Go decodes JSON: strict about types, lenient about names. A string is not a number and
+a number is not a string; ``null`` counts as absent, except for a duration. Unknown fields, also those in other
+capitals, are ignored. The types of all fields are checked; only those that affect alignment are used.
 """
 
 import difflib
-import json
 import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from alignup.align.errors import ParseError, Problem, QuantityError
+from alignup.align.errors import ParseError
 from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.quantity import Quantity
 from alignup.kube.configuration.model import Duration
-from alignup.kube.documents import NumberLiteral
+from alignup.kube.object_reader import ObjectReader, type_of
+from alignup.kube.yaml_scalars import NumberLiteral
 
-_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
-
-
-@dataclass
-class SchemaFindings:
-    """What reading came across: values of the wrong kind, and fields that do not exist."""
-
-    problems: list[Problem] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-
-    def wrong(self, value: object, where: str, wanted: str) -> None:
-        """Note that *value* is not what is wanted there."""
-        self.problems.append(Problem(where, f"must be {wanted}, not {_kind(value)}"))
+#: Decodes one field, or records why it cannot.
+FieldDecoder = Callable[[ObjectReader, str], Any]
 
 
-#: Reads a value at a path, or notes why it cannot and gives ``None``. It is asked about ``null`` too.
-FieldDecoder = Callable[[SchemaFindings, Any, str], Any]
-
-
-def read_fields(found: SchemaFindings, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a *document* that are given, by name; their kinds are as ``FIELDS`` says."""
+def read_fields(document: ObjectReader) -> dict[str, Any]:
+    """The fields of *document* that are not ``null``, by name."""
     read = {}
-    for name, value in document.items():
-        kind = FIELDS.get(name)
-        if kind is None:
-            found.unknown.append(name)
-        elif (one := kind(found, value, name)) is not None:
-            read[name] = one
+    for name, value in document.fields.items():
+        decode = FIELDS.get(name)
+        if decode is None:
+            document.diagnostics.unknown.append(name)
+        elif value is not None or decode is _duration:
+            read[name] = decode(document, name)
     return read
 
 
 def suggest_field(name: str) -> str | None:
-    """The field that somebody meant who wrote *name*, as far as one can guess."""
+    """The known field most similar to *name*."""
     known = {one.lower(): one for one in FIELDS}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     return known[close[0]] if close else None
 
 
-def _text(found: SchemaFindings, value: object, where: str) -> str | None:
-    if value is None or type(value) is str:
-        return value
-    found.wrong(value, where, "a string")
-    return None
+def _text(owner: ObjectReader, name: str) -> str:
+    return owner.text(name)
 
 
-def _flag(found: SchemaFindings, value: object, where: str) -> bool | None:
-    if value is None or type(value) is bool:
-        return value
-    found.wrong(value, where, "true or false")
-    return None
+def _flag(owner: ObjectReader, name: str) -> bool:
+    return owner.flag(name)
 
 
-def _integer(bits: int) -> FieldDecoder:
-    fitting = range(-(1 << bits - 1), 1 << bits - 1)
-
-    def read(found: SchemaFindings, value: object, where: str) -> int | None:
-        if value is None:
-            return None
-        if isinstance(value, NumberLiteral) and _WHOLE.fullmatch(value) and int(value) in fitting:
-            return int(value)
-        found.wrong(value, where, f"a whole number of {bits} bits")
-        return None
-
-    return read
+def _int32(owner: ObjectReader, name: str) -> int | None:
+    return owner.integer(name)
 
 
-def _number(found: SchemaFindings, value: object, where: str) -> float | None:
-    if value is None:
-        return None
+def _int64(owner: ObjectReader, name: str) -> int | None:
+    return owner.integer(name, bits=64)
+
+
+def _number(owner: ObjectReader, name: str) -> float:
+    value = owner.fields.get(name)
     if isinstance(value, NumberLiteral) and math.isfinite(float(value)):
         return float(value)
-    found.wrong(value, where, "a number of 64 bits")
-    return None
+    owner.error(name, f"must be a 64-bit number, not {type_of(value)}")
+    return 0.0
 
 
-def _duration(found: SchemaFindings, value: object, where: str) -> Duration | None:
-    """Nothing is the empty text here, which is none of the durations."""
-    text = _text(found, "" if value is None else value, where)
-    if text is None:
-        return None
-    try:
-        return Duration.parse(text)
-    except ParseError as error:
-        found.problems.append(Problem(where, str(error)))
-        return None
+def _duration(owner: ObjectReader, name: str) -> Duration:
+    """``null`` is the empty string, which is not a valid duration."""
+    text = owner.text(name)
+    if type(owner.fields.get(name)) in {str, type(None)}:
+        try:
+            return Duration.parse(text)
+        except ParseError as error:
+            owner.error(name, str(error))
+    return Duration(0)
 
 
-def _amount(found: SchemaFindings, value: object, where: str) -> Quantity | None:
-    """An amount, as a string or a number, taken as it stands in the file: escapes and all."""
-    try:
-        return Quantity.from_json_token(
-            value if isinstance(value, NumberLiteral) else json.dumps(value, ensure_ascii=False)
-        )
-    except QuantityError as error:
-        found.problems.append(Problem(where, str(error)))
-        return None
+def _nullable_duration(owner: ObjectReader, name: str) -> Duration | None:
+    return _duration(owner, name) if owner.has(name) else None
 
 
-def _maybe(kind: FieldDecoder) -> FieldDecoder:
-    """The same, or ``null`` for none."""
-
-    def read(found: SchemaFindings, value: object, where: str) -> Any:  # noqa: ANN401 - whatever the kind gives
-        return None if value is None else kind(found, value, where)
-
-    return read
+def _strings(owner: ObjectReader, name: str) -> tuple[str, ...]:
+    return owner.strings(name)
 
 
-def _map_of(kind: FieldDecoder, empty: object) -> FieldDecoder:
-    """An object with any keys; ``null`` for a value is *empty*."""
-
-    def read(found: SchemaFindings, value: object, where: str) -> dict[str, Any] | None:
-        if value is None:
-            return None
-        if not isinstance(value, Mapping):
-            found.wrong(value, where, "an object")
-            return None
-        items = {key: kind(found, item, f"{where}[{key}]") for key, item in value.items()}
-        return {key: empty if item is None else item for key, item in items.items()}
-
-    return read
+def _map_of(decode: FieldDecoder) -> FieldDecoder:
+    return lambda owner, name: owner.map_of(name, decode)
 
 
-def _list_of(kind: FieldDecoder, empty: object) -> FieldDecoder:
-    """A list; ``null`` for an item is *empty*."""
-
-    def read(found: SchemaFindings, value: object, where: str) -> tuple[Any, ...] | None:
-        if value is None:
-            return None
-        if not isinstance(value, list):
-            found.wrong(value, where, "a list")
-            return None
-        items = [kind(found, item, f"{where}[{index}]") for index, item in enumerate(value)]
-        return tuple(empty if item is None else item for item in items)
-
-    return read
+def _list_of(decode: FieldDecoder) -> FieldDecoder:
+    return lambda owner, name: owner.list_of(name, decode)
 
 
 def _object(**fields: FieldDecoder) -> FieldDecoder:
-    """An object with these fields."""
-
-    def read(found: SchemaFindings, value: object, where: str) -> dict[str, Any] | None:
-        if value is None:
-            return None
-        if not isinstance(value, Mapping):
-            found.wrong(value, where, "an object")
-            return None
-        found.unknown += [f"{where}.{name}" for name in value if name not in fields]
-        return {name: kind(found, value[name], f"{where}.{name}") for name, kind in fields.items() if name in value}
+    def read(owner: ObjectReader, name: str) -> dict[str, Any]:
+        child = owner.child(name)
+        owner.diagnostics.unknown.extend(child.path_of(inner) for inner in child.fields if inner not in fields)
+        return {inner: decode(child, inner) for inner, decode in fields.items() if inner in child.fields}
 
     return read
 
 
-def _anything(_found: SchemaFindings, value: object, _where: str) -> object:
-    """A part that is not looked into."""
-    return value
+def _quantities(owner: ObjectReader, name: str) -> Mapping[str, Any]:
+    return owner.quantities(name)
 
 
-def _reserved(found: SchemaFindings, value: object, where: str) -> ReservedMemory | None:
-    entry = _RESERVED(found, value, where)
-    return None if entry is None else ReservedMemory(entry.get("numaNode") or 0, entry.get("limits") or {})
+def _reserved_memory(owner: ObjectReader, name: str) -> ReservedMemory:
+    entry = _RESERVED_MEMORY(owner, name)
+    return ReservedMemory(entry.get("numaNode") or 0, entry.get("limits") or {})
 
 
-def _kind(value: object) -> str:
-    """What a value is, in JSON's words."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case NumberLiteral():
-            return f"the number {value}"
-        case str():
-            return "a string"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+def _any(owner: ObjectReader, name: str) -> object:
+    return owner.fields[name]
 
 
-_INT = _integer(32)
-_LONG = _integer(64)
-_TEXTS = _map_of(_text, "")
-_LIST = _list_of(_text, "")
-_RESERVED = _object(numaNode=_INT, limits=_map_of(_amount, Quantity.ZERO))
+_RESERVED_MEMORY = _object(numaNode=_int32, limits=_quantities)
 _TAINT = _object(key=_text, value=_text, effect=_text, timeAdded=_text)
 
-_KINDS: tuple[tuple[FieldDecoder, str], ...] = (
+_TYPES: tuple[tuple[FieldDecoder, str], ...] = (
     (
         _text,
         """
@@ -228,7 +138,7 @@ _KINDS: tuple[tuple[FieldDecoder, str], ...] = (
         """,
     ),
     (
-        _INT,
+        _int32,
         """
         containerLogMaxFiles containerLogMaxWorkers eventBurst eventRecordQPS evictionMaxPodGracePeriod healthzPort
         imageGCHighThresholdPercent imageGCLowThresholdPercent iptablesDropBit iptablesMasqueradeBit kubeAPIBurst
@@ -236,7 +146,7 @@ _KINDS: tuple[tuple[FieldDecoder, str], ...] = (
         port readOnlyPort registryBurst registryPullQPS
         """,
     ),
-    (_LONG, "maxOpenFiles podPidsLimit"),
+    (_int64, "maxOpenFiles podPidsLimit"),
     (_number, "memoryThrottlingFactor"),
     (
         _duration,
@@ -247,26 +157,26 @@ _KINDS: tuple[tuple[FieldDecoder, str], ...] = (
         volumeStatsAggPeriod
         """,
     ),
-    (_maybe(_duration), "containerLogMonitorInterval cpuCFSQuotaPeriod"),
+    (_nullable_duration, "containerLogMonitorInterval cpuCFSQuotaPeriod"),
     (
-        _TEXTS,
+        _map_of(_text),
         """
         cpuManagerPolicyOptions defaultPodSysctls evictionHard evictionMinimumReclaim evictionSoft
         evictionSoftGracePeriod kubeReserved qosReserved systemReserved topologyManagerPolicyOptions
         """,
     ),
     (
-        _LIST,
+        _strings,
         """
         allowedUnsafeSysctls clusterDNS enforceNodeAllocatable preloadedImagesVerificationAllowlist tlsCipherSuites
         """,
     ),
-    (_list_of(_INT, 0), "tlsCurvePreferences"),
-    (_map_of(_flag, empty=False), "featureGates"),
-    (_map_of(_LIST, ()), "staticPodURLHeader"),
-    (_list_of(_reserved, ReservedMemory(0, {})), "reservedMemory"),
-    (_list_of(_TAINT, {}), "registerWithTaints"),
-    (_list_of(_object(priority=_INT, shutdownGracePeriodSeconds=_LONG), {}), "shutdownGracePeriodByPodPriority"),
+    (_list_of(_int32), "tlsCurvePreferences"),
+    (_map_of(_flag), "featureGates"),
+    (_map_of(_strings), "staticPodURLHeader"),
+    (_list_of(_reserved_memory), "reservedMemory"),
+    (_list_of(_TAINT), "registerWithTaints"),
+    (_list_of(_object(priority=_int32, shutdownGracePeriodSeconds=_int64)), "shutdownGracePeriodByPodPriority"),
     (
         _object(
             x509=_object(clientCAFile=_text),
@@ -280,11 +190,11 @@ _KINDS: tuple[tuple[FieldDecoder, str], ...] = (
         "authorization",
     ),
     (_object(swapBehavior=_text), "memorySwap"),
-    (_object(maxContainerRestartPeriod=_maybe(_duration)), "crashLoopBackOff"),
-    (_object(idsPerPod=_LONG), "userNamespaces"),
-    (_object(endpoint=_text, samplingRatePerMillion=_INT), "tracing"),
-    (_anything, "logging"),
+    (_object(maxContainerRestartPeriod=_nullable_duration), "crashLoopBackOff"),
+    (_object(idsPerPod=_int64), "userNamespaces"),
+    (_object(endpoint=_text, samplingRatePerMillion=_int32), "tracing"),
+    (_any, "logging"),
 )
 
-#: Every field, and how it is read.
-FIELDS: Mapping[str, FieldDecoder] = {name: kind for kind, names in _KINDS for name in names.split()}
+#: Every field → its decoder.
+FIELDS: Mapping[str, FieldDecoder] = {name: decode for decode, names in _TYPES for name in names.split()}

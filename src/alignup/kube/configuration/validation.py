@@ -1,7 +1,7 @@
-"""What the kubelet's validation has against a configuration, in its words and its order.
+"""The kubelet's validation of a configuration, with its messages in its order.
 
-Only fields that bear on alignment are judged. Policies of the CPU and memory manager, options, reservations and
-thresholds are no matter of validation: they fail later, where they are used.
+Only fields that affect alignment are checked. CPU and memory manager policies, options, reservations and thresholds are
+not part of validation: they fail later, where they are used.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _ENFORCE_FLAG = f"{_ENFORCE} (--enforce-node-allocatable)"
 
 
 def problems(configuration: Configuration) -> tuple[Problem, ...]:
-    """Everything validation finds, each sentence once."""
+    """All validation errors, without duplicates."""
     found = dict.fromkeys(
         (
             *_pods(configuration),
@@ -78,7 +78,6 @@ def _enforcement(configuration: Configuration) -> Iterator[tuple[str, str]]:
 
 
 def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, str]]:
-    """What is wrong with enforcing *name*."""
     if name == _NONE:
         if len(configuration.enforce_node_allocatable) > 1:
             only = quote(_NONE)

@@ -1,4 +1,4 @@
-"""Where a variable of the environment, or a file that tells of the pod, has its value from."""
+"""Reads environment variables, and the references to pod fields that ``downwardAPI`` files share with them."""
 
 import re
 from collections.abc import Iterator
@@ -6,118 +6,119 @@ from collections.abc import Set as AbstractSet
 
 from alignup.align.bits import quote
 from alignup.align.workload import names
-from alignup.kube.podspec.object_reader import NO_API, ObjectReader
+from alignup.kube.object_reader import ObjectReader
 from alignup.kube.podspec.types import EnvVar
 
-_NEEDS = {
-    "configMapKeyRef": f"takes its value from a ConfigMap, and {NO_API}",
-    "secretKeyRef": f"takes its value from a Secret, and {NO_API}",
-    "fileKeyRef": "takes its value from a file of a volume, which is not read here",
-    "configMapRef": f"takes variables from a ConfigMap, and {NO_API}",
-    "secretRef": f"takes variables from a Secret, and {NO_API}",
+_UNSUPPORTED = {
+    "configMapKeyRef": "the value of a ConfigMap is not available: there is no Kubernetes API",
+    "secretKeyRef": "the value of a Secret is not available: there is no Kubernetes API",
+    "fileKeyRef": "values from files of a volume are not supported",
+    "configMapRef": "the variables of a ConfigMap are not available: there is no Kubernetes API",
+    "secretRef": "the variables of a Secret are not available: there is no Kubernetes API",
 }
-_VALUES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
+_SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 
 _NAME = re.compile(r"[ -<>-~]+")
 _SUBSCRIPT = re.compile(r"(.*)\['(.*)'\]", re.DOTALL)
-_ANYWHERE = frozenset({"metadata.name", "metadata.namespace", "metadata.uid"})
-_IN_FILES = _ANYWHERE | {"metadata.labels", "metadata.annotations"}
-_OF_NODE = {"spec.nodeName", "spec.serviceAccountName"}
-_IN_VARIABLES = _ANYWHERE | _OF_NODE | {"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}
+_METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace", "metadata.uid"})
+_FILE_FIELDS = _METADATA_FIELDS | {"metadata.labels", "metadata.annotations"}
+_ENV_FIELDS = _METADATA_FIELDS | {
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+}
 _OLD_NAMES = {"spec.host": "spec.nodeName"}
 
 _RESOURCES = frozenset(
     f"{side}.{name}" for side in ("limits", "requests") for name in (names.CPU, names.MEMORY, names.EPHEMERAL_STORAGE)
 )
-_PAGES = tuple(f"{side}.{names.HUGEPAGES}" for side in ("limits", "requests"))
+_HUGEPAGES = tuple(f"{side}.{names.HUGEPAGES}" for side in ("limits", "requests"))
 _CPU_DIVISORS = frozenset({"1m", "1"})
-_SIZE_DIVISORS = frozenset(
-    {"1", *(f"1{unit}" for unit in "kMGTPE"), *(f"1{unit}i" for unit in "KMGTPE")}
-)  #: of everything that is counted in bytes
+_BYTE_DIVISORS = frozenset({"1", *(f"1{unit}" for unit in "kMGTPE"), *(f"1{unit}i" for unit in "KMGTPE")})
 
 
-def read_env(container: ObjectReader, everyone: AbstractSet[str]) -> tuple[EnvVar, ...]:
-    """The environment of *container*, in a pod that has the containers *everyone*."""
-    for source in container.parts("envFrom"):
-        _from_elsewhere(source)
-    return tuple(_variables(container, everyone))
+def read_env(container: ObjectReader, containers: AbstractSet[str]) -> tuple[EnvVar, ...]:
+    """The environment of *container*; *containers* are the names of all containers of the pod."""
+    for source in container.children("envFrom"):
+        found = [kind for kind in ("configMapRef", "secretRef") if source.has(kind)]
+        if len(found) != 1:
+            source.error("", f"Invalid value: must have one of configMapRef, secretRef, not {len(found) or 'none'}")
+        else:
+            _unsupported(source, found[0], "no variables are set")
+    return tuple(_variables(container, containers))
 
 
-def read_env_source(part: ObjectReader, name: str, *, everyone: AbstractSet[str], file: bool = False) -> EnvVar | None:
-    """What a ``fieldRef`` or ``resourceFieldRef`` of *part* says, for a variable or a *file*; ``None`` without one."""
-    if part.has("fieldRef"):
-        return EnvVar(name, field_path=_field_path(part.part("fieldRef"), _IN_FILES if file else _IN_VARIABLES))
-    if part.has("resourceFieldRef"):
-        return _resource(part.part("resourceFieldRef"), name, everyone=everyone, own=not file)
+def read_env_source(
+    owner: ObjectReader, name: str, *, containers: AbstractSet[str], file: bool = False
+) -> EnvVar | None:
+    """The ``fieldRef`` or ``resourceFieldRef`` of a variable, or of a downward API *file*; ``None`` without one."""
+    if owner.has("fieldRef"):
+        return EnvVar(name, field_path=_field_path(owner.child("fieldRef"), _FILE_FIELDS if file else _ENV_FIELDS))
+    if owner.has("resourceFieldRef"):
+        return _resource(owner.child("resourceFieldRef"), name, containers=containers, name_required=file)
     return None
 
 
-def _variables(container: ObjectReader, everyone: AbstractSet[str]) -> Iterator[EnvVar]:
-    for part in container.parts("env"):
-        name = part.required("name")
+def _variables(container: ObjectReader, containers: AbstractSet[str]) -> Iterator[EnvVar]:
+    for variable in container.children("env"):
+        name = variable.required("name")
         if name and not _NAME.fullmatch(name):
-            part.bad("name", f"Invalid value: {quote(name)}: must be printable ASCII characters without '='")
-        if not part.has("valueFrom"):
-            yield EnvVar(name, part.text("value"))
+            what = "must consist of printable ASCII characters other than '='"
+            variable.error("name", f"Invalid value: {quote(name)}: {what}")
+        if not variable.has("valueFrom"):
+            yield EnvVar(name, variable.text("value"))
             continue
-        source = part.part("valueFrom")
-        found = [each for each in _VALUES if source.has(each)]
+        source = variable.child("valueFrom")
+        found = [kind for kind in _SOURCES if source.has(kind)]
         if len(found) != 1:
-            source.bad("", f"Invalid value: must have one of {', '.join(_VALUES)}, not {len(found) or 'none'}")
-        elif part.text("value"):
-            source.bad("", "Invalid value: may not be specified when `value` is not empty")
-        elif found[0] in _NEEDS:
-            _unavailable(source, found[0], "the variable is not set")
-        elif variable := read_env_source(source, name, everyone=everyone):
-            yield variable
+            source.error("", f"Invalid value: must have one of {', '.join(_SOURCES)}, not {len(found) or 'none'}")
+        elif variable.text("value"):
+            source.error("", "Invalid value: may not be specified when `value` is not empty")
+        elif found[0] in _UNSUPPORTED:
+            _unsupported(source, found[0], "the variable is not set")
+        elif read := read_env_source(source, name, containers=containers):
+            yield read
 
 
-def _from_elsewhere(source: ObjectReader) -> None:
-    """Note what a list of variables from elsewhere would need."""
-    found = [each for each in ("configMapRef", "secretRef") if source.has(each)]
-    if len(found) != 1:
-        source.bad("", f"Invalid value: must have one of configMapRef, secretRef, not {len(found) or 'none'}")
-        return
-    _unavailable(source, found[0], "no variables are set")
-
-
-def _unavailable(source: ObjectReader, kind: str, without: str) -> None:
-    """Refuse what cannot be had; if it is optional, tell what happens *without* it."""
-    if source.part(kind).flag("optional"):
-        source.warn(kind, f"{_NEEDS[kind]}: {without}")
+def _unsupported(source: ObjectReader, kind: str, effect: str) -> None:
+    """Record an unavailable source: a warning with its *effect* if the source is optional, else a problem."""
+    if source.child(kind).flag("optional"):
+        source.warn(kind, f"{_UNSUPPORTED[kind]}; {effect}")
     else:
-        source.bad(kind, f"{_NEEDS[kind]}; write the value into the manifest, or set optional: true")
+        source.error(kind, f"{_UNSUPPORTED[kind]}; put the value into the manifest, or set optional: true")
 
 
-def _field_path(part: ObjectReader, known: AbstractSet[str]) -> str:
-    """The field of a pod that is told."""
-    if part.text("apiVersion", "v1") != "v1":
-        part.bad("apiVersion", f'Unsupported value: {quote(part.text("apiVersion"))}: supported values: "v1"')
-    path = part.required("fieldPath")
+def _field_path(ref: ObjectReader, supported: AbstractSet[str]) -> str:
+    if ref.text("apiVersion", "v1") != "v1":
+        ref.error("apiVersion", f'Unsupported value: {quote(ref.text("apiVersion"))}: supported values: "v1"')
+    path = ref.required("fieldPath")
     path = _OLD_NAMES.get(path, path)
     subscript = _SUBSCRIPT.fullmatch(path)
     if subscript and subscript[1] in {"metadata.labels", "metadata.annotations"}:
         key = subscript[2] if subscript[1] == "metadata.labels" else subscript[2].lower()
-        part.judge("fieldPath", path, names.qualified_faults(key))
-    elif path and path not in known:
-        supported = ", ".join(map(quote, sorted(known)))
-        part.bad("fieldPath", f"Unsupported value: {quote(path)}: supported values: {supported}")
+        ref.faults("fieldPath", path, names.qualified_faults(key))
+    elif path and path not in supported:
+        shown = ", ".join(map(quote, sorted(supported)))
+        ref.error("fieldPath", f"Unsupported value: {quote(path)}: supported values: {shown}")
     return path
 
 
-def _resource(part: ObjectReader, name: str, *, everyone: AbstractSet[str], own: bool) -> EnvVar:
-    """An amount of a container; its *own* where none is named."""
-    container = part.text("containerName") if own else part.required("containerName")
-    if container and container not in everyone:
-        part.bad("containerName", f"Not found: {quote(container)}: must be a container of this pod")
-    resource = part.required("resource")
-    if resource and resource not in _RESOURCES and not resource.startswith(_PAGES):
+def _resource(ref: ObjectReader, name: str, *, containers: AbstractSet[str], name_required: bool) -> EnvVar:
+    container = ref.required("containerName") if name_required else ref.text("containerName")
+    if container and container not in containers:
+        ref.error("containerName", f"Not found: {quote(container)}: must be a container of this pod")
+    resource = ref.required("resource")
+    if resource and resource not in _RESOURCES and not resource.startswith(_HUGEPAGES):
         supported = ", ".join(map(quote, sorted(_RESOURCES)))
-        part.bad("resource", f"Unsupported value: {quote(resource)}: supported values: {supported}")
-    divisor = part.amount("divisor")
+        ref.error("resource", f"Unsupported value: {quote(resource)}: supported values: {supported}")
+    divisor = ref.quantity("divisor")
     if divisor is None or divisor.is_zero:
         return EnvVar(name, resource=resource, container_name=container)
-    fitting = _CPU_DIVISORS if resource.endswith(f".{names.CPU}") else _SIZE_DIVISORS
-    if str(divisor) not in fitting:
-        part.bad("divisor", f"Unsupported value: {quote(str(divisor))}: supported values: {', '.join(sorted(fitting))}")
+    divisors = _CPU_DIVISORS if resource.endswith(f".{names.CPU}") else _BYTE_DIVISORS
+    if str(divisor) not in divisors:
+        supported = ", ".join(sorted(divisors))
+        ref.error("divisor", f"Unsupported value: {quote(str(divisor))}: supported values: {supported}")
     return EnvVar(name, resource=resource, container_name=container, divisor=str(divisor))

@@ -2,17 +2,18 @@
 
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from alignup.align.errors import PodError, Problem
 from alignup.align.workload import Pod
+from alignup.kube.documents import to_json
+from alignup.kube.object_reader import ObjectReader
 from alignup.kube.podspec.field_support import warn_unsupported
-from alignup.kube.podspec.object_reader import Diagnostics, ObjectReader
 from alignup.kube.podspec.pod import read_pod_spec
-from alignup.kube.podspec.types import Permission, PodSpec
-from alignup.kube.yaml_scalars import NumberLiteral
+from alignup.kube.podspec.types import PodSpec
 
 MAX_WARNINGS = 50  #: further warnings are only counted
 
@@ -32,7 +33,6 @@ _SERVER_METADATA = frozenset(
         "uid",
     }
 )
-_MAX_DIGITS = 1_000  # Python's JSON reader rejects integers of some thousand digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class ParsedPodSpec:
 
     spec: PodSpec
     warnings: tuple[str, ...] = ()  #: fields that have no effect here
-    findings: tuple[tuple[Problem, Permission | None], ...] = ()  #: with a permission: invalid only without it
+    findings: tuple[tuple[Problem, str | None], ...] = ()  #: with a permission: invalid only without it
 
-    def check(self, allowed: frozenset[Permission]) -> None:
+    def check(self, allowed: AbstractSet[str]) -> None:
         """Raise a :class:`PodError` that lists every invalid field and every field outside of *allowed*."""
         problems = [problem for problem, permission in self.findings if permission not in allowed]
         if problems:
@@ -95,26 +95,12 @@ def pod_spec_of(pod: Pod) -> ParsedPodSpec:
 
 def parse_pod_spec(document: Mapping[str, object]) -> ParsedPodSpec:
     """Parse a manifest's metadata and spec, with the API server's defaults; call ``check`` before using the spec."""
-    diagnostics = Diagnostics()
-    top = ObjectReader(diagnostics, "", diagnostics.fields.mapping(document, ""))
+    top = ObjectReader.of(document)
     spec = read_pod_spec(top)
     warn_unsupported(top)
-    findings = [(problem, diagnostics.permissions.get(problem)) for problem in diagnostics.fields.problems]
-    return ParsedPodSpec(spec, _limited(tuple(dict.fromkeys(diagnostics.warnings))), tuple(findings))
-
-
-def to_json(value: object) -> str:
-    """Encode a decoded document as JSON; numbers keep their spelling."""
-    match value:
-        case NumberLiteral() if len(value) <= _MAX_DIGITS:
-            return str(value)
-        case Mapping():
-            return "{" + ",".join(f"{json.dumps(key)}:{to_json(item)}" for key, item in value.items()) + "}"
-        case list() | tuple():
-            return "[" + ",".join(map(to_json, value)) + "]"
-        case _:
-            # A number with too many digits becomes a string: as a quantity it means the same.
-            return json.dumps(value)
+    found = top.diagnostics
+    findings = [(problem, found.permissions.get(problem)) for problem in found.problems]
+    return ParsedPodSpec(spec, _limited(tuple(dict.fromkeys(found.warnings))), tuple(findings))
 
 
 def _limited(warnings: tuple[str, ...]) -> tuple[str, ...]:

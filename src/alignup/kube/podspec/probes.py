@@ -1,129 +1,129 @@
-"""Probes, which tell how a container is, and hooks, which are run when it has started or is to stop."""
+"""Reads probes and lifecycle hooks."""
 
 import re
 from collections.abc import Mapping
 
 from alignup.align.bits import quote
-from alignup.kube.podspec.object_reader import MAX_INT32, ObjectReader
+from alignup.kube.object_reader import ObjectReader
 from alignup.kube.podspec.types import LifecycleHook, Permission, Probe
 
-PORT_RANGE = (1, 65_535)  #: the first, and the last
+MAX_PORT = 65_535
 
 _PROBES = ("exec", "httpGet", "tcpSocket", "grpc")
 _HOOKS = ("exec", "httpGet", "tcpSocket", "sleep")
 _HEADER = re.compile(r"[-A-Za-z0-9]+")
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-#: What a probe would have told → what counts instead.
-_WITHOUT = {
-    "startupProbe": "the container counts as started as soon as it runs",
-    "livenessProbe": "the container counts as well for as long as it runs",
-    "readinessProbe": "the container counts as ready as soon as it runs",
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+#: Probe → what holds without it.
+_WITHOUT_PROBE = {
+    "startupProbe": "the container counts as started once it runs",
+    "livenessProbe": "the container counts as live while it runs",
+    "readinessProbe": "the container counts as ready once it runs",
 }
 
 
 def read_probe(container: ObjectReader, name: str, *, ports: Mapping[str, int]) -> Probe | None:
-    """One of the probes of *container*, whose *ports* have names; ``None``: there is none."""
+    """A probe of *container*, whose named ports are *ports*; ``None`` if it has no such probe."""
     if not container.has(name):
         return None
-    part = container.part(name)
-    handler = _handler(part, _PROBES)
+    probe = container.child(name)
+    handler = _handler(probe, _PROBES)
     if handler == "grpc":
-        part.warn(handler, f"gRPC is not spoken here: {_WITHOUT[name]}")
+        probe.warn(handler, f"gRPC probes are not supported: {_WITHOUT_PROBE[name]}")
         return None
-    exec_, http, tcp = part.part("exec"), part.part("httpGet"), part.part("tcpSocket")
-    asked = http if handler == "httpGet" else tcp
+    http = probe.child("httpGet")
+    target = http if handler == "httpGet" else probe.child("tcpSocket")
     return Probe(
-        command=_command(exec_) if handler == "exec" else (),
+        command=_command(probe.child("exec")) if handler == "exec" else (),
         http_path=http.text("path", "/") if handler == "httpGet" else None,
         http_scheme=http.choice("scheme", ("HTTP", "HTTPS"), "HTTP"),
         http_headers=_headers(http),
-        host=_host(asked),
-        port=_port(asked, ports) if handler in {"httpGet", "tcpSocket"} else 0,
-        delay=part.number("initialDelaySeconds") or 0,
-        period=part.number("periodSeconds") or 10,
-        timeout=part.number("timeoutSeconds") or 1,
-        successes=_successes(part, once=name != "readinessProbe"),
-        failures=part.number("failureThreshold") or 3,
-        grace=_grace(part, name),
+        host=_host(target),
+        port=_port(target, ports) if handler in {"httpGet", "tcpSocket"} else 0,
+        delay=probe.number("initialDelaySeconds") or 0,
+        period=probe.number("periodSeconds") or 10,
+        timeout=probe.number("timeoutSeconds") or 1,
+        successes=_successes(probe, name),
+        failures=probe.number("failureThreshold") or 3,
+        grace=_grace(probe, name),
     )
 
 
-def read_hook(container: ObjectReader, name: str, *, longest: int) -> LifecycleHook | None:
-    """A hook of *container*, which sleeps for *longest* seconds at most; ``None``: there is none."""
-    lifecycle = container.part("lifecycle")
+def read_hook(container: ObjectReader, name: str, *, max_sleep: int) -> LifecycleHook | None:
+    """A lifecycle hook of *container*; ``None`` if it has no such hook, or one without effect."""
+    lifecycle = container.child("lifecycle")
     if not lifecycle.has(name):
         return None
-    part = lifecycle.part(name)
-    match _handler(part, _HOOKS):
+    hook = lifecycle.child(name)
+    match _handler(hook, _HOOKS):
         case "exec":
-            return LifecycleHook(command=_command(part.part("exec")))
+            return LifecycleHook(command=_command(hook.child("exec")))
         case "sleep":
-            return LifecycleHook(sleep=part.part("sleep").number("seconds", most=longest) or 0)
+            return LifecycleHook(sleep=hook.child("sleep").number("seconds", high=max_sleep) or 0)
         case "httpGet":
-            part.warn("httpGet", "hooks make no requests here: nobody is asked")
+            hook.warn("httpGet", "ignored: HTTP hooks are not supported")
         case "tcpSocket":
-            part.warn("tcpSocket", "hooks make no connections: nothing happens, in a cluster neither")
+            hook.warn("tcpSocket", "ignored, as in Kubernetes")
     return None
 
 
-def _handler(part: ObjectReader, kinds: tuple[str, ...]) -> str:
-    """Which of *kinds* there is; empty if none."""
-    found = [kind for kind in kinds if part.has(kind)]
+def _handler(owner: ObjectReader, kinds: tuple[str, ...]) -> str:
+    """Which of *kinds* is set; empty if none is."""
+    found = [kind for kind in kinds if owner.has(kind)]
     if not found:
-        part.bad("", f"Required value: must specify a handler type: {', '.join(kinds)}")
+        owner.error("", f"Required value: must specify a handler type: {', '.join(kinds)}")
         return ""
     for kind in found[1:]:
-        part.bad(kind, "Forbidden: may not specify more than 1 handler type")
+        owner.error(kind, "Forbidden: may not specify more than 1 handler type")
     return found[0]
 
 
-def _command(part: ObjectReader) -> tuple[str, ...]:
-    command = part.strings("command")
+def _command(handler: ObjectReader) -> tuple[str, ...]:
+    command = handler.strings("command")
     if not command:
-        part.bad("command", "Required value")
+        handler.error("command", "Required value")
     return command
 
 
-def _port(part: ObjectReader, ports: Mapping[str, int]) -> int:
-    """A port by its number, or by the name the container gives it."""
-    value = part.found.get("port")
+def _port(target: ObjectReader, ports: Mapping[str, int]) -> int:
+    """A port given by number or by name."""
+    value = target.fields.get("port")
     if type(value) is not str:
         if value is None:
-            part.bad("port", "Required value")
-        return part.number("port", least=PORT_RANGE[0], most=PORT_RANGE[1]) or 0
+            target.error("port", "Required value")
+        return target.number("port", low=1, high=MAX_PORT) or 0
     if value not in ports:
-        part.bad("port", f"Not found: {quote(value)}: must be a number, or the name of one of the container's ports")
+        target.error("port", f"Not found: {quote(value)}: must be a number or the name of a port of the container")
     return ports.get(value, 0)
 
 
-def _host(part: ObjectReader) -> str:
-    host = part.text("host")
+def _host(target: ObjectReader) -> str:
+    host = target.text("host")
     if host:
-        part.ask(Permission.HOST_NETWORK, "host", f"asks for requests to {quote(host)} on the host's network")
+        target.require(Permission.HOST_NETWORK, "host", f"probing {quote(host)} from the host network")
     return host
 
 
-def _headers(part: ObjectReader) -> tuple[tuple[str, str], ...]:
+def _headers(http: ObjectReader) -> tuple[tuple[str, str], ...]:
     found = []
-    for header in part.parts("httpHeaders"):
+    for header in http.children("httpHeaders"):
         name, value = header.required("name"), header.text("value")
         if name and not _HEADER.fullmatch(name):
-            header.bad("name", f"Invalid value: {quote(name)}: must be letters, digits and '-'")
-        if _UNPRINTABLE.search(value):
-            header.bad("value", f"Invalid value: {quote(value)}: must not have control characters")
+            header.error("name", f"Invalid value: {quote(name)}: must consist of letters, digits and '-'")
+        if _CONTROL.search(value):
+            header.error("value", f"Invalid value: {quote(value)}: must not contain control characters")
         found.append((name, value))
     return tuple(found)
 
 
-def _successes(part: ObjectReader, *, once: bool) -> int:
-    successes = part.number("successThreshold") or 1
-    if once and successes != 1:
-        part.bad("successThreshold", f"Invalid value: {successes}: must be 1")
+def _successes(probe: ObjectReader, name: str) -> int:
+    successes = probe.number("successThreshold") or 1
+    if name != "readinessProbe" and successes != 1:
+        probe.error("successThreshold", f"Invalid value: {successes}: must be 1")
     return successes
 
 
-def _grace(part: ObjectReader, name: str) -> int | None:
-    grace = part.number("terminationGracePeriodSeconds", least=1, most=MAX_INT32)
+def _grace(probe: ObjectReader, name: str) -> int | None:
+    grace = probe.number("terminationGracePeriodSeconds", low=1)
     if grace is not None and name == "readinessProbe":
-        part.bad("terminationGracePeriodSeconds", f"Invalid value: {grace}: must not be set for readinessProbes")
+        probe.error("terminationGracePeriodSeconds", f"Invalid value: {grace}: must not be set for readinessProbes")
     return grace

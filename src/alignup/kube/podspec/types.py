@@ -1,7 +1,6 @@
-"""What a pod's manifest says beyond resources: images, commands, environment, volumes, rights, and when to start again.
+"""What a pod runs, with Kubernetes' defaults: images, commands, environment, volumes, security, restart policy.
 
-These are the facts whoever runs the pod needs, with Kubernetes' defaults filled in. ``kube.podspec`` reads them from a
-manifest, refuses what may not be had, and tells of every field that is not heeded.
+Names follow the Kubernetes API. ``None`` and empty values mean that the manifest does not set a field.
 """
 
 from collections.abc import Mapping
@@ -10,68 +9,58 @@ from enum import StrEnum
 
 
 class RestartPolicy(StrEnum):
-    """Whether containers that have ended are started again."""
-
     ALWAYS = "Always"
     ON_FAILURE = "OnFailure"
     NEVER = "Never"
 
 
 class PullPolicy(StrEnum):
-    """When an image is fetched."""
-
     ALWAYS = "Always"
     IF_NOT_PRESENT = "IfNotPresent"
     NEVER = "Never"
 
 
 class ContainerKind(StrEnum):
-    """What a container is for."""
-
-    INIT = "init"  #: runs to its end before the next begins
-    SIDECAR = "sidecar"  #: begins among the init containers, and runs beside all that follow
+    INIT = "init"  #: runs to completion before the next container starts
+    SIDECAR = "sidecar"  #: an init container that keeps running beside the containers after it
     APP = "app"
 
 
 class Permission(StrEnum):
-    """What a manifest has to be allowed to ask for."""
+    """What a manifest may use only if the agent allows it."""
 
     HOST_PATH = "host-path"
     HOST_NETWORK = "host-network"
     HOST_PID = "host-pid"
     HOST_IPC = "host-ipc"
     HOST_PORT = "host-port"
-    PRIVILEGED = "privileged"  #: containers with all rights, added capabilities among them
-    SYSCTL = "sysctl"  #: those that are not safe
+    PRIVILEGED = "privileged"  #: privileged containers, added capabilities and the like
+    SYSCTL = "sysctl"  #: unsafe sysctls
 
 
 @dataclass(frozen=True, slots=True)
 class EnvVar:
-    """A variable of the environment: a text, in which ``$(NAME)`` stands for others, or something of the pod."""
+    """An environment variable: a value, which may refer to others as ``$(NAME)``, or a field of the pod."""
 
     name: str
     value: str = ""
-    field_path: str = ""  #: ``metadata.name``, ``status.podIP`` …; empty: the value counts
-    resource: str = ""  #: ``limits.cpu``, ``requests.memory`` …; empty likewise
-    container_name: str = ""  #: whose resource; empty: its own
+    field_path: str = ""  #: ``metadata.name``, ``status.podIP`` …
+    resource: str = ""  #: ``limits.cpu``, ``requests.memory`` …
+    container_name: str = ""  #: of the resource; empty: the container itself
     divisor: str = "0"  #: of the resource; ``0``: the default
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeMount:
-    """A volume that a container sees."""
-
     volume: str
     path: str
     read_only: bool = False
     sub_path: str = ""
-    expand_sub_path: bool = False  #: whether ``$(NAME)`` in ``sub_path`` stands for a variable (``subPathExpr``)
+    expand_sub_path: bool = False  #: whether ``sub_path`` is a ``subPathExpr`` with ``$(NAME)`` references
     propagation: str = "None"  #: ``None``, ``HostToContainer`` or ``Bidirectional``
 
 
 class VolumeKind(StrEnum):
-    """Where a volume comes from."""
-
     EMPTY_DIR = "emptyDir"
     HOST_PATH = "hostPath"
     DOWNWARD = "downwardAPI"
@@ -88,31 +77,29 @@ class DownwardApiFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A directory, or a file of the host, that containers of the pod can see."""
-
     name: str
     kind: VolumeKind
     medium: str = ""  #: of an ``emptyDir``: empty, ``Memory``, ``HugePages`` or ``HugePages-2Mi``
     size_limit: int | None = None  #: bytes
     path: str = ""  #: of a ``hostPath``
-    path_type: str = ""  #: what it has to be, or is made into: ``DirectoryOrCreate`` …; empty: not checked
-    items: tuple[DownwardApiFile, ...] = ()  #: of ``downwardAPI``
-    mode: int = 0o644  #: of its files
+    path_type: str = ""  #: of a ``hostPath``: ``DirectoryOrCreate`` …; empty: not checked
+    items: tuple[DownwardApiFile, ...] = ()  #: of a ``downwardAPI`` volume
+    mode: int = 0o644  #: of these files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityContext:
-    """As whom a container runs, and what it may do; ``None``: as the image or the runtime says."""
+    """The user and the privileges of a container; ``None``: decided by the image or the runtime."""
 
     user: int | None = None
     group: int | None = None
-    run_as_non_root: bool = False  #: refused to start as root
+    run_as_non_root: bool = False
     privileged: bool = False
     read_only_root: bool = False
     no_new_privileges: bool = False
     add: tuple[str, ...] = ()  #: capabilities
     drop: tuple[str, ...] = ()
-    seccomp: str = ""  #: ``RuntimeDefault``, ``Unconfined``, ``Localhost/PATH``; empty: not said
+    seccomp: str = ""  #: ``RuntimeDefault``, ``Unconfined``, ``Localhost/PATH``; empty: not set
     apparmor: str = ""  #: likewise
     selinux: Mapping[str, str] = field(default_factory=dict)  #: user, role, type, level
     unmasked: bool = False  #: ``procMount: Unmasked``
@@ -120,7 +107,7 @@ class SecurityContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleHook:
-    """A command that is run in a container when it has started, or is to stop; or a time to wait."""
+    """A command to run after a container starts or before it stops, or a time to wait."""
 
     command: tuple[str, ...] = ()
     sleep: int | None = None  #: seconds
@@ -128,26 +115,24 @@ class LifecycleHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A command, request or connection that tells how a container is."""
+    """A command, an HTTP request or a TCP connection."""
 
     command: tuple[str, ...] = ()
-    http_path: str | None = None  #: ``None``: it is no HTTP request
+    http_path: str | None = None  #: ``None``: not an HTTP probe
     http_scheme: str = "HTTP"
     http_headers: tuple[tuple[str, str], ...] = ()
-    host: str = ""  #: empty: the pod's own address
-    port: int = 0  #: of an HTTP request or a TCP connection; 0: neither
-    delay: int = 0  #: seconds until the first
-    period: int = 10
-    timeout: int = 1
-    successes: int = 1  #: in a row until all is well
-    failures: int = 3  #: in a row until it is not
-    grace: int | None = None  #: seconds to stop in, where it fails
+    host: str = ""  #: empty: the pod's address
+    port: int = 0  #: of an HTTP or TCP probe
+    delay: int = 0  #: seconds until the first probe
+    period: int = 10  #: seconds
+    timeout: int = 1  #: seconds
+    successes: int = 1  #: ``successThreshold``
+    failures: int = 3  #: ``failureThreshold``
+    grace: int | None = None  #: ``terminationGracePeriodSeconds`` after a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """One container to run."""
-
     name: str
     kind: ContainerKind
     image: str
@@ -167,12 +152,12 @@ class ContainerSpec:
     stdin_once: bool = False
     tty: bool = False
     termination_message_path: str = "/dev/termination-log"
-    fallback_to_logs_on_error: bool = False  #: where that file stays empty and it failed, the end of its log counts
+    fallback_to_logs_on_error: bool = False  #: ``terminationMessagePolicy: FallbackToLogsOnError``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPort:
-    """A port of the host that leads to one of the pod."""
+    """A port of the host that is forwarded to the pod."""
 
     container_port: int
     host_port: int
@@ -182,31 +167,29 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSpec:
-    """One pod to run."""
-
     name: str
     namespace: str
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    containers: tuple[ContainerSpec, ...] = ()  #: init containers and sidecars first, each in the order they begin
+    containers: tuple[ContainerSpec, ...] = ()  #: in start order: init containers and sidecars first
     volumes: tuple[Volume, ...] = ()
     restart: RestartPolicy = RestartPolicy.ALWAYS
-    grace: int = 30  #: seconds between being told to stop and being killed
-    deadline: int | None = None  #: seconds it may run (``activeDeadlineSeconds``)
-    hostname: str = ""  #: empty: the name of the pod, or of the host on its network
+    grace: int = 30  #: ``terminationGracePeriodSeconds``
+    deadline: int | None = None  #: ``activeDeadlineSeconds``
+    hostname: str = ""  #: empty: the pod's name, or the host's on the host network
     host_network: bool = False
     host_pid: bool = False
     host_ipc: bool = False
-    share_pid: bool = False  #: all containers see each other's processes
+    share_pid: bool = False  #: ``shareProcessNamespace``
     dns_policy: str = "ClusterFirst"
     nameservers: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
     dns_options: tuple[str, ...] = ()
-    host_aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: addresses, and the names they have in ``/etc/hosts``
+    host_aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: address and names, for ``/etc/hosts``
     ports: tuple[HostPort, ...] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
-    security_context: SecurityContext = field(default_factory=SecurityContext)  #: of the pod as a whole, as its sandbox has them
-    groups: tuple[int, ...] = ()  #: supplemental, ``fsGroup`` among them
+    security_context: SecurityContext = field(default_factory=SecurityContext)  #: of the pod sandbox
+    groups: tuple[int, ...] = ()  #: supplemental groups, including ``fsGroup``
     fs_group: int | None = None
     runtime_handler: str = ""  #: ``runtimeClassName``
-    service_account: str = ""  #: a name and no more: nobody here gives out its tokens
+    service_account: str = ""

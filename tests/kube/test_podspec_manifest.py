@@ -1,5 +1,3 @@
-"""Manifests that are kept with their pods."""
-
 import json
 
 import pytest
@@ -42,13 +40,13 @@ spec:
 """
 
 
-def kept(text):
+def pods_in(text):
     (workload,) = read_workloads(text, name="some.yaml", keep=True).workloads
     return list(workload.pods())
 
 
-def test_a_manifest_is_kept_as_it_came():
-    (pod,) = kept(POD)
+def test_the_manifest_keeps_the_spelling_of_its_values():
+    (pod,) = pods_in(POD)
 
     assert pod.manifest.text == (
         '{"metadata":{"name":"web","labels":{"app":"x"},"lables":{}},"spec":{"terminationGracePeriodSeconds":16,'
@@ -57,17 +55,17 @@ def test_a_manifest_is_kept_as_it_came():
     )
 
 
-def test_nothing_is_kept_unless_it_is_asked_for(tmp_path):
+def test_pods_carry_no_manifest_by_default(tmp_path):
     file = tmp_path / "pod.yaml"
     file.write_text(POD)
 
     assert read_workloads(POD, name="some.yaml").workloads[0].pod.manifest is None
     assert read_paths([file]).workloads[0].pod.manifest is None
-    assert read_paths([file], keep=True).workloads[0].pod.manifest == kept(POD)[0].manifest
+    assert read_paths([file], keep=True).workloads[0].pod.manifest == pods_in(POD)[0].manifest
 
 
-def test_pods_of_one_template_share_it_and_run_under_their_own_names():
-    first, second = kept(DEPLOYMENT)
+def test_replicas_share_a_manifest_and_run_under_their_own_names():
+    first, second = pods_in(DEPLOYMENT)
 
     assert first.manifest is second.manifest
     assert json.loads(first.manifest.text) == {
@@ -81,8 +79,8 @@ def test_pods_of_one_template_share_it_and_run_under_their_own_names():
     ]
 
 
-def test_a_manifest_is_parsed_once_also_when_it_comes_from_its_text():
-    (pod,) = kept(POD)
+def test_a_manifest_is_parsed_once():
+    (pod,) = pods_in(POD)
     restored = PodManifest(pod.manifest.text)
 
     assert pod.manifest.parsed is pod.manifest.parsed
@@ -91,34 +89,34 @@ def test_a_manifest_is_parsed_once_also_when_it_comes_from_its_text():
 
 
 def test_specs_are_compared_without_metadata():
-    (pod,) = kept(POD)
-    (relabeled,) = kept(POD.replace("app: x", "app: z"))
-    (changed,) = kept(POD.replace("echo", "ls"))
+    (pod,) = pods_in(POD)
+    (relabeled,) = pods_in(POD.replace("app: x", "app: z"))
+    (changed,) = pods_in(POD.replace("echo", "ls"))
 
     assert pod.manifest.same_spec(relabeled.manifest)
     assert not pod.manifest.same_spec(changed.manifest)
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "1" + "0" * 5000 + ".5"])
-def test_a_number_that_python_would_not_read_is_kept_as_a_text(number):
+def test_a_number_too_long_for_python_becomes_a_string(number):
     text = json.dumps(yaml.safe_load(POD), default=str).replace("1.5", number)
 
-    (pod,) = kept(text)
+    (pod,) = pods_in(text)
 
     assert json.loads(pod.manifest.text)["spec"]["containers"][0]["resources"]["limits"]["cpu"] == number
 
 
 @given(pods())
-def test_whatever_is_a_pod_can_be_read_again_from_what_is_kept(pod):
+def test_every_pod_can_be_read_again_from_its_manifest(pod):
     document = {**written_as(pod), "status": {"phase": "Running"}}
-    (found,) = kept(json.dumps(document))
+    (found,) = pods_in(json.dumps(document))
 
-    said = json.loads(found.manifest.text)
-    again = read_pod({"apiVersion": "v1", "kind": "Pod", **said})
+    manifest = json.loads(found.manifest.text)
+    again = read_pod({"apiVersion": "v1", "kind": "Pod", **manifest})
     assert (again.init, again.containers) == (pod.init, pod.containers)
-    with pytest.raises(PodError) as refusal:
-        parse(said)
-    assert {problem.what for problem in refusal.value.problems} == {"Required value"}
-    for one in said["spec"]["containers"] + said["spec"]["initContainers"]:
+    with pytest.raises(PodError) as rejection:
+        parse(manifest)
+    assert {problem.what for problem in rejection.value.problems} == {"Required value"}
+    for one in manifest["spec"]["containers"] + manifest["spec"]["initContainers"]:
         one["image"] = "alpine:3"
-    assert [each.name for each in parse(said).spec.containers] == [each.name for each in pod.everyone]
+    assert [each.name for each in parse(manifest).spec.containers] == [each.name for each in pod.everyone]

@@ -1,5 +1,3 @@
-"""What nobody here heeds is told, and what loses nothing is not."""
-
 import pytest
 
 from alignup.kube.podspec.manifest import MAX_WARNINGS
@@ -71,17 +69,17 @@ EXPORTED = {
 }
 
 
-def test_a_pod_exported_from_a_cluster_loses_its_token_and_nothing_else():
-    reading = parse(EXPORTED, NOTHING)
+def test_a_pod_exported_from_a_cluster_only_loses_its_token():
+    parsed = parse(EXPORTED, NOTHING)
 
-    assert reading.warnings == (
-        "spec.volumes[0]: the pod has no token for an API server, as there is no Kubernetes API here",
+    assert parsed.warnings == (
+        "spec.volumes[0]: ignored: the pod gets no API server token: there is no Kubernetes API",
     )
-    assert reading.spec.volumes == ()
-    assert reading.spec.containers[0].mounts == ()
+    assert parsed.spec.volumes == ()
+    assert parsed.spec.containers[0].mounts == ()
 
 
-def test_what_means_something_to_a_cluster_only_is_told_in_one_line():
+def test_fields_that_only_a_cluster_uses_share_one_warning():
     document = manifest(
         nodeSelector={"disk": "ssd"},
         affinity={"nodeAffinity": {}},
@@ -94,111 +92,111 @@ def test_what_means_something_to_a_cluster_only_is_told_in_one_line():
     assert warnings_of(document) == [
         (
             "spec.nodeSelector, spec.affinity, spec.readinessGates, spec.subdomain:"
-            " not heeded, as there is no scheduler and no cluster here"
+            " ignored: there is no scheduler and no cluster"
         )
     ]
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "expected"),
     [
         pytest.param(
             holding(imagee="x"),
-            "spec.containers[0].imagee is no field of a pod; perhaps image is meant",
+            "spec.containers[0].imagee: unknown field; did you mean image?",
             id="of a container",
         ),
-        pytest.param(manifest(zzz=1), "spec.zzz is no field of a pod", id="of the pod, like no other"),
+        pytest.param(manifest(zzz=1), "spec.zzz: unknown field", id="of the pod, without a suggestion"),
         pytest.param(
             manifest(metadata={"lables": {}}),
-            "metadata.lables is no field of a pod; perhaps labels is meant",
+            "metadata.lables: unknown field; did you mean labels?",
             id="of metadata",
         ),
         pytest.param(
             holding(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name", "fieldpath": ""}}}]),
-            "spec.containers[0].env[0].valueFrom.fieldRef.fieldpath is no field of a pod; perhaps fieldPath is meant",
-            id="deep inside",
+            "spec.containers[0].env[0].valueFrom.fieldRef.fieldpath: unknown field; did you mean fieldPath?",
+            id="nested",
         ),
         pytest.param(
             manifest(volumes=[{"name": "v", "emtpyDir": {}}]),
-            "spec.volumes[0].emtpyDir is no field of a pod; perhaps emptyDir is meant",
+            "spec.volumes[0].emtpyDir: unknown field; did you mean emptyDir?",
             id="of a volume",
         ),
-        pytest.param(manifest(**{"a\nb": 1}), 'spec["a\\nb"] is no field of a pod', id="one that would spoil the line"),
+        pytest.param(manifest(**{"a\nb": 1}), 'spec["a\\nb"]: unknown field', id="with a line break"),
     ],
 )
-def test_a_field_that_no_pod_has_is_told(document, told):
-    assert warnings_of(document) == [told]
+def test_unknown_fields_are_reported(document, expected):
+    assert warnings_of(document) == [expected]
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "expected"),
     [
         pytest.param(
             manifest(hostUsers=False),
-            "spec.hostUsers: its users are those of the host: no user namespace is made",
+            "spec.hostUsers: ignored: the pod gets no user namespace",
             id="a user namespace",
         ),
         pytest.param(
             manifest(imagePullSecrets=[{"name": "s"}]),
-            "spec.imagePullSecrets: images are fetched with what the runtime knows itself,"
-            " as there is no Kubernetes API here",
+            "spec.imagePullSecrets: ignored: images are pulled with the credentials of the runtime",
             id="pull secrets",
         ),
         pytest.param(
             manifest(ephemeralContainers=[container(name="debug")]),
-            "spec.ephemeralContainers: they are not started",
+            "spec.ephemeralContainers: ignored: ephemeral containers are not started",
             id="ephemeral containers",
         ),
         pytest.param(
             manifest(resourceClaims=[{"name": "gpu", "resourceClaimName": "x"}]),
-            "spec.resourceClaims: no devices are given for claims, as there is no Kubernetes API here",
-            id="claims nobody uses",
+            "spec.resourceClaims: ignored: no devices are allocated for resource claims",
+            id="unused claims",
         ),
         pytest.param(
             manifest(securityContext={"supplementalGroupsPolicy": "Strict"}),
-            "spec.securityContext.supplementalGroupsPolicy: groups that the image names are added too",
+            "spec.securityContext.supplementalGroupsPolicy: ignored: the groups of the image are added too",
             id="strict groups",
         ),
         pytest.param(
             manifest(securityContext={"windowsOptions": {"hostProcess": True}}),
-            "spec.securityContext.windowsOptions: it is for Windows, and means nothing here",
-            id="rights on Windows",
+            "spec.securityContext.windowsOptions: ignored: it applies to Windows only",
+            id="Windows options",
         ),
         pytest.param(
             holding(lifecycle={"stopSignal": "SIGUSR1"}),
-            "spec.containers[0].lifecycle.stopSignal: the container gets the signal its image names, or TERM",
-            id="another signal",
+            "spec.containers[0].lifecycle.stopSignal: ignored: the container gets the stop signal of its image, or"
+            " SIGTERM",
+            id="a stop signal",
         ),
         pytest.param(
             holding(restartPolicy="Never"),
-            "spec.containers[0].restartPolicy: the container is treated as spec.restartPolicy says: Always",
-            id="a restart policy of its own",
+            "spec.containers[0].restartPolicy: ignored: spec.restartPolicy applies (Always)",
+            id="a container restart policy",
         ),
         pytest.param(
             manifest(init=[container(name="setup", restartPolicy="Never")]),
-            "spec.initContainers[0].restartPolicy: the container is treated as spec.restartPolicy says: Always",
-            id="one of an init container",
+            "spec.initContainers[0].restartPolicy: ignored: spec.restartPolicy applies (Always)",
+            id="an init container restart policy",
         ),
     ],
 )
-def test_what_is_not_supported_is_told_by_what_will_not_happen(document, told):
-    assert warnings_of(document) == [told]
+def test_unsupported_fields_are_reported(document, expected):
+    assert warnings_of(document) == [expected]
 
 
 @pytest.mark.parametrize(
     "document",
     [
         pytest.param(manifest(hostUsers=True, imagePullSecrets=[], setHostnameAsFQDN=None), id="of the pod"),
-        pytest.param(manifest(securityContext={"supplementalGroupsPolicy": "Merge"}), id="of its rights"),
+        pytest.param(manifest(securityContext={"supplementalGroupsPolicy": "Merge"}), id="of its security context"),
         pytest.param(holding(restartPolicy="Always", lifecycle={"stopSignal": "SIGTERM"}), id="of a container"),
-        pytest.param(manifest(affinity={}, nodeSelector={}, tolerations=[{}]), id="of its place"),
+        pytest.param(manifest(affinity={}, nodeSelector={}, tolerations=[{}]), id="of its scheduling"),
     ],
 )
-def test_values_that_change_nothing_are_not_told(document):
+def test_harmless_values_are_not_reported(document):
     assert warnings_of(document) == []
 
 
-def test_claims_that_a_container_uses_are_refused():
+def test_resource_claims_of_a_container_are_rejected():
     document = manifest(
         resourceClaims=[{"name": "gpu", "resourceClaimName": "x"}],
         containers=[container(resources={"claims": [{"name": "gpu"}]})],
@@ -206,12 +204,12 @@ def test_claims_that_a_container_uses_are_refused():
 
     (problem,) = problems_of(document)
     assert problem == (
-        "spec.containers[0].resources.claims: names devices of a resource claim, and there is no Kubernetes API here;"
-        " ask for those of a device plugin"
+        "spec.containers[0].resources.claims: resource claims are not supported: there is no Kubernetes API; request"
+        " devices of a device plugin"
     )
 
 
-def test_warnings_are_not_without_end():
+def test_the_number_of_warnings_is_limited():
     warnings = warnings_of(manifest(**{f"x{number}": 1 for number in range(MAX_WARNINGS + 7)}))
 
     assert len(warnings) == MAX_WARNINGS + 1

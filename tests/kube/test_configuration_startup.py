@@ -23,12 +23,12 @@ from alignup.kube.configuration import (
 )
 from tests.strategies import GIB, machines
 
-#: Two nodes of four CPUs, a gigabyte in huge pages on each.
+#: Two NUMA nodes with four CPUs and 1 GiB of huge pages each.
 MACHINE = Machine(
     cpus=tuple(Cpu(cpu, core=cpu, socket=cpu // 4, node=cpu // 4) for cpu in range(8)),
     nodes=tuple(NumaNode(node, 4 * GIB, (HugePages(GIB, 1),)) for node in range(2)),
 )
-#: A configuration with which all managers start there.
+#: A configuration with which all managers start on it.
 STATIC = Configuration(
     topology_manager_policy="restricted",
     topology_manager_scope="pod",
@@ -66,49 +66,55 @@ def shown(amounts):
     return {name: str(amount) for name, amount in amounts.items()}
 
 
-def refused_by(configuration, *, machine=MACHINE):
-    with pytest.raises(ConfigurationError) as refusal:
+def reservation_error(configuration, *, machine=MACHINE):
+    with pytest.raises(ConfigurationError) as raised:
         compute_reservations(configuration, machine)
-    return refusal.value
+    return raised.value
 
 
-def test_settings_hold_everything_a_host_is_told():
-    told = host_settings(replace(STATIC, feature_gates={"AllAlpha": False, "PodLevelResourceManagers": True}), MACHINE)
-    host = Host(MACHINE, told)
+def test_host_settings_hold_the_whole_configuration():
+    settings = host_settings(
+        replace(STATIC, feature_gates={"AllAlpha": False, "PodLevelResourceManagers": True}), MACHINE
+    )
+    host = Host(MACHINE, settings)
 
-    assert (told.topology.policy, told.topology.scope) == (Policy.RESTRICTED, Scope.POD)
-    assert (told.cpus.policy, told.cpus.explicit, told.cpus.reservation) == ("static", 0b10001, Quantity.parse("2"))
-    assert shown(told.reservation) == {"cpu": "2", "memory": "1Gi"}
-    assert (told.gates.on("PodLevelResourceManagers"), told.max_pods) == (True, 110)
-    assert host.settings is told
+    assert (settings.topology.policy, settings.topology.scope) == (Policy.RESTRICTED, Scope.POD)
+    assert (settings.cpus.policy, settings.cpus.explicit, settings.cpus.reservation) == (
+        "static",
+        0b10001,
+        Quantity.parse("2"),
+    )
+    assert shown(settings.reservation) == {"cpu": "2", "memory": "1Gi"}
+    assert (settings.gates.on("PodLevelResourceManagers"), settings.max_pods) == (True, 110)
+    assert host.settings is settings
     assert startup_errors(STATIC, MACHINE) == ()
 
 
-def test_explicit_cpus_replace_every_other_reservation_of_cpus():
+def test_reserved_system_cpus_replace_other_cpu_reservations():
     configuration = Configuration(
         reserved_system_cpus="0-1,5",
         system_reserved={"cpu": "no amount", "memory": "1Gi"},
         kube_reserved={"cpu": "-5", "pid": "100"},
     )
 
-    told = compute_reservations(configuration, MACHINE)
+    settings = compute_reservations(configuration, MACHINE)
 
-    assert bits.show(told.reserved_system_cpus) == "0-1,5"
-    assert shown(told.system_reserved) == {"cpu": "3", "memory": "1Gi"}
-    assert shown(told.kube_reserved) == {"pid": "100"}
+    assert bits.show(settings.reserved_system_cpus) == "0-1,5"
+    assert shown(settings.system_reserved) == {"cpu": "3", "memory": "1Gi"}
+    assert shown(settings.kube_reserved) == {"pid": "100"}
 
 
 @pytest.mark.parametrize(
     ("text", "milli"),
     [
-        pytest.param("1.2345", 1235, id="rounded up from the half"),
-        pytest.param("0.0005", 1, id="half of the smallest"),
-        pytest.param("0.0004", 0, id="less than half of it"),
+        pytest.param("1.2345", 1235, id="half is rounded up"),
+        pytest.param("0.0005", 1, id="half a thousandth"),
+        pytest.param("0.0004", 0, id="less than half a thousandth"),
         pytest.param("0.0004999999", 1, id="millionths are rounded up first"),
-        pytest.param("2", 2000, id="whole ones"),
+        pytest.param("2", 2000, id="whole CPUs"),
     ],
 )
-def test_cpus_are_reserved_in_thousandths(text, milli):
+def test_cpu_reservations_are_rounded_to_thousandths(text, milli):
     assert (
         compute_reservations(Configuration(system_reserved={"cpu": text}), MACHINE).system_reserved["cpu"].milli()
         == milli
@@ -123,14 +129,14 @@ def test_cpus_are_reserved_in_thousandths(text, milli):
             StartupStage.RESERVED_CPUS,
             "reservedSystemCPUs",
             "reserved-cpus: 7-8 is not a subset of online-cpus: 0-7",
-            id="a CPU that is not there",
+            id="an unknown CPU",
         ),
         pytest.param(
             Configuration(reserved_system_cpus="0-99999999999"),
             StartupStage.RESERVED_CPUS,
             "reservedSystemCPUs",
             "reserved-cpus: 0-99999999999 is not a subset of online-cpus: 0-7",
-            id="more CPUs than anybody has",
+            id="a huge range",
         ),
         pytest.param(
             Configuration(kube_reserved={"hugepages-2Mi": "1"}, system_reserved={"gpu": "1"}),
@@ -144,54 +150,54 @@ def test_cpus_are_reserved_in_thousandths(text, milli):
             StartupStage.SYSTEM_RESERVED,
             "systemReserved[memory]",
             '--system-reserved value failed to parse: resource quantity for "memory" cannot be negative: -100m',
-            id="less than nothing for the system",
+            id="a negative reservation",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.free": "1"}),
             StartupStage.EVICTION_HARD,
             "evictionHard[memory.free]",
             "unsupported eviction signal memory.free",
-            id="a signal nobody knows",
+            id="an unknown signal",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "0"}),
             StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             "eviction threshold memory.available must be positive: 0",
-            id="a threshold of nothing",
+            id="a zero threshold",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "150%"}),
             StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             "eviction percentage threshold memory.available must be <= 100%: 150%",
-            id="more than everything",
+            id="more than 100%",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "-5%"}),
             StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             "eviction percentage threshold memory.available must be >= 0%: -5%",
-            id="less than nothing of everything",
+            id="less than 0%",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "5 %"}),
             StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             'strconv.ParseFloat: parsing "5 ": invalid syntax',
-            id="a blank before the percent sign",
+            id="a space before the percent sign",
         ),
         pytest.param(
             Configuration(eviction_hard={"memory.available": "+1e39%"}),
             StartupStage.EVICTION_HARD,
             "evictionHard[memory.available]",
             'strconv.ParseFloat: parsing "+1e39": value out of range',
-            id="more than 32 bits hold",
+            id="more than 32 bits",
         ),
     ],
 )
-def test_a_reservation_that_makes_no_sense_is_refused(configuration, stage, field, what):
-    error = refused_by(configuration)
+def test_invalid_reservations(configuration, stage, field, what):
+    error = reservation_error(configuration)
 
     (problem,) = error.problems
     assert (error.stage, problem.field, problem.what) == (stage, field, what)
@@ -201,40 +207,40 @@ def test_a_reservation_that_makes_no_sense_is_refused(configuration, stage, fiel
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        pytest.param("1Gi", GIB, id="an amount"),
-        pytest.param("10%", 858993472, id="a part, a little more in 32 bits"),
-        pytest.param("5%%", 429496736, id="two signs are as good as one"),
+        pytest.param("1Gi", GIB, id="a quantity"),
+        pytest.param("10%", 858993472, id="a percentage in 32-bit precision"),
+        pytest.param("5%%", 429496736, id="two percent signs"),
         pytest.param("1e1%", 858993472, id="an exponent"),
         pytest.param("0x1p1%", 171798688, id="hexadecimal"),
         pytest.param("1_0%", 858993472, id="an underscore"),
-        pytest.param("0.0%", None, id="nothing"),
-        pytest.param("0%", None, id="switched off"),
-        pytest.param("100%", None, id="switched off, too"),
+        pytest.param("0.0%", None, id="zero"),
+        pytest.param("0%", None, id="disabled by 0%"),
+        pytest.param("100%", None, id="disabled by 100%"),
     ],
 )
 def test_memory_below_the_threshold_is_reserved(text, kept):
-    told = compute_reservations(
+    settings = compute_reservations(
         Configuration(eviction_hard={"memory.available": text, "nodefs.available": "5%"}), MACHINE
     )
 
-    assert "ephemeral-storage" not in told.reservation
-    assert (told.reservation["memory"].value() if kept else told.reservation.get("memory")) == kept
+    assert "ephemeral-storage" not in settings.reservation
+    assert (settings.reservation["memory"].value() if kept else settings.reservation.get("memory")) == kept
 
 
 def test_ephemeral_storage_counts_once_the_container_manager_runs():
     configuration = Configuration(kube_reserved={"ephemeral-storage": "1Gi"})
 
-    begun = compute_node_allocatable(configuration, MACHINE, ephemeral_storage=100 * GIB)
+    resources = compute_node_allocatable(configuration, MACHINE, ephemeral_storage=100 * GIB)
     ignored = replace(configuration, local_storage_capacity_isolation=False)
 
-    assert begun.capacity["ephemeral-storage"].value() == 100 * GIB
-    assert begun.reservation["ephemeral-storage"].value() == 11 * GIB + 160
-    assert begun.pods_limits["ephemeral-storage"].value() == 99 * GIB
+    assert resources.capacity["ephemeral-storage"].value() == 100 * GIB
+    assert resources.reservation["ephemeral-storage"].value() == 11 * GIB + 160
+    assert resources.pods_limits["ephemeral-storage"].value() == 99 * GIB
     assert "ephemeral-storage" not in compute_node_allocatable(configuration, MACHINE).capacity
     assert "ephemeral-storage" not in compute_node_allocatable(ignored, MACHINE, ephemeral_storage=100 * GIB).capacity
 
 
-def test_the_cluster_is_told_what_is_left():
+def test_node_status():
     status = node_status(replace(STATIC, pods_per_core=3, max_pods=20), MACHINE)
 
     assert shown(status.capacity) == {"cpu": "8", "memory": "8Gi", "hugepages-1Gi": "2Gi", "pods": "20"}
@@ -242,7 +248,7 @@ def test_the_cluster_is_told_what_is_left():
     assert node_status(Configuration(pods_per_core=2), MACHINE).capacity["pods"] == Quantity.of(16)
 
 
-def test_a_machine_that_does_not_tell_its_memory_has_a_reservation_all_the_same():
+def test_memory_is_reserved_even_if_the_capacity_is_unknown():
     silent = replace(MACHINE, nodes=(NumaNode(0), NumaNode(1)))
     configuration = Configuration(system_reserved={"memory": "1Gi"})
 
@@ -265,7 +271,7 @@ def test_a_machine_that_does_not_tell_its_memory_has_a_reservation_all_the_same(
             StartupStage.CPU_MANAGER,
             "cpuManagerPolicy",
             'unknown policy: "Static"',
-            id="a policy of the CPU manager in capitals",
+            id="a CPU manager policy in wrong case",
         ),
         pytest.param(
             {"reserved_system_cpus": ""},
@@ -294,11 +300,11 @@ def test_a_machine_that_does_not_tell_its_memory_has_a_reservation_all_the_same(
             "reservedMemory",
             'the total amount "1Gi" of type "memory" is not equal to the value "100Mi" '
             "determined by Node Allocatable feature",
-            id="memory that does not add up",
+            id="reserved memory that does not add up",
         ),
     ],
 )
-def test_each_manager_says_what_it_has_against_a_configuration(changes, stage, field, what):
+def test_each_manager_reports_its_error(changes, stage, field, what):
     (error,) = startup_errors(replace(STATIC, **changes, source="node.yaml"), MACHINE)
 
     (problem,) = error.problems
@@ -306,7 +312,7 @@ def test_each_manager_says_what_it_has_against_a_configuration(changes, stage, f
     assert (error.manager, error.source) == (stage.removesuffix("_manager"), "node.yaml")
 
 
-def test_all_managers_are_asked_in_the_kubelets_order():
+def test_all_managers_are_checked_in_the_order_of_the_kubelet():
     configuration = replace(
         STATIC,
         topology_manager_policy_options={"x": "1"},
@@ -328,9 +334,9 @@ def test_all_managers_are_asked_in_the_kubelets_order():
         "{{1099616485376 0} {<nil>}  BinarySI} but capacity of {{8589934592 0} {<nil>}  BinarySI}. "
         "Expected capacity >= reservation."
     )
-    with pytest.raises(ConfigurationError) as refusal:
+    with pytest.raises(ConfigurationError) as raised:
         host_settings(configuration, MACHINE)
-    assert refusal.value.stage == StartupStage.TOPOLOGY_MANAGER
+    assert raised.value.stage == StartupStage.TOPOLOGY_MANAGER
 
 
 def test_advice_is_a_configuration_that_works():
@@ -338,7 +344,7 @@ def test_advice_is_a_configuration_that_works():
     (error,) = startup_errors(wrong, MACHINE)
     assert error.advice is not None
 
-    advised = error.advice.partition("this would agree: ")[2]
+    advised = error.advice.partition("set ")[2]
     entries = read(
         f"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{advised}\n"
     ).reserved_memory
@@ -348,7 +354,7 @@ def test_advice_is_a_configuration_that_works():
     assert bare.advice == "reserve memory: systemReserved.memory, kubeReserved.memory or evictionHard[memory.available]"
 
 
-def test_the_limit_on_nodes_can_be_lifted():
+def test_the_limit_on_numa_nodes_can_be_disabled():
     many = Machine(
         cpus=tuple(Cpu(cpu, core=cpu, socket=0, node=cpu) for cpu in range(9)),
         nodes=tuple(NumaNode(node, GIB) for node in range(9)),
@@ -363,8 +369,7 @@ def test_the_limit_on_nodes_can_be_lifted():
 
 
 @given(configurations, machines(max_nodes=3, max_id=3), st.none() | st.integers(0, 1 << 40))
-def test_a_host_starts_when_nothing_is_found(configuration, machine, storage):
-    """What is found is what keeps a host from starting; nothing else is ever raised."""
+def test_a_host_starts_without_startup_errors(configuration, machine, storage):
     errors = startup_errors(configuration, machine, ephemeral_storage=storage)
     stages = [error.stage for error in errors]
 
@@ -378,15 +383,15 @@ def test_a_host_starts_when_nothing_is_found(configuration, machine, storage):
 
 
 @given(configurations, machines(max_nodes=3, max_id=3))
-def test_a_host_offers_what_the_cluster_is_told(configuration, machine):
-    """A kubelet that reserves more than there is does not start; parts of a byte are rounded by the host."""
+def test_host_and_node_status_agree_on_allocatable(configuration, machine):
+    """A kubelet with an over-reservation does not start; the host rounds fractions of a byte."""
     try:
-        told = host_settings(configuration, machine)
+        settings = host_settings(configuration, machine)
     except ConfigurationError:
         return
     if compute_node_allocatable(configuration, machine).excess:
         return
-    offered, status = node_allocatable(machine, told), node_status(configuration, machine).allocatable
+    offered, status = node_allocatable(machine, settings), node_status(configuration, machine).allocatable
 
     assert offered.milli_cpu == status["cpu"].milli()
     assert offered.pods == status["pods"].value()
