@@ -234,7 +234,7 @@ def test_invalid_input_reports_what_is_wrong_where_and_what_to_do(manifest, argu
         ),
         pytest.param(
             ("--set", "featureGates.Nonsense=true"),
-            "Leave out Nonsense: Kubernetes 1.37 has no such feature gate.",
+            "Remove Nonsense: Kubernetes 1.37 has no such feature gate.",
             id="a feature gate",
         ),
         pytest.param(

@@ -266,7 +266,9 @@ def test_an_invalid_reserved_memory_gets_a_proposal():
             "memory.available is missing: the kubelet keeps no memory free, and the default of 100Mi does not apply",
             id="eviction thresholds without memory",
         ),
-        pytest.param({"reservedCPUs": "0"}, "", 'unknown field "reservedCPUs" is overlooked', id="an unknown field"),
+        pytest.param(
+            {"reservedCPUs": "0"}, "", 'the kubelet ignores unknown field "reservedCPUs"', id="an unknown field"
+        ),
         pytest.param(
             {"topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "true"}},
             "topologyManagerPolicyOptions",
@@ -423,7 +425,7 @@ def test_duplicate_keys_are_reported_next_to_errors():
 
     assert [one.summary for one in found][:2] == [
         "the kubelet stops at load",
-        'line 4: duplicate key "maxPods"; the last one is used',
+        'line 4: duplicate key "maxPods": the last value is used',
     ]
 
 

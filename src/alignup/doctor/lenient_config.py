@@ -7,13 +7,11 @@ at once. Draw no conclusions from a dropped field: ``LenientConfig.dropped`` lis
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from alignup.align.bits import quote
 from alignup.align.errors import ConfigurationError, DocumentError
 from alignup.align.machine import Machine
 from alignup.kube import configuration, documents
 from alignup.kube.configuration import Configuration, NodeReservations, StartupStage
 from alignup.kube.documents import Document
-from alignup.kube.podspec.manifest import to_json
 
 _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file is unknown
 
@@ -90,14 +88,14 @@ def _without(document: Document, dropped: set[str]) -> bytes:
     gates = rest.get("featureGates")
     if isinstance(gates, Mapping):
         rest["featureGates"] = {str(key): on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
-    return to_json(rest).encode()
+    return documents.to_json(rest).encode()
 
 
 def _with_duplicate_warnings(found: Configuration, document: Document | None) -> Configuration:
     """*found* with the duplicate keys of *document*, which are gone once it is written again."""
     if document is None:
         return found
-    duplicates = (f"line {key.line}: duplicate key {quote(key.key)}; the last one is used" for key in document.repeated)
+    duplicates = configuration.duplicate_key_warnings(document.repeated)
     return replace(found, warnings=(*found.warnings, *duplicates))
 
 

@@ -16,7 +16,7 @@ def test_ignored_configuration_fields_are_logged_at_startup():
         notes = [line["detail"] for line in agent.log() if line["event"] == "note"]
 
     assert [note.partition(": ")[2] for note in notes] == [
-        "not heeded where an agent runs pods: podLogsDir (--log-dir says it here), clusterDNS"
+        "the agent ignores podLogsDir (use --log-dir), clusterDNS"
     ]
 
 
