@@ -75,7 +75,7 @@ def test_without_pods_the_uids_are_shown_with_a_note():
     run = in_process("why", "-f", TRAINER, *ON_NODE)
 
     assert run.returncode == 1
-    assert run.stderr == "note: names and shared CPU use of 4 pods are not in the state files; give them with --pods\n"
+    assert run.stderr == "note: the state files do not contain the names and shared CPU use of 4 pods; give them with --pods\n"
     assert "6d1f0c5e-0000-4000-8000-000000000005" in run.stdout
     assert " /6d1f" not in run.stdout
 
@@ -91,7 +91,7 @@ def test_finished_pods_and_pods_without_a_uid_do_not_count_as_running(manifest):
 
     assert run.stderr.startswith(f"note: {file}, line ")
     assert "skipped Pod web: without a uid it cannot be found in the state files\n" in run.stderr
-    assert "note: a pod of the state files counted as running, though not in the list" in run.stderr
+    assert "note: a pod in the state files but not in the list counted as running" in run.stderr
     assert "shop/indexer" not in run.stdout
 
 
@@ -201,12 +201,12 @@ BAD = {
     "a change that says nothing": (("--set", "topologyManagerPolicy"), pod(), "use an override like"),
     "a kubelet that would not start": (("--set", "cpuManagerPolicy=static"), pod(), "reserved CPU resources"),
     "no configuration": (("--config", "nowhere.yaml"), pod(), "nowhere.yaml: No such file"),
-    "no state": (("--state", "nowhere"), pod(), "nowhere: there is no such directory"),
+    "no state": (("--state", "nowhere"), pod(), "nowhere: no such directory"),
     "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --state"),
     "no device": (("--devices", "gpu=1"), pod(), "is no name of a device resource"),
     "no machine": (("--machine", "nowhere.xml"), pod(), "nowhere.xml is not there"),
     "no time": (("--search", "nan"), pod(), "--search nan: not a number of seconds"),
-    "a directory without state": (("--state", "."), pod(), "none of the kubelet's state files is there"),
+    "a directory without state": (("--state", "."), pod(), "none of the kubelet's state files exists"),
     "no such workload": (("--pod", "q"), pod(), "workload 'q' not found; found p"),
 }
 

@@ -1,4 +1,4 @@
-"""Files that must survive: killed writers, full disks, directories nobody may write to."""
+"""Files survive killed writers, full disks and read-only directories."""
 
 import os
 import random
@@ -66,7 +66,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_written_contents_are_read(tmp_path):
     path = tmp_path / "state"
 
     atomic_files.write(path, b"one")
@@ -77,12 +77,12 @@ def test_what_is_written_is_read(tmp_path):
     assert names(tmp_path) == ["state"]
 
 
-def test_there_may_be_no_file(tmp_path):
+def test_a_missing_file_is_none(tmp_path):
     assert atomic_files.read(tmp_path / "state") is None
     assert atomic_files.read(tmp_path / "nowhere" / "state") is None
 
 
-def test_a_new_file_is_for_its_owner_only(tmp_path):
+def test_only_the_owner_has_access_to_a_new_file(tmp_path):
     atomic_files.write(tmp_path / "state", b"")
     atomic_files.write(tmp_path / "open", b"", mode=0o644)
 
@@ -90,7 +90,7 @@ def test_a_new_file_is_for_its_owner_only(tmp_path):
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o644
 
 
-def test_a_file_that_is_there_passes_on_its_mode_and_owner(tmp_path):
+def test_an_existing_file_keeps_its_mode_and_owner(tmp_path):
     path = tmp_path / "state"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -103,7 +103,7 @@ def test_a_file_that_is_there_passes_on_its_mode_and_owner(tmp_path):
     assert (stat.S_IMODE(known.st_mode), known.st_uid, known.st_gid) == (0o640, *owner)
 
 
-def test_a_link_is_not_followed(tmp_path):
+def test_a_symbolic_link_is_replaced(tmp_path):
     target = tmp_path / "target"
     target.write_bytes(b"old")
     (tmp_path / "state").symlink_to(target)
@@ -114,7 +114,7 @@ def test_a_link_is_not_followed(tmp_path):
     assert not (tmp_path / "state").is_symlink()
 
 
-def test_a_link_laid_where_files_are_written_aside_is_not_followed(tmp_path):
+def test_a_symbolic_link_in_place_of_the_temporary_file_is_not_followed(tmp_path):
     target = tmp_path / "target"
     target.write_bytes(b"old")
     (tmp_path / ".state.new").symlink_to(target)
@@ -125,7 +125,7 @@ def test_a_link_laid_where_files_are_written_aside_is_not_followed(tmp_path):
     assert names(tmp_path) == ["state", "target"]
 
 
-def test_whoever_is_killed_while_writing_leaves_a_whole_file(tmp_path):
+def test_a_killed_writer_leaves_a_whole_file(tmp_path):
     path = tmp_path / "state"
     random_ = random.Random(1)
 
@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert names(tmp_path) == ["state"]
 
 
-def test_a_directory_that_is_read_only_leaves_the_old_file(tmp_path):
+def test_a_read_only_directory_leaves_the_old_file(tmp_path):
     atomic_files.write(tmp_path / "state", b"old")
     tmp_path.chmod(0o555)
 
@@ -166,7 +166,7 @@ def test_a_directory_that_is_read_only_leaves_the_old_file(tmp_path):
     assert atomic_files.read(tmp_path / "state") == b"old"
 
 
-def test_two_who_write_at_once_wait_for_each_other(tmp_path):
+def test_concurrent_writers_wait_for_each_other(tmp_path):
     path = tmp_path / "state"
     contents = [bytes([letter]) * 200_000 for letter in b"abcdefgh"]
 
@@ -181,16 +181,16 @@ def test_two_who_write_at_once_wait_for_each_other(tmp_path):
     ("make", "why"),
     [
         pytest.param(lambda path: path.mkdir(), "it is not a regular file", id="a directory"),
-        pytest.param(os.mkfifo, "it is not a regular file", id="a pipe that nobody writes to"),
+        pytest.param(os.mkfifo, "it is not a regular file", id="a pipe without a writer"),
         pytest.param(
             lambda path: path.write_bytes(b"x" * 101),
             "it has more than 100 bytes",
-            id="too long",
+            id="too large",
         ),
         pytest.param(lambda path: path.symlink_to(path), "Too many levels of symbolic links", id="a link to itself"),
     ],
 )
-def test_what_is_no_state_file_is_not_read(tmp_path, make, why):
+def test_other_files_are_not_read(tmp_path, make, why):
     path = tmp_path / "state"
     make(path)
 
@@ -200,8 +200,8 @@ def test_what_is_no_state_file_is_not_read(tmp_path, make, why):
     assert str(refused.value) == f"cannot read {path}: {why}"
 
 
-def test_a_disk_that_fails_is_said():
-    """Nothing of a process is at address 0, and reading there fails as on a broken disk."""
+def test_a_failing_disk_is_an_error():
+    """Reading a process's memory at address 0 fails like a broken disk."""
     with pytest.raises(FileError) as refused:
         atomic_files.read(Path("/proc/self/mem"))
 
@@ -216,7 +216,7 @@ def test_a_disk_that_fails_is_said():
         pytest.param("folder", "Is a directory", id="a directory of that name"),
     ],
 )
-def test_where_nothing_can_be_written_that_is_said(tmp_path, path, why):
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path, path, why):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
 
@@ -227,7 +227,7 @@ def test_where_nothing_can_be_written_that_is_said(tmp_path, path, why):
     assert names(tmp_path) == ["file", "folder"]
 
 
-def test_a_directory_is_made_with_those_above_it(tmp_path):
+def test_parent_directories_are_created(tmp_path):
     atomic_files.make_directory(tmp_path / "a" / "b")
     atomic_files.make_directory(tmp_path / "a" / "b")
 

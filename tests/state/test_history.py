@@ -1,7 +1,8 @@
-"""The history: decisions in order, bounded, and never in the way of an admission."""
+"""The history keeps decisions in order and within bounds, and never fails an admission."""
 
 import json
 import random
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -35,7 +36,7 @@ def history(tmp_path):
     made.close()
 
 
-def test_what_is_written_is_read(history):
+def test_an_added_decision_is_read(history):
     one = host()
     decision = one.admit(small("a", gpu="1"))
 
@@ -48,7 +49,7 @@ def test_what_is_written_is_read(history):
     assert history.latest() == (entry,)
 
 
-def test_there_may_be_nothing_yet(history):
+def test_an_empty_history_has_no_decisions(history):
     assert history.latest() == ()
     assert history.get(1) is None
     assert history.open() == ""
@@ -64,7 +65,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("filters", "found"),
     [
         pytest.param({}, [4, 3, 2, 1], id="all, the newest first"),
         pytest.param({"limit": 2}, [4, 3], id="the newest two"),
@@ -73,29 +74,43 @@ CHOICES = [
         pytest.param({"pod": "7"}, [3], id="of a pod by its uid"),
         pytest.param({"pod": "web"}, [4, 2, 1], id="of pods by their name alone"),
         pytest.param({"outcome": "rejected"}, [3, 2], id="of one outcome"),
-        pytest.param({"pod": "other/web", "outcome": "rejected", "before": 4}, [2], id="of all these"),
-        pytest.param({"pod": "' OR 1=1 --"}, [], id="no query but a name"),
+        pytest.param({"pod": "other/web", "outcome": "rejected", "before": 4}, [2], id="of all filters"),
+        pytest.param({"pod": "' OR 1=1 --"}, [], id="a name that looks like SQL"),
         pytest.param({"limit": 0}, [], id="none"),
-        pytest.param({"limit": -5}, [], id="less than none"),
+        pytest.param({"limit": -5}, [], id="a negative limit"),
         pytest.param({"before": 10**30, "limit": 10**30}, [4, 3, 2, 1], id="numbers of any size"),
         pytest.param({"before": -(10**30)}, [], id="before the beginning"),
     ],
 )
-def test_choosing(history, asked, found):
+def test_decisions_are_filtered(history, filters, found):
     for number, document in enumerate(CHOICES):
         history.add(document, time=number)
 
-    assert ids(history.latest(**asked)) == found
+    assert ids(history.latest(**filters)) == found
 
 
-def test_clocks_may_jump(history):
+def test_a_history_of_release_0_1_is_read(history, tmp_path):
+    """Its documents are decisions of version 1, and its rejected pods are "refused"."""
+    shutil.copy(Path(__file__).parents[1] / "schema" / "version1" / NAME, tmp_path / NAME)
+
+    assert history.open() == ""
+    entries = history.latest()
+
+    assert [entry.document["outcome"] for entry in entries] == ["asking", "rejected", "admitted", "admitted"]
+    assert [to_document(from_document(entry.document)) for entry in entries] == [entry.document for entry in entries]
+    assert ids(history.latest(outcome="rejected")) == [3]
+    assert history.add(to_document(host().decide(small("b", cpu="9"))), time=1.0).id == 5
+    assert ids(history.latest(outcome="rejected")) == [5, 3]
+
+
+def test_order_does_not_depend_on_the_clock(history):
     for time in (1000.0, 5.0, 2000.0, -1.0):
         history.add(decided(), time=time)
 
     assert [(entry.id, entry.time) for entry in history.latest()] == [(4, -1.0), (3, 2000.0), (2, 5.0), (1, 1000.0)]
 
 
-def test_the_oldest_go_when_there_are_too_many(tmp_path):
+def test_the_oldest_are_deleted_when_there_are_too_many(tmp_path):
     history = History(tmp_path, rows=3)
     for number in range(7):
         history.add(decided(f"pod-{number}"), time=0)
@@ -105,7 +120,7 @@ def test_the_oldest_go_when_there_are_too_many(tmp_path):
     history.close()
 
 
-def test_the_oldest_go_when_they_take_too_much_room(tmp_path):
+def test_the_oldest_are_deleted_when_they_take_too_much_space(tmp_path):
     history = History(tmp_path, size=10_000)
     for length in (10, 4_000, 20, 4_000, 4_000, 20):
         history.add(decided(text="x" * length), time=0)
@@ -113,11 +128,11 @@ def test_the_oldest_go_when_they_take_too_much_room(tmp_path):
     assert ids(history.latest()) == [6, 5, 4, 3]
     large = history.add(decided(text="x" * 20_000), time=0)
     assert (large.id, large.problem[:13]) == (None, "a decision of")
-    assert ids(history.latest()) == [6, 5, 4, 3], "one that is too large drives nobody out"
+    assert ids(history.latest()) == [6, 5, 4, 3], "one that is too large deletes no others"
     history.close()
 
 
-def test_the_bounds_hold_over_restarts(tmp_path):
+def test_bounds_hold_across_restarts(tmp_path):
     for number in range(10):
         history = History(tmp_path, rows=4)
         assert history.add(decided(f"pod-{number}"), time=0) == HistoryWrite(number + 1)
@@ -126,7 +141,7 @@ def test_the_bounds_hold_over_restarts(tmp_path):
     assert ids(History(tmp_path).latest()) == [10, 9, 8, 7]
 
 
-def test_the_file_does_not_grow_for_ever(tmp_path):
+def test_the_file_does_not_grow_forever(tmp_path):
     history = History(tmp_path, size=100_000)
     for _ in range(400):
         history.add(decided(text="x" * 5_000), time=0)
@@ -136,7 +151,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path):
     assert (tmp_path / NAME).stat().st_size < 250_000
 
 
-def test_numbers_are_never_used_again(tmp_path):
+def test_ids_are_never_reused(tmp_path):
     history = History(tmp_path, rows=1)
     history.add(decided(), time=0)
     history.add(decided(), time=0)
@@ -149,7 +164,7 @@ def test_numbers_are_never_used_again(tmp_path):
         assert again.add(decided(), time=0).id == 3
 
 
-def test_somebody_else_may_take_decisions_out(tmp_path):
+def test_another_process_may_delete_decisions(tmp_path):
     history = History(tmp_path, rows=3)
     for _ in range(3):
         history.add(decided(), time=0)
@@ -164,7 +179,7 @@ def test_somebody_else_may_take_decisions_out(tmp_path):
     history.close()
 
 
-def test_only_its_owner_may_read_it(tmp_path):
+def test_only_the_owner_has_access(tmp_path):
     history = History(tmp_path)
     history.add(decided(), time=0)
 
@@ -189,7 +204,7 @@ def later(path: Path) -> None:
 
 
 def emptied(path: Path) -> None:
-    """Ours, but somebody took its table away."""
+    """Our database without its table."""
     later(path)
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 1")
@@ -204,12 +219,12 @@ def emptied(path: Path) -> None:
         pytest.param(
             lambda path: path.write_text("not a database, but long enough\n" * 99), "not a database", id="text"
         ),
-        pytest.param(foreign, "another program", id="somebody else's"),
+        pytest.param(foreign, "another program", id="of another program"),
         pytest.param(later, "version 99", id="of a later version"),
         pytest.param(emptied, "no such table", id="without its table"),
     ],
 )
-def test_what_is_no_history_is_moved_aside(tmp_path, spoil, why):
+def test_a_foreign_database_is_set_aside(tmp_path, spoil, why):
     spoil(tmp_path / NAME)
     before = (tmp_path / NAME).read_bytes()
     history = History(tmp_path)
@@ -220,12 +235,12 @@ def test_what_is_no_history_is_moved_aside(tmp_path, spoil, why):
     assert why in added.note
     assert f"{NAME}.aside-1" in added.note
     assert (tmp_path / f"{NAME}.aside-1").read_bytes() == before
-    assert history.add(decided(), time=0) == HistoryWrite(2), "that is news once"
+    assert history.add(decided(), time=0) == HistoryWrite(2), "the note appears once"
     history.close()
 
 
-def test_damage_is_found_on_opening_and_while_running(tmp_path):
-    """Whatever page is overwritten: decisions go on being written, now or after the next one."""
+def test_damage_is_detected_on_opening_and_while_running(tmp_path):
+    """Any page may be overwritten: adding works again after at most one lost decision."""
     rng = random.Random(5)
     for turn in range(6):
         directory = tmp_path / str(turn)
@@ -267,14 +282,14 @@ def test_damage_under_an_open_database_costs_one_decision(tmp_path):
 
     first, second, third = (history.add(decided(), time=0) for _ in range(3))
 
-    assert first.problem == "the history cannot be written: database disk image is malformed"
+    assert first.problem == "cannot write the history: database disk image is malformed"
     assert (second.id, second.problem) == (1, "")
-    assert "is now" in second.note
+    assert "moved to" in second.note
     assert third == HistoryWrite(2)
     history.close()
 
 
-def test_a_database_in_use_is_not_moved_aside(tmp_path):
+def test_a_database_in_use_is_not_set_aside(tmp_path):
     history = History(tmp_path)
     history.add(decided(), time=0)
     history.close()
@@ -282,7 +297,7 @@ def test_a_database_in_use_is_not_moved_aside(tmp_path):
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
 
-    assert history.open() == "the history cannot be opened: database is locked"
+    assert history.open() == "cannot open the history: database is locked"
     other.execute("ROLLBACK")
     other.close()
     assert history.open() == ""
@@ -290,7 +305,7 @@ def test_a_database_in_use_is_not_moved_aside(tmp_path):
     history.close()
 
 
-def test_there_are_only_so_many_moved_aside(tmp_path):
+def test_the_number_of_databases_set_aside_is_limited(tmp_path):
     for number in range(MAX_SET_ASIDE):
         (tmp_path / f"{NAME}.aside-{number + 1}").touch()
     (tmp_path / NAME).write_bytes(b"nothing that could be read" * 99)
@@ -303,11 +318,11 @@ def test_there_are_only_so_many_moved_aside(tmp_path):
     assert "remove them" in history.open()
 
 
-def test_a_decision_that_is_none_is_a_problem_and_no_error(history):
+def test_an_invalid_decision_is_a_problem_not_an_error(history):
     history.add(decided(), time=0)
 
-    assert "cannot be written" in history.add({"outcome": "admitted"}, time=0).problem
-    assert "cannot be written" in history.add(decided(text={1, 2}), time=0).problem
+    assert "cannot write the history" in history.add({"outcome": "admitted"}, time=0).problem
+    assert "cannot write the history" in history.add(decided(text=object()), time=0).problem
     assert history.add(decided(), time=0) == HistoryWrite(2)
 
 
@@ -319,7 +334,7 @@ def test_a_link_is_not_followed(tmp_path):
     assert (tmp_path / "target").read_bytes() == b""
 
 
-def test_somebody_who_sits_on_the_database_does_not_stop_pods(history, tmp_path):
+def test_a_locked_database_does_not_delay_admissions(history, tmp_path):
     history.add(decided(), time=0)
     other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -327,7 +342,7 @@ def test_somebody_who_sits_on_the_database_does_not_stop_pods(history, tmp_path)
     start = perf_counter()
     added = history.add(decided(), time=0)
 
-    assert added.problem == "the history cannot be written: database is locked"
+    assert added.problem == "cannot write the history: database is locked"
     assert perf_counter() - start < 1
     other.execute("ROLLBACK")
     other.close()
@@ -356,14 +371,14 @@ def test_reading_from_other_threads_while_writing(history):
     assert ids(history.latest(limit=1)) == [301]
 
 
-def test_what_cannot_be_read_is_said(tmp_path):
+def test_an_unreadable_database_is_an_error_when_reading(tmp_path):
     (tmp_path / NAME).write_bytes(b"nothing that could be read" * 99)
 
-    with pytest.raises(StateError, match="cannot be read: file is not a database"):
+    with pytest.raises(StateError, match=r"cannot read the history .*: file is not a database"):
         History(tmp_path).latest()
 
 
-#: Fills a disk that has room for little, and says what it was told.
+#: Fills a small disk, and prints the results.
 FULL = """
 import json, resource, sys
 from contextlib import closing
@@ -377,14 +392,14 @@ sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 added = [history.add(decided("x" * 20_000), time=0) for _ in range(40)]
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-after = history.add(decided("room again"), time=0)
+after = history.add(decided("space again"), time=0)
 problems = sorted({one.problem for one in added})
 written = sum(one.id is not None for one in added)
 last = history.latest(limit=1)[0].document["text"]
 print(json.dumps({"problems": problems, "written": written, "after": after.problem, "last": last}))
 """
 
-#: Tries where it may not write; root may anywhere, so it becomes somebody else.
+#: Tries a read-only directory; root can write there, so it becomes another user.
 STRANGER = """
 import os, sys
 from contextlib import closing
@@ -399,7 +414,7 @@ print(history.open())
 print(history.add({"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome": "admitted"}, time=0).problem)
 """
 
-#: Writes for ever, and says each number.
+#: Writes forever, and prints each id.
 RESTLESS = """
 import sys
 from contextlib import closing
@@ -418,46 +433,46 @@ def python(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_full_disk_is_a_problem_and_no_error(tmp_path):
-    told = json.loads(python(FULL, tmp_path).stdout)
+def test_a_full_disk_is_a_problem_not_an_error(tmp_path):
+    printed = json.loads(python(FULL, tmp_path).stdout)
 
-    assert told["written"] < 40
-    assert [problem for problem in told["problems"] if problem]
-    assert (told["after"], told["last"]) == ("", "room again")
+    assert printed["written"] < 40
+    assert [problem for problem in printed["problems"] if problem]
+    assert (printed["after"], printed["last"]) == ("", "space again")
 
 
-def test_a_directory_nobody_may_write_to_is_a_problem_and_no_error(tmp_path):
+def test_a_read_only_directory_is_a_problem_not_an_error(tmp_path):
     tmp_path.chmod(0o755)
 
-    told = python(STRANGER, tmp_path).stdout.splitlines()
+    printed = python(STRANGER, tmp_path).stdout.splitlines()
 
-    assert [line.partition(": ")[0] for line in told] == [
-        "the history cannot be opened",
-        "the history cannot be written",
+    assert [line.partition(": ")[0] for line in printed] == [
+        "cannot open the history",
+        "cannot write the history",
     ]
-    assert all("Permission denied" in line for line in told)
+    assert all("Permission denied" in line for line in printed)
 
 
-def test_a_killed_writer_leaves_a_good_history(tmp_path):
+def test_a_killed_writer_leaves_a_valid_history(tmp_path):
     for _ in range(3):
         writer = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-c", RESTLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
         )
         assert writer.stdout
-        said = [int(writer.stdout.readline()) for _ in range(20)]
+        ids_printed = [int(writer.stdout.readline()) for _ in range(20)]
         writer.kill()
-        said += [int(line) for line in writer.stdout if line.endswith("\n")]
+        ids_printed += [int(line) for line in writer.stdout if line.endswith("\n")]
         writer.wait()
         writer.stdout.close()
         history = History(tmp_path)
 
-        assert history.latest(limit=1)[0].id >= said[-1]
+        assert history.latest(limit=1)[0].id >= ids_printed[-1]
         assert history.open() == ""
-        assert history.latest(limit=1)[0].id >= said[-1]
+        assert history.latest(limit=1)[0].id >= ids_printed[-1]
         history.close()
 
 
-def test_a_relative_directory_will_do(tmp_path, monkeypatch):
+def test_the_directory_may_be_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     history = History(Path())
     history.add(decided(), time=0)

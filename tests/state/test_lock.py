@@ -1,4 +1,4 @@
-"""One agent a directory."""
+"""One agent per state directory."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ import pytest
 from alignup.align.errors import CheckpointError
 from alignup.state.lock import NAME, lock
 
-#: Takes the lock, says so, and waits to be told to end.
+#: Takes the lock, reports it, and waits for the end of its input.
 HOLDER = """
 import sys
 from pathlib import Path
@@ -34,15 +34,15 @@ def holder(tmp_path):
     process.communicate()
 
 
-def test_a_second_process_is_told_who_was_first(tmp_path, holder):
+def test_a_second_process_gets_the_pid_of_the_first(tmp_path, holder):
     with pytest.raises(CheckpointError) as caught, lock(tmp_path):
         pass
 
     assert caught.value.what == f"another agent (pid {holder.pid}) uses {tmp_path}"
-    assert "stop that one first" in caught.value.advice
+    assert "stop that agent first" in caught.value.advice
 
 
-def test_a_killed_holder_lets_go(tmp_path, holder):
+def test_a_killed_process_releases_the_lock(tmp_path, holder):
     holder.kill()
     holder.wait()
 
@@ -50,7 +50,7 @@ def test_a_killed_holder_lets_go(tmp_path, holder):
         assert (tmp_path / NAME).read_text() == f"{os.getpid()}\n"
 
 
-def test_one_process_cannot_have_it_twice(tmp_path):
+def test_one_process_cannot_take_it_twice(tmp_path):
     with lock(tmp_path), pytest.raises(CheckpointError, match=f"pid {os.getpid()}"), lock(tmp_path):
         pass
 
@@ -58,7 +58,7 @@ def test_one_process_cannot_have_it_twice(tmp_path):
         pass
 
 
-def test_it_is_let_go_after_an_error(tmp_path):
+def test_an_error_releases_the_lock(tmp_path):
     with pytest.raises(ZeroDivisionError), lock(tmp_path):
         raise ZeroDivisionError
 
@@ -66,20 +66,20 @@ def test_it_is_let_go_after_an_error(tmp_path):
         pass
 
 
-def test_nobody_is_named_when_the_file_does_not_say(tmp_path, holder):
+def test_the_pid_is_unknown_if_the_file_is_empty(tmp_path, holder):
     (tmp_path / NAME).write_bytes(b"")
 
     with pytest.raises(CheckpointError, match="pid unknown"), lock(tmp_path):
         pass
 
 
-def test_only_its_owner_may_open_it(tmp_path):
+def test_only_the_owner_has_access(tmp_path):
     with lock(tmp_path):
         assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("way", ["link", "nowhere"])
-def test_what_cannot_be_locked_is_said(tmp_path, way):
+def test_a_file_that_cannot_be_locked_is_an_error(tmp_path, way):
     directory = tmp_path / "nowhere" if way == "nowhere" else tmp_path
     if way == "link":
         (tmp_path / "target").touch()

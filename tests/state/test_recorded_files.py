@@ -1,4 +1,4 @@
-"""State files of a real kubelet (``--recorded DIR``): written again byte for byte, and started on as it did."""
+"""State files of a real kubelet (``--recorded DIR``): written back byte for byte, with the same results at startup."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -29,7 +29,7 @@ def recordings(request) -> list[Document]:
     return [load(path) for path in sorted(request.config.getoption("--recorded").glob("*.json.gz"))]
 
 
-def test_every_file_is_written_again_as_it_was_and_started_on(recordings):
+def test_every_file_is_written_back_unchanged(recordings):
     """By itself, and by way of the host it makes: nothing is missing there but the names of pods.
 
     The order of devices is the kubelet's own, and no two times the same.
@@ -54,14 +54,14 @@ def test_every_file_is_written_again_as_it_was_and_started_on(recordings):
 
 
 def in_any_order(state: DeviceState | None) -> Any:
-    """What is held where, and what is healthy."""
+    """Return held and healthy devices."""
     assert state
     held = {(one.uid, one.container, one.resource): one.nodes for one in state.entries}
     return held, {resource: set(ids or ()) for resource, ids in state.registered.items()}
 
 
 def snapshots(recording: Document) -> Iterator[Document]:
-    """What was seen of the kubelet where it had all three files."""
+    """Yield the observations of the kubelet for which all three files exist."""
     for shown in (recording.get("initial", {}), *recording["steps"]):
         if all(shown.get(name) for name in NAMES):
             yield shown
@@ -92,8 +92,8 @@ def written(files: KubeletFiles, gates: FeatureGates) -> dict[str, bytes]:
     }
 
 
-def test_another_configuration_over_kept_files_is_taken_or_refused_as_it_was(recordings):
-    """The files are those of the configuration before, on an idle machine."""
+def test_another_configuration_is_accepted_or_rejected_as_recorded(recordings):
+    """The files are from the previous configuration, on an idle machine."""
     for recording in recordings:
         machine = machine_of(recording)
         kept: dict[str, bytes] = {}
@@ -114,8 +114,8 @@ def test_another_configuration_over_kept_files_is_taken_or_refused_as_it_was(rec
                 assert step["verdict"] == "started", f"{step['name']}: taken, recorded {step['log']}"
 
 
-def test_the_next_pod_is_judged_by_the_files_as_the_kubelet_judged_it(recordings):
-    """The files say what is held, the manifests who is there; where a plugin was away, the machine knows no better."""
+def test_the_next_pod_is_decided_as_recorded(recordings):
+    """The files contain the holdings, and the manifests the pods."""
     judged = 0
     for recording in recordings:
         host = Host(machine := machine_of(recording), settings_of(recording["kubelet_config"], machine))

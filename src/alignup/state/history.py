@@ -1,13 +1,10 @@
-"""The decisions of the past, in a small database beside the checkpoint, for people who ask why.
+"""Past decisions, in a small SQLite database beside the checkpoint.
 
-Nothing depends on it. Whatever goes wrong here, a full disk or a damaged file, is said and never raised where pods are
-admitted. A database that is damaged, or somebody else's, is moved aside and a new one begun. The oldest decisions go
-when there are too many, or when they take too much room.
-
-Order is the order in which decisions were written down, not their times: clocks jump.
+Nothing depends on it: a full disk or a damaged file is reported and never raised where pods are admitted. A damaged or
+foreign database is set aside and recreated. The oldest decisions are deleted when there are too many or they take too
+much space. Decisions are ordered by when they were added, not by their times: clocks jump.
 """
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -16,16 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignup.align.errors import StateError
+from alignup.align.errors import ParseError, StateError
+from alignup.schema import codec
+from alignup.schema.decisions import upgrade
 
 NAME = "history.sqlite"
-MAX_ROWS = 10_000  #: decisions kept unless told otherwise
-MAX_BYTES = 64 << 20  #: bytes of their documents kept unless told otherwise
-MAX_SET_ASIDE = 8  #: databases moved aside at most; after that somebody has to look
+MAX_ROWS = 10_000
+MAX_BYTES = 64 << 20  #: of all documents
+MAX_SET_ASIDE = 8  #: databases; with more of them, something is wrong with the disk
 
-_OURS = 0x616C6E75  # "alnu": SQLite keeps it in the head of the file
+_APPLICATION_ID = 0x616C6E75  # "alnu"; SQLite stores it in the file header
 _VERSION = 1
-_PATIENCE = 0.05  # seconds to wait for somebody else who reads the file: pods are waiting
+_WRITE_TIMEOUT = 0.05  # seconds to wait for another connection: admissions are waiting
 
 _TABLES = f"""
     BEGIN;
@@ -40,99 +39,100 @@ _TABLES = f"""
     CREATE INDEX by_uid ON decisions (uid);
     CREATE INDEX by_pod ON decisions (pod);
     CREATE INDEX by_outcome ON decisions (outcome);
-    PRAGMA application_id = {_OURS};
+    PRAGMA application_id = {_APPLICATION_ID};
     PRAGMA user_version = {_VERSION};
     COMMIT;
 """
 
+#: Conditions on decisions, by parameter. Release 0.1 stored the outcome "rejected" as "refused".
+_CONDITIONS = {
+    "pod": "(uid = :pod OR pod = :pod OR substr(pod, instr(pod, '/') + 1) = :pod)",
+    "outcome": "outcome IN (:outcome, CASE :outcome WHEN 'rejected' THEN 'refused' END)",
+    "before": "id < :before",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """A decision that was written down."""
-
-    id: int  #: rises with every decision, and is never used again
-    time: float  #: seconds since 1970, as the clock was then
-    document: Mapping[str, Any]  #: ``schema.decisions.to_document`` of it
+    id: int  #: rises with every decision, and is never reused
+    time: float  #: seconds since 1970
+    document: Mapping[str, Any]  #: as ``schema.decisions`` writes it
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryWrite:
-    """What became of writing a decision down: it has an ``id``, or there was a ``problem``; ``note`` is news."""
+    """The result of adding a decision: its ``id``, or a ``problem``."""
 
     id: int | None
     problem: str = ""
-    note: str = ""  #: that a database was moved aside, and why
+    note: str = ""  #: that a database was set aside, and why
 
 
 class History:
-    """The decisions of one host. One thread at a time may add; any may read."""
+    """The decisions of one host. One thread at a time may add; any thread may read."""
 
     def __init__(self, directory: Path, *, rows: int = MAX_ROWS, size: int = MAX_BYTES) -> None:
         self.path = directory / NAME
-        self._most_rows, self._most_bytes = rows, size
+        self._max_rows, self._max_bytes = rows, size
         self._rows = self._bytes = 0
         self._database: sqlite3.Connection | None = None
 
     def add(self, decision: Mapping[str, Any], *, time: float) -> HistoryWrite:
-        """Write down a decision, given as a document; nothing is raised."""
+        """Store a decision's document; never raises."""
         note = ""
         try:
-            document = json.dumps(decision, separators=(",", ":"))
-            if len(document) > self._most_bytes:
-                return HistoryWrite(None, problem=f"a decision of {len(document)} bytes is too large for the history")
+            document = codec.encode(decision).decode()
+            if len(document) > self._max_bytes:
+                problem = f"a decision of {len(document)} bytes is too large for the history"
+                return HistoryWrite(None, problem=problem)
             if self._database is None:
                 note = self._open()
             return HistoryWrite(self._insert(decision, document, time=time), note=note)
         except (sqlite3.Error, OSError, KeyError, TypeError, ValueError) as error:
-            self._give_up(error)
-            return HistoryWrite(None, problem=f"the history cannot be written: {error}", note=note)
+            self._close_if_damaged(error)
+            return HistoryWrite(None, problem=f"cannot write the history: {error}", note=note)
 
     def open(self) -> str:
-        """Look at the database now and not with the first decision; what there is to say about it, if anything."""
+        """Open the database before the first decision; return a sentence for the log if there is a problem."""
         try:
             return self._open() if self._database is None else ""
         except (sqlite3.Error, OSError, StateError) as error:
-            self._give_up(error)
-            return f"the history cannot be opened: {error}"
+            self._close_if_damaged(error)
+            return f"cannot open the history: {error}"
 
     def latest(
         self, *, pod: str | None = None, outcome: str | None = None, before: int | None = None, limit: int = 100
     ) -> tuple[HistoryEntry, ...]:
-        """The newest decisions first: of one pod (its uid, name or both), of one outcome, older than *before*.
+        """Return decisions, newest first: of one *pod* (uid, name or namespace/name), with an id below *before*.
 
-        :class:`StateError` when the database cannot be read.
+        :class:`StateError` if the database cannot be read.
         """
-        wanted = {
-            "(uid = :pod OR pod = :pod OR substr(pod, instr(pod, '/') + 1) = :pod)": pod is not None,
-            "outcome = :outcome": outcome is not None,
-            "id < :before": before is not None,
-        }
-        where = " AND ".join(condition for condition, asked in wanted.items() if asked) or "TRUE"
-        # Only the conditions above are put together; what they are about goes in as values.
+        given = {"pod": pod, "outcome": outcome, "before": _clamp(before)}
+        where = " AND ".join(_CONDITIONS[name] for name, value in given.items() if value is not None) or "TRUE"
+        # Only the constant conditions above are inserted into the text.
         query = f"SELECT id, time, document FROM decisions WHERE {where} ORDER BY id DESC LIMIT :limit"  # noqa: S608
-        values = {"pod": pod, "outcome": outcome, "before": _in_64_bits(before), "limit": _in_64_bits(max(0, limit))}
-        with self._reading() as database:
-            return tuple(_entry(row) for row in database.execute(query, values)) if database else ()
+        with self._reader() as database:
+            rows = database.execute(query, {**given, "limit": _clamp(max(0, limit))}) if database else ()
+            return tuple(map(_entry, rows))
 
     def get(self, id_: int) -> HistoryEntry | None:
-        """The decision of that number; ``None`` when there is none, or none any more."""
         query = "SELECT id, time, document FROM decisions WHERE id = ?"
-        with self._reading() as database:
-            row = database.execute(query, (_in_64_bits(id_),)).fetchone() if database else None
+        with self._reader() as database:
+            row = database.execute(query, (_clamp(id_),)).fetchone() if database else None
         return None if row is None else _entry(row)
 
     def close(self) -> None:
-        """Let go of the database; it is opened again when need be."""
+        """Close the database; adding a decision opens it again."""
         database, self._database = self._database, None
         if database is not None:
             with suppress(sqlite3.Error):
                 database.close()
 
     def _insert(self, decision: Mapping[str, Any], document: str, *, time: float) -> int:
-        """One decision more, and as many less as are too many, in one step."""
+        """Add one decision and delete the oldest ones beyond the limits, in one transaction."""
         database = self._database
         if database is None:
-            raise AssertionError("nothing is written before the database is open")
+            raise AssertionError("the database is not open")
         pod = decision["pod"]
         row = (time, pod["uid"], f"{pod['namespace']}/{pod['name']}", decision["outcome"], document)
         rows, size = self._rows + 1, self._bytes + len(document)
@@ -141,10 +141,10 @@ class History:
             new = database.execute(
                 "INSERT INTO decisions (time, uid, pod, outcome, document) VALUES (?, ?, ?, ?, ?)", row
             ).lastrowid
-            while rows > self._most_rows or size > self._most_bytes:
+            while rows > self._max_rows or size > self._max_bytes:
                 oldest = database.execute("SELECT id, length(document) FROM decisions ORDER BY id LIMIT 1").fetchone()
-                if oldest[0] == new:  # somebody else took out all the others
-                    rows, size = _counted(database)
+                if oldest[0] == new:  # another process deleted all the others
+                    rows, size = _count(database)
                     break
                 database.execute("DELETE FROM decisions WHERE id = ?", oldest[:1])
                 rows, size = rows - 1, size - oldest[1]
@@ -152,35 +152,34 @@ class History:
         return new or 0
 
     def _open(self) -> str:
-        """Open the database, or begin a new one; what there is to say about that."""
+        """Open or create the database; return a sentence for the log if a damaged one was set aside."""
         note = ""
         try:
-            self._database = self._opened()
+            self._database = self._connect()
         except sqlite3.Error as error:
-            if not _damaged(error):
+            if not _is_damage(error):
                 raise
-            note = f"the history was no good ({error}) and is now {self._set_aside()}; a new one is begun"
-            self._database = self._opened()
+            note = f"the history is corrupt ({error}); moved to {self._set_aside()} and recreated"
+            self._database = self._connect()
         return note
 
-    def _opened(self) -> sqlite3.Connection:
-        """A sound database of ours."""
-        # SQLite would make the file readable for others, and would follow a link.
+    def _connect(self) -> sqlite3.Connection:
+        # SQLite would create the file readable for others, and would follow a symbolic link.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
-        database = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        database = sqlite3.connect(self.path, timeout=_WRITE_TIMEOUT, isolation_level=None, check_same_thread=False)
         try:
-            _check_ours(database)
+            _check(database)
             database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")  # safe with WAL; the last ones may be lost with the power
-            database.execute(f"PRAGMA journal_size_limit = {self._most_bytes}")
-            self._rows, self._bytes = _counted(database)
+            database.execute("PRAGMA synchronous = NORMAL")  # safe with WAL; a power failure can lose the last ones
+            database.execute(f"PRAGMA journal_size_limit = {self._max_bytes}")
+            self._rows, self._bytes = _count(database)
         except BaseException:
             database.close()
             raise
         return database
 
     def _set_aside(self) -> Path:
-        """Move the database and what SQLite has beside it out of the way; where it is now."""
+        """Rename the database and the files SQLite keeps beside it; return the new name."""
         for number in range(1, MAX_SET_ASIDE + 1):
             aside = self.path.with_name(f"{NAME}.aside-{number}")
             if not os.path.lexists(aside):
@@ -190,17 +189,17 @@ class History:
                         self.path.with_name(NAME + tail).rename(aside.with_name(aside.name + tail))
                 return aside
         raise StateError(
-            f"{MAX_SET_ASIDE} damaged histories are in {self.path.parent} already; look at the disk, remove them"
+            f"{self.path.parent} has {MAX_SET_ASIDE} damaged histories already; check the disk, and remove them"
         )
 
-    def _give_up(self, error: Exception) -> None:
-        """A damaged database is not used any more: the next decision finds it so, and begins a new one."""
-        if isinstance(error, sqlite3.Error) and _damaged(error):
+    def _close_if_damaged(self, error: Exception) -> None:
+        """Close a damaged database, so that the next decision opens it, finds the damage and recreates it."""
+        if isinstance(error, sqlite3.Error) and _is_damage(error):
             self.close()
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """A connection of one's own to read by, from any thread; ``None``: nothing was ever written."""
+    def _reader(self) -> Iterator[sqlite3.Connection | None]:
+        """Open a read-only connection, in any thread; ``None`` if nothing was ever written."""
         if not self.path.exists():
             yield None
             return
@@ -208,40 +207,44 @@ class History:
             with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as database:
                 yield database
         except (sqlite3.Error, ValueError) as error:
-            raise StateError(f"the history {self.path} cannot be read: {error}") from error
+            raise StateError(f"cannot read the history {self.path}: {error}") from error
 
 
-def _check_ours(database: sqlite3.Connection) -> None:
-    """Begin an empty database; refuse one that is damaged, of somebody else, or of a later version."""
+def _check(database: sqlite3.Connection) -> None:
+    """Initialize an empty database; raise for one that is damaged, foreign or has another version."""
     if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         database.executescript(_TABLES)
         return
-    ours, version = (database.execute(f"PRAGMA {what}").fetchone()[0] for what in ("application_id", "user_version"))
-    if ours != _OURS:
-        raise sqlite3.DatabaseError("it is a database of another program")
+    names = ("application_id", "user_version")
+    application, version = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+    if application != _APPLICATION_ID:
+        raise sqlite3.DatabaseError("it belongs to another program")
     if version != _VERSION:
-        raise sqlite3.DatabaseError(f"it is of version {version}, and this program writes version {_VERSION}")
+        raise sqlite3.DatabaseError(f"it has version {version}, but this release writes version {_VERSION}")
     found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise sqlite3.DatabaseError(found)
 
 
-def _counted(database: sqlite3.Connection) -> tuple[int, int]:
-    """How many decisions there are, and how many bytes their documents have."""
+def _count(database: sqlite3.Connection) -> tuple[int, int]:
+    """Return the number of decisions, and the size of their documents."""
     rows, size = database.execute("SELECT count(*), total(length(document)) FROM decisions").fetchone()
     return rows, int(size)
 
 
-def _damaged(error: sqlite3.Error) -> bool:
-    """Whether it is the database that is no good, and not a full disk or somebody else who uses it."""
-    primary = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) & 0xFF  # without a code it is our own verdict
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Return whether the database itself is bad, as opposed to a full disk or a concurrent user."""
+    primary = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) & 0xFF  # without a code it is from _check
     return primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 
 def _entry(row: tuple[int, float, str]) -> HistoryEntry:
-    return HistoryEntry(row[0], row[1], json.loads(row[2]))
+    document = codec.load(row[2])
+    with suppress(ParseError):  # a decision of a later version is shown as it is
+        document = upgrade(document)
+    return HistoryEntry(row[0], row[1], document)
 
 
-def _in_64_bits(number: int | None) -> int | None:
-    """*number*, or the nearest that SQLite can compare with."""
+def _clamp(number: int | None) -> int | None:
+    """Return the nearest number that SQLite can represent."""
     return None if number is None else max(-(1 << 63), min(number, (1 << 63) - 1))

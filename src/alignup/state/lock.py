@@ -1,4 +1,4 @@
-"""One agent a directory: who has the lock may write there, and a second one is told who that is."""
+"""The lock that keeps a second agent out of a state directory."""
 
 import fcntl
 import os
@@ -13,10 +13,10 @@ NAME = "agent.lock"
 
 @contextmanager
 def lock(directory: Path) -> Iterator[None]:
-    """Have *directory* to oneself; a :class:`CheckpointError` names whoever has it.
+    """Lock *directory*; :class:`CheckpointError` names the process that already has the lock.
 
-    The system lets go of the lock when its holder ends, however that comes. The file stays: to remove it would let in
-    one who waits with the old file and one who makes a new one.
+    The kernel releases the lock when the process ends. The file stays: removing it would let in both a process that
+    waits for the old file and one that creates a new file.
     """
     path = directory / NAME
     try:
@@ -25,10 +25,10 @@ def lock(directory: Path) -> Iterator[None]:
         raise CheckpointError(
             f"cannot be locked: {error.strerror}",
             where=str(path),
-            advice="give the agent a directory of its own that it may write to",
+            advice="give the agent its own writable directory",
         ) from error
     try:
-        _take(handle, directory)
+        _acquire(handle, directory)
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -37,7 +37,7 @@ def lock(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _take(handle: int, directory: Path) -> None:
+def _acquire(handle: int, directory: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -45,5 +45,5 @@ def _take(handle: int, directory: Path) -> None:
         raise CheckpointError(
             f"another agent (pid {pid}) uses {directory}",
             where=str(directory / NAME),
-            advice="stop that one first, or give this one another directory",
+            advice="stop that agent first, or give this one another directory",
         ) from error

@@ -1,4 +1,4 @@
-"""The CPU manager's state file, beyond what the vectors of the kubelet show."""
+"""The CPU manager's state file, beyond the conformance vectors."""
 
 import json
 
@@ -35,7 +35,7 @@ def read(text: bytes, gates: FeatureGates = NO_GATES, policy: str | None = "stat
 
 
 def refused(text: bytes, gates: FeatureGates = NO_GATES) -> str:
-    """What is wrong with a file, without the frame around it."""
+    """Return the cause in the kubelet's error about a file."""
     with pytest.raises(StateError) as error:
         read(text, gates)
     said = str(error.value)
@@ -48,8 +48,8 @@ def refused(text: bytes, gates: FeatureGates = NO_GATES) -> str:
 
 
 @given(states)
-def test_what_is_written_reads_as_what_it_was(state):
-    """Baselines nobody wrote down are what the containers own."""
+def test_a_written_file_reads_back(state):
+    """Missing baselines default to the CPUs of the containers."""
     again = read(dump(state, gates=ALL), ALL, policy=None)
 
     baselines = state.baselines or state.entries
@@ -58,15 +58,14 @@ def test_what_is_written_reads_as_what_it_was(state):
 
 
 @given(states)
-def test_what_is_written_without_gates_has_containers_only(state):
+def test_without_gates_only_containers_are_written(state):
     again = read(dump(state, gates=NO_GATES), ALL, policy=None)
 
     assert (again.entries, again.pod_entries, again.baselines) == (state.entries, {}, state.entries)
 
 
 @given(states, st.data())
-def test_no_changed_byte_of_the_contents_goes_unnoticed(state, data):
-    """One byte of the wrapped contents is another: the checksum tells."""
+def test_the_checksum_detects_every_changed_byte(state, data):
     file = json.loads(dump(state, gates=ALL))
     at = data.draw(st.integers(0, len(file["data"]) - 1))
     other = data.draw(st.characters(exclude_characters=file["data"][at], exclude_categories=["Cs"]))
@@ -76,7 +75,7 @@ def test_no_changed_byte_of_the_contents_goes_unnoticed(state, data):
 
 
 def older(number: int, name: str | None = None, **contents: object) -> bytes:
-    """A file of an older version, its checksum taken by the name of a Go type."""
+    """Return a file of an older version, with the checksum of a Go type name."""
     version = {3: V3, 2: V2}[number]
     values = version.struct.zero | {"entries": {}, "podEntries": {}} | contents
     text = struct_checksum_text(FORMAT, version.struct, values, name=name)
@@ -87,14 +86,14 @@ def older(number: int, name: str | None = None, **contents: object) -> bytes:
     ("number", "name", "gates", "read_as"),
     [
         pytest.param(2, None, NO_GATES, 2, id="version 2"),
-        pytest.param(2, None, PODS, 2, id="version 2 while pods as a whole are managed"),
+        pytest.param(2, None, PODS, 2, id="version 2 with pod-level managers"),
         pytest.param(2, V2.struct.name, NO_GATES, 2, id="version 2 by its own name"),
-        pytest.param(2, V2.struct.name, PODS, None, id="version 2 by its own name while pods as a whole are managed"),
+        pytest.param(2, V2.struct.name, PODS, None, id="version 2 by its own name with pod-level managers"),
         pytest.param(3, None, NO_GATES, 3, id="version 3"),
         pytest.param(3, V3.struct.name, PODS, 3, id="version 3 by its own name"),
     ],
 )
-def test_files_of_older_kubelets_are_read_and_their_version_is_told(number, name, gates, read_as):
+def test_files_of_older_kubelets_are_read_with_their_version(number, name, gates, read_as):
     text = older(number, name, policyName="static", defaultCpuSet="0-3", entries={"p": {"c": "4"}})
 
     if read_as is None:
@@ -104,7 +103,7 @@ def test_files_of_older_kubelets_are_read_and_their_version_is_told(number, name
         assert (state.version, state.default, state.entries) == (read_as, 0b1111, {"p": {"c": 1 << 4}})
 
 
-def test_pods_as_a_whole_are_left_out_where_they_are_not_managed():
+def test_pod_entries_are_ignored_without_their_gate():
     text = dump(CpuState(policy="static", default=1, pod_entries={"p": 0b110}), gates=PODS)
 
     assert read(text, PODS).pod_entries == {"p": 0b110}
@@ -117,24 +116,24 @@ def test_pods_as_a_whole_are_left_out_where_they_are_not_managed():
         pytest.param(
             {"policyName": 1},
             "json: cannot unmarshal number into Go struct field CPUManagerCheckpointV2.policyName of type string",
-            id="nothing of the newest version is there, so the oldest speaks",
+            id="without the newest version, the error is of the oldest",
         ),
         pytest.param(
             {"data": 5, "dataChecksum": 1},
             "could not load v4 checkpoint: failed to deserialize cpu manager checkpoint: "
             "json: cannot unmarshal number into Go struct field CPUManagerCheckpoint.data of type string",
-            id="something of the newest version is there, so it speaks",
+            id="with a part of the newest version, the error is of the newest",
         ),
         pytest.param(
             {"data": '{"podEntries":{"p":{"cpuSet":"x"}}}'},
             "could not load v4 checkpoint: failed to deserialize cpu manager checkpoint data: "
             'failed to parse cpuset: strconv.Atoi: parsing "x": invalid syntax',
-            id="CPUs of a pod that cannot be read",
+            id="invalid CPUs of a pod",
         ),
         pytest.param(
             {"policyName": "static", "defaultCpuSet": "0", "entries": None, "checksum": 1},
             "checkpoint is corrupted",
-            id="null in place of a map",
+            id="null instead of a map",
         ),
         pytest.param(
             {"policyName": "static", "defaultCpuSet": "99999999"},
@@ -144,19 +143,17 @@ def test_pods_as_a_whole_are_left_out_where_they_are_not_managed():
         ),
     ],
 )
-def test_broken_files_are_refused_in_the_words_of_the_kubelet(file, error):
+def test_invalid_files_raise_the_kubelets_message(file, error):
     assert refused(json.dumps(file).encode()) == error
 
 
-@pytest.mark.parametrize(
-    "text", [pytest.param(b"{}", id="an empty object"), pytest.param(b"null", id="nothing at all")]
-)
+@pytest.mark.parametrize("text", [pytest.param(b"{}", id="an empty object"), pytest.param(b"null", id="null")])
 def test_a_file_without_contents_has_no_policy(text):
     assert refused(text) == 'configured policy "static" differs from state checkpoint policy ""'
     assert read(text, policy=None) == CpuState(policy="")
 
 
 @given(st.binary(max_size=200))
-def test_nothing_but_a_state_error_comes_of_any_bytes(text):
+def test_any_other_bytes_are_a_state_error(text):
     with pytest.raises(StateError):
         read(text)

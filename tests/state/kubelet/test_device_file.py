@@ -1,4 +1,4 @@
-"""The device manager's state file, beyond what the vectors of the kubelet show."""
+"""The device manager's state file, beyond the conformance vectors."""
 
 import json
 
@@ -28,11 +28,11 @@ states = st.builds(
 
 
 @given(states)
-def test_what_is_written_reads_as_what_it_was(state):
+def test_a_written_file_reads_back(state):
     assert parse(dump(state), path="x") == state
 
 
-def test_nodes_are_written_as_texts_sort_and_hashed_as_numbers_do():
+def test_nodes_are_sorted_as_text_in_the_file_and_as_numbers_for_the_checksum():
     entry = DeviceEntry(uid="u", container="c", resource="r", devices={2: ("b",), 10: ("a",), -1: ()})
 
     text = dump(DeviceState(entries=(entry,)))
@@ -40,7 +40,7 @@ def test_nodes_are_written_as_texts_sort_and_hashed_as_numbers_do():
     assert b'"DeviceIDs":{"-1":[],"10":["a"],"2":["b"]}' in text
 
 
-def test_a_device_on_two_nodes_stands_under_both_and_one_without_topology_under_none():
+def test_a_device_on_two_nodes_is_listed_under_both():
     entry = DeviceEntry(uid="u", container="c", resource="r", devices={0: ("a", "b"), 1: ("a",), -1: ("c",)})
 
     assert entry.nodes == {"a": {0, 1}, "b": {0}, "c": set()}
@@ -49,18 +49,18 @@ def test_a_device_on_two_nodes_stands_under_both_and_one_without_topology_under_
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param(lambda text: text[:-1], "unexpected end of JSON input", id="cut off"),
+        pytest.param(lambda text: text[:-1], "unexpected end of JSON input", id="truncated"),
         pytest.param(lambda text: text.replace(b"dev-0", b"dev-1"), "checkpoint is corrupted", id="another device"),
-        pytest.param(lambda text: b"{}", "checkpoint is corrupted", id="nothing in it"),
+        pytest.param(lambda text: b"{}", "checkpoint is corrupted", id="an empty object"),
         pytest.param(
             lambda text: text.replace(b'"uid"', b"7"),
             "json: cannot unmarshal number into Go struct field PodDevicesEntry.Data.PodDeviceEntries.PodUID "
             "of type string",
-            id="a number in place of a uid",
+            id="a number instead of a uid",
         ),
     ],
 )
-def test_a_broken_file_is_refused_with_what_a_kubelet_makes_of_it(change, why):
+def test_an_invalid_file_is_an_error_that_names_the_consequence(change, why):
     entry = DeviceEntry(uid="uid", container="c", resource="r", devices={0: ("dev-0",)})
     text = change(dump(DeviceState(entries=(entry,))))
 
@@ -69,11 +69,11 @@ def test_a_broken_file_is_refused_with_what_a_kubelet_makes_of_it(change, why):
 
     assert str(refused.value) == (
         f'could not read the device manager checkpoint file "/k/file": {why}; '
-        "a kubelet goes on without it and forgets which container holds which devices"
+        "a kubelet continues without it and forgets which container holds which devices"
     )
 
 
-def test_members_may_stand_in_any_order():
+def test_members_may_have_any_order():
     state = DeviceState(registered={"r": ("a",)})
     file = json.loads(dump(state))
 

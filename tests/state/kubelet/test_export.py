@@ -1,4 +1,4 @@
-"""A host's ledger written as a kubelet's files and read again: the same host."""
+"""A ledger exported as a kubelet's files and restored is the same ledger."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from tests.strategies_pods import guaranteed
 
 
 def through_files(one: Host) -> KubeletFiles:
-    """What a kubelet of the same settings reads where *one* wrote its ledger."""
+    """Return the files as a kubelet with the same settings reads them."""
     states, gates = export_ledger(one), one.settings.gates
     assert states.cpu
     assert states.memory
@@ -58,7 +58,7 @@ def comers(one: Host, uid: str) -> st.SearchStrategy[Pod]:
 
 
 def holdings(one: Host) -> Any:
-    """All that matters to the next pod, but for what is remembered of the last."""
+    """Return what matters to the next pod, except what the last one left to reuse."""
     cpus, memory, devices = (one.ledger.books[name] for name in ("cpu", "memory", "device"))
     return (
         (cpus.shared, cpus.held, cpus.pod_held, cpus.free),
@@ -69,7 +69,7 @@ def holdings(one: Host) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(hosts(), st.data())
-def test_a_host_goes_on_from_its_files_as_if_nothing_had_happened(one, data):
+def test_a_host_continues_from_its_files(one, data):
     """Whatever came and started and went: all is held as before, and the next pod is decided on as it would have been.
 
     Where pods are not named only what they hold is counted, so the fit check may let more in then.
@@ -102,7 +102,7 @@ def test_a_host_goes_on_from_its_files_as_if_nothing_had_happened(one, data):
 
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 3)
 @given(hosts(), st.data())
-def test_pods_that_nobody_names_give_everything_back_too(one, data):
+def test_unlisted_pods_release_everything_too(one, data):
     for number in range(3):
         admit(one, data.draw(comers(one, f"u{number}")))
     fresh = Host(one.machine, one.settings)
@@ -126,8 +126,8 @@ def check_idle_once_all_are_released(one: Host, idle: Host) -> None:
 
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 3)
 @given(hosts(), st.data())
-def test_the_same_ledger_is_always_the_same_files(one, data):
-    """Also after it has been through files once."""
+def test_the_same_ledger_gives_the_same_files(one, data):
+    """Also after it was restored from files."""
     for number in range(3):
         admit(one, data.draw(comers(one, f"u{number}")))
 
@@ -138,7 +138,7 @@ def test_the_same_ledger_is_always_the_same_files(one, data):
     assert replace(export_ledger(Host(one.machine, one.settings, ledger=restored.ledger)), gaps=()) == states
 
 
-def test_what_plugins_said_is_written_down_and_what_they_did_not_is_a_gap():
+def test_a_missing_allocate_response_is_a_gap():
     one = host()
     one.admit(pod("a", gpu="1"))
     one.admit(pod("b", gpu="1"))
@@ -148,11 +148,11 @@ def test_what_plugins_said_is_written_down_and_what_they_did_not_is_a_gap():
 
     assert some.devices
     assert [entry.response for entry in some.devices.entries] == [b"\x01", b""]
-    assert some.gaps == (f"what the plugin of {GPU} said to give containers is not known",)
+    assert some.gaps == (f"the Allocate response of the plugin of {GPU} is unknown",)
     assert all_.gaps == ()
 
 
-def test_devices_stand_under_their_nodes_and_under_none_when_they_are_gone():
+def test_devices_are_listed_under_their_nodes_and_missing_ones_under_none():
     one = host(Policy.BEST_EFFORT)
     ill = Device(GPU, "ill", nodes=1, healthy=False)
     one.announce(GPU, [Device(GPU, "both", nodes=0b11), Device(GPU, "nowhere", nodes=None), ill])
@@ -170,8 +170,8 @@ def test_devices_stand_under_their_nodes_and_under_none_when_they_are_gone():
     assert after.registered[GPU] == ()
 
 
-def test_a_kubelet_that_cannot_start_without_shared_cpus_says_so():
-    """All CPUs owned and none shared: the kubelet writes such a file and refuses it; here it is read."""
+def test_a_state_without_shared_cpus_is_rejected_by_the_kubelet_only():
+    """The kubelet writes a file without shared CPUs and then rejects it; we read it."""
     strict = replace(
         host().settings.cpus, options={"strict-cpu-reservation": "true"}, reservation=host().settings.cpus.reservation
     )
@@ -187,8 +187,8 @@ def test_a_kubelet_that_cannot_start_without_shared_cpus_says_so():
         restore_ledger(Host(one.machine, replace(one.settings, kubelet_faults=True)), states)
 
 
-def test_nothing_of_a_type_there_is_not_is_not_written_down():
-    """A kubelet writes that a container holds no huge pages of a size there is not, and cannot start again on it."""
+def test_empty_blocks_of_missing_types_are_not_written():
+    """The kubelet writes empty blocks of a missing huge page size, and then cannot start with them."""
     one = host()
     asked = {"cpu": "2", "memory": "1Gi", "hugepages-1Gi": "0"}
     assert one.admit(Pod(name="a", uid="a", containers=(guaranteed("app", asked),))).admitted
@@ -206,7 +206,7 @@ def test_nothing_of_a_type_there_is_not_is_not_written_down():
         restore_ledger(host(), replace(states, memory=written_as_it_is))
 
 
-def test_files_in_a_directory_are_a_host_again(tmp_path):
+def test_files_in_a_directory_restore_the_host(tmp_path):
     one = host()
     one.admit(pod("a", gpu="1"))
 

@@ -1,4 +1,4 @@
-"""Types of Go: what is read into them, what is said about what does not fit, and how they are shown."""
+"""Go types: decoding, Go's errors, encoding, and dumps for checksums."""
 
 import pytest
 from hypothesis import given
@@ -36,13 +36,11 @@ OUTER = GoStruct(
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        pytest.param(
-            "[]", "json: cannot unmarshal array into Go value of type state.Outer", id="not the struct at all"
-        ),
+        pytest.param("[]", "json: cannot unmarshal array into Go value of type state.Outer", id="not a struct"),
         pytest.param(
             '{"name":1}',
             "json: cannot unmarshal number into Go struct field Outer.name of type string",
-            id="a number where a text should be",
+            id="a number instead of a string",
         ),
         pytest.param(
             '{"lists":{"a":true}}',
@@ -52,7 +50,7 @@ OUTER = GoStruct(
         pytest.param(
             '{"lists":"x"}',
             "json: cannot unmarshal string into Go struct field Outer.lists of type map[string]string",
-            id="no map",
+            id="not a map",
         ),
         pytest.param(
             '{"nodes":{"0":{"size":"x"}}}',
@@ -72,53 +70,55 @@ OUTER = GoStruct(
         pytest.param(
             '{"nodes":{"x":{}}}',
             "json: cannot unmarshal number x into Go struct field Outer.nodes of type int",
-            id="a key that is no number",
+            id="a key that is not a number",
         ),
         pytest.param(
-            '{"pods":{"p":{"cpuSet":"3-1"}}}', 'failed to parse cpuset: invalid range "3-1" (3 > 1)', id="CPUs"
+            '{"pods":{"p":{"cpuSet":"3-1"}}}',
+            'failed to parse cpuset: invalid range "3-1" (3 > 1)',
+            id="an invalid range of CPUs",
         ),
         pytest.param(
             '{"pods":{"p":{"cpuSet":7}}}',
             "json: cannot unmarshal number into Go struct field Outer.pods.cpuSet of type string",
-            id="a number of CPUs in place of a list",
+            id="a number instead of a list of CPUs",
         ),
         pytest.param(
             '{"pods":{"p":[]}}',
             "json: cannot unmarshal array into Go struct field Outer.pods of type state.podEntryJSON",
-            id="no list of CPUs",
+            id="not a list of CPUs",
         ),
         pytest.param(
             '{"nodes":{"0":{"cells":7}}}',
             "json: cannot unmarshal number into Go struct field Inner.nodes.cells of type []int",
-            id="no list",
+            id="not a list",
         ),
         pytest.param(
             '{"raw":[]}',
             "json: cannot unmarshal array into Go struct field Outer.raw of type []uint8",
             id="a list of bytes",
         ),
-        pytest.param('{"raw":"?"}', "illegal base64 data", id="no base64"),
+        pytest.param('{"raw":"?"}', "illegal base64 data", id="not base64"),
         pytest.param(
             '{"name":1,"lists":2}',
             "json: cannot unmarshal number into Go struct field Outer.name of type string",
-            id="only the first is said",
+            id="only the first error counts",
         ),
     ],
 )
-def test_what_does_not_fit_is_said_in_the_words_of_go(text, error):
+def test_values_of_wrong_types_raise_gos_message(text, error):
     _, said = decode(OUTER, text.encode())
 
     assert said == error
 
 
-def test_what_comes_after_a_value_of_a_wrong_type_is_still_read():
+def test_values_after_one_of_a_wrong_type_are_decoded():
     value, said = decode(OUTER, b'{"lists":3,"name":"n"}')
 
     assert said is not None
     assert value["name"] == "n"
 
 
-def test_what_comes_after_cpus_that_cannot_be_read_is_not():
+def test_values_after_invalid_cpus_are_not_decoded():
     value, said = decode(OUTER, b'{"raw":"AA==","pods":{"p":{"cpuSet":"x"}},"name":"n"}')
 
     assert said is not None
@@ -128,26 +128,26 @@ def test_what_comes_after_cpus_that_cannot_be_read_is_not():
 @pytest.mark.parametrize(
     ("text", "key", "expected"),
     [
-        pytest.param('{"NAME":"n"}', "name", "n", id="whatever the case of a key"),
-        pytest.param('{"name":"a","name":"b"}', "name", "b", id="of two the last"),
-        pytest.param('{"lists":{"a":"1"},"lists":{"b":"2"}}', "lists", {"a": "1", "b": "2"}, id="maps are added to"),
-        pytest.param('{"other":[{}],"name":"n"}', "name", "n", id="what is not expected is passed over"),
+        pytest.param('{"NAME":"n"}', "name", "n", id="keys match in any case"),
+        pytest.param('{"name":"a","name":"b"}', "name", "b", id="the last of two counts"),
+        pytest.param('{"lists":{"a":"1"},"lists":{"b":"2"}}', "lists", {"a": "1", "b": "2"}, id="maps are merged"),
+        pytest.param('{"other":[{}],"name":"n"}', "name", "n", id="unknown fields are ignored"),
         pytest.param('{"name":null}', "name", "", id="null changes nothing"),
-        pytest.param('{"lists":null}', "lists", None, id="null takes a map away"),
+        pytest.param('{"lists":null}', "lists", None, id="null resets a map"),
         pytest.param('{"nodes":{"+1":null}}', "nodes", {1: None}, id="a pointer may be null"),
-        pytest.param('{"raw":"AA==","raw":null}', "raw", None, id="null takes bytes away"),
+        pytest.param('{"raw":"AA==","raw":null}', "raw", None, id="null resets bytes"),
         pytest.param('{"raw":"AQ\\nI="}', "raw", b"\1\2", id="base64 on two lines"),
-        pytest.param('{"pods":{"p":null,"q":{}}}', "pods", {"p": 0, "q": 0}, id="no CPUs in two ways"),
+        pytest.param('{"pods":{"p":null,"q":{}}}', "pods", {"p": 0, "q": 0}, id="null and an empty object are no CPUs"),
     ],
 )
-def test_what_fits_is_read_as_go_reads_it(text, key, expected):
+def test_values_are_decoded_as_go_does(text, key, expected):
     value, said = decode(OUTER, text.encode())
 
     assert said is None
     assert value[key] == expected
 
 
-def test_a_struct_is_shown_with_types_and_sorted_keys():
+def test_a_struct_is_dumped_with_types_and_sorted_keys():
     value = {
         "name": "a b",
         "lists": {"z": "1", "a": "2"},
@@ -156,7 +156,7 @@ def test_a_struct_is_shown_with_types_and_sorted_keys():
         "raw": b"\x01\xff",
     }
 
-    assert OUTER.show(value) == (
+    assert OUTER.dump(value) == (
         "{Name:(string)a b Lists:(map[string]string)map[a:2 z:1] "
         "Nodes:(state.Nodes)map[2:<nil> 10:<*>{Size:(uint64)5 Cells:([]int)[1 2]}] "
         "Pods:(state.Pods)map[p:{CPUSet:(cpuset.CPUSet){elems:(map[int]struct {})map[1:{} 2:{}]}}] "
@@ -164,14 +164,14 @@ def test_a_struct_is_shown_with_types_and_sorted_keys():
     )
 
 
-def test_what_is_nil_is_shown_as_that():
-    assert OUTER.show(OUTER.zero) == (
+def test_nil_is_dumped_as_nil():
+    assert OUTER.dump(OUTER.zero) == (
         "{Name:(string) Lists:(map[string]string)<nil> Nodes:(state.Nodes)<nil> "
         "Pods:(state.Pods)<nil> Raw:([]uint8)<nil>}"
     )
 
 
-def test_a_struct_is_written_in_the_order_of_its_fields_and_maps_in_the_order_of_their_texts():
+def test_fields_are_written_in_order_and_maps_sorted_as_text():
     value = {
         "name": "<",
         "lists": None,
@@ -204,5 +204,5 @@ values = st.fixed_dictionaries(
 
 
 @given(values)
-def test_what_is_written_reads_as_what_it_was(value):
+def test_a_written_value_reads_back(value):
     assert decode(OUTER, OUTER.write(value).encode()) == (value, None)

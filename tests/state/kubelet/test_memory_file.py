@@ -1,4 +1,4 @@
-"""The memory manager's state file, beyond what the vectors of the kubelet show."""
+"""The memory manager's state file, beyond the conformance vectors."""
 
 import json
 from typing import Any
@@ -39,7 +39,7 @@ def read(text: bytes, gates: FeatureGates = NO_GATES, policy: str | None = "Stat
 
 
 @given(states)
-def test_what_is_written_reads_as_what_it_was(state):
+def test_a_written_file_reads_back(state):
     again = read(dump(state, gates=PODS), PODS, policy=None)
 
     assert again == state
@@ -48,7 +48,7 @@ def test_what_is_written_reads_as_what_it_was(state):
 
 
 @given(states)
-def test_pods_as_a_whole_are_left_out_where_they_are_not_managed(state):
+def test_pod_entries_are_ignored_without_their_gate(state):
     assert read(dump(state, gates=NO_GATES), PODS, policy=None).pod_entries == {}
     assert read(dump(state, gates=PODS), NO_GATES, policy=None).pod_entries == {}
 
@@ -61,7 +61,7 @@ def test_pods_as_a_whole_are_left_out_where_they_are_not_managed(state):
         pytest.param(V1, 0, 1, id="version 1 without a checksum"),
     ],
 )
-def test_files_of_older_kubelets_are_read_and_their_version_is_told(version, checksum, read_as):
+def test_files_of_older_kubelets_are_read_with_their_version(version, checksum, read_as):
     contents: dict[str, Any] = {"policyName": "Static", "machineState": {}, "entries": {}, "podEntries": {}}
     right = fnv1a(struct_checksum_text(FORMAT, version.struct, contents))
     file: dict[str, Any] = {
@@ -80,18 +80,18 @@ def test_files_of_older_kubelets_are_read_and_their_version_is_told(version, che
             {"machineState": {"0": {"memoryMap": {"memory": {"total": "x"}}}}},
             "json: cannot unmarshal string into Go struct field MemoryTable.machineState.memoryMap.total "
             "of type uint64",
-            id="a number that is a text",
+            id="a string instead of a number",
         ),
         pytest.param(
-            [], "json: cannot unmarshal array into Go value of type state.MemoryManagerCheckpointV1", id="no object"
+            [], "json: cannot unmarshal array into Go value of type state.MemoryManagerCheckpointV1", id="not an object"
         ),
         pytest.param(
             {"policyName": "Static", "machineState": {"0": None}},
-            "there is nothing but null for NUMA node 0, or for one of its types",
-            id="a node that is null, over which the kubelet crashes",
+            "NUMA node 0, or one of its memory types, is null",
+            id="a null node, with which the kubelet crashes",
         ),
         pytest.param(
-            {"policyName": "Static", "machineState": {"0": {"cells": [-1]}}}, "-1 is no NUMA node", id="node -1"
+            {"policyName": "Static", "machineState": {"0": {"cells": [-1]}}}, "-1 is not a NUMA node", id="node -1"
         ),
         pytest.param(
             {"policyName": "None"},
@@ -100,7 +100,7 @@ def test_files_of_older_kubelets_are_read_and_their_version_is_told(version, che
         ),
     ],
 )
-def test_broken_files_are_refused(file, error):
+def test_invalid_files_are_rejected(file, error):
     with pytest.raises(StateError) as refused:
         read(json.dumps(file).encode())
 
@@ -111,6 +111,6 @@ def test_broken_files_are_refused(file, error):
 
 
 @given(st.binary(max_size=200))
-def test_nothing_but_a_state_error_comes_of_any_bytes(text):
+def test_any_other_bytes_are_a_state_error(text):
     with pytest.raises(StateError):
         read(text)

@@ -1,4 +1,4 @@
-"""A host made from a kubelet's state files: who is there, what they hold, what is not known."""
+"""A ledger restored from a kubelet's state files: its pods, their holdings, and what is unknown."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,21 +26,21 @@ IN_ONE_PIECE: dict[str, Any] = {"scope": Scope.POD, "gates": FeatureGates({"PodL
 
 
 def busy(**settings: Any) -> tuple[Host, KubeletFiles]:
-    """A host with two pods, of which one has devices, and its state files."""
+    """A host with two pods, one of them with devices, and its state files."""
     one = host(**settings)
     for wanted in (pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi")):
         assert one.admit(wanted).admitted
     return one, export_ledger(one)
 
 
-def test_pods_that_are_named_count_with_all_they_ask_for():
+def test_listed_pods_count_with_all_their_requests():
     one, files = busy()
     others = Pod(name="shared", uid="c", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),))
 
     restored = restore_ledger(host(), files, [pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi"), others])
 
     assert (restored.gaps, restored.unknown) == (
-        (f"what the plugin of {GPU} said to give containers is not known",),
+        (f"the Allocate response of the plugin of {GPU} is unknown",),
         (),
     )
     assert list(restored.ledger.pods) == ["a", "b", "c"]
@@ -49,14 +49,16 @@ def test_pods_that_are_named_count_with_all_they_ask_for():
     assert restored.ledger.books["memory"].nodes == one.ledger.books["memory"].nodes
 
 
-def test_pods_that_are_not_are_stood_in_for_by_what_they_hold():
+def test_unlisted_pods_are_replaced_by_stand_ins():
     one, files = busy()
 
     restored = restore_ledger(host(), files)
 
     resident = restored.ledger.pods["a"]
     assert restored.unknown == ("a", "b")
-    assert restored.gaps[-1] == ("names and shared CPU use of 2 pods are not in the state files; give them with --pods")
+    assert restored.gaps[-1] == (
+        "the state files do not contain the names and shared CPU use of 2 pods; give them with --pods"
+    )
     assert (resident.pod.name, resident.pod.namespace, resident.pod.qos) == ("a", "", QoS.GUARANTEED)
     assert resident.pod.containers == (
         Container("app", Resources(amounts(asked := {"cpu": "2", "memory": "1Gi", GPU: "1"}), amounts(asked))),
@@ -64,7 +66,7 @@ def test_pods_that_are_not_are_stood_in_for_by_what_they_hold():
     assert restored.ledger.used == one.ledger.used
 
 
-def test_a_pod_that_holds_devices_only_is_of_no_known_class():
+def test_a_stand_in_with_devices_only_has_no_qos_class():
     one = host()
     plain = Pod(name="a", uid="a", containers=(container("app", {}, {GPU: "1"}),))
     one.admit(plain)
@@ -75,7 +77,7 @@ def test_a_pod_that_holds_devices_only_is_of_no_known_class():
     assert restored.ledger.used == UsedResources(pods=1, scalars={GPU: 1})
 
 
-def test_what_init_containers_use_before_the_others_is_counted_once():
+def test_resources_reused_after_init_containers_count_once():
     wanted = Pod(
         name="a",
         uid="a",
@@ -91,7 +93,7 @@ def test_what_init_containers_use_before_the_others_is_counted_once():
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "not named"])
-def test_a_pod_that_is_released_gives_everything_back(named):
+def test_a_released_pod_releases_everything(named):
     _, files = busy()
     restored = restore_ledger(host(), files, [pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi")] if named else [])
     again = Host(host().machine, host().settings, ledger=restored.ledger)
@@ -102,7 +104,7 @@ def test_a_pod_that_is_released_gives_everything_back(named):
     assert again.ledger == host().ledger
 
 
-def test_a_pod_placed_in_one_piece_is_stood_in_for_by_one_with_resources_of_its_own():
+def test_a_stand_in_for_a_pod_level_allocation_has_pod_level_resources():
     wanted = Pod(
         name="a",
         uid="a",
@@ -121,7 +123,7 @@ def test_a_pod_placed_in_one_piece_is_stood_in_for_by_one_with_resources_of_its_
     assert again.ledger == host(**IN_ONE_PIECE).ledger
 
 
-def test_a_missing_file_is_an_idle_part_of_the_machine():
+def test_a_missing_file_counts_as_idle():
     one, files = busy()
 
     restored = restore_ledger(host(), replace(files, cpu=None, devices=None, gaps=("no CPUs", "no devices")))
@@ -132,7 +134,7 @@ def test_a_missing_file_is_an_idle_part_of_the_machine():
     assert restored.gaps[:2] == ("no CPUs", "no devices")
 
 
-def test_the_host_itself_stays_as_it_is():
+def test_the_host_does_not_change():
     _, files = busy()
     one = host()
     before = one.ledger
@@ -178,10 +180,7 @@ def spoiled(what: str) -> KubeletFiles:
         ("a CPU more", 'current set of available CPUs "0-7" doesn\'t match with CPUs in state "0-7,99"'),
         (
             "a CPU of two pods",
-            (
-                "CPUs 1-2 are owned by two pods, a and z; delete one of them, "
-                "or drain the node and delete its cpu_manager_state"
-            ),
+            ("pods a and z both hold CPUs 1-2; delete one of them, or drain the node and delete its cpu_manager_state"),
         ),
         (
             "memory that does not add up",
@@ -196,14 +195,14 @@ def spoiled(what: str) -> KubeletFiles:
         ),
     ],
 )
-def test_files_a_kubelet_would_not_start_on_or_that_contradict_themselves_are_refused(what, error):
+def test_files_that_contradict_themselves_or_stop_a_kubelet_are_rejected(what, error):
     with pytest.raises(StateError) as refused:
         restore_ledger(host(), spoiled(what))
 
     assert str(refused.value) == error
 
 
-def test_files_of_managers_that_do_nothing_say_nothing():
+def test_files_of_disabled_managers_are_ignored():
     one = host(cpus=replace(host().settings.cpus, policy="none"), memory_policy="None", reserved_memory=())
 
     restored = restore_ledger(one, export_ledger(one))
@@ -212,8 +211,8 @@ def test_files_of_managers_that_do_nothing_say_nothing():
     assert restored.gaps == ()
 
 
-def test_what_a_pod_has_as_a_whole_and_none_of_its_containers_is_out_of_reach():
-    """A kubelet killed between two writes; it would never give these CPUs and this memory out again."""
+def test_pod_level_holdings_without_containers_are_unavailable():
+    """A kubelet was killed between two writes; it would never allocate them again."""
     one = host(**IN_ONE_PIECE)
     own = Resources(amounts({"cpu": "3", "memory": "2Gi"}), amounts({"cpu": "3", "memory": "2Gi"}))
     one.admit(Pod(name="a", uid="a", containers=(container("app"),), resources=own))
@@ -229,21 +228,21 @@ def test_what_a_pod_has_as_a_whole_and_none_of_its_containers_is_out_of_reach():
 
     assert restored.unknown == ()
     assert [gap.partition(",")[0] for gap in restored.gaps] == [
-        f"pod a has CPUs {bits.show(files.cpu.pod_entries['a'])} as a whole",
-        "pod a has memory as a whole",
+        f"pod a holds CPUs {bits.show(files.cpu.pod_entries['a'])} as a whole",
+        "pod a holds memory as a whole",
     ]
     assert restored.ledger.books["cpu"].available == one.ledger.books["cpu"].available
     assert restored.ledger.books["memory"].nodes == one.ledger.books["memory"].nodes
 
 
-def test_a_pod_without_a_uid_is_not_counted():
+def test_a_pod_without_a_uid_is_ignored():
     restored = restore_ledger(host(), export_ledger(host()), [replace(pod("a"), uid="")])
 
     assert restored.ledger == host().ledger
-    assert restored.gaps == ("pod default/a has no uid, so it cannot be found in the state files; not counted",)
+    assert restored.gaps == ("pod default/a is ignored: without a uid it cannot be found in the state files",)
 
 
-def test_devices_that_are_not_known_are_added_where_they_are():
+def test_unknown_devices_are_added_on_their_nodes():
     entry = DeviceEntry(uid="u", container="c", resource="example.com/fpga", devices={1: ("f0",)})
     state = DeviceState(entries=(entry,), registered={"example.com/fpga": ("f0", "f1"), GPU: None, NIC: ("nic-0",)})
 
@@ -275,7 +274,7 @@ device_states = st.builds(
 
 
 @given(device_states)
-def test_any_file_of_devices_is_refused_or_makes_a_sound_host(state):
+def test_any_device_file_is_rejected_or_gives_a_consistent_host(state):
     try:
         restored = restore_ledger(host(), KubeletFiles(devices=state))
     except StateError as refused:
@@ -295,7 +294,7 @@ def test_any_file_of_devices_is_refused_or_makes_a_sound_host(state):
     assert book.free == {resource: inventory.healthy for resource, inventory in book.inventories.items()}
 
 
-def test_of_a_plugin_that_is_gone_only_what_is_held_is_left():
+def test_only_held_devices_remain_without_the_plugin():
     entry = DeviceEntry(uid="u", container="c", resource="example.com/fpga", devices={1: ("f0",)})
 
     restored = restore_ledger(host(), KubeletFiles(devices=DeviceState(entries=(entry,))))

@@ -1,4 +1,4 @@
-"""Devices known of a machine and devices in a state file, made one."""
+"""Devices that are known about a machine are matched with those in a state file."""
 
 import pytest
 
@@ -22,8 +22,8 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             (held("a", node=1),),
             ("a", "b", "c"),
             {"a": (2, True), "b": (None, True), "c": (None, True)},
-            [f"the topology of 2 free devices of {GPU} is not in the state files; give --devices {GPU}=..."],
-            id="of those nobody holds nothing but the id is known",
+            [f"the state files do not contain the topology of 2 free devices of {GPU}; give --devices {GPU}=..."],
+            id="only the ids of free devices are known",
         ),
         pytest.param(
             (),
@@ -31,7 +31,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             ("a",),
             {"a": (None, True)},
             [],
-            id="one that is held and has no topology",
+            id="a held device without topology",
         ),
         pytest.param(
             (Device(GPU, "a", nodes=1), Device(GPU, "b", nodes=2, healthy=False)),
@@ -39,7 +39,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             ("a",),
             {"a": (1, True), "b": (2, False)},
             [],
-            id="known by their ids",
+            id="matched by id",
         ),
         pytest.param(
             (Device(GPU, "a", nodes=1, healthy=False),),
@@ -47,15 +47,15 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             ("a",),
             {"a": (1, True)},
             [],
-            id="healthy since it was last looked at",
+            id="became healthy",
         ),
         pytest.param(
             (Device(GPU, "a", nodes=2),),
             (held("a"),),
             ("a",),
             {"a": (2, True)},
-            [f"device a of {GPU} is on other NUMA nodes in the state files than declared; taken as declared"],
-            id="known to be elsewhere",
+            [f"device a of {GPU} is declared on other NUMA nodes than in the state files; using the declared nodes"],
+            id="known on another node",
         ),
         pytest.param(
             DECLARED,
@@ -63,7 +63,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             ("w", "x", "y", "z"),
             {"w": (1, True), "x": (2, True), "y": (1, True), "z": (2, True)},
             [],
-            id="declared under made-up ids: one that is held takes a place on its node, the others what is left",
+            id="made-up ids are matched by node, the rest in order",
         ),
         pytest.param(
             DECLARED[:2],
@@ -72,31 +72,29 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             {"x": (2, True), "y": (2, True), DECLARED[0].id: (1, False), DECLARED[1].id: (1, False)},
             [
                 (
-                    f"devices x, y of {GPU} are in the state files, but there are not as many declared "
-                    "on the same NUMA nodes; added there"
+                    f"devices x, y of {GPU} are in the state files, but too few are declared on the same NUMA nodes; "
+                    "added there"
                 ),
                 (
-                    f"devices {DECLARED[0].id}, {DECLARED[1].id} of {GPU} are declared, but not among the healthy ones "
-                    "in the state files; taken as not healthy"
+                    f"devices {DECLARED[0].id}, {DECLARED[1].id} of {GPU} are declared but not healthy "
+                    "in the state files; treated as unhealthy"
                 ),
             ],
-            id="declared on other nodes than those that are held",
+            id="declared on other nodes than held",
         ),
         pytest.param(
             DECLARED[:1],
             (),
             ("x", "y"),
             {"x": (1, True), "y": (None, True)},
-            [f"the topology of a free device of {GPU} is not in the state files; give --devices {GPU}=..."],
-            id="declared too few",
+            [f"the state files do not contain the topology of a free device of {GPU}; give --devices {GPU}=..."],
+            id="too few declared",
         ),
-        pytest.param(
-            DECLARED[:1], (), None, {DECLARED[0].id: (1, True)}, [], id="declared, and not in the file at all"
-        ),
+        pytest.param(DECLARED[:1], (), None, {DECLARED[0].id: (1, True)}, [], id="declared, but not in the file"),
         pytest.param((), (held("x"),), None, {"x": (1, False)}, [], id="held, but its plugin is gone"),
     ],
 )
-def test_what_is_known_and_what_the_file_says_is_made_one(known, entries, registered, devices, gaps):
+def test_known_devices_are_matched_with_the_file(known, entries, registered, devices, gaps):
     state = DeviceState(entries=entries, registered={} if registered is None else {GPU: registered})
 
     (found,) = restore_devices(known, state)
@@ -106,7 +104,7 @@ def test_what_is_known_and_what_the_file_says_is_made_one(known, entries, regist
     assert list(found.gaps) == gaps
 
 
-def test_a_resource_is_gone_when_neither_the_file_nor_the_machine_has_it():
+def test_a_resource_is_absent_if_neither_the_file_nor_the_machine_lists_it():
     state = DeviceState(entries=(held("x"),), registered={"vendor.io/nic": None})
 
     assert [(one.resource, one.present) for one in restore_devices((), state)] == [

@@ -1,4 +1,4 @@
-"""A kubelet's directory: three files, some missing, some broken."""
+"""A kubelet's state directory: three files, some missing, some invalid."""
 
 import pytest
 
@@ -15,7 +15,7 @@ MEMORY = MemoryState(policy="Static")
 DEVICES = DeviceState(registered={"example.com/gpu": ("gpu-0",)})
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_a_written_directory_is_read(tmp_path):
     states = KubeletFiles(cpu=CPU, memory=MEMORY, devices=DEVICES)
 
     written = write_dir(tmp_path, states, gates=GATES)
@@ -28,19 +28,19 @@ def test_what_is_written_is_read(tmp_path):
     assert read_dir(tmp_path, gates=GATES) == states
 
 
-def test_a_file_that_is_missing_is_a_gap(tmp_path):
+def test_a_missing_file_is_a_gap(tmp_path):
     write_dir(tmp_path, KubeletFiles(memory=MEMORY), gates=GATES)
 
     found = read_dir(tmp_path, gates=GATES)
 
     assert (found.cpu, found.memory, found.devices, found.problems) == (None, MEMORY, None, ())
     assert found.gaps == (
-        f"there is no cpu_manager_state in {tmp_path}, so which CPUs are in use is not known",
-        f"there is no kubelet_internal_checkpoint in {tmp_path}, so which devices are there and in use is not known",
+        f"{tmp_path} has no cpu_manager_state, so the CPUs in use are unknown",
+        f"{tmp_path} has no kubelet_internal_checkpoint, so the devices are unknown",
     )
 
 
-def test_a_file_that_is_broken_is_a_problem_and_the_others_are_read(tmp_path):
+def test_an_invalid_file_is_a_problem_and_the_others_are_read(tmp_path):
     write_dir(tmp_path, KubeletFiles(cpu=CPU, memory=MEMORY, devices=DEVICES), gates=GATES)
     (tmp_path / "cpu_manager_state").write_bytes(b"{")
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_bytes(b"{}")
@@ -55,7 +55,7 @@ def test_a_file_that_is_broken_is_a_problem_and_the_others_are_read(tmp_path):
     assert "unexpected end of JSON input, please drain this node" in found.problems[0].what
 
 
-def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
+def test_an_unreadable_file_is_a_problem(tmp_path):
     (tmp_path / "cpu_manager_state").mkdir()
 
     found = read_dir(tmp_path, gates=GATES)
@@ -65,14 +65,14 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
     ]
 
 
-def test_the_file_of_devices_may_stand_beside_the_others(tmp_path):
+def test_the_device_file_may_be_beside_the_others(tmp_path):
     write_dir(tmp_path, KubeletFiles(devices=DEVICES), gates=GATES)
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").rename(tmp_path / "kubelet_internal_checkpoint")
 
     assert read_dir(tmp_path, gates=GATES).devices == DEVICES
 
 
-def test_policies_are_compared_where_they_are_known(tmp_path):
+def test_policies_are_checked_if_they_are_given(tmp_path):
     write_dir(tmp_path, KubeletFiles(cpu=CPU, memory=MEMORY), gates=GATES)
 
     found = read_dir(tmp_path, gates=GATES, cpu_policy="none", memory_policy="None")
@@ -82,6 +82,6 @@ def test_policies_are_compared_where_they_are_known(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["", "nowhere"], ids=["an empty directory", "no directory"])
-def test_a_directory_without_any_of_them_is_the_wrong_one(tmp_path, folder):
+def test_a_directory_without_state_files_is_an_error(tmp_path, folder):
     with pytest.raises(FileError):
         read_dir(tmp_path / folder, gates=GATES)

@@ -1,11 +1,10 @@
-"""What the CPU and the memory manager's state files have in common: versions, checksums, and which one counts.
+"""What the state files of the CPU manager and the memory manager have in common: versions and checksums.
 
-The newest version wraps its contents, as JSON inside a string, and has a checksum of that string. Beside it stands a
-copy in the oldest version's form, so that older kubelets can read the file; it is ignored where the wrapped contents
-are usable, and what is wrong with it goes unnoticed. Files that older kubelets wrote are read too, newest version
-first.
+The newest version wraps its contents as JSON in a string, with a checksum of that string. A copy in the format of the
+oldest version lets older kubelets read the file; it is ignored if the wrapped contents are usable, even if it is
+damaged. Files of older kubelets are read too, newest version first.
 
-The surprising rule: an older version's checksum is not of the file but of a dump of Go's structs, type names included.
+The surprising rule: the checksum of an older version is not of the file but of a dump of Go structs with type names.
 """
 
 from collections.abc import Iterator
@@ -26,50 +25,48 @@ _TEXT = GoString()
 
 @dataclass(frozen=True, slots=True)
 class OlderVersion:
-    """A version of before: the struct it is, and by which names of the struct its checksum may have been taken."""
+    """An older version: its struct, and the struct names its checksum may contain."""
 
     number: int
     struct: GoStruct
-    checksum_optional: bool = False  #: a checksum that is 0 or missing is no reason to refuse it
-    accepts_own_name: bool = False  #: its own name will do, not only the one that all versions share
-    own_name_disabled_by: str = ""  #: but only while this gate is off
+    checksum_optional: bool = False  #: whether a checksum that is 0 or missing is accepted
+    accepts_own_name: bool = False  #: whether its own struct name is accepted besides the name that all versions share
+    own_name_disabled_by: str = ""  #: a feature gate that takes this back
 
 
 @dataclass(frozen=True, slots=True)
 class StateFileFormat:
-    """One manager's state file."""
+    """The state file of one manager."""
 
-    title: str  #: of the manager, as its errors have it
-    called: str  #: the manager, where it tells people to delete the file
-    prefix: str  #: before errors about the policy
+    title: str  #: the manager's name in its errors
+    called: str  #: the manager's name in advice to delete the file
+    prefix: str  #: of errors about the policy
     number: int  #: the newest version
     data: GoStruct  #: what is wrapped
-    name: str  #: the type all versions were called once; the newest still is
+    name: str  #: the type name of the newest version, and once of all versions
     older: tuple[OlderVersion, ...]  #: newest first
 
     @property
     def newest(self) -> GoStruct:
-        """The whole file: the oldest version, and the wrapped contents."""
+        """The whole file: the fields of the oldest version, and the wrapped contents."""
         wrapped = (GoField("data", "Data", _TEXT), GoField("dataChecksum", "DataChecksum", CHECKSUM.type))
         return GoStruct(self.name, self.older[-1].struct.fields + wrapped)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedStateFile:
-    """What a file says: the version it was written in, and the contents by their names in the newest one."""
-
-    version: int
-    contents: dict[str, Any]
+    version: int  #: in which the file was written
+    contents: dict[str, Any]  #: by the field names of the newest version
 
 
 def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> LoadedStateFile:
-    """The contents of a state file; a ``ParseError`` with the kubelet's cause where it would refuse them."""
-    whole, error = decode(format_.newest, text, into=_maps(format_.newest))
+    """Decode a state file; ``ParseError`` with the kubelet's message if the kubelet would reject it."""
+    whole, error = decode(format_.newest, text, into=_empty_maps(format_.newest))
     contents = format_.data.zero
     if error is not None:
         error = f"failed to deserialize {format_.title} checkpoint: {error}"
     else:
-        contents, error = decode(format_.data, whole["data"].encode(), into=_maps(format_.data))
+        contents, error = decode(format_.data, whole["data"].encode(), into=_empty_maps(format_.data))
         if error is not None:
             error = f"failed to deserialize {format_.title} checkpoint data: {error}"
         elif whole["dataChecksum"] != fnv1a(data_checksum_text(whole["data"])):
@@ -79,16 +76,16 @@ def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGate
     if whole["data"] or whole["dataChecksum"]:
         raise ParseError(f"could not load v{format_.number} checkpoint: {error}")
     for version in format_.older:
-        contents, error = decode(version.struct, text, into=_maps(version.struct))
-        if error is None and not _fits(format_, version, contents, gates):
+        contents, error = decode(version.struct, text, into=_empty_maps(version.struct))
+        if error is None and not _checksum_matches(format_, version, contents, gates):
             error = CORRUPT
         if error is None:
-            return LoadedStateFile(version.number, format_.data.zero | _maps(format_.data) | contents)
+            return LoadedStateFile(version.number, format_.data.zero | _empty_maps(format_.data) | contents)
     raise ParseError(error)
 
 
 def encode_state_file(format_: StateFileFormat, contents: dict[str, Any]) -> bytes:
-    """The file of the newest version with these *contents*, byte for byte as the kubelet writes it."""
+    """Return a file of the newest version, byte for byte as the kubelet writes it."""
     oldest = format_.older[-1].struct
     data = format_.data.write(contents)
     copy = {one.key: contents[one.key] for one in oldest.fields if one is not CHECKSUM}
@@ -102,7 +99,7 @@ def encode_state_file(format_: StateFileFormat, contents: dict[str, Any]) -> byt
 
 
 def check_policy(format_: StateFileFormat, *, configured: str, stored: str) -> None:
-    """Refuse a file of another policy than the *configured* one, as the kubelet does."""
+    """Reject a file that another policy wrote, as the kubelet does."""
     if configured != stored:
         raise StateError(
             f"{format_.prefix}configured policy {quote(configured)} differs from "
@@ -111,7 +108,7 @@ def check_policy(format_: StateFileFormat, *, configured: str, stored: str) -> N
 
 
 def restore_error(format_: StateFileFormat, cause: Exception, path: str) -> StateError:
-    """The error a kubelet ends with that cannot use the file at *path*."""
+    """Return the error with which a kubelet exits if it cannot use the file at *path*."""
     return StateError(
         f"could not restore state from checkpoint: {cause}, please drain this node and delete "
         f"the {format_.called} checkpoint file {quote(path)} before restarting Kubelet"
@@ -119,40 +116,39 @@ def restore_error(format_: StateFileFormat, cause: Exception, path: str) -> Stat
 
 
 def checksum_texts(format_: StateFileFormat, text: bytes) -> tuple[str, str]:
-    """What the two checksums of a file of the newest version are taken of: the copy for older kubelets, the data."""
-    whole, _ = decode(format_.newest, text, into=_maps(format_.newest))
+    """Return the texts of the two checksums in a file of the newest version: of the copy, and of the data."""
+    whole, _ = decode(format_.newest, text, into=_empty_maps(format_.newest))
     return struct_checksum_text(format_, format_.older[-1].struct, whole), data_checksum_text(whole["data"])
 
 
 def data_checksum_text(data: str) -> str:
-    """What the checksum of wrapped contents is taken of."""
     return f"(string){data}"
 
 
 def struct_checksum_text(
     format_: StateFileFormat, struct: GoStruct, contents: dict[str, Any], *, name: str | None = None
 ) -> str:
-    """What the checksum of *contents* in an older form is taken of."""
-    return f"(*{name or format_.name}){struct.show({**contents, CHECKSUM.key: 0})}"
+    return f"(*{name or format_.name}){struct.dump({**contents, CHECKSUM.key: 0})}"
 
 
-def _fits(format_: StateFileFormat, version: OlderVersion, contents: dict[str, Any], gates: FeatureGates) -> bool:
-    """Whether the checksum of *contents* is right."""
+def _checksum_matches(
+    format_: StateFileFormat, version: OlderVersion, contents: dict[str, Any], gates: FeatureGates
+) -> bool:
     checksum = contents[CHECKSUM.key]
     if version.checksum_optional and not checksum:
         return True
     return any(
         checksum == fnv1a(struct_checksum_text(format_, version.struct, contents, name=name))
-        for name in _names(format_, version, gates)
+        for name in _struct_names(format_, version, gates)
     )
 
 
-def _names(format_: StateFileFormat, version: OlderVersion, gates: FeatureGates) -> Iterator[str]:
+def _struct_names(format_: StateFileFormat, version: OlderVersion, gates: FeatureGates) -> Iterator[str]:
     yield format_.name
     if version.accepts_own_name and not (version.own_name_disabled_by and gates.on(version.own_name_disabled_by)):
         yield version.struct.name
 
 
-def _maps(struct: GoStruct) -> dict[str, Any]:
-    """What a kubelet has in the maps of *struct* before it reads a file: they are there, and empty."""
+def _empty_maps(struct: GoStruct) -> dict[str, Any]:
+    """Return the maps of *struct*, which are empty and not nil before a kubelet reads a file."""
     return {one.key: {} for one in struct.fields if isinstance(one.type, GoMap)}

@@ -1,12 +1,11 @@
-"""The checksum of the kubelet's state files: 32-bit FNV-1a over a text."""
+"""The checksum of the kubelet's state files: 32-bit FNV-1a of a text."""
 
-_START = 0x811C9DC5
+_OFFSET_BASIS = 0x811C9DC5
 _PRIME = 0x01000193
 
 
 def fnv1a(text: str) -> int:
-    """The checksum of *text*."""
-    value = _START
+    value = _OFFSET_BASIS
     for byte in text.encode():
         value = (value ^ byte) * _PRIME & 0xFFFFFFFF
     return value

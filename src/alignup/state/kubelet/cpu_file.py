@@ -1,4 +1,4 @@
-"""``cpu_manager_state``: which CPUs are shared and which container owns which, as the kubelet keeps it in a file."""
+"""``cpu_manager_state``: the shared CPUs, and the exclusive CPUs of each container."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from alignup.state.kubelet.checkpoint import (
 from alignup.state.kubelet.go_types import GoCpuSetEntry, GoField, GoMap, GoString, GoStruct
 
 NAME = "cpu_manager_state"
-VERSION = 4  #: what is written now
+VERSION = 4  #: the one that is written
 
 PODS_GATE = "PodLevelResourceManagers"
 BASELINES_GATE = "InPlacePodVerticalScalingExclusiveCPUs"
@@ -61,26 +61,24 @@ FORMAT = StateFileFormat(
     ),
 )
 
-CpuAssignments = Mapping[str, Mapping[str, CpuSet]]  #: pod uid → container → its CPUs
+CpuAssignments = Mapping[str, Mapping[str, CpuSet]]  #: pod uid → container → CPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuState:
-    """What a ``cpu_manager_state`` says."""
-
     policy: str
-    default: CpuSet = 0  #: shared by all containers that own none
+    default: CpuSet = 0  #: shared by all containers without exclusive CPUs
     entries: CpuAssignments = field(default_factory=dict)
-    pod_entries: Mapping[str, CpuSet] = field(default_factory=dict)  #: pod uid → the CPUs it was given as one piece
-    baselines: CpuAssignments = field(default_factory=dict)  #: what containers owned before they were resized
-    version: int = field(default=VERSION, compare=False)  #: of the file it was read from
+    pod_entries: Mapping[str, CpuSet] = field(default_factory=dict)  #: pod uid → CPUs of the pod as a whole
+    baselines: CpuAssignments = field(default_factory=dict)  #: CPUs of containers before they were resized
+    version: int = field(default=VERSION, compare=False)  #: in which the file was written
 
 
 def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, path: str) -> CpuState:
-    """What the file at *path* says; a ``StateError`` with the kubelet's sentence where it would not start on it.
+    """Decode the file at *path*; ``StateError`` with the kubelet's message if a kubelet would not start with it.
 
-    The policy is not compared when *configured_policy* is ``None``. Pods as a whole and baselines count only where
-    their gates are on.
+    The policy is not checked if *configured_policy* is ``None``. Pod entries and baselines are ignored unless their
+    feature gates are on.
     """
     try:
         loaded = load_state_file(FORMAT, text, gates=gates)
@@ -92,7 +90,7 @@ def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, pa
 
 
 def dump(state: CpuState, *, gates: FeatureGates) -> bytes:
-    """The file that says *state*, byte for byte as the kubelet writes it."""
+    """Return the file, byte for byte as the kubelet writes it."""
     return encode_state_file(
         FORMAT,
         {
@@ -111,7 +109,7 @@ def _state(contents: dict[str, Any], gates: FeatureGates, *, version: int) -> Cp
     default = _cpus(contents["defaultCpuSet"], "default CPU set")
     entries = {
         uid: {
-            name: _cpus(cpus, "cpuset", whose=f" for container {quote(name)} in pod {quote(uid)}")
+            name: _cpus(cpus, "cpuset", owner=f" for container {quote(name)} in pod {quote(uid)}")
             for name, cpus in (own or {}).items()
         }
         for uid, own in (contents["entries"] or {}).items()
@@ -129,9 +127,8 @@ def _state(contents: dict[str, Any], gates: FeatureGates, *, version: int) -> Cp
     )
 
 
-def _cpus(text: str, what: str, *, whose: str = "") -> CpuSet:
-    """A Linux list; the error says *what* it is, and *whose*."""
+def _cpus(text: str, what: str, *, owner: str = "") -> CpuSet:
     try:
         return bits.parse(text)
     except ParseError as error:
-        raise ParseError(f"could not parse {what} {quote(text)}{whose}: {error}") from None
+        raise ParseError(f"could not parse {what} {quote(text)}{owner}: {error}") from None

@@ -1,6 +1,6 @@
-"""``kubelet_internal_checkpoint``: which container holds which devices, and which were healthy, in the kubelet's file.
+"""``kubelet_internal_checkpoint``: the devices of each container, and the healthy devices.
 
-A kubelet that cannot read it goes on without, and forgets who holds what; here it is a ``StateError`` that says so.
+A kubelet that cannot read the file continues without it and forgets all holdings; here that is a ``StateError``.
 """
 
 from collections.abc import Mapping
@@ -48,12 +48,12 @@ class DeviceEntry:
     uid: str
     container: str
     resource: str
-    devices: Mapping[int, tuple[str, ...]]  #: NUMA node → ids; a device on two nodes stands under both
-    response: bytes = b""  #: what the plugin said to give the container with them, in protobuf
+    devices: Mapping[int, tuple[str, ...]]  #: NUMA node → ids; a device on two nodes is listed under both
+    response: bytes = b""  #: the plugin's ``ContainerAllocateResponse``
 
     @property
     def nodes(self) -> dict[str, frozenset[int]]:
-        """Each id → its NUMA nodes, none for a device without topology."""
+        """Each id → its NUMA nodes; empty for a device without topology."""
         found: dict[str, frozenset[int]] = {}
         for node, ids in self.devices.items():
             for id_ in ids:
@@ -63,22 +63,20 @@ class DeviceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """What a ``kubelet_internal_checkpoint`` says."""
-
     entries: tuple[DeviceEntry, ...] = ()
-    #: resource → the ids that were healthy; ``None`` where the file has null in place of a list
+    #: resource → ids of healthy devices; ``None`` if the file has null instead of a list
     registered: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
 
 def parse(text: bytes, *, path: str) -> DeviceState:
-    """What the file at *path* says; a ``StateError`` where a kubelet would go on without it."""
+    """Decode the file at *path*; ``StateError`` if a kubelet would continue without it."""
     contents, error = decode(_FILE, text)
     if error is None and contents["Checksum"] != fnv1a(_text(contents["Data"])):
         error = CORRUPT
     if error is not None:
         raise StateError(
             f"could not read the device manager checkpoint file {quote(path)}: {error}; "
-            "a kubelet goes on without it and forgets which container holds which devices"
+            "a kubelet continues without it and forgets which container holds which devices"
         )
     data = contents["Data"]
     return DeviceState(
@@ -88,22 +86,22 @@ def parse(text: bytes, *, path: str) -> DeviceState:
 
 
 def dump(state: DeviceState) -> bytes:
-    """The file that says *state*, byte for byte as the kubelet writes it."""
+    """Return the file, byte for byte as the kubelet writes it."""
     data = _contents(state)
     return _FILE.write({"Data": data, "Checksum": fnv1a(_text(data))}).encode()
 
 
 def checksum_text(state: DeviceState) -> str:
-    """What the checksum of the file that says *state* is taken of."""
+    """Return the text of which the file's checksum is computed."""
     return _text(_contents(state))
 
 
 def _text(data: dict[str, Any]) -> str:
-    return f"({_DATA.name}){_DATA.show(data)}"
+    return f"({_DATA.name}){_DATA.dump(data)}"
 
 
 def _contents(state: DeviceState) -> dict[str, Any]:
-    """As a kubelet has it: without entries there is nil, not an empty list."""
+    """Return the contents as a kubelet has them: no entries are nil, not an empty list."""
     entries: tuple[dict[str, Any], ...] = tuple(
         {
             "PodUID": one.uid,

@@ -1,4 +1,4 @@
-"""A host's ledger as the state files of a kubelet with the same settings, which can go on from there."""
+"""Export a host's ledger as the state files of a kubelet with the same settings, which can continue from there."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -15,32 +15,30 @@ from alignup.state.kubelet.device_file import NO_NODE, DeviceEntry, DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
 from alignup.state.kubelet.state_dir import KubeletFiles
 
-EncodedResponses = Mapping[
-    tuple[str, str, str], bytes
-]  #: pod uid, container, resource → what the plugin said to give it
+EncodedResponses = Mapping[tuple[str, str, str], bytes]  #: (pod uid, container, resource) → ContainerAllocateResponse
 
 
 def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> KubeletFiles:
-    """The states a kubelet with this host's settings starts on; the same ledger is always the same states.
+    """Return the states with which a kubelet with this host's settings starts.
 
-    A plugin's *responses* are not in the ledger. Where one is missing the kubelet would start a container again
-    without its devices' files and variables, which is a gap.
+    The ledger does not contain the plugins' *responses*. Without one, a kubelet would restart the container without
+    the device files and variables of its devices, so a missing response is a gap.
 
-    One such state the kubelet itself cannot start on: all CPUs owned, none shared (``docs/why/differences.md``).
+    A kubelet cannot start with one of these states: all CPUs are exclusive, none shared (``docs/why/differences.md``).
     """
     books: Mapping[str, Any] = host.ledger.books
-    entries = _entries(books["device"], responses or {})
-    silent = sorted({one.resource for one in entries if not one.response})
+    entries = _device_entries(books["device"], responses or {})
+    unknown = sorted({one.resource for one in entries if not one.response})
     return KubeletFiles(
-        cpu=_cpus(books["cpu"], host.settings),
-        memory=_memory(books["memory"], policy=host.settings.memory_policy),
+        cpu=_cpu_state(books["cpu"], host.settings),
+        memory=_memory_state(books["memory"], policy=host.settings.memory_policy),
         devices=DeviceState(entries=entries, registered=_registered(books["device"])),
-        gaps=tuple(f"what the plugin of {resource} said to give containers is not known" for resource in silent),
+        gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in unknown),
     )
 
 
-def _cpus(ledger: CpuLedger, settings: Settings) -> CpuState:
-    """CPUs that were lost are shared again: a kubelet insists that all are there."""
+def _cpu_state(ledger: CpuLedger, settings: Settings) -> CpuState:
+    """Return the state with lost CPUs shared again: a kubelet requires that every CPU is listed."""
     return CpuState(
         policy=settings.cpus.policy,
         default=ledger.shared | ledger.lost,
@@ -50,35 +48,35 @@ def _cpus(ledger: CpuLedger, settings: Settings) -> CpuState:
     )
 
 
-def _memory(ledger: MemoryLedger, *, policy: str) -> MemoryState:
-    """A container may hold nothing of a type the machine does not have; with that in it a file would be refused."""
+def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
+    """Return the state without empty blocks of types that the machine does not have: a kubelet rejects those."""
     types = {type_ for node in ledger.nodes.values() for type_ in node.tables}
     nodes = dict(ledger.nodes)
     held: dict[str, dict[str, tuple[Block, ...]]] = {}
     for uid, containers in ledger.held.items():
         held[uid] = {name: tuple(one for one in own if one.type in types) for name, own in containers.items()}
-        if uid in ledger.pod_held:  # its containers are not counted
+        if uid in ledger.pod_held:  # blocks of its containers do not count
             continue
         for block in chain.from_iterable(containers.values()):
             if block.type not in types:
-                _uncount(nodes, block)
+                _remove_assignment(nodes, block)
     return MemoryState(policy=policy, machine_state=nodes, entries=held, pod_entries=ledger.pod_held)
 
 
-def _uncount(nodes: dict[int, NodeMemory], block: Block) -> None:
+def _remove_assignment(nodes: dict[int, NodeMemory], block: Block) -> None:
     for id_ in bits.members(block.nodes):
         node = nodes[id_]
         left = node.assignments - 1
         nodes[id_] = node._replace(cells=node.cells if left else 1 << id_, assignments=left)
 
 
-def _entries(ledger: DeviceLedger, responses: EncodedResponses) -> tuple[DeviceEntry, ...]:
+def _device_entries(ledger: DeviceLedger, responses: EncodedResponses) -> tuple[DeviceEntry, ...]:
     return tuple(
         DeviceEntry(
             uid=uid,
             container=container,
             resource=resource,
-            devices=_by_node(ledger, resource, ids),
+            devices=_ids_by_node(ledger, resource, ids),
             response=responses.get((uid, container, resource), b""),
         )
         for uid, containers in sorted(ledger.held.items())
@@ -87,8 +85,8 @@ def _entries(ledger: DeviceLedger, responses: EncodedResponses) -> tuple[DeviceE
     )
 
 
-def _by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
-    """NUMA node → those of *ids* that are there; one that is gone is nowhere."""
+def _ids_by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+    """Return NUMA node → *ids*; a device that no longer exists has no node."""
     inventory = ledger.inventories.get(resource)
     nodes: dict[int, tuple[str, ...]] = {}
     for id_ in ids:

@@ -1,4 +1,4 @@
-"""``memory_manager_state``: the memory of every NUMA node and who holds it, as the kubelet keeps it in a file."""
+"""``memory_manager_state``: the memory of each NUMA node, and the memory of each container."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from alignup.state.kubelet.checkpoint import (
 from alignup.state.kubelet.go_types import GoField, GoInteger, GoMap, GoSlice, GoString, GoStruct
 
 NAME = "memory_manager_state"
-VERSION = 3  #: what is written now
+VERSION = 3  #: the one that is written
 
 PODS_GATE = "PodLevelResourceManagers"
 
@@ -80,19 +80,21 @@ FORMAT = StateFileFormat(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryState:
-    """What a ``memory_manager_state`` says."""
-
     policy: str
-    machine_state: Mapping[int, NodeMemory] = field(default_factory=dict)  #: by node, rising
-    entries: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(default_factory=dict)  #: pod uid → container
-    pod_entries: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)  #: blocks of pods as a whole
-    version: int = field(default=VERSION, compare=False)  #: of the file it was read from
+    machine_state: Mapping[int, NodeMemory] = field(default_factory=dict)
+    entries: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(
+        default_factory=dict
+    )  #: pod uid → container → blocks
+    pod_entries: Mapping[str, tuple[Block, ...]] = field(
+        default_factory=dict
+    )  #: pod uid → blocks of the pod as a whole
+    version: int = field(default=VERSION, compare=False)  #: in which the file was written
 
 
 def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, path: str) -> MemoryState:
-    """What the file at *path* says; a ``StateError`` with the kubelet's sentence where it would not start on it.
+    """Decode the file at *path*; ``StateError`` with the kubelet's message if a kubelet would not start with it.
 
-    The policy is not compared when *configured_policy* is ``None``. Pods as a whole count only where their gate is on.
+    The policy is not checked if *configured_policy* is ``None``. Pod entries are ignored unless their gate is on.
     """
     try:
         loaded = load_state_file(FORMAT, text, gates=gates)
@@ -104,23 +106,23 @@ def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, pa
 
 
 def dump(state: MemoryState, *, gates: FeatureGates) -> bytes:
-    """The file that says *state*, byte for byte as the kubelet writes it."""
+    """Return the file, byte for byte as the kubelet writes it."""
     pods = state.pod_entries if gates.on(PODS_GATE) else {}
     return encode_state_file(
         FORMAT,
         {
             "policyName": state.policy,
-            "machineState": {id_: _written_node(node) for id_, node in state.machine_state.items()},
+            "machineState": {id_: _node_contents(node) for id_, node in state.machine_state.items()},
             "entries": {
-                uid: {name: _written_blocks(blocks) for name, blocks in own.items()}
+                uid: {name: _block_contents(blocks) for name, blocks in own.items()}
                 for uid, own in state.entries.items()
             },
-            "podEntries": {uid: {"memoryBlocks": _written_blocks(blocks)} for uid, blocks in pods.items()},
+            "podEntries": {uid: {"memoryBlocks": _block_contents(blocks)} for uid, blocks in pods.items()},
         },
     )
 
 
-def _written_node(node: NodeMemory) -> dict[str, Any]:
+def _node_contents(node: NodeMemory) -> dict[str, Any]:
     keys = [one.key for one in _TABLE.fields]
     return {
         "numberOfAssignments": node.assignments,
@@ -129,7 +131,7 @@ def _written_node(node: NodeMemory) -> dict[str, Any]:
     }
 
 
-def _written_blocks(blocks: Sequence[Block]) -> tuple[dict[str, Any], ...]:
+def _block_contents(blocks: Sequence[Block]) -> tuple[dict[str, Any], ...]:
     return tuple(
         {"numaAffinity": tuple(bits.members(nodes)), "type": type_, "size": size} for nodes, type_, size in blocks
     )
@@ -151,10 +153,10 @@ def _state(contents: dict[str, Any], gates: FeatureGates, *, version: int) -> Me
 
 
 def _node(id_: int, node: dict[str, Any] | None) -> NodeMemory:
-    """One node; the kubelet crashes over null where a node or a table should be, so that is refused."""
+    """Return a node's memory; a null node or table, with which the kubelet crashes, is an error."""
     tables = (node or {}).get("memoryMap") or {}
     if node is None or None in tables.values():
-        raise StateError(f"there is nothing but null for NUMA node {id_}, or for one of its types")
+        raise StateError(f"NUMA node {id_}, or one of its memory types, is null")
     return NodeMemory(
         _nodes(node["cells"]),
         node["numberOfAssignments"],
@@ -169,5 +171,5 @@ def _blocks(blocks: Sequence[dict[str, Any]] | None) -> tuple[Block, ...]:
 def _nodes(ids: Sequence[int] | None) -> NodeSet:
     for id_ in ids or ():
         if not 0 <= id_ < bits.MAX_MEMBER:
-            raise StateError(f"{id_} is no NUMA node")
+            raise StateError(f"{id_} is not a NUMA node")
     return bits.of(ids or ())

@@ -1,8 +1,7 @@
-"""The ledger of a host as a kubelet's state files have it: who is there, and who holds what.
+"""Restore the ledger of a host from a kubelet's state files.
 
-The files know pods by uid and containers by name, and only what they hold exclusively. What else there is to a pod
-comes from a list of pods, where one is at hand; a pod that is not in it is stood in for by one that asks for just what
-it holds, so that at least that is counted.
+The files know pods by uid and containers by name, and only their exclusive resources. A list of pods, if available,
+provides the rest. A pod that is not in the list is replaced by a stand-in that requests exactly what it holds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,32 +36,27 @@ ProviderType = TypeVar("ProviderType", bound=Provider[Any])
 
 @dataclass(frozen=True, slots=True)
 class RestoredLedger:
-    """A ledger made from state files, and what they left open."""
-
     ledger: Ledger
-    gaps: tuple[str, ...] = ()  #: what is not known, one sentence each
-    unknown: tuple[str, ...] = ()  #: uids of pods that hold something and are not in the list
+    gaps: tuple[str, ...] = ()  #: what is unknown, one sentence each
+    unknown: tuple[str, ...] = ()  #: uids of pods that hold resources but are not in the list
 
 
 @dataclass(frozen=True, slots=True)
 class _Books:
-    """What the three providers wrote down."""
-
     cpus: CpuLedger
     memory: MemoryLedger
     devices: DeviceLedger
 
     @property
     def uids(self) -> set[str]:
-        """Everybody who holds something."""
         return {*self.cpus.held, *self.cpus.pod_held, *self.memory.held, *self.memory.pod_held, *self.devices.held}
 
 
 def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) -> RestoredLedger:
-    """The ledger of *host* where *files* are its kubelet's and *pods* are running; the host itself stays as it is.
+    """Return the ledger of *host* with its kubelet's *files* and running *pods*; the host itself does not change.
 
-    ``StateError`` where a file has a problem, and where a kubelet with the host's settings would not start on one, in
-    the kubelet's words. What a missing file would say is taken as on an idle machine.
+    ``StateError`` if a file has a problem, or with the kubelet's message if a kubelet with the host's settings would
+    not start with it. A missing file counts as that of an idle machine.
     """
     for problem in files.problems:
         raise StateError(problem.what)
@@ -85,14 +79,14 @@ def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) ->
 def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
     for pod in pods:
         if not pod.uid:
-            yield f"pod {pod.namespace}/{pod.name} has no uid, so it cannot be found in the state files; not counted"
+            yield f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files"
     if unknown:
-        those = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
-        yield f"names and shared CPU use of {those} are not in the state files; give them with --pods"
+        count = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
+        yield f"the state files do not contain the names and shared CPU use of {count}; give them with --pods"
         if pods:
             yield (
-                f"{those} of the state files counted as running, though not in the list; "
-                f"if gone, a kubelet takes everything back when the next pod comes: {', '.join(unknown)}"
+                f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}; "
+                "if they are gone, a kubelet frees their resources when it admits the next pod"
             )
 
 
@@ -106,7 +100,7 @@ def _by_name(host: Host, books: _Books) -> dict[str, Any]:
 
 
 def _cpus(provider: CpuHintProvider, state: CpuState | None, *, policy: str) -> tuple[CpuLedger, list[str]]:
-    """The CPU ledger that *state* is, checked as at a kubelet's start."""
+    """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
     if state is None:
         return provider.idle(), []
     check_policy(cpu_file.FORMAT, configured=policy, stored=state.policy)
@@ -117,28 +111,28 @@ def _cpus(provider: CpuHintProvider, state: CpuState | None, *, policy: str) -> 
     orphans = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in ledger.held}
     pod_held = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in orphans}
     gaps = [
-        f"pod {uid} has CPUs {bits.show(cpus)} as a whole, but none of its containers has any; nobody can be given them"
+        f"pod {uid} holds CPUs {bits.show(cpus)} as a whole, but its containers hold none; they stay unavailable"
         for uid, cpus in sorted(orphans.items())
     ]
     return replace(ledger, pod_held=pod_held, lost=bits.union(orphans.values())), gaps
 
 
 def _check_owners(ledger: CpuLedger) -> None:
-    """Refuse CPUs that two pods own: the kubelet does not look, but nobody could be released any more."""
+    """Raise if two pods hold the same CPU: the kubelet does not check, but neither could be released."""
     owners: dict[str, int] = {}
     for uid in sorted({*ledger.held, *ledger.pod_held}):
         own = ledger.owned(uid)
         for other, cpus in owners.items():
             if own & cpus:
                 raise StateError(
-                    f"CPUs {bits.show(own & cpus)} are owned by two pods, {other} and {uid}; delete one of them, "
+                    f"pods {other} and {uid} both hold CPUs {bits.show(own & cpus)}; delete one of them, "
                     f"or drain the node and delete its {cpu_file.NAME}"
                 )
         owners[uid] = own
 
 
 def _memory(provider: MemoryProvider, state: MemoryState | None) -> tuple[MemoryLedger, list[str]]:
-    """The memory ledger that *state* is, checked as at a kubelet's start."""
+    """Return the memory ledger in *state*, checked as a kubelet does when it starts."""
     idle = provider.idle()
     if state is None:
         return idle, []
@@ -149,7 +143,7 @@ def _memory(provider: MemoryProvider, state: MemoryState | None) -> tuple[Memory
     ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
     orphans = ledger.pod_held.keys() - ledger.held.keys()
     gaps = [
-        f"pod {uid} has memory as a whole, but none of its containers has any; nobody can be given it"
+        f"pod {uid} holds memory as a whole, but its containers hold none; it stays unavailable"
         for uid in sorted(orphans)
     ]
     return replace(
@@ -158,14 +152,14 @@ def _memory(provider: MemoryProvider, state: MemoryState | None) -> tuple[Memory
 
 
 def _devices(provider: DeviceProvider, state: DeviceState | None) -> tuple[DeviceLedger, list[str]]:
-    """The device ledger that *state* is, on the devices of the machine as far as they are known."""
+    """Return the device ledger in *state*, with the devices of the machine as far as they are known."""
     if state is None:
         return provider.idle(), []
     ledger = DeviceLedger(nodes=provider.machine)
     gaps: list[str] = []
     for one in restore_devices(provider.known, state):
-        asked = one.resource in provider.preferred_allocation
-        ledger = ledger.announce(one.resource, one.devices.values(), preferred_allocation=asked)
+        preferred = one.resource in provider.preferred_allocation
+        ledger = ledger.announce(one.resource, one.devices.values(), preferred_allocation=preferred)
         ledger = ledger if one.present else ledger.give_up(one.resource)
         gaps += one.gaps
     held: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
@@ -183,12 +177,12 @@ def _devices(provider: DeviceProvider, state: DeviceState | None) -> tuple[Devic
 
 
 def _stand_in(uid: str, books: _Books) -> AdmittedPod:
-    """A pod nothing is known of but what it holds."""
+    """Return a pod that requests exactly what it holds."""
     cpus = books.cpus.held.get(uid, {})
     blocks = books.memory.held.get(uid, {})
     devices = books.devices.held.get(uid, {})
     containers = tuple(
-        Container(name, _asking(_amounts(cpus.get(name, 0), blocks.get(name, ()), devices.get(name, {}))))
+        Container(name, _guaranteed(_amounts(cpus.get(name, 0), blocks.get(name, ()), devices.get(name, {}))))
         for name in sorted({*cpus, *blocks, *devices})
     )
     whole = _amounts(books.cpus.pod_held.get(uid, 0), books.memory.pod_held.get(uid, ()), {})
@@ -197,11 +191,11 @@ def _stand_in(uid: str, books: _Books) -> AdmittedPod:
         namespace="",
         uid=uid,
         containers=containers,
-        resources=_asking(whole),
-        # Nobody else is given CPUs or memory; for devices any pod will do.
+        resources=_guaranteed(whole),
+        # Only Guaranteed pods hold CPUs or memory; any pod can hold devices.
         recorded_qos=QoS.GUARANTEED if cpus or blocks or whole else None,
     )
-    return AdmittedPod(pod, {}, _uses(uid, books))
+    return AdmittedPod(pod, {}, _usage(uid, books))
 
 
 def _amounts(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str, tuple[str, ...]]) -> Amounts:
@@ -211,12 +205,12 @@ def _amounts(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str, t
     return amounts | {resource: Quantity.of(len(ids)) for resource, ids in devices.items()}
 
 
-def _asking(amounts: Amounts) -> Resources:
+def _guaranteed(amounts: Amounts) -> Resources:
     return Resources(amounts, amounts)
 
 
-def _uses(uid: str, books: _Books) -> FitRequest:
-    """What a pod holds together: its containers may hold the same CPUs and devices one after the other."""
+def _usage(uid: str, books: _Books) -> FitRequest:
+    """Return what a pod holds in total; its containers may use the same CPUs and devices one after the other."""
     sizes = _sizes(books.memory.pod_held.get(uid) or _blocks(uid, books.memory))
     resources = {resource for own in books.devices.held.get(uid, {}).values() for resource in own}
     devices = {resource: len(books.devices.owned(uid, resource)) for resource in sorted(resources)}
@@ -234,7 +228,6 @@ def _blocks(uid: str, ledger: MemoryLedger) -> Iterator[Block]:
 
 
 def _sizes(blocks: Iterable[Block]) -> dict[str, int]:
-    """Bytes of each type there is any of."""
     sizes: dict[str, int] = {}
     for block in blocks:
         if block.size:

@@ -1,4 +1,4 @@
-"""The directory a kubelet keeps its state in, ``/var/lib/kubelet`` or a copy: three files, any may be missing."""
+"""A kubelet's state directory, ``/var/lib/kubelet`` or a copy, with up to three state files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,29 +20,28 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletFiles:
-    """What a kubelet's state files say, all together; ``None`` is a file that is missing or cannot be used."""
+    """The contents of a kubelet's state files; ``None`` if a file is missing or unusable."""
 
     cpu: CpuState | None = None
     memory: MemoryState | None = None
     devices: DeviceState | None = None
-    problems: tuple[Problem, ...] = ()  #: what is wrong with a file, by its path
-    gaps: tuple[str, ...] = ()  #: what the files do not say, one sentence each
+    problems: tuple[Problem, ...] = ()  #: with the path of the file as field
+    gaps: tuple[str, ...] = ()  #: what is unknown, one sentence each
 
 
 def read_dir(
     directory: Path, *, gates: FeatureGates, cpu_policy: str | None = None, memory_policy: str | None = None
 ) -> KubeletFiles:
-    """Read the state files of *directory*; one that is missing is a gap, one that is broken a problem, not an error.
+    """Read the state files of *directory*; a missing file is a gap, and an unusable one a problem, not an error.
 
-    Policies are compared with those configured where these are given. Only a directory that is not there, or with none
-    of the files in it, is a ``FileError``.
+    Policies are checked if they are given. ``FileError`` if the directory does not exist or has none of the files.
     """
     if not directory.is_dir():
-        raise FileError(f"{directory}: there is no such directory; give the one a kubelet keeps its state in")
-    cpus = _File(directory / cpu_file.NAME, "which CPUs are in use")
-    memory = _File(directory / memory_file.NAME, "which memory is in use")
+        raise FileError(f"{directory}: no such directory; name the state directory of a kubelet")
+    cpus = _File(directory / cpu_file.NAME, "the CPUs in use are")
+    memory = _File(directory / memory_file.NAME, "the memory in use is")
     inside = directory / PLUGINS_DIR / device_file.NAME
-    devices = _File(inside if inside.exists() else directory / device_file.NAME, "which devices are there and in use")
+    devices = _File(inside if inside.exists() else directory / device_file.NAME, "the devices are")
     found = KubeletFiles(
         cpu=cpus.parsed(lambda text, path: cpu_file.parse(text, configured_policy=cpu_policy, gates=gates, path=path)),
         memory=memory.parsed(
@@ -54,16 +53,16 @@ def read_dir(
     )
     if len(found.gaps) == 3:
         raise FileError(
-            f"{directory}: none of the kubelet's state files is there "
+            f"{directory}: none of the kubelet's state files exists "
             f"({cpu_file.NAME}, {memory_file.NAME}, {PLUGINS_DIR}/{device_file.NAME})"
         )
     return found
 
 
 def write_dir(directory: Path, states: KubeletFiles, *, gates: FeatureGates) -> tuple[Path, ...]:
-    """Write those of *states* that there are, each as a kubelet with these *gates* would; the files written.
+    """Write the *states* that are not ``None`` as a kubelet with these *gates* does; return the paths.
 
-    No kubelet may run on *directory*: it would not notice, and write over them.
+    No kubelet may use *directory* meanwhile: it would overwrite the files.
     """
     texts: dict[Path, bytes] = {}
     if states.cpu is not None:
@@ -80,10 +79,8 @@ def write_dir(directory: Path, states: KubeletFiles, *, gates: FeatureGates) -> 
 
 @dataclass(slots=True)
 class _File:
-    """One of the files, and what came of reading it."""
-
     path: Path
-    tells: str
+    content: str  #: with a verb, for the sentence about a missing file
     problem: Problem | None = None
     gap: str = ""
 
@@ -91,7 +88,7 @@ class _File:
         try:
             text = atomic_files.read(self.path)
             if text is None:
-                self.gap = f"there is no {self.path.name} in {self.path.parent}, so {self.tells} is not known"
+                self.gap = f"{self.path.parent} has no {self.path.name}, so {self.content} unknown"
                 return None
             return parse(text, str(self.path))
         except (FileError, StateError) as error:
