@@ -1,4 +1,4 @@
-"""What tests in guests share: one disk for all of them, made when the first one needs it."""
+"""Fixtures for tests in guests: one disk image for all of them."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ SIZE = 700  #: MiB
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Recorded runs are told of at the end, one line each."""
+    """Collect one summary line per recorded run."""
     config.stash[recorded.LINES] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how they went."""
+    """Print the summary lines."""
     lines: list[str] = config.stash[recorded.LINES]
     for line in sorted(lines):
         terminalreporter.write_line(line)
@@ -25,7 +25,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def node_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The disk of a node: the project with all an agent needs, containerd, and images for containers."""
+    """A disk with the project, the agent's dependencies, containerd, and container images."""
     scratch = tmp_path_factory.mktemp("node")
     root = disk.fill(scratch / "root", extras=("agent",), programs=PROGRAMS)
     containerd.archive(root / "images.tar", IMAGES)

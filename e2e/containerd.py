@@ -1,9 +1,9 @@
-"""A container runtime of its own: Debian's containerd in a directory, with images made here and nothing fetched.
+"""A private containerd in a directory, with locally built images and no downloads.
 
-It needs root, ``containerd``, ``runc``, ``ctr`` and a static ``busybox``. Containers are on the host's network: no CNI
-is set up. What it leaves to others is the configuration and the archive of images, for a guest to use.
+It needs root, ``containerd``, ``runc``, ``ctr`` and a static ``busybox``. Containers are on the host network, because
+CNI is not configured. Guests reuse the configuration and the image archive.
 """
-# ruff: noqa: S603, S607 - programs of the machine, with arguments made here
+# ruff: noqa: S603, S607
 
 import hashlib
 import io
@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-BUSYBOX = "localhost/busybox:1"  #: a shell and the usual commands; runs ``sleep`` where no command is given
-NOBODY = "localhost/nobody:1"  #: the same, as user 65534
-PAUSE = "localhost/pause:1"  #: of sandboxes
-IMAGES: Mapping[str, str] = {BUSYBOX: "", NOBODY: "65534:65534", PAUSE: ""}  #: name → as whom it runs
+BUSYBOX = "localhost/busybox:1"  #: a shell and common commands; runs ``sleep`` by default
+NOBODY = "localhost/nobody:1"  #: the same, with user 65534
+PAUSE = "localhost/pause:1"  #: the sandbox image
+IMAGES: Mapping[str, str] = {BUSYBOX: "", NOBODY: "65534:65534", PAUSE: ""}  #: name → user
 
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
 APPLETS = (
@@ -31,14 +31,14 @@ APPLETS = (
     *("nproc", "ps", "sh", "sleep", "tail", "taskset", "touch", "true", "wc"),
 )
 
-_NAMESPACE = "k8s.io"  #: where containerd keeps what CRI clients made
+_NAMESPACE = "k8s.io"  #: containerd's namespace of CRI clients
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _START = 30.0  #: seconds
-_READY = "Start streaming server"  #: the last it writes before it listens to CRI clients
+_READY = "Start streaming server"  #: the last log line before it serves CRI
 
 
 def missing() -> str | None:
-    """Why no containerd can be started here; ``None`` when one can."""
+    """Why containerd cannot run here; ``None`` if it can."""
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     if absent:
         return f"not installed: {', '.join(absent)}"
@@ -46,18 +46,18 @@ def missing() -> str | None:
         return "containerd needs root"
     groups = Path("/sys/fs/cgroup")
     if not any((groups / name).exists() for name in ("cgroup.controllers", "cpuset")):
-        return f"no groups with cpusets at {groups}"
+        return f"no cgroups with cpusets at {groups}"
     return None
 
 
 def version() -> str:
-    """Which containerd that is: ``1.6.20``."""
-    said = subprocess.run(["containerd", "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
-    return said.split()[2].lstrip("v")
+    """The version of containerd, such as ``1.6.20``."""
+    output = subprocess.run(["containerd", "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    return output.split()[2].lstrip("v")
 
 
 def configuration(place: Path, *, snapshotter: str = "overlayfs") -> str:
-    """The configuration of a containerd that keeps all it has in *place*."""
+    """The configuration of a containerd that stores everything in *place*."""
     first = version().startswith("1.")
     plugins = _plugins_1(place, snapshotter) if first else _plugins_2(place, snapshotter)
     return f"""version = {2 if first else 3}
@@ -100,15 +100,15 @@ conf_dir = "{place}/cni/net.d"
 
 
 def archive(path: Path, images: Mapping[str, str] = IMAGES) -> Path:
-    """Write a docker-archive with busybox under each of these names, and give its *path*."""
+    """Write a docker-archive with busybox under each of these names; return *path*."""
     layer = _layer()
     digest = hashlib.sha256(layer).hexdigest()
     entries = []
     files = {"layer.tar": layer}
     for name, user in images.items():
-        told = json.dumps(_config(digest, user=user, name=name)).encode()
-        config = f"{hashlib.sha256(told).hexdigest()}.json"
-        files[config] = told
+        content = json.dumps(_config(digest, user=user, name=name)).encode()
+        config = f"{hashlib.sha256(content).hexdigest()}.json"
+        files[config] = content
         entries.append({"Config": config, "RepoTags": [name], "Layers": ["layer.tar"]})
     files["manifest.json"] = json.dumps(entries).encode()
     with tarfile.open(path, "w") as packed:
@@ -119,23 +119,22 @@ def archive(path: Path, images: Mapping[str, str] = IMAGES) -> Path:
 
 @dataclass
 class Containerd:
-    """A containerd in a directory; it can be killed and started again, and its containers live on."""
+    """A containerd that can be killed and restarted while its containers keep running."""
 
     place: Path
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
         return self.place / "containerd.sock"
 
     @property
     def endpoint(self) -> str:
-        """Where it listens, as ``--runtime-endpoint`` takes it."""
+        """The value for ``--runtime-endpoint``."""
         return f"unix://{self.socket}"
 
     def start(self) -> None:
-        """Return when it answers."""
+        """Start it; return when it serves."""
         with (self.place / "containerd.log").open("ab") as log:
             written = log.tell()
             self._process = subprocess.Popen(
@@ -148,14 +147,14 @@ class Containerd:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill it, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def ctr(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """What containerd's own command line says."""
+        """Run containerd's command-line client."""
         command = ["ctr", "--address", os.fspath(self.socket), "--namespace", _NAMESPACE, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         if check and done.returncode:
@@ -163,19 +162,18 @@ class Containerd:
         return done
 
     def load(self, packed: Path, images: Mapping[str, str] = IMAGES, *, snapshotter: str = "overlayfs") -> None:
-        """Take in an archive of *images*."""
-        # Where containerd takes images in by itself it knows one snapshotter only, its own choice.
+        """Import an archive of *images*."""
+        # Without --local, newer versions import in the daemon, which supports its default snapshotter only.
         local = ["--local"] if "--local" in self.ctr("images", "import", "--help").stdout else []
         self.ctr("images", "import", *local, "--snapshotter", snapshotter, os.fspath(packed))
         for name in images:
             self.ctr("images", "label", name, "io.cri-containerd.image=managed")
 
     def log(self) -> str:
-        """What it wrote."""
         return (self.place / "containerd.log").read_text("utf-8", "replace")
 
     def clear(self) -> None:
-        """End every container and containerd itself, and leave nothing of them on the machine."""
+        """Kill every container and containerd itself, and leave nothing of them on the machine."""
         groups: set[Path] = set()
         for shim in _shims(self.socket):
             for pid in (*_descendants(shim), shim):
@@ -183,7 +181,7 @@ class Containerd:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.kill()
-        for _ in range(20):  # what was killed takes a moment to be gone
+        for _ in range(20):  # killed processes take a moment to exit
             _unmount(self.place)
             groups = {group for group in groups if not _removed(group)}
             if not groups:
@@ -193,7 +191,7 @@ class Containerd:
 
 @contextmanager
 def containerd(place: Path) -> Iterator[Containerd]:
-    """A containerd with its images, for as long as this lasts; *place* is a directory with a short name."""
+    """Run a containerd with its images; *place* must have a short path, because of the socket."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.toml").write_text(configuration(place))
     made = Containerd(place)
@@ -206,7 +204,7 @@ def containerd(place: Path) -> Iterator[Containerd]:
 
 
 def _layer() -> bytes:
-    """A file system with busybox in it."""
+    """An image layer with busybox."""
     binary = Path(shutil.which("busybox") or "").read_bytes()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as packed:
@@ -231,7 +229,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 
 def _config(layer: str, *, user: str, name: str) -> dict[str, object]:
-    """What an image says of itself; the label tells images of the same content apart."""
+    """The configuration of an image; the label gives images with the same layer different ids."""
     machine = platform.machine()
     return {
         "architecture": _ARCHITECTURES.get(machine, machine),
@@ -248,7 +246,7 @@ def _config(layer: str, *, user: str, name: str) -> dict[str, object]:
 
 
 def _shims(socket: Path) -> Sequence[int]:
-    """The processes that stand between this containerd and its containers."""
+    """The shim processes of this containerd."""
     found = []
     for pid in _pids():
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -274,13 +272,13 @@ def _pids() -> Sequence[int]:
 
 
 def _groups(pid: int) -> Iterator[Path]:
-    """The groups that were made for a container, by a process in it."""
+    """The cgroups of the container of a process."""
     with suppress(FileNotFoundError, ProcessLookupError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             inside = path.lstrip("/")
             names = (controllers.removeprefix("name="),) if controllers else ("", "unified")
-            # A container's group has its id, 64 digits, for a name.
+            # A container's cgroup is named after its id, 64 digits.
             if len(Path(inside).name) == 64:
                 yield from (Path("/sys/fs/cgroup") / name / inside for name in names)
 

@@ -1,7 +1,7 @@
-"""What a guest boots from: an ext4 image, made without root, with this machine's Python, the project and what it needs.
+"""Disk images for guests: ext4, built without root, with this machine's Python, the project and its dependencies.
 
-Everything is where it is here, so that Python finds its own; compiled modules are on it too, since compiling takes long
-under emulation. The second disk of a guest is the script it is to run.
+Every file has the same path as here, so that Python finds its modules. The image includes compiled modules, because
+compiling is slow under emulation. The second disk of a guest is the script to run.
 """
 
 import compileall
@@ -41,15 +41,15 @@ _UNNEEDED = ("site-packages", "test", "tests", "idlelib", "tkinter", "config-*",
 
 
 def make(scratch: Path) -> Path:
-    """An image in *scratch*, a directory of its own, for scripts that need the standard library and the heart."""
+    """An image in the empty directory *scratch*, for scripts that need only the standard library."""
     return pack(fill(scratch / "root"), scratch / "root.ext4", size=400)
 
 
 def fill(root: Path, *, extras: Iterable[str] | None = None, programs: Iterable[str] = ()) -> Path:
-    """Put into *root* what a guest needs, and give it back.
+    """Populate *root* with what a guest needs; return *root*.
 
-    With *extras*, none or some, the packages the project needs are there, those of the extras too; and so are the
-    *programs* of this machine that are named, with their libraries.
+    With *extras*, even none, it includes the project's dependencies and those of the extras; *programs* of this machine
+    are copied with their libraries.
     """
     _python(root)
     _project(root, extras)
@@ -59,12 +59,12 @@ def fill(root: Path, *, extras: Iterable[str] | None = None, programs: Iterable[
 
 
 def pack(root: Path, image: Path, *, size: int) -> Path:
-    """The image of a directory, of *size* MiB."""
+    """Build an image of *size* MiB from a directory."""
     image.unlink(missing_ok=True)
     options = ("-q", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0")
     made = _ran("mke2fs", *options, "-d", os.fspath(root), os.fspath(image), f"{size}M")
     if made.returncode:
-        raise RuntimeError(f"no image could be made: {made.stderr}")
+        raise RuntimeError(f"cannot build the image: {made.stderr}")
     return image
 
 
@@ -100,7 +100,7 @@ def _project(root: Path, extras: Iterable[str] | None) -> None:
 
 
 def _files(name: str, extras: frozenset[str]) -> Iterator[metadata.PackagePath]:
-    """The files of all packages that the package *name* needs, and those of what they need."""
+    """The files of all direct and indirect dependencies of the package *name*."""
     seen, left = {name}, [(name, extras)]
     while left:
         package, wanted = left.pop()
@@ -114,7 +114,7 @@ def _files(name: str, extras: frozenset[str]) -> Iterator[metadata.PackagePath]:
 
 
 def _needs(package: metadata.Distribution, extras: frozenset[str]) -> set[str]:
-    """Names of installed packages that *package* asks for."""
+    """The names of installed packages that *package* requires."""
     names = set()
     for line in package.requires or ():
         wanted, _, condition = line.partition(";")
@@ -152,6 +152,6 @@ def _in(root: Path, path: Path) -> Path:
 
 
 def _ran(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - commands made here
+    return subprocess.run(  # noqa: S603
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
     )

@@ -1,8 +1,8 @@
-"""Machines of any shape: QEMU guests under software emulation, booted for one Python script and gone in half a minute.
+"""QEMU guests of any shape under software emulation, each booted for one Python script.
 
-A guest boots from a disk that ``e2e.disk`` made, with a kernel of Debian's cloud flavour, in which NVMe, ext4 and NUMA
-are built in. Its second disk is the script itself, so that one disk does for many guests. It needs
-``qemu-system-x86_64`` and a kernel: the file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``.
+A guest boots from an image of ``e2e.disk`` with a Debian cloud kernel, which has NVMe, ext4 and NUMA built in. Its
+second disk is the script itself, so that many guests share one image. It needs ``qemu-system-x86_64`` and a kernel: the
+file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``.
 """
 
 import json
@@ -20,48 +20,46 @@ from e2e import containerd, disk
 
 PROGRAMS = ("qemu-system-x86_64", *disk.PROGRAMS)
 BOOT = 90  #: seconds until a guest that prints nothing counts as hung
-TAIL = 4000  #: characters of what was printed that are shown when something is wrong
-SECTOR = 512  #: bytes; a disk is a whole number of them
+TAIL = 4000  #: characters of the output shown in errors
+SECTOR = 512  #: bytes; the size of a disk is a multiple
 
 
 @dataclass(frozen=True)
 class Node:
-    """One NUMA node of a guest."""
-
     memory: int  #: MiB
-    cpus: str = ""  #: as QEMU takes them, such as ``0-3``; empty for a node of memory only
+    cpus: str = ""  #: such as ``0-3``; empty: a memory-only node
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a guest is started with; CPUs count threads, then cores, then sockets."""
+    """The hardware of a guest; CPUs are numbered by thread, then core, then socket."""
 
     sockets: int
     cores: int
     threads: int
     nodes: tuple[Node, ...]
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    nics: tuple[int, ...] = ()  #: a network card near each of these nodes
+    nics: tuple[int, ...] = ()  #: one network card on each of these NUMA nodes
     hugepages: Mapping[int, int] = field(default_factory=dict)  #: node → pages of 2 MiB
     offline: tuple[int, ...] = ()
 
 
 def missing() -> str | None:
-    """Why no guest can be started here; ``None`` when one can."""
+    """Why guests cannot run here; ``None`` if they can."""
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     if absent:
         return f"not installed: {', '.join(absent)}"
-    return None if kernel() else "no cloud kernel in /boot, and ALIGNUP_GUEST_KERNEL names none"
+    return None if kernel() else "no cloud kernel in /boot and ALIGNUP_GUEST_KERNEL is not set"
 
 
 def missing_node() -> str | None:
-    """Why no guest with a container runtime can be started here; ``None`` when one can."""
+    """Why guests with a container runtime cannot run here; ``None`` if they can."""
     absent = [program for program in containerd.PROGRAMS if not shutil.which(program)]
     return missing() or (f"not installed: {', '.join(absent)}" if absent else None)
 
 
 def kernel() -> Path | None:
-    """The kernel guests boot."""
+    """The kernel of guests; ``None``: not found."""
     named = os.environ.get("ALIGNUP_GUEST_KERNEL")
     if named:
         return Path(named) if Path(named).is_file() else None
@@ -69,10 +67,10 @@ def kernel() -> Path | None:
 
 
 def run(shape: Shape, script: str, *, image: Path, seconds: int = 90, tries: int = 3) -> str:
-    """What *script* prints in a guest of *shape* that boots from *image*, a disk that stays as it is.
+    """Run *script* in a guest of *shape* that boots from *image*, which is not changed; return its output.
 
-    Software emulation on a busy machine hangs now and then while booting, so a guest that has not booted in time is
-    started again; one that takes more than *seconds* is not.
+    On a busy machine, emulation sometimes hangs during boot, so a guest that does not boot in time is started again. A
+    script that takes more than *seconds* is not.
     """
     booted = kernel()
     if booted is None:
@@ -89,42 +87,42 @@ def run(shape: Shape, script: str, *, image: Path, seconds: int = 90, tries: int
 
 
 def _printed(command: list[str], out: Path, *, seconds: int) -> str:
-    """All a guest prints until it is off, or has not booted in time, or takes too long."""
-    begun, told = time.monotonic(), ""
+    """The output of a guest until it powers off, fails to boot or times out."""
+    begun, output = time.monotonic(), ""
     with out.open("wb") as file:
-        process = subprocess.Popen(  # noqa: S603 - a command made here
+        process = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file
         )
         try:
-            while process.poll() is None and time.monotonic() - begun < (seconds if disk.BEGIN in told else BOOT):
+            while process.poll() is None and time.monotonic() - begun < (seconds if disk.BEGIN in output else BOOT):
                 time.sleep(0.2)
-                told = told if disk.BEGIN in told else out.read_text("utf-8", "replace")
+                output = output if disk.BEGIN in output else out.read_text("utf-8", "replace")
         finally:
             process.kill()
             process.wait()
     return out.read_text("utf-8", "replace")
 
 
-def calling(module: str, function: str, *told: object) -> str:
-    """A script that calls a *function* with what it is *told* and prints what it gives, both as JSON."""
-    values = [f"json.loads({json.dumps(one)!r})" for one in told]
-    # On lines of their own: a traceback shows the line where it went wrong.
-    given = "".join(f"told.append({value})\n" for value in values)
-    call = f"print('\\n' + json.dumps({function}(*told)))\n"
-    return f"import json\nfrom {module} import {function}\ntold = []\n{given}{call}"
+def call_script(module: str, function: str, *arguments: object) -> str:
+    """A script that calls *function* with JSON *arguments* and prints its result as JSON."""
+    values = [f"json.loads({json.dumps(one)!r})" for one in arguments]
+    # One argument a line, so that a traceback does not show all of them.
+    given = "".join(f"arguments.append({value})\n" for value in values)
+    call = f"print('\\n' + json.dumps({function}(*arguments)))\n"
+    return f"import json\nfrom {module} import {function}\narguments = []\n{given}{call}"
 
 
-def answer(printed: str) -> dict[str, Any]:
-    """What a function gave that a script called."""
+def result_of(printed: str) -> dict[str, Any]:
+    """The result printed by :func:`call_script`."""
     try:
         found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     except (IndexError, ValueError) as error:
-        raise RuntimeError(f"it went wrong in the guest:\n{printed[-TAIL:]}") from error
+        raise RuntimeError(f"the script failed in the guest:\n{printed[-TAIL:]}") from error
     return found
 
 
 def _padded(script: str) -> bytes:
-    """A script as long as a disk can be; Python does not mind empty lines."""
+    """A script padded with empty lines to a whole number of sectors."""
     text = script.encode() + b"\n"
     return text + b"\n" * (-len(text) % SECTOR)
 
@@ -133,7 +131,7 @@ def _between(printed: str) -> str:
     _, begun, output = printed.partition(disk.BEGIN)
     output, ended, _ = output.partition(disk.END)
     if not begun or not ended:
-        what = "took too long, or came to a sudden end" if begun else "did not boot"
+        what = "timed out or crashed" if begun else "did not boot"
         raise RuntimeError(f"the guest {what}:\n{printed[-TAIL:]}")
     return output.strip().replace("\r", "")
 
@@ -150,7 +148,7 @@ def _setup_lines(shape: Shape) -> Iterator[str]:
 def _command(shape: Shape, disks: tuple[Path, ...], booted: Path) -> Iterator[str]:
     total = sum(node.memory for node in shape.nodes)
     count = shape.sockets * shape.cores * shape.threads
-    # With -cpu max hyperthreads are lost.
+    # -cpu max has no hyperthreads.
     yield from ("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "Nehalem", "-m", f"{total}M")
     yield from ("-smp", f"{count},sockets={shape.sockets},cores={shape.cores},threads={shape.threads}")
     for number, node in enumerate(shape.nodes):
@@ -167,6 +165,6 @@ def _command(shape: Shape, disks: tuple[Path, ...], booted: Path) -> Iterator[st
         yield from ("-drive", f"file={image},if=none,id=disk{number},format=raw,snapshot=on")
         yield from ("-device", f"nvme,drive=disk{number},serial=disk{number},bus=pcie.0,addr={0x1A + number:#x}")
     yield from ("-kernel", os.fspath(booted), "-append")
-    # Without nokaslr the kernel takes its 32 MB from whichever node it fancies.
+    # Without nokaslr, the kernel takes its 32 MB from a random NUMA node.
     yield "root=/dev/nvme0n1 rw rootwait init=/init console=ttyS0 quiet panic=-1 mitigations=off nokaslr"
     yield from ("-no-reboot", "-serial", "stdio", "-monitor", "none", "-nodefaults", "-display", "none")

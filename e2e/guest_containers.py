@@ -1,6 +1,6 @@
-"""What ``test_containers_guest`` has done in a guest: pods of a manifest directory, and where their containers are.
+"""Guest side of ``test_containers_guest``: run pods from a manifest directory and observe their containers.
 
-Everything that is told of a container was read from the kernel's own files, or was printed by the container itself.
+All observations come from the kernel's files or from the containers' output.
 """
 
 import os
@@ -12,7 +12,7 @@ from e2e.guest_node import (
     IMAGE,
     Agent,
     Document,
-    Outside,
+    GrpcPeers,
     containers,
     held,
     prepare,
@@ -38,10 +38,10 @@ CONFIG: Document = {
     "evictionHard": {"memory.available": "20Mi"},
     "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
 }
-EVERY = "0-7"  #: CPU of the guest
-PREPARING = "DevicesArePrepared"  #: a pod waits for that, but not for long
-#: Takes 12 MiB, says where it may be and which devices it sees, and stays. Without a word after ``sleep`` the shell
-#: would become it, and its memory be gone.
+EVERY = "0-7"  #: all CPUs of the guest
+PREPARING = "DevicesArePrepared"  #: a transient reason to wait
+#: Allocate 12 MiB, print the allowed CPUs and the visible devices, and stay. The command after ``sleep`` keeps the
+#: shell from replacing itself with it, which would free the memory.
 COMMAND = (
     'taken=$(busybox head -c 12m /dev/zero | busybox tr "\\0" a); grep allowed_list /proc/self/status; '
     "env | grep _DEVICES; ls /dev/gpu /dev/nic 2>/dev/null; echo done; sleep 36000; :"
@@ -49,7 +49,7 @@ COMMAND = (
 
 
 def pod(name: str, **own: Document) -> Document:
-    """A manifest of containers that take memory and stay; each is asked for by its limits."""
+    """A manifest with one such container for each set of limits."""
     made = [
         {
             "name": container,
@@ -68,7 +68,7 @@ def pod(name: str, **own: Document) -> Document:
     }
 
 
-#: What fits one node, and what does so only container by container.
+#: Pods that fit a NUMA node as a whole, or only container by container.
 SMALL = pod(
     "small",
     one={"cpu": "1", "memory": "64Mi", "example.com/gpu": "1"},
@@ -84,14 +84,14 @@ SHARING = (pod("besteffort", one={}), pod("fraction", one={"cpu": "1500m", "memo
 
 
 def under(policy: str, scope: str) -> Document:
-    """Both pods, one after the other."""
+    """Try both pods, one after the other."""
     prepare()
     node = Node(runtime().endpoint, policy=policy, scope=scope)
-    return {"small": node.tried(SMALL), "large": node.tried(LARGE), "code": node.agent.end()}
+    return {"small": node.try_pod(SMALL), "large": node.try_pod(LARGE), "code": node.agent.end()}
 
 
 def live() -> Document:
-    """The shared CPUs change under running containers; agent and runtime are killed, and come back."""
+    """Change the shared CPUs under running containers; kill and restart the agent and the runtime."""
     prepare()
     served = runtime()
     node = Node(served.endpoint, policy="single-numa-node", scope="container")
@@ -106,7 +106,7 @@ def live() -> Document:
     served.start()
     node.put(pod("later", one={}))
     found["later"] = node.look()
-    node.take_away("pinned")
+    node.remove("pinned")
     found["after"] = node.look(lambda seen: _shared(seen) == {EVERY})
     found |= {"runtime": node.agent.get("/v1/runtime"), "code": node.agent.end()}
     found["log"] = node.agent.log.read_text()[-6000:]
@@ -114,12 +114,12 @@ def live() -> Document:
 
 
 def _shared(seen: Document) -> set[str]:
-    """The CPUs of containers that have none of their own; one set, once all have been told."""
+    """The cpusets of containers without exclusive CPUs; one, once all are updated."""
     return {own["one"]["held"]["cpuset.cpus"] for name, own in seen.items() if name != "pinned"}
 
 
 class Node:
-    """An agent with its manifests and its plugins."""
+    """An agent with manifests and device plugins."""
 
     def __init__(self, endpoint: str, *, policy: str, scope: str) -> None:
         config = {**CONFIG, "topologyManagerPolicy": policy, "topologyManagerScope": scope}
@@ -127,25 +127,24 @@ class Node:
         self.agent = Agent(config, root, ("--runtime", "cri", "--runtime-endpoint", endpoint))
         self.agent.start()
         self.agent.ready()
-        self.outside = Outside(root / "device-plugins", root / "pod-resources" / "kubelet.sock")
+        self.peers = GrpcPeers(root / "device-plugins", root / "pod-resources" / "kubelet.sock")
         for plugin in PLUGINS:
-            self.outside.ask("start", offer=_offer(plugin))
+            self.peers.ask("start", offer=_device_offer(plugin))
 
     def put(self, manifest: Document) -> str:
-        """Write a manifest and wait until its pod runs and has said all it has to say; how it stands."""
+        """Write a manifest; wait until its pod is rejected, or runs and has printed everything; return its status."""
         write(self.agent.manifests, manifest)
         uid = manifest["metadata"]["uid"]
-        status: str = until(f"{uid} is decided on", lambda: self._status(uid), told=self._told)
+        status: str = until(f"{uid} is decided on", lambda: self._status(uid), detail=self._log_tail)
         return status
 
-    def _told(self) -> str:
-        """What the agent has said last."""
+    def _log_tail(self) -> str:
         return "\n".join(f"| {line}" for line in self.agent.log.read_text()[-4000:].splitlines())
 
     def _status(self, uid: str) -> str:
-        """How a pod stands; empty: it is on its way."""
+        """The status of a pod; empty: it is in progress."""
         known = self.agent.pods().get(uid)
-        if known is None:  # what could never be had here is not kept waiting
+        if known is None:  # a pod that can never fit does not wait
             decisions = self.agent.get(f"/v1/decisions?pod={uid}&outcome=rejected")["decisions"]
             return _unless_preparing("rejected", decisions[0]["decision"]["rejection"]) if decisions else ""
         if known["status"] != "admitted":
@@ -159,8 +158,8 @@ class Node:
         status, text = self.agent.ask("GET", f"/v1/pods/{uid}/logs?container={container}")
         return text if status == 200 else ""
 
-    def take_away(self, name: str) -> None:
-        """Remove a manifest and wait until its pod is gone, and its groups."""
+    def remove(self, name: str) -> None:
+        """Remove a manifest and wait until its pod and cgroups are gone."""
         groups = [path for known, _, path in containers(self.agent.pods().values()) if known["name"] == name]
         (self.agent.manifests / f"{name}.json").unlink()
         until(
@@ -168,26 +167,26 @@ class Node:
             lambda: f"uid-{name}" not in self.agent.pods() and not any(path.exists() for path in groups),
         )
 
-    def tried(self, manifest: Document) -> Document:
-        """What becomes of a pod, where its containers are, and that it can go again."""
+    def try_pod(self, manifest: Document) -> Document:
+        """Run a pod and remove it; return its status, the observed containers, and their placements."""
         status, name = self.put(manifest), manifest["metadata"]["name"]
         seen = self.look()[name] if status == "running" else {}
-        found = {"status": status, "seen": seen, "decided": self._decided(manifest)}
-        self.take_away(name)
+        found = {"status": status, "seen": seen, "placements": self._placements(manifest)}
+        self.remove(name)
         return found
 
-    def _decided(self, manifest: Document) -> Document:
+    def _placements(self, manifest: Document) -> Document:
         known = self.agent.pods().get(manifest["metadata"]["uid"], {})
         return {one["container"]: one for one in known.get("placements", ())}
 
     def look(self, enough: Callable[[Document], bool] = bool) -> Document:
-        """Pod → container → where it is, when that is *enough*."""
+        """Observe all containers, by pod and name, once *enough* holds."""
 
         def seen() -> Document | None:
             found = self._look()
             return found if enough(found) else None
 
-        found: Document = until("containers are where they should be", seen, seconds=20)
+        found: Document = until("containers are on their CPUs", seen, seconds=20)
         return found
 
     def _look(self) -> Document:
@@ -205,7 +204,7 @@ class Node:
         return found
 
     def moved(self, name: str) -> Document:
-        """A group is changed by hand, which ``alignup audit`` finds and puts right."""
+        """Change a cgroup by hand; let ``alignup audit`` find and fix it."""
         ((group, before),) = [
             (path, held(path)["cpuset.cpus"])
             for known, _, path in containers(self.agent.pods().values())
@@ -226,26 +225,26 @@ class Node:
         return Alignup("audit", "--agent", f"unix:{self.agent.root}/agent.sock", *words).end()
 
     def killed(self, name: str) -> Document:
-        """The agent is killed, and the container of a pod while it is away; how things are then, and later."""
-        before, times = self._look(), self.outside.ask("registrations")
+        """Kill the agent and then a container; return the containers before and after a restart of the agent."""
+        before, times = self._look(), self.peers.ask("registrations")
         code = self.agent.end(signal.SIGKILL)
         for pid in before[name]["one"]["pids"]:
             os.kill(pid, signal.SIGKILL)
         self.agent.start()
         self.agent.ready()
-        self.outside.ask("again", times=times)
+        self.peers.ask("again", times=times)
         old = before[name]["one"]["id"]
         found = self.look(lambda seen: name in seen and seen[name]["one"]["id"] != old)
         return {"before": before, "after": found, "code": code}
 
 
-def _unless_preparing(status: str, refusal: Document) -> str:
-    reason = refusal["reason"]
+def _unless_preparing(status: str, rejection: Document) -> str:
+    reason = rejection["reason"]
     return "" if reason == PREPARING else f"{status} {reason}"
 
 
-def _offer(plugin: Document) -> Document:
-    """What a plugin offers, as a recording has it."""
+def _device_offer(plugin: Document) -> Document:
+    """A plugin in the format of recordings."""
     devices = [{"id": id_, "nodes": [node]} for id_, node in plugin["devices"].items()]
     endpoint = plugin["resource"].rpartition("/")[2] + ".sock"
     return {**plugin, "devices": devices, "endpoint": endpoint, "preferred": False, "pre_start_required": False}

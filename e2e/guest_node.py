@@ -1,10 +1,9 @@
-"""A node inside a guest: containerd, an agent and two device plugins, driven by one Python process and looked at.
+"""A node inside a guest: containerd, an agent and device plugins, driven and observed by one Python process.
 
-Loading Python's modules takes seconds under emulation, so they are loaded once, before anything else, and every process
-of ours is a fork. This process itself never speaks gRPC, which does not survive a fork: one child does, which is the
-device plugins, and the one who asks PodResources.
+Importing modules takes seconds under emulation, so this process imports them once and forks every other. It never uses
+gRPC, which does not survive a fork: one child runs the device plugins and the PodResources client.
 """
-# ruff: noqa: S603 - a program for a guest, which starts its own programs
+# ruff: noqa: S603
 
 import asyncio
 import http
@@ -37,12 +36,12 @@ from e2e.containerd import PAUSE, Containerd, configuration
 Document = dict[str, Any]
 Found = TypeVar("Found")
 
-IMAGE = "localhost/bb:local"  #: what the containers of recorded pods run
+IMAGE = "localhost/bb:local"  #: the image of recorded pods
 IMAGES = {IMAGE: "", PAUSE: ""}
 ARCHIVE = Path("/images.tar")  #: on the guest's disk
 GROUPS = Path("/sys/fs/cgroup")
 PLACE = Path(tempfile.gettempdir())
-FILES = (  #: of a group, that a recording has
+FILES = (  #: cgroup files in recordings
     "cpuset.cpus",
     "cpuset.cpus.effective",
     "cpuset.mems",
@@ -52,14 +51,14 @@ FILES = (  #: of a group, that a recording has
     "memory.max",
     "hugetlb.2MB.max",
 )
-LOOK = 0.3  #: seconds between two looks; to look takes long enough under emulation
-PATIENCE = 90.0  #: seconds until what ought to happen soon counts as not happening
+POLL_SECONDS = 0.3
+TIMEOUT = 90.0  #: seconds
 
-_ID_LENGTH = 64  #: of the name of a container's group, which is its id
+_ID_LENGTH = 64  #: a container's cgroup is named after its id
 
 
 def load() -> None:
-    """Load what an agent is made of, so that a fork has it."""
+    """Import the agent's modules before forking."""
     for name in ("cli.agent", "runs.audit", "agent.daemon", "agent.devices.plugin_wiring", "agent.pods.wiring"):
         importlib.import_module(f"alignup.{name}")
 
@@ -68,20 +67,20 @@ def until(
     what: str,
     happened: Callable[[], Found | None],
     *,
-    seconds: float = PATIENCE,
-    told: Callable[[], str] = lambda: "",
+    seconds: float = TIMEOUT,
+    detail: Callable[[], str] = lambda: "",
 ) -> Found:
-    """What *happened* says once it says something; *told* says more where it never does."""
+    """Wait for a true result of *happened* and return it; *detail* is added to the timeout error."""
     end = time.monotonic() + seconds
     while not (found := happened()):
         if time.monotonic() > end:
-            raise TimeoutError(f"in {seconds:.0f} s this did not happen: {what}\n{told()}")
-        time.sleep(LOOK)
+            raise TimeoutError(f"timed out after {seconds:.0f} s: {what}\n{detail()}")
+        time.sleep(POLL_SECONDS)
     return found
 
 
 def prepare() -> None:
-    """Make a machine of the guest: groups, a name, and the few files that programs expect; and load what is needed."""
+    """Set up the guest: modules, cgroups, a hostname, and the few files that programs expect."""
     load()
     for words in (
         ("mount", "-t", "cgroup2", "none", os.fspath(GROUPS)),
@@ -102,7 +101,7 @@ def prepare() -> None:
 
 
 def runtime() -> Containerd:
-    """A containerd with the images that are on the disk."""
+    """Start a containerd with the images on the disk."""
     place = Path("/run/c")
     place.mkdir()
     (place / "config.toml").write_text(configuration(Path("/run/c"), snapshotter="native"))
@@ -112,8 +111,8 @@ def runtime() -> Containerd:
     return made
 
 
-class Outside:
-    """Whoever talks to the agent by gRPC: its device plugins, and a tool that asks who has what. A child of its own."""
+class GrpcPeers:
+    """The agent's gRPC peers in a child process: device plugins and a PodResources client."""
 
     def __init__(self, plugins: Path, lister: Path) -> None:
         ours, theirs = socket.socketpair()
@@ -124,9 +123,9 @@ class Outside:
         theirs.close()
         self._line = ours.makefile("rw", encoding="utf-8")
 
-    def ask(self, do: str, **told: object) -> Document:
-        """Have something done, and hear what came of it."""
-        self._line.write(json.dumps({"do": do, **told}) + "\n")
+    def ask(self, do: str, **arguments: object) -> Document:
+        """Call a method of the child; return its result."""
+        self._line.write(json.dumps({"do": do, **arguments}) + "\n")
         self._line.flush()
         answer: Document = json.loads(self._line.readline())
         if "error" in answer:
@@ -137,26 +136,26 @@ class Outside:
 async def _serve(line: socket.socket, directory: Path, lister: Path) -> None:
     line.settimeout(0)
     reader, writer = await asyncio.open_connection(sock=line)
-    outside = _Outside(directory, lister)
+    peers = _GrpcPeers(directory, lister)
     while raw := await reader.readline():
-        told = json.loads(raw)
+        arguments = json.loads(raw)
         try:
-            answer = {"result": await getattr(outside, told.pop("do"))(**told)}
-        except Exception as error:  # noqa: BLE001 - told to whoever asked
+            answer = {"result": await getattr(peers, arguments.pop("do"))(**arguments)}
+        except Exception as error:  # noqa: BLE001 - sent to the caller
             answer = {"error": f"{type(error).__name__}: {error}"}
         writer.write(json.dumps(answer).encode() + b"\n")
         await writer.drain()
 
 
-class _Outside:
-    """What can be asked of that child."""
+class _GrpcPeers:
+    """The child's methods."""
 
     def __init__(self, directory: Path, lister: Path) -> None:
         self.directory, self.pod_resources_socket = directory, lister
         self.plugins: dict[str, Plugin] = {}
 
     async def start(self, offer: Document) -> None:
-        """A plugin comes, offering what a recording says of one."""
+        """Start a plugin as described in a recording."""
         devices = [
             Device(offer["resource"], one["id"], None if one["nodes"] is None else bits.of(one["nodes"]))
             for one in offer["devices"]
@@ -171,30 +170,29 @@ class _Outside:
         plugin.service.pre_start = offer["pre_start_required"]
         await plugin.__aenter__()
         self.plugins[offer["resource"]] = plugin
-        await asyncio.wait_for(plugin.wait_registered(), PATIENCE)
+        await asyncio.wait_for(plugin.wait_registered(), TIMEOUT)
 
     async def stop(self, resource: str) -> None:
-        """A plugin goes."""
         await self.plugins.pop(resource).__aexit__()
 
     async def again(self, times: Mapping[str, int]) -> None:
-        """Return when every plugin has registered once more than so many times."""
+        """Wait until every plugin has registered once more than *times*."""
         for resource, count in times.items():
-            await asyncio.wait_for(self.plugins[resource].wait_registered(count + 1), PATIENCE)
+            await asyncio.wait_for(self.plugins[resource].wait_registered(count + 1), TIMEOUT)
 
     async def registrations(self) -> dict[str, int]:
-        """How often each plugin has registered."""
+        """The number of registrations of each plugin."""
         return {resource: plugin.registrations for resource, plugin in self.plugins.items()}
 
     async def health(self, resource: str, id_: str, health: str) -> None:
-        """A device is of another health from now on, or gone."""
+        """Change the health of a device, or remove it."""
         if health == "gone":
             self.plugins[resource].remove(id_)
         else:
             self.plugins[resource].set_health(id_, health)
 
     async def resources(self) -> Document:
-        """Both answers of PodResources, as a recording has them."""
+        """Both PodResources responses in the format of recordings."""
         found = {}
         async with grpc.aio.insecure_channel(f"unix:{self.pod_resources_socket}") as line:
             for key, method, request, kind in (
@@ -208,35 +206,33 @@ class _Outside:
             ):
                 ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
                 ask = line.unary_unary(f"/v1.PodResourcesLister/{method}")
-                told = kind.FromString(await ask(request().SerializeToString()))
+                response = kind.FromString(await ask(request().SerializeToString()))
                 found[key] = MessageToDict(
-                    told, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                    response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
                 )
         return found
 
 
 @dataclass
 class Agent:
-    """An agent on this node, which can be stopped, killed and started again."""
+    """An agent that can be stopped, killed and restarted."""
 
     config: Document
     root: Path
     words: tuple[str, ...] = ()  #: more options
     pid: int = 0
-    code: int | None = None  #: its exit status; ``None``: it runs, or was never started
+    code: int | None = None  #: exit status; ``None``: it runs or was never started
 
     @property
     def manifests(self) -> Path:
-        """Where the pods come from."""
         return self.root / "manifests"
 
     @property
     def log(self) -> Path:
-        """What it says."""
         return self.root.with_suffix(".log")
 
     def start(self) -> None:
-        """Start it, and return at once."""
+        """Start it without waiting."""
         self.manifests.mkdir(parents=True, exist_ok=True)
         file = self.root.with_suffix(".json")
         file.write_text(json.dumps(self.config))
@@ -250,38 +246,37 @@ class Agent:
             os._exit(entry.run([*words, *self.words]))
 
     def ready(self) -> None:
-        """Return when it can decide."""
+        """Wait until it is ready."""
 
-        def said() -> bool:
+        def is_ready() -> bool:
             if not self.running():
-                raise RuntimeError(f"the agent ended:\n{self.log.read_text()[-3000:]}")
+                raise RuntimeError(f"the agent exited:\n{self.log.read_text()[-3000:]}")
             return self.is_ready()
 
-        until("the agent is ready", said)
+        until("the agent is ready", is_ready)
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code is None
 
     def wait(self) -> int:
-        """Its exit status, when it has ended by itself."""
-        until("the agent ends", lambda: not self.running())
+        """Wait until it exits by itself; return its exit status."""
+        until("the agent exits", lambda: not self.running())
         return self.code or 0
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Stop it; its exit status."""
+        """Stop it; return its exit status."""
         os.kill(self.pid, number)
         return self.wait()
 
-    def ask(self, method: str, path: str, told: Document | None = None) -> tuple[int, Any]:
-        """What the API answers, and with which status."""
+    def ask(self, method: str, path: str, body: Document | None = None) -> tuple[int, Any]:
+        """Send a request to the API; return status and body."""
         line = _Line(self.root / "agent.sock")
-        headers = {} if told is None else {"Content-Type": "application/json"}
+        headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            line.request(method, path, None if told is None else json.dumps(told), headers)
+            line.request(method, path, None if body is None else json.dumps(body), headers)
             answer = line.getresponse()
             text = answer.read().decode()
         finally:
@@ -289,7 +284,7 @@ class Agent:
         return answer.status, json.loads(text) if "json" in answer.headers["Content-Type"] else text
 
     def get(self, path: str) -> Document:
-        """What the API answers where all is well."""
+        """The body of a successful GET."""
         status, answer = self.ask("GET", path)
         if status != http.HTTPStatus.OK:
             raise RuntimeError(f"GET {path}: {status} {answer}")
@@ -297,19 +292,18 @@ class Agent:
         return found
 
     def is_ready(self) -> bool:
-        """Whether it can decide."""
         try:
             return self.ask("GET", "/readyz")[0] == http.HTTPStatus.OK
         except OSError:
             return False
 
     def pods(self) -> dict[str, Document]:
-        """The pods it knows, by uid."""
+        """All pods, by uid."""
         return {one["uid"]: one for one in self.get("/v1/pods")["pods"]}
 
 
 class _Line(http.client.HTTPConnection):
-    """HTTP to a socket of this machine."""
+    """HTTP over a unix socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=30)
@@ -322,7 +316,7 @@ class _Line(http.client.HTTPConnection):
 
 
 def write(folder: Path, manifest: Document) -> None:
-    """Put a manifest into a folder in one step, so that nobody sees half of it."""
+    """Write a manifest atomically."""
     name = manifest["metadata"]["name"]
     half = folder / f".{name}.half"
     half.write_text(json.dumps(manifest))
@@ -330,7 +324,7 @@ def write(folder: Path, manifest: Document) -> None:
 
 
 def containers(pods: Iterable[Document]) -> Iterator[tuple[Document, Document, Path]]:
-    """Every container that runs, with its pod and its group; by the kernel's files, the runtime is not asked."""
+    """Every running container, with its pod and its cgroup."""
     folders = {path.name: path for path in _groups(GROUPS)}
     for pod in pods:
         for one in (pod.get("run") or {}).get("containers", ()):
@@ -339,7 +333,7 @@ def containers(pods: Iterable[Document]) -> Iterator[tuple[Document, Document, P
 
 
 def _groups(folder: Path) -> Iterator[Path]:
-    """The groups of containers, which have their ids for names."""
+    """The cgroups of containers, which are named after their ids."""
     for path in folder.iterdir():
         if path.is_dir():
             if len(path.name) == _ID_LENGTH:
@@ -348,16 +342,15 @@ def _groups(folder: Path) -> Iterator[Path]:
 
 
 def processes(group: Path) -> list[int]:
-    """The processes in a group."""
+    """The processes in a cgroup."""
     return [int(line) for line in (group / "cgroup.procs").read_text().split()]
 
 
 def held(group: Path) -> Document:
-    """What a group is held to, as a recording has it."""
+    """The settings of a cgroup in the format of recordings."""
     values = {name: (group / name).read_text().strip() for name in FILES if (group / name).exists()}
     return {**values, "procs": len(processes(group))}
 
 
 def clear(path: Path) -> None:
-    """Nothing is there any more."""
     shutil.rmtree(path, ignore_errors=True)

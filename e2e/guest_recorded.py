@@ -1,8 +1,7 @@
-"""The steps of a recorded run of the kubelet, taken by an agent in a guest; what came of each, as a recording has it.
+"""Replay a recorded kubelet run with an agent in a guest; the results have the format of recordings.
 
-Pods are sent to the agent, and sent again when it has been restarted: a kubelet finds the manifests it refused again,
-too. There is no such thing as deleting the state files of single managers: an agent has one file, so a restart without
-them is a plain restart.
+Pods are sent to the agent, and sent again after a restart, because a kubelet also reads rejected manifests again. The
+agent has one checkpoint instead of one state file per manager, so a restart without these files is a plain restart.
 """
 
 import os
@@ -12,97 +11,109 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from e2e.guest_node import PLACE, Agent, Document, Outside, clear, containers, held, prepare, processes, runtime, until
+from e2e.guest_node import (
+    PLACE,
+    Agent,
+    Document,
+    GrpcPeers,
+    clear,
+    containers,
+    held,
+    prepare,
+    processes,
+    runtime,
+    until,
+)
 
 ROOT = Path("/var/lib/alignup")
-LASTING = ("app", "sidecar")  #: containers that run as long as their pod does
-REFUSED = 409  #: the status of an answer
-SETTLED = 1.0  #: seconds over which nothing may change
-WAIT = 5.0  #: seconds, where a step is to wait
-START = 60.0  #: seconds an agent has to be ready, or to end
+LASTING = ("app", "sidecar")  #: containers that run as long as their pod
+CONFLICT = 409  #: the HTTP status of a rejection
+SETTLE_SECONDS = 1.0  #: without a change
+WAIT = 5.0  #: seconds of a wait step
+START = 60.0  #: seconds for an agent to get ready or exit
 
 
 def play(scenario: Mapping[str, Any], *words: str) -> Document:
-    """Take every step of a *scenario* with an agent that is told *words* beside its configuration."""
+    """Replay a *scenario* with an agent that gets the options *words*."""
     begun = time.monotonic()
     prepare()
-    course = Course(scenario, words)
-    told: Document = {"steps": [], "ready": 0.0}
+    replay = Replay(scenario, words)
+    results: Document = {"steps": [], "ready": 0.0}
     if "initial" in scenario:
-        course.start()
-        told["initial"] = course.snapshot()
-        told["ready"] = time.monotonic() - begun
+        replay.start()
+        results["initial"] = replay.snapshot()
+        results["ready"] = time.monotonic() - begun
     for step in scenario["steps"]:
         since = time.monotonic()
         try:
-            said = getattr(course, step["op"])(step)
-            shown = {} if step["op"] == "bad_config" else course.snapshot()
-        except Exception as error:  # noqa: BLE001 - told, with all the agent said; later steps make no sense then
-            said, shown = {"error": f"{type(error).__name__}: {error}", "said": course.said()}, {}
-        told["steps"].append({**said, **shown, "seconds": time.monotonic() - since})
-        if "error" in said:
+            result = getattr(replay, step["op"])(step)
+            shown = {} if step["op"] == "bad_config" else replay.snapshot()
+        except Exception as error:  # noqa: BLE001 - reported with the agent's log; later steps are skipped
+            result, shown = {"error": f"{type(error).__name__}: {error}", "log": replay.log_tail()}, {}
+        results["steps"].append({**result, **shown, "seconds": time.monotonic() - since})
+        if "error" in result:
             break
     if "initial" in scenario:
-        told |= course.finish()
-    return {**told, "seconds": time.monotonic() - begun}
+        results |= replay.finish()
+    return {**results, "seconds": time.monotonic() - begun}
 
 
-class Course:
-    """An agent on its way through a scenario."""
+class Replay:
+    """An agent in a scenario."""
 
     agent: Agent
-    outside: Outside
+    peers: GrpcPeers
 
     def __init__(self, scenario: Mapping[str, Any], words: tuple[str, ...]) -> None:
         self.scenario, self.words = scenario, words
         self.offers = {one["resource"]: one for one in scenario["plugins"]}
-        self.manifests: dict[str, Document] = {}  #: name → the manifest that is there
-        self.refused: dict[str, Document] = {}  #: name → how the agent sees a pod that it refused
-        self.kept = PLACE / "kept"  #: the kubelet's files, as the newest agent that started would leave them
+        self.manifests: dict[str, Document] = {}  #: by name
+        self.rejected: dict[str, Document] = {}  #: name → the status of a rejected pod
+        self.kept = PLACE / "kept"  #: the kubelet's files, as exported by the last agent
 
     def start(self) -> None:
-        """The runtime, the agent and the plugins begin."""
+        """Start the runtime, the agent and the plugins."""
         words = self.words
         if "cri" in words:
             words = (*words, "--runtime-endpoint", runtime().endpoint)
         self.agent = Agent(self.scenario["kubelet_config"], ROOT, words)
-        self.outside = Outside(ROOT / "device-plugins", ROOT / "pod-resources" / "kubelet.sock")
+        self.peers = GrpcPeers(ROOT / "device-plugins", ROOT / "pod-resources" / "kubelet.sock")
         self.agent.start()
         self.agent.ready()
         for offer in self.offers.values():
-            self.outside.ask("start", offer=offer)
+            self.peers.ask("start", offer=offer)
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """The end of the agent's log."""
         log = ROOT.with_suffix(".log")
         return log.read_text()[-4000:] if log.exists() else ""
 
     def pod(self, step: Document) -> Document:
-        """A pod comes."""
+        """Admit a pod."""
         manifest = step["manifest"]
         self.manifests[manifest["metadata"]["name"]] = manifest
         return self._send(manifest)
 
     def _send(self, manifest: Document) -> Document:
-        """Send a pod in; what became of it."""
+        """Admit a pod; return its status."""
         name, uid = manifest["metadata"]["name"], manifest["metadata"]["uid"]
         begun = time.monotonic()
         status, answer = self.agent.ask("POST", "/v1/pods", manifest)
         if "decision" not in answer:
-            raise RuntimeError(f"{name} could not be sent in: {status} {answer}")
+            raise RuntimeError(f"cannot admit {name}: {status} {answer}")
         decision = answer["decision"]
         found = {"reason": None, "message": None, "qosClass": decision["pod"]["qos"]}
-        if status == REFUSED:
-            refusal = decision["rejection"]
-            found |= {"verdict": "rejected", "reason": refusal["reason"], "message": refusal["message"]}
-            self.refused[name] = {"name": name, "uid": uid, "status": {"phase": "Failed", **found}}
+        if status == CONFLICT:
+            rejection = decision["rejection"]
+            found |= {"verdict": "rejected", "reason": rejection["reason"], "message": rejection["message"]}
+            self.rejected[name] = {"name": name, "uid": uid, "status": {"phase": "Failed", **found}}
         else:
-            self.refused.pop(name, None)
+            self.rejected.pop(name, None)
             found |= until(f"{name} runs", lambda: self._state(uid))
         return {**found, "seconds_to_decision": time.monotonic() - begun}
 
     def _state(self, uid: str) -> Document | None:
-        """How far a pod is that was not refused; ``None``: it is on its way."""
+        """The status of a pod that was not rejected; ``None``: it is in progress."""
         known = self.agent.pods()[uid]
         if known["status"] == "waiting":
             return {"verdict": "waiting", "phase": "Pending", "reason": known["rejection"]["reason"]}
@@ -115,61 +126,59 @@ class Course:
         return None
 
     def delete(self, step: Document) -> Document:
-        """A pod goes."""
+        """Release a pod."""
         name = step["name"]
         uid = self.manifests.pop(name)["metadata"]["uid"]
-        if self.refused.pop(name, None) is None:
+        if self.rejected.pop(name, None) is None:
             groups = [group for _, group in self._of(uid)]
             self.agent.ask("DELETE", f"/v1/pods/{uid}")
             until(f"{name} is gone", lambda: uid not in self.agent.pods() and not any(map(Path.exists, groups)))
         return {"verdict": "deleted"}
 
     def restart(self, step: Document) -> Document:
-        """The agent ends, or is killed, and another begins; containers live on."""
+        """Stop or kill the agent and start another one; containers keep running."""
         before = {one["id"] for _, one, _ in containers(self.agent.pods().values())}
         code = self.agent.end(signal.SIGKILL if step.get("signal") == "KILL" else signal.SIGTERM)
         late = step.get("plugin") == "late"
-        times = self.outside.ask("registrations")
+        times = self.peers.ask("registrations")
         for resource in times if late else ():
-            self.outside.ask("stop", resource=resource)
+            self.peers.ask("stop", resource=resource)
         self.agent.start()
         self.agent.ready()
         if not late:
-            self.outside.ask("again", times=times)
+            self.peers.ask("again", times=times)
         for manifest in self.manifests.values():
             self._send(manifest)
         after = {one["id"] for _, one, _ in containers(self.agent.pods().values())}
-        return {"verdict": "restarted", "code": code, "ended": len(before - after), "begun": len(after - before)}
+        return {"verdict": "restarted", "code": code, "stopped": len(before - after), "started": len(after - before)}
 
     def plugin_start(self, step: Document) -> Document:
-        """Plugins come."""
-        there = self.outside.ask("registrations")
+        there = self.peers.ask("registrations")
         for resource in self._named(step):
             if resource not in there:
-                self.outside.ask("start", offer=self.offers[resource])
+                self.peers.ask("start", offer=self.offers[resource])
         return {}
 
     def plugin_stop(self, step: Document) -> Document:
-        """Plugins go."""
-        there = self.outside.ask("registrations")
+        there = self.peers.ask("registrations")
         for resource in self._named(step):
             if resource in there:
-                self.outside.ask("stop", resource=resource)
+                self.peers.ask("stop", resource=resource)
         return {}
 
     def _named(self, step: Document) -> list[str]:
         return [step["resource"]] if step.get("resource") else list(self.offers)
 
     def health(self, step: Document) -> Document:
-        """A device falls ill, is well again, or is gone."""
+        """Change the health of a device, or remove it."""
         resource = step.get("resource") or next(
             name for name, offer in self.offers.items() if step["id"] in {one["id"] for one in offer["devices"]}
         )
-        self.outside.ask("health", resource=resource, id_=step["id"], health=step["health"])
+        self.peers.ask("health", resource=resource, id_=step["id"], health=step["health"])
         return {}
 
     def kill_container(self, step: Document) -> Document:
-        """The processes of a pod's first container are killed."""
+        """Kill the processes of a pod's first container."""
         uid = self.manifests[step["name"]]["metadata"]["uid"]
         first = self.manifests[step["name"]]["spec"]["containers"][0]["name"]
         ((one, group),) = [(one, group) for one, group in self._of(uid) if one["name"] == first]
@@ -182,12 +191,11 @@ class Course:
         return [(one, group) for pod, one, group in containers(self.agent.pods().values()) if pod["uid"] == uid]
 
     def wait(self, _: Document) -> Document:
-        """Time goes by."""
         time.sleep(WAIT)
         return {}
 
     def bad_config(self, step: Document) -> Document:
-        """An agent begins with another configuration, or refuses to; it may find the files of the one before."""
+        """Start an agent with another configuration, optionally with the previous agent's files; it may fail."""
         clear(ROOT)
         ROOT.with_suffix(".log").unlink(missing_ok=True)
         words = ("--state", str(self.kept)) if step.get("keep_state") else ()
@@ -197,29 +205,29 @@ class Course:
         while agent.running() and not agent.is_ready() and time.monotonic() < end:
             time.sleep(0.1)
         if not agent.running():
-            return {"verdict": "refused", "exit_code": agent.code, "log": self.said()}
+            return {"verdict": "refused", "exit_code": agent.code, "log": self.log_tail()}
         agent.end()
         if not step.get("keep_state"):
             self._export(agent)
-        return {"verdict": "started", "exit_code": None, "log": self.said()}
+        return {"verdict": "started", "exit_code": None, "log": self.log_tail()}
 
     def _export(self, agent: Agent) -> dict[str, str]:
-        """The kubelet's files for what an agent has that has ended."""
+        """Export the state of a stopped agent to the kubelet's files."""
         clear(self.kept)
         exporter = Agent(agent.config, agent.root, (*agent.words, "--export", str(self.kept)))
         exporter.start()
         code = exporter.wait()
         if code:
-            raise RuntimeError(f"the export ended with {code}:\n{self.said()}")
+            raise RuntimeError(f"the export failed with {code}:\n{self.log_tail()}")
         return {path.name: path.read_text() for path in self.kept.rglob("*") if path.is_file()}
 
     def snapshot(self) -> Document:
-        """How things are, once they have not changed for a while."""
+        """Observe the node until it no longer changes."""
         before, shown = None, self._look()
         for _ in range(20):
             if shown == before:
                 break
-            time.sleep(SETTLED)
+            time.sleep(SETTLE_SECONDS)
             before, shown = shown, self._look()
         return shown
 
@@ -230,30 +238,30 @@ class Course:
             for pod, one, group in containers(pods)
         ]
         return {
-            "pods": [*map(_shown, pods), *self.refused.values()],
+            "pods": [*map(_shown, pods), *self.rejected.values()],
             "placements": {pod["uid"]: pod["placements"] for pod in pods},
             "cgroups": sorted(groups, key=lambda one: (one["pod"], one["container"])),
-            **self.outside.ask("resources"),
+            **self.peers.ask("resources"),
         }
 
     def finish(self) -> Document:
-        """The agent ends well, and leaves the kubelet's files."""
+        """Stop the agent and export the kubelet's files."""
         pods = self.agent.pods().values()
-        told = {"machine": self.agent.get("/v1/machine"), "warnings": [_warned(pod) for pod in pods]}
+        results = {"machine": self.agent.get("/v1/machine"), "warnings": [_warned(pod) for pod in pods]}
         if "cri" in self.words:
-            told["runtime"] = self.agent.get("/v1/runtime")
+            results["runtime"] = self.agent.get("/v1/runtime")
         code = self.agent.end()
-        said = self.agent.log.read_text()
-        return {**told, "code": code, "files": self._export(self.agent), "log": said[-20_000:]}
+        log = self.agent.log.read_text()
+        return {**results, "code": code, "files": self._export(self.agent), "log": log[-20_000:]}
 
 
 def _all_run(run: Mapping[str, Any]) -> bool:
-    """Whether everything runs that is to run as long as the pod does."""
+    """Whether all app containers and sidecars run."""
     return all(one["state"] == "running" for one in run["containers"] if one["kind"] in LASTING)
 
 
 def _shown(pod: Document) -> Document:
-    """A pod as a recording has it."""
+    """A pod in the format of recordings."""
     run = pod.get("run") or {"phase": "Running"}
     return {"name": pod["name"], "uid": pod["uid"], "status": {"phase": run["phase"], "qosClass": pod["qos"]}}
 

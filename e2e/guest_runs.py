@@ -1,9 +1,9 @@
-"""What ``test_run_guest`` has done in a guest: runs, one after the other, and all that was seen, as one JSON object.
+"""Guest side of ``test_run_guest``: run commands one after the other, and print all observations as one JSON object.
 
-Software emulation takes seconds to load Python's modules, so they are loaded once and every ``alignup`` is a fork. The
-command of a run is this file again, called with ``probe``: it takes memory, looks where it is, and waits to be told.
+Importing modules takes seconds under emulation, so this process imports them once and every ``alignup`` is a fork. The
+command of a run is this file with ``probe``: it allocates memory, prints its placement, and waits.
 """
-# ruff: noqa: S603, T201 - a program for a guest, which starts its own programs and prints what they say
+# ruff: noqa: S603, T201
 
 import json
 import os
@@ -16,27 +16,27 @@ from typing import Any
 
 GROUPS = Path("/sys/fs/cgroup")
 PLACE = Path(tempfile.gettempdir())
-TAKEN = 24 << 20  #: bytes a probe takes
+TAKEN = 24 << 20  #: bytes that a probe allocates
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 CLOSEST = "prefer-closest-numa-nodes=true"
 BY_SOCKET = "align-by-socket=true"
 
-Seen = dict[str, Any]
+Observed = dict[str, Any]
 
 
 def probe(until: str) -> None:
-    """Take memory, tell where it is, and stay until there is a file of the name *until*, if one is given."""
+    """Allocate memory, print the placement, and stay until the file *until* exists, if it is given."""
     taken = bytearray(TAKEN)
     for place in range(0, TAKEN, 4096):
         taken[place] = 1
-    told = {name: value for name, value in os.environ.items() if name.startswith("ALIGNUP_")}
-    print(json.dumps({"pid": os.getpid(), "told": told, **where("self")}), flush=True)
+    environment = {name: value for name, value in os.environ.items() if name.startswith("ALIGNUP_")}
+    print(json.dumps({"pid": os.getpid(), "environment": environment, **where("self")}), flush=True)
     while until and not (PLACE / until).exists():
         time.sleep(0.05)
 
 
-def where(pid: int | str) -> Seen:
-    """Where a process is: by the kernel's own files, read without any code of ours."""
+def where(pid: int | str) -> Observed:
+    """The placement of a process, read from the kernel's files without alignup's code."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     pages: dict[str, int] = {}
@@ -54,7 +54,7 @@ def where(pid: int | str) -> Seen:
 
 
 class Alignup:
-    """``alignup`` with some arguments, in a fork."""
+    """``alignup`` with arguments, in a fork."""
 
     def __init__(self, *words: str) -> None:
         self.out = PLACE / str(time.monotonic_ns())
@@ -63,83 +63,83 @@ class Alignup:
             handle = os.open(self.out, os.O_WRONLY | os.O_CREAT, 0o600)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
-            from alignup.cli import entry  # noqa: PLC0415 - loaded already
+            from alignup.cli import entry  # noqa: PLC0415
 
             os._exit(entry.run(list(words)))
 
-    def told(self) -> Seen:
-        """What its command printed first."""
+    def printed(self) -> Observed:
+        """The first line its command printed."""
         while not self.out.exists() or "\n" not in self.out.read_text():
             time.sleep(0.02)
-        found: Seen = json.loads(self.out.read_text().splitlines()[0])
+        found: Observed = json.loads(self.out.read_text().splitlines()[0])
         return found
 
-    def end(self) -> Seen:
-        """Its exit code and all that was printed."""
+    def end(self) -> Observed:
+        """Its exit code and output."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return {"code": code, "said": self.out.read_text()}
+        return {"code": code, "output": self.out.read_text()}
 
 
-def lifecycle(*options: str, until: str = "") -> Alignup:
-    """A run of the probe."""
+def run_probe(*options: str, until: str = "") -> Alignup:
+    """Start a run of the probe."""
     return Alignup("run", *options, "--", sys.executable, __file__, "probe", until)
 
 
-def under_each_policy() -> Seen:
-    """A run that fits one node, under every policy, held there in both ways."""
+def under_each_policy() -> Observed:
+    """A run that fits one NUMA node, under every policy and with both enforcement methods."""
     found = {}
     for policy in POLICIES:
-        one = lifecycle("--policy", policy, "--cpus", "2", "--memory", "48Mi")
+        one = run_probe("--policy", policy, "--cpus", "2", "--memory", "48Mi")
         one.end()
-        found[policy] = one.told()
-    one = lifecycle("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", "--by", "affinity")
+        found[policy] = one.printed()
+    one = run_probe("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", "--by", "affinity")
     one.end()
-    return {**found, "affinity": one.told()}
+    return {**found, "affinity": one.printed()}
 
 
-def refused() -> Seen:
-    """A run that fits no single node."""
-    return lifecycle("--policy", "single-numa-node", "--cpus", "3").end()
+def rejected() -> Observed:
+    """A run that fits no single NUMA node."""
+    return run_probe("--policy", "single-numa-node", "--cpus", "3").end()
 
 
-def closest() -> Seen:
-    """Four CPUs, which take two nodes, with the option and without."""
+def closest() -> Observed:
+    """Four CPUs on two NUMA nodes, with and without the option."""
     found = {}
     for name, options in (("far", ()), ("close", ("--option", CLOSEST))):
-        one = lifecycle("--policy", "restricted", *options, "--cpus", "4")
+        one = run_probe("--policy", "restricted", *options, "--cpus", "4")
         one.end()
-        found[name] = one.told()
+        found[name] = one.printed()
     return found
 
 
-def by_socket() -> Seen:
-    """Two runs at a time, each of which takes two nodes."""
+def by_socket() -> Observed:
+    """Two concurrent runs on two NUMA nodes each."""
     options = ("--policy", "restricted", "--option", BY_SOCKET, "--cpus", "3")
-    first = lifecycle(*options, until="first")
-    second = lifecycle(*options, until="second") if first.told() else first
-    found = {"first": first.told(), "second": second.told()}
+    first = run_probe(*options, until="first")
+    second = run_probe(*options, until="second") if first.printed() else first
+    found = {"first": first.printed(), "second": second.printed()}
     for name, one in (("first", first), ("second", second)):
         (PLACE / name).touch()
         found[name]["code"] = one.end()["code"]
     return found
 
 
-def drift() -> Seen:
-    """Groups and processes moved by hand, found, and put back."""
-    group = lifecycle("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", until="drift")
-    loose = lifecycle("--by", "affinity", "--cpus", "1", "--memory", "32Mi", until="drift")
-    pids = [one.told()["pid"] for one in (group, loose)]
-    found: Seen = {"before": Alignup("audit").end()}
-    folder = GROUPS / group.told()["group"].rpartition("/")[2]
+def drift() -> Observed:
+    """Move cgroups and processes by hand; find and fix the drift."""
+    group = run_probe("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", until="drift")
+    loose = run_probe("--by", "affinity", "--cpus", "1", "--memory", "32Mi", until="drift")
+    pids = [one.printed()["pid"] for one in (group, loose)]
+    found: Observed = {"before": Alignup("audit").end()}
+    folder = GROUPS / group.printed()["group"].rpartition("/")[2]
     (folder / "cpuset.cpus").write_text("0-7")
     (folder / "cpuset.mems").write_text("0")
     os.sched_setaffinity(pids[1], range(8))
-    _migrate(pids[1], loose.told()["nodes"])
+    _migrate(pids[1], loose.printed()["nodes"])
     found |= {"drifted": Alignup("audit", "-o", "json").end(), "moved": [where(pid) for pid in pids]}
     found |= {"fixed": Alignup("audit", "--fix").end(), "back": [where(pid) for pid in pids]}
     (GROUPS / "cgroup.procs").write_text(str(pids[0]))
     found |= {"left": Alignup("audit").end(), "rejoined": Alignup("audit", "--fix").end()}
-    found |= {"after": Alignup("audit").end(), "told": [group.told(), loose.told()]}
+    found |= {"after": Alignup("audit").end(), "printed": [group.printed(), loose.printed()]}
     (PLACE / "drift").touch()
     found["codes"] = [one.end()["code"] for one in (group, loose)]
     found["groups"] = [path.name for path in GROUPS.glob("alignup-*")]
@@ -147,22 +147,21 @@ def drift() -> Seen:
 
 
 def _migrate(pid: int, nodes: str) -> None:
-    """Move the memory of a process to node 3, from wherever it is."""
-    from alignup.align import bits  # noqa: PLC0415 - loaded already
+    """Move the memory of a process to NUMA node 3."""
+    from alignup.align import bits  # noqa: PLC0415
     from alignup.enforce import memory  # noqa: PLC0415
 
     memory.migrate(pid, bits.parse(nodes) & ~8, to=8)
 
 
 def main() -> None:
-    """Do it all."""
     subprocess.run(["/bin/busybox", "mount", "-t", "cgroup2", "none", os.fspath(GROUPS)], check=True)
     os.environ["ALIGNUP_RUN_DIR"] = str(PLACE / "runs")
-    from alignup.cli import audit, run, why_output  # noqa: F401, PLC0415 - loaded once for all
+    from alignup.cli import audit, run, why_output  # noqa: F401, PLC0415 - before forking
     from alignup.runs import lifecycle, local_allocator  # noqa: F401, PLC0415
 
     seen = {}
-    for part in (under_each_policy, refused, closest, by_socket, drift):
+    for part in (under_each_policy, rejected, closest, by_socket, drift):
         start = time.monotonic()
         seen[part.__name__] = part()
         seen[part.__name__]["seconds"] = time.monotonic() - start

@@ -1,5 +1,5 @@
-"""A node on this machine: an agent that runs pods on a containerd of its own, and what the kernel says of them."""
-# ruff: noqa: S101, S603 - for tests, as those in tests/, that start the project's own programs
+"""A node on this machine: an agent that runs pods on a private containerd."""
+# ruff: noqa: S101, S603
 
 import json
 import os
@@ -27,16 +27,16 @@ CONFIG = {
     "reservedSystemCPUs": "0",
 }
 SLEEP = "sleep 100000"
-PATIENCE = 30.0  #: seconds
+TIMEOUT = 30.0  #: seconds
 
 Document = dict[str, Any]
 
 
-def container(script: str = SLEEP, /, name: str = "app", **more: Any) -> Document:  # noqa: ANN401 - of a manifest
+def container(script: str = SLEEP, /, name: str = "app", **more: Any) -> Document:  # noqa: ANN401
     return {"name": name, "image": BUSYBOX, "command": ["sh", "-c", script], **more}
 
 
-def pod(name: str, *containers: Document, **spec: Any) -> Document:  # noqa: ANN401 - of a manifest
+def pod(name: str, *containers: Document, **spec: Any) -> Document:  # noqa: ANN401
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -45,13 +45,13 @@ def pod(name: str, *containers: Document, **spec: Any) -> Document:  # noqa: ANN
     }
 
 
-def owning(cpus: int = 1) -> Document:
+def exclusive(cpus: int = 1) -> Document:
     return {"resources": {"limits": {"cpu": str(cpus), "memory": "64Mi"}}}
 
 
 @dataclass
 class Node:
-    """A machine on which an agent runs pods."""
+    """An agent and its container runtime."""
 
     place: Path
     runtime: Containerd
@@ -62,7 +62,7 @@ class Node:
         return self.place / "root"
 
     def start(self, *options: str, config: Document | None = None) -> None:
-        """Start the agent, and return when it answers; *config* is added to its configuration."""
+        """Start the agent and wait until it serves; *config* is added to its configuration."""
         file = self.place / "kubelet.json"
         file.write_text(json.dumps({**CONFIG, **(config or {})}))
         command = [sys.executable, "-m", "alignup", "agent", "--config", str(file), "--root-dir", str(self.root)]
@@ -70,9 +70,9 @@ class Node:
         command += ["--runtime", "cri", "--runtime-endpoint", self.runtime.endpoint, *options]
         with (self.place / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log)
-        until(self.answers, self.log)
+        until(self.is_serving, self.log)
 
-    def answers(self) -> bool:
+    def is_serving(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self.root / "agent.sock")) == 0
 
@@ -105,7 +105,7 @@ class Node:
         return self.alignup("admit", "-f", str(file), check=check)
 
     def put(self, document: Document) -> Path:
-        """Have a pod in the manifest directory."""
+        """Write a pod to the manifest directory."""
         file = self.place / "manifests" / f"{document['metadata']['name']}.json"
         aside = file.with_suffix(".new")
         aside.write_text(json.dumps(document))
@@ -113,7 +113,7 @@ class Node:
         return file
 
     def pods(self) -> dict[str, Document]:
-        """Every pod that is known; asked without the command line, which takes a second to start."""
+        """All pods, by name; without the command line, which takes a second to start."""
         with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(self.root / "agent.sock"))) as http:
             found = http.get("http://agent/v1/pods").json()["pods"]
         return {one["name"]: one for one in found}
@@ -122,27 +122,27 @@ class Node:
         run = self.pods().get(name, {}).get("run") or {"containers": []}
         return {one["name"]: one for one in run["containers"]}
 
-    def running(self, name: str, one: str = "app") -> Document:
-        """A container, when it runs."""
+    def wait_running(self, name: str, one: str = "app") -> Document:
+        """Wait until a container runs; return its status."""
         until(lambda: self.containers(name).get(one, {}).get("state") == "running", self.log)
         return self.containers(name)[one]
 
-    def ended(self, name: str) -> None:
+    def wait_released(self, name: str) -> None:
         until(lambda: name not in self.pods(), self.log)
 
     def log(self) -> str:
         return (self.place / "agent.log").read_text()[-4000:]
 
 
-def until(so: Callable[[], object], said: Callable[[], str] = str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not so():
-        assert time.monotonic() < deadline, said()
+def until(condition: Callable[[], object], detail: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, detail()
         time.sleep(0.1)
 
 
 def cpus_of(pid: int) -> str:
-    """Where the kernel lets a process run."""
+    """The CPUs that the kernel allows a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list"))
 
@@ -152,8 +152,8 @@ def all_but(cpus: str) -> str:
 
 
 def missing() -> str | None:
-    """Why there can be no such node here; ``None`` when there can."""
-    return containerds.missing() or (None if len(os.sched_getaffinity(0)) > 1 else "there is only one CPU")
+    """Why a node cannot run here; ``None`` if it can."""
+    return containerds.missing() or (None if len(os.sched_getaffinity(0)) > 1 else "the machine has only one CPU")
 
 
 @contextmanager

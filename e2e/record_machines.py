@@ -1,7 +1,7 @@
-"""Record the guests of ``tests/machines`` anew: ``python -m e2e.record_machines [NAME…]``.
+"""Record the guests of ``tests/machines`` again: ``python -m e2e.record_machines [NAME…]``.
 
-What is expected of a guest comes from what it was started with. Only sizes that the kernel decides (memory it keeps for
-itself, ids of caches, the devices of the board) are read in the guest, by plain reading of single files.
+The expected hardware is that of the guest's shape. Only what the kernel decides (its own memory, cache ids, the board's
+devices) is read from single files in the guest.
 """
 
 import base64
@@ -75,30 +75,30 @@ print(base64.b64encode(Path("/tmp/machine.tar.gz").read_bytes()).decode())
 
 
 def main(names: list[str]) -> int:
-    """Record the guests called *names*, all of them when none is named."""
+    """Record the guests called *names*, or all."""
     if why := missing():
         sys.stderr.write(f"{why}\n")
         return 1
     with tempfile.TemporaryDirectory() as scratch:
         image = disk.make(Path(scratch))
         for name in names or SHAPES:
-            archive, known = recorded(SHAPES[name], image=image)
+            archive, expected = record_guest(SHAPES[name], image=image)
             (MACHINES / f"{name}.tar.gz").write_bytes(archive)
-            for suffix, facts in (("", known.hardware()), (".kubelet", known.kubelet())):
+            for suffix, facts in (("", expected.hardware()), (".kubelet", expected.kubelet())):
                 path = MACHINES / "expected" / f"{name}{suffix}.json"
                 path.write_text(json.dumps({"name": name} | facts, separators=(",", ":")) + "\n")
             sys.stdout.write(f"{name}\n")
     return 0
 
 
-def recorded(shape: Shape, *, image: Path) -> tuple[bytes, "Known"]:
-    """The recording of a guest of *shape*, and what is known of it."""
+def record_guest(shape: Shape, *, image: Path) -> tuple[bytes, "ExpectedGuest"]:
+    """Record a guest of *shape*; return the archive and the expected hardware."""
     raw, archive = run(shape, _SCRIPT, image=image).splitlines()[-2:]
-    return base64.b64decode(archive), Known(shape, json.loads(raw))
+    return base64.b64decode(archive), ExpectedGuest(shape, json.loads(raw))
 
 
-class Known:
-    """What is known of one guest; ``RuntimeError`` when it is not the one that was ordered."""
+class ExpectedGuest:
+    """The expected hardware of one guest; ``RuntimeError`` if the guest does not have its shape."""
 
     def __init__(self, shape: Shape, raw: Mapping[str, Any]) -> None:
         self.shape, self.raw = shape, raw
@@ -114,35 +114,32 @@ class Known:
                 raise RuntimeError(f"node {node} has no network card")
 
     def core(self, cpu: int) -> int:
-        """The core of a CPU."""
         return cpu // self.shape.threads
 
     def socket(self, cpu: int) -> int:
-        """The socket of a CPU."""
         return self.core(cpu) // self.shape.cores
 
     def memory(self, node: int) -> int:
-        """What the kernel left of the memory of a node, in KiB."""
+        """The usable memory of a NUMA node in KiB."""
         kib: int = self.raw["memory"][str(node)]
         return kib
 
     def pages(self, node: int | None) -> dict[str, dict[str, int]]:
-        """The huge pages of a node, or of all."""
+        """The huge pages of a NUMA node, or of all."""
         counts = self.shape.hugepages
         huge = sum(counts.values()) if node is None else counts.get(node, 0)
         return {size: {"nr": huge if size == "2048" else 0} for size in sorted(self.raw["sizes"], key=int)}
 
     def distance(self, a: int, b: int) -> int:
-        """How far two nodes are from each other; QEMU says 20 where nobody else does."""
+        """The distance of two NUMA nodes; 20 is QEMU's default."""
         return 10 if a == b else self.shape.distances.get((min(a, b), max(a, b)), 20)
 
     def rows(self) -> list[list[int]]:
-        """All distances."""
         nodes = range(len(self.shape.nodes))
         return [[self.distance(a, b) for b in nodes] for a in nodes]
 
     def hardware(self) -> dict[str, Any]:
-        """What ``expected/NAME.json`` holds."""
+        """The content of ``expected/NAME.json``."""
         nodes = range(len(self.shape.nodes))
         inside = {node: [cpu for cpu in self.online if self.near[cpu] == node] for node in nodes}
         return {
@@ -151,7 +148,7 @@ class Known:
                 "core": {"partition": self._groups(self.core)},
                 "socket": {"partition": self._groups(self.socket)},
                 "numa": {"partition": [cpus for cpus in inside.values() if cpus]},
-                "l3": {"partition": self._groups(self.socket)},  # QEMU gives every socket one
+                "l3": {"partition": self._groups(self.socket)},  # QEMU creates one per socket
             },
             "cpus_without_node": [],
             "numa_nodes": [
@@ -167,7 +164,7 @@ class Known:
         }
 
     def kubelet(self) -> dict[str, Any]:
-        """What ``expected/NAME.kubelet.json`` holds."""
+        """The content of ``expected/NAME.kubelet.json``."""
         cpus = {str(cpu): self._numbers(cpu) for cpu in self.online}
         order = sorted(range(len(self.shape.nodes)), key=str)
         return {
@@ -183,20 +180,20 @@ class Known:
                 {
                     "id": node,
                     "memory_bytes": self.memory(node) * 1024,
-                    "hugepages": self._told_pages(node),
+                    "hugepages": self._kubelet_pages(node),
                     "distances": self.rows()[node],
                 }
                 for node in order
             ],
-            "hugepages": self._told_pages(None),
+            "hugepages": self._kubelet_pages(None),
             "topologymanager": {"prefer-closest-numa-nodes": "ok"},
         }
 
     def _numbers(self, cpu: int) -> list[int]:
-        """Socket, node, core and cache as the kubelet numbers them.
+        """Socket, NUMA node, core and cache, with the kubelet's ids.
 
-        An L3 of as many CPUs as the node would have if all its cores were like this one belongs to the node; the
-        kubelet then takes the socket's number for the cache.
+        An L3 with as many CPUs as the NUMA node would have if all its cores were like this one belongs to the node; the
+        kubelet then uses the socket's id for the cache.
         """
         siblings = [other for other in self.online if self.core(other) == self.core(cpu)]
         sharing = [other for other in self.online if self.socket(other) == self.socket(cpu)]
@@ -205,7 +202,7 @@ class Known:
         cache = self.socket(cpu) if own else self.raw["l3"][str(cpu)]
         return [self.socket(cpu), self.near[cpu], min(siblings), cache]
 
-    def _told_pages(self, node: int | None) -> list[dict[str, int]]:
+    def _kubelet_pages(self, node: int | None) -> list[dict[str, int]]:
         counts = self.pages(node)
         return [{"page_size": int(size), "num_pages": counts[size]["nr"]} for size in sorted(counts)]
 

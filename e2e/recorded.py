@@ -1,7 +1,7 @@
-"""What an agent in a guest showed after each step of a recorded run, held against what the kubelet showed.
+"""Compare each step of a replay by an agent in a guest with the recorded kubelet run.
 
-An agent is its heart and more, and the heart was compared with every recording already (``tests/recorded``). Where the
-kubelet goes wrong and the heart does not go along, the heart is what the agent is held against.
+``tests/recorded`` already compares the library with every recording. From where the kubelet has a defect that the
+library does not follow, the agent is compared with the library instead.
 """
 
 import json
@@ -21,18 +21,18 @@ from tests.recorded.snapshot import Comparison
 
 Document = Mapping[str, Any]
 
-#: How recorded runs went that an agent took again, a line each.
+#: One summary line per replay.
 LINES = pytest.StashKey[list[str]]()
 
-ONE_FILE = "an agent has one file, not one a manager, and it was not removed"
-WAITS = "the pod waits where the kubelet refuses it"
-CRITICAL = "the kubelet takes a static pod for a critical one, and says so when it refuses it"
-HEART = f"{FAULT}; the agent is as the heart"
+ONE_FILE = "the agent has one checkpoint instead of a state file per manager, and it was not removed"
+WAITS = "the pod waits where the kubelet rejects it"
+CRITICAL = "the kubelet treats static pods as critical, and its message says so"
+LIBRARY = f"{FAULT}; the agent agrees with the library"
 
-#: Memory that a guest may have more or less than the one that was recorded, in bytes: firmware takes its own.
+#: Tolerated difference in memory between a guest and the recorded one, in bytes.
 SLACK = 1 << 20
-#: What is said of a step, besides what came of it.
-TOLD = (
+#: The inputs of a step.
+INPUTS = (
     "op",
     "manifest",
     "name",
@@ -62,22 +62,22 @@ def shape(recording: Document) -> Shape:
 
 
 def scenario(recording: Document) -> dict[str, Any]:
-    """What is to be done, without what came of it."""
+    """The inputs of a recording, without its results."""
     return {
         **{name: recording[name] for name in ("kubelet_config", "plugins")},
         **({"initial": True} if "initial" in recording else {}),
-        "steps": [{name: step[name] for name in TOLD if name in step} for step in recording["steps"]],
+        "steps": [{name: step[name] for name in INPUTS if name in step} for step in recording["steps"]],
     }
 
 
 def compare(recording: Document, ours: Document, run: Run) -> None:
-    """Hold every step of *ours* against *recording*, counting into *run*."""
-    heart = _Heart(recording)
+    """Compare every step of *ours* with *recording*; count results in *run*."""
+    library = _LibraryReplay(recording)
     advising = frozenset(plugin["resource"] for plugin in recording["plugins"] if plugin["preferred"])
     steps = [(-1, {"op": "start", **recording["initial"]}, ours["initial"])] if "initial" in recording else []
     steps += [(number, *pair) for number, pair in enumerate(zip(recording["steps"], ours["steps"], strict=False))]
     for number, step, shown in steps:
-        label, faults = _step(heart, number, step, shown, advising=advising)
+        label, faults = _step(library, number, step, shown, advising=advising)
         if faults:
             run.failures.append(f"step {number} ({step['op']} {step.get('pod') or step.get('name') or ''}): {faults}")
         elif label:
@@ -85,36 +85,36 @@ def compare(recording: Document, ours: Document, run: Run) -> None:
         else:
             run.compared += 1
     if len(ours["steps"]) < len(recording["steps"]):
-        run.failures.append(f"only {len(ours['steps'])} of {len(recording['steps'])} steps were taken")
+        run.failures.append(f"only {len(ours['steps'])} of {len(recording['steps'])} steps were replayed")
 
 
 def _step(
-    heart: "_Heart", number: int, step: Document, shown: Document, *, advising: Collection[str]
+    library: "_LibraryReplay", number: int, step: Document, shown: Document, *, advising: Collection[str]
 ) -> tuple[str, list[str]]:
-    """What could not be compared with the recording in a step, and what is wrong."""
+    """Why a step cannot be compared with the recording, and its differences."""
     if "error" in shown:
-        return "", [shown["error"], shown.get("said", "")]
+        return "", [shown["error"], shown.get("log", "")]
     if step["op"] == "bad_config":
         return "", configuration(step, shown)
-    label = heart.follow(number, step)
+    label = library.follow(number, step)
     known, faults = verdict(step, shown)
     faults += consistent(shown)
-    if label == HEART:
-        faults += heart.against(shown)
+    if label == LIBRARY:
+        faults += library.compare(shown)
     elif not label:
         faults += snapshot(step, shown, advising=advising)
     return label or known, faults
 
 
-class _Heart:
-    """A host that goes the same way, and knows from where on the recording is no measure any more."""
+class _LibraryReplay:
+    """The same replay by the library, which knows from where on the recording does not apply."""
 
     def __init__(self, recording: Document) -> None:
         self._strict, self._own = Course(recording), Course(recording, compare=False)
         self._lost = ""
 
     def follow(self, number: int, step: Document) -> str:
-        """Take a step; why the recording is no measure for it, if it is not."""
+        """Replay a step; return why the recording does not apply, or an empty string."""
         if step.get("remove_state"):
             self._lost = ONE_FILE
         if not self._lost:
@@ -123,8 +123,8 @@ class _Heart:
             _taken(self._own, number, step)
         return self._lost
 
-    def against(self, shown: Document) -> list[str]:
-        """What the agent shows that the host does not have."""
+    def compare(self, shown: Document) -> list[str]:
+        """Differences between the agent and the library."""
         host = self._own.host
         held = {
             uid: {name: bits.show(cpus) for name, cpus in own.items()}
@@ -136,13 +136,13 @@ class _Heart:
 
 
 def _taken(course: Course, number: int, step: Document) -> str:
-    """Take a step; why the recording is no measure from here on, if it is not."""
+    """Replay a step; return why the recording does not apply from here on, or an empty string."""
     try:
         course.follow(number, step)
     except SkippedError:
         return ""
     except (LostError, AssertionError):
-        return HEART
+        return LIBRARY
     return ""
 
 
@@ -155,9 +155,9 @@ def _asserted(check: Callable[[], None]) -> list[str]:
 
 
 def verdict(step: Document, shown: Document) -> tuple[str, list[str]]:
-    """What became of a pod: why that is no difference though it looks like one, and the differences."""
+    """Compare the status of a pod: why a difference is expected, and other differences."""
     if step["op"] == "restart":
-        return "", differ("containers ended and begun", (shown["ended"], shown["begun"]), (0, 0))
+        return "", differ("containers stopped and started", (shown["stopped"], shown["started"]), (0, 0))
     if step["op"] != "pod":
         return "", []
     theirs = (step["verdict"], step["reason"], (step["message"] or "").removeprefix(PREFIX) or None, step["qosClass"])
@@ -170,23 +170,23 @@ def verdict(step: Document, shown: Document) -> tuple[str, list[str]]:
 
 
 def configuration(step: Document, shown: Document) -> list[str]:
-    """What an agent says to a configuration, beside what the kubelet said."""
+    """Compare the errors of an agent and a kubelet about a configuration."""
     if step["verdict"] != shown["verdict"]:
         return differ(step["name"], (shown["verdict"], shown["log"]), (step["verdict"], step["log"][-3:]))
     if step["verdict"] == "started":
         return []
-    said = shown["log"].partition("\n")[0].removeprefix("alignup: ")
+    error = shown["log"].partition("\n")[0].removeprefix("alignup: ")
     logged = [line.replace('\\"', '"') for line in step["log"]]
-    # What is wrong may be named before it.
-    if any(words and words in line for words in (said, said.partition(": ")[2]) for line in logged):
+    # The field may precede the message.
+    if any(words and words in line for words in (error, error.partition(": ")[2]) for line in logged):
         return [] if shown["exit_code"] else [f"{step['name']}: exit status {shown['exit_code']}"]
-    return differ(step["name"], said, logged)
+    return differ(step["name"], error, logged)
 
 
 def snapshot(step: Document, shown: Document, *, advising: Collection[str]) -> list[str]:
-    """Everything that can be seen of a node, beside what could be seen of the kubelet's.
+    """Compare all observations of a node with those of the kubelet's.
 
-    Plugins of *advising* resources say which devices to take; of others the kubelet takes any.
+    Plugins of *advising* resources have preferences; of other resources the kubelet allocates arbitrary devices.
     """
     uids = {one["uid"] for one in shown["pods"]}
     hints = _hints(shown)
@@ -200,7 +200,7 @@ def snapshot(step: Document, shown: Document, *, advising: Collection[str]) -> l
 
 
 def consistent(shown: Document) -> list[str]:
-    """Whether containers are held to the CPUs that they were given."""
+    """Check that containers are on their allocated CPUs."""
     if not shown.get("cgroups"):
         return []
     uids = {one["name"]: one["uid"] for one in shown["pods"]}
@@ -214,7 +214,7 @@ def consistent(shown: Document) -> list[str]:
 
 
 def files(recording: Document, texts: Mapping[str, str]) -> list[str]:
-    """What an agent left for a kubelet at the end, beside what the kubelet had, of pods that are still there."""
+    """Compare the exported kubelet files with the kubelet's, for pods that still run."""
     last = recording["steps"][-1]
     there = {one["uid"] for one in last["pods"] if one["status"]["phase"] == "Running"}
     faults = []
@@ -225,7 +225,7 @@ def files(recording: Document, texts: Mapping[str, str]) -> list[str]:
 
 
 def _written(text: str) -> dict[str, Any]:
-    """Who holds what, by one of the kubelet's files; blocks of memory have no order."""
+    """The entries of a kubelet file; the order of memory blocks does not matter."""
     entries = json.loads(text).get("entries") or {}
     return {
         uid: {name: own if isinstance(own, str) else sorted(own, key=json.dumps) for name, own in pod.items()}
@@ -234,7 +234,7 @@ def _written(text: str) -> dict[str, Any]:
 
 
 def differ(what: str, ours: object, theirs: object) -> list[str]:
-    """Nothing, or what is different."""
+    """A list of differences."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and ours != theirs:
         names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         return [f"{what} {name}: {ours.get(name)}, recorded {theirs.get(name)}" for name in names]
@@ -249,7 +249,7 @@ def _pods(pods: Iterable[Document]) -> dict[str, tuple[str, str]]:
     return {_name(one["name"]): (one["uid"], one["status"]["phase"]) for one in pods}
 
 
-#: Pod and container → the nodes all of it is to come from; ``None``: any.
+#: Pod and container → the NUMA nodes of its hint; ``None``: any.
 _Hints = Mapping[tuple[str, str], NodeSet | None]
 
 
@@ -263,7 +263,7 @@ def _hints(shown: Document) -> _Hints:
 
 
 def _listed(shown: Document, hints: _Hints, advising: Collection[str]) -> dict[str, Any]:
-    """Who has what; of devices that nobody advised on, only whether they are from where they should be is the same."""
+    """The resources of each container; devices without preferences are compared by NUMA node only."""
     found: dict[str, Any] = {}
     for pod in shown["podresources_list"]["pod_resources"]:
         name = _name(pod["name"])
@@ -279,7 +279,7 @@ def _listed(shown: Document, hints: _Hints, advising: Collection[str]) -> dict[s
 
 
 def _within(nodes: str | None, near: NodeSet | None) -> str:
-    """Whether a device at *nodes* is *near*, as far as that can be said."""
+    """Whether a device on *nodes* is within the hint *near*."""
     if near is None:
         return "anywhere"
     if nodes is None:
@@ -287,26 +287,28 @@ def _within(nodes: str | None, near: NodeSet | None) -> str:
     return "elsewhere" if bits.parse(nodes) & ~near else f"within {bits.show(near)}"
 
 
-def _holding(told: Document) -> dict[str, Any]:
-    """What a container has, or could be had; devices as counts a node."""
+def _holding(entry: Document) -> dict[str, Any]:
+    """The resources in a PodResources entry, with devices counted by NUMA node."""
     return {
-        "cpus": sorted(map(int, told["cpu_ids"])),
-        "memory": sorted((one["memory_type"], one["size"], _nodes(one)) for one in told["memory"]),
-        "devices": Counter((one["resource_name"], len(one["device_ids"]), _nodes(one)) for one in told["devices"]),
+        "cpus": sorted(map(int, entry["cpu_ids"])),
+        "memory": sorted((one["memory_type"], one["size"], _nodes(one)) for one in entry["memory"]),
+        "devices": Counter((one["resource_name"], len(one["device_ids"]), _nodes(one)) for one in entry["devices"]),
     }
 
 
-def _nodes(told: Document) -> str | None:
-    """``None``: nothing is said of them."""
-    topology = told.get("topology")
+def _nodes(entry: Document) -> str | None:
+    """``None``: without topology."""
+    topology = entry.get("topology")
     return None if topology is None else bits.show(bits.of(int(node["ID"]) for node in topology["nodes"]))
 
 
 def _allocatable(ours: Document, theirs: Document) -> list[str]:
-    """What could be had on an idle node."""
-    mine, told = _holding(ours), _holding(theirs)
-    faults = [fault for what in ("cpus", "devices") for fault in differ(f"allocatable {what}", mine[what], told[what])]
-    memory = [{(type_, nodes): int(size) for type_, size, nodes in one["memory"]} for one in (mine, told)]
+    """Compare the allocatable resources."""
+    mine, recorded = _holding(ours), _holding(theirs)
+    faults = [
+        fault for what in ("cpus", "devices") for fault in differ(f"allocatable {what}", mine[what], recorded[what])
+    ]
+    memory = [{(type_, nodes): int(size) for type_, size, nodes in one["memory"]} for one in (mine, recorded)]
     near = memory[0].keys() == memory[1].keys() and all(
         abs(memory[0][key] - memory[1][key]) <= SLACK for key in memory[0]
     )
@@ -314,7 +316,7 @@ def _allocatable(ours: Document, theirs: Document) -> list[str]:
 
 
 def _placed(shown: Document) -> dict[str, dict[str, str]]:
-    """Pod → container → the CPUs that are its own."""
+    """Pod → container → its exclusive CPUs."""
     found: dict[str, dict[str, str]] = {}
     for uid, placements in shown["placements"].items():
         own = {
@@ -325,7 +327,7 @@ def _placed(shown: Document) -> dict[str, dict[str, str]]:
 
 
 def _entries(step: Document, uids: set[str]) -> dict[str, dict[str, str]]:
-    """The same of the kubelet's file, for pods that are there."""
+    """The same from the kubelet's file, for pods that exist."""
     entries = json.loads(step["cpu_manager_state"]).get("entries") or {}
     return {uid: own for uid, own in entries.items() if uid in uids}
 
@@ -337,5 +339,4 @@ def _held(shown: Document) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def recordings(folder: Path) -> Sequence[Path]:
-    """The recordings of a folder."""
     return sorted(folder.glob("*.json.gz"))

@@ -1,9 +1,8 @@
-"""What an agent must survive, in full: hundreds of kills, full and read-only disks, nonsense, thousands of pods.
+"""Long fault tests of an agent: hundreds of kills, full and read-only disks, invalid requests, thousands of pods.
 
-The short forms are in ``tests/agent/test_faults.py``. Disks of their own need root and mounts; without these the tests
-about them are skipped.
+``tests/agent/test_faults.py`` has short versions. The disk tests need root and are skipped without it.
 """
-# ruff: noqa: S101 - a test, as those in tests/
+# ruff: noqa: S101
 
 import os
 import shutil
@@ -21,13 +20,13 @@ KILLS = 200
 ROOMY = {**CONFIG, "maxPods": 1000}
 
 
-def test_200_kills_under_load_keep_every_promise(tmp_path: Path) -> None:
-    """After each: every acknowledged placement is there, nothing is half-made, nothing is given twice."""
+def test_no_admission_is_lost_in_200_kills_under_load(tmp_path: Path) -> None:
+    """After each kill, every acknowledged placement exists, nothing is partial, and nothing is allocated twice."""
     assert kill_again_and_again(tmp_path / "root", rounds=KILLS, seed=int.from_bytes(os.urandom(4), "big")) > 1_000
 
 
-def test_1000_requests_that_are_none_do_no_harm(tmp_path: Path) -> None:
-    """The agent answers as before, and has not grown."""
+def test_1000_invalid_requests_are_harmless(tmp_path: Path) -> None:
+    """The agent serves as before, and its memory has not grown."""
     with running(tmp_path / "root") as agent:
         nonsense(agent, 100, seed=1)
         before = memory_of(agent)
@@ -39,8 +38,7 @@ def test_1000_requests_that_are_none_do_no_harm(tmp_path: Path) -> None:
         assert memory_of(agent) - before < 10 << 20
 
 
-def test_5000_pods_in_and_out_leave_memory_flat(tmp_path: Path) -> None:
-    """What pods took they gave back, the agent's memory too."""
+def test_memory_is_constant_over_5000_pods(tmp_path: Path) -> None:
     with running(tmp_path / "root", "--history", "1000") as agent:
         come_and_go(agent, 1_200)
         before = memory_of(agent)
@@ -58,58 +56,58 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     if mount is None or umount is None or os.geteuid() != 0:
-        pytest.skip("a disk of its own needs root and mount")
-    made = subprocess.run(  # noqa: S603 - the system's own
+        pytest.skip("mounting a disk needs root")
+    made = subprocess.run(  # noqa: S603
         [mount, "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", place], capture_output=True, text=True, check=False
     )
     if made.returncode:
-        pytest.skip(f"no disk can be mounted here: {made.stderr.strip()}")
+        pytest.skip(f"cannot mount a disk: {made.stderr.strip()}")
     yield place
-    subprocess.run([umount, "-l", place], check=True)  # noqa: S603 - the system's own
+    subprocess.run([umount, "-l", place], check=True)  # noqa: S603
 
 
 @contextmanager
 def read_only(directory: Path) -> Iterator[None]:
-    """Whatever is opened in *directory* from now on can only be read; what is open already does not matter."""
+    """Make *directory* read-only for files opened from now on."""
     mount, umount = shutil.which("mount"), shutil.which("umount")
     assert mount is not None
     assert umount is not None
-    subprocess.run([mount, "--bind", directory, directory], check=True)  # noqa: S603 - the system's own
+    subprocess.run([mount, "--bind", directory, directory], check=True)  # noqa: S603
     try:
-        subprocess.run([mount, "-o", "remount,ro,bind", directory], check=True)  # noqa: S603 - the system's own
+        subprocess.run([mount, "-o", "remount,ro,bind", directory], check=True)  # noqa: S603
         yield
     finally:
-        subprocess.run([umount, directory], check=True)  # noqa: S603 - the system's own
+        subprocess.run([umount, directory], check=True)  # noqa: S603
 
 
-def test_a_disk_that_is_really_full_stops_admissions_and_nothing_else(disk: Path) -> None:
-    """Nothing acknowledged is lost, and with room again all goes on."""
+def test_a_full_disk_stops_only_admissions(disk: Path) -> None:
+    """No acknowledged pod is lost, and admissions resume with free space."""
     root = disk / "root"
-    promised: list[str] = []
+    acknowledged: list[str] = []
     with running(root, config=ROOMY) as agent:
         (disk / "ballast").write_bytes(b"x" * (60 << 10))
-        while (answer := agent.admit(f"pod-{len(promised)}", cpu="1m", memory="1Mi")).status_code == 201:
-            promised.append(f"pod-{len(promised)}")
+        while (answer := agent.admit(f"pod-{len(acknowledged)}", cpu="1m", memory="1Mi")).status_code == 201:
+            acknowledged.append(f"pod-{len(acknowledged)}")
         assert answer.status_code == 503
         assert agent.http.get("/readyz").status_code == 503
-        assert list(agent.pods()) == promised
+        assert list(agent.pods()) == acknowledged
         (disk / "ballast").unlink()
         wait_for(agent.ready)
         assert agent.admit("more", cpu="1m", memory="1Mi").status_code == 201
         agent.kill()
     with running(root, config=ROOMY) as agent:
-        assert list(agent.pods()) == [*promised, "more"]
+        assert list(agent.pods()) == [*acknowledged, "more"]
 
 
-def test_a_disk_that_becomes_read_only_is_waited_for(disk: Path) -> None:
-    """Questions are answered meanwhile."""
+def test_admissions_resume_after_a_read_only_disk(disk: Path) -> None:
+    """Meanwhile the agent serves reads."""
     root = disk / "root"
     with running(root) as agent:
         assert agent.admit("before", cpu="1").status_code == 201
         with read_only(root):
-            refused = agent.admit("during", cpu="1")
-            assert refused.status_code == 503
-            assert "Read-only file system" in refused.json()["detail"]
+            rejected = agent.admit("during", cpu="1")
+            assert rejected.status_code == 503
+            assert "Read-only file system" in rejected.json()["detail"]
             assert list(agent.pods()) == ["before"]
         wait_for(agent.ready)
         assert agent.admit("after", cpu="1").status_code == 201

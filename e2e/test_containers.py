@@ -1,8 +1,8 @@
-"""Pods on this machine: the agent, Debian's containerd, a device plugin, and what the kernel says of it all.
+"""Pods on this machine with the agent, Debian's containerd and a device plugin, checked against the kernel.
 
-Two CPUs are enough: CPU 0 is kept back, so one container can have CPU 1 to itself, and all others share what is left.
+Two CPUs are enough: CPU 0 is reserved, one container gets CPU 1 exclusively, and the others share the rest.
 """
-# ruff: noqa: S101, S603 - a test, as those in tests/, that starts the project's own programs
+# ruff: noqa: S101, S603
 
 import json
 import os
@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from alignup.align import bits
-from e2e.node import SLEEP, Document, Node, all_but, container, cpus_of, missing, node_in, owning, pod, until
+from e2e.node import SLEEP, Document, Node, all_but, container, cpus_of, exclusive, missing, node_in, pod, until
 from tests.short_paths import short_directory
 
 WHY = missing()
-#: What all pods together are held to, by the versions of groups.
+#: The limit of all pods together, in cgroup v1 and v2.
 LIMITS = (
     Path("/sys/fs/cgroup/memory/alignup/memory.limit_in_bytes"),
     Path("/sys/fs/cgroup/alignup/memory.max"),
@@ -37,7 +37,7 @@ def shared_node() -> Iterator[Node]:
 
 @pytest.fixture
 def node(shared_node: Node) -> Iterator[Node]:
-    """The node, which is empty again afterwards."""
+    """The node, emptied after each test."""
     yield shared_node
     for file in (shared_node.place / "manifests").iterdir():
         file.unlink()
@@ -47,10 +47,10 @@ def node(shared_node: Node) -> Iterator[Node]:
     assert shared_node.runtime.ctr("containers", "list", "--quiet").stdout == ""
 
 
-def test_a_container_is_pinned_and_sees_it(node: Node) -> None:
-    node.admit(pod("owner", container(f"grep Cpus_allowed_list /proc/self/status; nproc; {SLEEP}", **owning())))
+def test_a_container_sees_its_exclusive_cpus(node: Node) -> None:
+    node.admit(pod("owner", container(f"grep Cpus_allowed_list /proc/self/status; nproc; {SLEEP}", **exclusive())))
 
-    one = node.running("owner")
+    one = node.wait_running("owner")
 
     until(lambda: len(node.alignup("logs", "owner").stdout.splitlines()) == 2)
     assert bits.parse(one["cpus"]).bit_count() == 1
@@ -60,28 +60,28 @@ def test_a_container_is_pinned_and_sees_it(node: Node) -> None:
 
 def test_shared_cpus_change_under_running_containers(node: Node) -> None:
     node.put(pod("shares"))
-    shares = node.running("shares")
+    shares = node.wait_running("shares")
     before = cpus_of(shares["pid"])
-    node.admit(pod("owner", container(**owning())))
-    own = node.running("owner")["cpus"]
+    node.admit(pod("owner", container(**exclusive())))
+    own = node.wait_running("owner")["cpus"]
     meanwhile = cpus_of(shares["pid"])
     node.alignup("release", "owner")
     until(lambda: cpus_of(shares["pid"]) == before)
 
     assert before == all_but("")
     assert meanwhile == all_but(own)
-    assert node.running("shares")["pid"] == shares["pid"]
+    assert node.wait_running("shares")["pid"] == shares["pid"]
 
 
-def test_containers_go_on_when_the_agent_is_killed_and_are_found_again(node: Node) -> None:
+def test_a_restarted_agent_adopts_running_containers(node: Node) -> None:
     node.put(pod("shares"))
-    node.admit(pod("owner", container(**owning())))
-    pids = {name: node.running(name)["pid"] for name in ("shares", "owner")}
+    node.admit(pod("owner", container(**exclusive())))
+    pids = {name: node.wait_running(name)["pid"] for name in ("shares", "owner")}
     node.kill()
     alive = {name: cpus_of(pid) for name, pid in pids.items()}
     node.start("--allow", "host-path")
 
-    again = {name: node.running(name) for name in pids}
+    again = {name: node.wait_running(name) for name in pids}
 
     assert {name: one["pid"] for name, one in again.items()} == pids
     assert {name: one["restarts"] for name, one in again.items()} == {"shares": 0, "owner": 0}
@@ -89,42 +89,42 @@ def test_containers_go_on_when_the_agent_is_killed_and_are_found_again(node: Nod
     assert json.loads(node.alignup("audit", "-o", "json").stdout)["drift"] == []
 
 
-def test_what_the_configuration_says_of_containers_is_so(node: Node) -> None:
+def test_container_settings_of_the_configuration(node: Node) -> None:
     node.kill()
     node.start(config={"seccompDefault": True, "podPidsLimit": 30, "systemReserved": {"memory": "1Gi"}})
     many = "i=0; while [ $i -lt 40 ]; do sleep 100 & i=$((i+1)); done"
     node.admit(pod("held", container(f"grep Seccomp: /proc/self/status; {many}; {SLEEP}")))
     until(lambda: "can't fork" in node.alignup("logs", "held").stdout, node.log)
-    told = node.alignup("logs", "held").stdout
+    printed = node.alignup("logs", "held").stdout
     limit = next(path for path in LIMITS if path.exists()).read_text()
     node.kill()
     node.start("--allow", "host-path")
 
-    assert told.startswith("Seccomp:\t2\n")
+    assert printed.startswith("Seccomp:\t2\n")
     assert int(limit) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") - (1 << 30)
 
 
-def test_containers_go_on_when_containerd_is_killed(node: Node) -> None:
-    node.admit(pod("owner", container(**owning())))
-    pid = node.running("owner")["pid"]
+def test_containers_survive_a_kill_of_containerd(node: Node) -> None:
+    node.admit(pod("owner", container(**exclusive())))
+    pid = node.wait_running("owner")["pid"]
     node.runtime.kill()
     time.sleep(2)
     node.runtime.start()
     node.admit(pod("later"))
 
-    node.running("later")
+    node.wait_running("later")
 
-    assert node.running("owner")["pid"] == pid
+    assert node.wait_running("owner")["pid"] == pid
 
 
-def test_what_a_device_plugin_gives_is_in_the_container(node: Node) -> None:
+def test_device_plugin_responses_reach_the_container(node: Node) -> None:
     plugin = [sys.executable, "-m", "alignup.testing.plugin", "--resource", "example.com/gpu", "--devices", "2@0"]
     with subprocess.Popen([*plugin, "--dir", str(node.root / "device-plugins")]) as process:
         try:
             until(lambda: "example.com/gpu: 2 of 2 devices are healthy" in node.log(), node.log)
             asked: Document = {"resources": {"limits": {"example.com/gpu": "1"}}}
             node.admit(pod("gpu", container(f"env | grep -i gpu; ls /dev; {SLEEP}", **asked)))
-            node.running("gpu")
+            node.wait_running("gpu")
             until(lambda: "gpu-" in node.alignup("logs", "gpu").stdout)
             printed = node.alignup("logs", "gpu").stdout
         finally:
@@ -152,7 +152,7 @@ def test_init_containers_sidecars_and_volumes(node: Node) -> None:
         )
     )
 
-    node.running("web")
+    node.wait_running("web")
 
     until(lambda: "up" in node.alignup("logs", "web").stdout)
     assert node.alignup("logs", "web").stdout == "first\nsecond\nup\n"
@@ -160,19 +160,19 @@ def test_init_containers_sidecars_and_volumes(node: Node) -> None:
     assert states == {"one": "Completed", "beside": "running", "two": "Completed", "app": "running"}
 
 
-def test_a_job_runs_once_and_gives_back_what_it_had(node: Node) -> None:
-    node.admit(pod("job", container("echo done; exit 3", **owning()), restartPolicy="Never"))
+def test_a_job_runs_once_and_releases_its_resources(node: Node) -> None:
+    node.admit(pod("job", container("echo done; exit 3", **exclusive()), restartPolicy="Never"))
     until(lambda: node.pods()["job"]["status"] == "finished", node.log)
-    node.admit(pod("owner", container(**owning())))
+    node.admit(pod("owner", container(**exclusive())))
 
-    node.running("owner")
+    node.wait_running("owner")
 
     run = node.pods()["job"]["run"]
     assert (run["phase"], run["containers"][0]["exitCode"]) == ("Failed", 3)
     assert node.alignup("logs", "job").stdout == "done\n"
 
 
-def test_one_that_keeps_failing_is_started_again_and_again_with_longer_pauses(node: Node) -> None:
+def test_a_crashing_container_backs_off(node: Node) -> None:
     node.admit(pod("fails", container("exit 1")))
 
     until(lambda: node.containers("fails")["app"]["reason"] == "CrashLoopBackOff", node.log)
@@ -182,8 +182,8 @@ def test_one_that_keeps_failing_is_started_again_and_again_with_longer_pauses(no
     assert one["last"]["exitCode"] == 1
 
 
-def test_a_container_that_takes_too_much_memory_says_so(node: Node) -> None:
-    hungry = container("head -c 200m /dev/zero | tail", **owning())
+def test_a_container_over_its_memory_limit_is_killed(node: Node) -> None:
+    hungry = container("head -c 200m /dev/zero | tail", **exclusive())
     node.admit(pod("hungry", hungry, restartPolicy="Never"))
 
     until(lambda: node.pods()["hungry"]["status"] == "finished", node.log)
@@ -191,7 +191,7 @@ def test_a_container_that_takes_too_much_memory_says_so(node: Node) -> None:
     assert node.containers("hungry")["app"]["exitCode"] != 0
 
 
-def test_an_image_that_is_not_here_is_named(node: Node) -> None:
+def test_a_missing_image_is_reported(node: Node) -> None:
     node.admit(pod("none", {**container(), "image": "localhost/none:1", "imagePullPolicy": "Never"}))
 
     until(lambda: node.containers("none").get("app", {}).get("reason") == "ErrImageNeverPull", node.log)
@@ -199,10 +199,10 @@ def test_an_image_that_is_not_here_is_named(node: Node) -> None:
     assert "localhost/none:1" in node.alignup("ps").stdout
 
 
-def test_a_changed_manifest_ends_the_pod_and_starts_the_new_one(node: Node) -> None:
-    node.put(pod("web", container(f"echo old; {SLEEP}", **owning())))
-    before = node.running("web")["pid"]
-    node.put(pod("web", container(f"echo new; {SLEEP}", **owning())))
+def test_a_changed_manifest_replaces_the_pod(node: Node) -> None:
+    node.put(pod("web", container(f"echo old; {SLEEP}", **exclusive())))
+    before = node.wait_running("web")["pid"]
+    node.put(pod("web", container(f"echo new; {SLEEP}", **exclusive())))
 
     until(lambda: node.containers("web").get("app", {}).get("pid") not in (None, before), node.log)
     until(lambda: node.alignup("logs", "web", check=False).stdout == "new\n")
@@ -211,27 +211,27 @@ def test_a_changed_manifest_ends_the_pod_and_starts_the_new_one(node: Node) -> N
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("spec", "message"),
     [
-        pytest.param({"hostNetwork": True}, "--allow host-network", id="the host's network"),
-        pytest.param({"hostPID": True}, "--allow host-pid", id="the host's processes"),
+        pytest.param({"hostNetwork": True}, "--allow host-network", id="hostNetwork"),
+        pytest.param({"hostPID": True}, "--allow host-pid", id="hostPID"),
     ],
 )
-def test_what_is_not_allowed_is_refused(node: Node, asked: Document, said: str) -> None:
-    answer = node.admit(pod("bad", **asked), check=False)
+def test_a_pod_without_permission_is_rejected(node: Node, spec: Document, message: str) -> None:
+    answer = node.admit(pod("bad", **spec), check=False)
 
     assert answer.returncode == 1
-    assert said in answer.stderr
+    assert message in answer.stderr
 
 
-def test_a_privileged_container_is_refused(node: Node) -> None:
+def test_a_privileged_container_is_rejected(node: Node) -> None:
     answer = node.admit(pod("bad", container(securityContext={"privileged": True})), check=False)
 
     assert answer.returncode == 1
     assert "--allow privileged" in answer.stderr
 
 
-def test_a_host_path_that_is_allowed_is_seen(node: Node, tmp_path: Path) -> None:
+def test_an_allowed_host_path_is_mounted(node: Node, tmp_path: Path) -> None:
     (tmp_path / "word").write_text("hello\n")
     mount: Document = {"volumeMounts": [{"name": "host", "mountPath": "/host", "readOnly": True}]}
     volume = {"name": "host", "hostPath": {"path": str(tmp_path), "type": "Directory"}}
@@ -245,9 +245,9 @@ def test_a_host_path_that_is_allowed_is_seen(node: Node, tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["word"]
 
 
-def test_what_is_moved_by_hand_is_found_and_put_back(node: Node) -> None:
-    node.admit(pod("owner", container(**owning())))
-    one = node.running("owner")
+def test_audit_finds_and_fixes_drift(node: Node) -> None:
+    node.admit(pod("owner", container(**exclusive())))
+    one = node.wait_running("owner")
     before = node.alignup("audit").returncode
     os.sched_setaffinity(one["pid"], bits.members(bits.parse(one["cpus"])))
     group = next(
@@ -266,11 +266,11 @@ def test_what_is_moved_by_hand_is_found_and_put_back(node: Node) -> None:
     assert cpus_of(one["pid"]) == one["cpus"]
 
 
-def test_nothing_is_left_of_a_pod(node: Node) -> None:
+def test_a_released_pod_leaves_nothing(node: Node) -> None:
     volume = {"name": "work", "emptyDir": {"medium": "Memory"}}
     mount: Document = {"volumeMounts": [{"name": "work", "mountPath": "/data"}]}
-    node.admit(pod("web", container(**mount, **owning()), volumes=[volume]))
-    pid = node.running("web")["pid"]
+    node.admit(pod("web", container(**mount, **exclusive()), volumes=[volume]))
+    pid = node.wait_running("web")["pid"]
     groups = {line.split(":")[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
     node.alignup("release", "web")
 

@@ -1,5 +1,5 @@
-"""The CRI client and the real containerd: what a plan says is seen inside the container, and what happens is told."""
-# ruff: noqa: S101 - a test, as those in tests/
+"""The CRI client with a real containerd: configurations take effect, and states and errors are reported."""
+# ruff: noqa: S101
 
 import asyncio
 import json
@@ -39,24 +39,24 @@ WHY = containerd.missing()
 HOST = NamespaceOptions(host_network=True)
 ABSENT = "localhost/absent:1"
 
-#: Groups are made, looked at, and removed: when a process is in one, and when it has left.
+#: Create, inspect and remove pod cgroups, with and without a process inside.
 IN_GUEST = """
 import ctypes, json, os
 ctypes.CDLL(None).mount(b"cgroup2", b"/sys/fs/cgroup", b"cgroup2", 0, None)
 from pathlib import Path
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from alignup.enforce.cri.groups import Groups
-from alignup.enforce.cri.resources import pod_resources
+from alignup.enforce.cri.pod_cgroups import PodCgroups
+from alignup.enforce.cri.resources import pod_cgroup_resources
 def pod(requests, limits):
     read = [{name: Quantity.parse(text) for name, text in one.items()} for one in (requests, limits)]
     return Pod(name="web", uid="1234-abcd", containers=(Container("web", Resources(*read)),))
 firm = {"cpu": "500m", "memory": "64Mi", "hugepages-2Mi": "4Mi"}
 firm, loose = pod(firm, firm), pod({"cpu": "250m"}, {})
-groups = Groups()
-notes = [groups.set_burstable_shares([loose]), groups.create(firm, pod_resources(firm, ground=groups.node_limits(memory=256 << 20)))]
-ground = groups.node_limits(memory=256 << 20)
-notes[1] = groups.create(firm, pod_resources(firm, ground=ground))
+groups = PodCgroups()
+limits = groups.node_limits(memory=256 << 20)
+notes = [groups.set_burstable_shares([loose]), groups.create(firm, pod_cgroup_resources(firm, node_limits=limits))]
+notes[1] = groups.create(firm, pod_cgroup_resources(firm, node_limits=limits))
 folder = Path("/sys/fs/cgroup" + groups.parent(firm))
 files = ("cpu.weight", "cpu.max", "memory.max", "hugetlb.2MB.max")
 read = {name: (folder / name).read_text().strip() for name in files}
@@ -65,8 +65,8 @@ read = {name: (folder / name).read_text().strip() for name in files}
 gone = [groups.remove(firm)]
 Path("/sys/fs/cgroup/cgroup.procs").write_text(str(os.getpid()))
 gone.append(groups.remove(firm))
-print(json.dumps({"notes": notes, "files": read, "gone": gone, "unified": ground.unified, "swap": ground.swap,
-    "sizes": ground.page_sizes, "burstable": Path("/sys/fs/cgroup/alignup/burstable/cpu.weight").read_text().strip()}))
+print(json.dumps({"notes": notes, "files": read, "gone": gone, "unified": limits.unified, "swap": limits.swap,
+    "sizes": limits.page_sizes, "burstable": Path("/sys/fs/cgroup/alignup/burstable/cpu.weight").read_text().strip()}))
 """
 
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=str(WHY)), pytest.mark.anyio]
@@ -93,7 +93,7 @@ async def runtime(daemon: Containerd) -> AsyncIterator[RuntimeClient]:
 
 
 @pytest.fixture
-def plan(tmp_path: Path, request: pytest.FixtureRequest) -> SandboxConfig:
+def config(tmp_path: Path, request: pytest.FixtureRequest) -> SandboxConfig:
     name = request.node.name.replace("_", "-")
     return SandboxConfig(
         uid=f"uid-{name}",
@@ -108,18 +108,18 @@ def plan(tmp_path: Path, request: pytest.FixtureRequest) -> SandboxConfig:
 
 def shell(script: str, *, name: str = "web", image: str = BUSYBOX, **more: object) -> ContainerConfig:
     fields = {"command": ("/bin/sh", "-c", script), "log_path": f"{name}.log", "namespaces": HOST, **more}
-    return ContainerConfig(name=name, image=image, **fields)  # type: ignore[arg-type] # fields of the plan, by name
+    return ContainerConfig(name=name, image=image, **fields)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def started(runtime: RuntimeClient, plan: SandboxConfig, container: ContainerConfig) -> AsyncIterator[str]:
-    sandbox = await runtime.run_sandbox(plan)
-    made = await runtime.create(sandbox, container, sandbox=plan)
+async def started(runtime: RuntimeClient, config: SandboxConfig, container: ContainerConfig) -> AsyncIterator[str]:
+    sandbox = await runtime.run_sandbox(config)
+    made = await runtime.create(sandbox, container, sandbox=config)
     await runtime.start(made)
     yield made
 
 
-async def ended(runtime: RuntimeClient, id_: str) -> CriContainer:
+async def wait_exited(runtime: RuntimeClient, id_: str) -> CriContainer:
     until = time.monotonic() + 20
     while (seen := await runtime.container(id_)).state is not ContainerState.EXITED:
         assert time.monotonic() < until, seen
@@ -127,13 +127,13 @@ async def ended(runtime: RuntimeClient, id_: str) -> CriContainer:
     return seen
 
 
-async def said(runtime: RuntimeClient, id_: str, *command: str) -> str:
+async def output_of(runtime: RuntimeClient, id_: str, *command: str) -> str:
     done = await runtime.execute(id_, command, seconds=10)
     assert not done.exit_code, done
     return done.output.decode().strip()
 
 
-async def test_the_runtime_says_who_and_how_it_is(runtime: RuntimeClient) -> None:
+async def test_version_and_conditions(runtime: RuntimeClient) -> None:
     identity = await runtime.version()
     conditions = {one.type: one.ready for one in await runtime.conditions()}
     driver = await runtime.cgroup_driver()
@@ -143,29 +143,31 @@ async def test_the_runtime_says_who_and_how_it_is(runtime: RuntimeClient) -> Non
     assert driver in {None, "cgroupfs"}
 
 
-async def test_a_sandbox_is_shown_as_it_was_planned_and_can_go_twice(
-    runtime: RuntimeClient, plan: SandboxConfig
+async def test_a_sandbox_matches_its_configuration_and_removal_is_idempotent(
+    runtime: RuntimeClient, config: SandboxConfig
 ) -> None:
-    made = await runtime.run_sandbox(plan)
-    shown, (listed,) = await runtime.sandbox(made), await runtime.sandboxes({"app": plan.name})
+    made = await runtime.run_sandbox(config)
+    shown, (listed,) = await runtime.sandbox(made), await runtime.sandboxes({"app": config.name})
     await runtime.stop_sandbox(made)
     stopped = await runtime.sandbox(made)
     await runtime.remove_sandbox(made)
     await runtime.stop_sandbox(made)
     await runtime.remove_sandbox(made)
 
-    assert (shown.uid, shown.name, shown.namespace) == (plan.uid, plan.name, plan.namespace)
-    assert (shown.labels, shown.annotations, shown.ready) == (plan.labels, plan.annotations, True)
+    assert (shown.uid, shown.name, shown.namespace) == (config.uid, config.name, config.namespace)
+    assert (shown.labels, shown.annotations, shown.ready) == (config.labels, config.annotations, True)
     assert abs(shown.created - time.time()) < 60
     assert listed.id == made
     assert not stopped.ready
-    assert await runtime.sandboxes({"app": plan.name}) == ()
+    assert await runtime.sandboxes({"app": config.name}) == ()
     with pytest.raises(CriError) as gone:
         await runtime.sandbox(made)
     assert gone.value.not_found
 
 
-async def test_what_the_plan_says_is_seen_inside(runtime: RuntimeClient, plan: SandboxConfig, tmp_path: Path) -> None:
+async def test_the_container_configuration_takes_effect(
+    runtime: RuntimeClient, config: SandboxConfig, tmp_path: Path
+) -> None:
     cpu = max(os.sched_getaffinity(0))
     (tmp_path / "shown").write_text("from the host")
     container = shell(
@@ -175,7 +177,7 @@ async def test_what_the_plan_says_is_seen_inside(runtime: RuntimeClient, plan: S
         mounts=(ContainerMount(container_path="/mnt/shown", host_path=str(tmp_path / "shown"), read_only=True),),
         devices=(DeviceNode(container_path="/dev/empty", host_path="/dev/null", permissions="r"),),
         working_dir="/mnt",
-        labels={"app": plan.name},
+        labels={"app": config.name},
         security=SecurityOptions(user=1234, group=2345, groups=(3456,), seccomp="Unconfined", no_new_privileges=True),
         resources=LinuxResources(
             cpus=1 << cpu,
@@ -188,14 +190,14 @@ async def test_what_the_plan_says_is_seen_inside(runtime: RuntimeClient, plan: S
         ),
     )
 
-    async with started(runtime, plan, container) as made:
+    async with started(runtime, config, container) as made:
         seen = await runtime.container(made)
-        status = await said(runtime, made, "cat", "/proc/1/status")
-        env = (await said(runtime, made, "env")).splitlines()
-        identity = await said(runtime, made, "id")
-        content = await said(runtime, made, "cat", "/mnt/shown")
-        device = await said(runtime, made, "ls", "-l", "/dev/empty")
-        where = await said(runtime, made, "sh", "-c", "pwd; cat /proc/1/oom_score_adj")
+        status = await output_of(runtime, made, "cat", "/proc/1/status")
+        env = (await output_of(runtime, made, "env")).splitlines()
+        identity = await output_of(runtime, made, "id")
+        content = await output_of(runtime, made, "cat", "/mnt/shown")
+        device = await output_of(runtime, made, "ls", "-l", "/dev/empty")
+        where = await output_of(runtime, made, "sh", "-c", "pwd; cat /proc/1/oom_score_adj")
         written = await runtime.execute(made, ["sh", "-c", "echo >/mnt/shown"], seconds=5)
 
     lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -210,22 +212,20 @@ async def test_what_the_plan_says_is_seen_inside(runtime: RuntimeClient, plan: S
     assert (seen.state, seen.attempt, seen.labels, seen.image) == (
         ContainerState.RUNNING,
         3,
-        {"app": plan.name},
+        {"app": config.name},
         BUSYBOX,
     )
-    assert seen.sandbox == (await runtime.containers({"app": plan.name}))[0].sandbox
+    assert seen.sandbox == (await runtime.containers({"app": config.name}))[0].sandbox
     assert seen.pid is not None
     assert os.getpgid(seen.pid) > 0
 
 
-async def test_the_limits_reach_the_groups_and_change_while_it_runs(
-    runtime: RuntimeClient, plan: SandboxConfig
-) -> None:
+async def test_cpusets_are_set_and_updated(runtime: RuntimeClient, config: SandboxConfig) -> None:
     cpus = bits.of(os.sched_getaffinity(0))
     first = cpus & -cpus
     container = shell("sleep 1000", resources=LinuxResources(cpus=first, nodes=1, cpu_shares=2))
 
-    async with started(runtime, plan, container) as made:
+    async with started(runtime, config, container) as made:
         pid = (await runtime.container(made)).pid
         before = os.sched_getaffinity(pid or 0)
         await runtime.update(made, LinuxResources(cpus=cpus))
@@ -235,20 +235,18 @@ async def test_the_limits_reach_the_groups_and_change_while_it_runs(
     assert after == set(bits.members(cpus))
 
 
-async def test_a_pod_runs_in_its_group_and_is_held_to_what_it_may_have(
-    runtime: RuntimeClient, plan: SandboxConfig
-) -> None:
+async def test_pod_and_container_limits_are_in_the_cgroups(runtime: RuntimeClient, config: SandboxConfig) -> None:
     groups = PodCgroups(root=f"alignup-e2e-{os.getpid()}")
     container = guaranteed("web", {"cpu": "500m", "memory": "64Mi"})
     pod = Pod(name="web", uid="1234-abcd", containers=(container,))
-    ground = groups.node_limits(memory=8 << 30)
+    limits_of_node = groups.node_limits(memory=8 << 30)
     parent = groups.parent(pod)
-    top = groups.mount if ground.unified else groups.mount / "memory"
-    limit = "memory.max" if ground.unified else "memory.limit_in_bytes"
+    top = groups.mount if limits_of_node.unified else groups.mount / "memory"
+    limit = "memory.max" if limits_of_node.unified else "memory.limit_in_bytes"
 
-    notes = groups.create(pod, pod_cgroup_resources(pod, node_limits=ground))
-    made = shell("sleep 1000", resources=container_resources(pod, container, node_limits=ground))
-    async with started(runtime, replace(plan, cgroup_parent=parent), made) as id_:
+    notes = groups.create(pod, pod_cgroup_resources(pod, node_limits=limits_of_node))
+    made = shell("sleep 1000", resources=container_resources(pod, container, node_limits=limits_of_node))
+    async with started(runtime, replace(config, cgroup_parent=parent), made) as id_:
         inside = [f"{top}{parent}/{limit}", f"{top}{parent}/{id_}/{limit}"]
         limits = [await asyncio.to_thread(Path(path).read_text) for path in inside]
         busy = groups.remove(pod)
@@ -256,19 +254,19 @@ async def test_a_pod_runs_in_its_group_and_is_held_to_what_it_may_have(
         await runtime.stop_sandbox(sandbox)
         await runtime.remove_sandbox(sandbox)
     gone = groups.remove(pod)
-    for folder in await asyncio.to_thread(_group_folders):
+    for folder in await asyncio.to_thread(_cgroup_directories):
         if folder.endswith(groups.root):
-            os.rmdir(folder)  # noqa: PTH106 - of a file system in memory
+            os.rmdir(folder)  # noqa: PTH106
 
     assert notes == ()
     assert [int(text) for text in limits] == [64 << 20, 64 << 20]
     assert (busy, gone) == (False, True)
 
 
-async def test_an_image_knows_as_whom_it_runs(runtime: RuntimeClient, plan: SandboxConfig) -> None:
+async def test_the_user_of_an_image(runtime: RuntimeClient, config: SandboxConfig) -> None:
     image, other = await runtime.image(NOBODY), await runtime.image(BUSYBOX)
-    async with started(runtime, plan, shell("sleep 1000", image=NOBODY)) as made:
-        user = await said(runtime, made, "id", "-u")
+    async with started(runtime, config, shell("sleep 1000", image=NOBODY)) as made:
+        user = await output_of(runtime, made, "id", "-u")
 
     assert image is not None
     assert other is not None
@@ -278,12 +276,10 @@ async def test_an_image_knows_as_whom_it_runs(runtime: RuntimeClient, plan: Sand
     assert await runtime.image(ABSENT) is None
 
 
-async def test_what_it_says_is_in_its_log_and_goes_on_in_a_new_one(
-    runtime: RuntimeClient, plan: SandboxConfig, tmp_path: Path
-) -> None:
+async def test_logs_are_written_and_reopened(runtime: RuntimeClient, config: SandboxConfig, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "web.log"
 
-    async with started(runtime, plan, shell("echo one; while sleep 0.1; do echo two; done")) as made:
+    async with started(runtime, config, shell("echo one; while sleep 0.1; do echo two; done")) as made:
         await asyncio.sleep(0.3)
         log.rename(log.with_suffix(".old"))
         await runtime.reopen_log(made)
@@ -296,8 +292,8 @@ async def test_what_it_says_is_in_its_log_and_goes_on_in_a_new_one(
     assert {line.split(" ")[3] for line in new} == {"two"}
 
 
-async def test_commands_are_run_and_end_in_time(runtime: RuntimeClient, plan: SandboxConfig) -> None:
-    async with started(runtime, plan, shell("sleep 1000")) as made:
+async def test_exec_results_and_timeouts(runtime: RuntimeClient, config: SandboxConfig) -> None:
+    async with started(runtime, config, shell("sleep 1000")) as made:
         done = await runtime.execute(made, ["sh", "-c", "echo out; echo err >&2; exit 3"], seconds=10)
         with pytest.raises(CriError) as late:
             await runtime.execute(made, ["sleep", "60"], seconds=0.5)
@@ -313,43 +309,43 @@ async def test_commands_are_run_and_end_in_time(runtime: RuntimeClient, plan: Sa
 @pytest.mark.parametrize(
     ("script", "grace", "code"),
     [
-        pytest.param("trap 'exit 7' TERM; while :; do sleep 0.1; done", 20, 7, id="it-listens"),
-        pytest.param("trap '' TERM; while :; do sleep 0.1; done", 1, 137, id="it-does-not"),
-        pytest.param("exit 5", 1, 5, id="it-has-ended-by-itself"),
+        pytest.param("trap 'exit 7' TERM; while :; do sleep 0.1; done", 20, 7, id="it-handles-the-signal"),
+        pytest.param("trap '' TERM; while :; do sleep 0.1; done", 1, 137, id="it-ignores-the-signal"),
+        pytest.param("exit 5", 1, 5, id="it-has-exited"),
     ],
 )
-async def test_a_container_stops_when_it_is_told(
-    runtime: RuntimeClient, plan: SandboxConfig, script: str, *, grace: float, code: int
+async def test_stopping_a_container(
+    runtime: RuntimeClient, config: SandboxConfig, script: str, *, grace: float, code: int
 ) -> None:
-    async with started(runtime, plan, shell(script)) as made:
+    async with started(runtime, config, shell(script)) as made:
         await asyncio.sleep(0.3)
         await runtime.stop(made, grace=grace)
-        seen = await ended(runtime, made)
+        seen = await wait_exited(runtime, made)
         await runtime.remove(made)
         await runtime.remove(made)
         await runtime.stop(made, grace=grace)
 
     assert seen.exit_code == code
     assert seen.reason == "Error"
-    # containerd notes the end of one that ends at once a moment before its start.
+    # containerd records the exit of a short-lived container slightly before its start.
     assert seen.created <= seen.started <= seen.finished + 0.5
     assert seen.pid is None
 
 
-async def test_one_that_takes_too_much_memory_is_killed_for_it(runtime: RuntimeClient, plan: SandboxConfig) -> None:
+async def test_a_container_over_its_memory_limit_is_oom_killed(runtime: RuntimeClient, config: SandboxConfig) -> None:
     hog = shell("head -c 200000000 /dev/zero | tail -n 1", resources=LinuxResources(memory_limit=16 << 20))
 
-    async with started(runtime, plan, hog) as made:
-        seen = await ended(runtime, made)
+    async with started(runtime, config, hog) as made:
+        seen = await wait_exited(runtime, made)
 
     assert (seen.exit_code, seen.reason) == (137, "OOMKilled")
 
 
-async def test_an_image_that_is_not_there_is_named(runtime: RuntimeClient, plan: SandboxConfig) -> None:
-    sandbox = await runtime.run_sandbox(plan)
+async def test_a_missing_image_is_reported(runtime: RuntimeClient, config: SandboxConfig) -> None:
+    sandbox = await runtime.run_sandbox(config)
 
     with pytest.raises(CriError) as made:
-        await runtime.create(sandbox, shell("true", image=ABSENT), sandbox=plan)
+        await runtime.create(sandbox, shell("true", image=ABSENT), sandbox=config)
     with pytest.raises(CriError) as pulled:
         await runtime.pull(ABSENT)
 
@@ -359,22 +355,22 @@ async def test_an_image_that_is_not_there_is_named(runtime: RuntimeClient, plan:
     assert not pulled.value.unavailable
 
 
-async def test_a_program_that_is_not_there_is_no_missing_image(runtime: RuntimeClient, plan: SandboxConfig) -> None:
-    sandbox = await runtime.run_sandbox(plan)
-    made = await runtime.create(sandbox, ContainerConfig(name="web", image=BUSYBOX, command=("/none",)), sandbox=plan)
+async def test_a_missing_program_is_not_a_missing_image(runtime: RuntimeClient, config: SandboxConfig) -> None:
+    sandbox = await runtime.run_sandbox(config)
+    made = await runtime.create(sandbox, ContainerConfig(name="web", image=BUSYBOX, command=("/none",)), sandbox=config)
 
-    with pytest.raises(CriError, match="could not start container") as refused:
+    with pytest.raises(CriError, match="could not start container") as rejected:
         await runtime.start(made)
     seen = await runtime.container(made)
 
-    assert not refused.value.image_missing
+    assert not rejected.value.image_missing
     assert (seen.state, seen.exit_code) == (ContainerState.EXITED, 128)
 
 
-async def test_the_same_client_goes_on_when_the_runtime_has_crashed_and_come_back(
-    runtime: RuntimeClient, daemon: Containerd, plan: SandboxConfig
+async def test_the_client_reconnects_to_a_restarted_runtime(
+    runtime: RuntimeClient, daemon: Containerd, config: SandboxConfig
 ) -> None:
-    async with started(runtime, plan, shell("sleep 1000")) as made:
+    async with started(runtime, config, shell("sleep 1000")) as made:
         before = await runtime.container(made)
         daemon.kill()
         with pytest.raises(CriError) as away:
@@ -395,22 +391,22 @@ async def test_the_same_client_goes_on_when_the_runtime_has_crashed_and_come_bac
     assert after == before
 
 
-async def test_nothing_is_left_of_a_containerd_that_is_cleared_away(plan: SandboxConfig) -> None:
+async def test_clearing_containerd_leaves_nothing(config: SandboxConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="cri") as place:
         with containerd.containerd(Path(place)) as daemon:
-            async with RuntimeClient(daemon.socket) as runtime, started(runtime, plan, shell("sleep 1000")) as made:
+            async with RuntimeClient(daemon.socket) as runtime, started(runtime, config, shell("sleep 1000")) as made:
                 pid = (await runtime.container(made)).pid or 0
             groups = await asyncio.to_thread(Path(f"/proc/{pid}/cgroup").read_text)
         mounts = await asyncio.to_thread(Path("/proc/self/mountinfo").read_text)
 
     assert made in groups
     assert place not in mounts
-    assert not await asyncio.to_thread(_lives, pid)
-    assert not [found for found in await asyncio.to_thread(_group_folders) if made in found]
+    assert not await asyncio.to_thread(_is_running, pid)
+    assert not [found for found in await asyncio.to_thread(_cgroup_directories) if made in found]
 
 
 @pytest.mark.skipif(guest.missing() is not None, reason=str(guest.missing()))
-def test_groups_of_pods_in_version_2(tmp_path: Path) -> None:
+def test_pod_cgroups_with_cgroup_v2(tmp_path: Path) -> None:
     shape = Shape(sockets=1, cores=2, threads=1, nodes=(Node(256, "0-1"),))
 
     seen = json.loads(guest.run(shape, IN_GUEST, image=disk.make(tmp_path)).splitlines()[-1])
@@ -427,13 +423,13 @@ def test_groups_of_pods_in_version_2(tmp_path: Path) -> None:
     assert seen["gone"] == [False, True]
 
 
-def _lives(pid: int) -> bool:
-    """Whether a process runs; one that nobody has asked about since it ended does not."""
+def _is_running(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def _group_folders() -> list[str]:
+def _cgroup_directories() -> list[str]:
     return [place for place, _, _ in os.walk("/sys/fs/cgroup")]

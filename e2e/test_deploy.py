@@ -1,5 +1,5 @@
-"""The agent under the restrictions of ``deploy/alignup-agent.service``, with a pod that needs all it may still do."""
-# ruff: noqa: S101, S603 - a test, as those in tests/, of programs of the machine
+"""Run the agent under the restrictions of ``deploy/alignup-agent.service``, with a demanding pod."""
+# ruff: noqa: S101, S603
 
 import os
 import re
@@ -24,7 +24,7 @@ DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "alignup-agent.service"
 PROGRAMS = ("setpriv", "systemd-analyze")
 
-#: As nobody, with volumes on disk and in memory that belong to a group, a part of one, and files that tell of the pod.
+#: Runs as nobody, with disk and memory volumes, an fsGroup, a subPath and a downwardAPI volume.
 POD = """
 apiVersion: v1
 kind: Pod
@@ -42,7 +42,7 @@ spec:
     args:
     - |
       grep -c localhost /etc/hosts
-      cat /told/labels; echo
+      cat /info/labels; echo
       mkdir -m 700 /disk/mine; touch /disk/mine/file /memory/file /part/file
       echo all is well > /dev/termination-log
       grep Cpus_allowed_list /proc/self/status
@@ -51,11 +51,11 @@ spec:
     - {name: disk, mountPath: /disk}
     - {name: memory, mountPath: /memory}
     - {name: disk, mountPath: /part, subPath: part}
-    - {name: told, mountPath: /told}
+    - {name: info, mountPath: /info}
   volumes:
   - {name: disk, emptyDir: {}}
   - {name: memory, emptyDir: {medium: Memory}}
-  - name: told
+  - name: info
     downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}
 """
 
@@ -65,11 +65,11 @@ def missing() -> str | None:
     return f"not installed: {', '.join(absent)}" if absent else containerd.missing()
 
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "it can be had")
+pytestmark = pytest.mark.skipif(bool(missing()), reason=str(missing()))
 
 
 class Service:
-    """The agent as the unit starts it, with somebody in systemd's place."""
+    """The agent as the unit starts it, with a socket in place of systemd."""
 
     def __init__(self, place: Path, endpoint: str) -> None:
         self.place = place
@@ -89,8 +89,8 @@ class Service:
         env = {**os.environ, "NOTIFY_SOCKET": str(place / "notify"), "WATCHDOG_USEC": "900000"}
         self.process = subprocess.Popen([sys.executable, "-m", "e2e.confined", str(UNIT), *command], env=env, cwd=ROOT)
 
-    def heard(self) -> str:
-        """What systemd would hear next."""
+    def notification(self) -> str:
+        """The next notification for systemd."""
         return self.listener.recv(4096).decode()
 
     def alignup(self, *words: str) -> str:
@@ -99,9 +99,9 @@ class Service:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return done.stdout + done.stderr
 
-    def comes(self, look: Callable[[], bool]) -> None:
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         until = time.monotonic() + 60
-        while not look():
+        while not condition():
             assert time.monotonic() < until, self.alignup("ps", "-o", "wide")
             time.sleep(0.3)
 
@@ -118,21 +118,21 @@ def service() -> Iterator[Service]:
             made.listener.close()
 
 
-def test_an_agent_held_to_the_unit_runs_a_pod_that_needs_all_of_it(service: Service) -> None:
-    assert service.heard().startswith("READY=1\n")
-    assert service.heard() == "WATCHDOG=1"
+def test_a_confined_agent_runs_a_pod_that_needs_all_its_privileges(service: Service) -> None:
+    assert service.notification().startswith("READY=1\n")
+    assert service.notification() == "WATCHDOG=1"
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{service.process.pid}/status").read_text().splitlines())
     assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
     assert int(status["CapEff"], 16).bit_count() == len(settings(UNIT)["CapabilityBoundingSet"].split())
 
     (service.manifests / "needy.yaml").write_text(POD)
-    service.comes(lambda: "Completed" in service.alignup("ps"))
+    service.wait_until(lambda: "Completed" in service.alignup("ps"))
 
     assert re.search(r'^app="needy"\nCpus_allowed_list:\t\d+$', service.alignup("logs", "needy"), re.MULTILINE)
     assert "all is well" in service.alignup("ps", "-o", "json")
 
     (service.manifests / "needy.yaml").unlink()
-    service.comes(lambda: "No pods found." in service.alignup("ps"))
+    service.wait_until(lambda: "No pods found." in service.alignup("ps"))
 
     assert not any((service.place / "root" / "pods").iterdir())
     assert not any((service.place / "root" / "logs").iterdir())

@@ -1,5 +1,5 @@
 """Fifty plugins with a thousand devices each, as processes that are killed and restarted under load."""
-# ruff: noqa: S101 - a test, as those in tests/
+# ruff: noqa: S101
 
 import asyncio
 import random

@@ -1,5 +1,5 @@
-"""Pods with a network of their own, where the runtime has one: Debian's CNI plugins, a bridge, and addresses."""
-# ruff: noqa: S101, S603 - a test, as those in tests/, that starts the machine's own programs
+"""Pods with their own network: Debian's CNI plugins, a bridge, and addresses."""
+# ruff: noqa: S101, S603
 
 import json
 import shutil
@@ -53,11 +53,11 @@ def _remove_bridge() -> None:
     subprocess.run([shutil.which("ip") or "ip", "link", "delete", BRIDGE], check=False, capture_output=True)
 
 
-def test_a_pod_has_an_address_a_name_and_probes_that_reach_it(node: Node) -> None:
+def test_a_pod_has_an_address_a_hostname_and_working_probes(node: Node) -> None:
     served = f"hostname; cat /etc/hosts; echo hello > /tmp/index.html; busybox httpd -f -p {PORT} -h /tmp"
     probe = {"httpGet": {"path": "/index.html", "port": PORT}, "periodSeconds": 1}
     node.admit(pod("web", container(served, readinessProbe=probe, ports=[{"containerPort": PORT}])))
-    node.running("web")
+    node.wait_running("web")
     until(lambda: node.containers("web")["app"]["ready"], node.log)
 
     (address,) = node.pods()["web"]["run"]["ips"]
@@ -72,7 +72,7 @@ def test_a_pod_has_an_address_a_name_and_probes_that_reach_it(node: Node) -> Non
     assert answer.endswith(b"hello\n")
 
 
-def test_a_container_that_is_sick_is_started_again(node: Node) -> None:
+def test_a_failed_liveness_probe_restarts_the_container(node: Node) -> None:
     probe = {"exec": {"command": ["sh", "-c", "test ! -e /tmp/sick"]}, "periodSeconds": 1, "failureThreshold": 1}
     node.admit(pod("sick", container(f"touch /tmp/sick; {SLEEP}", livenessProbe=probe)))
 
@@ -81,9 +81,9 @@ def test_a_container_that_is_sick_is_started_again(node: Node) -> None:
     node.alignup("release", "sick")
 
 
-def test_addresses_are_given_back(node: Node) -> None:
+def test_addresses_are_released(node: Node) -> None:
     node.admit(pod("short"))
-    node.running("short")
+    node.wait_running("short")
     leases = node.place / "ipam" / "e2e"
     held = [path.name for path in leases.glob("10.*")]
     node.alignup("release", "short")

@@ -1,5 +1,5 @@
-"""The page "A node without a kubelet" (``docs/node.md``), typed as it stands, on a containerd of its own."""
-# ruff: noqa: S101 - a test, as those in tests/
+"""Run the commands of ``docs/node.md`` with a private containerd."""
+# ruff: noqa: S101
 
 import os
 import shutil
@@ -13,13 +13,13 @@ from tests import console_runner
 from tests.short_paths import short_directory
 
 PAGE = "docs/node.md"
-IMAGES = {"docker.io/library/busybox:1.37": ""}  #: what would be fetched
+IMAGES = {"docker.io/library/busybox:1.37": ""}  #: images that would be pulled
 
-#: Containers take a moment to start, and agents and plugins to come back: whoever looks too early looks again.
-LOOKS = ("alignup ps", "alignup logs", "alignup audit", "curl ")
-PATIENCE = 20.0  #: seconds
+#: Commands to repeat, because containers, agents and plugins take a moment to start.
+RETRIED = ("alignup ps", "alignup logs", "alignup audit", "curl ")
+TIMEOUT = 20.0  #: seconds
 
-#: The machine of the page. On a larger one the agent is told of two CPUs only.
+#: The machine of the page; on a larger machine the agent gets two CPUs only.
 CPUS = {0, 1}
 MACHINE = "numa:1 core:2 pu:1"
 
@@ -34,7 +34,7 @@ def missing() -> str | None:
 
 @pytest.fixture
 def shell() -> Iterator[console_runner.Shell]:
-    """With the examples, and a containerd where the page has the system's."""
+    """A shell with the examples, and the private containerd in place of the system's."""
     with short_directory() as place, containerd.containerd(place / "c") as runtime:
         runtime.load(containerd.archive(place / "busybox.tar", IMAGES), IMAGES)
         own = place / "d"
@@ -42,17 +42,17 @@ def shell() -> Iterator[console_runner.Shell]:
         instead = {"unix:///run/containerd/containerd.sock": runtime.endpoint}
         if os.sched_getaffinity(0) != CPUS:
             instead["alignup agent "] = f"alignup agent --machine '{MACHINE}' "
-        typist = console_runner.Shell(own, instead=instead)
+        made = console_runner.Shell(own, instead=instead)
         try:
-            yield typist
+            yield made
         finally:
-            typist.close()
+            made.close()
 
 
-@pytest.mark.skipif(bool(missing()), reason=missing() or "it can be had")
-def test_the_page_shows_what_comes_out(shell: console_runner.Shell) -> None:
+@pytest.mark.skipif(bool(missing()), reason=str(missing()))
+def test_the_page_shows_the_real_output(shell: console_runner.Shell) -> None:
     commands = console_runner.documents()[PAGE]
 
-    shell.run_all(commands, timeout=PATIENCE, retry=LOOKS)
+    shell.run_all(commands, timeout=TIMEOUT, retry=RETRIED)
 
-    assert not any(Path(shell.directory, "node", "pods").iterdir()), "nothing of a pod is left"
+    assert not any(Path(shell.directory, "node", "pods").iterdir()), "no pod directory is left"

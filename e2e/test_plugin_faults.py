@@ -1,8 +1,8 @@
-"""What an agent with device plugins must survive, in full: both killed again and again, a plugin that flaps.
+"""Long fault tests of an agent with device plugins: repeated kills of both, and a plugin that flaps.
 
-The short forms are in ``tests/agent/test_plugins.py``.
+``tests/agent/test_plugins.py`` has short versions.
 """
-# ruff: noqa: S101 - a test, as those in tests/
+# ruff: noqa: S101
 
 import os
 from pathlib import Path
@@ -15,13 +15,13 @@ ROUNDS = 60
 FLAPS = 100
 
 
-def test_agent_and_plugin_killed_in_turn_60_times_under_load(tmp_path: Path) -> None:
-    """After each: every acknowledged placement is there, no device has two owners, and in the end none is lost."""
+def test_agent_and_plugin_are_killed_60_times_under_load(tmp_path: Path) -> None:
+    """After each kill, every acknowledged placement exists and no device has two owners; in the end, none is lost."""
     assert kill_plugins_too(tmp_path / "root", rounds=ROUNDS, seed=int.from_bytes(os.urandom(4), "big")) > 20
 
 
-def test_a_plugin_that_flaps_a_hundred_times_does_no_harm(tmp_path: Path) -> None:
-    """Pods are admitted while it is there, wait while it is not, and keep what they have."""
+def test_a_plugin_that_flaps_a_hundred_times_is_harmless(tmp_path: Path) -> None:
+    """Pods are admitted while it is registered, wait while it is not, and keep their devices."""
     root, script = tmp_path / "root", tmp_path / "script"
     script.write_text('{"after": 0.03, "do": "restart"}\n{"after": 0.03, "do": "register"}\n' * FLAPS)
     with running(root, "--on-misfit", "wait", devices="") as agent:
@@ -45,6 +45,6 @@ def test_a_plugin_that_flaps_a_hundred_times_does_no_harm(tmp_path: Path) -> Non
 
 
 def _flaps(metrics: str) -> int:
-    """How often the plugin has registered."""
+    """The number of registrations."""
     name = 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"}'
     return next((int(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name)), 0)

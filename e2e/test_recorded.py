@@ -1,5 +1,5 @@
-"""The comparison of an agent with a recording notices what is different; no guest is needed for that."""
-# ruff: noqa: S101 - a test, as those in tests/
+"""The comparison of replays with recordings finds differences; it needs no guest."""
+# ruff: noqa: S101
 
 import copy
 import json
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 def as_ours(recording: Mapping[str, Any]) -> Document:
-    """What an agent would show that does all as the kubelet did."""
+    """The results of an agent that behaves exactly as the kubelet."""
     return {"initial": shown(recording["initial"]), "steps": [shown(step) for step in recording["steps"]]}
 
 
@@ -52,7 +52,7 @@ def shown(step: Mapping[str, Any]) -> Document:
 
 
 def homes(cpus: str) -> str:
-    """The NUMA nodes of CPUs, of which each has two."""
+    """The NUMA nodes of CPUs; each node has two."""
     return bits.show(bits.of(cpu // 2 for cpu in bits.members(bits.parse(cpus))))
 
 
@@ -63,7 +63,7 @@ def compared(name: str, ours: Document) -> Run:
 
 
 @pytest.mark.parametrize("name", ["policy-restricted-container", "policy-none-container", "sidecar", "hugepages"])
-def test_an_agent_like_the_kubelet_is_found_to_be_so(name: str) -> None:
+def test_an_agent_like_the_kubelet_has_no_differences(name: str) -> None:
     recording = load(RECORDINGS / f"{name}.json.gz")
 
     run = compared(name, as_ours(recording))
@@ -75,30 +75,30 @@ def test_an_agent_like_the_kubelet_is_found_to_be_so(name: str) -> None:
 @pytest.mark.parametrize(
     ("number", "before", "after"),
     [
-        pytest.param(2, '"verdict": "rejected"', '"verdict": "admitted"', id="a pod let in"),
+        pytest.param(2, '"verdict": "rejected"', '"verdict": "admitted"', id="a pod admitted"),
         pytest.param(2, '"TopologyAffinityError"', '"OutOfcpu"', id="another reason"),
         pytest.param(2, "Topology locality", "locality", id="another message"),
         pytest.param(0, '"qosClass": "Guaranteed"', '"qosClass": "Burstable"', id="another QoS class"),
         pytest.param(0, '"phase": "Running"', '"phase": "Pending"', id="a pod that does not run"),
         pytest.param(1, '"cpu": "2-3"', '"cpu": "4-5"', id="other CPUs"),
-        pytest.param(1, '"cpuset.cpus": "2-3"', '"cpuset.cpus": "2"', id="a group with other CPUs"),
-        pytest.param(1, '"cpuset.mems": "1"', '"cpuset.mems": "0"', id="a group with other memory nodes"),
+        pytest.param(1, '"cpuset.cpus": "2-3"', '"cpuset.cpus": "2"', id="a cgroup with other CPUs"),
+        pytest.param(1, '"cpuset.mems": "1"', '"cpuset.mems": "0"', id="a cgroup with other memory nodes"),
         pytest.param(0, '"cpu.weight": "39"', '"cpu.weight": "100"', id="another weight"),
         pytest.param(0, '"cpu.max": "max 100000"', '"cpu.max": "100000 100000"', id="a quota"),
-        pytest.param(0, '"memory.max": "33554432"', '"memory.max": "max"', id="no limit of memory"),
-        pytest.param(5, '"ID": "3"', '"ID": "1"', id="devices or memory elsewhere"),
+        pytest.param(0, '"memory.max": "33554432"', '"memory.max": "max"', id="no memory limit"),
+        pytest.param(5, '"ID": "3"', '"ID": "1"', id="devices or memory on another node"),
         pytest.param(
             5,
             '["nic-3"], "topology": {"nodes": [{"ID": "3"',
             '["nic-0"], "topology": {"nodes": [{"ID": "0"',
-            id="a device elsewhere",
+            id="a device on another node",
         ),
         pytest.param(0, '"cpu_ids": ["1"]', '"cpu_ids": []', id="no CPUs listed"),
-        pytest.param(0, '"example.com/nic"', '"example.com/wlan"', id="other devices to be had"),
-        pytest.param(0, '"size": "388698112"', '"size": "288698112"', id="much less memory to be had"),
+        pytest.param(0, '"example.com/nic"', '"example.com/wlan"', id="other allocatable devices"),
+        pytest.param(0, '"size": "388698112"', '"size": "288698112"', id="much less allocatable memory"),
     ],
 )
-def test_what_is_different_is_noticed(number: int, before: str, after: str) -> None:
+def test_differences_are_found(number: int, before: str, after: str) -> None:
     ours = as_ours(load(RECORDINGS / "policy-restricted-container.json.gz"))
     text = json.dumps(ours["steps"][number])
     assert before in text
@@ -110,14 +110,14 @@ def test_what_is_different_is_noticed(number: int, before: str, after: str) -> N
     assert run.failures[0].startswith(f"step {number} ")
 
 
-def test_steps_that_were_not_taken_are_noticed() -> None:
+def test_missing_steps_are_found() -> None:
     ours = as_ours(load(RECORDINGS / "sidecar.json.gz"))
     ours["steps"] = ours["steps"][:2]
 
-    assert compared("sidecar", ours).failures == ["only 2 of 6 steps were taken"]
+    assert compared("sidecar", ours).failures == ["only 2 of 6 steps were replayed"]
 
 
-def test_an_agent_that_does_as_the_kubelet_where_that_is_wrong_is_not_let_off() -> None:
+def test_following_a_defect_of_the_kubelet_is_a_difference() -> None:
     recording = load(RECORDINGS / "align-by-socket.json.gz")
 
     run = compared("align-by-socket", as_ours(recording))

@@ -1,9 +1,9 @@
-"""Recorded runs of a kubelet, taken again by an agent with containerd in a guest of the same shape.
+"""Replay recorded kubelet runs with an agent and containerd in a guest of the same shape.
 
-The same configuration, plugins, pods and steps, with real containers: verdicts, who has what by PodResources, and what
-the containers' groups hold them to are the kubelet's. ``ALIGNUP_RECORDED`` names a folder of other recordings.
+With the same configuration, plugins, pods and steps, and real containers, the admission results, PodResources and
+cgroups equal the kubelet's. ``ALIGNUP_RECORDED`` names a directory of other recordings.
 """
-# ruff: noqa: S101 - a test, as those in tests/
+# ruff: noqa: S101
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.recorded.replay import Run, load
 
 FOLDER = Path(os.environ.get("ALIGNUP_RECORDED") or Path(__file__).parent.parent / "tests" / "recorded" / "kubelet")
 WORDS = ("--runtime", "cri", "--allow", "host-network")
-SECONDS = 600  #: a guest may take on a machine that is busy; on one that is not, it takes a quarter of it
+SECONDS = 600  #: timeout of a guest; on an idle machine it takes a quarter
 WHY = guest.missing_node()
 
 pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
 @pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.name.removesuffix(".json.gz")) for path in recorded.recordings(FOLDER)]
 )
-def test_an_agent_goes_the_kubelets_way(request: pytest.FixtureRequest, path: Path, node_image: Path) -> None:
+def test_an_agent_behaves_like_the_kubelet(request: pytest.FixtureRequest, path: Path, node_image: Path) -> None:
     recording = load(path)
-    script = guest.calling("e2e.guest_recorded", "play", recorded.scenario(recording), *WORDS)
+    script = guest.call_script("e2e.guest_recorded", "play", recorded.scenario(recording), *WORDS)
 
     printed = guest.run(recorded.shape(recording), script, image=node_image, seconds=SECONDS)
 
-    ours = guest.answer(printed)
+    ours = guest.result_of(printed)
     run = Run(recording["scenario"])
     recorded.compare(recording, ours, run)
     request.config.stash[recorded.LINES].append(f"{run.line()}; {ours['seconds']:.0f} s")
