@@ -73,7 +73,7 @@ def test_single_numa_node_uses_one_node(seen: Observed) -> None:
 def test_a_run_that_cannot_be_aligned_is_rejected(seen: Observed) -> None:
     assert seen["rejected"]["code"] == 124
     assert "TopologyAffinityError" in seen["rejected"]["output"]
-    assert "What did not fit" in seen["rejected"]["output"]
+    assert "What does not fit" in seen["rejected"]["output"]
 
 
 def test_close_nodes_are_preferred(seen: Observed) -> None:
