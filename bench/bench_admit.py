@@ -88,7 +88,7 @@ def one_admission(  # noqa: PLR0913 - the facts of one figure
         return one.admit(new)
 
     decision = one.decide(new_pods()[0])
-    assert decision.admitted, decision.refusal
+    assert decision.admitted, decision.rejection
     note = f"kubelet {kubelet}" if kubelet else f"{decision.steps[0].rule.name}"
     return Figure(f"admission, {name}", best_over(new_pods, admit), budget, note)
 

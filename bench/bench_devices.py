@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from alignup.align import bits, devices
-from alignup.align.devices import DeviceLedger, cover
-from alignup.align.hint import AmountFamily
+from alignup.align import bits
+from alignup.align.devices import DeviceLedger, DeviceProvider, cover
+from alignup.align.devices.hints import CoverageFamily
+from alignup.align.devices.provider import PreferencesNeededError
+from alignup.align.hint import AmountFamily, Hint
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
@@ -73,17 +75,23 @@ def pod_of(uid: str, count: int) -> Pod:
 
 
 def place(ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
-    """Ask for hints, then allocate on the narrowest one that is easy to name."""
+    """Get the hints, then allocate on all their nodes."""
     app = pod.containers[0]
-    family = devices.hints(ledger, pod, container=app)[GPU]
-    nodes = family.nodes if isinstance(family, AmountFamily | devices.CoverageFamily) else None
-    return devices.allocate(ledger, pod, container=app, affinity=nodes).ledger
+    provider = DeviceProvider(ledger.nodes)
+    family = provider.hints(ledger, pod, app)[GPU]
+    nodes = family.nodes if isinstance(family, AmountFamily | CoverageFamily) else None
+    return provider.allocate(ledger, pod, app, affinity=Hint(nodes, preferred=True))
 
 
 def place_as_asked(ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
-    """As ``place``, the plugin's answer included."""
+    """Like ``place``, with the plugin's answer."""
     app = pod.containers[0]
-    devices.hints(ledger, pod, container=app)
-    (ask,) = devices.allocate(ledger, pod, container=app, affinity=1 | 2).asks
-    answers = {ask: ask.available[-ask.size :]}
-    return devices.allocate(ledger, pod, container=app, affinity=1 | 2, answers=answers).ledger
+    provider = DeviceProvider(ledger.nodes)
+    affinity = Hint(1 | 2, preferred=True)
+    provider.hints(ledger, pod, app)
+    try:
+        return provider.allocate(ledger, pod, app, affinity=affinity)
+    except PreferencesNeededError as needed:
+        (ask,) = needed.requests
+    provider = DeviceProvider(ledger.nodes, answers={ask: ask.available[-ask.size :]})
+    return provider.allocate(ledger, pod, app, affinity=affinity)

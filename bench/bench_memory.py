@@ -5,16 +5,15 @@ from functools import partial
 
 from alignup.align.hint import Hint
 from alignup.align.machine import HugePages, NumaNode
-from alignup.align.memory import provider as memory
 from alignup.align.memory.hints import MemoryHintFamily
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
 from bench.harness import Figure, best
 
 GIB = 1 << 30
-SETTINGS = MemorySettings(MemoryPolicy.STATIC)
+PROVIDER = MemoryProvider(MemorySettings(MemoryPolicy.STATIC))
 
 #: nodes with CPUs, further nodes (memory of GPUs), the time allowed
 MACHINES = ((2, 0, 0.03e-3), (8, 0, 0.15e-3), (2, 34, 1e-3))
@@ -48,7 +47,7 @@ def busy(ledger: MemoryLedger) -> MemoryLedger:
     for node in list(ledger.nodes)[1::2]:
         pod = guaranteed(f"pod-{node}", memory="1Gi")
         affinity = Hint(1 << node, preferred=True)
-        ledger = memory.allocate(ledger, pod, pod.containers[0], affinity=affinity, settings=SETTINGS)
+        ledger = PROVIDER.allocate(ledger, pod, pod.containers[0], affinity=affinity)
     return ledger
 
 
@@ -72,7 +71,7 @@ def guaranteed(uid: str, **amounts: str) -> Pod:
 
 def chosen(ledger: MemoryLedger, pod: Pod) -> Hint:
     """The best hint: what a policy would choose if memory were all that mattered."""
-    answer = memory.container_hints(ledger, pod, pod.containers[0], settings=SETTINGS)
+    answer = PROVIDER.hints(ledger, pod, pod.containers[0])
     assert answer, "the request fits"
     sets = answer["memory"]
     assert isinstance(sets, MemoryHintFamily)
@@ -84,5 +83,5 @@ def chosen(ledger: MemoryLedger, pod: Pod) -> Hint:
 def place(ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
     """Ask for hints, then allocate what was chosen."""
     app = pod.containers[0]
-    memory.container_hints(ledger, pod, app, settings=SETTINGS)
-    return memory.allocate(ledger, pod, app, affinity=affinity, settings=SETTINGS)
+    PROVIDER.hints(ledger, pod, app)
+    return PROVIDER.allocate(ledger, pod, app, affinity=affinity)

@@ -45,7 +45,7 @@ class Ears:
         """They may be used from now on."""
         del preferred_allocation
         if self._host is not None:
-            self._host.announce(resource, devices)
+            self._host.update_devices(resource, devices)
         self.heard.set()
 
     async def plugin_stopped(self, resource: str) -> None:
@@ -126,12 +126,12 @@ def _full_host() -> Host:
         cpus=CpuSettings(policy="static", reservation=Quantity.parse("1")), max_pods=PODS, fit_check=False
     )
     host = Host(synthetic.parse(MACHINE), settings)
-    host.announce(GPU, devices)
+    host.update_devices(GPU, devices)
     amounts = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1Gi"), GPU: Quantity.parse("2")}
     for number in range(PODS):
         app = Container("app", Resources(requests=amounts, limits=amounts))
         decision = host.admit(Pod(uid=f"u{number}", name=f"pod-{number}", namespace="default", containers=(app,)))
-        assert decision.admitted, decision.refusal
+        assert decision.admitted, decision.rejection
     return host
 
 

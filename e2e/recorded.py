@@ -127,8 +127,7 @@ class _LibraryReplay:
         """Differences between the agent and the library."""
         host = self._own.host
         held = {
-            uid: {name: bits.show(cpus) for name, cpus in own.items()}
-            for uid, own in host.ledger.books["cpu"].held.items()
+            uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in host.ledger.cpus.held.items()
         }
         groups = [{**one, "pod": f"{one['pod']}-{HOST}"} for one in shown["cgroups"]]
         confined = Comparison(host, {"cgroups": groups}, self._own.places).confined

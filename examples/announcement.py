@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.decision import Decision, MergeStep, Placement, ResourceHints
+from alignup.align.decision import Decision, MergeStep, Placement, ResourceHints, shown_hints
 from alignup.align.hint import Hint
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, Machine
@@ -78,9 +78,9 @@ def scene(title: str, running: Sequence[Pod]) -> None:
         decisions[policy] = one.decide(pod("next", **ALIGNED))
     step = decisions[Policy.BEST_EFFORT].steps[0]
     print("   Hints: sets of nodes that have enough (* preferred: as few nodes as an empty machine needs)")
-    for voice in step.voices:
+    for voice in step.resources:
         if voice.resource:
-            print(f"     {voice.resource:<20} {' '.join(map(mark, voice.hints)):<18} free {free(voice)}")
+            print(f"     {voice.resource:<20} {' '.join(map(mark, shown_hints(voice).hints)):<18} free {free(voice)}")
     print(f"\n   Merged: {merged(step)}\n")
     for policy, decision in decisions.items():
         print(f"     {policy:<18} {said(decision)}")
@@ -106,8 +106,8 @@ def merged(step: MergeStep) -> str:
 
 def said(decision: Decision) -> str:
     """The verdict in a sentence."""
-    if decision.refusal:
-        return f"refused:  {decision.refusal.reason}: {decision.refusal.message}"
+    if decision.rejection:
+        return f"refused:  {decision.rejection.reason}: {decision.rejection.message}"
     placement = decision.placements[0]
     if decision.policy is Policy.NONE:
         return f"admitted: nobody is asked, nothing is aligned: {given(placement)}"
@@ -118,7 +118,7 @@ def given(placement: Placement) -> str:
     """What a container got of its own."""
     own = [
         f"CPUs {what}" if resource == "cpu" else what
-        for resources in placement.given.values()
+        for resources in placement.as_text().values()
         for resource, what in resources.items()
     ]
     return ", ".join(own) or "(nothing of its own: it runs on the shared CPUs)"
@@ -143,8 +143,8 @@ def workload() -> None:
 def show(decision: Decision) -> None:
     """One line a decision; a refusal says what was missing where."""
     print(f"     {decision.name:<9} {said(decision)}")
-    if decision.refusal:
-        for short in decision.refusal.shortfalls:
+    if decision.rejection:
+        for short in decision.rejection.shortfalls:
             where = "the host" if short.nodes is None else f"node {bits.show(short.nodes)}"
             print(f"     {'':<9}   {short.resource}: {short.needed} needed, {short.free} free on {where}")
 

@@ -1,7 +1,7 @@
-"""A hint provider of one's own: ways of the last-level cache that a container has for itself.
+"""A custom hint provider: exclusive ways of the last-level cache.
 
-Processors with cache allocation let a group of processes fill only some of a cache's ways. The ways of a group must be
-neighbours, and belong to one cache; here every NUMA node has one. ``docs/library.md`` explains the provider.
+Processors with cache allocation can restrict a group of processes to some ways of a cache. The ways of a group must be
+adjacent and belong to one cache; here every NUMA node has one. ``docs/library.md`` explains the provider.
 """
 
 from collections.abc import Mapping
@@ -27,85 +27,83 @@ from alignup import (
 
 WAYS = "example.com/cache-ways"
 
-#: Who has which ways: (pod, container) → (node, first way, number of ways)
-Book = Mapping[tuple[str, str], tuple[int, int, int]]
+#: Allocated ways: (pod, container) → (node, first way, number of ways)
+WayLedger = Mapping[tuple[str, str], tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
-class CacheWays(Provider[Book]):
-    """The ways of one cache a NUMA node; the ledger is a mapping that is never changed, only replaced."""
+class CacheWays(Provider[WayLedger]):
+    """The ways of one cache per NUMA node; the ledger is a mapping that is replaced, never changed."""
 
     nodes: tuple[int, ...]
     ways: int = 11
 
     name = "cache"
 
-    def idle(self) -> Book:
-        """Nothing is given out."""
+    def initial_ledger(self) -> WayLedger:
         return {}
 
-    def hints(self, book: Book, pod: Pod, container: Container | None) -> Mapping[str, list[Hint]] | None:
-        """Each node with enough free ways side by side; nothing when none are asked for."""
-        count = wanted(pod, container)
-        return {WAYS: [Hint(1 << node, preferred=True) for node in self.places(book, count)]} if count else None
+    def hints(self, ledger: WayLedger, pod: Pod, container: Container | None) -> Mapping[str, list[Hint]] | None:
+        """Each node with enough adjacent free ways."""
+        count = requested(pod, container)
+        return {WAYS: [Hint(1 << node, preferred=True) for node in self.candidates(ledger, count)]} if count else None
 
-    def allocate(self, book: Book, pod: Pod, container: Container | None, *, affinity: Hint) -> Book:
-        """On the chosen nodes if it can be, else on any; a pod as a whole is given nothing."""
-        count = wanted(pod, container)
+    def allocate(self, ledger: WayLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> WayLedger:
+        """Allocate on the chosen nodes if possible, else on any; nothing to a pod as a whole."""
+        count = requested(pod, container)
         if container is None or not count:
-            return book
-        places = self.places(book, count)
-        near = [node for node in places if affinity.nodes is not None and affinity.nodes >> node & 1]
-        if not places:
-            raise ProviderError(f"no cache has {count} free ways side by side")
-        node = next(iter(near or places))
-        return {**book, (pod.uid, container.name): (node, places[node], count)}
+            return ledger
+        candidates = self.candidates(ledger, count)
+        near = [node for node in candidates if affinity.nodes is not None and affinity.nodes >> node & 1]
+        if not candidates:
+            raise ProviderError(f"no cache has {count} adjacent free ways")
+        node = next(iter(near or candidates))
+        return {**ledger, (pod.uid, container.name): (node, candidates[node], count)}
 
-    def release(self, book: Book, uid: str) -> Book:
-        """All ways of the pod are free again."""
-        return {who: what for who, what in book.items() if who[0] != uid}
+    def release(self, ledger: WayLedger, uid: str) -> WayLedger:
+        return {holder: ways for holder, ways in ledger.items() if holder[0] != uid}
 
-    def given(self, book: Book, uid: str, container: str) -> Mapping[str, str]:
-        """Which ways of which node, for the record."""
-        if (uid, container) not in book:
+    def describe(self, ledger: WayLedger, uid: str, container: str) -> Mapping[str, str]:
+        if (uid, container) not in ledger:
             return {}
-        node, first, count = book[uid, container]
+        node, first, count = ledger[uid, container]
         return {WAYS: f"{first}-{first + count - 1} of node {node}"}
 
-    def needs(self, book: Book, pod: Pod, container: Container | None) -> Mapping[str, Need]:
-        """How many are asked for, and how many each node has side by side, for the record."""
-        return {WAYS: Need(wanted(pod, container), {node: max(self.runs(book, node)) for node in self.nodes})}
+    def needs(self, ledger: WayLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
+        """The requested ways, and the longest run of free ways on each node."""
+        free = {node: max(self.runs(ledger, node)) for node in self.nodes}
+        return {WAYS: Need(requested(pod, container), free)}
 
-    def offered(self, book: Book, uid: str) -> Mapping[str, int]:
-        """All ways there are, so that the fit check knows the resource."""
-        del book, uid
+    def capacity(self, ledger: WayLedger, uid: str) -> Mapping[str, int]:
+        """All ways, for the fit check."""
+        del ledger, uid
         return {WAYS: self.ways * len(self.nodes)}
 
-    def places(self, book: Book, count: int) -> dict[int, int]:
-        """Node → the first of *count* free ways side by side, for the nodes that have as many."""
+    def candidates(self, ledger: WayLedger, count: int) -> dict[int, int]:
+        """Node → the first of *count* adjacent free ways, for the nodes that have them."""
         found = {}
         for node in self.nodes:
-            enough = [way for way, run in enumerate(self.runs(book, node)) if run >= count]
-            found.update({node: enough[0]} if enough else {})
+            starts = [way for way, run in enumerate(self.runs(ledger, node)) if run >= count]
+            found.update({node: starts[0]} if starts else {})
         return found
 
-    def runs(self, book: Book, node: int) -> list[int]:
-        """For each way of a node how many are free from there on, and a 0 at the end."""
-        taken = {way for home, first, count in book.values() if home == node for way in range(first, first + count)}
+    def runs(self, ledger: WayLedger, node: int) -> list[int]:
+        """For each way of a node, the number of free ways from there on; a 0 at the end."""
+        taken = {way for home, first, count in ledger.values() if home == node for way in range(first, first + count)}
         runs = [0]
         for way in reversed(range(self.ways)):
             runs.insert(0, 0 if way in taken else runs[0] + 1)
         return runs
 
 
-def wanted(pod: Pod, container: Container | None) -> int:
-    """How many ways a container, or a pod as a whole, is limited to."""
-    asking = pod.everyone if container is None else (container,)
-    return sum(one.resources.limits[WAYS].value() for one in asking if WAYS in one.resources.limits)
+def requested(pod: Pod, container: Container | None) -> int:
+    """The number of ways in the limits of a container, or of a pod as a whole."""
+    containers = pod.all_containers if container is None else (container,)
+    return sum(one.resources.limits[WAYS].value() for one in containers if WAYS in one.resources.limits)
 
 
 def main() -> None:
-    """Three pods of 2 CPUs and some cache come to a machine of two nodes with 4 CPUs and 11 ways each."""
+    """Admit three pods with 2 CPUs and some cache on a machine of two nodes with 4 CPUs and 11 ways each."""
     host = Host(
         load("pack:2 numa:1 core:4 pu:1"),
         Settings(
@@ -115,13 +113,13 @@ def main() -> None:
         others=[CacheWays(nodes=(0, 1))],
     )
     for name, ways in (("a", "8"), ("b", "8"), ("c", "4")):
-        asked = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1Mi"), WAYS: Quantity.parse(ways)}
-        decision = host.admit(Pod(name=name, uid=name, containers=(Container("app", Resources(asked, asked)),)))
+        amounts = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1Mi"), WAYS: Quantity.parse(ways)}
+        decision = host.admit(Pod(name=name, uid=name, containers=(Container("app", Resources(amounts, amounts)),)))
         for placement in decision.placements:
-            print(f"{name}: {decision.outcome} on {placement.hint}, with {dict(placement.given)}")
-        if decision.refusal:
-            print(f"{name}: {decision.outcome}, {decision.refusal.reason}")
-            for short in decision.refusal.shortfalls:
+            print(f"{name}: {decision.outcome} on {placement.hint}, with {placement.as_text()}")
+        if decision.rejection:
+            print(f"{name}: {decision.outcome}, {decision.rejection.reason}")
+            for short in decision.rejection.shortfalls:
                 print(f"   {short.resource}: {short.missing} missing on node {bits.show(short.nodes or 0)}")
 
 

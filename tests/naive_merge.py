@@ -23,8 +23,8 @@ def merge(inputs: Sequence[MergeInput], *, nodes: NodeSet, distances: Distances 
 
 
 def all_hints(one: MergeInput) -> tuple[Hint, ...]:
-    options = one.options
-    return options.hints if isinstance(options, HintList) else HintList.of_family(options).hints
+    hints = one.hints
+    return tuple(hints if isinstance(hints, HintList) else HintList.of_family(hints))
 
 
 def combined(combination: Sequence[Hint], nodes: NodeSet) -> Hint:

@@ -22,7 +22,7 @@ def by_group(memory: Case) -> dict[Any, Any]:
 
 def check_sound(host: Host, where: str) -> None:
     """Check that nothing is allocated twice and nothing is lost."""
-    cpus, memory, devices = (host.ledger.books[name] for name in ("cpu", "memory", "device"))
+    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     owned = 0
     for uid in {*cpus.held, *cpus.pod_held}:
         own = cpus.owned(uid)

@@ -44,14 +44,14 @@ def cpu_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
     ids = sorted(bits.members(nodes))
     free = draw(st.fixed_dictionaries(dict.fromkeys(ids, st.integers(0, 4))))
     must = draw(st.just(0) | st.just(0) | subsets_of(nodes))
-    sockets: list[NodeSet] = []
+    sockets: tuple[NodeSet, ...] = ()
     if draw(st.booleans()):
         half = draw(subsets_of(nodes))
-        sockets = [part for part in (half, nodes & ~half) if part]
+        sockets = tuple(part for part in (half, nodes & ~half) if part)
     return AmountFamily(
         free,
         draw(st.integers(0, 10)),
-        must=must,
+        required=must,
         preferred_width=draw(st.integers(1, len(ids))),
         sockets=sockets,
         preferred_sockets=draw(st.integers(1, 2)) if sockets else 0,
@@ -71,12 +71,15 @@ def memory_like(draw: st.DrawFn, nodes: NodeSet) -> AmountFamily:
     """Draw unused nodes, which can be combined, and used nodes and groups, which cannot."""
     open_nodes = draw(subsets_of(nodes))
     used = nodes & ~open_nodes
-    apart = draw(st.lists(subsets_of(used, least=1), max_size=3)) if used else []
+    fixed_sets = draw(st.lists(subsets_of(used, least=1), max_size=3)) if used else []
     if open_nodes and draw(st.booleans()):
-        apart.append(draw(subsets_of(open_nodes, least=1)))  # fits only thanks to reusable memory
+        fixed_sets.append(draw(subsets_of(open_nodes, least=1)))  # fits only thanks to reusable memory
     free = draw(st.fixed_dictionaries(dict.fromkeys(sorted(bits.members(open_nodes)), st.integers(0, 4))))
     return AmountFamily(
-        free, draw(st.integers(1, 8)), preferred_width=draw(st.integers(1, nodes.bit_count())), apart=apart
+        free,
+        draw(st.integers(1, 8)),
+        preferred_width=draw(st.integers(1, nodes.bit_count())),
+        fixed_sets=tuple(fixed_sets),
     )
 
 
@@ -98,7 +101,7 @@ class SharedDevices(HintFamily):
         return reduce(int.__or__, self.devices)
 
     @property
-    def narrowest(self) -> int:
+    def min_width(self) -> int:
         return next((mask.bit_count() for mask in bits_by_width(self.nodes) if self.fits(mask)), 0)
 
     @property
@@ -128,7 +131,7 @@ def _submasks(nodes: NodeSet) -> set[NodeSet]:
 def families(nodes: NodeSet) -> st.SearchStrategy[AmountFamily | SharedDevices]:
     """Draw a family of any kind that fits on at least one set of nodes."""
     shapes = cpu_like(nodes) | device_like(nodes) | memory_like(nodes) | shared_devices(nodes)
-    return shapes.filter(lambda family: family.narrowest > 0)
+    return shapes.filter(lambda family: family.min_width > 0)
 
 
 def merge_inputs(nodes: NodeSet) -> st.SearchStrategy[MergeInput]:

@@ -73,4 +73,4 @@ def amounts_of(texts: Mapping[str, str] | None) -> dict[str, Quantity]:
 
 
 def named(pod: Pod, name: str) -> Container:
-    return next(container for container in pod.everyone if container.name == name)
+    return next(container for container in pod.all_containers if container.name == name)

@@ -1,7 +1,8 @@
-"""Alignup: which NUMA nodes, CPUs, memory and devices each container gets, and why.
+"""Alignup: the NUMA nodes, CPUs, memory and devices of each container, and why.
 
-The library on one screen. Names are loaded on first use, so that a command line starts at once; all but ``load`` and
-``discover`` (machines from files and from the running system) need the standard library only.
+This is the whole public library. Names are imported on first use, so that the command line starts quickly. All of them
+need the standard library only, except ``load`` and ``discover`` (machines from files and from the running system) and
+``to_document`` and ``from_document`` (decisions as JSON).
 """
 
 from importlib import import_module
@@ -104,8 +105,8 @@ __all__ = [
     "to_document",
 ]
 
-#: Where each name lives.
-_HOMES = {
+#: The module of each name.
+_NAMES_BY_MODULE = {
     "alignup.align.cpus.options": "CpuSettings",
     "alignup.align.decision": "Decision MergeStep Outcome Placement Rejection ResourceHints Shortfall",
     "alignup.align.devices": "PreferenceRequest",
@@ -121,22 +122,21 @@ _HOMES = {
     "alignup.align.memory.reserved_memory": "ReservedMemory",
     "alignup.align.provider": "Need Provider",
     "alignup.align.quantity": "Quantity",
-    "alignup.schema.decisions": "from_document to_document",
     "alignup.align.settings": "FeatureGates Policy Scope TopologyOptions TopologySettings",
     "alignup.align.workload": "Container Pod QoS Resources",
     "alignup.align.workload.validation": "accept",
     "alignup.discover": "load",
+    "alignup.schema.decisions": "from_document to_document",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {"bits": "alignup.align.bits", "discover": "alignup.discover"}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+_SUBMODULES = {"bits": "alignup.align.bits", "discover": "alignup.discover"}
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
-    """What *name* stands for, loaded now and kept."""
-    if name in _MODULES:
-        found: Any = import_module(_MODULES[name])
-    elif name in _HOME:
-        found = getattr(import_module(_HOME[name]), name)
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name
+    if name in _SUBMODULES:
+        found: Any = import_module(_SUBMODULES[name])
+    elif name in _MODULE_OF:
+        found = getattr(import_module(_MODULE_OF[name]), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

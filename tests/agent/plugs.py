@@ -12,7 +12,6 @@ from typing import Any
 
 import structlog
 
-from alignup.agent.devices import device_state
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.devices.plugin_wiring import PluginEvents, expected_resources
 from alignup.agent.queue import AdmissionQueue, SaveState
@@ -41,14 +40,14 @@ class Room:
 
     def free(self, resource: str = GPU) -> int:
         """How many devices nobody has."""
-        return device_state.device_ledger(self.desk.host).free[resource].bit_count()
+        return self.desk.host.ledger.devices.free[resource].bit_count()
 
     def healthy(self, resource: str = GPU) -> int:
-        inventory = device_state.device_ledger(self.desk.host).inventories.get(resource)
+        inventory = self.desk.host.ledger.devices.inventories.get(resource)
         return inventory.healthy.bit_count() if inventory and resource in self.desk.standing.plugins else 0
 
     def devices(self, uid: str, container: str = "app") -> dict[str, tuple[str, ...]]:
-        return dict(device_state.device_ledger(self.desk.host).holds(uid, container))
+        return dict(self.desk.host.ledger.devices.holds(uid, container))
 
     async def admit(self, pod: Pod) -> Any:
         """What became of a pod."""

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import (
     PREPARING_DEVICES,
     RELEASED_WHILE_PENDING,
@@ -73,8 +72,8 @@ def test_where_a_plugin_says_no_everything_is_as_before():
     admission = draft.fail(pended(draft, "a"), NO)
 
     assert admission.entry is None
-    assert admission.decision.refusal is not None
-    assert admission.decision.refusal.message == "Allocate failed due to no, which is unexpected"
+    assert admission.decision.rejection is not None
+    assert admission.decision.rejection.message == "Allocate failed due to no, which is unexpected"
     assert draft.standing().host.ledger == before.host.ledger
     assert [one.kind for one in draft.happenings] == [EventKind.REJECTED]
     assert not draft.durable
@@ -89,7 +88,7 @@ def test_what_was_said_too_late_counts_no_more():
     answers = draft.commit(first, GRANTS), draft.fail(first, NO), draft.advise(first, {})
     draft.undo(first)
 
-    assert [one.decision.refusal and one.decision.refusal.reason for one in answers] == [RELEASED_WHILE_PENDING] * 3
+    assert [one.decision.rejection and one.decision.rejection.reason for one in answers] == [RELEASED_WHILE_PENDING] * 3
     assert draft.standing().pending == {"a": second}
 
 
@@ -130,8 +129,12 @@ def test_a_pod_of_a_manifest_waits_for_its_plugins_in_line():
 
     now = draft.standing()
     assert not isinstance(answer, Exception)
-    assert answer.decision.refusal is not None
-    assert (answer.decision.refusal.reason, list(now.line.pods), list(now.pending)) == (PREPARING_DEVICES, ["a"], ["a"])
+    assert answer.decision.rejection is not None
+    assert (answer.decision.rejection.reason, list(now.line.pods), list(now.pending)) == (
+        PREPARING_DEVICES,
+        ["a"],
+        ["a"],
+    )
     assert list(now.pending.values()) == draft.begun
 
 
@@ -192,7 +195,7 @@ def test_a_resource_nobody_ever_announced_is_stopped_and_given_up_without_harm()
     draft.give_up("example.com/fpga")
 
     assert [one.kind for one in draft.happenings] == [EventKind.STOPPED, EventKind.GONE]
-    assert device_state.device_ledger(draft.standing().host) == device_state.device_ledger(standing().host)
+    assert draft.standing().host.ledger.devices == standing().host.ledger.devices
 
 
 #: What is done to a draft; with a pod that is, or was, on its way in.

@@ -87,7 +87,7 @@ async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
     async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
         admission = await here.errands.consider(pod("a", gpu="1"))
 
-        assert admission.decision.placements[0].given["device"] == {GPU: "gpu-1"}
+        assert admission.decision.placements[0].as_text()["device"] == {GPU: "gpu-1"}
         assert (plugin.requests("Allocate"), here.desk.entries(), here.free()) == ((), (), 4)
 
 
@@ -96,15 +96,15 @@ async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
 async def test_what_a_plugin_does_not_prepare_in_time_is_undone(directory, method, fault):
     async with room(directory, deadlines=STRICT) as here, here.plugin(preference=Preference.LOWEST) as plugin:
         plugin.inject(method, BAD[fault])
-        before = here.desk.host.ledger.books
+        before = here.desk.host.ledger.by_provider()
 
         admission = await here.admit(pod("a", gpu="1"))
 
         assert admission.entry is None
-        assert admission.decision.refusal.reason == "UnexpectedAdmissionError"
-        assert admission.decision.refusal.message.startswith("Allocate failed due to ")
-        assert admission.decision.refusal.message.endswith(", which is unexpected")
-        assert here.desk.host.ledger.books == before
+        assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
+        assert admission.decision.rejection.message.startswith("Allocate failed due to ")
+        assert admission.decision.rejection.message.endswith(", which is unexpected")
+        assert here.desk.host.ledger.by_provider() == before
         plugin.inject(method, Fault())
         assert (await here.admit(pod("a", gpu="1"))).decision.admitted
 
@@ -113,7 +113,7 @@ async def test_the_words_are_the_kubelets(directory):
     async with room(directory) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(error="out of order"))
 
-        refusal = (await here.admit(pod("a", gpu="1"))).decision.refusal
+        refusal = (await here.admit(pod("a", gpu="1"))).decision.rejection
 
         text = "rpc error: code = Unknown desc = out of order"
         assert refusal.message == f"Allocate failed due to {text}, which is unexpected"
@@ -190,7 +190,7 @@ async def test_a_pod_released_on_its_way_in_is_gone(directory):
         admission = await asked
 
         assert gone.pod.uid == "a"
-        assert (admission.entry, admission.decision.refusal.reason) == (None, "Released")
+        assert (admission.entry, admission.decision.rejection.reason) == (None, "Released")
         assert (here.free(), here.desk.standing.pending) == (4, {})
 
 
@@ -216,7 +216,7 @@ async def test_a_late_plugin_is_waited_for(directory):
     async with room(directory, now=now) as here:
         waits = await here.admit(pod("a", cpu="1", **FPGA))
         too_much = await here.admit(pod("b", cpu="9", **FPGA))
-        reason = waits.decision.refusal.reason
+        reason = waits.decision.rejection.reason
 
         async with here.plugin("1@0", resource="example.com/fpga"):
             await until(lambda: here.status("a") == "admitted")
@@ -245,7 +245,7 @@ async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(direct
         await until(lambda: here.status("a") == "admitted")
 
         assert str(refused.entry.status) == "waiting"
-        assert "not yet" in refused.decision.refusal.message
+        assert "not yet" in refused.decision.rejection.message
         assert here.desk.standing.backing_off == frozenset()
         assert here.entry("a").grants["app"].keys() == {GPU}
 
@@ -271,7 +271,7 @@ async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(di
         waiting = here.status("a")
         await until(lambda: here.status("a") == "admitted")
 
-        assert with_devices.decision.refusal.reason == "DevicesArePrepared"
+        assert with_devices.decision.rejection.reason == "DevicesArePrepared"
         assert (waiting, plain.decision.admitted) == ("waiting", True)
         assert here.entry("a").source == "a.yaml"
 
@@ -285,7 +285,7 @@ async def test_a_plugin_that_dies_between_decision_and_allocation_leaves_nothing
         admission = await asked
         await until(lambda: here.healthy() == 0)
 
-        assert admission.decision.refusal.reason == "UnexpectedAdmissionError"
+        assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
         assert here.desk.host.ledger.pods == {}
         async with here.plugin():
             assert here.free() == 4
@@ -389,7 +389,7 @@ async def test_nothing_of_a_pod_on_its_way_in_is_on_disk(directory):
         assert list(again.standing.held) == ["kept", "plain"]
         assert again.standing.held["kept"].grants == here.desk.standing.held["kept"].grants
         assert again.standing.plugins == {GPU}
-        assert again.standing.host.ledger.books["device"].inventories[GPU].healthy == 0
+        assert again.standing.host.ledger.devices.inventories[GPU].healthy == 0
         await here.errands.close()
         with pytest.raises(NotReadyError):
             await asked

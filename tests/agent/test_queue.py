@@ -300,5 +300,5 @@ def test_whatever_is_asked_at_once_nothing_is_given_twice(desk, disk):
     run(*(desk.release(uid) for uid in [*uids, "x", "y"]))
 
     assert desk.entries() == ()
-    assert desk.host.ledger.books == standing().host.ledger.books
+    assert desk.host.ledger.by_provider() == standing().host.ledger.by_provider()
     assert disk.written[-1] is desk.standing

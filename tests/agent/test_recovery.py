@@ -183,7 +183,7 @@ def test_devices_whose_plugin_is_not_back_stay_with_their_pods(tmp_path):
     recovered = found(tmp_path, bare)
 
     assert recovered.problems == ()
-    assert recovered.standing.held["a"].record.decision.placements[0].given["device"][GPU] == "gpu-0"
+    assert recovered.standing.held["a"].record.decision.placements[0].as_text()["device"][GPU] == "gpu-0"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_who_cannot_wait_under_new_settings_is_named(tmp_path):
     choosy = replace(pod("b", cpu="4"), annotations={"topology.alignup.dev/policy": "strictest"})
     kept(tmp_path, pod("a", cpu="4"), choosy)
 
-    recovered = found(tmp_path, host(own_policy=True))
+    recovered = found(tmp_path, host(pod_policy_annotations=True))
 
     assert recovered.problems == ()
     assert any(note.startswith("default/b waits no longer: ") for note in recovered.notes)

@@ -113,7 +113,7 @@ def test_a_pod_that_does_not_fit_now_waits_where_it_may():
     admission = sent(draft, pod("b", cpu="4"))
 
     assert (the(admission.entry).status, the(admission.entry).position) == (AdmissionStatus.WAITING, 1)
-    assert the(admission.decision.refusal).reason == "TopologyAffinityError"
+    assert the(admission.decision.rejection).reason == "TopologyAffinityError"
     assert the(draft.standing().entry("b")).decision == admission.decision
     assert [one.kind for one in draft.happenings] == [EventKind.WAITING]
 
@@ -172,8 +172,8 @@ def test_who_was_overtaken_often_enough_lets_nobody_pass():
     admission = sent(draft, pod("s3", cpu="1"))
 
     assert before.line.overtakes == {"big": 2}
-    assert the(admission.decision.refusal).reason == WAITS_ITS_TURN
-    assert "default/big" in the(admission.decision.refusal).message
+    assert the(admission.decision.rejection).reason == WAITS_ITS_TURN
+    assert "default/big" in the(admission.decision.rejection).message
     assert the(admission.entry).position == 2
     assert the(after(draft.standing(), releases("s1")).entry("s3")).status is AdmissionStatus.WAITING
     assert {entry.pod.uid for entry in after(draft.standing(), releases("a")).entries()} == {"big", "s1", "s2", "s3"}
@@ -237,7 +237,7 @@ def test_one_pod_of_an_exchange_that_cannot_be_taken_keeps_nobody_from_it():
 
 
 def test_one_that_cannot_be_decided_on_keeps_nobody_from_anything():
-    before = after(standing(wait=True, own_policy=True), admits("a", cpu="4"), admits("b", cpu="4"))
+    before = after(standing(wait=True, pod_policy_annotations=True), admits("a", cpu="4"), admits("b", cpu="4"))
     choosy = replace(pod("odd", cpu="1"), annotations={"topology.alignup.dev/policy": "strictest"})
     odd = PodRecord(pod=choosy, since=0.0, source="api", record=NOTHING)
     before = replace(before, line=replace(before.line, pods={"odd": odd, **before.line.pods}))

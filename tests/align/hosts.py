@@ -76,8 +76,8 @@ def pod(uid: str = "a", annotations: Mapping[str, str] | None = None, **asked: s
 def admit(one: Host, wanted: Pod) -> Decision:
     """Admit, with every plugin answering that it likes the last of its devices best."""
     answers: dict[Any, tuple[str, ...]] = {}
-    while (decision := one.admit(wanted, answers)).asks:
-        for ask in decision.asks:
+    while (decision := one.admit(wanted, answers)).preference_requests:
+        for ask in decision.preference_requests:
             rest = [id_ for id_ in reversed(ask.available) if id_ not in ask.must_include]
             answers[ask] = (*ask.must_include, *rest)[: ask.size]
     return decision
@@ -122,7 +122,7 @@ def hosts(draw: st.DrawFn) -> Host:
         gates=FeatureGates({"CPUManagerPolicyAlphaOptions": True, "PodLevelResourceManagers": draw(st.booleans())}),
         preferred_allocation=draw(st.sampled_from((frozenset(), frozenset({GPU})))),
         fit_check=draw(st.booleans()),
-        own_policy=draw(st.booleans()),
+        pod_policy_annotations=draw(st.booleans()),
     )
     try:
         return Host(machine, settings)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from alignup.align.admit import NO_AFFINITY, POLICY_ANNOTATION, SCOPE_ANNOTATION, effective_policy
-from alignup.align.decision import Shortfall
+from alignup.align.decision import Shortfall, shown_hints
 from alignup.align.errors import PodError, ProviderError
 from alignup.align.hint import Hint
 from alignup.align.host import Host
@@ -55,9 +55,9 @@ class TestScopes:
     def test_as_a_whole_what_fits_no_node_is_refused(self):
         decision = host(scope=Scope.POD).admit(two("3", "3"))
 
-        assert decision.refusal
-        assert decision.refusal.reason == "TopologyAffinityError"
-        assert decision.refusal.container is None
+        assert decision.rejection
+        assert decision.rejection.reason == "TopologyAffinityError"
+        assert decision.rejection.container is None
 
     def test_in_one_piece_all_containers_follow_the_hint_of_the_pod(self):
         gates = FeatureGates({"PodLevelResourceManagers": True})
@@ -67,7 +67,7 @@ class TestScopes:
         decision = host(scope=Scope.POD, gates=gates).admit(wanted)
 
         assert nodes(decision) == [SECOND, SECOND]
-        assert [placement.given["cpu"]["cpu"] for placement in decision.placements] == ["4-5", "6"]
+        assert [placement.as_text()["cpu"]["cpu"] for placement in decision.placements] == ["4-5", "6"]
 
     @pytest.mark.parametrize(
         ("scope", "message"),
@@ -90,8 +90,8 @@ class TestScopes:
 
         decision = host(scope=scope, gates=gates).admit(two("5", "1", resources=Resources(own, own)))
 
-        assert decision.refusal
-        assert decision.refusal.message == message
+        assert decision.rejection
+        assert decision.rejection.message == message
 
 
 class TestPolicies:
@@ -100,7 +100,7 @@ class TestPolicies:
 
         assert decision.steps == ()
         assert decision.placements[0].hint == NO_AFFINITY
-        assert decision.placements[0].given["cpu"] == {"cpu": "1-2"}
+        assert decision.placements[0].as_text()["cpu"] == {"cpu": "1-2"}
 
     @pytest.mark.parametrize(
         ("policy", "hint"),
@@ -128,7 +128,7 @@ class TestRefusals:
         """The record says who found too little where, and by how much."""
         decision = host().decide(pod(cpu="5", gpu="1"))
 
-        refusal = decision.refusal
+        refusal = decision.rejection
         assert refusal
         assert (refusal.reason, refusal.message) == ("TopologyAffinityError", LOCALITY)
         assert (refusal.container, refusal.provider) == ("app", None)
@@ -142,7 +142,7 @@ class TestRefusals:
         one.admit(pod("cpus", cpu="4"))
         one.admit(pod("gpu", cpu="1", gpu="1"))
 
-        refusal = one.decide(pod(cpu="2", gpu="1")).refusal
+        refusal = one.decide(pod(cpu="2", gpu="1")).rejection
 
         assert refusal
         assert refusal.shortfalls == (
@@ -152,7 +152,7 @@ class TestRefusals:
 
     def test_a_provider_cannot_give_what_is_asked_for(self):
         """Best effort never refuses by hints, so it is the provider that says no."""
-        refusal = host(Policy.BEST_EFFORT).decide(pod(gpu="3")).refusal
+        refusal = host(Policy.BEST_EFFORT).decide(pod(gpu="3")).rejection
 
         assert refusal
         assert refusal.reason == "UnexpectedAdmissionError"
@@ -166,16 +166,18 @@ class TestRefusals:
     def test_devices_near_two_nodes_or_none_count_once(self):
         """What a host lacks is counted over the host: here one device is near both nodes, and one near none."""
         one = host(Policy.BEST_EFFORT)
-        one.announce(GPU, [Device(GPU, "a", nodes=0b01), Device(GPU, "b", nodes=0b11), Device(GPU, "c", nodes=None)])
+        one.update_devices(
+            GPU, [Device(GPU, "a", nodes=0b01), Device(GPU, "b", nodes=0b11), Device(GPU, "c", nodes=None)]
+        )
 
-        refusal = one.decide(pod(gpu="4")).refusal
+        refusal = one.decide(pod(gpu="4")).rejection
 
         assert refusal is not None
         assert refusal.shortfalls == (Shortfall("device", GPU, needed=4, free=3),)
 
     def test_memory_that_fits_nowhere_is_refused_by_memory(self):
         """It gives no hint then, which reads as "anywhere", as in the kubelet."""
-        refusal = host().decide(pod(memory="40Gi")).refusal
+        refusal = host().decide(pod(memory="40Gi")).rejection
 
         assert refusal
         assert refusal.provider == "memory"
@@ -195,20 +197,20 @@ class TestRecord:
 
         (step,) = one.decide(pod(cpu="2", gpu="1")).steps
 
-        said = {(voice.provider, voice.resource): (voice.request, voice.free) for voice in step.voices}
+        said = {(voice.provider, voice.resource): (voice.request, voice.free) for voice in step.resources}
         assert said == {
             ("device", GPU): (1, {0: 1, 1: 1}),
             ("cpu", "cpu"): (2, {0: 1, 1: 4}),
             ("memory", "memory"): (GIB, {0: 15 * GIB - (64 << 20), 1: 16 * GIB}),
         }
         assert (step.width, step.rule, step.hint) == (1, MergeRule.PREFERRED, Hint(SECOND, preferred=True))
-        cpus = next(voice for voice in step.voices if voice.provider == "cpu")
-        assert cpus.hints == (Hint(SECOND, preferred=True), Hint(BOTH, preferred=False))
+        cpus = next(voice for voice in step.resources if voice.provider == "cpu")
+        assert shown_hints(cpus).hints == (Hint(SECOND, preferred=True), Hint(BOTH, preferred=False))
 
     def test_who_has_no_part_in_it_is_indifferent(self):
         (step,) = host().decide(pod()).steps
 
-        device = step.voices[0]
+        device = step.resources[0]
         assert (device.provider, device.resource, device.request, device.free) == ("device", None, None, None)
         assert device.has_no_preference
 
@@ -244,7 +246,7 @@ class TestOwnPolicy:
         ],
     )
     def test_the_pod_chooses(self, policy, annotations, cpus, admitted):
-        one = host(policy, own_policy=True)
+        one = host(policy, pod_policy_annotations=True)
 
         decision = one.decide(two(*cpus, annotations=annotations))
 
@@ -253,13 +255,13 @@ class TestOwnPolicy:
         assert decision.scope == annotations.get(SCOPE_ANNOTATION, Scope.CONTAINER)
 
     def test_looser_than_the_hosts_scope(self):
-        one = host(scope=Scope.POD, own_policy=True)
+        one = host(scope=Scope.POD, pod_policy_annotations=True)
 
         assert not one.decide(two("3", "3")).admitted
         assert one.decide(two("3", "3", annotations={SCOPE_ANNOTATION: "container"})).admitted
 
     def test_what_is_no_policy_or_scope_is_refused_by_its_annotation(self):
-        one = host(own_policy=True)
+        one = host(pod_policy_annotations=True)
         wrong = pod(annotations={POLICY_ANNOTATION: "strict", SCOPE_ANNOTATION: ""})
 
         with pytest.raises(PodError) as caught:
@@ -278,14 +280,14 @@ class TestOwnPolicy:
         wrong = pod(annotations={POLICY_ANNOTATION: "strict"})
         before.admit(wrong)
 
-        after = Host(before.machine, replace(before.settings, own_policy=True), ledger=before.ledger)
+        after = Host(before.machine, replace(before.settings, pod_policy_annotations=True), ledger=before.ledger)
         decision = after.admit(wrong)
 
         assert decision.kept
         assert decision.policy is Policy.SINGLE_NUMA_NODE
 
     def test_settings_without_annotations_are_the_hosts(self):
-        rules = host(Policy.RESTRICTED, Scope.POD, own_policy=True).rules
+        rules = host(Policy.RESTRICTED, Scope.POD, pod_policy_annotations=True).rules
 
         assert effective_policy(pod(), rules) == (Policy.RESTRICTED, Scope.POD)
 
@@ -299,7 +301,7 @@ class Picky(Provider[int]):
 
     name = "picky"
 
-    def idle(self):
+    def initial_ledger(self):
         return 0
 
     def hints(self, book, pod, container):
@@ -313,7 +315,7 @@ class Picky(Provider[int]):
     def release(self, book, uid):
         return book - 1
 
-    def given(self, book, uid, container):
+    def describe(self, book, uid, container):
         return {"example.com/whim": str(book)}
 
 
@@ -328,8 +330,8 @@ class TestOthers:
 
         assert nodes(plain.admit(pod(nic="1"))) == [FIRST]
         assert nodes(decision) == [SECOND]
-        assert decision.placements[0].given["device"] == {NIC: "nic-1"}
-        assert decision.placements[0].given["picky"] == {"example.com/whim": "1"}
+        assert decision.placements[0].as_text()["device"] == {NIC: "nic-1"}
+        assert decision.placements[0].as_text()["picky"] == {"example.com/whim": "1"}
 
     def test_their_refusal_is_final_and_leaves_no_trace(self):
         joined = Host(host().machine, others=[Picky(node=1, broken=True)])
@@ -337,9 +339,9 @@ class TestOthers:
 
         decision = joined.admit(pod(memory="1Mi"))
 
-        assert decision.refusal
-        assert decision.refusal.provider == "picky"
-        assert decision.refusal.message == "Allocate failed due to no more whims, which is unexpected"
+        assert decision.rejection
+        assert decision.rejection.provider == "picky"
+        assert decision.rejection.message == "Allocate failed due to no more whims, which is unexpected"
         assert joined.ledger is before
 
     def test_they_need_not_tell_amounts(self):
@@ -347,13 +349,13 @@ class TestOthers:
 
         (step,) = joined.decide(pod()).steps
 
-        assert (step.voices[-1].request, step.voices[-1].free) == (None, None)
+        assert (step.resources[-1].request, step.resources[-1].free) == (None, None)
 
     def test_they_take_back_with_the_pod(self):
         joined = Host(host().machine, others=[Picky(node=1)])
         joined.admit(pod())
-        joined.started("a", "app")
+        joined.start_container("a", "app")
 
         joined.release("a")
 
-        assert joined.ledger.books["picky"] == 0
+        assert joined.ledger.others["picky"] == 0

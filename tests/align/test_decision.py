@@ -1,62 +1,88 @@
-"""What a decision shows of the hints it was made from."""
+"""The hints that a decision shows."""
 
 from typing import Any
 
 import pytest
 
-from alignup.align.decision import MAX_SHOWN_HINTS, ResourceHints, Shortfall
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList
+from alignup.align.decision import MAX_SHOWN_HINTS, Placement, ResourceHints, Shortfall, shown_hints
+from alignup.align.errors import ParseError
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, Hints
+from alignup.align.memory.ledger import Block
+from tests.align.hosts import GPU
 
 
-class TestVoices:
+class TestShownHints:
     @staticmethod
-    def voice(options, **more: Any) -> ResourceHints:
-        return ResourceHints("cpu", "cpu", 2, {0: 4}, options, **more)
+    def resource(hints: Hints, **more: Any) -> ResourceHints:
+        return ResourceHints("cpu", "cpu", 2, {0: 4}, hints, **more)
 
-    def test_hints_are_spelled_out_in_the_kubelets_order(self):
-        said = self.voice(AmountFamily({0: 1, 1: 4}, 2, preferred_width=1))
+    def test_hints_are_in_the_kubelets_order(self):
+        shown = shown_hints(self.resource(AmountFamily({0: 1, 1: 4}, 2, preferred_width=1)))
 
-        assert said.hints == (Hint(0b10, preferred=True), Hint(0b11, preferred=False))
-        assert not said.hidden
+        assert shown == ((Hint(0b10, preferred=True), Hint(0b11, preferred=False)), False)
 
-    def test_only_so_many_are_shown(self):
-        said = self.voice(AmountFamily(dict.fromkeys(range(6), 4), 2, preferred_width=1))
+    def test_only_the_first_are_shown(self):
+        shown = shown_hints(self.resource(AmountFamily(dict.fromkeys(range(6), 4), 2, preferred_width=1)))
 
-        assert len(said.hints) == MAX_SHOWN_HINTS
-        assert said.hidden
+        assert len(shown.hints) == MAX_SHOWN_HINTS
+        assert shown.more
 
-    def test_many_nodes_are_not_walked_for_them(self):
-        """On 64 nodes with room on the last ones only there are 2⁶⁴ sets to look through."""
-        said = self.voice(
-            AmountFamily(dict.fromkeys(range(60), 0) | dict.fromkeys(range(60, 64), 1), 3, preferred_width=1)
-        )
+    def test_many_nodes_are_not_all_searched(self):
+        """On 64 nodes with free amounts on the last ones only, there are 2⁶⁴ sets to test."""
+        amounts = dict.fromkeys(range(60), 0) | dict.fromkeys(range(60, 64), 1)
 
-        assert said.hints == ()
-        assert said.hidden
+        assert shown_hints(self.resource(AmountFamily(amounts, 3, preferred_width=1))) == ((), True)
 
     @pytest.mark.parametrize(
-        ("options", "hints", "indifferent"),
+        ("hints", "shown", "no_preference"),
         [
-            pytest.param(DONT_CARE, (Hint(None, preferred=True),), True, id="anywhere would do"),
-            pytest.param(IMPOSSIBLE, (), False, id="nowhere will do"),
-            pytest.param(HintList.of([Hint(1, preferred=True)]), (Hint(1, preferred=True),), False, id="one place"),
+            pytest.param(DONT_CARE, (Hint(None, preferred=True),), True, id="anywhere"),
+            pytest.param(IMPOSSIBLE, (), False, id="nowhere"),
+            pytest.param(HintList.of([Hint(1, preferred=True)]), (Hint(1, preferred=True),), False, id="one node"),
         ],
     )
-    def test_anywhere_and_nowhere_are_told_apart(self, options, hints, indifferent):
-        said = self.voice(options)
+    def test_anywhere_and_nowhere_differ(self, hints, shown, no_preference):
+        resource = self.resource(hints)
 
-        assert said.hints == hints
-        assert said.has_no_preference is indifferent
+        assert shown_hints(resource).hints == shown
+        assert resource.has_no_preference is no_preference
 
-    def test_two_are_equal_when_they_show_the_same(self):
-        family = self.voice(AmountFamily({0: 1, 1: 4}, 2, preferred_width=1))
-        listed = self.voice(HintList.of([Hint(0b10, preferred=True), Hint(0b11, preferred=False)]))
+    def test_a_truncated_list_has_more(self):
+        hints = HintList.of([Hint(0b10, preferred=True)])
 
-        assert family == listed
-        assert hash(family) == hash(listed)
-        assert family != self.voice(listed.options, cut=True)
-        assert family != "cpu"
+        assert not shown_hints(self.resource(hints)).more
+        assert shown_hints(self.resource(hints, truncated=True)).more
 
 
-def test_a_shortfall_knows_what_is_missing():
+NODE_1 = Hint(0b10, preferred=True)
+PLACEMENT = Placement(
+    "app",
+    NODE_1,
+    cpus=0b110,
+    memory=(Block(0b11, "memory", 4096),),
+    devices={GPU: ("gpu-0", "gpu-1")},
+    others={"cache": {"example.com/ways": "0-3 of node 1"}},
+)
+TEXTS = {
+    "device": {GPU: "gpu-0,gpu-1"},
+    "cpu": {"cpu": "1-2"},
+    "memory": {"memory": "0-1=4096"},
+    "cache": {"example.com/ways": "0-3 of node 1"},
+}
+
+
+def test_a_placement_as_text_and_back():
+    assert PLACEMENT.as_text() == TEXTS
+    assert Placement.of_text("app", NODE_1, TEXTS) == PLACEMENT
+    assert Placement("app", NODE_1).as_text() == {}
+    assert Placement.of_text("app", NODE_1, {}) == Placement("app", NODE_1)
+
+
+@pytest.mark.parametrize("texts", [{"cpu": {"cpu": "x"}}, {"memory": {"memory": "0"}}, {"memory": {"memory": "0=y"}}])
+def test_a_malformed_text_is_an_error(texts):
+    with pytest.raises(ParseError):
+        Placement.of_text("app", NODE_1, texts)
+
+
+def test_the_missing_amount_of_a_shortfall():
     assert Shortfall("cpu", "cpu", needed=5, free=3).missing == 2

@@ -50,7 +50,7 @@ def judged(pod, *, allocatable=LARGE, others=()):
 
 
 def lacking(misfit):
-    return {short.resource for short in misfit.shortfalls} if misfit else set()
+    return {short.resource for short in misfit.insufficient} if misfit else set()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_allocatable_is_read_from_a_nodes_list():
     ],
 )
 def test_a_host_offers_its_devices(devices, scalars):
-    assert LARGE.offering(devices) == replace(LARGE, scalars=scalars)
+    assert LARGE.with_devices(devices) == replace(LARGE, scalars=scalars)
 
 
 def test_an_unknown_extended_resource_is_not_held_against_a_pod():

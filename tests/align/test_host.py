@@ -8,11 +8,11 @@ import pytest
 
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Outcome
+from alignup.align.devices import DeviceProvider
 from alignup.align.errors import AlignError, PodError, SettingsError, StateError
 from alignup.align.host import Host, Settings, node_allocatable
 from alignup.align.machine import CadvisorNode, CadvisorReport, Device, HugePages
 from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.providers import DeviceProvider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
 from alignup.align.synthetic import parse
@@ -43,8 +43,8 @@ def test_what_was_decided_is_applied():
     one.apply(decision)
 
     assert list(one.ledger.pods) == ["a"]
-    assert one.ledger.books["cpu"].holds("a", "app") == 0b110
-    assert one.ledger.books["device"].holds("a", "app") == {GPU: ("gpu-0",)}
+    assert one.ledger.cpus.holds("a", "app") == 0b110
+    assert one.ledger.devices.holds("a", "app") == {GPU: ("gpu-0",)}
 
 
 def test_pods_coming_and_going_leave_no_memory_behind():
@@ -73,7 +73,7 @@ def test_a_decision_on_a_ledger_that_has_changed_since_is_not_applied():
     stale = one.decide(pod("a"))
     one.admit(pod("b"))
 
-    with pytest.raises(StateError, match="changed since pod a was decided on"):
+    with pytest.raises(StateError, match="changed since the decision on pod a"):
         one.apply(stale)
 
 
@@ -105,9 +105,9 @@ def test_released_is_as_it_was():
 
     assert one.ledger.pods == idle.pods
     assert one.ledger.used == idle.used
-    assert one.ledger.books["cpu"] == idle.books["cpu"]
-    assert one.ledger.books["memory"].nodes == idle.books["memory"].nodes
-    assert one.ledger.books["device"] == idle.books["device"]
+    assert one.ledger.cpus == idle.cpus
+    assert one.ledger.memory.nodes == idle.memory.nodes
+    assert one.ledger.devices == idle.devices
 
 
 def test_releasing_who_is_not_there_does_nothing():
@@ -123,18 +123,18 @@ def test_an_init_container_that_is_done_gives_its_memory_back_when_the_next_one_
     one = host()
     wanted = replace(pod(memory="1Gi"), init=(guaranteed("init", {"cpu": "2", "memory": "4Gi"}),))
     one.admit(wanted)
-    held = one.ledger.books["memory"].nodes[0].tables["memory"].reserved
+    held = one.ledger.memory.nodes[0].tables["memory"].reserved
 
-    one.started("a", "app")
+    one.start_container("a", "app")
 
     assert held == 4 * GIB
-    assert one.ledger.books["memory"].nodes[0].tables["memory"].reserved == GIB
+    assert one.ledger.memory.nodes[0].tables["memory"].reserved == GIB
 
 
 @pytest.mark.parametrize(
     ("uid", "name", "message"),
     [
-        pytest.param("b", "app", "there is no pod b here", id="no such pod"),
+        pytest.param("b", "app", "there is no pod b", id="no such pod"),
         pytest.param("a", "other", "pod a has no container other", id="no such container"),
     ],
 )
@@ -143,18 +143,18 @@ def test_only_containers_that_are_there_can_start(uid, name, message):
     one.admit(pod("a"))
 
     with pytest.raises(StateError, match=message):
-        one.started(uid, name)
+        one.start_container(uid, name)
 
 
 def test_devices_come_and_go_by_announcement():
     one = host()
     assert not one.decide(pod(gpu="2")).admitted
 
-    one.announce(GPU, [Device(GPU, "x", nodes=0b10), Device(GPU, "y", nodes=0b10)])
+    one.update_devices(GPU, [Device(GPU, "x", nodes=0b10), Device(GPU, "y", nodes=0b10)])
 
     placement = one.decide(pod(gpu="2")).placements[0]
     assert placement.hint.nodes == 0b10
-    assert placement.given["device"] == {GPU: "x,y"}
+    assert placement.as_text()["device"] == {GPU: "x,y"}
 
 
 class TestAsking:
@@ -163,7 +163,7 @@ class TestAsking:
     @staticmethod
     def host() -> Host:
         one = host(preferred_allocation=frozenset({GPU}))
-        one.announce(GPU, [Device(GPU, f"gpu-{number}", nodes=0b01) for number in range(3)])
+        one.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=0b01) for number in range(3)])
         return one
 
     def test_what_to_ask_is_said_and_nothing_is_given(self):
@@ -174,30 +174,30 @@ class TestAsking:
 
         assert decision.outcome is Outcome.ASKING
         assert not decision.admitted
-        assert [(ask.resource, ask.size, ask.available) for ask in decision.asks] == [
+        assert [(ask.resource, ask.size, ask.available) for ask in decision.preference_requests] == [
             (GPU, 2, ("gpu-0", "gpu-1", "gpu-2"))
         ]
         assert one.ledger is before
 
     def test_the_answer_is_heeded(self):
         one = self.host()
-        (ask,) = one.decide(pod(gpu="2")).asks
+        (ask,) = one.decide(pod(gpu="2")).preference_requests
 
         decision = one.admit(pod(gpu="2"), {ask: ("gpu-0", "gpu-2")})
 
         assert decision.admitted
-        assert decision.placements[0].given["device"] == {GPU: "gpu-0,gpu-2"}
+        assert decision.placements[0].as_text()["device"] == {GPU: "gpu-0,gpu-2"}
 
     def test_an_error_refuses_the_pod_in_the_kubelets_words(self):
         one = self.host()
         before = one.ledger
-        (ask,) = one.decide(pod(gpu="2")).asks
+        (ask,) = one.decide(pod(gpu="2")).preference_requests
 
         decision = one.admit(pod(gpu="2"), {ask: "it is on fire"})
 
-        assert decision.refusal
-        assert decision.refusal.reason == "UnexpectedAdmissionError"
-        assert decision.refusal.message == (
+        assert decision.rejection
+        assert decision.rejection.reason == "UnexpectedAdmissionError"
+        assert decision.rejection.message == (
             "Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: it is on fire, "
             "which is unexpected"
         )
@@ -219,18 +219,18 @@ class TestRestart:
     def test_a_pod_is_not_refused_again_when_its_device_has_fallen_ill(self):
         one = host()
         one.admit(pod(gpu="1"))
-        one.announce(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False)])
+        one.update_devices(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False)])
 
         again = Host(one.machine, one.settings, ledger=one.ledger).admit(pod(gpu="1"))
 
         assert again.kept
-        assert again.placements[0].given["device"] == {GPU: "gpu-0"}
+        assert again.placements[0].as_text()["device"] == {GPU: "gpu-0"}
 
     def test_a_ledger_of_other_providers_is_refused(self):
         one = host()
-        alien = replace(one.ledger, books={**one.ledger.books, "cache": {}})
+        alien = replace(one.ledger, others={"cache": {}})
 
-        with pytest.raises(StateError, match="nobody here provides cache"):
+        with pytest.raises(StateError, match="unknown provider cache"):
             Host(one.machine, one.settings, ledger=alien)
 
     def test_a_provider_that_is_new_starts_idle(self):
@@ -242,13 +242,13 @@ class TestRestart:
 
         other = Host(one.machine, one.settings, ledger=one.ledger, others=[Spare(one.view.all_nodes)])
 
-        assert other.ledger.books["spare"] == Spare(one.view.all_nodes).idle()
-        assert other.ledger.books["cpu"] is one.ledger.books["cpu"]
+        assert other.ledger.others["spare"] == Spare(one.view.all_nodes).initial_ledger()
+        assert other.ledger.cpus is one.ledger.cpus
         assert other.admit(pod()).kept
 
 
 def test_two_providers_of_one_name_are_refused():
-    with pytest.raises(AlignError, match="each provider needs a name of its own"):
+    with pytest.raises(AlignError, match="provider names must be unique"):
         Host(host().machine, others=[DeviceProvider(0b11)])
 
 
@@ -290,7 +290,7 @@ class TestSettings:
                 Settings(
                     cpus=replace(STATIC, options={"align-by-socket": "true"}),
                     gates=FeatureGates({"CPUManagerPolicyAlphaOptions": True}),
-                    own_policy=True,
+                    pod_policy_annotations=True,
                 ),
                 "cpu",
                 "incompatible with CPUManager align-by-socket",
@@ -313,7 +313,7 @@ class TestSettings:
 
         assert decision.admitted
         assert decision.steps == ()
-        assert decision.placements[0].given == {}
+        assert decision.placements[0].as_text() == {}
 
 
 class TestFit:
@@ -343,10 +343,10 @@ class TestFit:
 
         decision = one.admit(wanted)
 
-        assert decision.refusal
-        assert decision.refusal.reason == reason
-        assert [(one.resource, one.needed, one.free) for one in decision.refusal.shortfalls] == [short]
-        assert {one.provider for one in decision.refusal.shortfalls} == {"host"}
+        assert decision.rejection
+        assert decision.rejection.reason == reason
+        assert [(one.resource, one.needed, one.free) for one in decision.rejection.shortfalls] == [short]
+        assert {one.provider for one in decision.rejection.shortfalls} == {"host"}
 
     def test_there_may_be_only_so_many_pods(self):
         one = host(max_pods=1)
@@ -354,8 +354,8 @@ class TestFit:
 
         decision = one.admit(pod("b"))
 
-        assert decision.refusal
-        assert decision.refusal.reason == "OutOfpods"
+        assert decision.rejection
+        assert decision.rejection.reason == "OutOfpods"
 
     def test_nothing_is_checked_where_that_is_switched_off(self):
         one = host(Policy.NONE, fit_check=False)
@@ -383,7 +383,7 @@ class TestBadInput:
 
         assert decision.admitted
         assert decision.qos == "Guaranteed"
-        assert decision.placements[0].given == {
+        assert decision.placements[0].as_text() == {
             "device": {GPU: "gpu-0"},
             "cpu": {"cpu": "1-2"},
             "memory": {"memory": f"0={GIB}"},
@@ -476,8 +476,8 @@ def test_devices_of_another_resource_are_not_announced():
     one = host()
     before = one.ledger
 
-    with pytest.raises(StateError, match=r"devices of example\.com/other were announced as"):
-        one.announce(GPU, [Device("example.com/other", "x", nodes=1)])
+    with pytest.raises(StateError, match=r"devices of example\.com/other were reported as"):
+        one.update_devices(GPU, [Device("example.com/other", "x", nodes=1)])
 
     assert one.ledger is before
 

@@ -20,7 +20,6 @@ from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
-from alignup.align.providers import CpuHintProvider
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
 from alignup.schema.decisions import from_document, to_document
@@ -51,11 +50,12 @@ class Life(RuleBasedStateMachine):
         pod = data.draw(arrivals(f"u{self.number}"))
         before = self.host.ledger
         decision = admit(self.host, pod)
-        assert from_document(json.loads(json.dumps(to_document(decision)))) == decision
-        event(f"{decision.policy}: {decision.refusal.reason if decision.refusal else 'admitted'}")
+        document = to_document(decision)
+        assert to_document(from_document(json.loads(json.dumps(document)))) == document
+        event(f"{decision.policy}: {decision.rejection.reason if decision.rejection else 'admitted'}")
         if not decision.admitted:
             assert self.host.ledger is before, "a refused pod left something behind"
-            assert decision.refusal
+            assert decision.rejection
             return
         check_complete(self.host, pod, decision)
         check_promises(self.host, pod, decision)
@@ -64,19 +64,22 @@ class Life(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 9), container=st.integers(0, 9))
     def start(self, pick: int, container: int) -> None:
         if pod := self.one(pick):
-            self.host.started(pod.uid, pod.everyone[container % len(pod.everyone)].name)
+            self.host.start_container(pod.uid, pod.all_containers[container % len(pod.all_containers)].name)
 
     @rule(pick=st.integers(0, 9))
     def release(self, pick: int) -> None:
         if pod := self.one(pick):
             self.host.release(pod.uid)
-            assert not any(pod.uid in book.held for book in self.host.ledger.books.values())
+            assert not any(
+                pod.uid in book.held
+                for book in (self.host.ledger.cpus, self.host.ledger.memory, self.host.ledger.devices)
+            )
 
     @rule(data=st.data(), resource=st.sampled_from(DEVICES))
     def announce(self, data: st.DataObject, resource: str) -> None:
-        held = {uid: dict(own) for uid, own in self.host.ledger.books["device"].held.items()}
-        self.host.announce(resource, data.draw(devices(resource, [node.id for node in self.host.machine.nodes])))
-        assert self.host.ledger.books["device"].held == held, "pods keep their devices, whatever a plugin says"
+        held = {uid: dict(own) for uid, own in self.host.ledger.devices.held.items()}
+        self.host.update_devices(resource, data.draw(devices(resource, [node.id for node in self.host.machine.nodes])))
+        assert self.host.ledger.devices.held == held, "pods keep their devices, whatever a plugin says"
 
     @rule()
     def restart(self) -> None:
@@ -104,9 +107,9 @@ class Life(RuleBasedStateMachine):
             self.host.release(uid)
         ledger = self.host.ledger
         assert (ledger.pods, ledger.used) == ({}, UsedResources())
-        cpus, memory, held = (ledger.books[name] for name in ("cpu", "memory", "device"))
-        assert (cpus.shared, cpus.held, cpus.pod_held) == (self.idle.books["cpu"].shared, {}, {})
-        assert (memory.nodes, memory.held, memory.pod_held) == (self.idle.books["memory"].nodes, {}, {})
+        cpus, memory, held = ledger.cpus, ledger.memory, ledger.devices
+        assert (cpus.shared, cpus.held, cpus.pod_held) == (self.idle.cpus.shared, {}, {})
+        assert (memory.nodes, memory.held, memory.pod_held) == (self.idle.memory.nodes, {}, {})
         assert (held.held, held.in_use) == ({}, {})
         assert held.free == {resource: inventory.healthy for resource, inventory in held.inventories.items()}
 
@@ -119,23 +122,19 @@ TestLife.settings = settings(
 
 def check_cpus(host: Host) -> None:
     """Every CPU is shared or owned by one pod; reserved ones are owned by nobody."""
-    book = host.ledger.books["cpu"]
+    book = host.ledger.cpus
     owned = 0
     for uid in {*book.held, *book.pod_held}:
         own = book.owned(uid)
         assert not own & (owned | book.shared | book.reserved), f"CPUs {bits.show(own)} of {uid} have two owners"
         owned |= own
-    assert owned | book.shared == cpus_of(host).idle().shared
+    assert owned | book.shared == host.cpus.initial_ledger().shared
     assert not book.lost
-
-
-def cpus_of(host: Host) -> CpuHintProvider:
-    return next(one for one in host.providers if isinstance(one, CpuHintProvider))
 
 
 def check_memory(host: Host) -> None:
     """Every byte of every node and type is free or reserved, and each group reserves just what its blocks hold."""
-    book = host.ledger.books["memory"]
+    book = host.ledger.memory
     held: Counter[tuple[NodeSet, str]] = Counter()
     for block in charged(host):
         held[block.nodes, block.type] += block.size
@@ -149,14 +148,14 @@ def check_memory(host: Host) -> None:
 
 
 def charged(host: Host) -> list[Block]:
-    book = host.ledger.books["memory"]
+    book = host.ledger.memory
     alone = [containers for uid, containers in book.held.items() if uid not in book.pod_held]
     return [*chain(*book.pod_held.values()), *chain(*(blocks for own in alone for blocks in own.values()))]
 
 
 def check_devices(host: Host) -> None:
     """Every device has at most one pod, and is free only if it is healthy and has none."""
-    book = host.ledger.books["device"]
+    book = host.ledger.devices
     holders = Counter(
         (resource, id_)
         for uid, containers in book.held.items()
@@ -174,7 +173,7 @@ def check_fit(host: Host) -> None:
     ledger = host.ledger
     total = UsedResources()
     for resident in ledger.pods.values():
-        total = total.plus(resident.uses)
+        total = total.plus(resident.usage)
     assert ledger.used == total
     room = host.rules.allocatable
     if room and ledger.pods:
@@ -188,20 +187,20 @@ def check_complete(host: Host, pod: Pod, decision: Decision) -> None:
 
     A pod placed in one piece is given no devices, as in the kubelet, and its containers share what it was given.
     """
-    assert [placement.container for placement in decision.placements] == [one.name for one in pod.everyone]
-    books = host.ledger.books
-    rules = cpus_of(host).rules
-    if pod.uid in books["cpu"].pod_held:
-        assert books["cpu"].pod_held[pod.uid].bit_count() == rules.exclusive_cpus(pod)
+    assert [placement.container for placement in decision.placements] == [one.name for one in pod.all_containers]
+    ledger = host.ledger
+    rules = host.cpus
+    if pod.uid in ledger.cpus.pod_held:
+        assert ledger.cpus.pod_held[pod.uid].bit_count() == rules.exclusive_cpus(pod)
     as_a_whole = decision.scope is Scope.POD and decision.policy is not Policy.NONE
     in_one_piece = host.rules.pod_level and pod.has_pod_level_resources and as_a_whole
-    for container in pod.everyone:
-        held = books["device"].holds(pod.uid, container.name)
+    for container in pod.all_containers:
+        held = ledger.devices.holds(pod.uid, container.name)
         limits = {name: amount.value() for name, amount in container.resources.limits.items() if name in DEVICES}
-        asked = {name: count for name, count in limits.items() if count and name in books["device"].inventories}
+        asked = {name: count for name, count in limits.items() if count and name in ledger.devices.inventories}
         assert {name: len(set(ids)) for name, ids in held.items() if ids} == ({} if in_one_piece else asked)
-        if pod.uid not in books["cpu"].pod_held:
-            cpus = books["cpu"].holds(pod.uid, container.name) or 0
+        if pod.uid not in ledger.cpus.pod_held:
+            cpus = ledger.cpus.holds(pod.uid, container.name) or 0
             assert cpus.bit_count() == (0 if in_one_piece else rules.exclusive_cpus(pod, container))
 
 
@@ -221,29 +220,29 @@ def check_promises(host: Host, pod: Pod, decision: Decision) -> None:
         assert all(placement.hint.preferred for placement in decision.placements)
     if decision.policy is not Policy.SINGLE_NUMA_NODE:
         return
-    for container, placement in zip(pod.everyone, decision.placements, strict=True):
+    for container, placement in zip(pod.all_containers, decision.placements, strict=True):
         nodes = placement.hint.nodes
         assert nodes is None or nodes.bit_count() == 1
         assert len(nodes_of_cpus(host, pod, container)) <= 1
-        for block in host.ledger.books["memory"].blocks(pod.uid, container.name) or ():
+        for block in host.ledger.memory.blocks(pod.uid, container.name) or ():
             assert block.nodes.bit_count() == 1 or (nodes is None and memory_had_no_say(decision))
         if nodes is not None:
             check_near(host, pod, container, nodes=nodes)
 
 
 def nodes_of_cpus(host: Host, pod: Pod, container: Container) -> set[int]:
-    cpus = host.ledger.books["cpu"].holds(pod.uid, container.name) or 0
+    cpus = host.ledger.cpus.holds(pod.uid, container.name) or 0
     return {node for node, own in host.view.node_cpus.items() if own & cpus}
 
 
 def memory_had_no_say(decision: Decision) -> bool:
     (step,) = decision.steps
     assert decision.scope is Scope.POD
-    return all(voice.has_no_preference for voice in step.voices if voice.provider == "memory")
+    return all(voice.has_no_preference for voice in step.resources if voice.provider == "memory")
 
 
 def check_near(host: Host, pod: Pod, container: Container, *, nodes: NodeSet) -> None:
-    book = host.ledger.books["device"]
+    book = host.ledger.devices
     for resource, ids in book.holds(pod.uid, container.name).items():
         inventory = book.inventories[resource]
         if inventory.placed:
@@ -270,7 +269,7 @@ def test_memory_without_a_say_may_span():
     decision = one.admit(Pod(name="b", uid="b", containers=containers))
 
     assert [placement.hint for placement in decision.placements] == 2 * [Hint(None, preferred=True)]
-    assert [placement.given["memory"]["memory"] for placement in decision.placements] == [
+    assert [placement.as_text()["memory"]["memory"] for placement in decision.placements] == [
         f"1-2={20 * GIB}",
         f"0={13 * GIB}",
     ]

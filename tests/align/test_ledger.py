@@ -1,11 +1,13 @@
-"""The ledger of a host: pods come and go, and the old ledger stays as it was."""
+"""The ledger of a host: adding and removing pods makes a new one."""
+
+from dataclasses import replace
 
 import pytest
 
 from alignup.align.fit import UsedResources
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.workload.demand import fit_used
-from tests.align.hosts import GIB, GPU, pod
+from tests.align.hosts import GIB, GPU, host, pod
 
 
 def resident(uid: str, *, gpu: str = "0") -> AdmittedPod:
@@ -13,37 +15,43 @@ def resident(uid: str, *, gpu: str = "0") -> AdmittedPod:
     return AdmittedPod(wanted, {}, fit_used(wanted))
 
 
-def test_a_pod_comes():
-    empty = Ledger({"cpu": 0})
+def idle() -> Ledger:
+    return replace(host().initial_ledger(), others={"count": 0})
 
-    ledger = empty.with_pod(resident("a", gpu="1"), {"cpu": 1})
 
-    assert ledger.books == {"cpu": 1}
+def test_a_pod_is_added():
+    empty = idle()
+
+    ledger = empty.with_pod(resident("a", gpu="1"), {**empty.by_provider(), "count": 1})
+
+    assert (ledger.cpus, ledger.memory, ledger.devices) == (empty.cpus, empty.memory, empty.devices)
+    assert ledger.others == {"count": 1}
     assert list(ledger.pods) == ["a"]
     assert ledger.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1})
-    assert (empty.books, empty.pods, empty.used) == ({"cpu": 0}, {}, UsedResources())
+    assert (empty.others, empty.pods, empty.used) == ({"count": 0}, {}, UsedResources())
 
 
-def test_pods_stand_in_the_order_they_came():
-    ledger = Ledger({})
+def test_pods_are_in_the_order_of_admission():
+    ledger = idle()
     for uid in ("c", "a", "b"):
-        ledger = ledger.with_pod(resident(uid), {})
+        ledger = ledger.with_pod(resident(uid))
 
     assert list(ledger.pods) == ["c", "a", "b"]
-    assert list(ledger.without_pod("a", {}).pods) == ["c", "b"]
+    assert list(ledger.without_pod("a", ledger.by_provider()).pods) == ["c", "b"]
 
 
-def test_a_pod_goes_with_all_it_used():
-    empty = Ledger({"cpu": 0})
-    both = empty.with_pod(resident("a", gpu="1"), {"cpu": 1}).with_pod(resident("b"), {"cpu": 2})
+def test_a_removed_pod_takes_its_usage_along():
+    empty = idle()
+    ledgers = [{**empty.by_provider(), "count": count} for count in range(3)]
+    both = empty.with_pod(resident("a", gpu="1"), ledgers[1]).with_pod(resident("b"), ledgers[2])
 
-    left = both.without_pod("a", {"cpu": 1})
+    left = both.without_pod("a", ledgers[1])
 
     assert left.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1)
-    assert left.without_pod("b", {"cpu": 0}) == empty
+    assert left.without_pod("b", ledgers[0]) == empty
     assert list(both.pods) == ["a", "b"]
 
 
-def test_who_is_not_there_cannot_go():
+def test_an_unknown_pod_cannot_be_removed():
     with pytest.raises(KeyError):
-        Ledger({}).without_pod("nobody", {})
+        idle().without_pod("unknown", idle().by_provider())

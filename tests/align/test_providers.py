@@ -1,16 +1,19 @@
-"""CPUs, memory and devices behind the one face that admission knows."""
+"""CPUs, memory and devices behind the protocol that admission uses."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from alignup.align import bits
+from alignup.align.devices import DeviceProvider
+from alignup.align.devices.provider import PreferencesNeededError
 from alignup.align.errors import ProviderError
 from alignup.align.hint import Hint
 from alignup.align.machine import Device
-from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.memory.ledger import Block
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.provider import Need, Provider
-from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider, PreferencesNeededError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
 from tests.align.hosts import GIB, GPU, NIC, host, pod
@@ -18,119 +21,120 @@ from tests.strategies_pods import guaranteed
 
 NODE_1 = Hint(0b10, preferred=True)
 
-PROVIDERS: dict[str, Provider[Any]] = {one.name: one for one in host().providers}
+HOST = host()
+PROVIDERS: dict[str, Provider[Any]] = {one.name: one for one in HOST.providers}
 each = pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS)
 
 
 @each
-def test_who_asks_for_nothing_is_no_concern(provider):
-    idle = provider.idle()
-    nobody = Pod(name="a", uid="a", containers=(Container("app"),))
-    app = nobody.containers[0]
+def test_a_container_without_requests_gets_nothing(provider):
+    idle = provider.initial_ledger()
+    plain = Pod(name="a", uid="a", containers=(Container("app"),))
+    app = plain.containers[0]
 
-    assert not provider.hints(idle, nobody, app)
-    assert not provider.hints(idle, nobody, None)
-    assert provider.needs(idle, nobody, app) == {}
-    assert provider.given(provider.allocate(idle, nobody, app, affinity=NODE_1), "a", "app") == {}
+    assert not provider.hints(idle, plain, app)
+    assert not provider.hints(idle, plain, None)
+    assert provider.needs(idle, plain, app) == {}
+    assert provider.allocate(idle, plain, app, affinity=NODE_1) == idle
 
 
 @each
-def test_what_was_given_comes_back(provider):
-    idle = provider.idle()
+def test_an_allocation_is_released(provider):
+    idle = provider.initial_ledger()
     wanted = pod(gpu="1")
 
-    book = provider.allocate(idle, wanted, wanted.containers[0], affinity=NODE_1)
+    ledger = provider.allocate(idle, wanted, wanted.containers[0], affinity=NODE_1)
 
-    assert provider.given(book, "a", "app")
-    assert provider.release(book, "a") == idle
+    assert ledger.held["a"]["app"]
+    assert provider.release(ledger, "a") == idle
     assert provider.release(idle, "a") == idle
 
 
 @each
-def test_what_a_pod_could_have_used_again_is_forgotten_with_it(provider):
-    """A pod of the same uid may come again, and is to be placed as the first time."""
-    idle = provider.idle()
+def test_reusable_resources_are_forgotten_with_the_pod(provider):
+    """A later pod with the same uid is placed like the first one."""
+    idle = provider.initial_ledger()
     wanted = replace(pod(gpu="1"), init=(guaranteed("init", {"cpu": "2", "memory": "1Gi", GPU: "1"}),))
 
-    book = provider.allocate(idle, wanted, wanted.init[0], affinity=NODE_1)
+    ledger = provider.allocate(idle, wanted, wanted.init[0], affinity=NODE_1)
 
-    assert provider.release(book, "a") == idle
+    assert provider.release(ledger, "a") == idle
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "needs"),
+    ("name", "held", "needs"),
     [
-        pytest.param("device", {GPU: "gpu-1"}, {GPU: Need(1, {0: 1, 1: 1}, in_all=2)}, id="devices by id"),
-        pytest.param("cpu", {"cpu": "4-5"}, {"cpu": Need(2, {0: 3, 1: 4})}, id="CPUs as a list"),
+        pytest.param("device", {GPU: ("gpu-1",)}, {GPU: Need(1, {0: 1, 1: 1}, free_total=2)}, id="devices"),
+        pytest.param("cpu", bits.parse("4-5"), {"cpu": Need(2, {0: 3, 1: 4})}, id="CPUs"),
         pytest.param(
             "memory",
-            {"memory": f"1={GIB}"},
+            (Block(0b10, "memory", GIB),),
             {"memory": Need(GIB, {0: 16 * GIB - (64 << 20), 1: 16 * GIB})},
-            id="memory as nodes and bytes",
+            id="memory",
         ),
     ],
 )
-def test_what_goes_on_record(name, given, needs):
+def test_needs_and_allocations(name, held, needs):
     provider = PROVIDERS[name]
-    idle = provider.idle()
+    idle = provider.initial_ledger()
     wanted = pod(gpu="1")
     app = wanted.containers[0]
 
     assert provider.needs(idle, wanted, app) == needs
     assert provider.needs(idle, wanted, None) == needs
-    assert provider.given(provider.allocate(idle, wanted, app, affinity=NODE_1), "a", "app") == given
+    assert provider.allocate(idle, wanted, app, affinity=NODE_1).held["a"]["app"] == held
 
 
 class TestDevices:
-    def test_the_fit_check_may_count_on_the_healthy_ones(self):
+    def test_the_capacity_is_the_number_of_healthy_devices(self):
         devices = DeviceProvider(
             0b11, (Device(GPU, "a", 1), Device(GPU, "b", 1, healthy=False), Device(NIC, "c", None))
         )
 
-        assert devices.offered(devices.idle(), "a") == {GPU: 1, NIC: 1}
+        assert devices.capacity(devices.initial_ledger(), "a") == {GPU: 1, NIC: 1}
 
-    def test_plugins_that_want_to_be_asked_are(self):
-        devices = DeviceProvider(
-            0b11, (Device(GPU, "a", 1), Device(GPU, "b", 1)), preferred_allocation=frozenset({GPU})
-        )
+    def test_plugins_with_preferred_allocation_are_asked(self):
+        known = (Device(GPU, "a", 1), Device(GPU, "b", 1))
+        devices = DeviceProvider(0b11, known, preferred_allocation=frozenset({GPU}))
         wanted = pod(gpu="1")
+        app, node_0 = wanted.containers[0], Hint(1, preferred=True)
 
         with pytest.raises(PreferencesNeededError) as caught:
-            devices.allocate(devices.idle(), wanted, wanted.containers[0], affinity=Hint(1, preferred=True))
+            devices.allocate(devices.initial_ledger(), wanted, app, affinity=node_0)
 
-        (ask,) = caught.value.asks
-        answered = replace(devices, answers={ask: ("b",)})
-        book = answered.allocate(devices.idle(), wanted, wanted.containers[0], affinity=Hint(1, preferred=True))
-        assert answered.given(book, "a", "app") == {GPU: "b"}
+        (request,) = caught.value.requests
+        answered = replace(devices, answers={request: ("b",)})
+        ledger = answered.allocate(devices.initial_ledger(), wanted, app, affinity=node_0)
+        assert ledger.holds("a", "app") == {GPU: ("b",)}
 
-    def test_a_pod_as_a_whole_is_given_none(self):
-        devices = PROVIDERS["device"]
-        idle = devices.idle()
+    def test_a_pod_as_a_whole_gets_none(self):
+        idle = HOST.devices.initial_ledger()
 
-        assert devices.allocate(idle, pod(gpu="1"), None, affinity=NODE_1) is idle
+        assert HOST.devices.allocate(idle, pod(gpu="1"), None, affinity=NODE_1) is idle
 
-    def test_a_resource_whose_plugin_is_gone_has_nothing_free(self):
+    def test_a_resource_without_plugin_has_nothing_free(self):
         devices = DeviceProvider(0b11, (Device(GPU, "a", 1),))
         wanted = pod(gpu="1")
-        held = devices.allocate(devices.idle(), wanted, wanted.containers[0], affinity=Hint(1, preferred=True))
+        app = wanted.containers[0]
+        held = devices.allocate(devices.initial_ledger(), wanted, app, affinity=Hint(1, preferred=True))
         forgotten = replace(held, inventories={}, free={})
 
-        assert devices.needs(forgotten, wanted, wanted.containers[0]) == {GPU: Need(1, {})}
+        assert devices.needs(forgotten, wanted, app) == {GPU: Need(1, {})}
 
 
 class TestMemory:
-    def test_not_managed_it_has_no_opinion(self):
-        memory = MemoryProvider(host().view, MemorySettings(MemoryPolicy.NONE))
-        wanted = pod()
+    def test_under_policy_none_it_has_no_preference(self):
+        memory = MemoryProvider(MemorySettings(MemoryPolicy.NONE), HOST.view.nodes)
+        idle, wanted = memory.initial_ledger(), pod()
 
-        assert memory.idle().nodes == {}
-        assert memory.hints(memory.idle(), wanted, wanted.containers[0]) is None
-        assert memory.allocate(memory.idle(), wanted, wanted.containers[0], affinity=NODE_1) == memory.idle()
+        assert idle.nodes == {}
+        assert memory.hints(idle, wanted, wanted.containers[0]) is None
+        assert memory.allocate(idle, wanted, wanted.containers[0], affinity=NODE_1) == idle
 
-    def test_an_amount_it_does_not_take_is_not_on_record_and_refused_when_it_comes_to_giving(self):
-        """Half a byte; a static pod may ask for it, since nobody rewrites what it says."""
-        memory = PROVIDERS["memory"]
-        idle = memory.idle()
+    def test_an_amount_that_is_not_whole_bytes_is_rejected_at_allocation(self):
+        """Half a byte is possible in a static pod, whose amounts are not rewritten."""
+        memory = HOST.memory
+        idle = memory.initial_ledger()
         half = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1073741824500m")}
         wanted = Pod(name="a", uid="a", containers=(Container("app", Resources(half, half)),))
         app = wanted.containers[0]
@@ -141,15 +145,12 @@ class TestMemory:
             memory.allocate(idle, wanted, app, affinity=NODE_1)
 
 
-def test_starting_a_container_means_nothing_to_cpus_and_devices():
+def test_starting_a_container_changes_nothing_for_cpus_and_devices():
     wanted = pod(gpu="1")
-    for name in ("cpu", "device"):
-        idle = PROVIDERS[name].idle()
-        assert PROVIDERS[name].started(idle, wanted, wanted.containers[0]) is idle
+    for provider in (HOST.cpus, HOST.devices):
+        idle: Any = provider.initial_ledger()
+        assert provider.start_container(idle, wanted, wanted.containers[0]) is idle
 
 
-def test_cpus_are_offered_by_the_host_not_by_their_provider():
-    cpus = PROVIDERS["cpu"]
-
-    assert isinstance(cpus, CpuHintProvider)
-    assert cpus.offered(cpus.idle(), "a") == {}
+def test_the_host_knows_the_capacity_of_cpus():
+    assert HOST.cpus.capacity(HOST.cpus.initial_ledger(), "a") == {}

@@ -66,7 +66,9 @@ def test_nothing_changes_without_write(damaged):
     run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--pods", NODE / "running.yaml")
 
     assert run.returncode == 1
-    assert "\n--write would repair\n  cpu_manager_state\n    - restored from its copy for older kubelets\n" in run.stdout
+    assert (
+        "\n--write would repair\n  cpu_manager_state\n    - restored from its copy for older kubelets\n" in run.stdout
+    )
     assert "pod ml/finetune" in run.stdout
     assert contents(damaged) == before
 

@@ -75,7 +75,10 @@ def test_without_pods_the_uids_are_shown_with_a_note():
     run = in_process("why", "-f", TRAINER, *ON_NODE)
 
     assert run.returncode == 1
-    assert run.stderr == "note: the state files do not contain the names and shared CPU use of 4 pods; give them with --pods\n"
+    assert (
+        run.stderr
+        == "note: the state files do not contain the names and shared CPU use of 4 pods; give them with --pods\n"
+    )
     assert "6d1f0c5e-0000-4000-8000-000000000005" in run.stdout
     assert " /6d1f" not in run.stdout
 
@@ -101,7 +104,7 @@ def test_json_and_yaml_hold_the_decision_and_the_proposals(output, read):
 
     assert run.returncode == 1
     (answer,) = read(run.stdout)["answers"]
-    rejection = from_document(answer["decision"]).refusal
+    rejection = from_document(answer["decision"]).rejection
     assert rejection is not None
     assert rejection.reason == "TopologyAffinityError"
     assert answer["workload"] == {"kind": "StatefulSet", "name": "trainer", "source": f"{TRAINER}, line 1"}

@@ -34,4 +34,4 @@ def listed(answer: CpuHints | None) -> list[list] | None:
     if answer is None:
         return None
     spelled = answer if isinstance(answer, HintList) else HintList.of_family(answer)
-    return [[list(bits.members(mask or 0)), preferred] for mask, preferred in spelled.hints]
+    return [[list(bits.members(mask or 0)), preferred] for mask, preferred in spelled]

@@ -68,5 +68,5 @@ def listed(answer: HintsByResource) -> dict[str, list] | None:
             lists[type_] = list(options or ())
             continue
         spelled = options if isinstance(options, HintList) else HintList.of_family(options)
-        lists[type_] = [[list(bits.members(mask)), preferred] for mask, preferred in spelled.hints if mask is not None]
+        lists[type_] = [[list(bits.members(mask)), preferred] for mask, preferred in spelled if mask is not None]
     return lists

@@ -46,4 +46,4 @@ def of_pod(case: Case):
     )
     if case["level"] == "pod":
         return provider.pod_hints(ledger, pod)
-    return provider.hints(ledger, pod, container=named(pod, case["container"]))
+    return provider.container_hints(ledger, pod, named(pod, case["container"]))

@@ -15,7 +15,7 @@ def check(case: Case) -> None:
     pod = replace(pod_of(case["pod"]), recorded_qos=None)
     gate = "PodLevelResourceManagers" in case["gates"]
 
-    own = {each.name: container_cpus(pod, each, pod_level_managers=gate) for each in pod.everyone}
+    own = {each.name: container_cpus(pod, each, pod_level_managers=gate) for each in pod.all_containers}
 
     assert pod.qos == case["pod"]["qos"]
     assert own == case["container_cpus"]

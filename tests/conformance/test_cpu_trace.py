@@ -11,12 +11,13 @@ from itertools import combinations
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet, NodeSet, union
+from alignup.align.bits import CpuSet, union
 from alignup.align.cpus.hints import CpuNodes
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
 from alignup.align.errors import ProviderError, SettingsError, StateError
+from alignup.align.hint import Hint
 from tests.align.cpus import naive
 from tests.conformance.cpu_cases import held_of, listed, options_of, sets_of
 from tests.conformance.harness import Case, run
@@ -87,7 +88,7 @@ def overwritten(event: dict[str, Any], before: CpuLedger, provider: CpuProvider)
     group = view.cpus_per_core if provider.options.full_pcpus_only else 1
     selection = naive.Distributed(view, group=group, by_socket=by_socket)
     given, pool = granted(event, before)
-    affinity = affinity_of(event)
+    affinity = affinity_of(event).nodes
     near = pool if affinity is None else pool & CpuNodes(view, by_socket=by_socket).near(affinity)
     first = selection.take(near, min(given.bit_count(), near.bit_count()))
     return given == first | selection.take(pool & ~first, given.bit_count() - first.bit_count())
@@ -141,34 +142,34 @@ class Trace:
         return {**seen, "ledger": self.shown()}
 
     def start(self, event) -> None:
-        self.ledger = self.provider.start()
+        self.ledger = self.provider.initial_ledger()
 
     def restart(self, event) -> None:
         provider = replace(
             create(self.case, event.get("options", []), reserved=self.provider.reserved),
             kubelet_faults=self.provider.kubelet_faults,
         )
-        self.ledger = provider.start(self.ledger.shared, self.ledger.held, pod_held=self.ledger.pod_held)
+        self.ledger = provider.restore_ledger(self.ledger.shared, self.ledger.held, pod_held=self.ledger.pod_held)
         self.provider = provider
 
     def hints(self, event) -> list | None:
         pod = self.pods[event["pod"]]
-        return listed(self.provider.hints(self.ledger, pod, container=named(pod, event["container"])))
+        return listed(self.provider.container_hints(self.ledger, pod, named(pod, event["container"])))
 
     def pod_hints(self, event) -> list | None:
         return listed(self.provider.pod_hints(self.ledger, self.pods[event["pod"]]))
 
     def allocate(self, event) -> None:
         pod = self.pods[event["pod"]]
-        self.ledger, _ = self.provider.allocate(
-            self.ledger, pod, container=named(pod, event["container"]), affinity=affinity_of(event)
-        )
+        container = named(pod, event["container"])
+        self.ledger = self.provider.allocate(self.ledger, pod, container, affinity=affinity_of(event))
 
     def allocate_pod(self, event) -> None:
-        self.ledger, _ = self.provider.allocate_pod(self.ledger, self.pods[event["pod"]], affinity=affinity_of(event))
+        pod = self.pods[event["pod"]]
+        self.ledger = self.provider.allocate(self.ledger, pod, None, affinity=affinity_of(event))
 
     def remove(self, event) -> None:
-        self.ledger = self.provider.release(self.ledger, event["pod"], container=event["container"])
+        self.ledger = self.ledger.take_back(event["pod"], event["container"])
 
     def gave(self, event) -> int:
         """How many CPUs an allocation gave."""
@@ -190,8 +191,8 @@ class Trace:
         assert not lost or self.provider.kubelet_faults
 
 
-def affinity_of(event) -> NodeSet | None:
-    return None if event.get("affinity_none") else bits.of(event["affinity"])
+def affinity_of(event) -> Hint:
+    return Hint(None if event.get("affinity_none") else bits.of(event["affinity"]), preferred=False)
 
 
 def expected(event) -> dict[str, Any]:

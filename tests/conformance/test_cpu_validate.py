@@ -25,7 +25,7 @@ def check(case: Case) -> None:
     pod_held = sets_of(case.get("pod_assignments"))
 
     try:
-        ledger = provider.start(bits.parse(case["default"]), held_of(case["assignments"]), pod_held=pod_held)
+        ledger = provider.restore_ledger(bits.parse(case["default"]), held_of(case["assignments"]), pod_held=pod_held)
     except StateError as error:
         assert str(error) in case["errors"]
         return

@@ -4,9 +4,13 @@ The kubelet leaves devices marked in use when a plugin answers with an error. No
 for every refusal.
 """
 
-from alignup.align import bits, devices
-from alignup.align.devices import DeviceAllocation, DeviceLedger, DeviceRequest, PreferenceRequest
+from dataclasses import replace
+
+from alignup.align import bits
+from alignup.align.devices import DeviceLedger, DeviceProvider, DeviceRequest, PreferenceRequest
+from alignup.align.devices.provider import PreferencesNeededError, devices_to_allocate, filter_by_affinity
 from alignup.align.errors import ProviderError
+from alignup.align.hint import Hint
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
@@ -27,7 +31,7 @@ def check(case: Case) -> str | None:
 
     check_classes(case, ledger)
     try:
-        outcome = allocated(case, ledger, pod)
+        after = allocated(case, ledger, pod)
     except ProviderError as refusal:
         assert str(refusal) == case.get("error")
         assert refusal.message == f"Allocate failed due to {case['error']}, which is unexpected"
@@ -35,39 +39,43 @@ def check(case: Case) -> str | None:
         return "devices left marked in use" if "left_marked_in_use_after_error" in case else None
 
     assert "error" not in case, f"not refused: {case['error']}"
-    chosen = set(outcome.devices.get(RESOURCE, ()))
+    chosen = set(after.holds("self", "app").get(RESOURCE, ()))
     if case.get("nothing_to_allocate"):
         assert chosen == set(case["already_allocated_to_container"] or ())
-        assert outcome.ledger.in_use == ledger.in_use
+        assert after.in_use == ledger.in_use
         return None
     assert len(chosen) == case["required"]
     for stage in case["stages"]:
         assert len(chosen.intersection(stage["from"])) == stage["take"], f"{sorted(chosen)}, but {stage}"
     assert chosen.issuperset(case["always_chosen"])
     assert chosen.issubset(case["may_be_chosen"])
-    assert outcome.ledger.in_use[RESOURCE] == ledger.in_use.get(RESOURCE, frozenset()) | chosen
+    assert after.in_use[RESOURCE] == ledger.in_use.get(RESOURCE, frozenset()) | chosen
     return None
 
 
-def allocated(case: Case, ledger: DeviceLedger, pod: Pod) -> DeviceAllocation:
+def allocated(case: Case, ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
     """Allocate, and if the plugin has to be asked, check the question and allocate with its answer."""
     container = pod.containers[0]
     affinity = affinity_of(case)
+    provider = DeviceProvider(ledger.nodes)
     if RESOURCE not in ledger.handled:
         # Of a container's limits these are not looked at; the vectors ask about the resource itself.
-        assert devices.allocate(ledger, pod, container=container, affinity=affinity) == DeviceAllocation(ledger)
-        devices.devices_to_allocate(ledger, DeviceRequest("self", "app", RESOURCE, case["required"]), affinity=affinity)
+        assert provider.allocate(ledger, pod, container, affinity=Hint(affinity, preferred=True)) == ledger
+        devices_to_allocate(ledger, DeviceRequest("self", "app", RESOURCE, case["required"]), affinity=affinity)
     answers: dict[PreferenceRequest, tuple[str, ...] | str] = {}
-    outcome = devices.allocate(ledger, pod, container=container, affinity=affinity)
-    if outcome.asks:
-        (ask,) = outcome.asks
-        assert outcome == DeviceAllocation(ledger, asks=(ask,))
+    try:
+        after = provider.allocate(ledger, pod, container, affinity=Hint(affinity, preferred=True))
+    except PreferencesNeededError as needed:
+        (ask,) = needed.requests
         answers[ask] = answer_of(case)
     assert [question(ask) for ask in answers] == [
         {**call, "available": sorted(call["available"]), "must_include": sorted(call["must_include"])}
         for call in case["preferred_calls"]
     ]
-    return devices.allocate(ledger, pod, container=container, affinity=affinity, answers=answers)
+    if answers:
+        provider = replace(provider, answers=answers)
+        after = provider.allocate(ledger, pod, container, affinity=Hint(affinity, preferred=True))
+    return after
 
 
 def check_classes(case: Case, ledger: DeviceLedger) -> None:
@@ -75,7 +83,7 @@ def check_classes(case: Case, ledger: DeviceLedger) -> None:
         assert RESOURCE not in ledger.inventories
         return
     inventory = ledger.inventories[RESOURCE]
-    classes = devices.filter_by_affinity(ledger, RESOURCE, affinity=affinity_of(case))
+    classes = filter_by_affinity(ledger, RESOURCE, affinity=affinity_of(case))
     assert {name: sorted(inventory.names(getattr(classes, name))) for name in CLASSES} == {
         name: sorted(case[name]) for name in CLASSES
     }

@@ -7,8 +7,8 @@ and checked instead: what is gone restricts nothing, and everything else counts 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alignup.align import bits, devices
-from alignup.align.devices import DeviceIds, DeviceLedger
+from alignup.align import bits
+from alignup.align.devices import DeviceIds, DeviceLedger, DeviceProvider
 from alignup.align.hint import AnyHints, HintList, subsets
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod, demand
@@ -24,11 +24,12 @@ def test_devices_are_hinted_as_the_kubelet_does(request):
 
 def check(case: Case) -> str | None:
     pod = read_pod({"apiVersion": "v1", "kind": "Pod", **case["pod"]})
-    container = next(one for one in pod.everyone if one.name == case["container"])
+    container = next(one for one in pod.all_containers if one.name == case["container"])
     ledger = ledger_of(case)
+    provider = DeviceProvider(ledger.nodes)
 
-    of_container = listed(devices.hints(ledger, pod, container=container))
-    of_pod = listed(devices.pod_hints(ledger, pod))
+    of_container = listed(provider.hints(ledger, pod, container))
+    of_pod = listed(provider.hints(ledger, pod, None))
 
     if case.get("container_panics"):
         check_again(ledger, pod, container, of_container)
@@ -47,7 +48,7 @@ def check(case: Case) -> str | None:
 def check_again(ledger: DeviceLedger, pod: Pod, container: Container, answer: Lists) -> None:
     """What is gone cannot be used again: the answer is as if it had never been held."""
     known = {name: ids & ledger.inventories[name].places.keys() for name, ids in ledger.reusable_by(pod.uid).items()}
-    assert answer == listed(devices.hints(ledger.with_reusable(pod.uid, known), pod, container=container))
+    assert answer == listed(DeviceProvider(ledger.nodes).hints(ledger.with_reusable(pod.uid, known), pod, container))
 
 
 def check_held(ledger: DeviceLedger, answer: Lists, *, held: DeviceIds, wanted: Mapping[str, int]) -> None:
@@ -85,5 +86,4 @@ def spelled_out(options: AnyHints) -> list | None:
         return None
     if not isinstance(options, HintList | Sequence):
         options = HintList.of_family(options)
-    hints = options.hints if isinstance(options, HintList) else options
-    return [[list(bits.members(nodes or 0)), preferred] for nodes, preferred in hints]
+    return [[list(bits.members(nodes or 0)), preferred] for nodes, preferred in options]

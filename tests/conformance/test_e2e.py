@@ -151,7 +151,7 @@ class Trace:
             self.pods[pod.uid] = pod
         if not self.compare:
             return None
-        got = (decision.admitted, decision.refusal.reason if decision.refusal else "", message(decision))
+        got = (decision.admitted, decision.rejection.reason if decision.rejection else "", message(decision))
         messages = {expected["message"], *expected.get("message_alternatives", ())}
         assert got[:2] == (expected["admitted"], expected["reason"]), f"{where}: {got}, expected {expected}"
         assert got[2] in messages, f"{where}: {got[2]!r}, expected {messages}"
@@ -166,41 +166,41 @@ class Trace:
         answers: dict[Any, tuple[str, ...]] = {}
         while True:
             decision = self.host.admit(pod, answers)
-            if not decision.asks:
+            if not decision.preference_requests:
                 return decision
-            for ask in decision.asks:
+            for ask in decision.preference_requests:
                 rest = sorted(set(ask.available) - set(ask.must_include))
                 answers[ask] = (*ask.must_include, *rest)[: ask.size]
 
     def leave_crumbs(self, pod: Pod, expected: Case) -> None:
         """Do as the kubelet does: a refused pod keeps what it was given until it is cleared away."""
-        book = self.host.ledger.books["memory"]
+        book = self.host.ledger.memory
         for name, left in expected["containers"].items():
             blocks = [Block(bits.of(block["numa"]), block["type"], block["size"]) for block in left["memory"]]
             if blocks:
                 book = book.give(pod.uid, name, blocks=blocks)
         for name in book.held.get(pod.uid, {}):
             book = book.release(pod.uid, name)
-        self.host.ledger = replace(self.host.ledger, books={**self.host.ledger.books, "memory": book})
+        self.host.ledger = replace(self.host.ledger, memory=book)
 
     def compare_pod(self, pod: Pod, decision: Decision, expected: Case, where: str) -> None:
-        books = self.host.ledger.books
+        ledger = self.host.ledger
         hints = {placement.container: placement.hint for placement in decision.placements}
         for name, want in expected["containers"].items():
             mask, preferred = hints[name]
             got_hint = {"mask": None if mask is None else list(bits.members(mask)), "preferred": preferred}
             assert got_hint == want["hint"], f"{where}, {name}: hint {got_hint}, expected {want['hint']}"
-            cpus = books["cpu"].holds(pod.uid, name)
+            cpus = ledger.cpus.holds(pod.uid, name)
             got_cpus = None if cpus is None else bits.show(cpus)
             assert got_cpus == want["cpus"], f"{where}, {name}: CPUs {got_cpus}, expected {want['cpus']}"
             blocks = [
                 {"numa": list(bits.members(block.nodes)), "type": block.type, "size": block.size}
-                for block in sorted(books["memory"].blocks(pod.uid, name) or (), key=lambda block: block.type)
+                for block in sorted(ledger.memory.blocks(pod.uid, name) or (), key=lambda block: block.type)
             ]
             assert blocks == want["memory"], f"{where}, {name}: memory {blocks}, expected {want['memory']}"
-            self.compare_devices(books["device"].holds(pod.uid, name), want.get("devices") or {}, f"{where}, {name}")
+            self.compare_devices(ledger.devices.holds(pod.uid, name), want.get("devices") or {}, f"{where}, {name}")
         if "pod_cpus" in expected:
-            assert bits.show(books["cpu"].pod_held.get(pod.uid, 0)) == expected["pod_cpus"], where
+            assert bits.show(ledger.cpus.pod_held.get(pod.uid, 0)) == expected["pod_cpus"], where
 
     def compare_devices(self, held: Any, want: Case, where: str) -> None:
         assert held.keys() == want.keys(), f"{where}: devices {held}, expected {want}"
@@ -216,15 +216,15 @@ class Trace:
                 assert sorted(ids) == sorted(what["ids"]), f"{where}: {ids}, expected {what}"
 
     def node_key(self, resource: str, identity: str) -> str:
-        inventory = self.host.ledger.books["device"].inventories[resource]
+        inventory = self.host.ledger.devices.inventories[resource]
         nodes = inventory.devices[inventory.places[identity]].nodes
         return ",".join(map(str, bits.members(nodes))) if nodes else "none"
 
     def start(self, event: Case, where: str) -> str | None:
         pod = self.pods.get(event["uid"])
         if pod:
-            for container in pod.everyone:
-                self.host.started(pod.uid, container.name)
+            for container in pod.all_containers:
+                self.host.start_container(pod.uid, container.name)
         self.compare_state(event["expect"]["state"], where)
         return None
 
@@ -236,7 +236,7 @@ class Trace:
 
     def devices(self, event: Case, where: str) -> str | None:
         for resource, plugin in event["devices"].items():
-            self.host.announce(resource, devices_of(resource, plugin["devices"]))
+            self.host.update_devices(resource, devices_of(resource, plugin["devices"]))
         self.compare_state(event["expect"]["state"], where)
         return None
 
@@ -259,9 +259,9 @@ class Trace:
     def compare_state(self, want: Case, where: str) -> None:
         if not self.compare:
             return
-        books = self.host.ledger.books
+        ledger = self.host.ledger
         static = self.case["config"]["cpu_manager_policy"] == "static"
-        shared = bits.show(books["cpu"].shared) if static else ""
+        shared = bits.show(ledger.cpus.shared) if static else ""
         assert shared == want["default_cpus"], f"{where}: shared {shared}, expected {want['default_cpus']}"
         memory = {
             str(id_): {
@@ -269,7 +269,7 @@ class Trace:
                 "assignments": node.assignments,
                 "tables": {type_: list(table) for type_, table in node.tables.items()},
             }
-            for id_, node in books["memory"].nodes.items()
+            for id_, node in ledger.memory.nodes.items()
         }
         wanted_memory = want.get("memory") or {}
         if self.refused and memory != wanted_memory:
@@ -277,8 +277,8 @@ class Trace:
             memory, wanted_memory = by_group(memory), by_group(wanted_memory)
         assert memory == wanted_memory, f"{where}: memory {memory}, expected {wanted_memory}"
         free = {}
-        for resource, inventory in books["device"].inventories.items():
-            ids = inventory.names(books["device"].free[resource])
+        for resource, inventory in ledger.devices.inventories.items():
+            ids = inventory.names(ledger.devices.free[resource])
             free[resource] = dict(Counter(self.node_key(resource, one) for one in ids))
         wanted = want.get("free_devices") or {}
         assert free == wanted, f"{where}: free devices {free}, expected {wanted}"
@@ -289,7 +289,7 @@ def compare_hints(decision: Decision, expected: list[Case] | None, where: str) -
     if expected is None or decision.policy == "none":
         return
     said = [
-        {"container": step.container, "provider": provider, "hints": spoken(step.voices, provider)}
+        {"container": step.container, "provider": provider, "hints": spoken(step.resources, provider)}
         for step in decision.steps
         for provider in ("device", "cpu", "memory")
     ]
@@ -308,12 +308,11 @@ def spoken(voices: tuple[ResourceHints, ...], provider: str) -> dict[str, Any] |
 def options(voice: ResourceHints) -> list[Any] | None:
     if voice.has_no_preference:
         return None
-    if isinstance(voice.options, HintList):
-        hints = () if voice.options == IMPOSSIBLE else voice.options.hints
-    else:
-        hints = HintList.of_family(voice.options).hints
+    hints = voice.hints if isinstance(voice.hints, HintList) else HintList.of_family(voice.hints)
+    if hints == IMPOSSIBLE:
+        return []
     return [[list(bits.members(hint.nodes or 0)), hint.preferred] for hint in hints]
 
 
 def message(decision: Decision) -> str:
-    return decision.refusal.message if decision.refusal else ""
+    return decision.rejection.message if decision.rejection else ""

@@ -52,7 +52,9 @@ def fit_of(pod: Pod) -> dict[str, Any]:
 def cpus_of(pod: Pod, gate: bool) -> dict[str, Any]:
     return {
         "pod": demand.pod_cpus(pod, pod_level_managers=gate),
-        "containers": {one.name: demand.container_cpus(pod, one, pod_level_managers=gate) for one in pod.everyone},
+        "containers": {
+            one.name: demand.container_cpus(pod, one, pod_level_managers=gate) for one in pod.all_containers
+        },
     }
 
 
@@ -65,11 +67,11 @@ def memory_of(pod: Pod, gate: bool) -> dict[str, Any]:
         except ProviderError as error:
             return {"error": str(error)}
 
-    return {"pod": of(), "containers": {one.name: of(one) for one in pod.everyone}}
+    return {"pod": of(), "containers": {one.name: of(one) for one in pod.all_containers}}
 
 
 def devices_of(pod: Pod) -> dict[str, Any]:
     return {
         "pod": demand.pod_devices(pod, DEVICES),
-        "containers": {one.name: demand.container_devices(one, DEVICES) for one in pod.everyone},
+        "containers": {one.name: demand.container_devices(one, DEVICES) for one in pod.all_containers},
     }

@@ -49,9 +49,9 @@ def check_verdict(results: list[dict[str, Any]], misfit: FitFailure | None) -> N
         assert seen == {(True, "", "")}
         return
     ours = (False, misfit.reason, in_any_order(misfit.message))
-    first = misfit.shortfalls[0] if misfit.shortfalls else None
+    first = misfit.insufficient[0] if misfit.insufficient else None
     if first and first.reason == misfit.reason and first.resource not in ORDERED:
-        possible = {(False, one.reason, one.message) for one in misfit.shortfalls}
+        possible = {(False, one.reason, one.message) for one in misfit.insufficient}
         assert seen | {ours} <= possible
     else:
         assert seen == {ours}
@@ -60,14 +60,14 @@ def check_verdict(results: list[dict[str, Any]], misfit: FitFailure | None) -> N
 def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], misfit: FitFailure | None) -> None:
     """We refuse for want of a resource; those the kubelet evicts are such as may be, and free enough of everything."""
     assert misfit is not None
-    assert (misfit.reason, misfit.message) == (misfit.shortfalls[0].reason, misfit.shortfalls[0].message)
+    assert (misfit.reason, misfit.message) == (misfit.insufficient[0].reason, misfit.insufficient[0].message)
     assert fit.is_critical(pod)
     named = {other.name: other for other in others}
     for result in results:
         assert result["admit"]
         evicted = [named[name] for name in result["preempted"]]
         assert all(fit.may_preempt(pod, other) for other in evicted)
-        assert not fit.still_missing(misfit.shortfalls, evicted)
+        assert not fit.still_missing(misfit.insufficient, evicted)
 
 
 def in_any_order(message: str) -> tuple[str, ...] | str:

@@ -1,7 +1,7 @@
 """Hints for containers and pods on machines in all states."""
 
-from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.memory.provider import MemoryProvider
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
 from tests.vector_types import named, pod_of
@@ -19,12 +19,9 @@ def check(case: Case) -> None:
         last_pod=pod.uid,
         reusable=cases.reusable_of(case["reusable"]),
     )
-    settings = cases.settings_of(case)
+    provider = MemoryProvider(cases.settings_of(case))
 
-    if case["level"] == "pod":
-        answer = memory.pod_hints(ledger, pod, settings=settings)
-    else:
-        container = named(pod, case["container"])
-        answer = memory.container_hints(ledger, pod, container, settings=settings)
+    container = None if case["level"] == "pod" else named(pod, case["container"])
+    answer = provider.hints(ledger, pod, container)
 
     assert cases.listed(answer) == case["hints"]

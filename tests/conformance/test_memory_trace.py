@@ -8,9 +8,8 @@ its end. Without them, as is the default, each trace is followed up to the first
 from collections import Counter
 
 from alignup.align.errors import ProviderError, StateError
-from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, pinned_containers
 from alignup.align.workload import Container, Pod
 from tests.conformance import memory_cases as cases
 from tests.conformance.harness import Case, run
@@ -51,6 +50,7 @@ class Replay:
 
     def __init__(self, case: Case, *, kubelet_faults: bool) -> None:
         self.settings = cases.settings_of(case, kubelet_faults=kubelet_faults)
+        self.provider = MemoryProvider(self.settings)
         self.pods = {pod["uid"]: pod_of(pod) for pod in case["pods"]}
         managed = self.settings.policy is MemoryPolicy.STATIC
         self.idle = cases.idle_of(case["machine"]) if managed else MemoryLedger()
@@ -76,7 +76,7 @@ class Replay:
             case "allocate" | "allocate_pod":
                 self.allocate(event)
             case "add_container":
-                self.ledger = memory.start_container(self.ledger, *self.subject(event))
+                self.ledger = self.provider.start_container(self.ledger, *self.subject(event))
             case "remove":
                 self.ledger = self.ledger.release(event["pod"], event["container"])
         self.compare(event)
@@ -97,9 +97,9 @@ class Replay:
 
     def ask(self, event: Case) -> None:
         if event["op"] == "hints":
-            answer = memory.container_hints(self.ledger, *self.subject(event), settings=self.settings)
+            answer = self.provider.hints(self.ledger, *self.subject(event))
         else:
-            answer = memory.pod_hints(self.ledger, self.pods[event["pod"]], settings=self.settings)
+            answer = self.provider.hints(self.ledger, self.pods[event["pod"]], None)
         assert cases.listed(answer) == event.get("hints")
 
     def allocate(self, event: Case) -> None:
@@ -107,14 +107,14 @@ class Replay:
         try:
             if event["op"] == "allocate":
                 pod, container = self.subject(event)
-                self.counts["requests"] += bool(memory.container_need(pod, container, settings=self.settings))
-                self.ledger = memory.allocate(self.ledger, pod, container, affinity=affinity, settings=self.settings)
+                self.counts["requests"] += bool(self.provider.container_need(pod, container))
+                self.ledger = self.provider.allocate(self.ledger, pod, container, affinity=affinity)
             else:
                 pod = self.pods[event["pod"]]
-                handled = bool(memory.pod_need(pod, settings=self.settings))
+                handled = bool(self.provider.pod_need(pod))
                 self.counts["requests"] += handled
-                self.ledger = memory.allocate_pod(self.ledger, pod, affinity=affinity, settings=self.settings)
-                self.counts["requests"] += len(memory.pinned_containers(pod)) if handled else 0
+                self.ledger = self.provider.allocate(self.ledger, pod, None, affinity=affinity)
+                self.counts["requests"] += len(pinned_containers(pod)) if handled else 0
         except ProviderError as error:
             self.counts["errors"] += 1
             assert "error" in event, f"refused: {error}"

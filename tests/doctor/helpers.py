@@ -64,7 +64,7 @@ def kubelet_error(name: str, data: bytes, config: ManagerConfig) -> str:
         if name == cpu_file.NAME:
             assert config.cpus
             cpus = cpu_file.parse(data, configured_policy=config.cpu_policy, gates=config.gates, path="cpus")
-            config.cpus.start(cpus.default, cpus.entries, pod_held=cpus.pod_entries)
+            config.cpus.restore_ledger(cpus.default, cpus.entries, pod_held=cpus.pod_entries)
         elif name == memory_file.NAME:
             assert config.memory is not None
             memory = memory_file.parse(data, configured_policy=config.memory_policy, gates=config.gates, path="memory")

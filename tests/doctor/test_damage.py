@@ -35,7 +35,7 @@ def config_of(one: Host) -> ManagerConfig:
         cpu_policy=told.cpus.policy,
         memory_policy=told.memory_policy,
         cpus=provider,
-        memory=memory.idle(),
+        memory=memory.initial_ledger(),
         pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
     )
 

@@ -38,7 +38,7 @@ def probe(resource: str, amount: int) -> Pod:
 def strict(one: Host) -> Host | None:
     """The same host, as it stands, under the strictest policy; ``None``: it cannot be had under it."""
     topology = TopologySettings(policy=Policy.SINGLE_NUMA_NODE, scope=Scope.CONTAINER)
-    settings = replace(one.settings, topology=topology, own_policy=False)
+    settings = replace(one.settings, topology=topology, pod_policy_annotations=False)
     try:
         return Host(one.machine, settings, ledger=one.ledger)
     except SettingsError:
@@ -80,7 +80,7 @@ def test_a_node_gives_as_many_cpus_as_its_figure_says(one, data):
 
     for node, room in largest_requests(one).items():
         wanted = probe("cpu", room.get("cpu", 0))
-        book = provider.allocate(one.ledger.books["cpu"], wanted, wanted.containers[0], affinity=Hint(1 << node, True))
+        book = provider.allocate(one.ledger.cpus, wanted, wanted.containers[0], affinity=Hint(1 << node, True))
         given_out = book.holds("probe", "app") or 0
 
         assert given_out.bit_count() == room.get("cpu", 0)

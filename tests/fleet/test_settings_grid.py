@@ -165,7 +165,7 @@ def test_a_dimension_there_is_not_is_refused():
 
 
 def test_pods_that_may_choose_make_the_scope_matter():
-    assert len(labels("policy=none", "scope", base=replace(BASE, own_policy=True))) == 2
+    assert len(labels("policy=none", "scope", base=replace(BASE, pod_policy_annotations=True))) == 2
 
 
 @pytest.mark.parametrize("name", DIMENSIONS)

@@ -38,9 +38,9 @@ class TestFates:
     def test_a_refusal_says_why(self):
         (fate,) = run(host(), came(small("a", cpu="5"))).outcomes
 
-        assert fate.refusal
-        assert (fate.refusal.reason, fate.refusal.container) == ("TopologyAffinityError", "app")
-        assert {(short.resource, short.missing, short.nodes) for short in fate.refusal.shortfalls} == {
+        assert fate.rejection
+        assert (fate.rejection.reason, fate.rejection.container) == ("TopologyAffinityError", "app")
+        assert {(short.resource, short.missing, short.nodes) for short in fate.rejection.shortfalls} == {
             ("cpu", 2, 1),
             ("cpu", 1, 2),
         }
@@ -55,11 +55,11 @@ class TestFates:
 
     def test_a_pod_no_host_takes_is_refused_and_the_rest_goes_on(self):
         chooser = replace(small("a"), annotations={POLICY_ANNOTATION: "strictest"})
-        result = run(host(own_policy=True), came(chooser, small("b")))
+        result = run(host(pod_policy_annotations=True), came(chooser, small("b")))
 
         assert [fate.admitted for fate in result.outcomes] == [False, True]
         assert result.reasons == {INVALID: 1}
-        assert "strictest" in str(result.outcomes[0].refusal)
+        assert "strictest" in str(result.outcomes[0].rejection)
 
     def test_device_plugins_that_want_to_be_asked_are_answered_for(self):
         one = host(preferred_allocation=frozenset({GPU}))
@@ -111,12 +111,12 @@ class TestMoments:
 
     def test_in_the_end_a_host_may_be_idle_again(self):
         one = host()
-        idle = one.ledger.books["cpu"].available
+        idle = one.ledger.cpus.available
         result = run(one, [*came(small("a"), small("b")), PodDeparture(9, "a"), PodDeparture(9, "b")])
 
         assert result.height.time == 1.0
         assert set(result.height.ledger.pods) == {"a", "b"}
-        assert result.end.ledger.books["cpu"].available == idle
+        assert result.end.ledger.cpus.available == idle
         assert result.end.ledger is one.ledger
 
     def test_pods_that_were_refused_are_part_of_demand(self):
@@ -168,9 +168,9 @@ def test_whatever_happens_nothing_is_given_twice_and_nothing_is_lost(one, events
     for uid in tuple(one.ledger.pods):
         one.release(uid)
     assert (one.ledger.pods, one.ledger.used) == ({}, UsedResources())
-    assert one.ledger.books["cpu"].shared == idle.books["cpu"].shared
-    assert one.ledger.books["memory"].nodes == idle.books["memory"].nodes
-    assert one.ledger.books["device"].free == idle.books["device"].free
+    assert one.ledger.cpus.shared == idle.cpus.shared
+    assert one.ledger.memory.nodes == idle.memory.nodes
+    assert one.ledger.devices.free == idle.devices.free
 
 
 @some

@@ -48,7 +48,7 @@ def test_the_mean_weighs_what_was_given_out_by_how_long_it_was():
 
 def test_a_device_on_two_nodes_counts_on_both_and_once_in_all():
     one = host(Policy.BEST_EFFORT)
-    one.announce(NIC, [Device(NIC, "x", nodes=3)])
+    one.update_devices(NIC, [Device(NIC, "x", nodes=3)])
     admit(one, pod("a", nic="1"))
 
     uses = UsageMeter(one, 0.0).uses()

@@ -119,4 +119,4 @@ def test_every_pod_can_be_read_again_from_its_manifest(pod):
     assert {problem.what for problem in rejection.value.problems} == {"Required value"}
     for one in manifest["spec"]["containers"] + manifest["spec"]["initContainers"]:
         one["image"] = "alpine:3"
-    assert [each.name for each in parse(manifest).spec.containers] == [each.name for each in pod.everyone]
+    assert [each.name for each in parse(manifest).spec.containers] == [each.name for each in pod.all_containers]

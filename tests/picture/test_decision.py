@@ -95,7 +95,7 @@ def test_nodes_that_tell_the_same_share_a_line():
 
 def test_devices_without_a_node_have_a_line_of_their_own():
     one = host()
-    one.announce(GPU, [Device(GPU, "gpu-0", nodes=None)])
+    one.update_devices(GPU, [Device(GPU, "gpu-0", nodes=None)])
 
     lines = drawn(one, pod("a", gpu="1"))
 
@@ -105,7 +105,7 @@ def test_devices_without_a_node_have_a_line_of_their_own():
 
 def test_what_is_nowhere_enough_has_no_say():
     one = host()
-    one.announce(GPU, [])
+    one.update_devices(GPU, [])
 
     lines = drawn(one, pod("a", gpu="1"))
 
@@ -182,7 +182,7 @@ def test_a_single_holder_more_is_named_too():
 
 def test_an_ill_device_is_not_free():
     one = host()
-    one.announce(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False), Device(GPU, "gpu-1", nodes=2)])
+    one.update_devices(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False), Device(GPU, "gpu-1", nodes=2)])
 
     lines = drawn(one, pod("a", gpu="1"))
 

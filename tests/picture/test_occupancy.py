@@ -48,7 +48,7 @@ def test_memory_is_divided_without_a_rest():
 
 def test_devices_are_as_announced_last_and_held_ones_never_vanish():
     host = gallery.busy()
-    host.announce(GPU, [Device(GPU, "gpu-9", nodes=1)])
+    host.update_devices(GPU, [Device(GPU, "gpu-9", nodes=1)])
 
     known = {device.id: device for device in known_devices(host.machine, host.ledger) if device.resource == GPU}
 

@@ -202,7 +202,11 @@ class Course:
         ledger = before
         if lost:
             idle = Host(self.machine, settings).ledger
-            ledger = Ledger({name: (idle if name in lost else before).books[name] for name in before.books})
+            ledger = Ledger(
+                cpus=(idle if "cpu" in lost else before).cpus,
+                memory=(idle if "memory" in lost else before).memory,
+                devices=(idle if "device" in lost else before).devices,
+            )
             self.stuck |= before.pods.keys() if "memory" in lost else set()
         self.host = Host(self.machine, settings, ledger=ledger)
         self.hear_plugins(number, restarted=True)
@@ -224,19 +228,19 @@ class Course:
 
     def hear_plugins(self, number: int, *, restarted: bool = False) -> None:
         """What plugins said in a step; one that is silent after a restart of the kubelet is not known to it at all."""
-        inventories = self.host.ledger.books["device"].inventories
+        inventories = self.host.ledger.devices.inventories
         if restarted:
             for resource in inventories:
-                self.host.announce(resource, ())
+                self.host.update_devices(resource, ())
         for call in self.calls(number):
             resource = call["resource"]
             if call["rpc"] == "ListAndWatch" and call["direction"] == "plugin->kubelet":
                 devices = announced(resource, call["message"])
                 self.places.update(places(devices))
-                self.host.announce(resource, devices)
+                self.host.update_devices(resource, devices)
             elif call["rpc"] == "stopped" and not restarted:
-                known = self.host.ledger.books["device"].inventories[resource].devices
-                self.host.announce(resource, [replace(device, healthy=False) for device in known])
+                known = self.host.ledger.devices.inventories[resource].devices
+                self.host.update_devices(resource, [replace(device, healthy=False) for device in known])
 
     def admit(
         self, pods: Iterable[Pod], number: int, step: Document, *, running: Collection[str] = ()
@@ -247,13 +251,13 @@ class Course:
         decisions = {}
         for pod in pods:
             answers: dict[PreferenceRequest, tuple[str, ...]] = {}
-            while (decision := self.host.admit(pod, answers)).asks:
-                for ask in decision.asks:
+            while (decision := self.host.admit(pod, answers)).preference_requests:
+                for ask in decision.preference_requests:
                     answers[ask] = self.response(ask, picks)
             asked.update(question(ask) for ask in answers if ask.resource in self.advising)
             if decision.admitted and pod.uid not in running:
-                for container in pod.everyone:
-                    self.host.started(pod.uid, container.name)
+                for container in pod.all_containers:
+                    self.host.start_container(pod.uid, container.name)
             self.refused |= not decision.admitted
             decisions[pod.name] = decision
         told = Counter(told_question(call) for call in self.calls(number) if is_question(call))
@@ -300,7 +304,7 @@ def places(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
 
 def compare_verdict(decision: Decision, shown: Document) -> None:
     """Assert verdict, reason, message and QoS class; *shown* is a step or the status of a pod."""
-    refusal = decision.refusal
+    refusal = decision.rejection
     ours = (refusal.reason, PREFIX + refusal.message) if refusal else (None, None)
     theirs = (shown.get("reason"), shown.get("message"))
     assert ours == theirs, f"{decision.name} {decision.outcome} {ours}, recorded {shown['phase']} {theirs}"

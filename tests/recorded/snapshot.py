@@ -49,7 +49,7 @@ class Comparison:
     def cpus(self) -> None:
         """The CPU manager's file."""
         state = json.loads(self.shown["cpu_manager_state"])
-        book = self.host.ledger.books["cpu"]
+        book = self.host.ledger.cpus
         held = {uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in book.held.items()}
         if self.same_owners("CPUs", held, state.get("entries", {})):
             shared = bits.show(book.shared) if self.host.settings.cpus.policy == CpuPolicy.STATIC else ""
@@ -58,7 +58,7 @@ class Comparison:
     def memory(self) -> None:
         """The memory manager's file; there is none under policy None."""
         state = json.loads(self.shown["memory_manager_state"] or "{}")
-        book = self.host.ledger.books["memory"]
+        book = self.host.ledger.memory
         held = {uid: {name: _blocks(own) for name, own in pod.items()} for uid, pod in book.held.items()}
         told = {
             uid: {name: _blocks(map(_stored, own)) for name, own in pod.items()}
@@ -87,7 +87,7 @@ class Comparison:
             own[entry["ResourceName"]] = self.counted(entry["ResourceName"], ids)
         held = {
             uid: {name: self.counts(own) for name, own in pod.items()}
-            for uid, pod in self.host.ledger.books["device"].held.items()
+            for uid, pod in self.host.ledger.devices.held.items()
         }
         self.same_owners("devices", held, told)
 
@@ -105,30 +105,30 @@ class Comparison:
 
     def allocatable(self) -> None:
         """GetAllocatableResources of PodResources."""
-        books, view = self.host.ledger.books, self.host.view
+        ledger, view = self.host.ledger, self.host.view
         static = self.host.settings.cpus.policy == CpuPolicy.STATIC
         ours = {
-            "cpus": bits.show(view.all_cpus & ~books["cpu"].reserved if static else 0),
-            "memory": _blocks(books["memory"].allocatable()),
-            "devices": self.counts({name: own.names(own.healthy) for name, own in books["device"].inventories.items()}),
+            "cpus": bits.show(view.all_cpus & ~ledger.cpus.reserved if static else 0),
+            "memory": _blocks(ledger.memory.allocatable()),
+            "devices": self.counts({name: own.names(own.healthy) for name, own in ledger.devices.inventories.items()}),
         }
         self.same("allocatable", ours, self.told_to_have(self.shown["podresources_allocatable"]))
 
     def confined(self) -> None:
         """The cgroups of the containers that run."""
-        books = self.host.ledger.books
+        ledger = self.host.ledger
         uids = {resident.pod.name: uid for uid, resident in self.host.ledger.pods.items()}
         for group in self.shown["cgroups"]:
             uid, name = uids[group["pod"]], group["container"]
             what = f"of {group['pod']} {name} "
             if self.host.settings.cpus.policy == CpuPolicy.STATIC:
-                cpus = books["cpu"].holds(uid, name)
-                self.same(what + "CPUs", bits.show(books["cpu"].shared if cpus is None else cpus), group["cpuset.cpus"])
+                cpus = ledger.cpus.holds(uid, name)
+                self.same(what + "CPUs", bits.show(ledger.cpus.shared if cpus is None else cpus), group["cpuset.cpus"])
             if uid in self.stuck:
                 self.apart.add(STUCK)
                 continue
             nodes = 0
-            for block in books["memory"].blocks(uid, name) or ():
+            for block in ledger.memory.blocks(uid, name) or ():
                 nodes |= block.nodes
             self.same(what + "memory nodes", bits.show(nodes), group["cpuset.mems"])
 
@@ -146,11 +146,11 @@ class Comparison:
 
     def has(self, pod: Pod, container: Container) -> dict[str, Any]:
         """What a container has, in the words of PodResources."""
-        books = self.host.ledger.books
+        ledger = self.host.ledger
         return {
-            "cpus": bits.show(books["cpu"].holds(pod.uid, container.name) or 0),
-            "memory": _blocks(books["memory"].blocks(pod.uid, container.name) or ()),
-            "devices": self.counts(books["device"].holds(pod.uid, container.name)),
+            "cpus": bits.show(ledger.cpus.holds(pod.uid, container.name) or 0),
+            "memory": _blocks(ledger.memory.blocks(pod.uid, container.name) or ()),
+            "devices": self.counts(ledger.devices.holds(pod.uid, container.name)),
         }
 
     def told_to_have(self, told: Document) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Comparison:
 
 def _lasting(pod: Pod) -> list[Container]:
     """The containers that run as long as the pod does."""
-    return [one for one in pod.everyone if one in pod.containers or one.restartable]
+    return [one for one in pod.all_containers if one in pod.containers or one.restartable]
 
 
 def _blocks(blocks: Iterable[Block]) -> list[str]:

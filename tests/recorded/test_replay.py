@@ -137,8 +137,8 @@ def test_plugins_that_stay_away_after_a_restart_have_no_devices():
 
     refused = admit(made, **{GPU: "1"})
 
-    assert made.host.ledger.books["device"].owned("holder", GPU)
-    assert refused.refusal.message == (
+    assert made.host.ledger.devices.owned("holder", GPU)
+    assert refused.rejection.message == (
         f"Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {GPU}, "
         "which is unexpected"
     )
@@ -158,7 +158,7 @@ def test_devices_come_and_go(op, calls, policy, free):
 
     made.follow(1, {"op": op})
 
-    book = made.host.ledger.books["device"]
+    book = made.host.ledger.devices
     assert list(book.inventories[GPU].names(book.free[GPU])) == free
     assert admit(made, **{GPU: "1"}).admitted is bool(free)
 
@@ -181,5 +181,7 @@ def test_a_static_pod_is_critical_and_refused_in_the_words_for_such():
 
     refused = admit(made, cpu="900m")
 
-    assert refused.refusal.reason == "UnexpectedAdmissionError"
-    assert refused.refusal.message.endswith("no set of running pods found to reclaim resources: [(res: cpu, q: 400), ]")
+    assert refused.rejection.reason == "UnexpectedAdmissionError"
+    assert refused.rejection.message.endswith(
+        "no set of running pods found to reclaim resources: [(res: cpu, q: 400), ]"
+    )

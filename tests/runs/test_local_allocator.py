@@ -46,7 +46,7 @@ def allocator_of(host: Host, permitted: CpuSet) -> LocalAllocator:
 def test_one_cpu_and_some_memory_are_reserved():
     host = build_host(TWO, PolicyOverrides())
 
-    book = host.ledger.books["cpu"]
+    book = host.ledger.cpus
     assert book.reserved == 1
     assert host.settings.topology.policy is Policy.BEST_EFFORT
     assert host.settings.reservation["memory"].value() == 1 << 30
@@ -60,7 +60,7 @@ def test_cpus_and_memory_that_are_not_permitted_are_never_allocated():
     allocator = allocator_of(host, permitted.cpus)
     placement = resolve_placement(allocator.allocation(host.decide(build_pod(request(cpu="3", memory="1Gi")))))
 
-    assert host.ledger.books["cpu"].reserved == bits.parse("0-2,6-7")
+    assert host.ledger.cpus.reserved == bits.parse("0-2,6-7")
     assert (placement.cpus, placement.memory) == (bits.parse("3-5"), bits.parse("0"))
     assert allocator.shared() == permitted.cpus
 
@@ -117,7 +117,7 @@ def test_a_ledger_drops_finished_runs_and_keeps_active_ones(tmp_path):
 
     assert list(later.host.ledger.pods) == ["b"]
     assert later.changed
-    assert later.host.ledger.books["cpu"].shared == TWO.kubelet_view().all_cpus & ~bits.parse("4-6")
+    assert later.host.ledger.cpus.shared == TWO.kubelet_view().all_cpus & ~bits.parse("4-6")
 
 
 def test_a_ledger_with_other_settings_is_an_error_with_advice(tmp_path):

@@ -45,7 +45,7 @@ def out_of_room() -> Decision:
 
 def asking() -> Decision:
     one = host(preferred_allocation=frozenset({GPU}))
-    one.announce(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
+    one.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
     return one.decide(pod(gpu="2"))
 
 
@@ -127,9 +127,9 @@ def test_version_1_called_a_rejection_a_refusal():
     decision = from_document(document)
 
     assert document["outcome"] == "refused"
-    assert decision.refusal is not None
-    assert decision.refusal.reason == document["refusal"]["reason"] == "TopologyAffinityError"
-    assert len(decision.steps[0].voices) == len(document["steps"][0]["voices"]) > 0
+    assert decision.rejection is not None
+    assert decision.rejection.reason == document["refusal"]["reason"] == "TopologyAffinityError"
+    assert len(decision.steps[0].resources) == len(document["steps"][0]["voices"]) > 0
 
 
 @pytest.mark.parametrize("value", [None, [], "decision", 1, {}], ids=repr)

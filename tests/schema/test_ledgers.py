@@ -61,7 +61,7 @@ def live(one: Host, data: st.DataObject) -> None:
         what = data.draw(st.sampled_from(("nothing", "nothing", "start", "start", "release")))
         if residents and what == "start":
             chosen = data.draw(st.sampled_from(residents))
-            one.started(chosen.uid, data.draw(st.sampled_from(chosen.everyone)).name)
+            one.start_container(chosen.uid, data.draw(st.sampled_from(chosen.all_containers)).name)
         elif residents and what == "release":
             one.release(data.draw(st.sampled_from(residents)).uid)
 
@@ -92,17 +92,17 @@ def test_plugins_that_come_back_find_everything_as_it_was(host, data):
     bare = Host(replace(host.machine, devices=()), host.settings)
     own = {name: data.draw(devices(name, [node.id for node in host.machine.nodes])) for name in (GPU, NIC)}
     for resource, announced in own.items():
-        bare.announce(resource, announced)
+        bare.update_devices(resource, announced)
     live(bare, data)
 
     again = restored(stored(bare), bare)
 
-    before, after = bare.ledger.books["device"], again.ledger.books["device"]
+    before, after = bare.ledger.devices, again.ledger.devices
     assert (after.held, after.in_use, after.reusable) == (before.held, before.in_use, before.reusable)
     assert after.handled == before.handled
     assert not any(after.free.values()), "nothing is given out before the plugins are back"
     for resource, announced in own.items():
-        again.announce(resource, announced)
+        again.update_devices(resource, announced)
     assert again.ledger == bare.ledger
 
 
@@ -113,8 +113,8 @@ def test_a_resource_is_remembered_without_its_plugin():
 
     decision = Host(replace(one.machine, devices=()), one.settings, ledger=again).decide(pod("late", gpu="1"))
 
-    assert decision.refusal
-    assert decision.refusal.message == (
+    assert decision.rejection
+    assert decision.rejection.message == (
         f"Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {GPU}, "
         "which is unexpected"
     )
@@ -125,7 +125,7 @@ def test_held_devices_stay_where_they_were():
     one.admit(pod("a", gpu="1"))
 
     (piece,) = stored(one)["pods"]
-    book = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings)).books["device"]
+    book = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings)).devices
 
     assert piece["devices"] == {"app": {GPU: {"gpu-0": "0"}}}
     assert book.inventories[GPU].devices == (Device(GPU, "gpu-0", nodes=1, healthy=False),)
@@ -209,7 +209,7 @@ def test_pods_in_one_piece_are_stored_to_the_last_crumb(asked, gone):
     for number, (cpu, gibibytes, init) in enumerate(asked):
         wanted = as_one(f"u{number}", cpu=cpu, gibibytes=gibibytes, init=init)
         if one.admit(wanted).admitted and init:
-            one.started(wanted.uid, "app")
+            one.start_container(wanted.uid, "app")
     one.release(f"u{gone}")
 
     again = restored(stored(one), one)
@@ -227,9 +227,9 @@ def test_memory_spread_by_what_came_and_went_is_kept():
     one.admit(pod("other", cpu="1", memory="6Gi"))
     one.release("first")
 
-    book = restored(stored(one), one).ledger.books["memory"]
+    book = restored(stored(one), one).ledger.memory
 
-    assert book == one.ledger.books["memory"]
+    assert book == one.ledger.memory
     assert [node.tables["memory"].reserved for node in book.nodes.values()] == [0, 6 * GIB]
 
 
@@ -245,7 +245,7 @@ def test_a_machine_with_a_little_less_memory_keeps_its_pods():
     one.admit(pod("wide", cpu="1", memory="20Gi"))
 
     smaller = Host(shrunk(one.machine, 4096), one.settings)
-    book = ledger_of(stored(one), smaller).books["memory"]
+    book = ledger_of(stored(one), smaller).memory
 
     first, second = (node.tables["memory"] for node in book.nodes.values())
     assert (first.free, first.reserved + second.reserved) == (0, 20 * GIB)
@@ -326,7 +326,7 @@ def test_without_those_in_the_way_the_others_stay():
 
     one.release("c")
     assert caught.value.uids == ("c",)
-    assert ledger.books["cpu"].held == one.ledger.books["cpu"].held
+    assert ledger.cpus.held == one.ledger.cpus.held
     assert ledger.used == one.ledger.used
     assert Host(smaller.machine, one.settings, ledger=ledger).admit(pod("d", memory="1Gi")).admitted
 
@@ -341,7 +341,7 @@ def test_a_pod_that_has_to_go_has_nothing_to_use_again():
 
     again = restored(without(stored(one), {"a"}), one)
 
-    assert again.ledger.books["cpu"].reusable is None
+    assert again.ledger.cpus.reusable is None
     assert again.ledger == Host(one.machine, one.settings).ledger
     assert again.admit(waiting).placements == host().admit(waiting).placements
 
@@ -551,7 +551,7 @@ class Licences(Provider[Shelf]):
     count: int = 1
     name = "licence"
 
-    def idle(self) -> Shelf:
+    def initial_ledger(self) -> Shelf:
         return {}
 
     def hints(self, book: Shelf, pod: Pod, container: Container | None) -> None:
@@ -565,15 +565,15 @@ class Licences(Provider[Shelf]):
     def release(self, book: Shelf, uid: str) -> Shelf:
         return {pod: number for pod, number in book.items() if pod != uid}
 
-    def given(self, book: Shelf, uid: str, container: str) -> Mapping[str, str]:
+    def describe(self, book: Shelf, uid: str, container: str) -> Mapping[str, str]:
         return {"licence": str(book[uid])}
 
 
 class LastingLicences(Licences):
-    def keep(self, book: Shelf) -> object:
+    def to_json(self, book: Shelf) -> object:
         return dict(book)
 
-    def kept(self, document: object) -> Shelf:
+    def from_json(self, document: object) -> Shelf:
         if not isinstance(document, dict) or len(document) > self.count:
             raise StateError("more licences are held than there are")
         return document
@@ -599,10 +599,10 @@ def test_a_provider_that_cannot_keep_its_book_says_so():
     one = host()
     joined = Host(one.machine, one.settings, others=[Licences()])
 
-    with pytest.raises(StateError, match="the provider licence does not say how its ledger is stored"):
+    with pytest.raises(StateError, match="the provider licence cannot store its ledger"):
         ledger_document(joined.ledger, providers=joined.providers)
-    with pytest.raises(StateError, match="the provider licence does not say how its ledger is stored"):
-        Licences().kept({})
+    with pytest.raises(StateError, match="the provider licence cannot store its ledger"):
+        Licences().from_json({})
 
 
 def test_a_provider_that_is_new_starts_idle():
@@ -612,7 +612,7 @@ def test_a_provider_that_is_new_starts_idle():
 
     ledger = ledger_of(stored(one), idle, providers=idle.providers)
 
-    assert ledger.books["licence"] == {}
+    assert ledger.others["licence"] == {}
     assert ledger.pods == one.ledger.pods
 
 

@@ -96,7 +96,7 @@ async def test_a_dry_run_changes_nothing(sent):
 
 async def test_a_pod_goes_and_gives_everything_back():
     agent = Agent()
-    idle = agent.host.ledger.books
+    idle = agent.host.ledger
     async with client_of(agent) as client:
         await client.post("/v1/pods", json=SMALL)
 
@@ -105,7 +105,7 @@ async def test_a_pod_goes_and_gives_everything_back():
         said = await described(client, answer, path="/v1/pods/{uid}")
         assert answer.status_code == 200
         assert said["pod"]["placements"][0]["given"]["cpu"] == {"cpu": "2-3"}
-        assert agent.host.ledger.books["cpu"].shared == idle["cpu"].shared
+        assert agent.host.ledger.cpus.shared == idle.cpus.shared
         again = await client.delete("/v1/pods/default-small")
         assert again.status_code == 404
         assert "default-small" in (await described(client, again, path="/v1/pods/{uid}"))["detail"]

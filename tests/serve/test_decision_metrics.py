@@ -153,7 +153,7 @@ def test_the_fit_check_comes_after_all_that():
 
     decision = on.decide(burstable)
 
-    assert decision.refusal.reason == "OutOfcpu"
+    assert decision.rejection.reason == "OutOfcpu"
     assert decision_counts(decision, pod=burstable, host=on) == {
         REQUESTS: 1,
         rejected("OutOfcpu"): 1,

@@ -4,8 +4,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from alignup.align import bits
+from alignup.align.admit import NO_AFFINITY
 from alignup.align.errors import ProviderError
-from alignup.align.providers import CpuHintProvider
 from alignup.serve.metrics import DURATION, Metrics
 from tests.recorded.replay import Course, Run, load, travel
 
@@ -48,15 +48,15 @@ class CountedCourse(Course):
 
     def given(self, decision, pod):
         """The CPUs each container was given, by a kubelet also those before one that was refused."""
-        (rules,) = [one.rules for one in self.host.providers if isinstance(one, CpuHintProvider)]
-        book = decision.before.books["cpu"]
-        nodes = {step.container: step.hint.nodes for step in decision.steps}
-        for container in pod.everyone:
+        rules = self.host.cpus
+        book = decision.before.cpus
+        hints = {step.container: step.hint for step in decision.steps}
+        for container in pod.all_containers:
             try:
-                book, cpus = rules.allocate(book, pod, container=container, affinity=nodes.get(container.name))
+                book = rules.allocate(book, pod, container, affinity=hints.get(container.name, NO_AFFINITY))
             except ProviderError:
                 return
-            yield cpus
+            yield book.holds(pod.uid, container.name) or 0
 
 
 def pytest_generate_tests(metafunc):

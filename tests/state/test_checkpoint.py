@@ -143,9 +143,9 @@ def test_version_1_is_migrated(store):
     assert document.plugins == [GPU]
     ledger = ledger_of(loaded, one)
     assert list(ledger.pods) == ["trainer", "big", "small"]
-    assert [bits.show(ledger.books["cpu"].owned(uid)) for uid in ledger.pods] == ["2-3", "1,4-5", "6"]
-    assert [node.tables["memory"].reserved for node in ledger.books["memory"].nodes.values()] == [2 * GIB, 2 * GIB]
-    assert ledger.books["device"].held["trainer"]["app"] == {GPU: ("gpu-0",)}
+    assert [bits.show(ledger.cpus.owned(uid)) for uid in ledger.pods] == ["2-3", "1,4-5", "6"]
+    assert [node.tables["memory"].reserved for node in ledger.memory.nodes.values()] == [2 * GIB, 2 * GIB]
+    assert ledger.devices.held["trainer"]["app"] == {GPU: ("gpu-0",)}
     trainer = document.pods[0]
     assert (trainer.since, trainer.source) == (1000.0, "/etc/pods/trainer.yaml")
     assert trainer.grants["app"][GPU]["envs"] == {"GPU": "0"}

@@ -43,7 +43,7 @@ CHANGED: dict[str, list[Any]] = {
     "preferred_allocation": [frozenset({"example.com/gpu"})],
     "fit_check": [False],
     "max_pods": [111],
-    "own_policy": [True],
+    "pod_policy_annotations": [True],
     "kubelet_faults": [True],
 }
 

@@ -45,7 +45,7 @@ def test_an_added_decision_is_read(history):
     assert added == HistoryWrite(1)
     entry = history.get(1)
     assert (entry.id, entry.time) == (1, 12.5)
-    assert from_document(entry.document) == decision
+    assert to_document(from_document(entry.document)) == to_document(decision)
     assert history.latest() == (entry,)
 
 

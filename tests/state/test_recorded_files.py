@@ -137,6 +137,6 @@ def test_the_next_pod_is_decided_as_recorded(recordings):
 
             where = f"{recording['scenario']}, {pod.name}"
             assert decision.admitted == (step["verdict"] == "admitted"), where
-            assert decision.refusal is None or decision.refusal.reason == step["reason"], where
+            assert decision.rejection is None or decision.rejection.reason == step["reason"], where
             judged += 1
     assert judged or not recordings

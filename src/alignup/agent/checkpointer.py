@@ -9,7 +9,6 @@ from alignup.agent.state import AgentState
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.align.providers import DeviceProvider
 from alignup.schema import codec
 from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationDocument, WaitingPodDocument
 from alignup.schema.ledgers import pod_entry, residue
@@ -50,7 +49,7 @@ class Checkpointer:
 
     def _pods(self, ledger: Ledger, held: Mapping[str, PodRecord]) -> list[bytes]:
         """The fragment of every pod that runs here: made once, and anew when plugins say where devices are now."""
-        inventories = ledger.books[DeviceProvider.name].inventories
+        inventories = ledger.devices.inventories
         if inventories is not self._inventories:
             self._running, self._inventories = {}, inventories
         now = {}

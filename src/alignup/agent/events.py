@@ -73,7 +73,9 @@ class EventDispatcher:
         """Metrics and events live in the loop."""
         for happening, told in happenings:
             decision, pod = happening.decision, happening.pod
-            behind = decision is not None and decision.refusal is not None and decision.refusal.reason == WAITS_ITS_TURN
+            behind = (
+                decision is not None and decision.rejection is not None and decision.rejection.reason == WAITS_ITS_TURN
+            )
             if happening.kind in _COUNTED and decision is not None and pod is not None and not behind:
                 self._metrics.decided(decision, pod=pod, seconds=happening.seconds)
             self._feed.publish(str(happening.kind), told)

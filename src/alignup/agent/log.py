@@ -100,7 +100,11 @@ def _facts(happening: AgentEvent) -> dict[str, Any]:
 
 
 def _verdict(decision: Decision) -> dict[str, Any]:
-    if decision.refusal is not None:
-        return {"policy": str(decision.policy), "reason": decision.refusal.reason, "message": decision.refusal.message}
+    if decision.rejection is not None:
+        return {
+            "policy": str(decision.policy),
+            "reason": decision.rejection.reason,
+            "message": decision.rejection.message,
+        }
     placed = [f"{one.container} on {one.hint}: {sentences.describe_allocation(one)}" for one in decision.placements]
     return {"policy": str(decision.policy), "placed": "; ".join(placed)}

@@ -11,11 +11,10 @@ from typing import Any
 
 from alignup.agent.devices.device_state import RequestedDevices
 from alignup.align.decision import Decision, Outcome, Rejection, Shortfall
-from alignup.align.devices import PreferenceAnswers, PreferenceRequest
+from alignup.align.devices import DeviceProvider, PreferenceAnswers, PreferenceRequest
 from alignup.align.errors import ProviderError
 from alignup.align.fit import InsufficientResource as Missing
 from alignup.align.host import Host
-from alignup.align.providers import DeviceProvider
 from alignup.align.workload import Pod
 from alignup.schema.api import AdmissionStatus, PodView
 
@@ -57,10 +56,10 @@ def decide_without_preferences(
 ) -> tuple[Decision, tuple[PreferenceRequest, ...]]:
     """What would become of *pod* if plugins had no advice beside *answers*, and what to ask them first."""
     decision = host.decide(pod, answers)
-    first = decision.asks
+    first = decision.preference_requests
     taken = dict(answers)
     while decision.outcome is Outcome.ASKING:
-        taken |= dict.fromkeys(decision.asks, ())
+        taken |= dict.fromkeys(decision.preference_requests, ())
         decision = host.decide(pod, taken)
     return decision, first
 
@@ -109,4 +108,4 @@ def pending_pod_view(pending: PendingAdmission, *, since: float) -> PodView:
 
 
 def _turned(decision: Decision, refusal: Rejection) -> Decision:
-    return replace(decision, outcome=Outcome.REJECTED, placements=(), refusal=refusal, asks=())
+    return replace(decision, outcome=Outcome.REJECTED, placements=(), rejection=refusal, preference_requests=())

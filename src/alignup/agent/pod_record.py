@@ -3,11 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.decision import Decision
-from alignup.align.lazy import lazy
 from alignup.align.workload import Pod
 from alignup.kube.podspec import PodManifest, manifest_of
 from alignup.schema import decisions
@@ -80,7 +80,7 @@ class PodRecord:
         newer.to_document()
         return replace(self, record=newer)
 
-    @lazy
+    @cached_property
     def shape(self) -> str:
         """The same for all pods that ask for the same, so that on one ledger they fare the same."""
         return repr(replace(self.pod, name="", namespace="", uid="", labels={}))

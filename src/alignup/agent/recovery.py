@@ -229,9 +229,7 @@ def _imported(empty: AgentState, found: ImportedState, *, now: float) -> AgentSt
         for uid, one in found.ledger.pods.items()
     }
     declared = {device.resource for device in host.machine.devices}
-    return replace(
-        empty, host=host, held=held, plugins=frozenset(device_state.device_ledger(host).inventories) - declared
-    )
+    return replace(empty, host=host, held=held, plugins=frozenset(host.ledger.devices.inventories) - declared)
 
 
 def _with(host: Host, ledger: Ledger) -> Host:

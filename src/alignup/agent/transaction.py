@@ -161,8 +161,8 @@ class Transaction(TransactionBase):
         if uid not in self._held:
             return
         before = self._host.ledger
-        self._host.started(uid, container)
-        if self._host.ledger.books != before.books:
+        self._host.start_container(uid, container)
+        if self._host.ledger.by_provider() != before.by_provider():
             self._note(replace(self._held[uid]))
             self._retry()
 

@@ -1,35 +1,33 @@
-"""The admission of a pod, in two phases: every provider says where its part could go, then all follow one choice.
+"""The admission of a pod, in two phases: every provider gives hints, then all of them follow one choice.
 
-READ THIS FIRST. For each container (or once for the pod, as the scope says):
+READ THIS FIRST. For each container (or once for the pod, depending on the scope):
 
-1. each provider gives hints: on which sets of NUMA nodes could its resources go? (``provider.hints``)
-2. the policy merges them into one, and takes it or refuses the pod (``policy.judge``)
-3. each provider gives out its resources, following that one hint (``provider.allocate``)
+1. each provider gives hints: the sets of NUMA nodes its resources can go to (``provider.hints``)
+2. the policy merges them into one hint, and accepts it or rejects the pod (``policy.apply_policy``)
+3. each provider allocates its resources, following that hint (``provider.allocate``)
 
-Then the host's fit check. The first "no" ends it. Nothing is changed on the way: providers return new ledgers, which
-count only if everybody agreed.
+Then comes the fit check of the whole host. The first failure ends the admission. Nothing changes on the way: providers
+return new ledgers, which take effect only if the pod is admitted.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from alignup.align import fit
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, Shortfall
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest, PreferencesNeededError
 from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import DONT_CARE, Hint, HintFamily, HintList, HintsByResource, provider_inputs
+from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, provider_inputs
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.policy import apply_policy
-from alignup.align.provider import Need, Provider
-from alignup.align.providers import PreferencesNeededError
+from alignup.align.provider import Provider
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 
-#: By these annotations a pod may choose its own policy and scope, where the settings allow it.
+#: With these annotations a pod can choose its own policy and scope, if the settings allow it.
 POLICY_ANNOTATION = "topology.alignup.dev/policy"
 SCOPE_ANNOTATION = "topology.alignup.dev/scope"
 
@@ -38,46 +36,46 @@ _POD_NOT_ALIGNED = {
     Scope.CONTAINER: "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
     Scope.POD: "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
 }
-NO_AFFINITY = Hint(None, preferred=False)  #: what providers follow when nobody chose
+NO_AFFINITY = Hint(None, preferred=False)  #: the affinity without a merge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRules:
-    """What every admission on one host goes by."""
+    """The rules for every admission on one host."""
 
     topology: TopologySettings
     nodes: NodeSet  #: of the machine
-    distances: Distances | None = None  #: only where closeness counts
-    pod_level: bool = False  #: resources of a pod as a whole are given out in one piece
-    allocatable: fit.NodeAllocatable | None = None  #: for the fit check; ``None``: there is none
-    own_policy: bool = False  #: pods may choose policy and scope by annotation
+    distances: Distances | None = None  #: only with prefer-closest-numa-nodes
+    pod_level: bool = False  #: whether pod-level resources are allocated as a whole
+    allocatable: fit.NodeAllocatable | None = None  #: for the fit check; ``None``: skip it
+    pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
 
 
 def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> Decision:
-    """What would become of *pod* on a host as *ledger* has it; changes nothing."""
+    """Decide on *pod* for a host with this ledger; changes nothing."""
     if pod.uid in ledger.pods:
-        return _kept(ledger.pods[pod.uid], ledger, providers=providers, rules=rules)
-    draft = _Draft(pod, ledger, providers, rules)
+        return _keep(ledger.pods[pod.uid], ledger, providers=providers, rules=rules)
+    admission = _Admission(pod, ledger, providers, rules)
     try:
-        draft.align()
-        draft.check_fit()
-    except _RefusedError as refused:
-        return draft.decision(Outcome.REJECTED, refusal=refused.refusal)
-    except PreferencesNeededError as first:
-        return draft.decision(Outcome.ASKING, asks=first.asks)
-    return draft.decision(Outcome.ADMITTED)
+        admission.align()
+        admission.check_fit()
+    except _RejectedError as rejected:
+        return admission.decision(Outcome.REJECTED, rejection=rejected.rejection)
+    except PreferencesNeededError as needed:
+        return admission.decision(Outcome.ASKING, preference_requests=needed.requests)
+    return admission.decision(Outcome.ADMITTED)
 
 
 def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
-    """The policy and scope for *pod*: the host's, or its own where it may choose."""
+    """The policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
     policy, scope = rules.topology.policy, rules.topology.scope
-    if not rules.own_policy:
+    if not rules.pod_policy_annotations:
         return policy, scope
     problems = []
-    for annotation, known in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
-        said = pod.annotations.get(annotation)
-        if said is not None and said not in set(known):
-            what = f'Unsupported value: "{said}": supported values: ' + ", ".join(f'"{one}"' for one in known)
+    for annotation, supported in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
+        value = pod.annotations.get(annotation)
+        if value is not None and value not in set(supported):
+            what = f'Unsupported value: "{value}": supported values: ' + ", ".join(f'"{one}"' for one in supported)
             problems.append(Problem(f"metadata.annotations[{annotation}]", what))
     if problems:
         raise PodError(problems)
@@ -87,109 +85,134 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
     )
 
 
-class _RefusedError(Exception):
-    """The pod is refused; ends a draft."""
+class _RejectedError(Exception):
+    """The pod is rejected; ends the admission."""
 
-    def __init__(self, refusal: Rejection) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.message)
+        self.rejection = rejection
 
 
-class _Draft:
-    """One admission while it is being decided."""
+class _Admission:
+    """One admission in progress."""
 
     def __init__(self, pod: Pod, ledger: Ledger, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> None:
         self.pod, self.ledger, self.providers, self.rules = pod, ledger, providers, rules
         self.policy, self.scope = effective_policy(pod, rules)
-        self.books: dict[str, Any] = dict(ledger.books)
+        self.ledgers = ledger.by_provider()
         self.hints: dict[str, Hint] = {}
         self.steps: list[MergeStep] = []
-        self.uses = demand.fit_used(pod)
-        #: whether the pod's own resources are given out, not those of its containers
-        self.in_one_piece = rules.pod_level and pod.has_pod_level_resources
+        self.usage = demand.fit_used(pod)
+        #: whether the pod-level resources are allocated, not those of the containers
+        self.as_whole = rules.pod_level and pod.has_pod_level_resources
 
     def align(self) -> None:
-        """Phases one and two for everybody, or a refusal."""
+        """Run both phases for all containers, or raise a rejection."""
         if self.policy is Policy.NONE:
-            for container in self.pod.everyone:
+            for container in self.pod.all_containers:
                 self.allocate(container, NO_AFFINITY)
         elif self.scope is Scope.CONTAINER:
-            for container in self.pod.everyone:
+            for container in self.pod.all_containers:
                 self.allocate(container, self.choose(container))
         else:
             affinity = self.choose(None)
-            if self.in_one_piece:
-                self.hints.update((container.name, affinity) for container in self.pod.everyone)
+            if self.as_whole:
+                self.hints.update((container.name, affinity) for container in self.pod.all_containers)
                 self.allocate(None, affinity)
             else:
-                for container in self.pod.everyone:
+                for container in self.pod.all_containers:
                     self.allocate(container, affinity)
 
     def choose(self, container: Container | None) -> Hint:
-        """Ask everybody, merge, and take what the policy takes."""
-        answers = {one.name: one.hints(self.books[one.name], self.pod, container) for one in self.providers}
-        said = [voice for provider, answer in answers.items() for voice in provider_inputs(provider, answer)]
-        verdict = apply_policy(self.policy, said, nodes=self.rules.nodes, distances=self.rules.distances)
-        merged = verdict.merged
+        """Collect the hints, merge them, and apply the policy."""
+        inputs: list[MergeInput] = []
+        resources: list[ResourceHints] = []
+        for provider in self.providers:
+            ledger = self.ledgers[provider.name]
+            hints = provider.hints(ledger, self.pod, container)
+            own = provider_inputs(provider.name, hints)
+            inputs += own
+            resources += self._record(provider, container, hints, own)
+        result = apply_policy(self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances)
+        merged = result.merged
         if merged is None:
-            raise AssertionError("every policy but none merges")
-        self.steps.append(
-            MergeStep(
-                container=None if container is None else container.name,
-                width=merged.width,
-                rule=merged.rule,
-                hint=verdict.hint,
-                runners_up=merged.runners_up,
-                accepted=verdict.admitted,
-                told=partial(_voices, self.providers, dict(self.books), self.pod, container, answers),
-            )
+            raise AssertionError("every policy except none merges")
+        step = MergeStep(
+            container=None if container is None else container.name,
+            resources=tuple(resources),
+            width=merged.width,
+            rule=merged.rule,
+            hint=result.hint,
+            runners_up=merged.runners_up,
+            accepted=result.admitted,
         )
-        if not verdict.admitted:
-            raise _RefusedError(self._not_aligned(container))
-        return verdict.hint
+        self.steps.append(step)
+        if not result.admitted:
+            raise _RejectedError(self._not_aligned(step))
+        return result.hint
+
+    def _record(
+        self, provider: Provider[Any], container: Container | None, hints: HintsByResource, inputs: list[MergeInput]
+    ) -> list[ResourceHints]:
+        name = provider.name
+        needs = {} if hints is None else provider.needs(self.ledgers[name], self.pod, container)
+        if hints:
+            return [
+                ResourceHints(name, resource, need.request, need.free, own)
+                if (need := needs.get(resource))
+                else ResourceHints(name, resource, None, None, own)
+                for resource, own in inputs
+            ]
+        if needs:
+            # Nothing fits, which counts as "anywhere" in the merge. The request is recorded nevertheless.
+            return [
+                ResourceHints(name, resource, need.request, need.free, DONT_CARE) for resource, need in needs.items()
+            ]
+        return [ResourceHints(name, None, None, None, DONT_CARE)]
 
     def allocate(self, container: Container | None, affinity: Hint) -> None:
-        """Let every provider give out its part."""
+        """Let every provider allocate its part."""
         if container is not None:
             self.hints[container.name] = affinity
+        ledgers = self.ledgers
         for provider in self.providers:
+            name = provider.name
             try:
-                self.books[provider.name] = provider.allocate(
-                    self.books[provider.name], self.pod, container, affinity=affinity
-                )
+                ledgers[name] = provider.allocate(ledgers[name], self.pod, container, affinity=affinity)
             except ProviderError as error:
-                raise _RefusedError(self._not_given(provider, container, error)) from error
+                raise _RejectedError(self._not_allocated(provider, container, error)) from error
 
     def check_fit(self) -> None:
-        """Whether the host as a whole has room."""
+        """Reject the pod if it does not fit the host as a whole."""
         if self.rules.allocatable is None:
             return
-        offered: dict[str, int] = {}
-        for one in self.providers:
-            offered.update(one.offered(self.books[one.name], self.pod.uid))
-        misfit = fit.check_fit(
+        capacity: dict[str, int] = {}
+        for provider in self.providers:
+            capacity.update(provider.capacity(self.ledgers[provider.name], self.pod.uid))
+        failure = fit.check_fit(
             self.pod,
-            request=None if self.pod.statuses else self.uses,
+            request=None if self.pod.statuses else self.usage,
             used=self.ledger.used,
-            allocatable=self.rules.allocatable.offering(offered),
-            others=(resident.pod for resident in self.ledger.pods.values()),
+            allocatable=self.rules.allocatable.with_devices(capacity),
+            others=(admitted.pod for admitted in self.ledger.pods.values()),
         )
-        if misfit:
+        if failure:
             shortfalls = tuple(
                 Shortfall("host", short.resource, short.requested, short.capacity - short.used)
-                for short in misfit.shortfalls
+                for short in failure.insufficient
             )
-            raise _RefusedError(Rejection(misfit.reason, misfit.message, provider="host", shortfalls=shortfalls))
+            raise _RejectedError(Rejection(failure.reason, failure.message, provider="host", shortfalls=shortfalls))
 
     def decision(
-        self, outcome: Outcome, *, refusal: Rejection | None = None, asks: tuple[PreferenceRequest, ...] = ()
+        self,
+        outcome: Outcome,
+        *,
+        rejection: Rejection | None = None,
+        preference_requests: tuple[PreferenceRequest, ...] = (),
     ) -> Decision:
-        """The record."""
-        placements: tuple[Placement, ...] = ()
         after = None
         if outcome is Outcome.ADMITTED:
-            placements = build_placements(self.pod, self.hints, self.books, self.providers)
-            after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.uses), self.books)
+            after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
         return Decision(
             uid=self.pod.uid,
             name=self.pod.name,
@@ -199,96 +222,65 @@ class _Draft:
             scope=self.scope,
             outcome=outcome,
             steps=tuple(self.steps),
-            placements=placements,
+            placements=() if after is None else build_placements(self.pod, self.hints, after, self.providers),
+            rejection=rejection,
+            preference_requests=preference_requests,
             before=self.ledger,
-            refusal=refusal,
-            asks=asks,
             after=after,
         )
 
-    def _not_aligned(self, container: Container | None) -> Rejection:
-        """No set of nodes suits everybody: who found too little where?"""
-        message = _POD_NOT_ALIGNED[self.scope] if self.in_one_piece else _NOT_ALIGNED
+    def _not_aligned(self, step: MergeStep) -> Rejection:
+        """No set of nodes suits all resources: list every node with too little of one."""
+        message = _POD_NOT_ALIGNED[self.scope] if self.as_whole else _NOT_ALIGNED
         shortfalls = tuple(
-            Shortfall(voice.provider, voice.resource or "", voice.request, free, 1 << node)
-            for voice in self.steps[-1].voices
-            if voice.request is not None and voice.free is not None and not voice.has_no_preference
-            for node, free in voice.free.items()
-            if free < voice.request
+            Shortfall(one.provider, one.resource or "", one.request, free, 1 << node)
+            for one in step.resources
+            if one.request is not None and one.free is not None and not one.has_no_preference
+            for node, free in one.free.items()
+            if free < one.request
         )
-        name = None if container is None else container.name
-        return Rejection("TopologyAffinityError", message, container=name, shortfalls=shortfalls)
+        return Rejection("TopologyAffinityError", message, container=step.container, shortfalls=shortfalls)
 
-    def _not_given(self, provider: Provider[Any], container: Container | None, error: ProviderError) -> Rejection:
-        """A provider could not give out its part."""
-        needs = provider.needs(self.books[provider.name], self.pod, container)
+    def _not_allocated(self, provider: Provider[Any], container: Container | None, error: ProviderError) -> Rejection:
+        needs = provider.needs(self.ledgers[provider.name], self.pod, container)
         shortfalls = tuple(
-            Shortfall(provider.name, resource, need.request, free)
+            Shortfall(provider.name, resource, need.request, need.total)
             for resource, need in needs.items()
-            if (free := sum(need.free.values()) if need.in_all is None else need.in_all) < need.request
+            if need.total < need.request
         )
         name = None if container is None else container.name
         return Rejection(error.reason, error.message, container=name, provider=provider.name, shortfalls=shortfalls)
 
 
-def _voices(
-    providers: Sequence[Provider[Any]],
-    books: Mapping[str, Any],
-    pod: Pod,
-    container: Container | None,
-    answers: Mapping[str, HintsByResource],
-) -> tuple[ResourceHints, ...]:
-    """What was said, in the words of the record."""
-    recorded = []
-    for one in providers:
-        answer = answers[one.name]
-        needs = {} if answer is None else one.needs(books[one.name], pod, container)
-        if not answer:
-            # Nothing fits, which counts as "anywhere": what was asked for is on record all the same.
-            recorded += [_voice(one.name, name, need, DONT_CARE) for name, need in needs.items() or [(None, None)]]
-        else:
-            recorded += [
-                _voice(one.name, name, needs.get(name), said) for name, said in provider_inputs(one.name, answer)
-            ]
-    return tuple(recorded)
-
-
-def _voice(provider: str, resource: str | None, need: Need | None, options: HintList | HintFamily) -> ResourceHints:
-    if need is None:
-        return ResourceHints(provider, resource, None, None, options)
-    return ResourceHints(provider, resource, need.request, need.free, options)
-
-
 def build_placements(
-    pod: Pod, hints: Mapping[str, Hint], books: Mapping[str, Any], providers: Sequence[Provider[Any]]
+    pod: Pod, hints: Mapping[str, Hint], ledger: Ledger, providers: Sequence[Provider[Any]]
 ) -> tuple[Placement, ...]:
-    """What each container of *pod* has."""
+    """What each container of *pod* holds in *ledger*."""
+    uid = pod.uid
+    outside = [provider for provider in providers if provider.name in ledger.others]
     return tuple(
         [
             Placement(
-                container.name,
-                hints.get(container.name, NO_AFFINITY),
-                partial(_given, providers, books, pod.uid, container.name),
+                name := container.name,
+                hints.get(name, NO_AFFINITY),
+                ledger.cpus.holds(uid, name),
+                ledger.memory.blocks(uid, name) or (),
+                ledger.devices.holds(uid, name),
+                {one.name: own for one in outside if (own := one.describe(ledger.others[one.name], uid, name))},
             )
-            for container in pod.everyone
+            for container in pod.all_containers
         ]
     )
 
 
-def _given(
-    providers: Sequence[Provider[Any]], books: Mapping[str, Any], uid: str, container: str
-) -> dict[str, Mapping[str, str]]:
-    return {one.name: given for one in providers if (given := one.given(books[one.name], uid, container))}
-
-
-def _kept(
-    resident: AdmittedPod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules
+def _keep(
+    admitted: AdmittedPod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules
 ) -> Decision:
-    """A pod that is there keeps what it has and is never refused; the kubelet may do so after a restart."""
-    pod = resident.pod
+    """A pod in the ledger keeps its allocation and is never rejected; the kubelet may reject it after a restart."""
+    pod = admitted.pod
     try:
         policy, scope = effective_policy(pod, rules)
-    except PodError:  # pods may choose only since it came, and what it says is no choice
+    except PodError:  # the annotations were not in effect at its admission, and are invalid
         policy, scope = rules.topology.policy, rules.topology.scope
     return Decision(
         uid=pod.uid,
@@ -298,7 +290,7 @@ def _kept(
         policy=policy,
         scope=scope,
         outcome=Outcome.ADMITTED,
-        placements=build_placements(pod, resident.hints, ledger.books, providers),
+        placements=build_placements(pod, admitted.hints, ledger, providers),
         kept=True,
         before=ledger,
         after=ledger,

@@ -1,188 +1,167 @@
-"""The record of one admission: everything considered, chosen, refused.
+"""The record of one admission: everything considered, chosen and rejected.
 
-Logs, metrics, answers, explanations and history are all made from a :class:`Decision`, in one place each;
-``schema.decisions`` turns it into a document and back.
-
-Everything in it is a value or follows from values that never change, so what costs time to spell out (hints, free
-amounts, placements) is spelled out when somebody reads it.
-
-A decision says what would be; it changes nothing. ``Host.apply`` makes it so.
+Logs, metrics, HTTP responses, explanations and history are all made from a :class:`Decision`; ``alignup.schema.decision``
+converts it to a document and back. A decision changes nothing; ``Host.apply`` applies it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import NamedTuple
 
 from alignup.align import bits
-from alignup.align.bits import NodeSet
-from alignup.align.devices import PreferenceRequest
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, HintFamily, HintList, iter_subsets
-from alignup.align.lazy import lazy
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.devices.provider import DeviceProvider, PreferenceRequest
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, Hint, HintList, Hints, iter_subsets
+from alignup.align.ledger import Ledger
+from alignup.align.memory.ledger import Block
+from alignup.align.memory.provider import MemoryProvider
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
+from alignup.align.workload.names import CPU
 
 
 class Outcome(StrEnum):
-    """How an admission ended."""
+    """The result of an admission."""
 
     ADMITTED = "admitted"
     REJECTED = "rejected"
-    ASKING = "asking"  #: a device plugin has to be asked first; see ``Decision.asks``
+    ASKING = "asking"  #: a device plugin has to be asked first; see ``Decision.preference_requests``
 
 
-#: Hints of one resource that a record shows.
-MAX_SHOWN_HINTS = 8
-#: Sets of nodes looked at to find them: on many nodes the few that fit may be far apart.
-_LOOKED_AT = 128
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ResourceHints:
-    """What one resource, or a provider without an opinion, said in a merge.
-
-    Hints are spelled out when somebody reads them; two voices are equal when they show the same.
-    """
+class ResourceHints(NamedTuple):
+    """The hints for one resource in a merge, or a provider without a preference."""
 
     provider: str
-    resource: str | None  #: ``None``: the provider has nothing to say about this container
-    request: int | None  #: CPUs, bytes or devices; ``None``: not told
-    free: Mapping[int, int] | None  #: NUMA node → how much of it is free there; ``None``: not told
-    options: HintList | HintFamily  #: all it said; of a record that was read back, what that showed
-    cut: bool = False  #: whether a record that was read back had left hints out
-
-    @property
-    def hints(self) -> tuple[Hint, ...]:
-        """In the kubelet's order, the first few; empty: it cannot be placed anywhere."""
-        return self.shown[0]
-
-    @property
-    def hidden(self) -> bool:
-        """Whether there are more hints than shown."""
-        return self.shown[1]
-
-    @property
-    def shown(self) -> tuple[tuple[Hint, ...], bool]:
-        """Both of these, worked out once."""
-        hints, more = _shown(self.options)
-        return hints, self.cut or more
+    resource: str | None  #: ``None``: the container requests nothing from the provider
+    request: int | None  #: CPUs, bytes or devices; ``None``: unknown
+    free: Mapping[int, int] | None  #: free amount by NUMA node; ``None``: unknown
+    hints: Hints  #: all hints; read from a document, those in the document
+    truncated: bool = False  #: whether the document this was read from omitted hints
 
     @property
     def has_no_preference(self) -> bool:
-        """Whether anywhere would do."""
-        return self.options == DONT_CARE
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ResourceHints) and self._facts == other._facts
-
-    def __hash__(self) -> int:
-        return hash((self.provider, self.resource, self.request))
-
-    @property
-    def _facts(self) -> tuple[object, ...]:
-        return self.provider, self.resource, self.request, self.free, self.shown
+        return self.hints == DONT_CARE
 
 
-def _shown(options: HintList | HintFamily) -> tuple[tuple[Hint, ...], bool]:
-    """The first hints, and whether there are more."""
-    if isinstance(options, HintList):
-        hints = () if options == IMPOSSIBLE else options.hints
-        return hints[:MAX_SHOWN_HINTS], len(hints) > MAX_SHOWN_HINTS
-    universe = options.nodes | bits.union(options.apart)
+#: The number of hints per resource that documents and sentences show.
+MAX_SHOWN_HINTS = 8
+#: The number of sets tested to find them: on many nodes, the few that fit can be far apart.
+_MAX_TESTED_SETS = 128
+
+
+class ShownHints(NamedTuple):
+    """The first few hints for a resource."""
+
+    hints: tuple[Hint, ...]  #: in the kubelet's order; empty: it cannot be placed anywhere
+    more: bool  #: whether there are more
+
+
+def shown_hints(resource: ResourceHints) -> ShownHints:
+    """The first hints for *resource*, for a document or a sentence."""
+    hints = resource.hints
+    if isinstance(hints, HintList):
+        listed = () if hints == IMPOSSIBLE else tuple(hints)
+        return ShownHints(listed[:MAX_SHOWN_HINTS], resource.truncated or len(listed) > MAX_SHOWN_HINTS)
     found: list[Hint] = []
-    for looked_at, mask in enumerate(iter_subsets(universe, at_least=options.narrowest)):
-        if looked_at == _LOOKED_AT:
-            return tuple(found), True
-        if options.fits(mask):
+    for tested, mask in enumerate(iter_subsets(hints.nodes | bits.union(hints.fixed_sets), at_least=hints.min_width)):
+        if tested == _MAX_TESTED_SETS:
+            return ShownHints(tuple(found), more=True)
+        if hints.fits(mask):
             if len(found) == MAX_SHOWN_HINTS:
-                return tuple(found), True
-            found.append(Hint(mask, options.prefers(mask)))
-    return tuple(found), False
+                return ShownHints(tuple(found), more=True)
+            found.append(Hint(mask, hints.prefers(mask)))
+    return ShownHints(tuple(found), more=resource.truncated)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class MergeStep:
-    """One merge: what was said, what came of it, and whether the policy took it."""
+    """One merge: its inputs, its result, and whether the policy accepted it."""
 
     container: str | None  #: ``None``: the pod as a whole
+    resources: tuple[ResourceHints, ...]  #: in the order of the providers
     width: int  #: the target width
     rule: MergeRule
-    hint: Hint  #: what the providers are to follow
+    hint: Hint  #: the affinity for the providers
     runners_up: tuple[NodeSet, ...]
     accepted: bool
-    told: Callable[[], tuple[ResourceHints, ...]] = field(repr=False)  #: tells ``voices`` when somebody wants to know
-
-    @lazy
-    def voices(self) -> tuple[ResourceHints, ...]:
-        """What was said, in the order providers were asked."""
-        return self.told()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MergeStep) and self._facts == other._facts
-
-    def __hash__(self) -> int:
-        return hash((self.container, self.hint))
-
-    @property
-    def _facts(self) -> tuple[object, ...]:
-        return self.container, self.voices, self.width, self.rule, self.hint, self.runners_up, self.accepted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """What one container was given."""
+    """The allocation of one container."""
 
     container: str
     hint: Hint
-    told: Callable[[], Mapping[str, Mapping[str, str]]] = field(repr=False)  #: tells ``given``, likewise
+    cpus: CpuSet | None = None  #: ``None``: the shared pool
+    memory: tuple[Block, ...] = ()
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: device ids by resource
+    others: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  #: provider from outside → resource → text
 
-    @lazy
-    def given(self) -> Mapping[str, Mapping[str, str]]:
-        """Provider → resource → what, as text: CPUs and devices as lists, memory as ``nodes=bytes``."""
-        return self.told()
+    @classmethod
+    def of_text(cls, container: str, hint: Hint, texts: Mapping[str, Mapping[str, str]]) -> "Placement":
+        """The placement that ``as_text`` describes; ``ParseError`` if a text is malformed."""
+        others = dict(texts)
+        cpus = others.pop(CpuProvider.name, {}).get(CPU)
+        memory = others.pop(MemoryProvider.name, {})
+        devices = others.pop(DeviceProvider.name, {})
+        return cls(
+            container,
+            hint,
+            None if cpus is None else bits.parse(cpus),
+            tuple(_parse_block(type_, text) for type_, text in memory.items()),
+            {resource: tuple(ids.split(",")) for resource, ids in devices.items()},
+            others,
+        )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Placement) and self._facts == other._facts
+    def as_text(self) -> dict[str, dict[str, str]]:
+        """Provider → resource → text: CPUs and devices as lists, memory as ``nodes=bytes``."""
+        texts: dict[str, dict[str, str]] = {}
+        if self.devices:
+            texts[DeviceProvider.name] = {resource: ",".join(ids) for resource, ids in self.devices.items()}
+        if self.cpus is not None:
+            texts[CpuProvider.name] = {CPU: bits.show(self.cpus)}
+        if self.memory:
+            texts[MemoryProvider.name] = {block.type: f"{bits.show(block.nodes)}={block.size}" for block in self.memory}
+        return texts | {provider: dict(own) for provider, own in self.others.items()}
 
-    def __hash__(self) -> int:
-        return hash((self.container, self.hint))
 
-    @property
-    def _facts(self) -> tuple[object, ...]:
-        return self.container, self.hint, self.given
+def _parse_block(type_: str, text: str) -> Block:
+    nodes, _, size = text.partition("=")
+    return Block(bits.parse(nodes), type_, bits.parse_integer(size))
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Where something was missing, and how much."""
+    """A resource of which too little is free, with the numbers."""
 
     provider: str
     resource: str
     needed: int
-    free: int  #: of it, on ``nodes``
+    free: int  #: on ``nodes``
     nodes: NodeSet | None = None  #: ``None``: the host as a whole
 
     @property
     def missing(self) -> int:
-        """How much more it would have taken."""
         return self.needed - self.free
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a pod was refused: in the kubelet's words, and in ours."""
+    """Why a pod was rejected: the kubelet's reason and message, and our details."""
 
     reason: str  #: the kubelet's, for the pod's status
     message: str  #: the kubelet's, word for word
     container: str | None = None  #: ``None``: the pod as a whole
-    provider: str | None = None  #: who could not serve it; ``None``: no set of nodes suits everybody
+    provider: str | None = None  #: the provider that failed; ``None``: no set of nodes suits all of them
     shortfalls: tuple[Shortfall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One admission, whole."""
+    """One admission."""
 
     uid: str
     name: str
@@ -193,14 +172,13 @@ class Decision:
     outcome: Outcome
     steps: tuple[MergeStep, ...] = ()
     placements: tuple[Placement, ...] = ()
-    refusal: Rejection | None = None
-    asks: tuple[PreferenceRequest, ...] = ()
-    kept: bool = False  #: the pod was there already and keeps what it has
-    #: the ledgers before and after, for ``Host.apply``; not part of the record
-    before: Any = field(default=None, compare=False, repr=False)
-    after: Any = field(default=None, compare=False, repr=False)
+    rejection: Rejection | None = None
+    preference_requests: tuple[PreferenceRequest, ...] = ()
+    kept: bool = False  #: the pod was admitted before and keeps its allocation
+    #: the ledgers before and after, for ``Host.apply``; ``None`` in a decision read from a document
+    before: Ledger | None = field(default=None, compare=False, repr=False)
+    after: Ledger | None = field(default=None, compare=False, repr=False)
 
     @property
     def admitted(self) -> bool:
-        """Whether the pod may run."""
         return self.outcome is Outcome.ADMITTED

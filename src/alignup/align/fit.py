@@ -58,7 +58,7 @@ class NodeAllocatable:
             scalars={name: pieces(name) for name in amounts if names.is_scalar(name)},
         )
 
-    def offering(self, devices: Mapping[str, int]) -> "NodeAllocatable":
+    def with_devices(self, devices: Mapping[str, int]) -> "NodeAllocatable":
         """The same with so many *devices*, by resource."""
         if not devices:
             return self
@@ -135,7 +135,7 @@ class FitFailure:
 
     reason: str
     message: str
-    shortfalls: tuple[InsufficientResource, ...] = ()
+    insufficient: tuple[InsufficientResource, ...] = ()
 
 
 def check_fit(

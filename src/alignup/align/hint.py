@@ -1,16 +1,17 @@
-"""What providers say about one resource: on which sets of NUMA nodes could it be placed?
+"""Topology hints: the sets of NUMA nodes that can serve a request for one resource.
 
-A :class:`Hint` is one such set and whether it is preferred. A provider may spell its hints out (:class:`HintList`), as
-providers from outside do; with *n* nodes that takes up to 2ⁿ - 1 of them. Our own providers answer questions about
-their hints instead (:class:`HintFamily`), which takes no longer on 64 nodes than on 2. Both mean the same, and
-``HintList.of_family`` turns the second into the first, in the kubelet's order.
+A :class:`Hint` is one such set, and whether it is preferred. A :class:`HintList` lists them, as providers from outside
+do; on *n* nodes a list has up to 2ⁿ - 1 entries. The built-in providers return a :class:`HintFamily` instead, which
+tests sets without listing them and takes no longer on 64 nodes than on 2. Both mean the same:
+``HintList.of_family`` lists the hints of a family in the kubelet's order.
 
-The surprising rule: a hint without nodes says "anywhere", and an anywhere that is *not* preferred ("cannot be placed at
-all") restricts nobody's nodes but keeps every combination from being preferred.
+A hint without nodes means "anywhere". One that is not preferred ("cannot be placed at all") restricts no nodes, but no
+combination that contains it is preferred.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from itertools import combinations, compress
 from operator import itemgetter
@@ -21,14 +22,10 @@ from alignup.align.bits import Bits, NodeSet
 
 
 class Hint(NamedTuple):
-    """One way to serve a request.
+    """One way to serve a request."""
 
-    ``nodes`` is ``None`` when the provider does not care where. ``preferred`` marks the ways that use the fewest
-    nodes the empty machine would allow.
-    """
-
-    nodes: NodeSet | None
-    preferred: bool
+    nodes: NodeSet | None  #: ``None``: anywhere
+    preferred: bool  #: whether the request needs at least this many nodes even on an idle machine
 
     def __str__(self) -> str:
         where = "anywhere" if self.nodes is None else "{" + bits.show(self.nodes) + "}"
@@ -36,173 +33,148 @@ class Hint(NamedTuple):
 
 
 class HintFamily(Protocol):
-    """All hints of one resource, answered instead of listed.
+    """All hints for one resource, tested instead of listed.
 
-    A set of nodes *fits* when it is one of ``apart``, or when it lies inside ``nodes`` and holds enough. Inside
-    ``nodes`` more is never worse: a set that fits still fits with further nodes of ``nodes`` added. What does not grow
-    like that (memory already shared by a group of nodes) stands ``apart``, each set for itself.
+    A set of nodes *fits* if it is one of ``fixed_sets``, or if it is a subset of ``nodes`` and holds enough. Subsets of
+    ``nodes`` are upward closed: a set that fits still fits with more nodes of ``nodes``. Sets that do not grow (memory
+    already shared by a group of nodes) are in ``fixed_sets``.
     """
 
     @property
     def nodes(self) -> NodeSet:
-        """What sets that may grow are made of; never nodes the machine does not have."""
+        """The nodes that growing sets consist of, all of them nodes of the machine."""
         ...
 
     @property
-    def apart(self) -> tuple[NodeSet, ...]:
-        """Further sets that fit, each exactly as it is."""
+    def fixed_sets(self) -> tuple[NodeSet, ...]:
+        """Further sets that fit exactly as they are."""
         return ()
 
     @property
-    def narrowest(self) -> int:
-        """The fewest nodes that fit now; 0 when nothing fits."""
+    def min_width(self) -> int:
+        """The smallest number of nodes that fits now; 0 if nothing fits."""
         ...
 
     @property
     def preferred_widths(self) -> Bits:
-        """The numbers of nodes a preferred set may have, as a set of numbers; may name too many, never too few."""
+        """The set of widths a preferred set can have; may contain too many, never too few."""
         ...
 
     def fits(self, nodes: NodeSet) -> bool:
-        """Whether the request could be served from exactly these nodes."""
+        """Whether exactly these nodes can serve the request."""
         ...
 
     def prefers(self, nodes: NodeSet) -> bool:
-        """Whether *nodes*, which fit, would be a preferred hint."""
+        """Whether a hint for *nodes*, which fit, is preferred."""
         ...
 
-    def completing(self, nodes: NodeSet) -> NodeSet:
-        """Each node which, added to *nodes*, makes a set inside ``nodes`` that fits."""
+    def completing_nodes(self, nodes: NodeSet) -> NodeSet:
+        """Each node that, added to *nodes*, makes a subset of ``nodes`` that fits."""
         return bits.of(node for node in bits.members(self.nodes) if self.fits(nodes | 1 << node))
 
     @property
-    def room(self) -> tuple[int, ...] | None:
-        """How much of each kind ``nodes`` hold beyond what is needed; ``None`` when that is not how fitting is decided.
+    def slack(self) -> tuple[int, ...] | None:
+        """The amount of each kind that ``nodes`` hold beyond the need.
 
-        With it, a set inside ``nodes`` fits exactly when the nodes left out hold no more than this, kind by kind.
+        A subset of ``nodes`` fits exactly if the other nodes hold no more than this, kind by kind. ``None`` if amounts
+        do not decide what fits.
         """
         return None
 
-    def holds(self, node: int) -> tuple[int, ...]:
-        """How much of each kind *node* holds; asked only of a family that tells its ``room``."""
+    def amounts_on(self, node: int) -> tuple[int, ...]:
+        """The amount of each kind on *node*; only for families with ``slack``."""
         del node
         return ()
 
-    def masks(self) -> tuple[NodeSet, ...]:
-        """Every set that fits, by number of nodes and then in rising order of ids; there may be 2ⁿ - 1 of them."""
-        return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.apart))))
+    def fitting_sets(self) -> tuple[NodeSet, ...]:
+        """Every set that fits, by size and then by node ids; up to 2ⁿ - 1 of them."""
+        return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.fixed_sets))))
 
-    def within_reach(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
-        """Whether *nodes* could be made to fit by adding *more* nodes of *among*; may hope in vain, never despair."""
-        del more  # only a family that knows how much each node holds can make use of it
+    def may_complete(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
+        """Whether *more* nodes of *among* can make *nodes* fit; false positives are possible, false negatives not."""
+        del more  # only a family with amounts per node can use it
         return self.fits(nodes | among & self.nodes)
 
 
+@dataclass(slots=True)
 class HintList:
-    """Hints spelled out, digested once so that merging works on sets of ints."""
+    """Listed hints, indexed once so that merging works on sets of ints."""
 
-    __slots__ = ("anywhere", "masks", "narrowest", "preferred")
+    masks: tuple[NodeSet, ...]  #: every set of nodes, each once, in the given order
+    _: KW_ONLY
+    preferred: frozenset[NodeSet]  #: the preferred ones of ``masks``
+    anywhere: Hint | None = None  #: the best hint without nodes, if any
+    min_width: int | None = field(init=False, compare=False)  #: ``None`` if no hint has nodes
 
-    def __init__(self, masks: Iterable[NodeSet], *, preferred: Iterable[NodeSet], anywhere: Hint | None = None) -> None:
-        #: every set of nodes named, each once, in the order given
-        self.masks: tuple[NodeSet, ...] = tuple(masks)
-        #: those of ``masks`` that are preferred
-        self.preferred: frozenset[NodeSet] = frozenset(preferred)
-        #: the best hint without nodes, if there is one
-        self.anywhere: Hint | None = anywhere
-        #: the fewest nodes a hint names; ``None`` when no hint names any
-        self.narrowest: int | None = min(map(int.bit_count, self.masks), default=None)
+    def __post_init__(self) -> None:
+        self.min_width = min(map(int.bit_count, self.masks), default=None)
 
     @classmethod
     def of(cls, hints: Iterable[Hint]) -> Self:
-        """The hints as a provider gave them; of two about the same nodes the preferred one counts."""
+        """List *hints* of a provider; of two for the same nodes, the preferred one counts."""
         hints = tuple(hints)
-        # A comprehension, since dict() is slow about tuples that are not plain.
+        # dict() is slow for tuples that are not plain ones.
         flags: dict[NodeSet | None, bool] = {nodes: preferred for nodes, preferred in hints}  # noqa: C416
         if len(flags) < len(hints):
             for nodes, preferred in hints:
                 flags[nodes] |= preferred
         anywhere = Hint(None, flags.pop(None)) if None in flags else None
         named = cast("dict[NodeSet, bool]", flags)
-        return cls(named, preferred=compress(named, named.values()), anywhere=anywhere)
+        return cls(tuple(named), preferred=frozenset(compress(named, named.values())), anywhere=anywhere)
 
     @classmethod
     def of_family(cls, family: HintFamily) -> Self:
-        """A family's hints, by number of nodes and then in rising order of node ids, as the kubelet lists them."""
-        masks, widths = family.masks(), family.preferred_widths
+        """List the hints of *family*, by number of nodes and then by node ids, as the kubelet does."""
+        masks, widths = family.fitting_sets(), family.preferred_widths
         likely = [mask for mask in masks if widths >> mask.bit_count() & 1]
-        return cls(masks, preferred=filter(family.prefers, likely))
+        return cls(masks, preferred=frozenset(filter(family.prefers, likely)))
 
-    @property
-    def hints(self) -> tuple[Hint, ...]:
-        """One by one: the hint without nodes first, then the others in the order given."""
-        named = tuple(Hint(mask, mask in self.preferred) for mask in self.masks)
-        return named if self.anywhere is None else (self.anywhere, *named)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HintList) and self.hints == other.hints
-
-    __hash__ = None  # type: ignore[assignment]  # compared in tests, never a key
-
-    def __repr__(self) -> str:
-        return f"Listed({', '.join(map(str, self.hints))})"
+    def __iter__(self) -> Iterator[Hint]:
+        """The hint without nodes first, then the others in the given order."""
+        if self.anywhere is not None:
+            yield self.anywhere
+        for mask in self.masks:
+            yield Hint(mask, mask in self.preferred)
 
 
-#: "I do not care": restricts nothing.
-DONT_CARE = HintList((), preferred=(), anywhere=Hint(None, preferred=True))
-#: "It cannot be placed at all": restricts nothing either, but no combination with it is preferred.
-IMPOSSIBLE = HintList((), preferred=(), anywhere=Hint(None, preferred=False))
+Hints = HintList | HintFamily
+
+#: The provider or resource has no preference: restricts nothing.
+DONT_CARE = HintList((), preferred=frozenset(), anywhere=Hint(None, preferred=True))
+#: The resource cannot be placed at all: restricts nothing either, but no combination with it is preferred.
+IMPOSSIBLE = HintList((), preferred=frozenset(), anywhere=Hint(None, preferred=False))
 
 
+@dataclass(slots=True)
 class AmountFamily:
-    """A family whose nodes each hold an amount: a set fits when its amounts add up to what is needed.
+    """A family whose nodes each hold an amount: a set fits if its amounts add up to the need.
 
-    CPUs, memory and devices of one node each are such families. ``must`` are nodes every set has to contain (where a
-    pod's reusable CPUs are). A set is preferred when it has ``preferred_width`` nodes or, with *sockets*, when it
-    touches exactly ``preferred_sockets`` of them (align-by-socket).
+    CPUs, memory and devices with one node each are such families. A set is preferred if it has ``preferred_width``
+    nodes or, with ``sockets``, if it touches exactly ``preferred_sockets`` of them (align-by-socket).
     """
 
-    __slots__ = (
-        "_amounts",
-        "_at_least",
-        "_need",
-        "_richest",
-        "_steps",
-        "apart",
-        "must",
-        "narrowest",
-        "nodes",
-        "preferred_sockets",
-        "preferred_width",
-        "preferred_widths",
-        "sockets",
-    )
+    amounts: Mapping[int, int]  #: by node
+    need: int
+    _: KW_ONLY
+    preferred_width: int
+    required: NodeSet = 0  #: nodes every set must contain (those of the pod's reusable CPUs)
+    fixed_sets: tuple[NodeSet, ...] = ()
+    sockets: tuple[NodeSet, ...] = ()
+    preferred_sockets: int = 0
+    nodes: NodeSet = field(init=False, compare=False)
+    preferred_widths: Bits = field(init=False, compare=False)
+    min_width: int = field(init=False, compare=False)
+    _richest: list[int] = field(init=False, compare=False, repr=False)  #: nodes by amount, the richest first
+    _steps: list[int] = field(init=False, compare=False, repr=False)  #: distinct amounts, ascending
+    _at_least: list[NodeSet] = field(init=False, compare=False, repr=False)  #: per step, the nodes with that much
 
-    def __init__(  # noqa: PLR0913 - each is one fact of the request
-        self,
-        amounts: Mapping[int, int],
-        need: int,
-        *,
-        preferred_width: int,
-        must: NodeSet = 0,
-        apart: Sequence[NodeSet] = (),
-        sockets: Sequence[NodeSet] = (),
-        preferred_sockets: int = 0,
-    ) -> None:
-        self._amounts = amounts
-        self._need = need
-        #: nodes by what they hold, the richest first
+    def __post_init__(self) -> None:
+        amounts = self.amounts
         self._richest = sorted(amounts, key=amounts.__getitem__, reverse=True)
-        self.nodes: NodeSet = bits.of(amounts)
-        self.must = must
-        self.apart = tuple(apart)
-        self.preferred_width = preferred_width
-        self.sockets = tuple(sockets)
-        self.preferred_sockets = preferred_sockets
-        self.preferred_widths: Bits = (1 << len(amounts) + 1) - 2 if sockets else 1 << preferred_width
-        #: rising amounts, and for each the nodes holding at least that much
-        self._steps: list[int] = []
-        self._at_least: list[NodeSet] = []
+        self.nodes = bits.of(amounts)
+        self.preferred_widths = (1 << len(amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
+        self._steps = []
+        self._at_least = []
         held: NodeSet = 0
         for node in self._richest:
             held |= 1 << node
@@ -213,26 +185,26 @@ class AmountFamily:
                 self._at_least.append(held)
         self._steps.reverse()
         self._at_least.reverse()
-        self.narrowest: int = self._narrowest()
+        self.min_width = self._min_width()
 
-    def _narrowest(self) -> int:
-        widths = [mask.bit_count() for mask in self.apart]
-        width = self.must.bit_count()
-        missing = self._need - self._held(self.must)
+    def _min_width(self) -> int:
+        widths = [mask.bit_count() for mask in self.fixed_sets]
+        width = self.required.bit_count()
+        missing = self.need - self._held(self.required)
         rest = iter(self._richest)
         while missing > 0 or width == 0:
-            node = next((node for node in rest if not self.must >> node & 1), None)
+            node = next((node for node in rest if not self.required >> node & 1), None)
             if node is None:
                 break
             width += 1
-            missing -= self._amounts[node]
+            missing -= self.amounts[node]
         else:
-            if not self.must & ~self.nodes:
+            if not self.required & ~self.nodes:
                 widths.append(width)
         return min(widths, default=0)
 
     def _held(self, nodes: NodeSet) -> int:
-        amounts = self._amounts
+        amounts = self.amounts
         held = 0
         nodes &= self.nodes
         while nodes:
@@ -242,129 +214,122 @@ class AmountFamily:
         return held
 
     def fits(self, nodes: NodeSet) -> bool:
-        """Whether the amounts of *nodes* add up, or *nodes* is one of the sets apart."""
-        if nodes & ~self.nodes or self.must & ~nodes or not nodes or self._held(nodes) < self._need:
-            return nodes in self.apart
+        if nodes & ~self.nodes or self.required & ~nodes or not nodes or self._held(nodes) < self.need:
+            return nodes in self.fixed_sets
         return True
 
     def prefers(self, nodes: NodeSet) -> bool:
-        """Whether *nodes* has the preferred width, or touches just the preferred number of sockets."""
         if nodes.bit_count() == self.preferred_width:
             return True
         return bool(self.sockets) and self.preferred_sockets == sum(1 for socket in self.sockets if socket & nodes)
 
-    def completing(self, nodes: NodeSet) -> NodeSet:
-        """Each node which, added to *nodes*, makes them hold enough."""
+    def completing_nodes(self, nodes: NodeSet) -> NodeSet:
         if nodes & ~self.nodes:
             return 0
-        step = bisect_left(self._steps, self._need - self._held(nodes))
+        step = bisect_left(self._steps, self.need - self._held(nodes))
         enough = self._at_least[step] if step < len(self._steps) else 0
-        absent = self.must & ~nodes
+        absent = self.required & ~nodes
         if absent:
             return enough & absent if absent & absent - 1 == 0 else 0
-        # A node already in the set adds nothing, so it completes only what was complete.
+        # A node already in the set adds nothing, so it completes only a set that is complete.
         return enough & ~nodes | (nodes if self.fits(nodes) else 0)
 
     @property
-    def room(self) -> tuple[int, ...] | None:
-        """What may be left out; nodes that must not be cannot be told in an amount."""
-        return None if self.must else (self._held(self.nodes) - self._need,)
+    def slack(self) -> tuple[int, ...] | None:
+        # An amount cannot express that the required nodes must stay.
+        return None if self.required else (self._held(self.nodes) - self.need,)
 
-    def holds(self, node: int) -> tuple[int, ...]:
-        """The amount of *node*."""
-        return (self._amounts[node],)
+    def amounts_on(self, node: int) -> tuple[int, ...]:
+        return (self.amounts[node],)
 
-    def masks(self) -> tuple[NodeSet, ...]:
-        """Every set that fits, by number of nodes and then in rising order of ids."""
-        if self.must or self.apart or not 2 <= len(self._amounts) <= _FEW:
-            return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.apart))))
+    def fitting_sets(self) -> tuple[NodeSet, ...]:
+        if self.required or self.fixed_sets or not 2 <= len(self.amounts) <= _MAX_CACHED_NODES:
+            return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.fixed_sets))))
         held = [0]
         for node in bits.members(self.nodes):
-            amount = self._amounts[node]
+            amount = self.amounts[node]
             held += [total + amount for total in held]
-        return tuple(compress(subsets(self.nodes), map(self._need.__le__, _as_listed(self.nodes)(held))))
+        return tuple(compress(subsets(self.nodes), map(self.need.__le__, _in_subset_order(self.nodes)(held))))
 
-    def within_reach(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
-        """Whether the *more* richest nodes of *among* would make *nodes* hold enough."""
-        if nodes & ~self.nodes or self.must & ~(nodes | among) or (self.must & ~nodes).bit_count() > more:
+    def may_complete(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
+        if nodes & ~self.nodes or self.required & ~(nodes | among) or (self.required & ~nodes).bit_count() > more:
             return False
-        missing = self._need - self._held(nodes)
+        missing = self.need - self._held(nodes)
         for node in self._richest:
             if missing <= 0 or more == 0:
                 break
             if among >> node & 1:
-                missing -= self._amounts[node]
+                missing -= self.amounts[node]
                 more -= 1
         return missing <= 0
 
 
-#: What a provider says about one resource; ``None``: the resource does not care.
+#: Hints for one resource as a provider returns them; ``None``: no preference; an empty sequence: impossible.
 AnyHints = HintList | HintFamily | Sequence[Hint] | None
-#: What a provider says: resource → options; no mapping, or an empty one: the provider does not care.
+#: Hints by resource; ``None`` or an empty mapping: the provider has no preference.
 HintsByResource = Mapping[str, AnyHints] | None
 
 
 class MergeInput(NamedTuple):
-    """One voice in a merge: a resource of a provider, or a provider that does not care."""
+    """One input of a merge: the hints for a resource, or ``DONT_CARE`` under the name of a provider."""
 
     name: str
-    options: "HintList | HintFamily"
+    hints: Hints
 
 
-def merge_inputs(answers: Mapping[str, HintsByResource]) -> tuple[MergeInput, ...]:
-    """The voices in *answers* (provider → answer)."""
-    return tuple(voice for provider, answer in answers.items() for voice in provider_inputs(provider, answer))
+def merge_inputs(hints: Mapping[str, HintsByResource]) -> tuple[MergeInput, ...]:
+    """The merge inputs for all providers (provider name → its hints)."""
+    return tuple(one for provider, own in hints.items() for one in provider_inputs(provider, own))
 
 
-def provider_inputs(provider: str, answer: HintsByResource) -> list[MergeInput]:
-    """The voices in one answer: no answer, no options and impossible told apart."""
-    if not answer:
+def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
+    """The merge inputs for one provider."""
+    if not hints:
         return [MergeInput(provider, DONT_CARE)]
-    return [MergeInput(resource, _voice(options)) for resource, options in answer.items()]
+    return [MergeInput(resource, _normalize(own)) for resource, own in hints.items()]
 
 
-def _voice(options: AnyHints) -> "HintList | HintFamily":
-    if options is None:
+def _normalize(hints: AnyHints) -> Hints:
+    if hints is None:
         return DONT_CARE
-    if isinstance(options, HintList):
-        return options if options.masks or options.anywhere else IMPOSSIBLE
-    # Plain tuples and lists are told first: asking whether something is a Sequence takes a while.
-    if isinstance(options, (tuple, list, Sequence)):
-        return HintList.of(options) if options else IMPOSSIBLE
-    return options if options.narrowest else IMPOSSIBLE
+    if isinstance(hints, HintList):
+        return hints if hints.masks or hints.anywhere else IMPOSSIBLE
+    # isinstance(…, Sequence) is slow, so tuples and lists come first.
+    if isinstance(hints, (tuple, list, Sequence)):
+        return HintList.of(hints) if hints else IMPOSSIBLE
+    return hints if hints.min_width else IMPOSSIBLE
 
 
-def preferred_single_nodes(options: HintList | HintFamily) -> tuple[NodeSet, bool]:
-    """The nodes that *options* prefer each for itself, and whether they prefer "anywhere" too."""
-    if isinstance(options, HintList):
-        singles = [mask for mask in options.preferred if mask & mask - 1 == 0]
-        return sum(singles), options.anywhere is not None and options.anywhere.preferred
-    if not options.preferred_widths & 2:
+def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:
+    """The nodes of all preferred hints with one node, and whether "anywhere" is preferred too."""
+    if isinstance(hints, HintList):
+        singles = [mask for mask in hints.preferred if mask & mask - 1 == 0]
+        return sum(singles), hints.anywhere is not None and hints.anywhere.preferred
+    if not hints.preferred_widths & 2:
         return 0, False
-    left = options.completing(0)
-    for mask in options.apart:
+    left = hints.completing_nodes(0)
+    for mask in hints.fixed_sets:
         if mask & mask - 1 == 0:
             left |= mask
     preferred = 0
     while left:
         lowest = left & -left
-        if options.prefers(lowest):
+        if hints.prefers(lowest):
             preferred |= lowest
         left ^= lowest
     return preferred, False
 
 
-#: Up to this many nodes all their subsets are remembered.
-_FEW = 10
+_MAX_CACHED_NODES = 10  #: up to this many nodes, all subsets are cached
 
 
 def subsets(nodes: NodeSet) -> tuple[NodeSet, ...]:
-    """All non-empty subsets: by size, then in rising order of their ids."""
-    return _subsets(nodes) if nodes.bit_count() <= _FEW else tuple(iter_subsets(nodes))
+    """All non-empty subsets, by size and then by member ids."""
+    return _cached_subsets(nodes) if nodes.bit_count() <= _MAX_CACHED_NODES else tuple(iter_subsets(nodes))
 
 
 def iter_subsets(nodes: NodeSet, *, at_least: int = 1) -> Iterator[NodeSet]:
-    """The same one by one, leaving out those of fewer than *at_least* nodes."""
+    """The subsets with *at_least* that many members, in the order of ``subsets``."""
     singles = [1 << node for node in bits.members(nodes)]
     for width in range(at_least, len(singles) + 1):
         for chosen in combinations(singles, width):
@@ -372,15 +337,15 @@ def iter_subsets(nodes: NodeSet, *, at_least: int = 1) -> Iterator[NodeSet]:
 
 
 @lru_cache(maxsize=64)
-def _subsets(nodes: NodeSet) -> tuple[NodeSet, ...]:
+def _cached_subsets(nodes: NodeSet) -> tuple[NodeSet, ...]:
     return tuple(iter_subsets(nodes))
 
 
 @lru_cache(maxsize=64)
-def _as_listed(nodes: NodeSet) -> Callable[[Sequence[int]], Iterable[int]]:
-    """Puts what belongs to each subset, counted up node by node, into the order of ``subsets``."""
+def _in_subset_order(nodes: NodeSet) -> Callable[[Sequence[int]], Iterable[int]]:
+    """A function that puts one value per subset, counted up node by node, into the order of ``subsets``."""
     counted = [0]
     for node in bits.members(nodes):
         counted += [mask | 1 << node for mask in counted]
-    place = {mask: place for place, mask in enumerate(counted)}
-    return itemgetter(*(place[mask] for mask in subsets(nodes)))
+    index = {mask: index for index, mask in enumerate(counted)}
+    return itemgetter(*(index[mask] for mask in subsets(nodes)))

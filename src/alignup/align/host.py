@@ -1,13 +1,13 @@
-"""A host: one machine under one configuration, with a ledger of who holds what.
+"""A host: one machine under one configuration, with a ledger of everything allocated.
 
     host = Host(machine, settings)
-    decision = host.decide(pod)     # pure: changes nothing, calls nobody
+    decision = host.decide(pod)     # pure: changes nothing
     host.apply(decision)
     host.release(pod.uid)
-    decision = host.admit(pod)      # decide, and apply when admitted
+    decision = host.admit(pod)      # decide, and apply if admitted
 
-Pods are taken as the API server hands them on (``align.workload.validation.accept``); one that would make a ledger wrong, by
-a missing uid, two containers of one name or a negative amount, is a ``PodError`` here too.
+Pods are expected as the API server passes them on (``align.workload.validation.accept``). A pod that would corrupt the
+ledger, by a missing uid, a duplicate container name or a negative amount, raises ``PodError``.
 
 The simulator, the command line, the agent and the scheduler service differ only in what they do with a decision.
 """
@@ -21,16 +21,15 @@ from alignup.align.admit import AdmissionRules, decide
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
-from alignup.align.devices import PreferenceAnswers
+from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
 from alignup.align.fit import NodeAllocatable
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, KubeletView, Machine
 from alignup.align.memory import reserved_memory
-from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.provider import Provider
-from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, validation
 from alignup.align.workload.names import CPU, MEMORY
@@ -38,27 +37,27 @@ from alignup.align.workload.names import CPU, MEMORY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a host is told, in the kubelet's terms."""
+    """All settings of a host, in the kubelet's terms."""
 
     topology: TopologySettings = field(default_factory=TopologySettings)
     cpus: CpuSettings = field(default_factory=CpuSettings)
     memory_policy: str = MemoryPolicy.NONE
     reserved_memory: tuple[ReservedMemory, ...] = ()
-    reservation: Amounts = field(default_factory=dict)  #: kept for system and Kubernetes, eviction threshold included
+    reservation: Amounts = field(default_factory=dict)  #: kube-reserved, system-reserved and the eviction threshold
     gates: FeatureGates = field(default_factory=FeatureGates)
-    preferred_allocation: frozenset[str] = frozenset()  #: resources whose device plugin wants to be asked
+    preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     fit_check: bool = True  #: whether a pod must also fit the host as a whole
     max_pods: int = 110
-    own_policy: bool = False  #: pods may choose policy and scope by annotation
-    #: copy faults of the kubelet that its recorded answers cannot be told apart from (``docs/why/differences.md``)
+    pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
+    #: copy those defects of the kubelet that its recorded answers depend on (``docs/why/differences.md``)
     kubelet_faults: bool = False
 
 
 class Host:
-    """One machine, its settings, and the ledger as it stands.
+    """One machine, its settings, and its ledger.
 
-    With *ledger* it goes on where another host of this machine and these settings left off; a provider among *others*
-    that is new to it starts idle. ``SettingsError`` where a kubelet would not start.
+    With *ledger*, the host continues where another host with this machine and these settings stopped; a provider of
+    *others* that is not in it starts with its initial ledger. ``SettingsError`` if a kubelet would not start.
     """
 
     def __init__(
@@ -73,31 +72,31 @@ class Host:
         self.settings = settings = settings or Settings()
         self.view = view = machine.kubelet_view()
         gates = settings.gates
-        with _of("topology"):
+        with _errors_of("topology"):
             settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
-            if settings.topology.policy is not Policy.NONE or settings.own_policy:
+            if settings.topology.policy is not Policy.NONE or settings.pod_policy_annotations:
                 _check_nodes(view)
-        self._devices = DeviceProvider(view.all_nodes, machine.devices, settings.preferred_allocation)
-        with _of("cpu"):
-            cpus = CpuProvider.create(
+        self.devices = DeviceProvider(view.all_nodes, machine.devices, settings.preferred_allocation)
+        with _errors_of("cpu"):
+            self.cpus = CpuProvider.create(
                 view,
                 settings.cpus,
-                # Pods that choose for themselves may choose the strictest, which has to go with the options.
-                topology=Policy.SINGLE_NUMA_NODE if settings.own_policy else settings.topology.policy,
+                # Pods with annotations may choose the strictest policy, which must be compatible with the options.
+                topology=Policy.SINGLE_NUMA_NODE if settings.pod_policy_annotations else settings.topology.policy,
                 gates=gates,
                 kubelet_faults=settings.kubelet_faults,
             )
-        with _of("memory"):
+        with _errors_of("memory"):
             policy = MemoryPolicy.parse(settings.memory_policy)
-            kept: Mapping[int, Mapping[str, int]] = {}
+            reserved: Mapping[int, Mapping[str, int]] = {}
             if policy is MemoryPolicy.STATIC:
-                kept = reserved_memory.reserved_by_node(
+                reserved = reserved_memory.reserved_by_node(
                     settings.reserved_memory, settings.reservation, nodes=view.nodes
                 )
-        memory = MemoryProvider(
-            view, MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults), kept
-        )
-        self._rest: tuple[Provider[Any], ...] = (CpuHintProvider(cpus), memory, *others)
+        memory_settings = MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults)
+        self.memory = MemoryProvider(memory_settings, view.nodes, reserved)
+        self.others = tuple(others)
+        self.providers: tuple[Provider[Any], ...] = (self.devices, self.cpus, self.memory, *self.others)
         _check_names(self.providers)
         self.rules = AdmissionRules(
             topology=settings.topology,
@@ -105,80 +104,86 @@ class Host:
             distances=view.distances if settings.topology.options.prefer_closest else None,
             pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
             allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
-            own_policy=settings.own_policy,
+            pod_policy_annotations=settings.pod_policy_annotations,
         )
-        self.ledger = self._begun(ledger or Ledger({}))
+        self.ledger = self._complete(ledger or self.initial_ledger())
 
-    @property
-    def providers(self) -> tuple[Provider[Any], ...]:
-        """Devices, CPUs, memory, and whoever joined, in the order they are asked."""
-        return (self._devices, *self._rest)
+    def initial_ledger(self) -> Ledger:
+        """The ledger of the idle host."""
+        return Ledger(
+            cpus=self.cpus.initial_ledger(),
+            memory=self.memory.initial_ledger(),
+            devices=self.devices.initial_ledger(),
+            others={one.name: one.initial_ledger() for one in self.others},
+        )
 
     def decide(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
-        """What would become of *pod* now; *answers* are what device plugins said to an earlier decision's ``asks``."""
-        _check_sound(pod)
-        providers = (replace(self._devices, answers=answers), *self._rest) if answers else self.providers
+        """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision."""
+        _check_pod(pod)
+        providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
 
     def apply(self, decision: Decision) -> None:
-        """Make an admission so; one that was decided on another ledger than the present one is a ``StateError``."""
-        if decision.outcome is not Outcome.ADMITTED:
-            raise StateError(f"pod {decision.uid} was not admitted, so there is nothing to apply")
+        """Apply an admission; ``StateError`` if the ledger has changed since the decision."""
+        if decision.outcome is not Outcome.ADMITTED or decision.after is None:
+            raise StateError(f"cannot apply the decision: pod {decision.uid} was not admitted")
         if decision.before is not self.ledger:
-            raise StateError(f"the ledger has changed since pod {decision.uid} was decided on; decide again")
+            raise StateError(f"the ledger has changed since the decision on pod {decision.uid}; decide again")
         self.ledger = decision.after
 
     def admit(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
-        """Decide, and apply when admitted."""
+        """Decide, and apply the decision if the pod is admitted."""
         decision = self.decide(pod, answers)
         if decision.admitted:
             self.apply(decision)
         return decision
 
-    def started(self, uid: str, container: str) -> None:
-        """A container of an admitted pod starts: init containers before it are done."""
-        pod, starting = self._resident(uid, container)
-        books = {one.name: one.started(self.ledger.books[one.name], pod, starting) for one in self.providers}
-        self.ledger = replace(self.ledger, books=books)
+    def start_container(self, uid: str, container: str) -> None:
+        """Record that a container of an admitted pod starts, so the init containers before it have ended."""
+        pod, starting = self._find_container(uid, container)
+        ledgers = self.ledger.by_provider()
+        self.ledger = self.ledger.with_providers(
+            {one.name: one.start_container(ledgers[one.name], pod, starting) for one in self.providers}
+        )
 
     def release(self, uid: str) -> None:
-        """The pod is gone and gives everything back; nothing happens when it was not there."""
+        """Release everything the pod holds; does nothing for an unknown pod."""
         if uid in self.ledger.pods:
-            books = {one.name: one.release(self.ledger.books[one.name], uid) for one in self.providers}
-            self.ledger = self.ledger.without_pod(uid, books)
+            ledgers = self.ledger.by_provider()
+            released = {one.name: one.release(ledgers[one.name], uid) for one in self.providers}
+            self.ledger = self.ledger.without_pod(uid, released)
 
-    def announce(self, resource: str, devices: Iterable[Device]) -> None:
-        """A device plugin says which devices there are, in place of all it said before."""
+    def update_devices(self, resource: str, devices: Iterable[Device]) -> None:
+        """Replace the devices of *resource* by those a device plugin reports."""
         devices = tuple(devices)
-        strays = sorted({device.resource for device in devices} - {resource})
-        if strays:
-            raise StateError(f"devices of {', '.join(strays)} were announced as {resource}")
-        book = self.ledger.books[self._devices.name].announce(
+        wrong = sorted({device.resource for device in devices} - {resource})
+        if wrong:
+            raise StateError(f"devices of {', '.join(wrong)} were reported as {resource}")
+        updated = self.ledger.devices.announce(
             resource, devices, preferred_allocation=resource in self.settings.preferred_allocation
         )
-        self.ledger = replace(self.ledger, books={**self.ledger.books, self._devices.name: book})
+        self.ledger = replace(self.ledger, devices=updated)
 
-    def _begun(self, ledger: Ledger) -> Ledger:
-        """*ledger*, with an idle book for every provider it has none of."""
-        unknown = ledger.books.keys() - {one.name for one in self.providers}
+    def _complete(self, ledger: Ledger) -> Ledger:
+        """Add the initial ledger of every provider from outside that is not in *ledger*."""
+        unknown = ledger.others.keys() - {one.name for one in self.others}
         if unknown:
-            raise StateError(f"the ledger is of another host: nobody here provides {', '.join(sorted(unknown))}")
-        new = {one.name: one.idle() for one in self.providers if one.name not in ledger.books}
-        return replace(ledger, books={**ledger.books, **new}) if new else ledger
+            raise StateError(f"the ledger belongs to another host: unknown provider {', '.join(sorted(unknown))}")
+        new = {one.name: one.initial_ledger() for one in self.others if one.name not in ledger.others}
+        return replace(ledger, others={**ledger.others, **new}) if new else ledger
 
-    def _resident(self, uid: str, container: str) -> tuple[Pod, Container]:
-        """A pod that is here, and one of its containers."""
+    def _find_container(self, uid: str, container: str) -> tuple[Pod, Container]:
         if uid not in self.ledger.pods:
-            raise StateError(f"there is no pod {uid} here")
+            raise StateError(f"there is no pod {uid}")
         pod = self.ledger.pods[uid].pod
-        for one in pod.everyone:
+        for one in pod.all_containers:
             if one.name == container:
                 return pod, one
         raise StateError(f"pod {uid} has no container {container}")
 
 
 def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
-    """What pods may use of a host together: what there is, less what is reserved; devices are counted elsewhere."""
+    """The capacity of a host less its reservation; devices are counted elsewhere."""
     view = machine.kubelet_view()
     huge: dict[str, int] = {}
     for node in view.nodes:
@@ -200,27 +205,20 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
     )
 
 
-_UNLIMITED = (1 << 63) - 1  #: what a machine does not tell is not held against a pod; disks it never tells
+_UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown
 
 
 def _memory(machine: Machine) -> int:
-    """The bytes of a machine: as it says, or as its nodes add up."""
+    """The bytes of a machine: as reported, or the sum over its nodes."""
     if machine.memory is not None:
         return machine.memory
     known = [node.memory for node in machine.nodes if node.memory is not None]
     return sum(known) if known else _UNLIMITED
 
 
-def _not_negative(amounts: Amounts) -> bool:
-    for amount in amounts.values():  # noqa: SIM110 - on the way of every pod, where all() costs twice
-        if amount.unscaled < 0:
-            return False
-    return True
-
-
 @contextmanager
-def _of(manager: str) -> Iterator[None]:
-    """Note on errors which of the managers would not start."""
+def _errors_of(manager: str) -> Iterator[None]:
+    """Add the name of the kubelet's manager to settings errors."""
     try:
         yield
     except SettingsError as error:
@@ -228,28 +226,33 @@ def _of(manager: str) -> Iterator[None]:
         raise
 
 
-def _check_sound(pod: Pod) -> None:
-    """Refuse a pod that would make a ledger wrong, with all that the API server has against it."""
-    everyone = pod.everyone
-    sound = pod.uid and len({one.name for one in everyone}) == len(everyone) and _not_negative(pod.overhead)
-    for resources in (pod.resources, *(one.resources for one in everyone)):
-        sound = sound and _not_negative(resources.requests) and _not_negative(resources.limits)
-    if sound:
+def _check_pod(pod: Pod) -> None:
+    """Raise ``PodError`` with all validation problems for a pod that would corrupt the ledger."""
+    containers = pod.all_containers
+    valid = pod.uid and len({one.name for one in containers}) == len(containers) and _no_negative(pod.overhead)
+    for resources in (pod.resources, *(one.resources for one in containers)):
+        valid = valid and _no_negative(resources.requests) and _no_negative(resources.limits)
+    if valid:
         return
-    unknown = () if pod.uid else (Problem("metadata.uid", "Required value"),)
-    raise PodError((*unknown, *validation.validation_problems(pod)))
+    missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
+    raise PodError((*missing, *validation.validation_problems(pod)))
+
+
+def _no_negative(amounts: Amounts) -> bool:
+    for amount in amounts.values():  # noqa: SIM110 - runs for every pod, and all() takes twice as long
+        if amount.unscaled < 0:
+            return False
+    return True
 
 
 def _check_nodes(view: KubeletView) -> None:
-    """Refuse what cAdvisor makes up where a system has no NUMA nodes and does not tell its sockets."""
+    """Reject the nodes cAdvisor makes up for a system without NUMA nodes and known sockets."""
     unknown = [node.id for node in view.nodes if node.id < 0]
     if unknown:
-        raise SettingsError(
-            f"NUMA node {unknown[0]}: this machine does not tell its NUMA nodes, so nothing can be aligned"
-        )
+        raise SettingsError(f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned")
 
 
 def _check_names(providers: Sequence[Provider[Any]]) -> None:
     names = [one.name for one in providers]
     if len(set(names)) < len(names):
-        raise AlignError(f"each provider needs a name of its own; there are: {', '.join(names)}")
+        raise AlignError(f"provider names must be unique: {', '.join(names)}")

@@ -1,15 +1,20 @@
-"""Who holds what on a host: the ledger of every provider, the pods that are there, and what they use together.
+"""Everything allocated on a host: the ledgers of the providers, the admitted pods, and their resource usage.
 
-A ledger never changes: admitting and releasing make a new one. Undoing a decision is keeping the ledger from before it,
-and a refused pod leaves no trace because nothing was written.
+A ledger is immutable: admitting or releasing a pod makes a new one. To undo a decision, keep the ledger from before.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import DeviceProvider
 from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
+from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.memory.provider import MemoryProvider
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
 
@@ -19,25 +24,53 @@ class AdmittedPod:
     """A pod that was admitted."""
 
     pod: Pod
-    hints: Mapping[str, Hint]  #: container → what its providers were to follow
-    uses: FitRequest  #: what it counts for in the fit check
+    hints: Mapping[str, Hint]  #: container → the affinity its providers followed
+    usage: FitRequest  #: its share of ``Ledger.used``
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """All that was given out on a host."""
+    """Everything allocated on a host."""
 
-    books: Mapping[str, Any]  #: provider → its own ledger
-    pods: Mapping[str, AdmittedPod] = field(default_factory=dict)  #: by uid, in the order they came
+    cpus: CpuLedger
+    memory: MemoryLedger
+    devices: DeviceLedger
+    others: Mapping[str, Any] = field(default_factory=dict)  #: ledgers of providers from outside, by provider name
+    pods: Mapping[str, AdmittedPod] = field(default_factory=dict)  #: by uid, in the order of admission
     used: UsedResources = field(default_factory=UsedResources)
 
-    def with_pod(self, resident: AdmittedPod, books: Mapping[str, Any]) -> Self:
-        """One pod more, and what its providers wrote down."""
-        pods = {**self.pods, resident.pod.uid: resident}
-        return type(self)(books, pods, self.used.plus(resident.uses))
+    def by_provider(self) -> dict[str, Any]:
+        """All provider ledgers by provider name, for code that treats all providers alike."""
+        return {
+            DeviceProvider.name: self.devices,
+            CpuProvider.name: self.cpus,
+            MemoryProvider.name: self.memory,
+            **self.others,
+        }
 
-    def without_pod(self, uid: str, books: Mapping[str, Any]) -> Self:
-        """One pod less, and what its providers wrote down."""
+    def with_providers(self, ledgers: Mapping[str, Any]) -> "Ledger":
+        """This ledger with new provider ledgers, as in ``by_provider``."""
+        return _build(ledgers, self.pods, self.used)
+
+    def with_pod(self, admitted: AdmittedPod, ledgers: Mapping[str, Any] | None = None) -> "Ledger":
+        """This ledger with one more pod and, if given, the provider ledgers after its allocation."""
+        pods = {**self.pods, admitted.pod.uid: admitted}
+        return _build(self.by_provider() if ledgers is None else ledgers, pods, self.used.plus(admitted.usage))
+
+    def without_pod(self, uid: str, ledgers: Mapping[str, Any]) -> "Ledger":
+        """This ledger without a pod, and with the provider ledgers after its release."""
         pods = dict(self.pods)
         gone = pods.pop(uid)
-        return type(self)(books, pods, self.used.minus(gone.uses))
+        return _build(ledgers, pods, self.used.minus(gone.usage))
+
+
+def _build(ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], used: UsedResources) -> Ledger:
+    others = dict(ledgers)
+    return Ledger(
+        devices=others.pop(DeviceProvider.name),
+        cpus=others.pop(CpuProvider.name),
+        memory=others.pop(MemoryProvider.name),
+        others=others,
+        pods=pods,
+        used=used,
+    )

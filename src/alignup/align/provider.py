@@ -1,8 +1,8 @@
-"""What a hint provider is: somebody who says where a resource could go, and puts it there once a policy has chosen.
+"""The protocol of a hint provider: where a resource can go, and its allocation once a policy has chosen.
 
-CPUs, memory and devices are providers (``align.providers``), and anybody may add one: write a class with these methods
-and hand it to ``Host``. Its ledger is any value that is never changed in place: what a step changes it returns anew, so
-a refused pod leaves no trace and deciding stays pure. ``docs/library.md`` builds one in full.
+CPUs, memory and devices are providers, and callers can add more: pass an object with these methods to ``Host``. The
+ledger of a provider is any immutable value: every step returns a new one, so a rejected pod leaves no trace and
+deciding stays pure. ``docs/library.md`` builds a complete provider.
 """
 
 from collections.abc import Mapping
@@ -12,70 +12,78 @@ from alignup.align.errors import StateError
 from alignup.align.hint import Hint, HintsByResource
 from alignup.align.workload import Container, Pod
 
-Book = TypeVar("Book")  #: the ledger of one provider
+ProviderLedger = TypeVar("ProviderLedger")
 
 
 class Need(NamedTuple):
-    """How much of a resource is asked for, and how much of it each NUMA node has free: for the record."""
+    """The requested amount of a resource, and the free amounts; recorded in the decision."""
 
     request: int
-    free: Mapping[int, int]
-    in_all: int | None = None  #: free on the host as a whole, where that is not what its nodes add up to
+    free: Mapping[int, int]  #: by NUMA node
+    free_total: int | None = None  #: on the whole host; ``None``: the sum over the nodes
+
+    @property
+    def total(self) -> int:
+        """The free amount on the whole host."""
+        return sum(self.free.values()) if self.free_total is None else self.free_total
 
 
-class Provider(Protocol[Book]):
-    """A hint provider; ``container`` is ``None`` where the pod as a whole is meant."""
+class Provider(Protocol[ProviderLedger]):
+    """A hint provider; ``container`` is ``None`` for the pod as a whole."""
 
     @property
     def name(self) -> str:
-        """What it is called in records; unique on a host."""
+        """Its name in decisions; unique on a host."""
         ...
 
-    def idle(self) -> Book:
-        """Its ledger when nothing is given out."""
+    def initial_ledger(self) -> ProviderLedger:
+        """The ledger of an idle host."""
         ...
 
-    def hints(self, book: Book, pod: Pod, container: Container | None) -> HintsByResource:
-        """Where its resources could go; nothing, when it has no part in this container."""
+    def hints(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> HintsByResource:
+        """Where the requested resources can go; ``None`` if the container requests none."""
         ...
 
-    def allocate(self, book: Book, pod: Pod, container: Container | None, *, affinity: Hint) -> Book:
-        """Give out what is asked for, on the nodes of *affinity* if it can; ``ProviderError`` when it cannot at all.
+    def allocate(
+        self, ledger: ProviderLedger, pod: Pod, container: Container | None, *, affinity: Hint
+    ) -> ProviderLedger:
+        """Allocate the request, on the nodes of *affinity* if possible; ``ProviderError`` if it is impossible.
 
-        What a container already has it keeps. The pod as a whole is meant only where its own resources are given out
-        in one piece.
+        A container that has an allocation keeps it. ``container`` is ``None`` only for a pod whose pod-level resources
+        are allocated as a whole.
         """
         ...
 
-    def started(self, book: Book, pod: Pod, container: Container) -> Book:
-        """The container starts: what earlier containers are done with may be taken back."""
+    def start_container(self, ledger: ProviderLedger, pod: Pod, container: Container) -> ProviderLedger:
+        """Release what containers that end before *container* starts no longer need."""
         del pod, container
-        return book
+        return ledger
 
-    def release(self, book: Book, uid: str) -> Book:
-        """Take back all that a pod was given."""
+    def release(self, ledger: ProviderLedger, uid: str) -> ProviderLedger:
+        """Release everything a pod holds."""
         ...
 
-    def needs(self, book: Book, pod: Pod, container: Container | None) -> Mapping[str, Need]:
-        """What is asked for and free, by resource, as far as it is to be on record."""
-        del book, pod, container
+    def needs(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
+        """Requested and free amounts by resource, for the decision."""
+        del ledger, pod, container
         return {}
 
-    def offered(self, book: Book, uid: str) -> Mapping[str, int]:
-        """What the host has of its resources in all, by name, for the fit check of a pod; nothing for plain ones."""
-        del book, uid
+    def capacity(self, ledger: ProviderLedger, uid: str) -> Mapping[str, int]:
+        """The host's capacity by resource for the fit check of a pod; empty for cpu, memory and huge pages."""
+        del ledger, uid
         return {}
 
-    def given(self, book: Book, uid: str, container: str) -> Mapping[str, str]:
-        """What a container has, by resource, as text for the record."""
-        ...
+    def describe(self, ledger: ProviderLedger, uid: str, container: str) -> Mapping[str, str]:
+        """The allocation of a container as text by resource, for the decision."""
+        del ledger, uid, container
+        return {}
 
-    def keep(self, book: Book) -> object:
-        """Its ledger as plain JSON values, for a file that outlives the program; ``kept`` reads them."""
-        del book
-        raise StateError(f"the provider {self.name} does not say how its ledger is stored: it has no keep and kept")
+    def to_json(self, ledger: ProviderLedger) -> object:
+        """The ledger as plain JSON values, for a checkpoint."""
+        del ledger
+        raise StateError(f"the provider {self.name} cannot store its ledger: it has no to_json and from_json")
 
-    def kept(self, document: object) -> Book:
-        """The ledger that ``keep`` wrote down; ``StateError`` when what it says cannot be so any more."""
+    def from_json(self, document: object) -> ProviderLedger:
+        """The ledger that ``to_json`` stored; ``StateError`` if it is no longer valid on this host."""
         del document
-        raise StateError(f"the provider {self.name} does not say how its ledger is stored: it has no keep and kept")
+        raise StateError(f"the provider {self.name} cannot store its ledger: it has no to_json and from_json")

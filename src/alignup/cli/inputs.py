@@ -119,9 +119,9 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
 def ignored_requests(node: HostInput, pods: Iterable[Pod]) -> tuple[str, ...]:
     """Describe the requests of *pods* that a kubelet silently ignores."""
     pods = tuple(pods)
-    gates, offered = node.host.settings.gates, node.host.ledger.books["device"].handled
+    gates, offered = node.host.settings.gates, node.host.ledger.devices.handled
     requested = {
-        name for pod in pods for one in pod.everyone for name in one.resources.requests if names.is_extended(name)
+        name for pod in pods for one in pod.all_containers for name in one.resources.requests if names.is_extended(name)
     }
     notes = [
         f"no device plugin offers {name}, and a kubelet admits pods regardless of such requests; "

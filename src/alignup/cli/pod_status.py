@@ -100,9 +100,7 @@ def describe_outcome(rejection: Mapping[str, Any] | None, placements: Iterable[M
 
 def describe_placements(placements: Iterable[Mapping[str, Any]]) -> str:
     """The resources of each container, in one line."""
-    from functools import partial  # noqa: PLC0415 - slow to import, with the rest
-
-    from alignup.align.bits import parse  # noqa: PLC0415
+    from alignup.align.bits import parse  # noqa: PLC0415 - slow to import
     from alignup.align.decision import Placement  # noqa: PLC0415
     from alignup.align.explain import sentences  # noqa: PLC0415
     from alignup.align.hint import Hint  # noqa: PLC0415
@@ -111,7 +109,7 @@ def describe_placements(placements: Iterable[Mapping[str, Any]]) -> str:
     for one in placements:
         nodes = one["hint"]["nodes"]
         hint = Hint(None if nodes is None else parse(nodes), one["hint"]["preferred"])
-        found.append(Placement(one["container"], hint, partial(dict, one["given"])))
+        found.append(Placement.of_text(one["container"], hint, one["given"]))
     return sentences.describe_allocations(found)
 
 

@@ -9,6 +9,7 @@ from alignup.align.decision import Decision
 from alignup.align.explain import advice, remedies, sentences
 from alignup.align.explain.decision_parts import decision_parts
 from alignup.align.explain.remedies import Remedies
+from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.cli import inputs, terminal
 from alignup.cli.inputs import HostInput
@@ -51,24 +52,24 @@ def print_text(node: HostInput, explanations: Sequence[Explanation]) -> None:
 
 def _lines(node: HostInput, one: Explanation) -> Iterator[Line]:
     decision, host = one.decision, node.host
-    yield from paragraph(sentences.verdict(decision), style="warn" if decision.refusal else "title")
-    if decision.refusal:
-        yield from paragraph(decision.refusal.message)
+    yield from paragraph(sentences.verdict(decision), style="warn" if decision.rejection else "title")
+    if decision.rejection:
+        yield from paragraph(decision.rejection.message)
     yield from paragraph(sentences.describe_rules(decision), style="dim")
     yield from picture.draw(host.machine, decision, decision_parts(host, one.pod, decision), width=terminal.width())
-    if decision.refusal:
+    if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
-        yield from _proposal_lines(one)
+        yield from _proposal_lines(one, host.ledger)
 
 
-def _proposal_lines(one: Explanation) -> Iterator[Line]:
+def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
     proposals = one.remedies.proposals
     if proposals:
         yield from section("What would admit it (each change was tried)")
     else:
         yield from section("What would admit it", ["no single change that was tried"])
     for proposal in proposals:
-        yield from paragraph(advice.describe_proposal(proposal, one.decision.before), prefix="  - ")
+        yield from paragraph(advice.describe_proposal(proposal, ledger), prefix="  - ")
         yield from paragraph(f"→ {advice.describe_result(proposal)}", prefix="    ", style="dim")
     if one.remedies.unsearched:
         yield from section("What was not tried", one.remedies.unsearched)
@@ -81,7 +82,7 @@ def _document(node: HostInput, one: Explanation) -> dict[str, Any]:
         "verdict": sentences.verdict(decision),
         "decision": decisions.to_document(decision),
         "misfits": list(sentences.describe_rejection(decision)),
-        "proposals": [advice.to_document(proposal, decision.before) for proposal in one.remedies.proposals],
+        "proposals": [advice.to_document(proposal, node.host.ledger) for proposal in one.remedies.proposals],
         "unsearched": list(one.remedies.unsearched),
         "notes": [*node.notes, *inputs.ignored_requests(node, [one.pod])],
     }

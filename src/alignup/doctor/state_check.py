@@ -130,7 +130,7 @@ def _cpu_error(text: bytes, config: ManagerConfig, path: str) -> str:
     try:
         state = cpu_file.parse(text, configured_policy=config.cpu_policy, gates=config.gates, path=path)
         if config.cpus and config.cpus.policy is CpuPolicy.STATIC:
-            config.cpus.start(state.default, state.entries, pod_held=state.pod_entries)
+            config.cpus.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
     except StateError as error_:
         return str(error_)
     return ""

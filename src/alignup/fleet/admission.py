@@ -9,8 +9,8 @@ from alignup.align.workload import Pod
 def admit(host: Host, pod: Pod) -> Decision:
     """Decide, answering for device plugins, and apply when admitted."""
     answers: dict[PreferenceRequest, tuple[str, ...]] = {}
-    while (decision := host.admit(pod, answers)).asks:
-        answers.update((ask, first_devices(ask)) for ask in decision.asks)
+    while (decision := host.admit(pod, answers)).preference_requests:
+        answers.update((ask, first_devices(ask)) for ask in decision.preference_requests)
     return decision
 
 

@@ -16,11 +16,9 @@ from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.host import Host
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.providers import CpuHintProvider
 from alignup.align.workload import Pod, demand, names
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.fleet.admission import admit
-from alignup.fleet.books import books
 
 #: A host is filled up with so many kinds of pods, those that come most often.
 MAX_FILL_SHAPES = 16
@@ -42,8 +40,8 @@ class StrandedResources:
 
 def largest_requests(host: Host) -> dict[int, dict[str, int]]:
     """NUMA node → resource → the most of it that one container could still get there."""
-    cpus, memory, devices = books(host.ledger)
-    rules = _cpu_rules(host)
+    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
+    rules = host.cpus
     in_all = _left_in_all(host)
     found: dict[int, dict[str, int]] = {}
     for node in (node.id for node in host.view.nodes if node.id >= 0):
@@ -79,7 +77,7 @@ def measure_stranded(host: Host, kinds: Iterable[Pod]) -> StrandedResources:
         for kind in _to_fill_with(host, kinds):
             while _takes_one_more(host, replace(kind, uid=f"{kind.uid} and {more}")):
                 more += 1
-        cpus, _, devices = books(host.ledger)
+        cpus, devices = host.ledger.cpus, host.ledger.devices
         free = {resource: free.bit_count() for resource, free in devices.free.items()}
         return StrandedResources(cpus.available.bit_count(), free, more)
     finally:
@@ -115,8 +113,7 @@ def _left_in_all(host: Host) -> dict[str, int]:
     offered, used = host.rules.allocatable, host.ledger.used
     if offered is None:
         return {}
-    devices = books(host.ledger).devices
-    counts = {**offered.scalars, **devices.allocatable()}
+    counts = {**offered.scalars, **host.ledger.devices.allocatable()}
     milli, size = offered.milli_cpu - used.milli_cpu, offered.memory - used.memory
     left = {name: count - used.scalars.get(name, 0) for name, count in counts.items()}
     if milli < 1 or size < 1:  # no pod is promised its memory without a bit of both
@@ -134,7 +131,7 @@ def _to_fill_with(host: Host, kinds: Iterable[Pod]) -> list[Pod]:
 
 def _kind(pod: Pod) -> Hashable:
     """The same for pods that ask for the same."""
-    asks = (pod.resources, *(container.resources for container in pod.everyone))
+    asks = (pod.resources, *(container.resources for container in pod.all_containers))
     sidecars = tuple([container.restartable for container in pod.init])
     amounts = tuple([(frozenset(one.requests.items()), frozenset(one.limits.items())) for one in asks])
     return pod.qos, sidecars, amounts, frozenset(pod.annotations.items())
@@ -142,21 +139,16 @@ def _kind(pod: Pod) -> Hashable:
 
 def _demand(host: Host, pod: Pod) -> tuple[int, int, int]:
     """How many devices, CPUs of its own and bytes a pod asks for."""
-    rules = _cpu_rules(host)
-    known = books(host.ledger).devices.handled
-    devices = sum(sum(demand.container_devices(one, known).values()) for one in pod.everyone)
-    cpus = sum(rules.exclusive_cpus(pod, one) for one in pod.everyone)
+    known = host.ledger.devices.handled
+    devices = sum(sum(demand.container_devices(one, known).values()) for one in pod.all_containers)
+    cpus = sum(host.cpus.exclusive_cpus(pod, one) for one in pod.all_containers)
     return devices, cpus, demand.fit_request(pod).memory
 
 
 def _takes_one_more(host: Host, pod: Pod) -> bool:
     """Whether *pod* was admitted and took CPUs or devices; one that takes nothing could come for ever."""
-    before = books(host.ledger)
+    before = host.ledger
     if not admit(host, pod).admitted:
         return False
-    after = books(host.ledger)
+    after = host.ledger
     return (before.cpus.available, before.devices.free) != (after.cpus.available, after.devices.free)
-
-
-def _cpu_rules(host: Host) -> CpuProvider:
-    return next(one.rules for one in host.providers if isinstance(one, CpuHintProvider))

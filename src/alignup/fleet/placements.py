@@ -14,7 +14,6 @@ from alignup.align.devices import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
-from alignup.fleet.books import books
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,9 @@ class ContainerPlacement:
 
 def container_placements(host: Host, pod: Pod) -> tuple[ContainerPlacement, ...]:
     """What each container of *pod*, which is there, was given."""
-    cpus, memory, devices = books(host.ledger)
+    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     found = []
-    for container in pod.everyone:
+    for container in pod.all_containers:
         own = cpus.holds(pod.uid, container.name) or 0
         blocks = tuple([block for block in memory.blocks(pod.uid, container.name) or () if block.size])
         held = devices.holds(pod.uid, container.name)

@@ -62,7 +62,7 @@ def to_document(result: SimulationResult) -> dict[str, Any]:
 def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
     """One row a pod, in the order they came; a text for each of ``COLUMNS``."""
     for fate in result.outcomes:
-        refusal = fate.refusal
+        refusal = fate.rejection
         yield {
             "time": f"{fate.time:g}" if fate.time < 1e6 else f"{fate.time:.3f}",
             "namespace": fate.namespace,
@@ -133,7 +133,7 @@ def _devices(place: ContainerPlacement) -> str:
 
 
 def _fate(fate: PodOutcome) -> dict[str, Any]:
-    refusal = fate.refusal
+    refusal = fate.rejection
     return {
         "time": fate.time,
         "uid": fate.uid,

@@ -134,7 +134,11 @@ def _beside_policy(values: Iterable[str]) -> Callable[[Settings], Iterable[str]]
     known = tuple(values)
 
     def possible(settings: Settings) -> Iterable[str]:
-        return (NOT_APPLICABLE,) if settings.topology.policy is Policy.NONE and not settings.own_policy else known
+        return (
+            (NOT_APPLICABLE,)
+            if settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
+            else known
+        )
 
     return possible
 

@@ -43,13 +43,13 @@ class PodOutcome:
     name: str
     namespace: str
     qos: QoS
-    refusal: Rejection | None = None  #: ``None``: it was admitted
+    rejection: Rejection | None = None  #: ``None``: it was admitted
     places: tuple[ContainerPlacement, ...] = ()  #: what its containers were given; nothing when it was refused
 
     @property
     def admitted(self) -> bool:
         """Whether it may run."""
-        return self.refusal is None
+        return self.rejection is None
 
     @property
     def on_one(self) -> bool | None:
@@ -146,7 +146,7 @@ def run(
         ticker.done(number + 1)
         if number == highest:
             height = (event.time, host.ledger)
-    invalid = {fate.uid for fate in fates if fate.refusal and fate.refusal.reason == INVALID}
+    invalid = {fate.uid for fate in fates if fate.rejection and fate.rejection.reason == INVALID}
     came = distinct_shapes(
         event.pod for event in events if isinstance(event, PodArrival) and event.pod.uid not in invalid
     )
@@ -189,18 +189,18 @@ def _arrive(host: Host, event: PodArrival) -> PodOutcome:
     pod = event.pod
     given: tuple[ContainerPlacement, ...] = ()
     try:
-        refusal = admit(host, pod).refusal
-        if refusal is None:
+        rejection = admit(host, pod).rejection
+        if rejection is None:
             given = container_placements(host, pod)
     except PodError as error:
-        refusal = Rejection(INVALID, str(error))
+        rejection = Rejection(INVALID, str(error))
     return PodOutcome(
         time=event.time,
         uid=pod.uid,
         name=pod.name,
         namespace=pod.namespace,
         qos=pod.qos,
-        refusal=refusal,
+        rejection=rejection,
         places=given,
     )
 
@@ -214,7 +214,7 @@ def _result(
         machine=host.machine,
         settings=host.settings,
         outcomes=tuple(fates),
-        reasons=dict(Counter(fate.refusal.reason for fate in fates if fate.refusal).most_common()),
+        reasons=dict(Counter(fate.rejection.reason for fate in fates if fate.rejection).most_common()),
         pods=AlignmentCounts.of(fate.on_one for fate in admitted),
         containers=AlignmentCounts.of(place.on_one for fate in admitted for place in fate.places),
         uses=uses[None],

@@ -12,7 +12,6 @@ from alignup.align.fit import PODS
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload.names import CPU
-from alignup.fleet.books import books
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class UsageMeter:
     """Follows the ledger of one host, from *time* on."""
 
     def __init__(self, host: Host, time: float) -> None:
-        cpus, memory, devices = books(host.ledger)
+        cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
         given_out = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
         ownable = cpus.available | given_out
         self._cpus = [(node, (own & ownable).bit_count()) for node, own in cpus.node_cpus.items() if ownable]
@@ -88,7 +87,7 @@ class UsageMeter:
         return found
 
     def _read(self, ledger: Ledger) -> list[int]:
-        own = books(ledger)
+        own = ledger
         cpus, memory, devices = own.cpus.free, own.memory.nodes, own.devices.free
         values = [
             *[total - cpus[node] for node, total in self._cpus],

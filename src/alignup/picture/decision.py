@@ -10,10 +10,10 @@ Nodes that tell the same share a line, so that 64 of them stay readable.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from alignup.align import bits
-from alignup.align.decision import Decision, MergeStep, ResourceHints
+from alignup.align.decision import Decision, MergeStep, ResourceHints, shown_hints
 from alignup.align.explain import sentences
 from alignup.align.explain.decision_parts import DecisionPart
 from alignup.align.hint import HintList
@@ -54,10 +54,9 @@ def draw(
 class _Desk:
     """Draws parts of one decision."""
 
-    def __init__(self, machine: Machine, ledger: Ledger, width: int) -> None:
+    def __init__(self, machine: Machine, ledger: Ledger | None, width: int) -> None:
         self.width = width
         self.view = machine.kubelet_view()
-        self.ledger = ledger
         self.uses: Occupancy = read_occupancy(ledger)
         self.devices: dict[str, list[Device]] = {}
         for device in known_devices(machine, ledger):
@@ -86,7 +85,7 @@ class _Desk:
             rows.append((label, [_strip(shares), *_words(voice, shares, ids)]))
         homeless = self._homeless(voice)
         if homeless:
-            rows.append(("no node", [_strip(homeless), *_words(replace(voice, request=None), homeless)]))
+            rows.append(("no node", [_strip(homeless), *_words(voice._replace(request=None), homeless)]))
         if asked:
             free = sum((voice.free or {}).values()) + (homeless[-1].amount if homeless else 0)
             rows.append(("hints", _hints(voice, free=free)))
@@ -187,7 +186,7 @@ def _words(voice: ResourceHints, shares: Sequence[NodeShare], ids: Iterable[int]
 
 def _takes(voice: ResourceHints, node: int) -> bool:
     """Whether a node that has too little free is enough all the same: this pod can use again what it has there."""
-    options, alone = voice.options, 1 << node
+    options, alone = voice.hints, 1 << node
     return alone in options.masks if isinstance(options, HintList) else options.fits(alone)
 
 
@@ -205,12 +204,13 @@ def _hints(voice: ResourceHints, *, free: int) -> list[Chunk]:
     if voice.has_no_preference:
         enough = voice.request is None or voice.request <= free
         return split_words((Cell("anywhere" if enough else "there is not enough, so it has no say", "dim"),))
-    told: list[Chunk] = [(Cell(sentences.format_hint(one), "free" if one.preferred else ""),) for one in voice.hints]
-    if not told and voice.hidden:
+    hints, hidden = shown_hints(voice)
+    told: list[Chunk] = [(Cell(sentences.format_hint(one), "free" if one.preferred else ""),) for one in hints]
+    if not told and hidden:
         return split_words((Cell("sets of several nodes, too many to look through", "dim"),))
     if not told:
         return split_words((Cell("none: it fits on no set of nodes", "warn"),))
-    return [*told, (Cell("…", "dim"),)] if voice.hidden else told
+    return [*told, (Cell("…", "dim"),)] if hidden else told
 
 
 def _strip(shares: Iterable[NodeShare]) -> Chunk:

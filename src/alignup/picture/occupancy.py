@@ -155,9 +155,9 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
     """What *ledger* says; nothing without one."""
     if ledger is None:
         return Occupancy()
-    cpus: CpuLedger = ledger.books["cpu"]
-    devices: DeviceLedger = ledger.books["device"]
-    memory: MemoryLedger = ledger.books["memory"]
+    cpus: CpuLedger = ledger.cpus
+    devices: DeviceLedger = ledger.devices
+    memory: MemoryLedger = ledger.memory
     tenants = tuple(_tenants(ledger, cpus, devices=devices, memory=memory))
     return Occupancy(
         known=True,
@@ -185,7 +185,7 @@ def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]
     known = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
         return tuple(known.values())
-    book: DeviceLedger = ledger.books["device"]
+    book: DeviceLedger = ledger.devices
     for resource, inventory in book.inventories.items():
         known = {key: device for key, device in known.items() if key[0] != resource}
         known |= {(resource, device.id): device for device in inventory.devices}

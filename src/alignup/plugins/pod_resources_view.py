@@ -1,17 +1,16 @@
 """What each pod holds, in the shape of PodResources, and the same read from a host's ledger."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.devices import DeviceLedger
 from alignup.align.host import Host
+from alignup.align.ledger import Ledger
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.align.providers import CpuHintProvider as CpuProvider
-from alignup.align.providers import DeviceProvider, MemoryProvider
 from alignup.align.workload import Container, Pod
 
 
@@ -75,39 +74,39 @@ class HostPodResources:
     def allocatable(self) -> AllocatableResources:
         """Return healthy devices, and the CPUs and memory that are managed and not reserved."""
         host = self._host()
-        books = host.ledger.books
+        ledger = host.ledger
         managed = host.settings.cpus.policy == CpuPolicy.STATIC
         return AllocatableResources(
             devices=tuple(
                 device
-                for _, inventory in sorted(books[DeviceProvider.name].inventories.items())
+                for _, inventory in sorted(ledger.devices.inventories.items())
                 for device in inventory.devices
                 if device.healthy
             ),
-            cpus=host.view.all_cpus & ~books[CpuProvider.name].reserved if managed else 0,
-            memory=books[MemoryProvider.name].allocatable(),
+            cpus=host.view.all_cpus & ~ledger.cpus.reserved if managed else 0,
+            memory=ledger.memory.allocatable(),
         )
 
 
 def _pod(host: Host, pod: Pod) -> PodAllocation:
     """Return what the long-running containers hold: sidecars, then the regular ones."""
-    books = host.ledger.books
+    ledger = host.ledger
     running = (*(one for one in pod.init if one.restartable), *pod.containers)
     return PodAllocation(
         name=pod.name,
         namespace=pod.namespace,
-        containers=tuple(_container(books, pod, one) for one in running),
-        cpus=books[CpuProvider.name].pod_held.get(pod.uid, 0),
-        memory=books[MemoryProvider.name].pod_held.get(pod.uid, ()),
+        containers=tuple(_container(ledger, pod, one) for one in running),
+        cpus=ledger.cpus.pod_held.get(pod.uid, 0),
+        memory=ledger.memory.pod_held.get(pod.uid, ()),
     )
 
 
-def _container(books: Mapping[str, Any], pod: Pod, container: Container) -> ContainerAllocation:
+def _container(ledger: Ledger, pod: Pod, container: Container) -> ContainerAllocation:
     return ContainerAllocation(
         name=container.name,
-        devices=tuple(_devices(books[DeviceProvider.name], pod.uid, container.name)),
-        cpus=books[CpuProvider.name].holds(pod.uid, container.name) or 0,
-        memory=books[MemoryProvider.name].blocks(pod.uid, container.name) or (),
+        devices=tuple(_devices(ledger.devices, pod.uid, container.name)),
+        cpus=ledger.cpus.holds(pod.uid, container.name) or 0,
+        memory=ledger.memory.blocks(pod.uid, container.name) or (),
     )
 
 

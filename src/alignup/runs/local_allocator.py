@@ -20,7 +20,6 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import CadvisorReport, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.providers import CpuHintProvider as CpuBook
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import FeatureGates, FeatureStage, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
@@ -190,10 +189,12 @@ class LocalAllocator:
     def admit(self, request: RunRequest) -> RunAllocation:
         pod, ledger = build_pod(request), self.ledger
         decision = ledger.admit(pod)
-        if decision.refusal is not None:
+        if decision.rejection is not None:
             current = Host(self._idle.machine, self._idle.settings, ledger=ledger.host.ledger)
             impossible = not self._idle.decide(pod).admitted
-            raise RunRejectedError(decision.refusal.reason, lambda: self._explain(current, pod), impossible=impossible)
+            raise RunRejectedError(
+                decision.rejection.reason, lambda: self._explain(current, pod), impossible=impossible
+            )
         return self.allocation(decision)
 
     def allocation(self, decision: Decision) -> RunAllocation:
@@ -210,7 +211,7 @@ class LocalAllocator:
         )
 
     def shared(self) -> CpuSet:
-        shared: CpuSet = self.host.ledger.books[CpuBook.name].shared
+        shared: CpuSet = self.host.ledger.cpus.shared
         return shared & self._permitted
 
     def release(self, uid: str) -> None:

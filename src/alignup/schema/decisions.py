@@ -4,13 +4,21 @@ Version 2 is written. Version 1, in which pods were ``refused``, is upgraded whe
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from alignup.align import bits
-from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, Shortfall
+from alignup.align.decision import (
+    Decision,
+    MergeStep,
+    Outcome,
+    Placement,
+    Rejection,
+    ResourceHints,
+    Shortfall,
+    shown_hints,
+)
 from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import ParseError
 from alignup.align.hint import IMPOSSIBLE, Hint, HintList
@@ -132,19 +140,18 @@ def decision_document(decision: Decision) -> DecisionDocument:
         kept=decision.kept,
         steps=list(map(_step_document, decision.steps)),
         placements=list(map(placement_document, decision.placements)),
-        rejection=None if decision.refusal is None else rejection_document(decision.refusal),
+        rejection=None if decision.rejection is None else rejection_document(decision.rejection),
         asks=[
             PreferenceRequestDocument(
                 ask.uid, ask.container, ask.resource, list(ask.available), list(ask.must_include), ask.size
             )
-            for ask in decision.asks
+            for ask in decision.preference_requests
         ],
     )
 
 
 def placement_document(placement: Placement) -> PlacementDocument:
-    given = {provider: dict(resources) for provider, resources in placement.given.items()}
-    return PlacementDocument(placement.container, HintDocument.of(placement.hint), given)
+    return PlacementDocument(placement.container, HintDocument.of(placement.hint), placement.as_text())
 
 
 def rejection_document(rejection: Rejection) -> RejectionDocument:
@@ -213,7 +220,7 @@ def _rename_key(value: Any, old: str, new: str) -> Any:  # noqa: ANN401 - JSON o
 def _step_document(step: MergeStep) -> MergeStepDocument:
     return MergeStepDocument(
         container=step.container,
-        resources=list(map(_resource_document, step.voices)),
+        resources=list(map(_resource_document, step.resources)),
         width=step.width,
         rule=step.rule.name,
         hint=HintDocument.of(step.hint),
@@ -223,7 +230,7 @@ def _step_document(step: MergeStep) -> MergeStepDocument:
 
 
 def _resource_document(one: ResourceHints) -> ResourceHintsDocument:
-    hints, hidden = one.shown
+    hints, hidden = shown_hints(one)
     return ResourceHintsDocument(
         provider=one.provider,
         resource=one.resource,
@@ -246,11 +253,9 @@ def _decision(document: DecisionDocument) -> Decision:
         outcome=document.outcome,
         kept=document.kept,
         steps=tuple(map(_step, document.steps)),
-        placements=tuple(
-            Placement(one.container, one.hint.hint(), partial(dict, one.given)) for one in document.placements
-        ),
-        refusal=None if document.rejection is None else _rejection(document.rejection),
-        asks=tuple(
+        placements=tuple(Placement.of_text(one.container, one.hint.hint(), one.given) for one in document.placements),
+        rejection=None if document.rejection is None else _rejection(document.rejection),
+        preference_requests=tuple(
             PreferenceRequest(
                 uid=ask.uid,
                 container=ask.container,
@@ -272,7 +277,7 @@ def _step(step: MergeStepDocument) -> MergeStep:
         hint=step.hint.hint(),
         runners_up=tuple(map(bits.parse, step.runners_up)),
         accepted=step.accepted,
-        told=partial(tuple, list(map(_resource, step.resources))),
+        resources=tuple(map(_resource, step.resources)),
     )
 
 
@@ -282,8 +287,8 @@ def _resource(one: ResourceHintsDocument) -> ResourceHints:
         resource=one.resource,
         request=one.request,
         free=one.free,
-        options=HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE,
-        cut=one.hidden,
+        hints=HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE,
+        truncated=one.hidden,
     )
 
 

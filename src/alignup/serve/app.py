@@ -357,7 +357,7 @@ def _no_pod(uid: object) -> ProblemError:
 
 def _refused(admission: AdmissionResult, told: list[str]) -> ProblemError:
     """The pod may not run here: why, and all that was considered."""
-    refusal = admission.decision.refusal
+    refusal = admission.decision.rejection
     if refusal is None:  # a device plugin did not answer, so nothing was decided
         return ProblemError(503, told[0], headers=_LATER)
     more: dict[str, Any] = {"reason": refusal.reason, "message": refusal.message}

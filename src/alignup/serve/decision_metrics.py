@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.admit import NO_AFFINITY
+from alignup.align.bits import CpuSet
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.errors import ProviderError
+from alignup.align.hint import Hint
 from alignup.align.host import Host
-from alignup.align.memory import provider as memory
-from alignup.align.memory.provider import MemorySettings
-from alignup.align.providers import CpuHintProvider, MemoryProvider
+from alignup.align.memory.provider import MemoryProvider, pinned_containers
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
 
@@ -64,16 +64,13 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
         return Counter()
     course = _Course.of(decision, pod, host)
     total = Counter[SeriesKey]({(REQUESTS,): 1})
-    if decision.refusal:
-        total[REJECTIONS, reason_label(decision.refusal.reason)] += 1
+    if decision.rejection:
+        total[REJECTIONS, reason_label(decision.rejection.reason)] += 1
     if course.refused and decision.policy is not Policy.NONE:
         total[(ERRORS,)] += 1
     total.update(_aligned(decision, course))
-    for provider in host.providers:
-        if isinstance(provider, CpuHintProvider):
-            total.update(_cpus(decision, course, provider))
-        elif isinstance(provider, MemoryProvider):
-            total.update(_memory(course, provider))
+    total.update(_cpus(decision, course, host.cpus))
+    total.update(_memory(course, host.memory))
     return total
 
 
@@ -99,19 +96,19 @@ class _Course:
     @classmethod
     def of(cls, decision: Decision, pod: Pod, host: Host) -> "_Course":
         """The course *decision* tells of."""
-        refusal = decision.refusal
+        refusal = decision.rejection
         refused = refusal is not None and refusal.provider != _FIT_CHECK
         by = refusal.provider if refusal and refused else None
-        names = [container.name for container in pod.everyone]
+        names = [container.name for container in pod.all_containers]
         far = len(names)
         if refused:
             far = names.index(refusal.container) if refusal and refusal.container in names else 0
         return cls(
             pod=pod,
             order=tuple(one.name for one in host.providers),
-            served=pod.everyone[:far],
+            served=pod.all_containers[:far],
             refused=refused,
-            stuck=pod.everyone[far] if by and refusal and refusal.container in names else None,
+            stuck=pod.all_containers[far] if by and refusal and refusal.container in names else None,
             by=by,
             in_one_piece=(
                 decision.policy is not Policy.NONE
@@ -145,15 +142,15 @@ def _aligned(decision: Decision, course: _Course) -> Counter[SeriesKey]:
     return +found
 
 
-def _cpus(decision: Decision, course: _Course, provider: CpuHintProvider) -> Counter[SeriesKey]:
+def _cpus(decision: Decision, course: _Course, provider: CpuProvider) -> Counter[SeriesKey]:
     """Requests for CPUs of one's own, and whether those given are whole cores and of one cache."""
-    rules, pod = provider.rules, course.pod
+    rules, pod = provider, course.pod
     failed = course.by == provider.name
     found = Counter[SeriesKey]({(CPU_ERRORS,): int(failed)})
     pinned = [one for one in course.asked(provider.name) if rules.exclusive_cpus(pod, one)]
     if course.in_one_piece:
         given = course.pod_asked(provider.name) and not failed
-        found[(CPU_REQUESTS,)] = sum(1 for one in pod.everyone if rules.exclusive_cpus(pod, one)) if given else 0
+        found[(CPU_REQUESTS,)] = sum(1 for one in pod.all_containers if rules.exclusive_cpus(pod, one)) if given else 0
     else:
         found[(CPU_REQUESTS,)] = len(pinned)
         if rules.options.full_pcpus_only:
@@ -168,49 +165,52 @@ def _cpus(decision: Decision, course: _Course, provider: CpuHintProvider) -> Cou
 
 def _given(decision: Decision, course: _Course, rules: CpuProvider) -> Iterator[CpuSet]:
     """The CPUs of each allocation that succeeded, also where they were taken back when the pod was refused later."""
-    pod, name = course.pod, CpuHintProvider.name
+    pod, name = course.pod, CpuProvider.name
     containers = [
         one
         for one in course.asked(name)
         if rules.exclusive_cpus(pod, one) and not (course.by == name and one is course.stuck)
     ]
-    if decision.admitted:
-        book = decision.after.books[name]
+    if decision.after is not None:
+        book = decision.after.cpus
         sets = (
             [book.pod_held.get(pod.uid)] if course.in_one_piece else [book.holds(pod.uid, c.name) for c in containers]
         )
         yield from filter(None, sets)
         return
-    book, affinity = decision.before.books[name], _affinities(decision)
+    if decision.before is None:
+        return
+    book, affinity = decision.before.cpus, _affinities(decision)
     if course.in_one_piece:
         if course.pod_asked(name) and course.by != name:
-            yield from filter(None, [rules.allocate_pod(book, pod, affinity=affinity.get(None))[1]])
+            book = rules.allocate(book, pod, None, affinity=affinity.get(None, NO_AFFINITY))
+            yield from filter(None, [book.pod_held.get(pod.uid)])
         return
     for one in containers:
-        nodes = affinity.get(one.name, affinity.get(None))
-        book, cpus = rules.allocate(book, pod, container=one, affinity=nodes)
-        yield cpus
+        hint = affinity.get(one.name, affinity.get(None, NO_AFFINITY))
+        book = rules.allocate(book, pod, one, affinity=hint)
+        yield book.holds(pod.uid, one.name) or 0
 
 
-def _affinities(decision: Decision) -> Mapping[str | None, NodeSet | None]:
+def _affinities(decision: Decision) -> Mapping[str | None, Hint]:
     """Container → the nodes its providers were to follow; ``None``: the pod as a whole."""
-    return {step.container: step.hint.nodes for step in decision.steps}
+    return {step.container: step.hint for step in decision.steps}
 
 
 def _memory(course: _Course, provider: MemoryProvider) -> Counter[SeriesKey]:
     """Requests for memory on nodes of one's own."""
-    settings, name = provider.settings, provider.name
+    name = provider.name
     failed = course.by == name
     found = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})
     if not course.in_one_piece:
-        found[(MEMORY_REQUESTS,)] = sum(_needs(course.pod, one, settings) for one in course.asked(name))
-    elif course.pod_asked(name) and memory.pod_need(course.pod, settings=settings):
-        found[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(memory.pinned_containers(course.pod)))
+        found[(MEMORY_REQUESTS,)] = sum(_needs(course.pod, one, provider) for one in course.asked(name))
+    elif course.pod_asked(name) and provider.pod_need(course.pod):
+        found[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(course.pod)))
     return +found
 
 
-def _needs(pod: Pod, container: Container, settings: MemorySettings) -> bool:
+def _needs(pod: Pod, container: Container, provider: MemoryProvider) -> bool:
     try:
-        return bool(memory.container_need(pod, container, settings=settings))
+        return bool(provider.container_need(pod, container))
     except ProviderError:  # an amount that cannot be read is refused before anything is counted
         return False

@@ -14,18 +14,17 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.devices import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
 
 UNPLACED = "none"  #: the node of devices that are near none
 
 
 def ledger_families(host: Host) -> Iterator[Metric]:
     """Every gauge of *host* as it is now."""
-    books = host.ledger.books
+    ledger = host.ledger
     managed = host.settings.cpus.policy == CpuPolicy.STATIC
-    yield from _cpus(books[CpuHintProvider.name], managed=managed)
-    yield _memory(books[MemoryProvider.name])
-    yield _devices(books[DeviceProvider.name])
+    yield from _cpus(ledger.cpus, managed=managed)
+    yield _memory(ledger.memory)
+    yield _devices(ledger.devices)
 
 
 def _cpus(book: CpuLedger, *, managed: bool) -> Iterator[Metric]:

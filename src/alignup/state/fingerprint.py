@@ -49,7 +49,7 @@ def settings_fingerprint(settings: Settings) -> Fingerprint:
             "resources with preferred allocation": ", ".join(sorted(settings.preferred_allocation)),
             "fit check": _on_off(settings.fit_check),
             "maximum number of pods": str(settings.max_pods),
-            "pod policy annotations": _on_off(settings.own_policy),
+            "pod policy annotations": _on_off(settings.pod_policy_annotations),
             "kubelet defects": _on_off(settings.kubelet_faults),
         }
     )

@@ -345,7 +345,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def ledger(self) -> CpuLedger:
-        book: CpuLedger = self.host.ledger.books["cpu"]
+        book: CpuLedger = self.host.ledger.cpus
         return book
 
     @property
@@ -355,7 +355,7 @@ class Life(RuleBasedStateMachine):
     @rule(uid=st.sampled_from(sorted(PODS)), start=st.booleans())
     def admit(self, uid: str, start: bool) -> None:
         if uid not in self.host.ledger.pods and self.host.admit(PODS[uid]).admitted and start:
-            for container in PODS[uid].everyone:
+            for container in PODS[uid].all_containers:
                 self.run((uid, container.name))
 
     @precondition(lambda self: self.pods)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from alignup.agent import log as logs
-from alignup.agent.pods.cpusets import CpusetReconciler, cpu_ledger
+from alignup.agent.pods.cpusets import CpusetReconciler
 from alignup.agent.pods.pod_state import PodStatus
 from alignup.agent.transaction import Transaction
 from alignup.align.bits import CpuSet
@@ -56,7 +56,7 @@ class Fixture:
 
     @property
     def shared(self) -> CpuSet:
-        return cpu_ledger(self._now.host).shared
+        return self._now.host.ledger.cpus.shared
 
     def admit(self, uid: str, **asked: Any) -> None:
         transaction = Transaction(self._now, clock())

@@ -15,9 +15,7 @@ def test_ignored_configuration_fields_are_logged_at_startup():
 
         notes = [line["detail"] for line in agent.log() if line["event"] == "note"]
 
-    assert [note.partition(": ")[2] for note in notes] == [
-        "the agent ignores podLogsDir (use --log-dir), clusterDNS"
-    ]
+    assert [note.partition(": ")[2] for note in notes] == ["the agent ignores podLogsDir (use --log-dir), clusterDNS"]
 
 
 def test_an_agent_without_a_runtime_logs_no_ignored_fields(tmp_path):

@@ -54,7 +54,7 @@ def test_hints_are_the_sets_that_hold_enough(machine, data):
     request = data.draw(st.integers(1, view.num_cpus))
     nodes = CpuNodes(view, by_socket=False)
 
-    hints = HintList.of_family(nodes.hints(request, free=nodes.count(free))).hints
+    hints = tuple(HintList.of_family(nodes.hints(request, free=nodes.count(free))))
 
     every = subsets(bits.of(view.node_cpus))
     width = min(mask.bit_count() for mask in every if nodes.near(mask).bit_count() >= request)
@@ -91,4 +91,4 @@ def test_cpus_near_a_node(by_socket, cpus):
 
 
 def test_nowhere_is_impossible():
-    assert [voice.options for voice in merge_inputs({"cpu": {"cpu": NO_HINTS}})] == [IMPOSSIBLE]
+    assert [voice.hints for voice in merge_inputs({"cpu": {"cpu": NO_HINTS}})] == [IMPOSSIBLE]

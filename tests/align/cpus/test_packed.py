@@ -10,7 +10,7 @@ from alignup.align.errors import ProviderError
 from alignup.align.machine import Cpu, KubeletView, NumaNode
 from tests.strategies import cpu_sets, machines
 
-#: 2 sockets, a node each, 4 cores of 2 threads each; siblings lie 8 apart.
+#: 2 sockets, a node each, 4 cores of 2 threads each; siblings lie 8 fixed_sets.
 SMALL = synthetic.parse("pack:2 numa:1 core:4 pu:2(indexes=2*8:1*2)").kubelet_view()
 #: 1 socket, a node, 4 caches of 2 cores of 2 threads; siblings are neighbours.
 CACHES = synthetic.parse("pack:1 numa:1 l3:4 core:2 pu:2").kubelet_view()

@@ -15,6 +15,7 @@ from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
 from alignup.align.errors import ProviderError
 from alignup.align.hint import AmountFamily
 from alignup.align.workload import Pod
+from tests.align.cpus.allocation import allocate
 from tests.strategies import machines
 from tests.strategies_pods import aligned, pods
 
@@ -49,15 +50,15 @@ whole_pods = pods(asks=aligned, with_pod_level=False)
 def test_hints_are_satisfiable(cpus, first, second):
     """Every hint of a container can be allocated inside its nodes: nothing is reusable, and threads may be single."""
     try:
-        ledger = place(cpus, cpus.start(), replace(first, uid="first"))
+        ledger = place(cpus, cpus.initial_ledger(), replace(first, uid="first"))
     except ProviderError:
-        ledger = cpus.start()
-    each = second.everyone[0]
+        ledger = cpus.initial_ledger()
+    each = second.all_containers[0]
 
-    hints = cpus.hints(ledger, second, container=each)
+    hints = cpus.container_hints(ledger, second, each)
 
-    for nodes in hints.masks() if isinstance(hints, AmountFamily) else ():
-        _, taken = cpus.allocate(ledger, second, container=each, affinity=nodes)
+    for nodes in hints.fitting_sets() if isinstance(hints, AmountFamily) else ():
+        _, taken = allocate(cpus, ledger, second, each, nodes)
         on = bits.of(node for node, own in cpus.view.node_cpus.items() if own & taken)
         assert not on & ~nodes, f"{bits.show(taken)} is not only on {bits.show(nodes)}"
 
@@ -65,7 +66,7 @@ def test_hints_are_satisfiable(cpus, first, second):
 @given(providers(uniform=True, full_pcpus_only=True), st.lists(whole_pods, max_size=6))
 def test_no_core_is_split(cpus, wanted):
     """With full-pcpus-only, cores of one size and whole cores reserved, a container owns all of a core or nothing."""
-    ledger = cpus.start()
+    ledger = cpus.initial_ledger()
     for number, each in enumerate(wanted):
         try:
             ledger = place(cpus, ledger, replace(each, uid=str(number)))
@@ -79,8 +80,8 @@ def test_no_core_is_split(cpus, wanted):
 
 def place(cpus: CpuProvider, ledger: CpuLedger, wanted: Pod) -> CpuLedger:
     """The ledger with all containers of a pod placed."""
-    for each in wanted.everyone:
-        ledger, _ = cpus.allocate(ledger, wanted, container=each, affinity=None)
+    for each in wanted.all_containers:
+        ledger, _ = allocate(cpus, ledger, wanted, each, None)
     return ledger
 
 
@@ -90,7 +91,7 @@ class Life(RuleBasedStateMachine):
     @initialize(cpus=providers())
     def begin(self, cpus):
         self.cpus = cpus
-        self.ledger = cpus.start()
+        self.ledger = cpus.initial_ledger()
         self.idle = self.ledger.shared
         self.number = 0
 
@@ -102,9 +103,9 @@ class Life(RuleBasedStateMachine):
     def admit(self, wanted, data):
         wanted, ledger = self.new(wanted), self.ledger
         try:
-            for each in wanted.everyone:
+            for each in wanted.all_containers:
                 affinity = data.draw(st.none() | st.frozensets(st.sampled_from(self.nodes())).map(bits.of))
-                ledger, taken = self.cpus.allocate(ledger, wanted, container=each, affinity=affinity)
+                ledger, taken = allocate(self.cpus, ledger, wanted, each, affinity)
                 assert taken == (ledger.holds(wanted.uid, each.name) or 0)
         except ProviderError:
             return
@@ -114,18 +115,18 @@ class Life(RuleBasedStateMachine):
     def admit_as_one(self, wanted, affinity):
         wanted, before = self.new(wanted), self.ledger
         try:
-            self.ledger, taken = self.cpus.allocate_pod(before, wanted, affinity=affinity)
+            self.ledger, taken = allocate(self.cpus, before, wanted, None, affinity)
         except ProviderError:
             return
         assert taken == self.ledger.owned(wanted.uid) == self.ledger.pod_held.get(wanted.uid, 0)
-        assert self.cpus.allocate_pod(self.ledger, wanted, affinity=affinity) == (self.ledger, taken)
+        assert allocate(self.cpus, self.ledger, wanted, None, affinity) == (self.ledger, taken)
 
     @precondition(lambda self: self.ledger.held)
     @rule(data=st.data())
     def end_container(self, data):
         uid = data.draw(st.sampled_from(sorted(self.ledger.held)))
         name = data.draw(st.sampled_from(sorted(self.ledger.held[uid])))
-        self.ledger = self.cpus.release(self.ledger, uid, container=name)
+        self.ledger = self.ledger.take_back(uid, name)
         assert self.ledger.holds(uid, name) is None
 
     @precondition(lambda self: self.ledger.held)
@@ -138,7 +139,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        self.ledger = self.cpus.start(self.ledger.shared, self.ledger.held, pod_held=self.ledger.pod_held)
+        self.ledger = self.cpus.restore_ledger(self.ledger.shared, self.ledger.held, pod_held=self.ledger.pod_held)
 
     @invariant()
     def nothing_is_lost_and_nothing_given_twice(self):

@@ -13,6 +13,7 @@ from alignup.align.hint import HintList
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Pod, Resources
+from tests.align.cpus.allocation import allocate
 from tests.strategies_pods import amounts, container, guaranteed
 
 #: 2 sockets, a node each, 4 cores of 2 threads each; siblings are neighbours.
@@ -51,8 +52,8 @@ def as_one(uid: str, cpu: str, *containers, init=()) -> Pod:
 
 def place(cpus: CpuProvider, ledger, wanted: Pod, affinity=ANYWHERE):
     """The ledger with all containers of a pod placed."""
-    for each in wanted.everyone:
-        ledger, _ = cpus.allocate(ledger, wanted, container=each, affinity=affinity)
+    for each in wanted.all_containers:
+        ledger, _ = allocate(cpus, ledger, wanted, each, affinity)
     return ledger
 
 
@@ -68,13 +69,13 @@ def listed(hints) -> str:
 class TestCreation:
     def test_policy_none_gives_nobody_anything(self):
         cpus = CpuProvider.create(VIEW, CpuSettings(), topology=Policy.RESTRICTED, gates=FeatureGates())
-        ledger = cpus.start()
+        ledger = cpus.initial_ledger()
         wanted = pod("p", "2")
 
         assert cpus.allocatable == 0
-        assert cpus.hints(ledger, wanted, container=wanted.containers[0]) is None
+        assert cpus.container_hints(ledger, wanted, wanted.containers[0]) is None
         assert cpus.pod_hints(ledger, wanted) is None
-        assert cpus.allocate(ledger, wanted, container=wanted.containers[0], affinity=ANYWHERE) == (ledger, 0)
+        assert allocate(cpus, ledger, wanted, wanted.containers[0], ANYWHERE) == (ledger, 0)
 
     @pytest.mark.parametrize(
         ("reservation", "explicit", "options", "reserved", "cores"),
@@ -147,16 +148,16 @@ class TestCreation:
 
 class TestStart:
     def test_all_is_shared_at_first(self):
-        assert provider().start().shared == VIEW.all_cpus
+        assert provider().initial_ledger().shared == VIEW.all_cpus
 
     def test_strictly_reserved_cpus_are_not_shared(self):
-        assert bits.show(provider(strict_cpu_reservation=True).start().shared) == "1-15"
+        assert bits.show(provider(strict_cpu_reservation=True).initial_ledger().shared) == "1-15"
 
     def test_what_was_stored_goes_on(self):
         cpus = provider()
-        before = place(cpus, cpus.start(), pod("p", "4"))
+        before = place(cpus, cpus.initial_ledger(), pod("p", "4"))
 
-        after = cpus.start(before.shared, before.held)
+        after = cpus.restore_ledger(before.shared, before.held)
 
         assert replace(after, reusable=before.reusable) == before
 
@@ -183,7 +184,7 @@ class TestStart:
     )
     def test_what_does_not_add_up_is_refused(self, shared, held, text):
         with pytest.raises(StateError) as refused:
-            provider().start(bits.parse(shared), {"p": {"c": bits.parse(held)}} if held else {})
+            provider().restore_ledger(bits.parse(shared), {"p": {"c": bits.parse(held)}} if held else {})
 
         assert str(refused.value) == text
 
@@ -191,25 +192,25 @@ class TestStart:
         with pytest.raises(
             StateError, match='some of strictly reserved cpus: "0" are present in defaultCpuSet: "0-15"'
         ):
-            provider(strict_cpu_reservation=True).start(VIEW.all_cpus)
+            provider(strict_cpu_reservation=True).restore_ledger(VIEW.all_cpus)
 
     def test_a_machine_given_away_whole_can_be_started_on(self):
         cpus = provider(strict_cpu_reservation=True)
-        before = place(cpus, cpus.start(), pod("p", "15"))
+        before = place(cpus, cpus.initial_ledger(), pod("p", "15"))
 
         assert before.shared == 0
-        assert cpus.start(before.shared, before.held).shared == 0
+        assert cpus.restore_ledger(before.shared, before.held).shared == 0
         with pytest.raises(StateError, match="default cpuset cannot be empty"):
-            replace(cpus, kubelet_faults=True).start(before.shared, before.held)
+            replace(cpus, kubelet_faults=True).restore_ledger(before.shared, before.held)
 
     def test_pieces_of_pods_count_only_with_the_gate(self):
         shared, held, pod_held = bits.parse("0-11"), {"p": {"c": bits.parse("12")}}, {"p": bits.parse("12-15")}
 
-        ledger = provider(pod_level=True).start(shared, held, pod_held=pod_held)
+        ledger = provider(pod_level=True).restore_ledger(shared, held, pod_held=pod_held)
 
         assert ledger.owned("p") == bits.parse("12-15")
         with pytest.raises(StateError, match="doesn't match"):
-            provider().start(shared, held, pod_held=pod_held)
+            provider().restore_ledger(shared, held, pod_held=pod_held)
 
 
 class TestHints:
@@ -224,44 +225,44 @@ class TestHints:
         cpus = provider()
         wanted = Pod(name="p", uid="p", containers=(each,))
 
-        assert cpus.hints(cpus.start(), wanted, container=each) is None, why
-        assert cpus.pod_hints(cpus.start(), wanted) is None, why
+        assert cpus.container_hints(cpus.initial_ledger(), wanted, each) is None, why
+        assert cpus.pod_hints(cpus.initial_ledger(), wanted) is None, why
 
     def test_pods_with_resources_of_their_own_are_left_alone_without_the_gate(self):
         wanted = as_one("p", "4", asks("c", "4"))
         cpus = provider()
 
-        assert cpus.hints(cpus.start(), wanted, container=wanted.containers[0]) is None
-        assert cpus.pod_hints(cpus.start(), wanted) is None
-        assert place(cpus, cpus.start(), wanted) == cpus.start()
+        assert cpus.container_hints(cpus.initial_ledger(), wanted, wanted.containers[0]) is None
+        assert cpus.pod_hints(cpus.initial_ledger(), wanted) is None
+        assert place(cpus, cpus.initial_ledger(), wanted) == cpus.initial_ledger()
 
     def test_of_a_container_and_of_its_pod(self):
         cpus = provider()
         wanted = pod("p", "4", "5")
 
-        assert listed(cpus.hints(cpus.start(), wanted, container=wanted.containers[0])) == "0* 1* 0-1"
-        assert listed(cpus.pod_hints(cpus.start(), wanted)) == "0-1*"
+        assert listed(cpus.container_hints(cpus.initial_ledger(), wanted, wanted.containers[0])) == "0* 1* 0-1"
+        assert listed(cpus.pod_hints(cpus.initial_ledger(), wanted)) == "0-1*"
 
     def test_of_a_container_already_placed(self):
         cpus = provider()
         wanted = pod("p", "4")
-        ledger = place(cpus, cpus.start(), wanted, NODE_1)
+        ledger = place(cpus, cpus.initial_ledger(), wanted, NODE_1)
 
-        assert listed(cpus.hints(ledger, wanted, container=wanted.containers[0])) == "1* 0-1"
+        assert listed(cpus.container_hints(ledger, wanted, wanted.containers[0])) == "1* 0-1"
         assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
 
     def test_of_a_container_that_wants_another_number_than_it_has(self):
         cpus = provider()
-        ledger = place(cpus, cpus.start(), pod("p", "4"))
+        ledger = place(cpus, cpus.initial_ledger(), pod("p", "4"))
         changed = pod("p", "6")
 
-        assert cpus.hints(ledger, changed, container=changed.containers[0]) is NO_HINTS
+        assert cpus.container_hints(ledger, changed, changed.containers[0]) is NO_HINTS
         assert cpus.pod_hints(ledger, changed) is NO_HINTS
 
     def test_of_a_pod_of_which_a_part_is_placed(self):
         cpus = provider()
         wanted = pod("p", "4", "2")
-        ledger, _ = cpus.allocate(cpus.start(), wanted, container=wanted.containers[0], affinity=NODE_1)
+        ledger, _ = allocate(cpus, cpus.initial_ledger(), wanted, wanted.containers[0], NODE_1)
 
         assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
 
@@ -270,23 +271,23 @@ class TestAllocation:
     def test_cpus_come_from_the_nodes_decided_on(self):
         cpus = provider()
 
-        assert shown(place(cpus, cpus.start(), pod("p", "4"), NODE_1)) == {"p": {"c0": "8-11"}}
+        assert shown(place(cpus, cpus.initial_ledger(), pod("p", "4"), NODE_1)) == {"p": {"c0": "8-11"}}
 
     def test_and_from_elsewhere_when_these_have_too_few(self):
         cpus = provider()
 
-        assert shown(place(cpus, cpus.start(), pod("p", "10"), NODE_1)) == {"p": {"c0": "2-3,8-15"}}
+        assert shown(place(cpus, cpus.initial_ledger(), pod("p", "10"), NODE_1)) == {"p": {"c0": "2-3,8-15"}}
 
     def test_with_sockets_from_the_nodes_around_first(self):
         plain, by_socket = provider(FOUR), provider(FOUR, align_by_socket=True)
-        ledger = place(plain, plain.start(), pod("q", "5"), bits.of([0, 1]))
+        ledger = place(plain, plain.initial_ledger(), pod("q", "5"), bits.of([0, 1]))
 
         assert shown(place(plain, ledger, pod("p", "6"), bits.of([2])))["p"] == {"c0": "2-3,8-11"}
         assert shown(place(by_socket, ledger, pod("p", "6"), bits.of([2])))["p"] == {"c0": "8-13"}
 
     def test_placing_again_changes_nothing(self):
         cpus = provider()
-        ledger = place(cpus, cpus.start(), pod("p", "4"), NODE_1)
+        ledger = place(cpus, cpus.initial_ledger(), pod("p", "4"), NODE_1)
 
         assert place(cpus, ledger, pod("p", "4"), bits.of([0])) == ledger
 
@@ -294,7 +295,7 @@ class TestAllocation:
         cpus = provider()
         wanted = pod("p", "2", "4", init=(asks("i0", "4"), asks("side", "2", sidecar=True), asks("i1", "2")))
 
-        ledger = place(cpus, cpus.start(), wanted)
+        ledger = place(cpus, cpus.initial_ledger(), wanted)
 
         assert shown(ledger) == {"p": {"i0": "2-5", "side": "2-3", "i1": "4-5", "c0": "4-5", "c1": "6-9"}}
         assert ledger.owned("p").bit_count() == 8
@@ -302,21 +303,21 @@ class TestAllocation:
     def test_another_pod_ends_the_reuse(self):
         cpus = provider()
         wanted = pod("p", "4", init=(asks("i0", "4"),))
-        ledger, first = cpus.allocate(cpus.start(), wanted, container=wanted.init[0], affinity=ANYWHERE)
+        ledger, first = allocate(cpus, cpus.initial_ledger(), wanted, wanted.init[0], ANYWHERE)
         ledger = place(cpus, ledger, pod("q", "2"))
 
-        _, second = cpus.allocate(ledger, wanted, container=wanted.containers[0], affinity=ANYWHERE)
+        _, second = allocate(cpus, ledger, wanted, wanted.containers[0], ANYWHERE)
 
         assert not first & second
 
     def test_reusable_cpus_that_another_pod_got_are_not_used_again(self):
         cpus = provider(pod_level=True)
         wanted = pod("p", "4", init=(asks("i0", "4"),))
-        ledger, _ = cpus.allocate(cpus.start(), wanted, container=wanted.init[0], affinity=ANYWHERE)
-        ledger = cpus.release(ledger, "p", container="i0")
-        ledger, other = cpus.allocate_pod(ledger, as_one("q", "4", asks("c", "4")), affinity=ANYWHERE)
+        ledger, _ = allocate(cpus, cpus.initial_ledger(), wanted, wanted.init[0], ANYWHERE)
+        ledger = ledger.take_back("p", "i0")
+        ledger, other = allocate(cpus, ledger, as_one("q", "4", asks("c", "4")), None, ANYWHERE)
 
-        ledger, mine = cpus.allocate(ledger, wanted, container=wanted.containers[0], affinity=ANYWHERE)
+        ledger, mine = allocate(cpus, ledger, wanted, wanted.containers[0], ANYWHERE)
 
         assert not other & mine
 
@@ -335,7 +336,7 @@ class TestAllocation:
         cpus = provider(full_pcpus_only=True)
 
         with pytest.raises(ProviderError) as refused:
-            place(cpus, cpus.start(), pod("p", cpu))
+            place(cpus, cpus.initial_ledger(), pod("p", cpu))
 
         assert refused.value.reason == "SMTAlignmentError"
         assert refused.value.message == f"SMT Alignment Error: {text}"
@@ -344,14 +345,14 @@ class TestAllocation:
         cpus = provider()
 
         with pytest.raises(ProviderError) as refused:
-            place(cpus, cpus.start(), pod("p", "16"))
+            place(cpus, cpus.initial_ledger(), pod("p", "16"))
 
         assert refused.value.reason == "UnexpectedAdmissionError"
         assert str(refused.value) == "not enough cpus available to satisfy request: requested=16, available=15"
 
     def test_releasing_a_pod_gives_everything_back(self):
         cpus = provider()
-        ledger = place(cpus, cpus.start(), pod("p", "2", "4", init=(asks("i0", "4"),)))
+        ledger = place(cpus, cpus.initial_ledger(), pod("p", "2", "4", init=(asks("i0", "4"),)))
 
         assert cpus.release(ledger, "p").shared == VIEW.all_cpus
         assert cpus.release(ledger, "q") is ledger
@@ -368,7 +369,7 @@ class TestPodsAsOnePiece:
             init=(container("first"), asks("side", "2", sidecar=True), asks("second", "4"), container("third")),
         )
 
-        ledger, piece = cpus.allocate_pod(cpus.start(), wanted, affinity=NODE_1)
+        ledger, piece = allocate(cpus, cpus.initial_ledger(), wanted, None, NODE_1)
 
         assert bits.show(piece) == "8-13"
         assert shown(ledger)["p"] == {
@@ -401,32 +402,32 @@ class TestPodsAsOnePiece:
         cpus = provider(pod_level=True)
 
         with pytest.raises(ProviderError) as refused:
-            cpus.allocate_pod(cpus.start(), wanted, affinity=ANYWHERE)
+            allocate(cpus, cpus.initial_ledger(), wanted, None, ANYWHERE)
 
         assert (refused.value.reason, refused.value.message) == ("EmptyPodSharedPoolError", text)
-        assert cpus.pod_hints(cpus.start(), wanted) is NO_HINTS
+        assert cpus.pod_hints(cpus.initial_ledger(), wanted) is NO_HINTS
 
     def test_pods_without_resources_of_their_own_are_not_meant(self):
         cpus = provider(pod_level=True)
-        ledger = cpus.start()
+        ledger = cpus.initial_ledger()
 
-        assert cpus.allocate_pod(ledger, pod("p", "2"), affinity=ANYWHERE) == (ledger, 0)
-        assert cpus.allocate_pod(ledger, as_one("p", "1500m"), affinity=ANYWHERE) == (ledger, 0)
+        assert allocate(cpus, ledger, pod("p", "2"), None, ANYWHERE) == (ledger, 0)
+        assert allocate(cpus, ledger, as_one("p", "1500m"), None, ANYWHERE) == (ledger, 0)
 
     def test_a_pod_admitted_again_keeps_what_it_has(self):
         cpus = provider(pod_level=True)
         wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
-        ledger, piece = cpus.allocate_pod(cpus.start(), wanted, affinity=NODE_1)
+        ledger, piece = allocate(cpus, cpus.initial_ledger(), wanted, None, NODE_1)
 
         assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
-        assert cpus.allocate_pod(ledger, wanted, affinity=NODE_1) == (ledger, piece)
+        assert allocate(cpus, ledger, wanted, None, NODE_1) == (ledger, piece)
 
     def test_in_the_kubelet_it_loses_it(self):
         cpus = provider(pod_level=True, kubelet_faults=True)
         wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
-        ledger, piece = cpus.allocate_pod(cpus.start(), wanted, affinity=NODE_1)
+        ledger, piece = allocate(cpus, cpus.initial_ledger(), wanted, None, NODE_1)
 
-        again, other = cpus.allocate_pod(ledger, wanted, affinity=NODE_1)
+        again, other = allocate(cpus, ledger, wanted, None, NODE_1)
 
         assert cpus.pod_hints(ledger, wanted) is NO_HINTS
         assert not piece & other
@@ -435,7 +436,7 @@ class TestPodsAsOnePiece:
     def test_release(self):
         cpus = provider(pod_level=True)
         wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
-        ledger, _ = cpus.allocate_pod(cpus.start(), wanted, affinity=ANYWHERE)
+        ledger, _ = allocate(cpus, cpus.initial_ledger(), wanted, None, ANYWHERE)
 
-        assert cpus.release(ledger, "p", container="own").shared == ledger.shared
-        assert cpus.release(ledger, "p") == cpus.start()
+        assert ledger.take_back("p", "own").shared == ledger.shared
+        assert cpus.release(ledger, "p") == cpus.initial_ledger()

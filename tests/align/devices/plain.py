@@ -1,16 +1,20 @@
 """Devices for tests: a short way to write them, strategies, and hints counted the plain way, set by set."""
 
 from collections.abc import Collection, Iterable, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.devices import CoverageFamily, DeviceLedger
+from alignup.align.devices import DeviceIds, DeviceLedger, DeviceProvider, PreferenceAnswers, PreferenceRequest
+from alignup.align.devices.hints import CoverageFamily
+from alignup.align.devices.provider import NO_ANSWERS, PreferencesNeededError
 from alignup.align.hint import AmountFamily, AnyHints, Hint, HintList, subsets
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Container, Pod, Resources
+from alignup.align.workload import Container, Pod, Resources, demand
 from tests.strategies_hints import node_sets, subsets_of
 
 GPU = "example.com/gpu"
@@ -41,10 +45,36 @@ def pod_of(*containers: Container, init: Sequence[Container] = (), uid: str = "p
     return Pod(name=uid, uid=uid, init=tuple(init), containers=containers)
 
 
+class Allocated(NamedTuple):
+    """The result of an allocation for one container; with ``asks``, nothing was allocated."""
+
+    ledger: DeviceLedger
+    devices: DeviceIds = MappingProxyType({})
+    asks: tuple[PreferenceRequest, ...] = ()
+
+
+def allocate(
+    ledger: DeviceLedger,
+    pod: Pod,
+    *,
+    container: Container,
+    affinity: NodeSet | None,
+    answers: PreferenceAnswers = NO_ANSWERS,
+) -> Allocated:
+    provider = DeviceProvider(ledger.nodes, answers=answers)
+    try:
+        after = provider.allocate(ledger, pod, container, affinity=Hint(affinity, preferred=False))
+    except PreferencesNeededError as needed:
+        return Allocated(ledger, asks=needed.requests)
+    own = after.holds(pod.uid, container.name)
+    wanted = demand.container_devices(container, ledger.handled)
+    return Allocated(after, {resource: own[resource] for resource in wanted if resource in own})
+
+
 def shown(options: AnyHints) -> list[str]:
     """The hints of a family, one text each."""
     assert isinstance(options, AmountFamily | CoverageFamily)
-    return [str(hint) for hint in HintList.of_family(options).hints]
+    return [str(hint) for hint in HintList.of_family(options)]
 
 
 def placements(nodes: NodeSet) -> st.SearchStrategy[NodeSet | None]:

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.devices import CoverageFamily, DeviceInventory, device_family
+from alignup.align.devices import DeviceInventory
+from alignup.align.devices.hints import CoverageFamily, device_family
 from alignup.align.hint import AmountFamily, Hint, HintList, MergeInput
 from alignup.align.merging.merge import merge
 from tests import naive_merge
@@ -17,9 +18,7 @@ def spelled(nodes, devices, *, need, reusable=()):
     inventory = DeviceInventory.of(devices, machine=nodes)
     found = device_family(inventory, inventory.healthy, resource=GPU, need=need, reusable=inventory.find(reusable))
     return (
-        None
-        if found is None
-        else [(bits.show(mask or 0), preferred) for mask, preferred in HintList.of_family(found).hints]
+        None if found is None else [(bits.show(mask or 0), preferred) for mask, preferred in HintList.of_family(found)]
     )
 
 
@@ -72,7 +71,7 @@ def test_one_node_a_device_needs_no_coverage():
     found = device_family(inventory, inventory.healthy, resource=GPU, need=2, reusable=0b1)
 
     assert isinstance(found, AmountFamily)
-    assert found.room is not None
+    assert found.slack is not None
 
 
 @given(machines(), st.integers(0, 6), st.data())
@@ -85,7 +84,7 @@ def test_hints_are_those_counted_set_by_set(machine, need, data):
     found = device_family(inventory, inventory.find(free), resource=GPU, need=need, reusable=inventory.find(again))
 
     expected = counted(devices, nodes, free=free, again=again, need=need)
-    assert list(HintList.of_family(found).hints if found else ()) == expected
+    assert list(HintList.of_family(found) if found else ()) == expected
 
 
 @given(st.data())
@@ -96,33 +95,33 @@ def test_a_coverage_answers_as_its_list_does(data):
     listed = HintList.of_family(found)
 
     assert listed.masks == tuple(mask for mask in listed.masks if found.fits(mask))
-    assert (listed.narrowest or 0) == found.narrowest
+    assert (listed.min_width or 0) == found.min_width
     for mask in (0, *data.draw(st.lists(subsets_of(nodes), max_size=4))):
         assert found.fits(mask) == (mask in listed.masks)
         complete = bits.of(node for node in bits.members(nodes) if found.fits(mask | 1 << node))
-        assert found.completing(mask) == complete
+        assert found.completing_nodes(mask) == complete
         for more in range(1, 4):
             reached = any(
                 mask | other in listed.masks
                 for other in HintList.of_family(everything(nodes)).masks
                 if other.bit_count() <= more
             )
-            assert found.within_reach(mask, more=more, among=nodes) >= reached
+            assert found.may_complete(mask, more=more, among=nodes) >= reached
 
 
 def test_a_coverage_has_nothing_to_do_with_nodes_outside():
     found = CoverageFamily({0b11: 1}, 1, nodes=0b11, preferred_width=1, source=GPU)
 
     assert not found.fits(0b101)
-    assert found.completing(0b100) == 0
-    assert not found.within_reach(0b100, more=1, among=0b11)
+    assert found.completing_nodes(0b100) == 0
+    assert not found.may_complete(0b100, more=1, among=0b11)
 
 
 @given(st.data())
 def test_merging_takes_coverages_as_it_takes_lists(data):
     nodes = data.draw(node_sets(most=4))
     voices = [MergeInput(name, data.draw(coverages(nodes))) for name in ("gpu", "nic")]
-    voices = [voice for voice in voices if voice.options.narrowest]
+    voices = [voice for voice in voices if voice.hints.min_width]
 
     merged = merge(voices, nodes=nodes)
     searched = merge(voices, nodes=nodes, dense=0)

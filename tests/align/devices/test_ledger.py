@@ -42,7 +42,7 @@ def test_an_inventory_knows_its_devices():
 
     assert inventory.devices[0].nodes == bits.of([1]), "the later of two with the same id counts"
     assert inventory.names(inventory.healthy) == ("gpu-0", "gpu-2", "gpu-3")
-    assert inventory.names(inventory.told) == ("gpu-0", "gpu-1", "gpu-2")
+    assert inventory.names(inventory.with_topology) == ("gpu-0", "gpu-1", "gpu-2")
     assert inventory.names(inventory.placed) == ("gpu-0", "gpu-1")
     assert inventory.names(inventory.near(0b10)) == ("gpu-0",)
     assert inventory.nodes == 0b10

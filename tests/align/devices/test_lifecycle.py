@@ -4,12 +4,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from alignup.align import devices
-from alignup.align.devices import CoverageFamily, DeviceLedger, PreferenceAnswers
+from alignup.align.devices import DeviceLedger, DeviceProvider, PreferenceAnswers
+from alignup.align.devices.hints import CoverageFamily
 from alignup.align.errors import ProviderError
 from alignup.align.hint import AmountFamily
 from alignup.align.workload import Pod
-from tests.align.devices.plain import GPU, NIC, announcements, pod_of, wanting
+from tests.align.devices.plain import GPU, NIC, Allocated, allocate, announcements, pod_of, wanting
 from tests.strategies_hints import subsets_of
 
 NODES = 0b111
@@ -52,10 +52,10 @@ class Lifecycle(RuleBasedStateMachine):
             after = self.placed(pod, data)
         except ProviderError:
             assert self.ledger is before
-            assert devices.release(before, pod.uid) == before
+            assert before.take_back(pod.uid) == before
             return
         self.given[pod.uid] = {name: set(after.owned(pod.uid, name)) for name in (GPU, NIC)}
-        released = devices.release(after, pod.uid)
+        released = after.take_back(pod.uid)
         assert (released.held, released.in_use, released.free) == (before.held, before.in_use, before.free)
         self.ledger = after
 
@@ -63,21 +63,19 @@ class Lifecycle(RuleBasedStateMachine):
         """The ledger with all containers of *pod* served, plugins answering as they please."""
         ledger = self.ledger
         answers: dict = {}
-        for container in pod.everyone:
+        for container in pod.all_containers:
             affinity = data.draw(st.none() | subsets_of(NODES))
-            outcome = devices.allocate(ledger, pod, container=container, affinity=affinity)
+            outcome = allocate(ledger, pod, container=container, affinity=affinity)
             if outcome.asks:
                 assert outcome.ledger is ledger
                 answers = {ask: data.draw(replies(ask.available)) for ask in outcome.asks}
-                outcome = devices.allocate(ledger, pod, container=container, affinity=affinity, answers=answers)
+                outcome = allocate(ledger, pod, container=container, affinity=affinity, answers=answers)
             assert not outcome.asks
             self.check_given(ledger, outcome, pod, answers)
             ledger = outcome.ledger
         return ledger
 
-    def check_given(
-        self, before: DeviceLedger, outcome: devices.DeviceAllocation, pod: Pod, answers: PreferenceAnswers
-    ) -> None:
+    def check_given(self, before: DeviceLedger, outcome: Allocated, pod: Pod, answers: PreferenceAnswers) -> None:
         """Only what was free and healthy is given, or what an init container of the pod left."""
         for resource, ids in outcome.devices.items():
             free = set(before.inventories[resource].names(before.free[resource]))
@@ -92,13 +90,14 @@ class Lifecycle(RuleBasedStateMachine):
     def remove(self, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(self.given)))
         del self.given[uid]
-        self.ledger = devices.release(self.ledger, uid)
+        self.ledger = self.ledger.take_back(uid)
 
     @rule(data=st.data())
     def collect(self, data: st.DataObject) -> None:
         active = data.draw(st.sets(st.sampled_from(sorted(self.given)))) if self.given else set()
         self.given = {uid: own for uid, own in self.given.items() if uid in active}
-        self.ledger = devices.retain(self.ledger, active)
+        for uid in self.ledger.held.keys() - active:
+            self.ledger = self.ledger.take_back(uid)
 
     @rule(resource=st.sampled_from([GPU, NIC]), for_good=st.booleans())
     def lose_plugin(self, resource: str, for_good: bool) -> None:
@@ -122,12 +121,12 @@ class Lifecycle(RuleBasedStateMachine):
     def what_is_hinted_can_be_had(self) -> None:
         """Where a set of nodes is hinted for one container alone, allocating there gives only devices near it."""
         pod = pod_of(wanting(gpu=2), uid="visitor")
-        family = devices.hints(self.ledger, pod, container=pod.containers[0]).get(GPU)
+        family = DeviceProvider(NODES).hints(self.ledger, pod, pod.containers[0]).get(GPU)
         if not isinstance(family, AmountFamily | CoverageFamily):
             return
         ledger = self.ledger.announce(GPU, self.ledger.inventories[GPU].devices)
-        for mask in family.masks():
-            chosen = devices.allocate(ledger, pod, container=pod.containers[0], affinity=mask).devices[GPU]
+        for mask in family.fitting_sets():
+            chosen = allocate(ledger, pod, container=pod.containers[0], affinity=mask).devices[GPU]
             assert not ledger.inventories[GPU].find(chosen) & ~ledger.inventories[GPU].near(mask)
 
 

@@ -4,14 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align import devices
-from alignup.align.devices import DeviceAllocation, DeviceLedger, PreferenceRequest
+from alignup.align.devices import DeviceLedger, DeviceProvider, PreferenceRequest
+from alignup.align.devices.provider import filter_by_affinity
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod
-from tests.align.devices.plain import GPU, NIC, gpus, ledger_of, machines, pod_of, shown, wanting
+from tests.align.devices.plain import GPU, NIC, Allocated, allocate, gpus, ledger_of, machines, pod_of, shown, wanting
 from tests.strategies_hints import subsets_of
 
+PROVIDER = DeviceProvider(0b1111)
 FOUR = ledger_of(gpus([0], [0], [1], [1]))
 ASKED = ledger_of(gpus([0], [0], [1], [1]), asked=[GPU])
 ONE = wanting(gpu=1)
@@ -19,13 +20,13 @@ ONE = wanting(gpu=1)
 
 def given_to(ledger: DeviceLedger, container: Container, **how) -> tuple[str, ...]:
     """The devices a container alone in its pod is given."""
-    outcome = devices.allocate(ledger, pod_of(container), container=container, **{"affinity": None, **how})
+    outcome = allocate(ledger, pod_of(container), container=container, **{"affinity": None, **how})
     return outcome.devices.get(GPU, ())
 
 
 def admitted(ledger: DeviceLedger, pod: Pod, affinity=None) -> DeviceLedger:
-    for container in pod.everyone:
-        ledger = devices.allocate(ledger, pod, container=container, affinity=affinity).ledger
+    for container in pod.all_containers:
+        ledger = allocate(ledger, pod, container=container, affinity=affinity).ledger
     return ledger
 
 
@@ -38,57 +39,57 @@ def refused(ledger: DeviceLedger, container: Container, **how) -> str:
 
 class TestHints:
     def test_nothing_wanted_nothing_said(self):
-        assert devices.hints(FOUR, pod_of(wanting()), container=wanting()) == {}
+        assert PROVIDER.hints(FOUR, pod_of(wanting()), wanting()) == {}
 
     def test_what_no_plugin_has_is_not_looked_at(self):
-        assert devices.hints(FOUR, pod_of(wanting(nic=1)), container=wanting(nic=1)) == {}
+        assert PROVIDER.hints(FOUR, pod_of(wanting(nic=1)), wanting(nic=1)) == {}
 
     def test_a_resource_without_topology_does_not_care(self):
         bare = ledger_of(gpus(None, []))
 
-        assert devices.hints(bare, pod_of(ONE), container=ONE) == {GPU: None}
+        assert PROVIDER.hints(bare, pod_of(ONE), ONE) == {GPU: None}
 
     def test_a_resource_whose_plugin_is_gone_does_not_care(self):
         gone = DeviceLedger(nodes=0b11).give("other", "app", devices={GPU: ["gpu-0"]})
 
-        assert devices.hints(gone, pod_of(ONE), container=ONE) == {GPU: None}
+        assert PROVIDER.hints(gone, pod_of(ONE), ONE) == {GPU: None}
 
     def test_too_few_devices_are_impossible(self):
         five = wanting(gpu=5)
 
-        assert devices.hints(FOUR, pod_of(five), container=five) == {GPU: ()}
+        assert PROVIDER.hints(FOUR, pod_of(five), five) == {GPU: ()}
 
     def test_enough_devices_but_too_few_on_nodes_are_impossible(self):
         mixed = ledger_of(gpus([0], None))
 
-        assert devices.hints(mixed, pod_of(wanting(gpu=2)), container=wanting(gpu=2)) == {GPU: ()}
+        assert PROVIDER.hints(mixed, pod_of(wanting(gpu=2)), wanting(gpu=2)) == {GPU: ()}
 
     def test_a_container_that_has_its_devices_is_hinted_where_they_are(self):
         pod = pod_of(ONE)
         held = admitted(FOUR, pod, 0b10)
 
-        answer = devices.hints(held, pod, container=ONE)[GPU]
+        answer = PROVIDER.hints(held, pod, ONE)[GPU]
 
         assert shown(answer) == ["{1}", "{0-1} not preferred"]
 
     def test_a_container_that_wants_another_number_now_is_impossible(self):
         held = FOUR.give("pod", "app", devices={GPU: ["gpu-0", "gpu-1"]})
 
-        assert devices.hints(held, pod_of(ONE), container=ONE) == {GPU: ()}
-        assert devices.pod_hints(held, pod_of(ONE)) == {GPU: ()}
+        assert PROVIDER.hints(held, pod_of(ONE), ONE) == {GPU: ()}
+        assert PROVIDER.hints(held, pod_of(ONE), None) == {GPU: ()}
 
     def test_a_held_device_that_is_gone_stands_in_nobodys_way(self):
         pair = wanting(gpu=2)
         held = FOUR.give("pod", "app", devices={GPU: ["gpu-0", "gpu-3"]}).announce(GPU, gpus([0], [0], [1]))
 
-        answer = devices.hints(held, pod_of(pair), container=pair)[GPU]
+        answer = PROVIDER.hints(held, pod_of(pair), pair)[GPU]
 
         assert shown(answer) == ["{0}", "{0-1} not preferred"]
 
     def test_a_pod_adds_up_its_containers(self):
         pod = pod_of(wanting("one", gpu=1), wanting("two", gpu=2))
 
-        answer = devices.pod_hints(FOUR, pod)[GPU]
+        answer = PROVIDER.hints(FOUR, pod, None)[GPU]
 
         assert shown(answer) == ["{0-1}"]
 
@@ -123,7 +124,7 @@ class TestChoice:
         ledger = FOUR.announce(NIC, [Device(NIC, "eth0", 0b1)])
         both = wanting(gpu=1, nic=1)
 
-        outcome = devices.allocate(ledger, pod_of(both), container=both, affinity=0b10)
+        outcome = allocate(ledger, pod_of(both), container=both, affinity=0b10)
 
         assert outcome.devices == {GPU: ("gpu-2",), NIC: ("eth0",)}
         assert outcome.ledger.holds("pod", "app") == outcome.devices
@@ -131,12 +132,12 @@ class TestChoice:
     def test_what_a_container_has_it_keeps(self):
         held = FOUR.give("pod", "app", devices={GPU: ["gpu-3"]})
 
-        outcome = devices.allocate(held, pod_of(ONE), container=ONE, affinity=0b1)
+        outcome = allocate(held, pod_of(ONE), container=ONE, affinity=0b1)
 
-        assert outcome == DeviceAllocation(held, {GPU: ("gpu-3",)})
+        assert outcome == Allocated(held, {GPU: ("gpu-3",)})
 
     def test_no_devices_wanted_none_given(self):
-        assert devices.allocate(FOUR, pod_of(ONE), container=wanting(gpu=0), affinity=None) == DeviceAllocation(FOUR)
+        assert allocate(FOUR, pod_of(ONE), container=wanting(gpu=0), affinity=None) == Allocated(FOUR)
 
 
 class TestReuse:
@@ -149,7 +150,7 @@ class TestReuse:
         assert ledger.holds("pod", "second") == {GPU: ("gpu-0", "gpu-1", "gpu-2")}
         assert ledger.holds("pod", "app") == {GPU: ("gpu-0",)}
         assert ledger.reusable_by("pod") == {GPU: {"gpu-1", "gpu-2"}}
-        assert devices.release(ledger, "pod") == FOUR
+        assert ledger.take_back("pod") == FOUR
 
     def test_a_sidecar_keeps_its_own(self):
         pod = pod_of(wanting(gpu=1), init=[wanting("first", gpu=1), wanting("proxy", gpu=1, sidecar=True)])
@@ -161,26 +162,26 @@ class TestReuse:
 
     def test_of_devices_to_use_again_the_near_ones_come_first(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=4)])
-        ledger = devices.allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
+        ledger = allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
 
-        outcome = devices.allocate(ledger, pod, container=ONE, affinity=0b10)
+        outcome = allocate(ledger, pod, container=ONE, affinity=0b10)
 
         assert outcome.devices == {GPU: ("gpu-2",)}
 
     def test_hints_insist_on_what_can_be_used_again(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=1)])
-        ledger = devices.allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
+        ledger = allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
 
-        answer = devices.hints(ledger, pod, container=ONE)[GPU]
+        answer = PROVIDER.hints(ledger, pod, ONE)[GPU]
 
         assert shown(answer) == ["{1}", "{0-1} not preferred"]
 
     def test_what_is_gone_is_not_used_again(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=1)])
-        ledger = devices.allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
+        ledger = allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
         ledger = ledger.announce(GPU, gpus([0], [0]))
 
-        assert devices.allocate(ledger, pod, container=ONE, affinity=None).devices == {GPU: ("gpu-0",)}
+        assert allocate(ledger, pod, container=ONE, affinity=None).devices == {GPU: ("gpu-0",)}
 
     def test_a_device_that_is_free_as_well_counts_once(self):
         """A ledger from outside may say so; the kubelet's hints then count it twice, its allocation does not."""
@@ -190,11 +191,11 @@ class TestReuse:
 
     def test_another_pod_ends_it(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=1)])
-        ledger = devices.allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
+        ledger = allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
 
         ledger = admitted(ledger, pod_of(wanting(), uid="other"))
 
-        assert devices.allocate(ledger, pod, container=ONE, affinity=None).devices == {GPU: ("gpu-1",)}
+        assert allocate(ledger, pod, container=ONE, affinity=None).devices == {GPU: ("gpu-1",)}
 
 
 class TestAdvice:
@@ -210,9 +211,9 @@ class TestAdvice:
     def test_a_plugin_that_wants_to_be_asked_is(self):
         pair = wanting(gpu=2)
 
-        outcome = devices.allocate(ASKED, pod_of(pair), container=pair, affinity=None)
+        outcome = allocate(ASKED, pod_of(pair), container=pair, affinity=None)
 
-        assert outcome == DeviceAllocation(ASKED, asks=(self.ASK,))
+        assert outcome == Allocated(ASKED, asks=(self.ASK,))
 
     @pytest.mark.parametrize(
         ("answer", "chosen"),
@@ -240,9 +241,7 @@ class TestAdvice:
         changed = ASKED.give("other", "app", devices={GPU: ["gpu-3"]})
         pair = wanting(gpu=2)
 
-        outcome = devices.allocate(
-            changed, pod_of(pair), container=pair, affinity=None, answers={self.ASK: ("gpu-3", "gpu-1")}
-        )
+        outcome = allocate(changed, pod_of(pair), container=pair, affinity=None, answers={self.ASK: ("gpu-3", "gpu-1")})
 
         (ask,) = outcome.asks
         assert ask.available == ("gpu-0", "gpu-1", "gpu-2")
@@ -265,7 +264,7 @@ class TestAdvice:
         pod = pod_of(wanting(gpu=2), init=[wanting("first", gpu=1)])
         ledger = ASKED.give("pod", "first", devices={GPU: ["gpu-3"]}).with_reusable("pod", {GPU: frozenset({"gpu-3"})})
 
-        (ask,) = devices.allocate(ledger, pod, container=pod.containers[0], affinity=None).asks
+        (ask,) = allocate(ledger, pod, container=pod.containers[0], affinity=None).asks
 
         assert (ask.available, ask.must_include, ask.size) == (self.ASK.available, ("gpu-3",), 2)
 
@@ -284,7 +283,7 @@ class TestAdvice:
     def asks(
         self, container: Container, *, affinity=None, ledger: DeviceLedger = ASKED
     ) -> tuple[PreferenceRequest, ...]:
-        return devices.allocate(ledger, pod_of(container), container=container, affinity=affinity).asks
+        return allocate(ledger, pod_of(container), container=container, affinity=affinity).asks
 
 
 class TestRefusals:
@@ -358,7 +357,7 @@ def test_devices_near_the_chosen_nodes_come_first(machine, data):
     nodes, announced = machine
     ledger = ledger_of(announced, nodes=nodes)
     affinity = data.draw(subsets_of(nodes))
-    aligned, unaligned, without = devices.filter_by_affinity(ledger, GPU, affinity=affinity) if announced else (0, 0, 0)
+    aligned, unaligned, without = filter_by_affinity(ledger, GPU, affinity=affinity) if announced else (0, 0, 0)
     free = (aligned | unaligned | without).bit_count()
     if not free:
         return

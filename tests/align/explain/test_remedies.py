@@ -76,7 +76,7 @@ class Seats(Provider[Mapping[str, int]]):
 
     name = "seat"
 
-    def idle(self) -> Mapping[str, int]:
+    def initial_ledger(self) -> Mapping[str, int]:
         return {}
 
     def hints(self, book, pod, container):
@@ -91,10 +91,10 @@ class Seats(Provider[Mapping[str, int]]):
     def release(self, book, uid):
         return {pod: count for pod, count in book.items() if pod != uid}
 
-    def offered(self, book, uid):
+    def capacity(self, book, uid):
         return {SEAT: 3}
 
-    def given(self, book, uid, container):
+    def describe(self, book, uid, container):
         return {SEAT: str(book[uid])} if book.get(uid) else {}
 
 
@@ -207,8 +207,8 @@ def test_reserved_memory_moves_before_it_shrinks():
     ]
     changed, other = found.proposals[-1].apply(one, accept(pod("b", cpu="1", memory="16Gi")))
     assert changed.settings.reserved_memory == (ReservedMemory(1, {"memory": Quantity.parse("64Mi")}),)
-    assert changed.admit(other).placements[0].given["memory"] == {"memory": f"0={16 * GIB}"}
-    assert changed.ledger.books["memory"].blocks("a", "app") == one.ledger.books["memory"].blocks("a", "app")
+    assert changed.admit(other).placements[0].as_text()["memory"] == {"memory": f"0={16 * GIB}"}
+    assert changed.ledger.memory.blocks("a", "app") == one.ledger.memory.blocks("a", "app")
 
 
 def test_reserved_memory_shrinks_if_moving_does_not_help():
@@ -292,13 +292,13 @@ def test_two_pods_are_evicted_only_if_one_is_not_enough():
     found = find_remedies(one, accept(pod("new", cpu="1", memory="15Gi")))
 
     (eviction,) = [change for (change,) in proposed(found) if isinstance(change, Eviction)]
-    held = one.ledger.books["memory"]
+    held = one.ledger.memory
     assert len(eviction.pods) == 2
-    assert len({held.blocks(uid, "app")[0].nodes for uid in eviction.pods}) == 1
+    assert len({(held.blocks(uid, "app") or ())[0].nodes for uid in eviction.pods}) == 1
 
 
 def test_a_pod_with_a_policy_annotation_is_proposed_another_value():
-    one = host(Policy.RESTRICTED, own_policy=True, memory=False)
+    one = host(Policy.RESTRICTED, pod_policy_annotations=True, memory=False)
     wanted = accept(pod(cpu="6", annotations={"topology.alignup.dev/policy": "single-numa-node"}))
 
     found = find_remedies(one, wanted)
@@ -345,19 +345,19 @@ def test_a_missing_preferred_allocation_is_the_lowest_devices():
     found = find_remedies(one, wanted)
 
     assert proposed(found)[0] == cpus(4, was=5)
-    assert found.proposals[0].decision.placements[0].given["device"] == {GPU: "gpu-1,gpu-3"}
-    assert one.decide(accept(pod("b", cpu="4", gpu="2"))).asks
+    assert found.proposals[0].decision.placements[0].as_text()["device"] == {GPU: "gpu-1,gpu-3"}
+    assert one.decide(accept(pod("b", cpu="4", gpu="2"))).preference_requests
 
 
 def test_known_preferred_allocations_are_used():
     plain = host(preferred_allocation=frozenset({GPU}))
     devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number % 2) for number in range(6))
     one = Host(replace(plain.machine, devices=devices), plain.settings)
-    (ask,) = one.decide(accept(pod("b", cpu="4", gpu="2"))).asks
+    (ask,) = one.decide(accept(pod("b", cpu="4", gpu="2"))).preference_requests
 
     found = find_remedies(one, accept(pod("b", cpu="5", gpu="2")), answers={ask: ("gpu-3", "gpu-5")})
 
-    assert found.proposals[0].decision.placements[0].given["device"] == {GPU: "gpu-3,gpu-5"}
+    assert found.proposals[0].decision.placements[0].as_text()["device"] == {GPU: "gpu-3,gpu-5"}
 
 
 def test_huge_pages_change_in_whole_pages():
@@ -492,4 +492,4 @@ def test_a_provider_from_outside_has_its_say():
 
     assert proposed(found) == [(RequestChange("app", SEAT, 2, 1, Unit.PIECES),), (Eviction(("b",), ((),)),)]
     changed, other = found.proposals[0].apply(one, wanted)
-    assert changed.admit(other).placements[0].given["seat"] == {SEAT: "1"}
+    assert changed.admit(other).placements[0].as_text()["seat"] == {SEAT: "1"}

@@ -38,8 +38,8 @@ HUGE = "hugepages-8Ki"
 def settle(host: Host, pod: Pod) -> Decision:
     """Decide, with every device plugin preferring its lowest devices."""
     answers: dict = {}
-    while (decision := host.decide(pod, answers)).asks:
-        for ask in decision.asks:
+    while (decision := host.decide(pod, answers)).preference_requests:
+        for ask in decision.preference_requests:
             rest = [id_ for id_ in ask.available if id_ not in ask.must_include]
             answers[ask] = (*ask.must_include, *rest)[: ask.size]
     return decision
@@ -239,13 +239,13 @@ def check_share(host: Host, pod: Pod, container: str | None, proposed: set[int])
 
 
 def parts(pod: Pod) -> Iterator[tuple[str | None, Resources]]:
-    yield from ((one.name, one.resources) for one in pod.everyone)
+    yield from ((one.name, one.resources) for one in pod.all_containers)
     yield None, pod.resources
 
 
 def has_exclusive_cpus(host: Host, pod: Pod, container: str | None) -> bool:
     rules = host.providers[1].rules  # type: ignore[attr-defined]
-    one = next((one for one in pod.everyone if one.name == container), None)
+    one = next((one for one in pod.all_containers if one.name == container), None)
     return rules.exclusive_cpus(pod, one) > 0 and (one is not None or host.rules.pod_level)
 
 

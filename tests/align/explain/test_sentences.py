@@ -1,12 +1,12 @@
 """Sentences that explain a decision."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Outcome, Placement, Rejection, ResourceHints
 from alignup.align.explain import sentences
@@ -78,7 +78,7 @@ def test_a_container_without_exclusive_cpus():
 
 def test_containers_in_the_shared_pool_are_listed_together():
     def placed(name, **what):
-        return Placement(name, Hint(None, preferred=True), partial(dict, {"cpu": what} if what else {}))
+        return Placement(name, Hint(None, preferred=True), cpus=bits.parse(what["cpu"]) if what else None)
 
     assert sentences.describe_allocations([placed("a")]) == "a: shared CPU pool"
     assert sentences.describe_allocations([placed("a"), placed("b", cpu="3")]) == "b: CPU 3; a: shared CPU pool"
@@ -89,7 +89,7 @@ def test_containers_in_the_shared_pool_are_listed_together():
 
 def test_a_pod_waits_for_its_device_plugin():
     one = host(preferred_allocation=frozenset({GPU}))
-    one.announce(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
+    one.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
 
     assert sentences.verdict(one.decide(pod("a", gpu="2"))) == (
         f"Pod default/a is waiting for the preferred allocation of {GPU} from its device plugin"
@@ -101,7 +101,9 @@ def busy(policy: Policy) -> Host:
     one = host(policy)
     for each in (pod("web", cpu="2", gpu="1"), pod("renderer", cpu="500m", gpu="1")):
         assert one.admit(each).admitted
-    one.announce(GPU, [Device(GPU, "gpu-0", nodes=1), Device(GPU, "gpu-1", nodes=2), Device(GPU, "gpu-2", nodes=1)])
+    one.update_devices(
+        GPU, [Device(GPU, "gpu-0", nodes=1), Device(GPU, "gpu-1", nodes=2), Device(GPU, "gpu-2", nodes=1)]
+    )
     return one
 
 
@@ -170,8 +172,8 @@ def two_shares(policy: Policy) -> Host:
 def test_memory_that_no_node_has_and_no_group_can_form():
     decision = two_shares(Policy.BEST_EFFORT).decide(pod(cpu="1", memory="10Gi"))
 
-    assert decision.refusal is not None
-    assert decision.refusal.provider == "memory"
+    assert decision.rejection is not None
+    assert decision.rejection.provider == "memory"
     assert sentences.describe_rejection(decision) == (
         (
             "10Gi memory: no NUMA node has that much free (7Gi at most), and nodes form a group only while no "
@@ -198,9 +200,9 @@ def test_types_of_memory_that_are_not_on_the_same_nodes():
         ResourceHints("memory", "hugepages-2Mi", 2 << 20, {0: 0, 1: 4 << 20}, DONT_CARE),
     )
     decision = one.decide(pod())
-    step = replace(decision.steps[0], told=lambda: voices)
+    step = replace(decision.steps[0], resources=voices)
     refusal = Rejection("UnexpectedAdmissionError", "Allocate failed", container="app", provider="memory")
-    rejected = replace(decision, outcome=Outcome.REJECTED, refusal=refusal, steps=(step,))
+    rejected = replace(decision, outcome=Outcome.REJECTED, rejection=refusal, steps=(step,))
 
     assert sentences.describe_rejection(rejected) == (
         "4Gi memory and 2Mi hugepages-2Mi: not free on the same NUMA nodes",
@@ -298,7 +300,7 @@ def test_a_decoded_decision_gives_the_same_sentences(data, one):
         read = from_document(to_document(decision))
         assert sentences.verdict(read) == sentences.verdict(decision)
         assert sentences.describe_rejection(read) == sentences.describe_rejection(decision)
-        assert bool(sentences.describe_rejection(decision)) == bool(decision.refusal)
+        assert bool(sentences.describe_rejection(decision)) == bool(decision.rejection)
         assert [sentences.describe_allocation(placed) for placed in read.placements] == [
             sentences.describe_allocation(placed) for placed in decision.placements
         ]

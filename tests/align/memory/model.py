@@ -1,15 +1,14 @@
 """Machines and pods for the memory tests in a few letters, and the kubelet's hints written out the slow way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.hint import Hint, HintList, HintsByResource, subsets
 from alignup.align.machine import HugePages, NumaNode
-from alignup.align.memory import provider as memory
 from alignup.align.memory.hints import MemoryHintFamily
 from alignup.align.memory.ledger import MemoryLedger, Sizes
-from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.workload import Container, Pod
 from tests.strategies_pods import guaranteed
 
@@ -55,15 +54,28 @@ def placed(
     ledger: MemoryLedger, made: Pod, affinity: Hint = ANYWHERE, settings: MemorySettings = STATIC
 ) -> MemoryLedger:
     """The ledger with all containers of a pod placed."""
-    for container in made.everyone:
-        ledger = memory.allocate(ledger, made, container, affinity=affinity, settings=settings)
+    for container in made.all_containers:
+        ledger = MemoryProvider(settings).allocate(ledger, made, container, affinity=affinity)
     return ledger
+
+
+def retain(ledger: MemoryLedger, active: Collection[str]) -> MemoryLedger:
+    """The ledger without pods that are not *active*."""
+    for uid in (ledger.held.keys() | ledger.pod_held.keys()) - set(active):
+        for name in ledger.held.get(uid, {"": ()}):
+            ledger = ledger.release(uid, name)
+    return ledger
+
+
+def nodes_of(ledger: MemoryLedger, uid: str, container: str) -> NodeSet:
+    """The nodes of a container's memory."""
+    return bits.union(block.nodes for block in ledger.blocks(uid, container) or ())
 
 
 def spelled(answer: HintsByResource) -> tuple[Hint, ...]:
     """The hints for memory in an answer, one by one."""
     options = answer.get(MEMORY) if answer else None
-    return HintList.of_family(options).hints if isinstance(options, MemoryHintFamily) else ()
+    return tuple(HintList.of_family(options)) if isinstance(options, MemoryHintFamily) else ()
 
 
 def hints(ledger: MemoryLedger, need: Sizes, uid: str) -> dict[NodeSet, bool]:

@@ -4,11 +4,10 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.errors import ProviderError, StateError
-from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.workload import Pod, Resources
-from tests.align.memory.model import ANYWHERE, AS_ONE, FAULTY, GIB, MEMORY, PAGES, app, idle, on, placed, pod
+from tests.align.memory.model import ANYWHERE, AS_ONE, FAULTY, GIB, MEMORY, PAGES, app, idle, nodes_of, on, placed, pod
 from tests.strategies_pods import amounts
 
 SHARED = pod("shared", app("c", "5Gi"))
@@ -81,18 +80,18 @@ def whole() -> Pod:
 
 
 def test_a_pod_placed_as_one_piece_is_placed_once():
-    ledger = memory.allocate_pod(idle(8, 8), whole(), affinity=on(1), settings=AS_ONE)
+    ledger = MemoryProvider(AS_ONE).allocate(idle(8, 8), whole(), None, affinity=on(1))
 
-    again = memory.allocate_pod(ledger, whole(), affinity=ANYWHERE, settings=AS_ONE)
+    again = MemoryProvider(AS_ONE).allocate(ledger, whole(), None, affinity=ANYWHERE)
 
     assert again == ledger
 
 
 def test_the_kubelet_places_it_again_and_never_gives_back_the_first():
     faulty = MemorySettings(MemoryPolicy.STATIC, pod_level_managers=True, kubelet_faults=True)
-    ledger = memory.allocate_pod(idle(8, 8), whole(), affinity=on(1), settings=faulty)
+    ledger = MemoryProvider(faulty).allocate(idle(8, 8), whole(), None, affinity=on(1))
 
-    again = memory.allocate_pod(ledger, whole(), affinity=on(0), settings=faulty)
+    again = MemoryProvider(faulty).allocate(ledger, whole(), None, affinity=on(0))
 
     assert shares(again) == [("0", 1, 5), ("1", 1, 5)]
     assert shares(again.release("p", "c")) == [("0", 0, 8), ("1", 1, 5)]
@@ -102,8 +101,8 @@ def test_huge_pages_of_a_size_that_one_node_does_not_list_crash_nothing():
     ledger = idle(8, 8, pages={1: 512})
     made = pod("p", app("c", "1Gi", "512Mi"))
 
-    assert memory.nodes_of(placed(ledger, made), "p", "c") == bits.of([1])
-    assert memory.nodes_of(placed(ledger, made, on(0)), "p", "c") == bits.of([0, 1])
+    assert nodes_of(placed(ledger, made), "p", "c") == bits.of([1])
+    assert nodes_of(placed(ledger, made, on(0)), "p", "c") == bits.of([0, 1])
     both = placed(ledger, made, on(0, 1))
     assert both.nodes[0].tables.keys() == {MEMORY}
     assert both.nodes[1].tables[PAGES].reserved == GIB // 2

@@ -52,7 +52,7 @@ def test_a_family_is_the_list_the_kubelet_makes(ledger, need):
 
     assert spelled({MEMORY: found}) == tuple(starmap(Hint, expected.items()))
     if found:
-        assert found.narrowest == min(map(int.bit_count, expected))
+        assert found.min_width == min(map(int.bit_count, expected))
         assert all(map(found.fits, expected))
 
 
@@ -78,18 +78,18 @@ def test_questions_about_growing_sets_agree_with_each_other(ledger, need, data):
     more = data.draw(st.integers(0, 4))
 
     def grows_to_fit(mask: bits.NodeSet) -> bool:
-        """Whether *mask* fits by what its nodes have free, not as a set apart."""
+        """Whether *mask* fits by what its nodes have free, not as a set fixed_sets."""
         return bool(mask) and all(ledger.free(mask, type_) >= size for type_, size in need.items())
 
-    assert found.completing(start) == bits.of(
+    assert found.completing_nodes(start) == bits.of(
         node for node in bits.members(found.nodes) if grows_to_fit(start | 1 << node)
     )
     reached = any(grows_to_fit(start | extra) for extra in (0, *subsets(among)) if extra.bit_count() <= more)
     if start:
-        assert found.within_reach(start, more=more, among=among) is reached
-    left_out = [sum(column) for column in zip(*map(found.holds, bits.members(found.nodes & ~start)), strict=True)]
+        assert found.may_complete(start, more=more, among=among) is reached
+    left_out = [sum(column) for column in zip(*map(found.amounts_on, bits.members(found.nodes & ~start)), strict=True)]
     if start and left_out:
-        assert all(map(int.__le__, left_out, found.room)) is grows_to_fit(start)
+        assert all(map(int.__le__, left_out, found.slack)) is grows_to_fit(start)
 
 
 @given(states(), needs, st.data())
@@ -101,7 +101,7 @@ def test_merging_families_is_merging_their_lists(ledger, need, data):
         return
     cpus = AmountFamily({node: data.draw(st.integers(0, 4)) for node in ledger.nodes}, 4, preferred_width=1)
     voices = [*(MergeInput(type_, found) for type_ in need), MergeInput("cpu", cpus)]
-    voices = voices if cpus.narrowest else voices[:-1]
+    voices = voices if cpus.min_width else voices[:-1]
 
     merged = merge(voices, nodes=nodes)
 
@@ -119,9 +119,9 @@ def test_a_busy_node_serves_alone_and_a_group_only_together():
     assert list(map(str, spelled({MEMORY: small}))) == [
         "{0}", "{3}", "{4}", "{1-2} not preferred", "{3-4} not preferred",
     ]  # fmt: skip
-    assert (small.nodes, small.apart, small.narrowest) == (0b11000, (0b00001, 0b00110), 1)
-    assert small.completing(0b00001) == 0, "what is in use does not grow"
-    assert not small.within_reach(0b00001, more=1, among=0b11000)
+    assert (small.nodes, small.fixed_sets, small.min_width) == (0b11000, (0b00001, 0b00110), 1)
+    assert small.completing_nodes(0b00001) == 0, "what is in use does not grow"
+    assert not small.may_complete(0b00001, more=1, among=0b11000)
 
 
 def test_sixty_four_nodes_are_not_walked():
@@ -131,7 +131,7 @@ def test_sixty_four_nodes_are_not_walked():
     found = memory_family(ledger, {MEMORY: 500 * GIB, PAGES: 5 * GIB}, pod=UID)
 
     assert found is not None
-    assert found.narrowest == found.preferred_width == 9
+    assert found.min_width == found.preferred_width == 9
     best = found.best()
     assert best is not None
     assert found.fits(best)
@@ -154,5 +154,5 @@ def test_reach_hopes_rather_than_despairs_when_it_cannot_tell():
     poor = {node: (part := Random(node).randrange(1, 1000), 1000 - part) for node in range(40)}
     hard = MemoryHintFamily({**poor, 40: (20_000, 20_000)}, (10_007, 9_993), preferred_width=1, work_limit=0)
 
-    assert hard.narrowest == 1
-    assert hard.within_reach(1 << 3, more=19, among=bits.of(poor))
+    assert hard.min_width == 1
+    assert hard.may_complete(1 << 3, more=19, among=bits.of(poor))

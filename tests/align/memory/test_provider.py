@@ -7,12 +7,26 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import ProviderError, SettingsError
 from alignup.align.hint import Hint, HintList
-from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import Block, MemoryLedger
-from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings, pinned_containers
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, Resources
-from tests.align.memory.model import ANYWHERE, AS_ONE, GIB, MEMORY, PAGES, STATIC, app, idle, on, placed, pod, spelled
+from tests.align.memory.model import (
+    ANYWHERE,
+    AS_ONE,
+    GIB,
+    MEMORY,
+    PAGES,
+    STATIC,
+    app,
+    idle,
+    nodes_of,
+    on,
+    placed,
+    pod,
+    retain,
+    spelled,
+)
 from tests.strategies_pods import amounts, container, guaranteed
 
 FULL = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
@@ -68,18 +82,16 @@ def test_who_is_not_handled_gets_no_hints_and_no_memory(made, settings):
     ledger = idle(4, 4)
     only = made.containers[0]
 
-    assert memory.container_hints(ledger, made, only, settings=settings) is None
-    assert memory.pod_hints(ledger, made, settings=settings) is None
-    assert memory.allocate(ledger, made, only, affinity=ANYWHERE, settings=settings) == ledger
-    assert memory.allocate_pod(ledger, made, affinity=ANYWHERE, settings=settings) == ledger
+    assert MemoryProvider(settings).hints(ledger, made, only) is None
+    assert MemoryProvider(settings).hints(ledger, made, None) is None
+    assert MemoryProvider(settings).allocate(ledger, made, only, affinity=ANYWHERE) == ledger
+    assert MemoryProvider(settings).allocate(ledger, made, None, affinity=ANYWHERE) == ledger
 
 
 def test_all_types_are_placed_by_one_family():
     made = pod("p", app("c", "5Gi", "512Mi"))
 
-    answer = memory.container_hints(
-        idle(4, 8, 8, pages={0: 512, 1: 512, 2: 0}), made, made.containers[0], settings=STATIC
-    )
+    answer = MemoryProvider(STATIC).hints(idle(4, 8, 8, pages={0: 512, 1: 512, 2: 0}), made, made.containers[0])
 
     assert answer is not None
     assert answer[MEMORY] is answer[PAGES]
@@ -91,15 +103,15 @@ def test_all_types_are_placed_by_one_family():
 def test_what_fits_nowhere_gives_an_empty_answer_which_reads_as_anywhere():
     made = pod("p", app("c", "9Gi"))
 
-    assert memory.container_hints(idle(4, 4), made, made.containers[0], settings=STATIC) == {}
-    assert memory.pod_hints(idle(4, 4), made, settings=STATIC) == {}
+    assert MemoryProvider(STATIC).hints(idle(4, 4), made, made.containers[0]) == {}
+    assert MemoryProvider(STATIC).hints(idle(4, 4), made, None) == {}
 
 
 def test_a_fraction_of_a_byte_is_no_hint_and_a_refusal():
     made = pod("p", guaranteed("c", {"cpu": "1", MEMORY: "1500m"}))
 
-    assert memory.container_hints(idle(4), made, made.containers[0], settings=STATIC) is None
-    assert memory.pod_hints(idle(4), made, settings=STATIC) is None
+    assert MemoryProvider(STATIC).hints(idle(4), made, made.containers[0]) is None
+    assert MemoryProvider(STATIC).hints(idle(4), made, None) is None
     with pytest.raises(ProviderError, match="failed to represent quantity as int64"):
         placed(idle(4), made)
 
@@ -108,14 +120,14 @@ def test_a_container_already_placed_hints_at_its_nodes_again():
     made = pod("p", app("c", "1Gi", "2Mi"))
     ledger = placed(idle(4, 4, pages={0: 1, 1: 1}), made, on(1))
 
-    answer = memory.container_hints(ledger, made, made.containers[0], settings=STATIC)
+    answer = MemoryProvider(STATIC).hints(ledger, made, made.containers[0])
 
     assert answer == {MEMORY: HintList.of([on(1, preferred=True)]), PAGES: HintList.of([on(1, preferred=True)])}
-    assert memory.pod_hints(ledger, made, settings=STATIC) == answer
+    assert MemoryProvider(STATIC).hints(ledger, made, None) == answer
     larger = pod("p", app("c", "2Gi", "2Mi"))
-    assert memory.container_hints(ledger, larger, larger.containers[0], settings=STATIC) is None
+    assert MemoryProvider(STATIC).hints(ledger, larger, larger.containers[0]) is None
     fewer = pod("p", app("c", "1Gi"))
-    assert memory.container_hints(ledger, fewer, fewer.containers[0], settings=STATIC) is None
+    assert MemoryProvider(STATIC).hints(ledger, fewer, fewer.containers[0]) is None
 
 
 def test_a_container_already_placed_stays_where_it_is():
@@ -145,7 +157,7 @@ def test_where_a_container_goes(busy, size, affinity, nodes):
 
     ledger = placed(ledger, pod("p", app("c", size)), affinity)
 
-    assert list(bits.members(memory.nodes_of(ledger, "p", "c"))) == nodes
+    assert list(bits.members(nodes_of(ledger, "p", "c"))) == nodes
 
 
 @pytest.mark.parametrize(
@@ -194,25 +206,25 @@ def test_init_containers_lend_their_memory_and_give_it_back_when_the_next_one_st
         "c": 3,
     }
     assert ledger.nodes[0].tables[MEMORY].reserved == 4 * GIB
-    started = memory.start_container(ledger, made, made.containers[0])
+    started = MemoryProvider().start_container(ledger, made, made.containers[0])
     assert list(started.held["p"]) == ["s", "c"]
     assert started.nodes[0].assignments == 2
-    assert memory.start_container(ledger, made, made.init[0]) == ledger
+    assert MemoryProvider().start_container(ledger, made, made.init[0]) == ledger
 
 
 def test_pods_that_are_gone_are_released():
     one, two = pod("one", app("a", "1Gi"), app("b", "1Gi")), pod("two", app("a", "1Gi"))
     ledger = placed(placed(idle(4, 4), one, on(0)), two, on(1))
 
-    assert memory.retain(ledger, {"one", "two"}) == ledger
-    assert memory.retain(ledger, {"two"}).nodes == placed(idle(4, 4), two, on(1)).nodes
-    assert memory.nodes_of(ledger, "gone", "a") == 0
+    assert retain(ledger, {"one", "two"}) == ledger
+    assert retain(ledger, {"two"}).nodes == placed(idle(4, 4), two, on(1)).nodes
+    assert nodes_of(ledger, "gone", "a") == 0
 
 
 def test_a_pod_that_is_gone_is_released_even_if_only_its_own_blocks_are_known():
     whole_only = idle(4).give_pod("p", [Block(1, MEMORY, GIB)], containers={})
 
-    assert memory.retain(replace(whole_only, held={}), ()) == idle(4)
+    assert retain(replace(whole_only, held={}), ()) == idle(4)
 
 
 def whole(made: Pod, memory_: str, pages: str | None = None) -> Pod:
@@ -231,7 +243,7 @@ def test_a_pod_placed_as_one_piece_is_charged_once_and_its_containers_share():
     made = whole(pod("p", app("own", "2Gi"), sharing("one"), sharing("two"), init=init), "8Gi", "2Mi")
     ledger = idle(16, 16, pages={0: 1, 1: 1})
 
-    ledger = memory.allocate_pod(ledger, made, affinity=on(1), settings=AS_ONE)
+    ledger = MemoryProvider(AS_ONE).allocate(ledger, made, None, affinity=on(1))
 
     shares = {name: {block.type: block.size for block in blocks} for name, blocks in ledger.held["p"].items()}
     page = 2 << 20
@@ -246,8 +258,8 @@ def test_a_pod_placed_as_one_piece_is_charged_once_and_its_containers_share():
     }
     assert ledger.pod_held == {"p": (Block(2, PAGES, page), Block(2, MEMORY, 8 * GIB))}
     assert ledger.nodes[1].tables[MEMORY].reserved == 8 * GIB
-    assert memory.pinned_containers(made) == ("early", "side", "late", "big", "own")
-    assert memory.retain(ledger, ()).nodes == idle(16, 16, pages={0: 1, 1: 1}).nodes
+    assert pinned_containers(made) == ("early", "side", "late", "big", "own")
+    assert retain(ledger, ()).nodes == idle(16, 16, pages={0: 1, 1: 1}).nodes
 
 
 @pytest.mark.parametrize(
@@ -268,20 +280,20 @@ def test_a_pod_placed_as_one_piece_is_charged_once_and_its_containers_share():
 )
 def test_a_pod_that_leaves_nothing_to_share_is_refused(made, error):
     with pytest.raises(ProviderError) as caught:
-        memory.allocate_pod(idle(16), made, affinity=ANYWHERE, settings=AS_ONE)
+        MemoryProvider(AS_ONE).allocate(idle(16), made, None, affinity=ANYWHERE)
 
     assert (caught.value.reason, caught.value.message) == ("EmptyPodSharedPoolError", error)
-    assert memory.pod_hints(idle(16), made, settings=AS_ONE) == {MEMORY: ()}
+    assert MemoryProvider(AS_ONE).hints(idle(16), made, None) == {MEMORY: ()}
 
 
 def test_a_pod_placed_as_one_piece_asks_for_its_own_resources():
     made = whole(pod("p", app("a", "1Gi"), sharing("b")), "6Gi")
 
-    answer = memory.pod_hints(idle(4, 4, 8), made, settings=AS_ONE)
+    answer = MemoryProvider(AS_ONE).hints(idle(4, 4, 8), made, None)
 
     assert list(map(str, spelled(answer)))[:2] == ["{2}", "{0-1} not preferred"]
-    assert memory.container_need(made, made.containers[0], settings=AS_ONE) == {MEMORY: GIB}
-    assert memory.container_need(made, made.containers[1], settings=AS_ONE) == {}
+    assert MemoryProvider(AS_ONE).container_need(made, made.containers[0]) == {MEMORY: GIB}
+    assert MemoryProvider(AS_ONE).container_need(made, made.containers[1]) == {}
 
 
 def test_nothing_is_managed_under_policy_none():

@@ -9,11 +9,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from alignup.align import bits
 from alignup.align.errors import ProviderError
 from alignup.align.hint import Hint, HintsByResource, subsets
-from alignup.align.memory import provider as memory
 from alignup.align.memory.ledger import Block, MemoryLedger
-from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.workload import Container, Pod, Resources
-from tests.align.memory.model import MEMORY, PAGES, app, idle, spelled
+from tests.align.memory.model import MEMORY, PAGES, app, idle, nodes_of, retain, spelled
 from tests.strategies_pods import amounts
 
 SETTINGS = MemorySettings(MemoryPolicy.STATIC, pod_level_managers=True)
@@ -57,10 +56,10 @@ class Host(RuleBasedStateMachine):
         ledger = before
         try:
             if pod.has_pod_level_resources:
-                affinity = self.affinity(data, memory.pod_hints(ledger, pod, settings=SETTINGS))
-                ledger = memory.allocate_pod(ledger, pod, affinity=affinity, settings=SETTINGS)
+                affinity = self.affinity(data, MemoryProvider(SETTINGS).hints(ledger, pod, None))
+                ledger = MemoryProvider(SETTINGS).allocate(ledger, pod, None, affinity=affinity)
             else:
-                for container in pod.everyone:
+                for container in pod.all_containers:
                     ledger = self.place(data, ledger, pod, container)
         except ProviderError:
             assert self.ledger == before
@@ -70,16 +69,16 @@ class Host(RuleBasedStateMachine):
 
     def place(self, data: st.DataObject, ledger: MemoryLedger, pod: Pod, container: Container) -> MemoryLedger:
         """Place one container; what was hinted at must be granted."""
-        answer = memory.container_hints(ledger, pod, container, settings=SETTINGS)
+        answer = MemoryProvider(SETTINGS).hints(ledger, pod, container)
         hinted = spelled(answer)
         affinity = self.affinity(data, answer)
         try:
-            placed = memory.allocate(ledger, pod, container, affinity=affinity, settings=SETTINGS)
+            placed = MemoryProvider(SETTINGS).allocate(ledger, pod, container, affinity=affinity)
         except ProviderError:
             assert affinity not in hinted, "a hint that cannot be satisfied"
             raise
         if affinity in hinted:
-            assert memory.nodes_of(placed, pod.uid, container.name) == affinity.nodes
+            assert nodes_of(placed, pod.uid, container.name) == affinity.nodes
         return placed
 
     def affinity(self, data: st.DataObject, answer: HintsByResource) -> Hint:
@@ -93,11 +92,13 @@ class Host(RuleBasedStateMachine):
     def start(self, pod: Pod, data: st.DataObject) -> None:
         """Start a container: ordinary init containers before it are done."""
         if not pod.has_pod_level_resources:
-            self.ledger = memory.start_container(self.ledger, pod, data.draw(st.sampled_from(pod.everyone)))
+            self.ledger = MemoryProvider().start_container(
+                self.ledger, pod, data.draw(st.sampled_from(pod.all_containers))
+            )
 
     @rule(pod=consumes(admitted))
     def remove(self, pod: Pod) -> None:
-        for container in pod.everyone:
+        for container in pod.all_containers:
             self.ledger = self.ledger.release(pod.uid, container.name)
         assert pod.uid not in self.ledger.held
         assert pod.uid not in self.ledger.pod_held
@@ -146,7 +147,7 @@ class Host(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Released, the machine is as it was."""
         if hasattr(self, "ledger"):
-            assert memory.retain(self.ledger, ()).nodes == self.idle.nodes
+            assert retain(self.ledger, ()).nodes == self.idle.nodes
 
 
 TestHost = Host.TestCase

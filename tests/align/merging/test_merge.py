@@ -178,7 +178,7 @@ def test_any_number_of_sources_is_counted_right(count):
     merged = merge([everything] * count + [every_pair], nodes=255)
 
     assert (merged.nodes, merged.rule) == (bits.of([0, 1]), MergeRule.AT_TARGET)
-    assert len(reachability.count_reachable_sets([everything.options] * count, 255)) == 255
+    assert len(reachability.count_reachable_sets([everything.hints] * count, 255)) == 255
 
 
 def test_contrived_hints_on_many_nodes_end_in_a_clear_error():

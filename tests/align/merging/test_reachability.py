@@ -63,7 +63,7 @@ def test_amounts_are_dealt_out_exactly(data):
         )
         for _ in range(data.draw(st.integers(2, 3)))
     ]
-    if not all(family.narrowest for family in voices):
+    if not all(family.min_width for family in voices):
         return
 
     for mask in subsets(nodes):

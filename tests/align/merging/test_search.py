@@ -14,7 +14,7 @@ def query(width, among, *, accept, purse=10**9):
     return SearchQuery(
         width=width,
         among=among,
-        completing=lambda _: among,
+        completing_nodes=lambda _: among,
         accept=accept,
         promising=lambda _beginning, _more, _below: True,
         purse=WorkBudget(purse),
@@ -51,7 +51,7 @@ def test_hopeless_beginnings_are_not_gone_on_with():
     only_low = SearchQuery(
         width=3,
         among=bits.of(range(40)),
-        completing=lambda _: bits.of(range(40)),
+        completing_nodes=lambda _: bits.of(range(40)),
         accept=refuse,
         promising=lambda beginning, _more, _below: beginning < 1 << 5,
         purse=WorkBudget(1_000),

@@ -75,7 +75,7 @@ def test_aggregate_is_the_peak_of_the_pods_life(pod, name):
         [one, *(earlier for earlier in pod.init[:turn] if earlier.restartable)] for turn, one in enumerate(pod.init)
     ]
     stages.append([*pod.containers, *(one for one in pod.init if one.restartable)])
-    named = any(name in one.resources.requests for one in pod.everyone)
+    named = any(name in one.resources.requests for one in pod.all_containers)
 
     total = demand.aggregate(pod, lambda one: one.resources.requests)
 
@@ -174,9 +174,9 @@ def test_exclusive_cpus_are_whole_and_for_guaranteed_pods():
     pod = Pod(name="p", containers=(half, two), init=(guaranteed("side", {"cpu": "1", "memory": "1Gi"}, sidecar=True),))
     burstable = replace(pod, containers=(*pod.containers, container("idle")))
 
-    assert [demand.container_cpus(pod, one) for one in pod.everyone] == [1, 0, 2]
+    assert [demand.container_cpus(pod, one) for one in pod.all_containers] == [1, 0, 2]
     assert demand.pod_cpus(pod) == 3
-    assert [demand.container_cpus(burstable, one) for one in burstable.everyone] == [0, 0, 0, 0]
+    assert [demand.container_cpus(burstable, one) for one in burstable.all_containers] == [0, 0, 0, 0]
     assert demand.pod_cpus(burstable) == 0
 
 
@@ -235,8 +235,8 @@ def test_no_container_asks_for_more_than_its_pod(crowd):
     for pod in map(accept, crowd):
         devices = demand.pod_devices(pod, DEVICES)
 
-        assert all(demand.container_cpus(pod, one) <= demand.pod_cpus(pod) for one in pod.everyone)
-        for one in pod.everyone:
+        assert all(demand.container_cpus(pod, one) <= demand.pod_cpus(pod) for one in pod.all_containers)
+        for one in pod.all_containers:
             assert all(count <= devices[name] for name, count in demand.container_devices(one, DEVICES).items())
 
 

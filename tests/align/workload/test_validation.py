@@ -276,7 +276,7 @@ def test_what_the_api_server_hands_on_is_what_it_was_given(pod):
 
     assert demand.requests(stored) == demand.requests(filled)
     assert stored.qos is filled.qos
-    for one in stored.everyone:
+    for one in stored.all_containers:
         asked = demand.container_memory(stored, one)
         assert asked.items() <= {name: amount.value() for name, amount in one.resources.requests.items()}.items()
 
@@ -285,8 +285,8 @@ def test_what_the_api_server_hands_on_is_what_it_was_given(pod):
 def test_defaults_never_take_anything_away(pod):
     filled = apply_defaults(pod)
 
-    asked = [pod.resources, *(one.resources for one in pod.everyone)]
-    given = [filled.resources, *(one.resources for one in filled.everyone)]
+    asked = [pod.resources, *(one.resources for one in pod.all_containers)]
+    given = [filled.resources, *(one.resources for one in filled.all_containers)]
     for before, after in zip(asked, given, strict=True):
         assert before.requests.items() <= after.requests.items()
         assert before.limits.items() <= after.limits.items()

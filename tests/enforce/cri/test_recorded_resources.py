@@ -51,7 +51,7 @@ def containers(recording: Document) -> Iterator[tuple[Pod, Document, Mapping[str
 
 
 def limits(pod: Pod, group: Document, own: Mapping[str, str], node_limits: NodeLimits) -> LinuxResources:
-    (container,) = (one for one in pod.everyone if one.name == group["container"])
+    (container,) = (one for one in pod.all_containers if one.name == group["container"])
     exclusive = container.name in own
     cpus = bits.parse(own[container.name] if exclusive else group["cpuset.cpus"])
     return container_resources(pod, container, node_limits=node_limits, exclusive=exclusive, cpus=cpus)

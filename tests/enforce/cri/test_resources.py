@@ -214,7 +214,7 @@ SIDE = container("side", {"memory": "100Mi"}, sidecar=True)
     ],
 )
 def test_oom_scores(made, of, expected):
-    (found,) = (one for one in made.everyone if one.name == of)
+    (found,) = (one for one in made.all_containers if one.name == of)
 
     assert oom_score_adj(made, found, memory=NODE_LIMITS.memory) == expected
 
@@ -270,7 +270,7 @@ def test_no_container_has_more_than_its_pod(made):
     filled = apply_defaults(made)
     whole = pod_cgroup_resources(filled, node_limits=NODE_LIMITS)
 
-    for one in filled.everyone:
+    for one in filled.all_containers:
         resources = container_resources(filled, one, node_limits=NODE_LIMITS)
         assert 2 <= resources.cpu_shares <= 262_144
         assert -997 <= resources.oom_score_adj <= 1000

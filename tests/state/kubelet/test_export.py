@@ -50,7 +50,7 @@ def comers(one: Host, uid: str) -> st.SearchStrategy[Pod]:
     somewhere, everywhere = set().union(*sizes), set.intersection(*sizes)
 
     def known(wanted: Pod) -> bool:
-        resources = (wanted.resources, *(container.resources for container in wanted.everyone))
+        resources = (wanted.resources, *(container.resources for container in wanted.all_containers))
         asked = (each for one in resources for each in one.requests.items())
         return all(name in (everywhere if much.is_zero else somewhere) for name, much in asked if is_hugepages(name))
 
@@ -59,7 +59,7 @@ def comers(one: Host, uid: str) -> st.SearchStrategy[Pod]:
 
 def holdings(one: Host) -> Any:
     """Return what matters to the next pod, except what the last one left to reuse."""
-    cpus, memory, devices = (one.ledger.books[name] for name in ("cpu", "memory", "device"))
+    cpus, memory, devices = one.ledger.cpus, one.ledger.memory, one.ledger.devices
     return (
         (cpus.shared, cpus.held, cpus.pod_held, cpus.free),
         (memory.nodes, memory.held, memory.pod_held),
@@ -77,7 +77,7 @@ def test_a_host_continues_from_its_files(one, data):
     for number in range(data.draw(st.integers(1, 5))):
         pod = data.draw(comers(one, f"u{number}"))
         if admit(one, pod).admitted and data.draw(st.booleans()):
-            one.started(pod.uid, data.draw(st.sampled_from(pod.everyone)).name)
+            one.start_container(pod.uid, data.draw(st.sampled_from(pod.all_containers)).name)
     for uid in data.draw(st.lists(st.sampled_from(sorted(one.ledger.pods)), max_size=2)) if one.ledger.pods else ():
         one.release(uid)
     running = [resident.pod for resident in one.ledger.pods.values()]
@@ -86,15 +86,15 @@ def test_a_host_continues_from_its_files(one, data):
     restored = restore_ledger(fresh, through_files(one), running)
     again = Host(one.machine, one.settings, ledger=restored.ledger)
 
-    event(f"{len(running)} pods, {len(again.ledger.books['cpu'].held)} with CPUs of their own")
+    event(f"{len(running)} pods, {len(again.ledger.cpus.held)} with CPUs of their own")
     assert restored.gaps == ()
     assert holdings(again) == holdings(one)
     assert again.ledger.used == one.ledger.used
     following = data.draw(arrivals("next"))
     expected, decided = admit(one, following), admit(again, following)
-    assert (decided.outcome, decided.refusal, decided.placements) == (
+    assert (decided.outcome, decided.rejection, decided.placements) == (
         expected.outcome,
-        expected.refusal,
+        expected.rejection,
         expected.placements,
     )
     check_idle_once_all_are_released(again, fresh)
@@ -113,7 +113,7 @@ def test_unlisted_pods_release_everything_too(one, data):
     assert holdings(again) == holdings(one)
     assert set(restored.unknown) <= set(one.ledger.pods)
     for uid in restored.unknown:
-        assert again.ledger.pods[uid].uses.milli_cpu == 1000 * one.ledger.books["cpu"].owned(uid).bit_count()
+        assert again.ledger.pods[uid].usage.milli_cpu == 1000 * one.ledger.cpus.owned(uid).bit_count()
     check_idle_once_all_are_released(again, fresh)
 
 
@@ -155,11 +155,11 @@ def test_a_missing_allocate_response_is_a_gap():
 def test_devices_are_listed_under_their_nodes_and_missing_ones_under_none():
     one = host(Policy.BEST_EFFORT)
     ill = Device(GPU, "ill", nodes=1, healthy=False)
-    one.announce(GPU, [Device(GPU, "both", nodes=0b11), Device(GPU, "nowhere", nodes=None), ill])
+    one.update_devices(GPU, [Device(GPU, "both", nodes=0b11), Device(GPU, "nowhere", nodes=None), ill])
     one.admit(pod("a", gpu="2"))
 
     before = export_ledger(one).devices
-    one.announce(GPU, [])
+    one.update_devices(GPU, [])
     after = export_ledger(one).devices
 
     assert before
@@ -182,7 +182,7 @@ def test_a_state_without_shared_cpus_is_rejected_by_the_kubelet_only():
 
     assert states.cpu
     assert states.cpu.default == 0
-    assert restore_ledger(one, states).ledger.books["cpu"].shared == 0
+    assert restore_ledger(one, states).ledger.cpus.shared == 0
     with pytest.raises(StateError, match="default cpuset cannot be empty"):
         restore_ledger(Host(one.machine, replace(one.settings, kubelet_faults=True)), states)
 
@@ -192,15 +192,15 @@ def test_empty_blocks_of_missing_types_are_not_written():
     one = host()
     asked = {"cpu": "2", "memory": "1Gi", "hugepages-1Gi": "0"}
     assert one.admit(Pod(name="a", uid="a", containers=(guaranteed("app", asked),))).admitted
-    book = one.ledger.books["memory"]
-    assert [block.type for block in book.blocks("a", "app")] == ["hugepages-1Gi", "memory"]
+    book = one.ledger.memory
+    assert [block.type for block in book.blocks("a", "app") or ()] == ["hugepages-1Gi", "memory"]
 
     states = export_ledger(one)
     restored = restore_ledger(host(), states)
 
     assert states.memory
     assert [block.type for block in states.memory.entries["a"]["app"]] == ["memory"]
-    assert restored.ledger.books["memory"].nodes[0].tables == book.nodes[0].tables
+    assert restored.ledger.memory.nodes[0].tables == book.nodes[0].tables
     written_as_it_is = replace(states.memory, machine_state=book.nodes, entries=book.held)
     with pytest.raises(StateError, match="uses memory resource that does not exist"):
         restore_ledger(host(), replace(states, memory=written_as_it_is))

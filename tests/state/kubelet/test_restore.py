@@ -46,7 +46,7 @@ def test_listed_pods_count_with_all_their_requests():
     assert list(restored.ledger.pods) == ["a", "b", "c"]
     assert restored.ledger.used.milli_cpu == one.ledger.used.milli_cpu + 1500
     assert restored.ledger.used.memory == one.ledger.used.memory + GIB
-    assert restored.ledger.books["memory"].nodes == one.ledger.books["memory"].nodes
+    assert restored.ledger.memory.nodes == one.ledger.memory.nodes
 
 
 def test_unlisted_pods_are_replaced_by_stand_ins():
@@ -128,9 +128,9 @@ def test_a_missing_file_counts_as_idle():
 
     restored = restore_ledger(host(), replace(files, cpu=None, devices=None, gaps=("no CPUs", "no devices")))
 
-    books = restored.ledger.books
-    assert (books["cpu"], books["device"]) == (host().ledger.books["cpu"], host().ledger.books["device"])
-    assert books["memory"].held == one.ledger.books["memory"].held
+    ledger = restored.ledger
+    assert (ledger.cpus, ledger.devices) == (host().ledger.cpus, host().ledger.devices)
+    assert ledger.memory.held == one.ledger.memory.held
     assert restored.gaps[:2] == ("no CPUs", "no devices")
 
 
@@ -231,8 +231,8 @@ def test_pod_level_holdings_without_containers_are_unavailable():
         f"pod a holds CPUs {bits.show(files.cpu.pod_entries['a'])} as a whole",
         "pod a holds memory as a whole",
     ]
-    assert restored.ledger.books["cpu"].available == one.ledger.books["cpu"].available
-    assert restored.ledger.books["memory"].nodes == one.ledger.books["memory"].nodes
+    assert restored.ledger.cpus.available == one.ledger.cpus.available
+    assert restored.ledger.memory.nodes == one.ledger.memory.nodes
 
 
 def test_a_pod_without_a_uid_is_ignored():
@@ -248,7 +248,7 @@ def test_unknown_devices_are_added_on_their_nodes():
 
     restored = restore_ledger(host(), KubeletFiles(devices=state))
 
-    book = restored.ledger.books["device"]
+    book = restored.ledger.devices
     fpgas = book.inventories["example.com/fpga"]
     assert [(device.id, device.nodes) for device in fpgas.devices] == [("f0", 2), ("f1", None)]
     assert book.allocatable() == {"example.com/fpga": 2, GPU: 0, NIC: 1}
@@ -284,12 +284,12 @@ def test_any_device_file_is_rejected_or_gives_a_consistent_host(state):
 
     check_sound(one, "restored")
     healthy = {resource: set(ids or ()) for resource, ids in state.registered.items()}
-    book = one.ledger.books["device"]
+    book = one.ledger.devices
     for resource, listed in healthy.items():
         assert set(book.inventories[resource].names(book.inventories[resource].healthy)) == listed
     for uid in restored.unknown:
         one.release(uid)
-    book = one.ledger.books["device"]
+    book = one.ledger.devices
     assert (book.held, book.in_use, one.ledger.used) == ({}, {}, UsedResources())
     assert book.free == {resource: inventory.healthy for resource, inventory in book.inventories.items()}
 
@@ -300,6 +300,6 @@ def test_only_held_devices_remain_without_the_plugin():
     restored = restore_ledger(host(), KubeletFiles(devices=DeviceState(entries=(entry,))))
     again = Host(host().machine, host().settings, ledger=restored.ledger)
 
-    assert "example.com/fpga" in again.ledger.books["device"].handled
+    assert "example.com/fpga" in again.ledger.devices.handled
     again.release("u")
-    assert "example.com/fpga" not in again.ledger.books["device"].handled
+    assert "example.com/fpga" not in again.ledger.devices.handled

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.devices import device_state
 from alignup.agent.devices.device_state import RequestedDevices
 from alignup.agent.pending_admission import PendingAdmission, PluginRejectedError, PodGrants
 from alignup.agent.pod_record import same_workload
@@ -82,7 +81,7 @@ class DeviceAllocator:
     async def consider(self, pod: Pod) -> AdmissionResult:
         """What would become of a pod; plugins say which devices they prefer, and prepare none."""
         answers: dict[PreferenceRequest, tuple[str, ...] | str] = {}
-        for _ in range(MAX_PREFERENCE_ROUNDS + len(pod.everyone)):
+        for _ in range(MAX_PREFERENCE_ROUNDS + len(pod.all_containers)):
             decision, asks = await self._desk.consider(pod, answers)
             if not asks:
                 break
@@ -95,10 +94,10 @@ class DeviceAllocator:
         For whoever starts containers. ``PluginError`` where a plugin fails: then the container is not to start.
         """
         resident = self._desk.host.ledger.pods.get(uid)
-        one = next((one for one in resident.pod.everyone if one.name == container), None) if resident else None
+        one = next((one for one in resident.pod.all_containers if one.name == container), None) if resident else None
         if one is None:
             raise PluginError(f"there is no container {container} of pod {uid} here")
-        held = device_state.device_ledger(self._desk.host).holds(uid, container)
+        held = self._desk.host.ledger.devices.holds(uid, container)
         for resource, count in sorted(demand.container_devices(one, self._desk.standing.plugins).items()):
             if count and resource not in held:
                 raise PluginError(
@@ -182,7 +181,7 @@ class DeviceAllocator:
         """A pod where its plugins would have it."""
         answers: dict[PreferenceRequest, tuple[str, ...] | str] = {}
         turns = MAX_PREFERENCE_ROUNDS + len(
-            pending.pod.everyone
+            pending.pod.all_containers
         )  # each container may have its own question, after the one before
         step: PendingAdmission | AdmissionResult = pending
         while isinstance(step, PendingAdmission) and step.asks:

@@ -13,7 +13,6 @@ from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device
-from alignup.align.providers import DeviceProvider
 from alignup.align.workload import Pod, demand, names
 
 
@@ -26,43 +25,37 @@ class RequestedDevices:
     ids: tuple[str, ...]
 
 
-def device_ledger(host: Host) -> DeviceLedger:
-    """Who holds which devices."""
-    found: DeviceLedger = host.ledger.books[DeviceProvider.name]
-    return found
-
-
 def set_devices(host: Host, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> None:
     """A plugin says which devices there are, in place of all it said before, and whether it wants to be asked."""
-    _write(host, device_ledger(host).announce(resource, devices, preferred_allocation=preferred_allocation))
+    _write(host, host.ledger.devices.announce(resource, devices, preferred_allocation=preferred_allocation))
 
 
 def mark_stopped(host: Host, resource: str) -> None:
     """The plugin is gone: none of its devices is healthy until it comes back."""
-    if resource in device_ledger(host).inventories:
-        _write(host, device_ledger(host).stop(resource))
+    if resource in host.ledger.devices.inventories:
+        _write(host, host.ledger.devices.stop(resource))
 
 
 def remove_resource(host: Host, resource: str) -> None:
     """The plugin did not come back in time."""
-    if resource in device_ledger(host).inventories:
-        _write(host, device_ledger(host).give_up(resource))
+    if resource in host.ledger.devices.inventories:
+        _write(host, host.ledger.devices.give_up(resource))
 
 
 def without_resources(ledger: Ledger, resources: Collection[str]) -> Ledger:
     """An idle ledger that has never heard of *resources*."""
-    idle: DeviceLedger = ledger.books[DeviceProvider.name]
+    idle = ledger.devices
     known = replace(
         idle,
         inventories={name: own for name, own in idle.inventories.items() if name not in resources},
         free={name: own for name, own in idle.free.items() if name not in resources},
     )
-    return replace(ledger, books={**ledger.books, DeviceProvider.name: known})
+    return replace(ledger, devices=known)
 
 
 def persistent_facts(host: Host, resource: str) -> tuple[object, ...]:
     """What has to survive of a resource: that it is served, and where the devices are that pods hold."""
-    devices = device_ledger(host)
+    devices = host.ledger.devices
     inventory = devices.inventories.get(resource)
     if inventory is None:
         return (None,)
@@ -72,12 +65,12 @@ def persistent_facts(host: Host, resource: str) -> tuple[object, ...]:
 
 def device_requests(decision: Decision, pod: Pod, *, served: Collection[str]) -> tuple[RequestedDevices, ...]:
     """What plugins have to prepare for an admitted pod; *served* are the resources that have one."""
-    if not served or decision.kept:
+    if not served or decision.kept or decision.after is None:
         return ()
-    given: DeviceLedger = decision.after.books[DeviceProvider.name]
+    given = decision.after.devices
     return tuple(
         RequestedDevices(container.name, resource, ids)
-        for container in pod.everyone
+        for container in pod.all_containers
         for resource, ids in sorted(given.holds(pod.uid, container.name).items())
         if resource in served
     )
@@ -85,7 +78,7 @@ def device_requests(decision: Decision, pod: Pod, *, served: Collection[str]) ->
 
 def unknown_resources(host: Host, pod: Pod) -> Iterator[InsufficientResource]:
     """What a pod asks for and nobody has announced; the kubelet would have it run without."""
-    known = device_ledger(host).handled
+    known = host.ledger.devices.handled
     for name, amount in demand.limits(pod, overhead=False).items():
         if names.is_extended(name) and name not in known and amount.value() > 0:
             yield InsufficientResource(name, amount.value(), 0, 0)
@@ -93,7 +86,7 @@ def unknown_resources(host: Host, pod: Pod) -> Iterator[InsufficientResource]:
 
 def lacks_healthy_devices(host: Host, pod: Pod) -> bool:
     """Whether a pod waits for a plugin: it needs more devices than there are healthy ones, whoever holds them."""
-    known = device_ledger(host).inventories
+    known = host.ledger.devices.inventories
     for name, amount in demand.limits(pod, overhead=False).items():
         if names.is_extended(name):
             healthy = known[name].healthy.bit_count() if name in known and known[name].registered else 0
@@ -106,7 +99,7 @@ def with_announced_devices(host: Host) -> Host:
     """The same host, whose machine has the devices that plugins have announced."""
     announced = tuple(
         device
-        for _, inventory in sorted(device_ledger(host).inventories.items())
+        for _, inventory in sorted(host.ledger.devices.inventories.items())
         if inventory.registered
         for device in inventory.devices
     )
@@ -118,4 +111,4 @@ def with_announced_devices(host: Host) -> Host:
 
 
 def _write(host: Host, devices: DeviceLedger) -> None:
-    host.ledger = replace(host.ledger, books={**host.ledger.books, DeviceProvider.name: devices})
+    host.ledger = replace(host.ledger, devices=devices)

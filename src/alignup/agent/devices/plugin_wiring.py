@@ -6,7 +6,6 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.devices import device_state
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.queue import AdmissionQueue
 from alignup.align.machine import Device
@@ -59,5 +58,5 @@ async def serve_plugins(
 
 def expected_resources(desk: AdmissionQueue) -> tuple[str, ...]:
     """The resources whose plugins were there before a restart."""
-    known = device_state.device_ledger(desk.host).inventories
+    known = desk.host.ledger.devices.inventories
     return tuple(name for name in sorted(desk.standing.plugins) if name in known and known[name].registered)

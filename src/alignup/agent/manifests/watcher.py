@@ -125,8 +125,8 @@ def _reason(pod: Pod, answer: AdmissionResult | Exception) -> str:
     name = f"pod {pod.namespace}/{pod.name}"
     if isinstance(answer, Exception):
         return f"{name}: {answer}"
-    if answer.decision.refusal is not None:
-        return f"{name} is refused: {answer.decision.refusal.reason}: {answer.decision.refusal.message}"
+    if answer.decision.rejection is not None:
+        return f"{name} is refused: {answer.decision.rejection.reason}: {answer.decision.rejection.message}"
     return f"{name}: another pod has its uid"
 
 

@@ -131,7 +131,7 @@ class CpusetPlan:
 
 def containers_of(pods: Iterable[Pod]) -> frozenset[ContainerKey]:
     """All containers of *pods*; whatever else is remembered is of pods that are gone."""
-    return frozenset((pod.uid, container.name) for pod in pods for container in pod.everyone)
+    return frozenset((pod.uid, container.name) for pod in pods for container in pod.all_containers)
 
 
 def plan_cpusets(
@@ -177,7 +177,7 @@ def _verdicts(pods: Iterable[Pod], statuses: ObservedContainers, ledger: CpuLedg
         if status is None:
             yield CpusetResult(pod.uid, problem=NO_STATUS)
             continue
-        for container in pod.everyone:
+        for container in pod.all_containers:
             seen = status.get(container.name, ObservedContainer())
             if not seen.id or seen.phase is ContainerPhase.WAITING:
                 yield CpusetResult(pod.uid, container.name, problem=NOT_RUNNING)

@@ -25,14 +25,10 @@ from alignup.agent.pods.cpuset_plan import (
 from alignup.agent.pods.pod_state import PodStatus
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.errors import CriError
 from alignup.align.host import Host
-from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.providers import CpuHintProvider as CpuProvider
-from alignup.align.providers import MemoryProvider
 from alignup.enforce.cri.client import RuntimeClient
 from alignup.enforce.cri.types import ContainerState, LinuxResources
 
@@ -52,25 +48,15 @@ def placement_of(host: Host, uid: str, container: str) -> CpusetPlacement:
     """The current placement of a container; empty unless a static policy assigns one."""
     cpus, exclusive, nodes = 0, False, 0
     if has_static_cpu_policy(host):
-        ledger = cpu_ledger(host)
+        ledger = host.ledger.cpus
         cpus, exclusive = ledger.runs_on(uid, container), ledger.holds(uid, container) is not None
     if host.settings.memory_policy == MemoryPolicy.STATIC:
-        nodes = bits.union(block.nodes for block in memory_ledger(host).blocks(uid, container) or ())
+        nodes = bits.union(block.nodes for block in host.ledger.memory.blocks(uid, container) or ())
     return CpusetPlacement(cpus, nodes, exclusive)
 
 
 def has_static_cpu_policy(host: Host) -> bool:
     return host.settings.cpus.policy == CpuPolicy.STATIC
-
-
-def cpu_ledger(host: Host) -> CpuLedger:
-    ledger: CpuLedger = host.ledger.books[CpuProvider.name]
-    return ledger
-
-
-def memory_ledger(host: Host) -> MemoryLedger:
-    ledger: MemoryLedger = host.ledger.books[MemoryProvider.name]
-    return ledger
 
 
 @dataclass
@@ -91,7 +77,7 @@ class CpusetReconciler:
     def is_stale(self) -> bool:
         """Whether the shared CPUs have changed since the last pass."""
         host = self.host()
-        return has_static_cpu_policy(host) and cpu_ledger(host).shared != self._shared
+        return has_static_cpu_policy(host) and host.ledger.cpus.shared != self._shared
 
     async def reconcile(self) -> None:
         async with self._lock:
@@ -111,7 +97,7 @@ class CpusetReconciler:
         host = self.host()
         if not has_static_cpu_policy(host):
             return
-        ledger = cpu_ledger(host)
+        ledger = host.ledger.cpus
         self._new = {**{one: other for one, other in self._new.items() if other != key}, id_: key}
         self._applied = self._applied.added(id_, key, ledger=ledger)
         if placement.cpus != ledger.runs_on(*key):
@@ -122,7 +108,7 @@ class CpusetReconciler:
         host = self.host()
         if not has_static_cpu_policy(host):
             return
-        ledger = cpu_ledger(host)
+        ledger = host.ledger.cpus
         pods = [admitted.pod for admitted in host.ledger.pods.values()]
         observed = self._observed(containers_of(pods))
         self._forget_removed()

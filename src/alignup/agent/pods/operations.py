@@ -238,7 +238,7 @@ class PodOperations:
     def _resources(self, name: str, placement: CpusetPlacement) -> LinuxResources:
         return container_resources(
             self._pod,
-            next(one for one in self._pod.everyone if one.name == name),
+            next(one for one in self._pod.all_containers if one.name == name),
             node_limits=self._context.node_limits,
             exclusive=placement.exclusive,
             cpus=placement.cpus,

@@ -253,7 +253,7 @@ def _tmpfs_size(volume: Volume, facts: PodFacts) -> int | None:
 
 def _memory_limit(pod: Pod) -> int:
     """The memory limit of a pod in bytes; 0: at least one container has none."""
-    own = (container.resources.limits for container in pod.everyone)
+    own = (container.resources.limits for container in pod.all_containers)
     if _bytes(pod.resources.limits) or all(map(_bytes, own)):
         return _bytes(limits(pod))
     return 0
@@ -267,7 +267,7 @@ def _page_size(volume: Volume, pod: Pod) -> int:
     """The huge page size of a volume in bytes, which the pod must request."""
     requested = {
         names.page_size(name)
-        for resources in (pod.resources, *(container.resources for container in pod.everyone))
+        for resources in (pod.resources, *(container.resources for container in pod.all_containers))
         for name in resources.requests
         if names.is_hugepages(name)
     }

@@ -12,7 +12,7 @@ from alignup.align.machine import KubeletView
 CpuHints = AmountFamily | HintList  #: where CPUs could come from
 
 #: The answer to a wish that no node, nor all of them, can fulfil.
-NO_HINTS = HintList((), preferred=())
+NO_HINTS = HintList((), preferred=frozenset())
 
 
 class CpuNodes:
@@ -50,7 +50,7 @@ class CpuNodes:
             free,
             request - reusable.bit_count(),
             preferred_width=width,
-            must=self.touched(reusable) if reusable else 0,
+            required=self.touched(reusable) if reusable else 0,
             sockets=self._nodes_of_socket if by_socket else (),
             preferred_sockets=-(-width // self._nodes_per_socket) if by_socket else 0,
         )

@@ -1,16 +1,17 @@
-"""The CPU provider: exclusive CPUs for containers of Guaranteed pods that ask for whole ones.
+"""The CPU provider: exclusive CPUs for containers of Guaranteed pods that request whole CPUs.
 
-All CPUs are shared until a container owns some. The provider says where CPUs for a container (or a whole pod) could
-come from, takes them there once the topology manager has decided, and gives them back. It holds no state: each step
-takes a ledger and returns another one.
+All CPUs are shared until a container owns some. The provider gives hints for the CPUs of a container (or a whole pod),
+allocates them once the topology manager has decided, and releases them. It has no state: each step takes a ledger and
+returns another one.
 
-The surprising rule: an ordinary init container's CPUs are offered again to the containers that run after it has ended,
-but only while the pod is the one handled last.
+Note that the CPUs of an ordinary init container are reusable by the containers that run after it, but only as long as
+its pod is the last one handled.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Self
 
 from alignup.align import bits
@@ -21,15 +22,17 @@ from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.packed import CpuSelection, PackedSelection
 from alignup.align.errors import ProviderError, SettingsError, StateError
-from alignup.align.lazy import lazy
+from alignup.align.hint import Hint, HintsByResource
 from alignup.align.machine import KubeletView
+from alignup.align.provider import Need, Provider
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod
 from alignup.align.workload.demand import container_cpus, pod_cpus
+from alignup.align.workload.names import CPU
 
 
 def create_selection(view: KubeletView, options: CpuOptions) -> CpuSelection:
-    """How CPUs are chosen on this machine under these options."""
+    """The way to select CPUs on this machine under these options."""
     if options.distribute_cpus_across_numa:
         group = view.cpus_per_core if options.full_pcpus_only else 1
         return DistributedSelection(view, group=max(group, 1), by_socket=options.align_by_socket)
@@ -41,10 +44,10 @@ def create_selection(view: KubeletView, options: CpuOptions) -> CpuSelection:
 
 
 def select_reserved_cpus(view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0) -> CpuSet:
-    """The *count* CPUs kept from containers: the *explicit* ones, or those that would be taken first."""
+    """The *count* CPUs reserved for the system: the *explicit* ones, or those that are selected first."""
     reserved = explicit
     if not reserved:
-        # An impossible number is reported as a set of the wrong size, as the kubelet does.
+        # Like the kubelet, report an impossible count as a set of the wrong size.
         with suppress(ProviderError):
             reserved = create_selection(view, options).take(view.all_cpus, count)
     if reserved.bit_count() != count:
@@ -62,18 +65,20 @@ def select_reserved_cpus(view: KubeletView, options: CpuOptions, *, count: int, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpuProvider:
+class CpuProvider(Provider[CpuLedger]):
     """The CPU manager of one machine under one configuration."""
 
     view: KubeletView
     policy: CpuPolicy
     options: CpuOptions = field(default_factory=CpuOptions)
-    reserved: CpuSet = 0  #: kept from containers
-    #: whether resources of a pod as a whole are given out as one piece (gate PodLevelResourceManagers)
+    reserved: CpuSet = 0  #: never owned by containers
+    #: whether pod-level resources are allocated as a whole (feature gate PodLevelResourceManagers)
     pod_level: bool = False
-    #: copy two faults of the kubelet: admitted again, a pod placed as one piece is refused, or is placed once more
-    #: and loses the CPUs it had (here it stays); and a start fails when no CPU is left to be shared (here it does not)
+    #: copy two defects of the kubelet: a pod with pod-level resources that is admitted again is rejected, or is placed
+    #: again and loses its CPUs (here it keeps them); and a start fails if no shared CPU is left (here it does not)
     kubelet_faults: bool = False
+
+    name = "cpu"
 
     @classmethod
     def create(
@@ -85,7 +90,7 @@ class CpuProvider:
         gates: FeatureGates,
         kubelet_faults: bool = False,
     ) -> Self:
-        """The provider a kubelet with these settings would start with, beside that policy of the topology manager."""
+        """The provider a kubelet starts with under these settings and this topology manager policy."""
         if CpuPolicy.parse(settings.policy) is CpuPolicy.NONE:
             settings.check_none()
             return cls(view=view, policy=CpuPolicy.NONE)
@@ -105,69 +110,80 @@ class CpuProvider:
             kubelet_faults=kubelet_faults,
         )
 
-    @lazy
+    @cached_property
     def allocatable(self) -> CpuSet:
-        """The CPUs that containers could own; none under policy none."""
+        """The CPUs that containers can own; none under policy none."""
         return 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
 
-    @lazy
+    @cached_property
     def reserved_cores(self) -> CpuSet:
-        """All CPUs of the cores that have reserved ones."""
+        """All CPUs of cores with reserved CPUs."""
         return bits.union(core for core in self.view.core_cpus.values() if core & self.reserved)
 
-    @lazy
+    @cached_property
     def _selection(self) -> CpuSelection:
         return create_selection(self.view, self.options)
 
-    @lazy
+    @cached_property
     def _nodes(self) -> CpuNodes:
         return CpuNodes(self.view, by_socket=self.options.align_by_socket)
 
-    def start(
+    def initial_ledger(self) -> CpuLedger:
+        return self.restore_ledger()
+
+    def restore_ledger(
         self,
         shared: CpuSet = 0,
         held: Mapping[str, Mapping[str, CpuSet]] | None = None,
         *,
         pod_held: Mapping[str, CpuSet] | None = None,
     ) -> CpuLedger:
-        """A ledger to begin with: all shared, or a stored assignment that must belong to this machine and settings."""
+        """The ledger for a stored assignment; ``StateError`` if it does not belong to this machine and settings."""
         held = {uid: dict(containers) for uid, containers in (held or {}).items()}
         pod_held = dict(pod_held or {}) if self.pod_level else {}
         if self.policy is CpuPolicy.STATIC:
-            shared = self._checked(shared, held, pod_held)
+            shared = self._check_stored(shared, held, pod_held)
         return CpuLedger(
             node_cpus=self.view.node_cpus, reserved=self.reserved, shared=shared, held=held, pod_held=pod_held
         )
 
     def exclusive_cpus(self, pod: Pod, container: Container | None = None) -> int:
-        """How many CPUs the container, or the pod as a whole, is to own."""
+        """The number of exclusive CPUs for the container, or for the pod as a whole."""
         if self.policy is CpuPolicy.NONE or (pod.has_pod_level_resources and not self.pod_level):
             return 0
         if container is None:
             return pod_cpus(pod, pod_level_managers=self.pod_level)
         return container_cpus(pod, container, pod_level_managers=self.pod_level)
 
-    def hints(self, ledger: CpuLedger, pod: Pod, *, container: Container) -> CpuHints | None:
-        """Where the CPUs of a container could come from; ``None`` when it needs none of its own."""
+    def needs(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
+        count = self.exclusive_cpus(pod, container)
+        return {CPU: Need(count, ledger.free)} if count else {}
+
+    def hints(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> HintsByResource:
+        found = self.pod_hints(ledger, pod) if container is None else self.container_hints(ledger, pod, container)
+        return None if found is None else {CPU: found}
+
+    def container_hints(self, ledger: CpuLedger, pod: Pod, container: Container) -> CpuHints | None:
+        """``None`` if the container needs no exclusive CPUs."""
         count = self.exclusive_cpus(pod, container)
         if not count:
             return None
         owned = ledger.holds(pod.uid, container.name)
         if owned is None:
             return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid))
-        return self._regenerated(owned, count)
+        return self._hints_for_owned(owned, count)
 
     def pod_hints(self, ledger: CpuLedger, pod: Pod) -> CpuHints | None:
-        """Where the CPUs of a whole pod could come from; ``None`` when it needs none of its own."""
+        """``None`` if the pod needs no exclusive CPUs."""
         count = self.exclusive_cpus(pod)
         if not count:
             return None
-        if self._as_one(pod) and self._no_shared_pool(pod):
+        if self._is_placed_as_whole(pod) and self._empty_shared_pool(pod):
             return NO_HINTS
-        owned = self._placed(ledger, pod)
+        owned = self._pod_cpus(ledger, pod)
         if owned:
-            return self._regenerated(owned, count)
-        for container in pod.everyone:
+            return self._hints_for_owned(owned, count)
+        for container in pod.all_containers:
             own = ledger.holds(pod.uid, container.name)
             if own is None:
                 continue
@@ -175,54 +191,48 @@ class CpuProvider:
                 return NO_HINTS
             owned |= own
         if owned.bit_count() == count:
-            return self._regenerated(owned, count)
+            return self._hints_for_owned(owned, count)
         return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid) | owned)
 
-    def allocate(
-        self, ledger: CpuLedger, pod: Pod, *, container: Container, affinity: NodeSet | None
-    ) -> tuple[CpuLedger, CpuSet]:
-        """Give a container its CPUs, of *affinity*'s nodes as far as they reach; none when it needs none of its own."""
+    def allocate(self, ledger: CpuLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> CpuLedger:
+        if container is None:
+            return self._allocate_pod(ledger, pod, affinity.nodes)
         count = self.exclusive_cpus(pod, container)
         if not count:
-            return ledger, 0
+            return ledger
         cpus = ledger.holds(pod.uid, container.name)
         reusable = ledger.reusable_by(pod.uid)
         ends = any(container.name == init.name and not init.restartable for init in pod.init)
         if cpus is not None:
-            return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus), cpus
+            return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus)
         self._check_smt(ledger, count)
-        # What was given back may be another pod's by now; the kubelet does not look.
+        # Released CPUs can belong to another pod by now; the kubelet does not check.
         again = reusable & ~ledger.owned_by_others(pod.uid) if reusable else 0
-        cpus = self._choose(ledger.available | again, count, affinity=affinity)
+        cpus = self._select(ledger.available | again, count, affinity=affinity.nodes)
         left = reusable | cpus if ends else reusable & ~cpus
-        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left), cpus
+        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left)
 
-    def allocate_pod(self, ledger: CpuLedger, pod: Pod, *, affinity: NodeSet | None) -> tuple[CpuLedger, CpuSet]:
-        """Give a pod with resources of its own all its CPUs as one piece, and each container its part of it."""
+    def _allocate_pod(self, ledger: CpuLedger, pod: Pod, affinity: NodeSet | None) -> CpuLedger:
+        """Allocate pod-level CPUs as a whole, and divide them among the containers."""
         count = self.exclusive_cpus(pod)
-        if not count or not self._as_one(pod):
-            return ledger, 0
-        placed = self._placed(ledger, pod)
-        if placed:
-            return ledger, placed
-        problem = self._no_shared_pool(pod)
+        if not count or not self._is_placed_as_whole(pod) or self._pod_cpus(ledger, pod):
+            return ledger
+        problem = self._empty_shared_pool(pod)
         if problem:
             raise ProviderError(problem, reason="EmptyPodSharedPoolError")
         self._check_smt(ledger, count)
-        cpus = self._choose(ledger.available, count, affinity=affinity)
-        return ledger.give_pod(pod.uid, cpus, containers=self._divide(pod, cpus)), cpus
+        cpus = self._select(ledger.available, count, affinity=affinity)
+        return ledger.give_pod(pod.uid, cpus, containers=self._divide(pod, cpus))
 
-    def release(self, ledger: CpuLedger, uid: str, *, container: str | None = None) -> CpuLedger:
-        """Take back what a container owns, or all containers of a pod."""
-        names = tuple(ledger.held.get(uid, {})) if container is None else (container,)
-        for name in names:
-            ledger = ledger.take_back(uid, name)
-        return ledger
+    def release(self, ledger: CpuLedger, uid: str) -> CpuLedger:
+        for container in tuple(ledger.held.get(uid, {})):
+            ledger = ledger.take_back(uid, container)
+        return replace(ledger, reusable=None) if ledger.reusable and ledger.reusable[0] == uid else ledger
 
-    def _checked(
+    def _check_stored(
         self, shared: CpuSet, held: Mapping[str, Mapping[str, CpuSet]], pod_held: Mapping[str, CpuSet]
     ) -> CpuSet:
-        """The shared CPUs to start with; what is stored must add up."""
+        """The shared CPUs to start with; ``StateError`` if the stored sets are inconsistent."""
         strict = self.options.strict_cpu_reservation
         everything = self.view.all_cpus & ~(self.reserved if strict else 0)
         if not shared and not held:
@@ -230,17 +240,18 @@ class CpuProvider:
         must_share = not strict and self.reserved
         if not shared and (must_share or self.kubelet_faults):
             raise StateError("default cpuset cannot be empty")
-        clash = self.reserved & shared
-        if strict and clash:
+        reserved_shared = self.reserved & shared
+        if strict and reserved_shared:
             raise StateError(
-                f'some of strictly reserved cpus: "{bits.show(clash)}" '
+                f'some of strictly reserved cpus: "{bits.show(reserved_shared)}" '
                 f'are present in defaultCpuSet: "{bits.show(shared)}"'
             )
-        if not strict and clash != self.reserved:
+        if not strict and reserved_shared != self.reserved:
             raise StateError(
                 f'not all reserved cpus: "{bits.show(self.reserved)}" '
                 f'are present in defaultCpuSet: "{bits.show(shared)}"'
             )
+        known = shared | bits.union(pod_held.values())
         for uid, containers in held.items():
             for name, cpus in containers.items():
                 if cpus & shared:
@@ -248,9 +259,7 @@ class CpuProvider:
                         f'pod: {uid}, container: {name} cpuset: "{bits.show(cpus)}" '
                         f'overlaps with default cpuset "{bits.show(shared)}"'
                     )
-        known = shared | bits.union(pod_held.values())
-        for containers in held.values():
-            known |= bits.union(containers.values())
+                known |= cpus
         if known != everything:
             raise StateError(
                 f'current set of available CPUs "{bits.show(everything)}" '
@@ -258,19 +267,19 @@ class CpuProvider:
             )
         return shared
 
-    def _as_one(self, pod: Pod) -> bool:
+    def _is_placed_as_whole(self, pod: Pod) -> bool:
         return self.pod_level and pod.has_pod_level_resources
 
-    def _placed(self, ledger: CpuLedger, pod: Pod) -> CpuSet:
-        """What a pod was given as one piece and keeps; the kubelet does not look."""
+    def _pod_cpus(self, ledger: CpuLedger, pod: Pod) -> CpuSet:
+        """The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check."""
         return 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
 
-    def _regenerated(self, owned: CpuSet, count: int) -> CpuHints:
-        """Hints for CPUs that are owned already: just where they are, if they are as many as are asked for."""
+    def _hints_for_owned(self, owned: CpuSet, count: int) -> CpuHints:
+        """Hints for CPUs that are owned already: their own nodes, if their number equals the request."""
         return self._nodes.hints(count, free=self._nodes.count(owned)) if owned.bit_count() == count else NO_HINTS
 
     def _check_smt(self, ledger: CpuLedger, count: int) -> None:
-        """Refuse what would not take whole cores, if only whole ones may be taken."""
+        """With full-pcpus-only, raise if *count* CPUs are not whole cores, or too few whole cores are free."""
         if not self.options.full_pcpus_only:
             return
         size = max(self.view.cpus_per_core, 1)
@@ -287,30 +296,30 @@ class CpuProvider:
                 reason="SMTAlignmentError",
             )
 
-    def _choose(self, pool: CpuSet, count: int, *, affinity: NodeSet | None) -> CpuSet:
-        """First of the nodes wished for, then from anywhere."""
+    def _select(self, pool: CpuSet, count: int, *, affinity: NodeSet | None) -> CpuSet:
+        """Select on the nodes of *affinity* first, then anywhere."""
         if affinity is None:
             return self._selection.take(pool, count)
         aligned = pool & self._nodes.near(affinity)
         first = self._selection.take(aligned, min(count, aligned.bit_count()))
         return first | self._selection.take(pool & ~first, count - first.bit_count())
 
-    def _no_shared_pool(self, pod: Pod) -> str:
-        """Why containers that share would be left without CPUs if the others got theirs; empty when they are not."""
+    def _empty_shared_pool(self, pod: Pod) -> str:
+        """The kubelet's message if the exclusive containers leave no CPUs for the shared ones; empty if they do."""
         budget = self.exclusive_cpus(pod)
-        exclusive, someone_shares = 0, False
+        exclusive, has_shared = 0, False
         for container in pod.init:
             count = self.exclusive_cpus(pod, container)
             if container.restartable:
                 exclusive += count
-                someone_shares |= not count
+                has_shared |= not count
             elif not count and exclusive >= budget:
                 return "pod rejected, pod has shared init containers but no cpus available for them"
         for container in pod.containers:
             count = self.exclusive_cpus(pod, container)
             exclusive += count
-            someone_shares |= not count
-        if someone_shares and exclusive >= budget:
+            has_shared |= not count
+        if has_shared and exclusive >= budget:
             return (
                 "pod rejected, sum of exclusive container cpu requests equals pod budget, "
                 "leaving no cpus for shared containers"
@@ -318,10 +327,10 @@ class CpuProvider:
         return ""
 
     def _divide(self, pod: Pod, cpus: CpuSet) -> dict[str, CpuSet]:
-        """What of the pod's CPUs each container gets.
+        """Divide the pod's CPUs among its containers.
 
-        Sidecars keep theirs; the other init containers run one after the other on what is left then, and so do the
-        containers in the end, beside each other. Who asks for no CPUs of its own shares what nobody else of these has.
+        Sidecars keep theirs. Other init containers run one after the other on the rest at that time, then the
+        containers run side by side on the rest. Containers without exclusive CPUs share what the others leave.
         """
         parts: dict[str, CpuSet | None] = {}
         pool = cpus

@@ -34,7 +34,7 @@ class DeviceInventory:
     remembered: bool = False  #: after a restart, until the plugin is back: just the devices that pods hold are known
     places: Mapping[str, int] = field(init=False, compare=False)  #: id → place
     healthy: DeviceSet = field(init=False, compare=False)
-    told: DeviceSet = field(init=False, compare=False)  #: those with topology, be it without nodes
+    with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, be it without nodes
     placed: DeviceSet = field(init=False, compare=False)  #: those on any node, also on nodes the machine does not have
     groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on just these
     nodes: NodeSet = field(init=False, compare=False)  #: what hints are made of: nodes with devices, else all there are
@@ -42,19 +42,19 @@ class DeviceInventory:
 
     def __post_init__(self) -> None:
         groups: dict[NodeSet, DeviceSet] = {}
-        healthy = told = nodes = 0
+        healthy = with_topology = nodes = 0
         for place, device in enumerate(self.devices):
             if device.healthy:
                 healthy |= 1 << place
             if device.nodes is not None:
-                told |= 1 << place
+                with_topology |= 1 << place
             if device.nodes:
                 groups[device.nodes] = groups.get(device.nodes, 0) | 1 << place
                 nodes |= device.nodes & self.machine
         facts = {
             "places": {device.id: place for place, device in enumerate(self.devices)},
             "healthy": healthy,
-            "told": told,
+            "with_topology": with_topology,
             "placed": bits.union(groups.values()),
             "groups": groups,
             "nodes": nodes or self.machine,

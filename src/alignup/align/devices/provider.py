@@ -1,14 +1,15 @@
 """The device provider: devices of device plugins, such as GPUs and network cards.
 
-It is asked twice: for hints, on which nodes a container or a whole pod could be placed, and later to allocate, when the
-policy has chosen nodes. Nothing here is remembered but the ledger, which is passed in and handed back changed.
+It gives hints for the devices of a container (or a whole pod), and allocates once the policy has chosen nodes. It has
+no state: each step takes a ledger and returns another one.
 
-A plugin may know which of its devices go well together. Nobody is called from here: where its advice is wanted and not
-among the answers passed in, the outcome says what to :class:`PreferenceRequest`, and nothing is given. An answer belongs to exactly
-the question it was given to, so one that came too late, after the free devices changed, is not taken by mistake.
+A plugin can prefer certain combinations of its devices (GetPreferredAllocation). This module calls no plugin: if a
+preference is needed and not among the answers, allocation raises :class:`PreferencesNeededError` with the requests to
+send, and nothing is allocated. An answer is valid only for exactly the request it belongs to, so a late answer, given
+before the free devices changed, is never used by mistake.
 
-The surprising rules: devices near the chosen nodes come first, but any will do, so alignment is decided by the hints
-alone; and where the kubelet chooses at random, the devices lowest in natural order of ids are taken here.
+Note that devices near the chosen nodes come first, but others are allocated if they do not suffice: alignment depends
+on the hints alone. Where the kubelet chooses at random, the lowest device ids in natural order are taken.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,13 +21,15 @@ from alignup.align.bits import NodeSet, quote
 from alignup.align.devices.hints import device_family
 from alignup.align.devices.ledger import DeviceIds, DeviceInventory, DeviceLedger, DeviceSet
 from alignup.align.errors import ProviderError
-from alignup.align.hint import AnyHints
+from alignup.align.hint import AnyHints, Hint
+from alignup.align.machine import Device
+from alignup.align.provider import Need, Provider
 from alignup.align.workload import Container, Pod, demand
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """So many devices of one resource, for one container."""
+    """The number of devices of one resource for one container."""
 
     uid: str
     container: str
@@ -36,7 +39,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceRequest:
-    """A question to a plugin: which ``size`` devices of ``available``, those of ``must_include`` among them?"""
+    """A GetPreferredAllocation request: which ``size`` of the ``available`` devices, including ``must_include``."""
 
     uid: str
     container: str
@@ -46,110 +49,117 @@ class PreferenceRequest:
     size: int
 
 
-#: What plugins said: the ids they prefer, or the text of the error they gave.
+#: Answers of plugins: the preferred ids, or the text of an error.
 PreferenceAnswers = Mapping[PreferenceRequest, tuple[str, ...] | str]
 NO_ANSWERS: PreferenceAnswers = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAllocation:
-    """What came of allocating for one container; with ``asks`` nothing was given yet."""
+class PreferencesNeededError(Exception):
+    """Device plugins have to be asked before anything can be allocated; never leaves ``align``."""
 
-    ledger: DeviceLedger
-    devices: DeviceIds = field(default_factory=dict)  #: all the container holds of what it is limited to
-    asks: tuple[PreferenceRequest, ...] = ()  #: what plugins have to be asked first
+    def __init__(self, requests: tuple[PreferenceRequest, ...]) -> None:
+        super().__init__("device plugins have to be asked first")
+        self.requests = requests
 
 
 class DevicesByAffinity(NamedTuple):
-    """Free devices by how they lie to the chosen nodes."""
+    """Devices by their nodes, compared with the chosen ones."""
 
-    aligned: DeviceSet  #: on at least one of them
+    aligned: DeviceSet  #: on at least one chosen node
     unaligned: DeviceSet  #: on other nodes only
-    without_topology: DeviceSet  #: on no node; or everything, when there is nothing to align with
+    without_topology: DeviceSet  #: on no node; all devices if no nodes were chosen
 
 
-def hints(ledger: DeviceLedger, pod: Pod, *, container: Container) -> Mapping[str, AnyHints]:
-    """Where the devices of a container could come from, by resource; empty when it is limited to none.
+@dataclass(frozen=True)
+class DeviceProvider(Provider[DeviceLedger]):
+    """The device manager of one machine."""
 
-    ``None`` for a resource that has no topology, the empty tuple for one that cannot be had.
-    """
-    own = ledger.holds(pod.uid, container.name)
-    reusable = ledger.reusable_by(pod.uid)
-    return {
-        resource: _options(ledger, resource, count, held=own.get(resource, ()), reusable=reusable.get(resource, ()))
-        for resource, count in demand.container_devices(container, ledger.handled).items()
-    }
+    nodes: NodeSet  #: the NUMA nodes of the machine
+    devices: tuple[Device, ...] = ()  #: on the idle machine
+    preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
+    answers: PreferenceAnswers = field(default_factory=dict)  #: for this decision
 
+    name = "device"
 
-def pod_hints(ledger: DeviceLedger, pod: Pod) -> Mapping[str, AnyHints]:
-    """Where the devices of a whole pod could come from, by resource; as for a container."""
-    return {
-        resource: _options(ledger, resource, count, held=ledger.owned(pod.uid, resource))
-        for resource, count in demand.pod_devices(pod, ledger.handled).items()
-    }
+    def initial_ledger(self) -> DeviceLedger:
+        return DeviceLedger.of_devices(self.devices, nodes=self.nodes, preferred_allocation=self.preferred_allocation)
 
+    def needs(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
+        return {
+            resource: Need(count, ledger.free_on(resource), free_total=ledger.free[resource].bit_count())
+            if resource in ledger.inventories
+            else Need(count, {})
+            for resource, count in _requested(ledger, pod, container).items()
+        }
 
-def allocate(
-    ledger: DeviceLedger,
-    pod: Pod,
-    *,
-    container: Container,
-    affinity: NodeSet | None,
-    answers: PreferenceAnswers = NO_ANSWERS,
-) -> DeviceAllocation:
-    """Give a container its devices, near the nodes of *affinity* first; a :class:`ProviderError` if it cannot be.
+    def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
+        """Hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
+        requested = _requested(ledger, pod, container)
+        if container is None:
+            return {
+                resource: _hints(ledger, resource, count, held=ledger.owned(pod.uid, resource))
+                for resource, count in requested.items()
+            }
+        own = ledger.holds(pod.uid, container.name)
+        reusable = ledger.reusable_by(pod.uid)
+        return {
+            resource: _hints(ledger, resource, count, held=own.get(resource, ()), reusable=reusable.get(resource, ()))
+            for resource, count in requested.items()
+        }
 
-    A container that already has devices of a resource keeps them.
-    """
-    chosen: dict[str, tuple[str, ...]] = {}
-    asks: list[PreferenceRequest] = []
-    wanted = demand.container_devices(container, ledger.handled)
-    for resource, count in sorted(wanted.items()):
-        request = DeviceRequest(pod.uid, container.name, resource, count)
-        picked = devices_to_allocate(ledger, request, affinity=affinity, answers=answers)
-        if isinstance(picked, PreferenceRequest):
-            asks.append(picked)
-        else:
-            chosen[resource] = picked
-    if asks:
-        return DeviceAllocation(ledger, asks=tuple(asks))
-    given = ledger.give(pod.uid, container.name, devices=chosen)
-    own = given.holds(pod.uid, container.name)
-    devices = {resource: own[resource] for resource in wanted if resource in own}
-    return DeviceAllocation(given.with_reusable(pod.uid, _reusable_after(given, pod, container, devices)), devices)
+    def allocate(self, ledger: DeviceLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> DeviceLedger:
+        """Allocate near the nodes of *affinity* first; like the kubelet, nothing to a pod as a whole."""
+        if container is None:
+            return ledger
+        chosen: dict[str, tuple[str, ...]] = {}
+        needed: list[PreferenceRequest] = []
+        requested = demand.container_devices(container, ledger.handled)
+        for resource, count in sorted(requested.items()):
+            request = DeviceRequest(pod.uid, container.name, resource, count)
+            picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
+            if isinstance(picked, PreferenceRequest):
+                needed.append(picked)
+            else:
+                chosen[resource] = picked
+        if needed:
+            raise PreferencesNeededError(tuple(needed))
+        given = ledger.give(pod.uid, container.name, devices=chosen)
+        own = given.holds(pod.uid, container.name)
+        devices = {resource: own[resource] for resource in requested if resource in own}
+        return given.with_reusable(pod.uid, _reusable_after(given, pod, container, devices))
+
+    def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
+        return ledger.take_back(uid)
+
+    def capacity(self, ledger: DeviceLedger, uid: str) -> Mapping[str, int]:
+        return ledger.allocatable(uid)
 
 
 def devices_to_allocate(
     ledger: DeviceLedger, request: DeviceRequest, *, affinity: NodeSet | None, answers: PreferenceAnswers = NO_ANSWERS
 ) -> tuple[str, ...] | PreferenceRequest:
-    """The devices to give for one resource, or what to ask first; none when the container has what it wants."""
+    """The devices to allocate, or the request to send first; empty if the container holds its devices already."""
     if not _needs_devices(ledger, request):
         return ()
     picked = _pick(ledger, request, affinity=affinity, answers=answers)
     return picked if isinstance(picked, PreferenceRequest) else ledger.inventories[request.resource].names(picked)
 
 
-def release(ledger: DeviceLedger, uid: str) -> DeviceLedger:
-    """Take back what a pod holds."""
-    return ledger.take_back(uid)
-
-
-def retain(ledger: DeviceLedger, active: Collection[str]) -> DeviceLedger:
-    """Take back what pods hold that are not among the *active* ones."""
-    for uid in ledger.held.keys() - set(active):
-        ledger = ledger.take_back(uid)
-    return ledger
-
-
 def filter_by_affinity(ledger: DeviceLedger, resource: str, *, affinity: NodeSet | None) -> DevicesByAffinity:
-    """The free devices of *resource* by how they lie to the nodes of *affinity*; ``None``: no nodes were chosen."""
-    return _split(ledger.inventories[resource], ledger.free[resource], affinity)
+    """The free devices of *resource* by affinity; ``None``: no nodes were chosen."""
+    return _by_affinity(ledger.inventories[resource], ledger.free[resource], affinity)
 
 
-def _options(
+def _requested(ledger: DeviceLedger, pod: Pod, container: Container | None) -> dict[str, int]:
+    if container is None:
+        return demand.pod_devices(pod, ledger.handled)
+    return demand.container_devices(container, ledger.handled)
+
+
+def _hints(
     ledger: DeviceLedger, resource: str, count: int, *, held: Collection[str], reusable: Collection[str] = ()
 ) -> AnyHints:
-    """The hints for *count* devices: of those *held* already, if any, else of the free and the *reusable* ones."""
+    """Hints for *count* devices: for those *held* already, if any, else for the free and the *reusable* ones."""
     inventory = ledger.inventories.get(resource)
     if inventory is None or not inventory.placed or inventory.remembered:
         return None
@@ -157,7 +167,7 @@ def _options(
         if len(held) != count:
             return ()
         known = inventory.find(held)
-        # A device that is gone is wherever it was: it stands in no set's way. The kubelet crashes here.
+        # A device that is gone restricts no set. The kubelet crashes here.
         gone = count - known.bit_count()
         return device_family(inventory, known, resource=resource, need=count - gone) or ()
     available = ledger.free[resource]
@@ -168,7 +178,7 @@ def _options(
 
 
 def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:
-    """Whether devices have to be chosen at all; refuses what the kubelet refuses before it chooses."""
+    """Whether devices have to be chosen; raises the errors the kubelet raises before it chooses."""
     resource = request.resource
     held = ledger.holds(request.uid, request.container).get(resource)
     if held is not None and len(held) != request.count:
@@ -193,11 +203,10 @@ def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:
 def _pick(
     ledger: DeviceLedger, request: DeviceRequest, *, affinity: NodeSet | None, answers: PreferenceAnswers
 ) -> DeviceSet | PreferenceRequest:
-    """The devices for *request*: reusable ones, then aligned ones, then as the plugin advises, then any."""
+    """The devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
     inventory = ledger.inventories[request.resource]
     reusable = inventory.find(ledger.reusable_by(request.uid).get(request.resource, ()))
-    preferred = _split(inventory, reusable, affinity)
-    taken = _fill(0, request.count, preferred)
+    taken = _fill(0, request.count, _by_affinity(inventory, reusable, affinity))
     missing = request.count - taken.bit_count()
     if not missing:
         return taken
@@ -207,22 +216,22 @@ def _pick(
             f"requested number of devices unavailable for {request.resource}. "
             f"Requested: {missing}, Available: {free.bit_count()}"
         )
-    aligned, unaligned, elsewhere = _split(inventory, free, affinity)
+    aligned, unaligned, without_topology = _by_affinity(inventory, free, affinity)
     stages: tuple[DeviceSet, ...] = (aligned,)
-    offered = aligned
+    candidates = aligned
     if missing >= aligned.bit_count():
         taken |= aligned
         if missing == aligned.bit_count():
             return taken
-        stages = (unaligned, elsewhere)
-        offered = free
-    advice = _advice(inventory, request, available=offered | taken, taken=taken, answers=answers)
-    if isinstance(advice, PreferenceRequest):
-        return advice
-    return _fill(taken, request.count, (advice & offered, *stages))
+        stages = (unaligned, without_topology)
+        candidates = free
+    preferred = _preferred(inventory, request, available=candidates | taken, taken=taken, answers=answers)
+    if isinstance(preferred, PreferenceRequest):
+        return preferred
+    return _fill(taken, request.count, (preferred & candidates, *stages))
 
 
-def _advice(
+def _preferred(
     inventory: DeviceInventory,
     request: DeviceRequest,
     *,
@@ -230,10 +239,10 @@ def _advice(
     taken: DeviceSet,
     answers: PreferenceAnswers,
 ) -> DeviceSet | PreferenceRequest:
-    """What the plugin advises to take, as far as it knows its devices; nothing when it does not give advice."""
+    """The known devices that the plugin prefers; none if it does not support preferred allocation."""
     if not inventory.preferred_allocation:
         return 0
-    ask = PreferenceRequest(
+    question = PreferenceRequest(
         uid=request.uid,
         container=request.container,
         resource=request.resource,
@@ -241,15 +250,15 @@ def _advice(
         must_include=inventory.names(taken),
         size=request.count,
     )
-    answer = answers.get(ask)
+    answer = answers.get(question)
     if answer is None:
-        return ask
+        return question
     if isinstance(answer, str):
         raise ProviderError(f"device plugin GetPreferredAllocation rpc failed with err: {answer}")
     return inventory.find(answer)
 
 
-def _split(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSet | None) -> DevicesByAffinity:
+def _by_affinity(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSet | None) -> DevicesByAffinity:
     if affinity is None or not inventory.placed:
         return DevicesByAffinity(0, 0, devices)
     aligned = devices & inventory.near(affinity)
@@ -257,7 +266,7 @@ def _split(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSet | N
 
 
 def _fill(taken: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> DeviceSet:
-    """*taken*, filled up to *count* devices from one stage after the other, the lowest of each first."""
+    """Fill *taken* up to *count* devices from one stage after the other, the lowest of each stage first."""
     missing = count - taken.bit_count()
     for stage in stages:
         left = stage & ~taken
@@ -276,7 +285,7 @@ def _fill(taken: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> Device
 def _reusable_after(
     ledger: DeviceLedger, pod: Pod, container: Container, devices: DeviceIds
 ) -> Mapping[str, frozenset[str]]:
-    """What *pod* may use again: an ordinary init container leaves its devices to the next, others keep theirs."""
+    """The reusable devices of *pod*: an ordinary init container leaves its devices to the next, others keep theirs."""
     ends = any(container.name == init.name and not init.restartable for init in pod.init)
     reusable = dict(ledger.reusable_by(pod.uid))
     for resource, ids in devices.items():

@@ -40,7 +40,7 @@ def to_document(proposal: Proposal, ledger: Ledger) -> dict[str, Any]:
             {
                 "container": one.container,
                 "nodes": sentences.node_list(one.hint.nodes),
-                "given": {provider: dict(given) for provider, given in one.given.items()},
+                "given": one.as_text(),
             }
             for one in proposal.decision.placements
         ],

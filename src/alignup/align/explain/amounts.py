@@ -17,7 +17,6 @@ from alignup.align.explain.break_points import find_break_points, pages_around
 from alignup.align.explain.changes import Proposal, RequestChange, Unit, apply_changes
 from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host
-from alignup.align.providers import CpuHintProvider
 from alignup.align.workload import Pod, names, validation
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 
@@ -41,7 +40,7 @@ class RequestedAmount:
 
 def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestedAmount]:
     """Every request that could change; ephemeral storage never runs short here."""
-    containers = [(one.name, one.resources) for one in pod.everyone]
+    containers = [(one.name, one.resources) for one in pod.all_containers]
     for container, resources in (*containers, (None, pod.resources)):
         for name, amount in sorted({**resources.limits, **resources.requests}.items()):
             if amount.is_zero or name == EPHEMERAL_STORAGE:
@@ -71,10 +70,10 @@ def _unit(host: Host, pod: Pod, container: str | None, name: str) -> Unit:
 
 def _exclusive_cpus(host: Host, pod: Pod, container: str | None) -> int:
     """The number of exclusive CPUs of a container, or of the pod."""
-    found = next((one for one in pod.everyone if one.name == container), None)
+    found = next((one for one in pod.all_containers if one.name == container), None)
     if found is None and not host.rules.pod_level:
         return 0
-    return sum(one.rules.exclusive_cpus(pod, found) for one in host.providers if isinstance(one, CpuHintProvider))
+    return host.cpus.exclusive_cpus(pod, found)
 
 
 def _amounts(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:

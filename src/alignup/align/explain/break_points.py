@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from alignup.align.host import Host
-from alignup.align.memory.ledger import EMPTY_TABLE, MemoryLedger
+from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MEMORY
 
@@ -52,7 +52,7 @@ def pages_around(points: Iterable[int], *, page: int) -> Iterator[int]:
 
 def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
     """The pod's other requests of *type_*: containers, pod level, overhead."""
-    named = [one.resources.requests.get(type_) for one in pod.everyone if one.name != container]
+    named = [one.resources.requests.get(type_) for one in pod.all_containers if one.name != container]
     if container is not None:
         named.append(pod.resources.requests.get(type_))
     named.append(pod.overhead.get(type_))
@@ -61,12 +61,7 @@ def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
 
 def node_sums(host: Host, type_: str, *, most: int = MAX_POINTS) -> SubsetSums:
     """The bytes of *type_* that any set of nodes has free, and has on the idle machine."""
-    tables = [
-        node.tables.get(type_, EMPTY_TABLE)
-        for book in host.ledger.books.values()
-        if isinstance(book, MemoryLedger)
-        for node in book.nodes.values()
-    ]
+    tables = [node.tables.get(type_, EMPTY_TABLE) for node in host.ledger.memory.nodes.values()]
     free = subset_sums((table.free for table in tables), most=most // 2)
     idle = subset_sums((table.allocatable for table in tables), most=most // 2)
     return SubsetSums(free.totals | idle.totals, free.complete and idle.complete)

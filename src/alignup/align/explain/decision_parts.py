@@ -31,12 +31,12 @@ def decision_parts(host: Host, pod: Pod, decision: Decision) -> tuple[DecisionPa
 def _with_merges(decision: Decision) -> Iterator[DecisionPart]:
     for step in decision.steps:
         placements = tuple(one for one in decision.placements if step.container in (None, one.container))
-        yield DecisionPart(step.container, tuple(voice for voice in step.voices if voice.resource), step, placements)
+        yield DecisionPart(step.container, tuple(voice for voice in step.resources if voice.resource), step, placements)
 
 
 def _without_merges(host: Host, pod: Pod, decision: Decision) -> Iterator[DecisionPart]:
     placements = {one.container: one for one in decision.placements}
-    for container in pod.everyone:
+    for container in pod.all_containers:
         placed = placements.get(container.name)
         yield DecisionPart(container.name, _requested(host, pod, container), None, (placed,) if placed else ())
 
@@ -45,5 +45,5 @@ def _requested(host: Host, pod: Pod, container: Container) -> tuple[ResourceHint
     return tuple(
         ResourceHints(one.name, resource, need.request, need.free, DONT_CARE)
         for one in host.providers
-        for resource, need in one.needs(host.ledger.books[one.name], pod, container).items()
+        for resource, need in one.needs(host.ledger.by_provider()[one.name], pod, container).items()
     )

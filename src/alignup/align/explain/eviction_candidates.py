@@ -39,16 +39,17 @@ class EvictionCandidate:
 def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
     """The candidates, least important first by priority and QoS class, then newest first."""
     ledger = what_if.host.ledger
+    ledgers = ledger.by_provider()
     wanted = {one.name: _needed_resources(one, what_if) for one in what_if.host.providers}
     found = []
     for arrival, (uid, admitted) in enumerate(ledger.pods.items()):
         holdings: list[Hashable] = []
         nodes = 0
         for one in what_if.host.providers:
-            held, where = _holdings(what_if.host.view, one, ledger.books[one.name], admitted, wanted[one.name])
+            held, where = _holdings(what_if.host.view, one, ledgers[one.name], admitted, wanted[one.name])
             holdings.append(held)
             nodes |= where
-        uses = {short.resource: _uses(admitted.uses, short.resource) for short in what_if.shortfalls}
+        uses = {short.resource: _uses(admitted.usage, short.resource) for short in what_if.shortfalls}
         if any(holdings) or any(uses.values()):
             rank = (admitted.pod.priority or 0, _RANKS.index(admitted.pod.qos), -arrival)
             found.append((rank, EvictionCandidate(uid, (*holdings, *uses.items()), nodes, uses)))
@@ -57,9 +58,9 @@ def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
 
 def _needed_resources(provider: Provider[Any], what_if: WhatIf) -> set[str]:
     """The resources that the pod requests from a provider."""
-    book = what_if.host.ledger.books[provider.name]
+    book = what_if.host.ledger.by_provider()[provider.name]
     pod = what_if.pod
-    return {name for container in (*pod.everyone, None) for name in provider.needs(book, pod, container)}
+    return {name for container in (*pod.all_containers, None) for name in provider.needs(book, pod, container)}
 
 
 def _holdings(
@@ -78,8 +79,8 @@ def _holdings(
     # A provider from outside need not list requests, so everything it allocated may matter.
     return tuple(
         given
-        for container in admitted.pod.everyone
-        for given in sorted(provider.given(book, uid, container.name).items())
+        for container in admitted.pod.all_containers
+        for given in sorted(provider.describe(book, uid, container.name).items())
     ), 0
 
 

@@ -16,7 +16,7 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import StateError
 from alignup.align.host import Host, Settings
 from alignup.align.memory.ledger import Block, MemoryLedger
-from alignup.align.providers import CpuHintProvider, MemoryProvider
+from alignup.align.memory.provider import MemoryProvider
 
 
 def migrate_host(host: Host, settings: Settings) -> Host:
@@ -24,15 +24,12 @@ def migrate_host(host: Host, settings: Settings) -> Host:
 
     Raises ``SettingsError`` if a kubelet would not start with the settings, ``StateError`` if not with these pods.
     """
-    _, _, _, *others = host.providers
-    other = Host(host.machine, settings, others=others)
-    books = dict(host.ledger.books)
-    for one in other.providers:
-        if isinstance(one, CpuHintProvider):
-            books[one.name] = _migrate_cpus(one.rules, books[one.name])
-        elif isinstance(one, MemoryProvider):
-            books[one.name] = _migrate_memory(one, books[one.name])
-    other.ledger = replace(host.ledger, books=books)
+    other = Host(host.machine, settings, others=host.others)
+    other.ledger = replace(
+        host.ledger,
+        cpus=_migrate_cpus(other.cpus, host.ledger.cpus),
+        memory=_migrate_memory(other.memory, host.ledger.memory),
+    )
     return other
 
 
@@ -44,12 +41,12 @@ def _migrate_cpus(rules: CpuProvider, book: CpuLedger) -> CpuLedger:
     shared = rules.view.all_cpus & ~(owned | excluded)
     if (shared, rules.reserved) == (book.shared, book.reserved):
         return book
-    return replace(rules.start(shared, book.held, pod_held=book.pod_held), reusable=book.reusable)
+    return replace(rules.restore_ledger(shared, book.held, pod_held=book.pod_held), reusable=book.reusable)
 
 
 def _migrate_memory(rules: MemoryProvider, book: MemoryLedger) -> MemoryLedger:
     """The blocks of *book*, allocated again under another reservation."""
-    idle = rules.idle()
+    idle = rules.initial_ledger()
     if idle.allocatable() == book.allocatable():
         return book
     again = idle

@@ -71,7 +71,7 @@ def find_remedies(
     *answers* are the preferred allocations that device plugins returned. *should_stop* is called before each decision.
     """
     what_if = WhatIf(host, pod, answers=answers or {}, should_stop=should_stop)
-    refusal = what_if.decision.refusal
+    refusal = what_if.decision.rejection
     if refusal is None or (refusal.provider == "host" and not refusal.shortfalls):
         return Remedies()  # admitted, or made for another operating system
     found: list[Proposal] = []
@@ -85,7 +85,7 @@ def find_remedies(
 
 def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
     """Everything to search, by name: what is likely and quick first."""
-    refusal = what_if.decision.refusal
+    refusal = what_if.decision.rejection
     short = {one.resource for one in refusal.shortfalls} if refusal else set()
     # The sort is stable: resources that fell short come first, the others keep the pod's order.
     questions = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda one: one.resource not in short)

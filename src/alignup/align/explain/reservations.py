@@ -88,7 +88,7 @@ def _shorter_lists(view: KubeletView, explicit: CpuSet, count: int) -> Iterator[
 def _memory_types(what_if: WhatIf) -> list[str]:
     """The types of memory the pod requests."""
     pod = what_if.pod
-    all_resources = (pod.resources, *(one.resources for one in pod.everyone))
+    all_resources = (pod.resources, *(one.resources for one in pod.all_containers))
     named = {name for resources in all_resources for name in resources.requests}
     return sorted(name for name in named if name == MEMORY or names.is_hugepages(name))
 

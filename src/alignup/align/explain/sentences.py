@@ -8,7 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, Shortfall
+from alignup.align.decision import (
+    Decision,
+    MergeStep,
+    Outcome,
+    Placement,
+    Rejection,
+    ResourceHints,
+    Shortfall,
+    shown_hints,
+)
 from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy
@@ -24,10 +33,10 @@ _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 def verdict(decision: Decision) -> str:
     """``Pod default/web is rejected: TopologyAffinityError``."""
     pod = f"Pod {decision.namespace}/{decision.name}"
-    if decision.refusal:
-        return f"{pod} is rejected: {decision.refusal.reason}"
+    if decision.rejection:
+        return f"{pod} is rejected: {decision.rejection.reason}"
     if decision.outcome is Outcome.ASKING:
-        resources = ", ".join(sorted({ask.resource for ask in decision.asks}))
+        resources = ", ".join(sorted({ask.resource for ask in decision.preference_requests}))
         return f"{pod} is waiting for the preferred allocation of {resources} from its device plugin"
     return f"{pod} is already admitted and keeps its allocation" if decision.kept else f"{pod} is admitted"
 
@@ -84,7 +93,7 @@ def describe_choice(step: MergeStep) -> str:
     """Why a merge chose its NUMA nodes."""
     if step.rule is MergeRule.NOTHING:
         return "no set of NUMA nodes suits every resource" + (": all nodes are used" if step.accepted else "")
-    some_silent = any(map(has_no_hints, step.voices))
+    some_silent = any(map(has_no_hints, step.resources))
     every_resource = "every resource with hints" if some_silent else "every resource"
     if not step.width:
         return f"anywhere: no {'resource with hints' if some_silent else 'requested resource'} is tied to a NUMA node"
@@ -118,15 +127,15 @@ def describe_allocations(placements: Sequence[Placement]) -> str:
 
 def describe_rejection(decision: Decision) -> tuple[str, ...]:
     """What did not fit, where and by how much; empty unless the pod is rejected."""
-    if decision.refusal is None:
+    if decision.rejection is None:
         return ()
     if decision.steps and not decision.steps[-1].accepted:
         return tuple(_unaligned(decision.steps[-1], decision.policy))
-    return tuple(_insufficient(decision.refusal, decision.steps))
+    return tuple(_insufficient(decision.rejection, decision.steps))
 
 
 def _exclusive(placement: Placement) -> str:
-    parts = (_format_given(resource, text) for part in placement.given.values() for resource, text in part.items())
+    parts = (_format_given(resource, text) for part in placement.as_text().values() for resource, text in part.items())
     return " · ".join(filter(None, parts))
 
 
@@ -164,7 +173,7 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
 
 def _memory_without_hints(step: MergeStep) -> Iterator[str]:
     """Memory that fits on no set of NUMA nodes, which the kubelet notices only when it allocates."""
-    requested = [resource for resource in step.voices if has_no_hints(resource)]
+    requested = [resource for resource in step.resources if has_no_hints(resource)]
     explained = False
     for resource in requested:
         name, request, free = resource.resource or "", resource.request or 0, resource.free or {}
@@ -191,7 +200,7 @@ def _format_shortfall(short: Shortfall, *, milli: bool) -> str:
 
 def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
     """The policy accepts no set of NUMA nodes: what is missing on each, and which nodes each resource prefers."""
-    resources = [one for one in step.voices if one.resource and not one.has_no_preference]
+    resources = [one for one in step.resources if one.resource and not one.has_no_preference]
     for resource in resources:
         yield from _too_large(resource, policy)
     reasons: dict[str, NodeSet] = {}
@@ -224,34 +233,36 @@ def _missing_on(resource: ResourceHints, node: int, policy: Policy) -> str | Non
     if free < resource.request:
         numbers = f"({format_number(name, resource.request)} requested, {format_number(name, free)} free)"
         return f"{format_amount(name, resource.request - free)} short {numbers}"
-    if policy is Policy.SINGLE_NUMA_NODE and not preferred_single_nodes(resource.options)[0] >> node & 1:
+    if policy is Policy.SINGLE_NUMA_NODE and not preferred_single_nodes(resource.hints)[0] >> node & 1:
         return f"{name} has enough free, but not for a container on this node alone"
     return None
 
 
 def _preferred_width(resource: ResourceHints) -> int:
     """The number of nodes of the narrowest preferred hint; 0 where no possible hint is preferred."""
-    if not resource.hints and resource.hidden:
+    hints, hidden = shown_hints(resource)
+    if not hints and hidden:
         return 2  # or more: the decision lists hints of one node first
-    widths = {hint.nodes.bit_count() for hint in resource.hints if hint.preferred and hint.nodes is not None}
+    widths = {hint.nodes.bit_count() for hint in hints if hint.preferred and hint.nodes is not None}
     return min(widths, default=0)
 
 
 def _conflicting_preferences(resources: Sequence[ResourceHints]) -> Iterator[str]:
-    impossible = [resource for resource in resources if not resource.hints and not resource.hidden]
-    for resource in impossible or resources:
-        preferred = [hint.nodes for hint in resource.hints if hint.preferred]
+    shown = [(resource.resource, *shown_hints(resource)) for resource in resources]
+    impossible = [one for one in shown if not one[1] and not one[2]]
+    for name, hints, hidden in impossible or shown:
+        preferred = [hint.nodes for hint in hints if hint.preferred]
         if preferred:
             # Hints are listed from narrow to wide: those after one that is not preferred are hardly ever preferred.
-            more = resource.hidden and resource.hints[-1].preferred
-            yield f"{resource.resource} prefers {_format_alternatives(preferred, more=more)}"
-        elif resource.hints:
-            possible = _format_alternatives([hint.nodes for hint in resource.hints], more=resource.hidden)
-            yield f"{resource.resource} fits on {possible}, but would need fewer nodes on an empty machine"
-        elif resource.hidden:
-            yield f"{resource.resource} needs several NUMA nodes"
+            more = hidden and hints[-1].preferred
+            yield f"{name} prefers {_format_alternatives(preferred, more=more)}"
+        elif hints:
+            possible = _format_alternatives([hint.nodes for hint in hints], more=hidden)
+            yield f"{name} fits on {possible}, but would need fewer nodes on an empty machine"
+        elif hidden:
+            yield f"{name} needs several NUMA nodes"
         else:
-            yield f"{resource.resource} fits on no set of NUMA nodes"
+            yield f"{name} fits on no set of NUMA nodes"
 
 
 def _format_alternatives(masks: Iterable[NodeSet | None], *, more: bool) -> str:

@@ -48,7 +48,7 @@ def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
     """The alternatives for each field, smallest change first."""
     settings = what_if.host.settings
     policy, scope = effective_policy(what_if.pod, what_if.host.rules)
-    own = settings.own_policy
+    own = settings.pod_policy_annotations
     laxer = list(Policy)[: list(Policy).index(policy)]
     ways = [[SettingChange(OWN_POLICY if own else POLICY, str(policy), str(other)) for other in reversed(laxer)]]
     ways.append(

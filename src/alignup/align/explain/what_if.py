@@ -4,7 +4,6 @@ Device plugins cannot be called here. A missing preferred allocation is assumed 
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from alignup.align import fit
 from alignup.align.decision import Decision
@@ -61,8 +60,8 @@ class WhatIf:
 def _decide(host: Host, pod: Pod, answers: PreferenceAnswers) -> Decision:
     """Decide on *pod*, making up the preferred allocations that are missing."""
     known = dict(answers)
-    while (decision := host.decide(pod, known)).asks:
-        known.update((ask, _lowest_ids(ask)) for ask in decision.asks)
+    while (decision := host.decide(pod, known)).preference_requests:
+        known.update((ask, _lowest_ids(ask)) for ask in decision.preference_requests)
     return decision
 
 
@@ -73,9 +72,9 @@ def _lowest_ids(ask: PreferenceRequest) -> tuple[str, ...]:
 
 def _offered(host: Host, pod: Pod) -> dict[str, int]:
     offered: dict[str, int] = {}
+    ledgers = host.ledger.by_provider()
     for one in host.providers:
-        book: Any = host.ledger.books[one.name]
-        offered.update(one.offered(book, pod.uid))
+        offered.update(one.capacity(ledgers[one.name], pod.uid))
     return offered
 
 
@@ -83,5 +82,5 @@ def _shortfalls(host: Host, pod: Pod, offered: dict[str, int]) -> tuple[fit.Insu
     """What the whole host lacks; a pod that already holds devices may count on more of them."""
     if host.rules.allocatable is None:
         return ()
-    room = host.rules.allocatable.offering(offered)
+    room = host.rules.allocatable.with_devices(offered)
     return fit.insufficient_resources(fit.effective_request(pod, room), used=host.ledger.used, allocatable=room)

@@ -1,14 +1,14 @@
-"""On which sets of NUMA nodes could a request for memory be served?
+"""Hints for memory: the sets of NUMA nodes that can serve a request.
 
-Memory of one node goes to containers that fit on that node; memory of several nodes only to containers that use just
-that group. So a set is one of three: nodes nobody uses yet, as many as it takes; one node already in use for itself; or
-an existing group, exactly as it is. Only the first kind grows, and it is never listed. Every requested type must fit,
-so all types share one family of sets.
+A node that serves containers alone serves no group, and a group of nodes serves only containers on exactly this group.
+So a set is one of three: any number of idle nodes; one node already in use alone; or an existing group as it is. Only
+sets of the first kind grow, and they are never listed. All requested types must fit, so they share one family.
 
-A set is preferred when it has as few nodes as the request would take on the idle machine.
+A set is preferred if it has as few nodes as the request needs on an idle machine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from operator import ge
 
 from alignup.align import bits
@@ -19,165 +19,144 @@ from alignup.align.memory import cover
 from alignup.align.memory.cover import NodeAmounts
 from alignup.align.memory.ledger import EMPTY_TABLE, MemoryLedger, Sizes
 
-#: Dead ends after which :meth:`MemoryHintFamily.within_reach` rather hopes than searches on.
-_HOPE_LIMIT = 500
+_REACH_LIMIT = 500  #: dead ends after which :meth:`MemoryHintFamily.may_complete` gives up and returns ``True``
 
 
+@dataclass(slots=True)
 class MemoryHintFamily:
-    """The sets of nodes that hold enough of every type: those growing inside ``nodes``, and those ``apart``.
+    """The sets of nodes with enough free memory of every type; growing sets inside ``nodes``, and ``fixed_sets``."""
 
-    Without *preferred_width* nothing is held yet, so that what fits now is what an idle machine takes.
-    """
+    amounts: Mapping[int, NodeAmounts]  #: the free amount of each type on nodes of growing sets, ascending
+    need: NodeAmounts
+    _: KW_ONLY
+    preferred_width: int = 0  #: by default what fits now: nothing is allocated yet
+    fixed_sets: tuple[NodeSet, ...] = ()
+    work_limit: int = cover.WORK_LIMIT
+    nodes: NodeSet = field(init=False, compare=False)
+    preferred_widths: Bits = field(init=False, compare=False)
+    min_width: int = field(init=False, compare=False)
+    _growing_width: int | None = field(init=False, compare=False, repr=False)
 
-    __slots__ = (
-        "_need",
-        "_stocks",
-        "_width",
-        "_work_limit",
-        "apart",
-        "narrowest",
-        "nodes",
-        "preferred_width",
-        "preferred_widths",
-    )
-
-    def __init__(
-        self,
-        stocks: Mapping[int, NodeAmounts],
-        need: NodeAmounts,
-        *,
-        preferred_width: int | None = None,
-        apart: Sequence[NodeSet] = (),
-        work_limit: int = cover.WORK_LIMIT,
-    ) -> None:
-        self._stocks = stocks  #: what may grow, rising: how much of each type a node has free
-        self._need = need
-        self._work_limit = work_limit
-        self.nodes: NodeSet = bits.of(stocks)
-        self.apart = tuple(apart)
-        self._width = cover.fewest_nodes(list(stocks.values()), need, work_limit=work_limit)
-        self.preferred_width: int = preferred_width or self._width or 0
-        self.preferred_widths: Bits = 1 << self.preferred_width
-        widths = [mask.bit_count() for mask in self.apart]
-        self.narrowest: int = min(widths if self._width is None else [*widths, self._width], default=0)
+    def __post_init__(self) -> None:
+        self.nodes = bits.of(self.amounts)
+        growing = cover.fewest_nodes(list(self.amounts.values()), self.need, work_limit=self.work_limit)
+        self._growing_width = growing
+        self.preferred_width = self.preferred_width or growing or 0
+        self.preferred_widths = 1 << self.preferred_width
+        widths = [mask.bit_count() for mask in self.fixed_sets]
+        self.min_width = min(widths if growing is None else [*widths, growing], default=0)
 
     def fits(self, nodes: NodeSet) -> bool:
-        """Whether *nodes* together hold enough of every type, or are one of the sets apart."""
         if nodes and not nodes & ~self.nodes and max(self._missing(nodes)) <= 0:
             return True
-        return nodes in self.apart
+        return nodes in self.fixed_sets
 
     def prefers(self, nodes: NodeSet) -> bool:
-        """Whether *nodes* are as few as the idle machine allows."""
         return nodes.bit_count() == self.preferred_width
 
-    def completing(self, nodes: NodeSet) -> NodeSet:
-        """Each node which, added to *nodes*, makes them hold enough of every type."""
+    def completing_nodes(self, nodes: NodeSet) -> NodeSet:
         if nodes & ~self.nodes:
             return 0
         missing = self._missing(nodes)
         complete = nodes if nodes and max(missing) <= 0 else 0
-        for node, stock in self._stocks.items():
-            if not nodes >> node & 1 and all(own >= wanted for own, wanted in zip(stock, missing, strict=True)):
+        for node, amounts in self.amounts.items():
+            if not nodes >> node & 1 and all(own >= wanted for own, wanted in zip(amounts, missing, strict=True)):
                 complete |= 1 << node
         return complete
 
     @property
-    def room(self) -> tuple[int, ...]:
-        """How much of each type ``nodes`` hold beyond what is needed."""
+    def slack(self) -> tuple[int, ...]:
         return tuple(-short for short in self._missing(self.nodes))
 
-    def holds(self, node: int) -> tuple[int, ...]:
-        """How much of each type *node* has free."""
-        return self._stocks[node]
+    def amounts_on(self, node: int) -> tuple[int, ...]:
+        return self.amounts[node]
 
-    def masks(self) -> tuple[NodeSet, ...]:
-        """Every set that fits, by number of nodes and then in rising order of ids."""
+    def fitting_sets(self) -> tuple[NodeSet, ...]:
         inside: list[NodeSet] = [0]
-        for node in self._stocks:
+        for node in self.amounts:
             inside += [mask | 1 << node for mask in inside]
         fitting = set(inside)
-        for kind, wanted in enumerate(self._need):
+        for kind, wanted in enumerate(self.need):
             held = [0]
-            for stock in self._stocks.values():
-                held += [amount + stock[kind] for amount in held]
+            for amounts in self.amounts.values():
+                held += [amount + amounts[kind] for amount in held]
             fitting.intersection_update(mask for mask, amount in zip(inside, held, strict=True) if amount >= wanted)
-        return tuple(filter(fitting.union(self.apart).__contains__, subsets(self.nodes | bits.union(self.apart))))
+        every = subsets(self.nodes | bits.union(self.fixed_sets))
+        return tuple(filter(fitting.union(self.fixed_sets).__contains__, every))
 
-    def within_reach(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
-        """Whether some *more* nodes of *among* would make *nodes* hold enough of every type."""
+    def may_complete(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
         if nodes & ~self.nodes:
             return False
-        rest = [stock for node, stock in self._stocks.items() if among >> node & 1]
-        limit = min(_HOPE_LIMIT, self._work_limit)
+        rest = [amounts for node, amounts in self.amounts.items() if among >> node & 1]
+        limit = min(_REACH_LIMIT, self.work_limit)
         try:
             return cover.is_enough(rest, self._missing(nodes), count=more, work_limit=limit)
         except WorkLimitError:
             return True
 
     def best(self, start: NodeSet = 0) -> NodeSet | None:
-        """Of the sets that fit and contain *start*, the one with the fewest nodes, then the lowest, if any."""
-        found = [mask for mask in self.apart if not start & ~mask]
-        grown = self._grown(start)
+        """Of the sets that fit and contain *start*, the one with the fewest nodes, then the lowest."""
+        found = [mask for mask in self.fixed_sets if not start & ~mask]
+        grown = self._grow(start)
         if grown:
             found.append(grown)
         return min(found, key=lambda mask: (mask.bit_count(), mask), default=None)
 
-    def _grown(self, start: NodeSet) -> NodeSet:
-        """The best set that grows from *start*; empty when none does."""
+    def _grow(self, start: NodeSet) -> NodeSet:
+        """The best set that grows from *start*; empty if there is none."""
         if start & ~self.nodes:
             return 0
         missing = self._missing(start)
         if start and max(missing) <= 0:
             return start
-        rest = [(node, stock) for node, stock in self._stocks.items() if not start >> node & 1]
-        count = cover.fewest_nodes([stock for _, stock in rest], missing) if start else self._width
+        rest = [(node, amounts) for node, amounts in self.amounts.items() if not start >> node & 1]
+        count = cover.fewest_nodes([amounts for _, amounts in rest], missing) if start else self._growing_width
         return 0 if count is None else start | cover.lowest_nodes(rest, missing, count=count)
 
     def _missing(self, nodes: NodeSet) -> NodeAmounts:
-        """What *nodes* are short of, type by type; negative where they hold more."""
-        missing = self._need
+        """The missing amount of each type on *nodes*; negative if they hold more."""
+        missing = self.need
         for node in bits.members(nodes):
-            missing = tuple(wanted - own for wanted, own in zip(missing, self._stocks[node], strict=True))
+            missing = tuple(wanted - own for wanted, own in zip(missing, self.amounts[node], strict=True))
         return missing
 
 
 def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintFamily | None:
-    """The sets of nodes that could serve *need*, for a container of *pod*; ``None`` when there is none."""
+    """The sets of nodes that can serve *need* for a container of *pod*; ``None`` if there is none."""
     wanted = tuple(need.values())
-    untouched: dict[int, NodeAmounts] = {}
-    apart: list[NodeSet] = []
+    idle: dict[int, NodeAmounts] = {}
+    fixed_sets: list[NodeSet] = []
     groups = dict.fromkeys(ledger.reusable_by(pod))
     one_is_enough = False
     for id_, (cells, assignments, tables) in ledger.nodes.items():
         # A node that does not list a type has none of it; the kubelet crashes there.
-        stock = tuple([tables.get(type_, EMPTY_TABLE).free for type_ in need])
-        enough = all(map(ge, stock, wanted))
+        free = tuple([tables.get(type_, EMPTY_TABLE).free for type_ in need])
+        enough = all(map(ge, free, wanted))
         one_is_enough = one_is_enough or enough
         if not assignments:
-            untouched[id_] = stock
+            idle[id_] = free
         elif cells & cells - 1:
             groups[cells] = None
         elif enough:
-            apart.append(cells)
-    preferred_width = 1 if one_is_enough else None
-    if not one_is_enough and len(untouched) < len(ledger.nodes):
+            fixed_sets.append(cells)
+    preferred_width = 1 if one_is_enough else 0
+    if not one_is_enough and len(idle) < len(ledger.nodes):
         preferred_width = _idle_width(ledger, need)
-    apart += [mask for mask in groups if mask not in apart and _serves(ledger, mask, need, pod=pod)]
-    found = MemoryHintFamily(untouched, wanted, preferred_width=preferred_width, apart=apart)
-    return found if found.narrowest else None
+    fixed_sets += [mask for mask in groups if mask not in fixed_sets and _group_fits(ledger, mask, need, pod=pod)]
+    found = MemoryHintFamily(idle, wanted, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets))
+    return found if found.min_width else None
 
 
-def _idle_width(ledger: MemoryLedger, need: Sizes) -> int | None:
-    """The fewest nodes that would serve *need* if nothing were held; ``None`` when all of them would not."""
-    stocks = [
+def _idle_width(ledger: MemoryLedger, need: Sizes) -> int:
+    """The smallest number of nodes that can serve *need* on the idle machine; 0 if all of them cannot."""
+    amounts = [
         tuple([node.tables.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for node in ledger.nodes.values()
     ]
-    return cover.fewest_nodes(stocks, tuple(need.values()))
+    return cover.fewest_nodes(amounts, tuple(need.values())) or 0
 
 
-def _serves(ledger: MemoryLedger, nodes: NodeSet, need: Sizes, *, pod: str) -> bool:
-    """Whether a group, as it is, has *need* in what is free and what *pod* may use again, and would if idle."""
+def _group_fits(ledger: MemoryLedger, nodes: NodeSet, need: Sizes, *, pod: str) -> bool:
+    """Whether a group has *need* in its free memory and what *pod* can reuse, and also if idle."""
     again = ledger.reusable_by(pod).get(nodes, {})
     return ledger.keeps_groups(nodes) and all(
         ledger.free(nodes, type_) + again.get(type_, 0) >= size <= ledger.allocatable_on(nodes, type_)

@@ -7,7 +7,7 @@ that unnecessary (``docs/why/merging.md`` has the proof):
   the intersection of what they prefer.
 * Otherwise all combinations are alike in not being preferred, so the winner is simply the best set, under one total
   order, that can be had by intersecting at all: those as wide as the *target width* first, then narrower ones from
-  wide to narrow, then wider ones. The target width is the largest of the sources' narrowest hints.
+  wide to narrow, then wider ones. The target width is the largest of the sources' min_width hints.
 
 Among sets of one width the closest (where distances count) and then the lowest node numbers win.
 """
@@ -82,9 +82,9 @@ def merge(
             listed.append(options)
         else:
             families.append(options)
-        narrowest = options.narrowest
-        if narrowest and narrowest > width:
-            width = narrowest
+        min_width = options.min_width
+        if min_width and min_width > width:
+            width = min_width
     purse = WorkBudget(work_limit)
     try:
         found = _preferred(listed, families, nodes=nodes, distances=distances, purse=purse)
@@ -97,7 +97,7 @@ def merge(
             return _common_of_few(everybody, width, nodes=nodes, distances=distances)
         return _common(everybody, width, nodes=nodes, distances=distances, purse=purse)
     except BudgetExceededError:
-        hard = [name for name, options in voices if options.narrowest]
+        hard = [name for name, options in voices if options.min_width]
         raise WorkLimitError(
             f"the hints of {', '.join(hard)} on {nodes.bit_count()} NUMA nodes cannot be merged exactly within "
             f"{work_limit} steps; ask for fewer kinds of resources, or raise the work limit",
@@ -135,34 +135,34 @@ def _preferred_by_families(
 ) -> list[NodeSet]:
     """The same for families alone, of two nodes or more."""
     widths = reduce(int.__and__, (family.preferred_widths for family in families))
-    at_least = max(family.narrowest for family in families)
+    at_least = max(family.min_width for family in families)
     among = reduce(int.__and__, (family.nodes for family in families), nodes)
-    apart = {
+    fixed_sets = {
         mask
         for some in families
-        for mask in some.apart
+        for mask in some.fixed_sets
         if mask & mask - 1 and all(family.fits(mask) and family.prefers(mask) for family in families)
     }
 
-    def completing(beginning: NodeSet) -> NodeSet:
+    def completing_nodes(beginning: NodeSet) -> NodeSet:
         ends = among
         for family in families:
-            ends &= family.completing(beginning)
+            ends &= family.completing_nodes(beginning)
             if not ends:
                 break
         return ends
 
     def promising(beginning: NodeSet, more: int, below: NodeSet) -> bool:
-        return all(family.within_reach(beginning, more=more, among=below) for family in families)
+        return all(family.may_complete(beginning, more=more, among=below) for family in families)
 
     def accept(mask: NodeSet) -> bool:
         return all(family.prefers(mask) for family in families)
 
     for width in range(max(at_least, 2), widths.bit_length()):
         if widths >> width & 1:
-            query = SearchQuery(width, among, completing, accept, promising, purse)
+            query = SearchQuery(width, among, completing_nodes, accept, promising, purse)
             found = set(find_best(query, distances))
-            found.update(mask for mask in apart if mask.bit_count() == width)
+            found.update(mask for mask in fixed_sets if mask.bit_count() == width)
             if found:
                 return _ranked(found, distances)
     return []
@@ -241,12 +241,12 @@ def _searched(
     """The best set that can be had, trying sets from the best downwards."""
     among = reduce(int.__and__, (reachability.allowed_nodes(options, nodes) for options in voices), nodes)
 
-    def completing(beginning: NodeSet) -> NodeSet:
-        return alone.completing(beginning) if alone else among
+    def completing_nodes(beginning: NodeSet) -> NodeSet:
+        return alone.completing_nodes(beginning) if alone else among
 
     def promising(beginning: NodeSet, more: int, below: NodeSet) -> bool:
         if alone:
-            return alone.within_reach(beginning, more=more, among=below)
+            return alone.may_complete(beginning, more=more, among=below)
         return all(_allows(options, beginning) for options in voices)
 
     def accept(mask: NodeSet) -> bool:
@@ -254,9 +254,9 @@ def _searched(
 
     # One family alone can be asked where to look; several have to be tried together.
     first = voices[0]
-    alone = None if len(voices) > 1 or isinstance(first, HintList) or first.apart else first
+    alone = None if len(voices) > 1 or isinstance(first, HintList) or first.fixed_sets else first
     for candidate, rule in _widths(width, among.bit_count()):
-        found = find_best(SearchQuery(candidate, among, completing, accept, promising, purse), distances)
+        found = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, purse), distances)
         if found:
             return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:]))
     return _nothing(nodes, width)
@@ -266,7 +266,7 @@ def _allows(options: HintList | HintFamily, beginning: NodeSet) -> bool:
     """Whether any set that *options* allow contains *beginning*."""
     if isinstance(options, HintList):
         return options.anywhere is not None or any(not beginning & ~mask for mask in options.masks)
-    return not beginning & ~options.nodes or any(not beginning & ~mask for mask in options.apart)
+    return not beginning & ~options.nodes or any(not beginning & ~mask for mask in options.fixed_sets)
 
 
 def _widths(target: int, most: int) -> Iterable[tuple[int, MergeRule]]:

@@ -17,10 +17,8 @@ from struct import pack, unpack
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.hint import HintFamily, HintList
+from alignup.align.hint import HintFamily, HintList, Hints
 from alignup.align.merging.search import WorkBudget
-
-Hints = HintList | HintFamily
 
 
 def allowed_sets(options: Hints, nodes: NodeSet) -> set[NodeSet]:
@@ -30,7 +28,7 @@ def allowed_sets(options: Hints, nodes: NodeSet) -> set[NodeSet]:
         if options.anywhere is not None:
             allowed.add(nodes)
     else:
-        allowed = set(options.masks())
+        allowed = set(options.fitting_sets())
     allowed.discard(0)
     return allowed
 
@@ -39,7 +37,7 @@ def allowed_nodes(options: Hints, nodes: NodeSet) -> NodeSet:
     """The nodes of *nodes* that occur in any set that *options* allow."""
     if isinstance(options, HintList):
         return nodes if options.anywhere is not None else nodes & bits.union(options.masks)
-    return nodes & (options.nodes | bits.union(options.apart))
+    return nodes & (options.nodes | bits.union(options.fixed_sets))
 
 
 def reachable_sets(voices: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSet]:
@@ -164,7 +162,7 @@ def _dealt_by(
         surplus = left & ~target
         return _deal(surplus, growing, purse)
     family, rest = families[0], families[1:]
-    for mask in family.apart:
+    for mask in family.fixed_sets:
         if not target & ~mask and _dealt_by(rest, left & mask, target, growing, purse):
             return True
     if target & ~family.nodes or not family.fits(family.nodes):
@@ -179,12 +177,12 @@ def _deal(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], purse: Wo
     purse.spend(len(growing))
     if any(family.fits(kept & ~surplus) for family, kept in growing):
         return True
-    can_spare = sum(kept.bit_count() - family.narrowest for family, kept in growing)
+    can_spare = sum(kept.bit_count() - family.min_width for family, kept in growing)
     if can_spare < surplus.bit_count() or len(growing) < 2:
         return False
-    rooms = [family.room for family, _ in growing]
+    rooms = [family.slack for family, _ in growing]
     if all(rooms):
-        losses = [[family.holds(node) for family, _ in growing] for node in bits.members(surplus)]
+        losses = [[family.amounts_on(node) for family, _ in growing] for node in bits.members(surplus)]
         return _share_out(losses, tuple(room for room in rooms if room), purse)
     node = surplus & -surplus
     for place, (family, kept) in enumerate(growing):

@@ -43,7 +43,7 @@ class SearchQuery:
     width: int
     among: NodeSet
     #: the nodes which, added to a beginning, may make a set that is looked for
-    completing: Callable[[NodeSet], NodeSet]
+    completing_nodes: Callable[[NodeSet], NodeSet]
     #: whether a set is one
     accept: Callable[[NodeSet], bool]
     #: whether a beginning is worth going on with: beginning, how many are missing, of which
@@ -61,7 +61,7 @@ def find_best(query: SearchQuery, distances: Distances | None) -> list[NodeSet]:
 def find_lowest(query: SearchQuery) -> list[NodeSet]:
     """The set of the smallest value, and those of the next values that begin alike."""
     for beginning, below in _beginnings(query, 0, query.among, query.width - 1):
-        ends = bits.members(query.completing(beginning) & below)
+        ends = bits.members(query.completing_nodes(beginning) & below)
         found: list[NodeSet] = []
         for node in ends:
             query.purse.spend()
@@ -144,7 +144,7 @@ class _Closest:
 
     def finish(self, chosen: NodeSet, among: NodeSet, total: int, adds: Sequence[int]) -> None:
         """Try each node of *among* as the last one."""
-        for node in bits.members(self.query.completing(chosen) & among):
+        for node in bits.members(self.query.completing_nodes(chosen) & among):
             whole = total + adds[self.place[node]]
             if self.least is None or whole < self.least:
                 self.query.purse.spend()

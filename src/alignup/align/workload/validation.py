@@ -151,7 +151,7 @@ def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
         implied = {name: needed[name] for name in (CPU, MEMORY) if name in needed}
         requests = {**demand.pod_level_amounts(limits), **implied, **requests}
     if fixed:
-        everywhere = {name for name in capped if all(name in one.resources.limits for one in pod.everyone)}
+        everywhere = {name for name in capped if all(name in one.resources.limits for one in pod.all_containers)}
         bounds = {
             name: max(amount, capped[name])
             for name, amount in demand.pod_level_amounts(requests).items()

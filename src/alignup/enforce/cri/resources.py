@@ -161,7 +161,7 @@ def _unassigned_memory(pod: Pod) -> int:
     if not total:
         return 0
     used = _value(demand.requests(pod, pod_level=False, overhead=False), MEMORY)
-    return max(0, total - used) // len(pod.everyone)
+    return max(0, total - used) // len(pod.all_containers)
 
 
 def _limits(pod: Pod, container: Container) -> Amounts:
@@ -179,7 +179,7 @@ def _all_limited(pod: Pod, name: str) -> bool:
     """Whether all containers, or the pod as a whole, have a limit."""
     if pod.qos is QoS.GUARANTEED or _value(pod.resources.limits, name):
         return True
-    return all(_value(one.resources.limits, name) for one in pod.everyone)
+    return all(_value(one.resources.limits, name) for one in pod.all_containers)
 
 
 def _hugepages(amounts: Amounts, sizes: tuple[int, ...]) -> dict[str, int]:

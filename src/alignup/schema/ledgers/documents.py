@@ -11,12 +11,9 @@ from alignup.align.errors import StateError
 from alignup.align.ledger import Ledger
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.provider import Provider
-from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
 from alignup.schema.codec import Count, Document, LinuxList, show_or_none
 from alignup.schema.decisions import HintDocument
 from alignup.schema.pods import PodDocument, pod_document
-
-BUILT_IN = (DeviceProvider.name, CpuHintProvider.name, MemoryProvider.name)
 
 
 class UsageDocument(Document, frozen=True):
@@ -120,14 +117,14 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
     It changes when one of its containers starts, and when a plugin reports other NUMA nodes for a device it holds.
     """
     admitted = ledger.pods[uid]
-    uses = admitted.uses
+    uses = admitted.usage
     return PodEntryDocument(
         pod=pod_document(admitted.pod),
         hints={container: HintDocument.of(hint) for container, hint in admitted.hints.items()},
         uses=UsageDocument(uses.milli_cpu, uses.memory, uses.ephemeral_storage, dict(uses.scalars)),
-        cpus=_cpu_holdings(ledger.books[CpuHintProvider.name], uid),
-        memory=_memory_holdings(ledger.books[MemoryProvider.name], uid),
-        devices=_device_holdings(ledger.books[DeviceProvider.name], uid),
+        cpus=_cpu_holdings(ledger.cpus, uid),
+        memory=_memory_holdings(ledger.memory, uid),
+        devices=_device_holdings(ledger.devices, uid),
     )
 
 
@@ -138,22 +135,19 @@ def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> Resid
     """
     _check_owners(ledger)
     by_name = {one.name: one for one in providers}
-    external = [name for name in ledger.books if name not in BUILT_IN]
-    if missing := [name for name in external if name not in by_name]:
+    if missing := [name for name in ledger.others if name not in by_name]:
         raise StateError(f"no provider can store the ledger of {', '.join(missing)}")
     return ResidueDocument(
-        cpus=_cpu_residue(ledger.books[CpuHintProvider.name]),
-        memory=_memory_residue(ledger.books[MemoryProvider.name]),
-        devices=_device_residue(ledger.books[DeviceProvider.name]),
-        providers={name: by_name[name].keep(ledger.books[name]) for name in external},
+        cpus=_cpu_residue(ledger.cpus),
+        memory=_memory_residue(ledger.memory),
+        devices=_device_residue(ledger.devices),
+        providers={name: by_name[name].to_json(own) for name, own in ledger.others.items()},
     )
 
 
 def _check_owners(ledger: Ledger) -> None:
     """Raise if a pod holds something but is not in the ledger: the document would lose its holdings."""
-    cpus, memory, devices = (
-        ledger.books[name] for name in (CpuHintProvider.name, MemoryProvider.name, DeviceProvider.name)
-    )
+    cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
     for held in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
         if unknown := held.keys() - ledger.pods.keys():
             raise StateError(f"pods {', '.join(sorted(unknown))} hold resources but are not in the ledger")

@@ -42,7 +42,7 @@ class PodEntry:
         return name if container is None else f"{name} (container {container})"
 
     def check_containers(self, names: Iterable[str]) -> None:
-        if unknown := set(names) - {one.name for one in self.admitted.pod.everyone}:
+        if unknown := set(names) - {one.name for one in self.admitted.pod.all_containers}:
             raise ParseError(f"{self.owner()} has no container {', '.join(sorted(unknown))}")
 
 

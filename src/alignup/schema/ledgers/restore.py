@@ -9,13 +9,13 @@ that pods hold, all unhealthy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from alignup.align.errors import ParseError, RestoreError, StateError
 from alignup.align.fit import UsedResources
 from alignup.align.ledger import Ledger
 from alignup.align.provider import Provider
-from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
 from alignup.schema.ledgers.cpus import restore_cpus
 from alignup.schema.ledgers.devices import restore_devices
 from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
@@ -39,15 +39,15 @@ def restore_ledger(
         raise StateError("cannot restore a ledger on one that has pods")
     try:
         entries = _entries(pods)
-        books = _books(entries, residue, idle, {one.name: one for one in providers})
+        ledger = _ledgers(entries, residue, idle, {one.name: one for one in providers})
     except ValueError as error:
         if isinstance(error, StateError):
             raise
         raise StateError(f"not a valid ledger: {error}") from error
     used = UsedResources()
     for entry in entries:
-        used = used.plus(entry.admitted.uses)
-    return Ledger(books, {entry.uid: entry.admitted for entry in entries}, used)
+        used = used.plus(entry.admitted.usage)
+    return replace(ledger, pods={entry.uid: entry.admitted for entry in entries}, used=used)
 
 
 def _entries(pods: Iterable[PodEntryDocument]) -> tuple[PodEntry, ...]:
@@ -59,25 +59,24 @@ def _entries(pods: Iterable[PodEntryDocument]) -> tuple[PodEntry, ...]:
     return tuple(entries.values())
 
 
-def _books(
+def _ledgers(
     entries: Sequence[PodEntry], residue: ResidueDocument, idle: Ledger, providers: Mapping[str, Provider[Any]]
-) -> dict[str, Any]:
+) -> Ledger:
+    """The ledger with all stored allocations, without its pods."""
     conflicts: list[HoldingConflict] = []
-    cpus, memory, devices = (
-        idle.books[name] for name in (CpuHintProvider.name, MemoryProvider.name, DeviceProvider.name)
+    others = dict(idle.others)
+    ledger = replace(
+        idle,
+        cpus=restore_cpus(entries, residue.cpus, idle=idle.cpus, conflicts=conflicts),
+        memory=restore_memory(entries, residue.memory, idle=idle.memory, conflicts=conflicts),
+        devices=restore_devices(entries, residue.devices, idle=idle.devices, conflicts=conflicts),
     )
-    books = {
-        **idle.books,
-        CpuHintProvider.name: restore_cpus(entries, residue.cpus, idle=cpus, conflicts=conflicts),
-        MemoryProvider.name: restore_memory(entries, residue.memory, idle=memory, conflicts=conflicts),
-        DeviceProvider.name: restore_devices(entries, residue.devices, idle=devices, conflicts=conflicts),
-    }
     for name, stored in residue.providers.items():
-        if name not in providers or name not in idle.books:
+        if name not in providers or name not in others:
             conflicts.append(HoldingConflict("", f"the ledger of {name} is stored, but this host has no such provider"))
         else:
-            books[name] = providers[name].kept(stored)
+            others[name] = providers[name].from_json(stored)
     if conflicts:
         uids = dict.fromkeys(one.uid for one in conflicts if one.uid)
         raise RestoreError([one.what for one in conflicts], uids=tuple(uids))
-    return books
+    return replace(ledger, others=others)

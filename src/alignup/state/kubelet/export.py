@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import Any
 
 from alignup.align import bits
 from alignup.align.cpus.ledger import CpuLedger
@@ -26,13 +25,13 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
 
     A kubelet cannot start with one of these states: all CPUs are exclusive, none shared (``docs/why/differences.md``).
     """
-    books: Mapping[str, Any] = host.ledger.books
-    entries = _device_entries(books["device"], responses or {})
+    ledger = host.ledger
+    entries = _device_entries(ledger.devices, responses or {})
     unknown = sorted({one.resource for one in entries if not one.response})
     return KubeletFiles(
-        cpu=_cpu_state(books["cpu"], host.settings),
-        memory=_memory_state(books["memory"], policy=host.settings.memory_policy),
-        devices=DeviceState(entries=entries, registered=_registered(books["device"])),
+        cpu=_cpu_state(ledger.cpus, host.settings),
+        memory=_memory_state(ledger.memory, policy=host.settings.memory_policy),
+        devices=DeviceState(entries=entries, registered=_registered(ledger.devices)),
         gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in unknown),
     )
 

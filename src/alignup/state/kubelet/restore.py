@@ -6,19 +6,17 @@ provides the rest. A pod that is not in the list is replaced by a stand-in that 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 from alignup.align import bits
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
-from alignup.align.devices import DeviceLedger
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.devices import DeviceLedger, DeviceProvider
 from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.memory.ledger import Block, MemoryLedger
-from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.provider import Provider
-from alignup.align.providers import CpuHintProvider, DeviceProvider, MemoryProvider
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest, fit_used
@@ -31,25 +29,12 @@ from alignup.state.kubelet.memory_file import MemoryState
 from alignup.state.kubelet.restored_devices import restore_devices
 from alignup.state.kubelet.state_dir import KubeletFiles
 
-ProviderType = TypeVar("ProviderType", bound=Provider[Any])
-
 
 @dataclass(frozen=True, slots=True)
 class RestoredLedger:
     ledger: Ledger
     gaps: tuple[str, ...] = ()  #: what is unknown, one sentence each
     unknown: tuple[str, ...] = ()  #: uids of pods that hold resources but are not in the list
-
-
-@dataclass(frozen=True, slots=True)
-class _Books:
-    cpus: CpuLedger
-    memory: MemoryLedger
-    devices: DeviceLedger
-
-    @property
-    def uids(self) -> set[str]:
-        return {*self.cpus.held, *self.cpus.pod_held, *self.memory.held, *self.memory.pod_held, *self.devices.held}
 
 
 def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) -> RestoredLedger:
@@ -60,18 +45,17 @@ def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) ->
     """
     for problem in files.problems:
         raise StateError(problem.what)
-    cpus, cpu_gaps = _cpus(_provider(host, CpuHintProvider), files.cpu, policy=host.settings.cpus.policy)
-    memory, memory_gaps = _memory(_provider(host, MemoryProvider), files.memory)
-    devices, device_gaps = _devices(_provider(host, DeviceProvider), files.devices)
-    books = _Books(cpus, memory, devices)
+    cpus, cpu_gaps = _cpus(host.cpus, files.cpu, policy=host.settings.cpus.policy)
+    memory, memory_gaps = _memory(host.memory, files.memory)
+    devices, device_gaps = _devices(host.devices, files.devices)
+    ledger = replace(host.initial_ledger(), cpus=cpus, memory=memory, devices=devices)
     pods = tuple(pods)
     running = {pod.uid: pod for pod in pods if pod.uid}
-    unknown = tuple(sorted(books.uids - running.keys()))
-    ledger = Ledger({one.name: one.idle() for one in host.providers} | _by_name(host, books))
+    unknown = tuple(sorted(_holders(ledger) - running.keys()))
     for pod in running.values():
-        ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)), ledger.books)
+        ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)))
     for uid in unknown:
-        ledger = ledger.with_pod(_stand_in(uid, books), ledger.books)
+        ledger = ledger.with_pod(_stand_in(uid, ledger))
     gaps = (*files.gaps, *cpu_gaps, *memory_gaps, *device_gaps, *_pod_gaps(pods, unknown))
     return RestoredLedger(ledger, gaps, unknown)
 
@@ -90,23 +74,20 @@ def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
             )
 
 
-def _provider(host: Host, kind: type[ProviderType]) -> ProviderType:
-    return next(one for one in host.providers if isinstance(one, kind))
+def _holders(ledger: Ledger) -> set[str]:
+    """Return the uids of all pods that hold something."""
+    cpus, memory = ledger.cpus, ledger.memory
+    return {*cpus.held, *cpus.pod_held, *memory.held, *memory.pod_held, *ledger.devices.held}
 
 
-def _by_name(host: Host, books: _Books) -> dict[str, Any]:
-    kinds = ((CpuHintProvider, books.cpus), (MemoryProvider, books.memory), (DeviceProvider, books.devices))
-    return {_provider(host, kind).name: book for kind, book in kinds}
-
-
-def _cpus(provider: CpuHintProvider, state: CpuState | None, *, policy: str) -> tuple[CpuLedger, list[str]]:
+def _cpus(provider: CpuProvider, state: CpuState | None, *, policy: str) -> tuple[CpuLedger, list[str]]:
     """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
     if state is None:
-        return provider.idle(), []
+        return provider.initial_ledger(), []
     check_policy(cpu_file.FORMAT, configured=policy, stored=state.policy)
-    if provider.rules.policy is CpuPolicy.NONE:
-        return provider.idle(), []
-    ledger = provider.rules.start(state.default, state.entries, pod_held=state.pod_entries)
+    if provider.policy is CpuPolicy.NONE:
+        return provider.initial_ledger(), []
+    ledger = provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
     _check_owners(ledger)
     orphans = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in ledger.held}
     pod_held = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in orphans}
@@ -133,7 +114,7 @@ def _check_owners(ledger: CpuLedger) -> None:
 
 def _memory(provider: MemoryProvider, state: MemoryState | None) -> tuple[MemoryLedger, list[str]]:
     """Return the memory ledger in *state*, checked as a kubelet does when it starts."""
-    idle = provider.idle()
+    idle = provider.initial_ledger()
     if state is None:
         return idle, []
     check_policy(memory_file.FORMAT, configured=provider.settings.policy, stored=state.policy)
@@ -154,10 +135,10 @@ def _memory(provider: MemoryProvider, state: MemoryState | None) -> tuple[Memory
 def _devices(provider: DeviceProvider, state: DeviceState | None) -> tuple[DeviceLedger, list[str]]:
     """Return the device ledger in *state*, with the devices of the machine as far as they are known."""
     if state is None:
-        return provider.idle(), []
-    ledger = DeviceLedger(nodes=provider.machine)
+        return provider.initial_ledger(), []
+    ledger = DeviceLedger(nodes=provider.nodes)
     gaps: list[str] = []
-    for one in restore_devices(provider.known, state):
+    for one in restore_devices(provider.devices, state):
         preferred = one.resource in provider.preferred_allocation
         ledger = ledger.announce(one.resource, one.devices.values(), preferred_allocation=preferred)
         ledger = ledger if one.present else ledger.give_up(one.resource)
@@ -176,16 +157,16 @@ def _devices(provider: DeviceProvider, state: DeviceState | None) -> tuple[Devic
     return ledger, gaps
 
 
-def _stand_in(uid: str, books: _Books) -> AdmittedPod:
+def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
     """Return a pod that requests exactly what it holds."""
-    cpus = books.cpus.held.get(uid, {})
-    blocks = books.memory.held.get(uid, {})
-    devices = books.devices.held.get(uid, {})
+    cpus = ledger.cpus.held.get(uid, {})
+    blocks = ledger.memory.held.get(uid, {})
+    devices = ledger.devices.held.get(uid, {})
     containers = tuple(
         Container(name, _guaranteed(_amounts(cpus.get(name, 0), blocks.get(name, ()), devices.get(name, {}))))
         for name in sorted({*cpus, *blocks, *devices})
     )
-    whole = _amounts(books.cpus.pod_held.get(uid, 0), books.memory.pod_held.get(uid, ()), {})
+    whole = _amounts(ledger.cpus.pod_held.get(uid, 0), ledger.memory.pod_held.get(uid, ()), {})
     pod = Pod(
         name=uid,
         namespace="",
@@ -195,7 +176,7 @@ def _stand_in(uid: str, books: _Books) -> AdmittedPod:
         # Only Guaranteed pods hold CPUs or memory; any pod can hold devices.
         recorded_qos=QoS.GUARANTEED if cpus or blocks or whole else None,
     )
-    return AdmittedPod(pod, {}, _usage(uid, books))
+    return AdmittedPod(pod, {}, _usage(uid, ledger))
 
 
 def _amounts(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str, tuple[str, ...]]) -> Amounts:
@@ -209,13 +190,13 @@ def _guaranteed(amounts: Amounts) -> Resources:
     return Resources(amounts, amounts)
 
 
-def _usage(uid: str, books: _Books) -> FitRequest:
+def _usage(uid: str, ledger: Ledger) -> FitRequest:
     """Return what a pod holds in total; its containers may use the same CPUs and devices one after the other."""
-    sizes = _sizes(books.memory.pod_held.get(uid) or _blocks(uid, books.memory))
-    resources = {resource for own in books.devices.held.get(uid, {}).values() for resource in own}
-    devices = {resource: len(books.devices.owned(uid, resource)) for resource in sorted(resources)}
+    sizes = _sizes(ledger.memory.pod_held.get(uid) or _blocks(uid, ledger.memory))
+    resources = {resource for own in ledger.devices.held.get(uid, {}).values() for resource in own}
+    devices = {resource: len(ledger.devices.owned(uid, resource)) for resource in sorted(resources)}
     return FitRequest(
-        milli_cpu=1000 * books.cpus.owned(uid).bit_count(),
+        milli_cpu=1000 * ledger.cpus.owned(uid).bit_count(),
         memory=sizes.pop(MEMORY, 0),
         ephemeral_storage=0,
         scalars=sizes | devices,

@@ -1,0 +1,16 @@
+"""Allocating CPUs in tests."""
+
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.hint import Hint
+from alignup.align.workload import Container, Pod
+
+
+def allocate(
+    cpus: CpuProvider, ledger: CpuLedger, wanted: Pod, each: Container | None, affinity: NodeSet | None = None
+) -> tuple[CpuLedger, CpuSet]:
+    """The ledger after an allocation, and the CPUs that were allocated."""
+    ledger = cpus.allocate(ledger, wanted, each, affinity=Hint(affinity, preferred=False))
+    taken = ledger.pod_held.get(wanted.uid) if each is None else ledger.holds(wanted.uid, each.name)
+    return ledger, taken or 0
