@@ -244,7 +244,7 @@ def parts(pod: Pod) -> Iterator[tuple[str | None, Resources]]:
 
 
 def has_exclusive_cpus(host: Host, pod: Pod, container: str | None) -> bool:
-    rules = host.providers[1].rules  # type: ignore[attr-defined]
+    rules = host.cpus
     one = next((one for one in pod.all_containers if one.name == container), None)
     return rules.exclusive_cpus(pod, one) > 0 and (one is not None or host.rules.pod_level)
 
