@@ -1,4 +1,4 @@
-"""What durability costs: one admission with its checkpoint on disk, and a start from a checkpoint."""
+"""The cost of durability: an admission with its checkpoint on disk, and a start from a checkpoint."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -19,36 +19,35 @@ from alignup.state.history import History
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - a disk that costs nothing, to see what the rest does
+MEMORY = Path("/dev/shm")  # noqa: S108 - shows the cost without a disk
 
 
 def figures() -> Iterator[Figure]:
-    """The issue's budgets: 4 ms for an admission with 200 pods held, 2 s for a start with 500."""
+    """Budgets: 4 ms for an admission with 200 pods, 2 s for a start with 500."""
     yield from saving()
     yield from starting()
     yield from history()
 
 
 class Agent:
-    """As much of an agent as matters here: a host, and what of its pods is encoded already."""
+    """The part of an agent that matters here: a host, and the encoded documents of its pods."""
 
     def __init__(self, pods: int, directory: Path) -> None:
         self.host = crowded(pods)
         self.store = CheckpointStore(directory)
-        self.marks: tuple[Fingerprint, Fingerprint] = (
+        self.fingerprints: tuple[Fingerprint, Fingerprint] = (
             machine_fingerprint(self.host.machine),
             settings_fingerprint(self.host.settings),
         )
         self.encoded = {uid: encode_pod(self.host, uid) for uid in self.host.ledger.pods}
 
     def save(self) -> None:
-        """All that stands, on disk."""
-        machine, settings = self.marks
+        machine, settings = self.fingerprints
         pods = list(self.encoded.values())
         self.store.save(Checkpoint(machine=machine, settings=settings, residue=residue(self.host.ledger), pods=pods))
 
     def admit(self, uid: str) -> None:
-        """One pod, durably; it leaves again, which is not on disk before the next one comes."""
+        """Admit one pod durably, and release it; the next checkpoint stores the release."""
         assert self.host.admit(pod(uid, cpus=1, memory="256Mi", gpus=0)).admitted
         self.encoded[uid] = encode_pod(self.host, uid)
         self.save()
@@ -61,7 +60,7 @@ def encode_pod(host: Host, uid: str) -> bytes:
 
 
 def crowded(pods: int) -> Host:
-    """A host of 8 nodes with so many pods on it, each with a CPU and memory of its own."""
+    """Return a host of 8 NUMA nodes with this many pods, each with an exclusive CPU and memory."""
     one = host(8, Policy.BEST_EFFORT, cpus=2 * max(256, pods + 8))
     for number in range(pods):
         assert one.admit(pod(f"pod-{number}", cpus=1, memory="256Mi", gpus=int(number < 16))).admitted
@@ -69,15 +68,14 @@ def crowded(pods: int) -> Host:
 
 
 def saving() -> Iterator[Figure]:
-    """With 200 pods held."""
     with TemporaryDirectory() as directory:
         agent = Agent(200, Path(directory) / "root")
         numbers = count()
         newest = list(agent.host.ledger.pods)[-1]
         yield Figure("one pod encoded", best(lambda: encode_pod(agent.host, newest)))
         if MEMORY.is_dir():
-            with TemporaryDirectory(dir=MEMORY) as nowhere:
-                agent.store = CheckpointStore(Path(nowhere) / "root")
+            with TemporaryDirectory(dir=MEMORY) as memory:
+                agent.store = CheckpointStore(Path(memory) / "root")
                 size = f"{sum(map(len, agent.encoded.values())) >> 10} KiB"
                 yield Figure("checkpoint of 200 pods, without a disk", best(agent.save), 1e-3, size)
         agent.store = CheckpointStore(Path(directory) / "root")
@@ -87,7 +85,6 @@ def saving() -> Iterator[Figure]:
 
 
 def starting() -> Iterator[Figure]:
-    """With 500 pods in the checkpoint."""
     with TemporaryDirectory() as directory:
         agent = Agent(500, Path(directory) / "root")
         agent.save()
@@ -104,7 +101,7 @@ def starting() -> Iterator[Figure]:
 
 
 def history() -> Iterator[Figure]:
-    """Decisions written down, with as many there as are kept."""
+    """Add decisions to a full history."""
     decision = to_document(crowded(2).decide(pod("new")))
     with TemporaryDirectory() as directory:
         made = History(Path(directory), rows=2_000)
@@ -124,7 +121,7 @@ def history() -> Iterator[Figure]:
 
 
 def usual(action: Callable[[], object], *, times: int = 101) -> float:
-    """The median of the times *action* takes: a disk is not at its best all the time."""
+    """Return the median duration of *action*: the speed of a disk varies."""
     spent = []
     for _ in range(times):
         start = perf_counter()

@@ -50,6 +50,10 @@ def decode(data: bytes | str, type_: type[T]) -> T:
 def load(data: bytes | str) -> Any:  # noqa: ANN401 - JSON of any shape
     """Decode JSON of any shape, lone surrogates included; ``ParseError`` if it is not JSON."""
     try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # msgspec rejects lone surrogates
+    try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ParseError(f"not JSON: {error}") from error

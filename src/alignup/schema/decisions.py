@@ -190,7 +190,10 @@ def encode_decision(decision: Decision) -> bytes:
 
 def decode_decision(data: bytes) -> Decision:
     """Return the decision in *data*; ``ParseError`` if there is none."""
-    return from_document(codec.load(data))
+    try:
+        return _decision(codec.decode(data, DecisionDocument))
+    except ParseError:  # an older version, or an error to report
+        return from_document(codec.load(data))
 
 
 def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
