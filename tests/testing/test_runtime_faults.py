@@ -10,7 +10,8 @@ from alignup.align.errors import CriError, ListenError, ParseError
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.enforce.cri.client import RuntimeClient as Client
 from alignup.enforce.cri.types import ContainerState
-from alignup.testing.faults import NO_FAULT, Fault, Faults
+from alignup.testing.faults import NO_FAULT, Fault
+from alignup.testing.recording_server import RecordingServer
 from alignup.testing.runtime import Runtime
 from tests.testing.runtimes import pod, shell, start_container, wait_exited, wait_reachable
 
@@ -161,13 +162,13 @@ async def test_a_malformed_request_is_rejected(runtime):
     assert runtime.calls.entries == []
 
 
-def test_faults_expire():
-    faults, two, none = Faults(), Fault(error="x", times=2), Fault(error="x", times=0)
-    faults.set("A", two)
-    faults.set("B", none)
+async def test_faults_expire(root):
+    server = RecordingServer(root / "x.sock")
+    server.inject("A", Fault(error="x", times=2))
+    server.inject("B", Fault(error="x", times=0))
 
-    assert [faults.take("A").error for _ in range(3)] == ["x", "x", ""]
-    assert faults.take("B") == NO_FAULT
+    assert [server.take_fault("A").error for _ in range(3)] == ["x", "x", ""]
+    assert server.take_fault("B") == NO_FAULT
 
 
 @pytest.mark.parametrize("code", ["OK", "NOPE", "unavailable"])

@@ -222,7 +222,7 @@ async def test_missing_containers_can_only_be_removed(runtime, client):
         ("StopPodSandbox", wire.StopPodSandboxRequest(pod_sandbox_id="missing")),
     ):
         with pytest.raises(StatusError) as rejected:
-            await runtime.service.methods()[method](request)
+            await runtime.service.method(method)(request)
         assert rejected.value.code == grpc.StatusCode.NOT_FOUND
 
 
@@ -234,7 +234,7 @@ async def test_lists_can_be_filtered(runtime, client):
 
     async def names(**wanted) -> list[str]:
         request = wire.ListContainersRequest(filter=wire.ContainerFilter(**wanted))
-        listed = await runtime.service.methods()["ListContainers"](request)
+        listed = await runtime.service.method("ListContainers")(request)
         return [seen.metadata.name for seen in listed.containers]
 
     assert [seen.name for seen in await client.sandboxes({"app": "batch"})] == ["batch"]
@@ -342,7 +342,7 @@ async def test_an_invalid_cpuset_is_rejected(runtime, client):
         await _update(runtime, made, wire.LinuxContainerResources(cpuset_cpus="all"))
     request = wire.CreateContainerRequest(pod_sandbox_id=runtime.sandboxes[0].id, config=_config(cpus="all"))
     with pytest.raises(StatusError, match="invalid cpuset"):
-        await runtime.service.methods()["CreateContainer"](request)
+        await runtime.service.method("CreateContainer")(request)
 
     assert runtime.container("main").resources.cpuset_cpus == ""
 

@@ -79,7 +79,7 @@ class AllocateResponse:
             raise StateError(f"{_INVALID}: {error}") from error
 
     def to_document(self) -> dict[str, Any]:
-        document: dict[str, Any] = codec.to_builtins(self)
+        document: dict[str, Any] = codec.load(codec.encode(self))  # with lists, as it is read back
         return document
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import grpc
 from google.protobuf.message import Message
@@ -54,25 +54,3 @@ class Fault:
 
 
 NO_FAULT = Fault()
-
-
-class Faults:
-    """The current fault of each method."""
-
-    def __init__(self) -> None:
-        self._by_method: dict[str, Fault] = {}
-
-    def set(self, method: str, fault: Fault) -> None:
-        self._by_method[method] = fault
-
-    def take(self, method: str) -> Fault:
-        """Return the fault for one call, and count the call."""
-        name = method if method in self._by_method else ALL_METHODS
-        fault = self._by_method.get(name, NO_FAULT)
-        if fault.times is None:
-            return fault
-        if fault.times > 1:
-            self._by_method[name] = replace(fault, times=fault.times - 1)
-        else:
-            del self._by_method[name]
-        return fault if fault.times > 0 else NO_FAULT

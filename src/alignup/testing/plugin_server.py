@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
-
-import grpc.aio
+from typing import Self
 
 from alignup import rpc
 from alignup.align.machine import Device
 from alignup.testing.device_list import Preference, parse_device_list
-from alignup.testing.faults import Fault
 from alignup.testing.plugin_service import DevicePluginService, device_messages
+from alignup.testing.recording_server import RecordingServer
 from alignup.wire import device_plugin_pb2 as wire
 
 REGISTRY = "kubelet.sock"
@@ -40,19 +38,20 @@ class Plugin:
         preference: Preference = Preference.NONE,
         endpoint: str = "",
     ) -> None:
-        self.service = DevicePluginService(
-            resource=resource, devices=_messages(resource, devices), preference=preference
-        )
         self.socket = directory / (endpoint or f"{resource.replace('/', '_')}.sock")
+        self.calls = RecordingServer(self.socket)
+        self.inject, self.requests = self.calls.inject, self.calls.requests
+        self.service = DevicePluginService(
+            calls=self.calls, resource=resource, devices=_messages(resource, devices), preference=preference
+        )
         self.registrations = 0  #: successful ones
         self.rejections: list[str] = []  #: error messages of failed registrations
         self._registry = directory / REGISTRY
         self._registered = asyncio.Event()
-        self._server: grpc.aio.Server | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        await self._serve()
+        await self.calls.serve(self.service.handler())
         self._task = asyncio.create_task(self._keep_registered(), name=f"register {self.service.resource}")
         return self
 
@@ -76,17 +75,6 @@ class Plugin:
         """Remove a device from the list."""
         del self.service.devices[id_]
         self.service.send_devices()
-
-    def inject(self, method: str, fault: Fault) -> None:
-        """Apply *fault* to calls of *method* from now on; ``Fault()`` removes it.
-
-        ``ListAndWatch`` fails at the next list it sends.
-        """
-        self.service.calls.faults.set(method, fault)
-
-    def requests(self, method: str) -> tuple[Any, ...]:
-        """Return the requests to *method*, in order of arrival."""
-        return self.service.calls.requests(method)
 
     async def wait_registered(self, times: int = 1) -> None:
         """Return once the plugin has registered *times* times."""
@@ -118,7 +106,7 @@ class Plugin:
     async def restart(self) -> None:
         """Break every connection and serve again, unregistered."""
         await self._stop()
-        await self._serve()
+        await self.calls.serve(self.service.handler())
 
     async def _keep_registered(self) -> None:
         known: tuple[int, int] | None = None
@@ -139,18 +127,9 @@ class Plugin:
             return False
         return True
 
-    async def _serve(self) -> None:
-        self.socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self.socket.unlink(missing_ok=True)
-        self._server = grpc.aio.server(handlers=[self.service.handler()])
-        self._server.add_insecure_port(rpc.address(self.socket))
-        await self._server.start()
-
     async def _stop(self) -> None:
-        if self._server is not None:
-            await self.service.stop()
-            await self._server.stop(grace=0)
-            self._server = None
+        self.service.end_streams()
+        await self.calls.stop()
 
 
 def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.Device]:

@@ -12,9 +12,9 @@ import grpc.aio
 from alignup import rpc
 from alignup.align import bits
 from alignup.align.machine import Device
-from alignup.testing.call_log import CallLog
 from alignup.testing.device_list import Preference
 from alignup.testing.faults import InjectedError
+from alignup.testing.recording_server import RecordingServer
 from alignup.wire import device_plugin_pb2 as wire
 
 SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
@@ -24,17 +24,15 @@ SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 class DevicePluginService:
     """The five methods of a device plugin."""
 
+    calls: RecordingServer
     resource: str
     devices: dict[str, wire.Device]  #: by id, as listed
     preference: Preference = Preference.NONE
     pre_start: bool = False
     crash_after: int | None = None  #: how many Allocate calls it survives
-    calls: CallLog = field(default_factory=CallLog)
     _streams: set[asyncio.Queue[wire.ListAndWatchResponse | None]] = field(default_factory=set)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return a handler for a server; it works until :meth:`stop`."""
-        self.calls.restart()
         unary = self.calls.handler
         methods: dict[str, rpc.Handler] = {
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
@@ -45,11 +43,9 @@ class DevicePluginService:
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def stop(self) -> None:
-        """End all calls."""
+    def end_streams(self) -> None:
         for stream in self._streams:
             stream.put_nowait(None)
-        await self.calls.stop()
 
     def send_devices(self) -> None:
         """Send the current devices to every ListAndWatch stream."""
@@ -69,7 +65,7 @@ class DevicePluginService:
         self._streams.add(changes)
         try:
             while (devices := await changes.get()) is not None:
-                fault = self.calls.faults.take("ListAndWatch")
+                fault = self.calls.take_fault("ListAndWatch")
                 await fault.apply(stopping=self.calls.stopping)
                 yield fault.serialize(devices)
         except InjectedError as error:

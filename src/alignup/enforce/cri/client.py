@@ -14,8 +14,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
@@ -43,8 +42,12 @@ from alignup.wire import cri_pb2 as wire
 
 CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 
-_RUNTIME = wire.DESCRIPTOR.services_by_name["RuntimeService"].full_name
-_IMAGES = wire.DESCRIPTOR.services_by_name["ImageService"].full_name
+#: Method → the service it belongs to.
+_SERVICES = {
+    method.name: service.full_name
+    for service in wire.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
 _MAX_RESPONSE = 16 << 20  #: bytes; the kubelet's limit
 _V1ALPHA2 = "runtime.v1alpha2.RuntimeService"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -101,7 +104,7 @@ class RuntimeClient:
     async def version(self) -> RuntimeVersion:
         """Return the runtime's name and version; the error explains a server that does not implement CRI v1."""
         try:
-            response = await self._call("Version", wire.VersionRequest(), wire.VersionResponse, doing="get its version")
+            response = await self._call(wire.VersionRequest(), wire.VersionResponse, doing="get its version")
         except CriError as error:
             if error.code != grpc.StatusCode.UNIMPLEMENTED.name:
                 raise
@@ -111,24 +114,22 @@ class RuntimeClient:
 
     async def conditions(self) -> tuple[RuntimeCondition, ...]:
         """Return the runtime's conditions: ``RuntimeReady``, ``NetworkReady``."""
-        response = await self._call("Status", wire.StatusRequest(), wire.StatusResponse, doing="get its status")
+        response = await self._call(wire.StatusRequest(), wire.StatusResponse, doing="get its status")
         return convert.parse_conditions(response)
 
     async def cgroup_driver(self) -> str | None:
         """Return ``cgroupfs`` or ``systemd``; ``None`` if the runtime does not report it (containerd before 2.0)."""
-        request, doing = wire.RuntimeConfigRequest(), "get its cgroup driver"
+        request, response = wire.RuntimeConfigRequest(), wire.RuntimeConfigResponse
         try:
-            response = await self._call("RuntimeConfig", request, wire.RuntimeConfigResponse, doing=doing)
+            return convert.parse_cgroup_driver(await self._call(request, response, doing="get its cgroup driver"))
         except CriError as error:
             if error.code != grpc.StatusCode.UNIMPLEMENTED.name:
                 raise
             return None
-        return convert.parse_cgroup_driver(response)
 
     async def run_sandbox(self, config: SandboxConfig) -> str:
         """Create and start a sandbox, and return its id."""
         response = await self._call(
-            "RunPodSandbox",
             wire.RunPodSandboxRequest(config=convert.sandbox_config(config), runtime_handler=config.handler),
             wire.RunPodSandboxResponse,
             doing=f"create a sandbox for pod {config.namespace}/{config.name}",
@@ -139,25 +140,23 @@ class RuntimeClient:
     async def stop_sandbox(self, id_: str) -> None:
         """Stop a sandbox and kill its containers; succeed if it is stopped or gone."""
         request, doing = wire.StopPodSandboxRequest(pod_sandbox_id=id_), f"stop sandbox {short_id(id_)}"
-        with _ignore_not_found():
-            await self._call("StopPodSandbox", request, wire.StopPodSandboxResponse, doing=doing)
+        await self._call(request, wire.StopPodSandboxResponse, doing=doing, missing_ok=True)
 
     async def remove_sandbox(self, id_: str) -> None:
         """Remove a sandbox and its containers; succeed if it is gone."""
         request, doing = wire.RemovePodSandboxRequest(pod_sandbox_id=id_), f"remove sandbox {short_id(id_)}"
-        with _ignore_not_found():
-            await self._call("RemovePodSandbox", request, wire.RemovePodSandboxResponse, doing=doing)
+        await self._call(request, wire.RemovePodSandboxResponse, doing=doing, missing_ok=True)
 
     async def sandboxes(self, labels: Mapping[str, str] | None = None) -> tuple[CriSandbox, ...]:
         """Return all sandboxes with these *labels*, including stopped ones, oldest first; without IPs."""
         request = wire.ListPodSandboxRequest(filter=wire.PodSandboxFilter(label_selector=labels or {}))
-        response = await self._call("ListPodSandbox", request, wire.ListPodSandboxResponse, doing="list sandboxes")
+        response = await self._call(request, wire.ListPodSandboxResponse, doing="list sandboxes")
         return tuple(sorted(map(convert.parse_sandbox, response.items), key=_age))
 
     async def sandbox(self, id_: str) -> CriSandbox:
         """Return a sandbox with its IPs; raise an error with ``not_found`` if there is none."""
         request, doing = wire.PodSandboxStatusRequest(pod_sandbox_id=id_), f"get sandbox {short_id(id_)}"
-        response = await self._call("PodSandboxStatus", request, wire.PodSandboxStatusResponse, doing=doing)
+        response = await self._call(request, wire.PodSandboxStatusResponse, doing=doing)
         return convert.parse_sandbox(response.status)
 
     async def create(self, sandbox_id: str, config: ContainerConfig, *, sandbox: SandboxConfig) -> str:
@@ -172,7 +171,7 @@ class RuntimeClient:
         )
         doing = f"create container {config.name}"
         try:
-            response = await self._call("CreateContainer", request, wire.CreateContainerResponse, doing=doing)
+            response = await self._call(request, wire.CreateContainerResponse, doing=doing)
         except CriError as error:
             # Each runtime has its own message for this, under codes that mean other things as well.
             if error.unavailable or error.timed_out or await self.image(config.image) is not None:
@@ -183,7 +182,7 @@ class RuntimeClient:
 
     async def start(self, id_: str) -> None:
         request, doing = wire.StartContainerRequest(container_id=id_), f"start container {short_id(id_)}"
-        await self._call("StartContainer", request, wire.StartContainerResponse, doing=doing)
+        await self._call(request, wire.StartContainerResponse, doing=doing)
 
     async def stop(self, id_: str, *, grace: float) -> None:
         """Stop a container, kill it after *grace* seconds, and return when it has exited.
@@ -191,20 +190,18 @@ class RuntimeClient:
         Succeeds if it has already exited or is gone.
         """
         grace_seconds = math.ceil(max(0.0, grace))
-        with _ignore_not_found():
-            await self._call(
-                "StopContainer",
-                wire.StopContainerRequest(container_id=id_, timeout=grace_seconds),
-                wire.StopContainerResponse,
-                doing=f"stop container {short_id(id_)}",
-                seconds=grace_seconds + self._timeouts.request,
-            )
+        await self._call(
+            wire.StopContainerRequest(container_id=id_, timeout=grace_seconds),
+            wire.StopContainerResponse,
+            doing=f"stop container {short_id(id_)}",
+            seconds=grace_seconds + self._timeouts.request,
+            missing_ok=True,
+        )
 
     async def remove(self, id_: str) -> None:
         """Remove a container, killing it if it runs; succeed if it is gone."""
         request, doing = wire.RemoveContainerRequest(container_id=id_), f"remove container {short_id(id_)}"
-        with _ignore_not_found():
-            await self._call("RemoveContainer", request, wire.RemoveContainerResponse, doing=doing)
+        await self._call(request, wire.RemoveContainerResponse, doing=doing, missing_ok=True)
 
     async def containers(self, labels: Mapping[str, str] | None = None) -> tuple[CriContainer, ...]:
         """Return all containers with these *labels*, including exited ones, oldest first, without status details."""
@@ -214,7 +211,7 @@ class RuntimeClient:
         """Return a container with its status; raise an error with ``not_found`` if there is none."""
         request = wire.ContainerStatusRequest(container_id=id_, verbose=True)
         doing = f"get container {short_id(id_)}"
-        response = await self._call("ContainerStatus", request, wire.ContainerStatusResponse, doing=doing)
+        response = await self._call(request, wire.ContainerStatusResponse, doing=doing)
         container = convert.parse_container_status(response)
         if not container.sandbox:
             listed = await self._list_containers(wire.ContainerFilter(id=id_))
@@ -224,7 +221,6 @@ class RuntimeClient:
     async def update(self, id_: str, resources: LinuxResources) -> None:
         """Change the resources of a container; values that are 0 or empty stay as they are."""
         await self._call(
-            "UpdateContainerResources",
             wire.UpdateContainerResourcesRequest(container_id=id_, linux=convert.linux_resources(resources)),
             wire.UpdateContainerResourcesResponse,
             doing=f"update the resources of container {short_id(id_)}",
@@ -232,18 +228,15 @@ class RuntimeClient:
 
     async def reopen_log(self, id_: str) -> None:
         """Make a running container log to a new file, after the old one was moved away."""
-        request, doing = (
-            wire.ReopenContainerLogRequest(container_id=id_),
-            f"reopen the log of container {short_id(id_)}",
-        )
-        await self._call("ReopenContainerLog", request, wire.ReopenContainerLogResponse, doing=doing)
+        doing = f"reopen the log of container {short_id(id_)}"
+        request = wire.ReopenContainerLogRequest(container_id=id_)
+        await self._call(request, wire.ReopenContainerLogResponse, doing=doing)
 
     async def execute(self, id_: str, command: Sequence[str], *, seconds: float) -> ExecResult:
         """Run a command in a container; the error has ``timed_out`` after *seconds*, rounded up to an integer."""
         limit = max(1, math.ceil(seconds))
         doing = f"run {command[0] if command else 'an empty command'} in container {short_id(id_)}"
         response = await self._call(
-            "ExecSync",
             wire.ExecSyncRequest(container_id=id_, cmd=command, timeout=limit),
             wire.ExecSyncResponse,
             doing=doing,
@@ -258,19 +251,12 @@ class RuntimeClient:
     async def image(self, name: str) -> CriImage | None:
         """Return a local image; ``None`` if the runtime does not have it."""
         request, doing = wire.ImageStatusRequest(image=wire.ImageSpec(image=name)), f"get image {name}"
-        try:
-            response = await self._call("ImageStatus", request, wire.ImageStatusResponse, doing=doing, service=_IMAGES)
-        except CriError as error:
-            if error.not_found:
-                return None
-            raise
-        return convert.parse_image(response)
+        return convert.parse_image(await self._call(request, wire.ImageStatusResponse, doing=doing, missing_ok=True))
 
     async def pull(self, name: str, *, sandbox: SandboxConfig | None = None) -> str:
         """Pull an image, and return the runtime's reference; the error has ``image_missing`` for an unknown image."""
         try:
             response = await self._call(
-                "PullImage",
                 wire.PullImageRequest(
                     image=wire.ImageSpec(image=name),
                     sandbox_config=None if sandbox is None else convert.sandbox_config(sandbox),
@@ -278,7 +264,6 @@ class RuntimeClient:
                 wire.PullImageResponse,
                 doing=f"pull image {name}",
                 seconds=self._timeouts.pull,
-                service=_IMAGES,
             )
         except CriError as error:
             error.image_missing = error.not_found
@@ -287,20 +272,23 @@ class RuntimeClient:
 
     async def _list_containers(self, wanted: wire.ContainerFilter) -> tuple[CriContainer, ...]:
         request = wire.ListContainersRequest(filter=wanted)
-        response = await self._call("ListContainers", request, wire.ListContainersResponse, doing="list containers")
+        response = await self._call(request, wire.ListContainersResponse, doing="list containers")
         return tuple(sorted(map(convert.parse_container, response.containers), key=_age))
 
     async def _call(  # noqa: PLR0913 - the parts of a call
         self,
-        method: str,
         request: Message,
         response: type[rpc.Response],
         *,
         doing: str,
         seconds: float | None = None,
-        service: str = _RUNTIME,
+        missing_ok: bool = False,
+        service: str = "",
     ) -> rpc.Response:
-        """Call a method; ``CriError`` says what the runtime failed to do, and why."""
+        """Call the method of *request*; ``CriError`` says what the runtime failed to do, and why.
+
+        With *missing_ok*, the response is empty for a sandbox, container or image that does not exist.
+        """
         if self._channel is None:
             raise CriError(_failed(doing, "the connection is closed"), code=grpc.StatusCode.CANCELLED.name)
 
@@ -309,10 +297,11 @@ class RuntimeClient:
             actual = grpc.StatusCode.UNAVAILABLE if _STARTING in details else code
             return CriError(_failed(doing, details), code=actual.name, details=details)
 
+        method = type(request).__name__.removesuffix("Request")
         try:
             return await rpc.call(
                 self._channel,
-                f"/{service}/{method}",
+                f"/{service or _SERVICES[method]}/{method}",
                 request,
                 response=response,
                 seconds=seconds or self._timeouts.request,
@@ -320,6 +309,8 @@ class RuntimeClient:
                 wait_for_ready=False,
             )
         except CriError as error:
+            if missing_ok and error.not_found:
+                return response()
             why = await asyncio.to_thread(_explain_unavailable, self.path) if error.unavailable else ""
             if not why:
                 raise
@@ -328,7 +319,7 @@ class RuntimeClient:
     async def _explain_unimplemented(self) -> str:
         """Return why a server does not implement CRI v1."""
         try:
-            await self._call("Version", wire.VersionRequest(), wire.VersionResponse, doing="", service=_V1ALPHA2)
+            await self._call(wire.VersionRequest(), wire.VersionResponse, doing="", service=_V1ALPHA2)
         except CriError:
             return "it does not implement CRI\nthe cri plugin may be listed in containerd's disabled_plugins"
         return "it implements only CRI v1alpha2\nupgrade to containerd 1.6, CRI-O 1.26 or later"
@@ -340,15 +331,6 @@ def short_id(id_: str) -> str:
 
 def _failed(doing: str, why: str) -> str:
     return f"the container runtime failed to {doing}: {why}"
-
-
-@contextmanager
-def _ignore_not_found() -> Iterator[None]:
-    try:
-        yield
-    except CriError as error:
-        if not error.not_found:
-            raise
 
 
 def _age(seen: CriSandbox | CriContainer) -> tuple[float, int, str]:

@@ -7,6 +7,7 @@ a profile (``Unconfined``), a sandbox with the runtime's.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from alignup.align import bits
@@ -64,23 +65,15 @@ def sandbox_config(config: SandboxConfig) -> wire.PodSandboxConfig:
         ),
         hostname=config.hostname,
         log_directory=config.log_directory,
-        dns_config=None
-        if config.dns is None
-        else wire.DNSConfig(servers=config.dns.servers, searches=config.dns.searches, options=config.dns.options),
-        port_mappings=[
-            wire.PortMapping(
-                protocol=port.protocol,
-                container_port=port.container_port,
-                host_port=port.host_port,
-                host_ip=port.host_ip,
-            )
-            for port in config.ports
-        ],
+        dns_config=None if config.dns is None else wire.DNSConfig(**asdict(config.dns)),
+        port_mappings=[wire.PortMapping(**asdict(port)) for port in config.ports],
         labels=config.labels,
         annotations=config.annotations,
         linux=wire.LinuxPodSandboxConfig(
             cgroup_parent=config.cgroup_parent,
-            security_context=_sandbox_security(config.security, config.namespaces),
+            security_context=wire.LinuxSandboxSecurityContext(
+                **_security_fields(config.security, config.namespaces, default_seccomp="RuntimeDefault")
+            ),
             sysctls=config.sysctls,
         ),
     )
@@ -108,10 +101,7 @@ def container_config(config: ContainerConfig, *, masked: Sequence[str] = MASKED_
             )
             for mount in config.mounts
         ],
-        devices=[
-            wire.Device(container_path=one.container_path, host_path=one.host_path, permissions=one.permissions)
-            for one in config.devices
-        ],
+        devices=[wire.Device(**asdict(device)) for device in config.devices],
         CDI_devices=[wire.CDIDevice(name=name) for name in config.cdi],
         labels=config.labels,
         annotations=config.annotations,
@@ -177,39 +167,20 @@ def parse_sandbox(response: wire.PodSandbox | wire.PodSandboxStatus) -> CriSandb
 
 def parse_container(response: wire.Container) -> CriContainer:
     """Return a container from a list."""
-    return CriContainer(
-        id=response.id,
-        sandbox=response.pod_sandbox_id,
-        name=response.metadata.name,
-        attempt=response.metadata.attempt,
-        state=_STATES.get(response.state, ContainerState.UNKNOWN),
-        created=_seconds(response.created_at),
-        labels=dict(response.labels),
-        annotations=dict(response.annotations),
-        image=response.image.image,
-        image_ref=response.image_ref,
-    )
+    return CriContainer(sandbox=response.pod_sandbox_id, **_container_fields(response))
 
 
 def parse_container_status(response: wire.ContainerStatusResponse) -> CriContainer:
     status, details = response.status, _details(response.info)
     return CriContainer(
-        id=status.id,
         sandbox=str(details.get("sandboxID") or ""),
-        name=status.metadata.name,
-        attempt=status.metadata.attempt,
-        state=_STATES.get(status.state, ContainerState.UNKNOWN),
-        created=_seconds(status.created_at),
-        labels=dict(status.labels),
-        annotations=dict(status.annotations),
-        image=status.image.image,
-        image_ref=status.image_ref,
         started=_seconds(status.started_at),
         finished=_seconds(status.finished_at),
         exit_code=status.exit_code,
         reason=status.reason,
         message=status.message,
         pid=_pid(details),
+        **_container_fields(status),
     )
 
 
@@ -231,18 +202,18 @@ def parse_image(response: wire.ImageStatusResponse) -> CriImage | None:
     )
 
 
-def _sandbox_security(security: SecurityOptions, namespaces: NamespaceOptions) -> wire.LinuxSandboxSecurityContext:
-    return wire.LinuxSandboxSecurityContext(
-        namespace_options=_namespaces(namespaces),
-        selinux_options=_selinux(security.selinux),
-        run_as_user=_number(security.user),
-        run_as_group=_number(security.group),
-        supplemental_groups=security.groups,
-        readonly_rootfs=security.read_only_root,
-        privileged=security.privileged,
-        seccomp=_profile(security.seccomp or "RuntimeDefault"),
-        apparmor=_profile(security.apparmor),
-    )
+def _container_fields(message: wire.Container | wire.ContainerStatus) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "name": message.metadata.name,
+        "attempt": message.metadata.attempt,
+        "state": _STATES.get(message.state, ContainerState.UNKNOWN),
+        "created": _seconds(message.created_at),
+        "labels": dict(message.labels),
+        "annotations": dict(message.annotations),
+        "image": message.image.image,
+        "image_ref": message.image_ref,
+    }
 
 
 def _container_security(
@@ -254,20 +225,29 @@ def _container_security(
         capabilities = wire.Capability(add_capabilities=security.add, drop_capabilities=security.drop)
     return wire.LinuxContainerSecurityContext(
         capabilities=capabilities,
-        privileged=security.privileged,
-        namespace_options=_namespaces(namespaces),
-        selinux_options=_selinux(security.selinux),
-        run_as_user=_number(security.user),
         run_as_username=security.username,
-        run_as_group=_number(security.group),
-        supplemental_groups=security.groups,
-        readonly_rootfs=security.read_only_root,
         no_new_privs=security.no_new_privileges,
         masked_paths=() if unmasked else masked,
         readonly_paths=() if unmasked else READ_ONLY_PATHS,
-        seccomp=_profile(security.seccomp or "Unconfined"),
-        apparmor=_profile(security.apparmor),
+        **_security_fields(security, namespaces, default_seccomp="Unconfined"),
     )
+
+
+def _security_fields(
+    security: SecurityOptions, namespaces: NamespaceOptions, *, default_seccomp: str
+) -> dict[str, Any]:
+    """Return what sandboxes and containers have in common."""
+    return {
+        "namespace_options": _namespaces(namespaces),
+        "selinux_options": wire.SELinuxOption(**security.selinux) if security.selinux else None,
+        "run_as_user": _number(security.user),
+        "run_as_group": _number(security.group),
+        "supplemental_groups": security.groups,
+        "readonly_rootfs": security.read_only_root,
+        "privileged": security.privileged,
+        "seccomp": _profile(security.seccomp or default_seccomp),
+        "apparmor": _profile(security.apparmor),
+    }
 
 
 def _namespaces(options: NamespaceOptions) -> wire.NamespaceOption:
@@ -288,10 +268,6 @@ def _profile(text: str) -> wire.SecurityProfile | None:
             profile_type=wire.SecurityProfile.Localhost, localhost_ref=text.removeprefix(_LOCALHOST)
         )
     return wire.SecurityProfile(profile_type=text)
-
-
-def _selinux(options: Mapping[str, str]) -> wire.SELinuxOption | None:
-    return wire.SELinuxOption(**options) if options else None
 
 
 def _number(value: int | None) -> wire.Int64Value | None:

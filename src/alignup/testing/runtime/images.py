@@ -9,9 +9,6 @@ import shlex
 from dataclasses import dataclass
 from typing import Self
 
-import grpc
-
-from alignup.rpc import StatusError
 from alignup.wire import cri_pb2 as wire
 
 
@@ -61,20 +58,12 @@ class ImageStore:
         by_id = (image for image in self._local.values() if name in {image.id, image.id.removeprefix("sha256:")})
         return self._local.get(full_name(name)) or next(by_id, None)
 
-    async def status(self, request: wire.ImageStatusRequest) -> wire.ImageStatusResponse:
-        """``ImageStatus``; the response is empty for a missing image."""
-        image = self.find(request.image.image)
-        return wire.ImageStatusResponse(image=image.to_message()) if image else wire.ImageStatusResponse()
-
-    async def pull(self, request: wire.PullImageRequest) -> wire.PullImageResponse:
-        """``PullImage``."""
-        name = full_name(request.image.image)
-        image = self._pullable.get(name)
-        if image is None:
-            what = f'failed to pull and unpack image "{name}": failed to resolve reference "{name}": {name}: not found'
-            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
-        self._local[name] = image
-        return wire.PullImageResponse(image_ref=image.id)
+    def pull(self, name: str) -> Image | None:
+        """Make a pullable image local, and return it; ``None`` if there is none of that name."""
+        image = self._pullable.get(full_name(name))
+        if image is not None:
+            self._local[image.name] = image
+        return image
 
 
 def full_name(name: str) -> str:

@@ -4,15 +4,13 @@ import asyncio
 import signal
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import grpc
-import grpc.aio
 from google.protobuf import message_factory
 
-from alignup.rpc import address, check_socket_path
-from alignup.testing.call_log import CallLog
-from alignup.testing.faults import Fault
+from alignup.rpc import check_socket_path
+from alignup.testing.recording_server import RecordingServer
 from alignup.testing.runtime.containers import ContainerOptions, RuntimeContainer, Sandbox
 from alignup.testing.runtime.images import ImageStore
 from alignup.testing.runtime.service import RuntimeService
@@ -39,10 +37,10 @@ class Runtime:
         affinity: bool = False,
     ) -> None:
         self.socket = socket
-        self.calls = CallLog()
+        self.calls = RecordingServer(socket)
+        self.inject, self.requests, self.wait_called = self.calls.inject, self.calls.requests, self.calls.wait_called
         self.images = ImageStore(tuple(images), tuple(pullable))
         self.service = RuntimeService(ContainerOptions(directory=directory, affinity=affinity), self.images)
-        self._server: grpc.aio.Server | None = None
 
     async def __aenter__(self) -> Self:
         self.service.options.directory.mkdir(parents=True, exist_ok=True)
@@ -70,18 +68,6 @@ class Runtime:
                 return container
         raise KeyError(name)
 
-    def requests(self, method: str) -> tuple[Any, ...]:
-        """Return the requests to *method*, in order of arrival; ``calls.entries`` has those of all methods."""
-        return self.calls.requests(method)
-
-    async def wait_called(self, method: str, times: int = 1) -> None:
-        """Return once *method* has been called *times* times."""
-        await self.calls.wait_called(method, times)
-
-    def inject(self, method: str, fault: Fault) -> None:
-        """Apply *fault* to calls of *method*, ``*`` for all, from now on; ``Fault()`` removes it."""
-        self.calls.faults.set(method, fault)
-
     async def fail_sandboxes(self, pod: str) -> None:
         """End the sandboxes of the pods of that name, with all their containers."""
         for sandbox in self.sandboxes:
@@ -100,21 +86,12 @@ class Runtime:
 
     async def drop(self) -> None:
         """Stop listening and break every connection; containers keep running."""
-        if self._server is not None:
-            await self.calls.stop()
-            await self._server.stop(grace=0)
-            self._server = None
-            self.socket.unlink(missing_ok=True)
+        await self.calls.stop()
 
     async def serve(self) -> None:
         """Listen, possibly again, with the state from before; raise ``ListenError`` if another server listens."""
         check_socket_path(self.socket)
-        self.socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self.socket.unlink(missing_ok=True)
-        self.calls.restart()
-        self._server = grpc.aio.server(handlers=[self._handler(name) for name in SERVICES])
-        self._server.add_insecure_port(address(self.socket))
-        await self._server.start()
+        await self.calls.serve(*map(self._handler, SERVICES))
 
     async def restart(self) -> None:
         """Break every connection and listen again."""
@@ -123,9 +100,10 @@ class Runtime:
 
     def _handler(self, service: str) -> grpc.GenericRpcHandler:
         descriptor = wire.DESCRIPTOR.services_by_name[service]
-        respond = self.service.methods()
-        methods = {
-            one.name: self.calls.handler(one.name, message_factory.GetMessageClass(one.input_type), respond[one.name])
+        handlers = {
+            one.name: self.calls.handler(
+                one.name, message_factory.GetMessageClass(one.input_type), self.service.method(one.name)
+            )
             for one in descriptor.methods
         }
-        return grpc.method_handlers_generic_handler(descriptor.full_name, methods)
+        return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)

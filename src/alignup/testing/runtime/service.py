@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ from google.protobuf.message import Message
 from alignup.rpc import StatusError
 from alignup.testing.runtime import responses
 from alignup.testing.runtime.containers import ContainerOptions, RuntimeContainer, Sandbox
-from alignup.testing.runtime.images import ImageStore
+from alignup.testing.runtime.images import ImageStore, full_name
 from alignup.wire import cri_pb2 as wire
 
 NAME, VERSION = "alignup-testing", "1"
@@ -31,28 +32,10 @@ class RuntimeService:
         self.network = True  #: whether pods can have their own network
         self.cgroup_driver = ""  #: ``systemd`` or ``cgroupfs``; empty: not reported, as by containerd 1.6
 
-    def methods(self) -> dict[str, Callable[[Any], Awaitable[Message]]]:
-        return {
-            "Version": self._version,
-            "Status": self._status,
-            "RuntimeConfig": self._runtime_config,
-            "RunPodSandbox": self._run_pod_sandbox,
-            "StopPodSandbox": self._stop_pod_sandbox,
-            "RemovePodSandbox": self._remove_pod_sandbox,
-            "PodSandboxStatus": self._pod_sandbox_status,
-            "ListPodSandbox": self._list_pod_sandbox,
-            "CreateContainer": self._create_container,
-            "StartContainer": self._start_container,
-            "StopContainer": self._stop_container,
-            "RemoveContainer": self._remove_container,
-            "ListContainers": self._list_containers,
-            "ContainerStatus": self._container_status,
-            "UpdateContainerResources": self._update_container_resources,
-            "ReopenContainerLog": self._reopen_container_log,
-            "ExecSync": self._exec_sync,
-            "ImageStatus": self.images.status,
-            "PullImage": self.images.pull,
-        }
+    def method(self, name: str) -> Callable[[Any], Awaitable[Message]]:
+        """Return the function of a CRI method: ``RunPodSandbox`` is ``_run_pod_sandbox``."""
+        function: Callable[[Any], Awaitable[Message]] = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
+        return function
 
     async def fail(self, sandbox: Sandbox) -> None:
         """End a sandbox and its containers."""
@@ -122,17 +105,13 @@ class RuntimeService:
     async def _create_container(self, request: wire.CreateContainerRequest) -> wire.CreateContainerResponse:
         sandbox = self.sandboxes.get(request.pod_sandbox_id)
         if not sandbox:
-            what = f'failed to find sandbox id "{request.pod_sandbox_id}": not found'
-            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
+            raise _not_found(f'failed to find sandbox id "{request.pod_sandbox_id}": not found')
         if not sandbox.ready:
-            raise StatusError(
-                f"failed to get sandbox container task: no running task found: task {sandbox.id} not found: not found",
-                code=grpc.StatusCode.NOT_FOUND,
-            )
+            what = "failed to get sandbox container task: no running task found"
+            raise _not_found(f"{what}: task {sandbox.id} not found: not found")
         image = self.images.find(request.config.image.image)
         if not image:
-            what = f'failed to resolve image "{request.config.image.image}": not found'
-            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
+            raise _not_found(f'failed to resolve image "{request.config.image.image}": not found')
         container = RuntimeContainer(sandbox, request.config, image, self.options)
         _check_name("container", container, self.containers.values())
         if not container.command:
@@ -173,6 +152,18 @@ class RuntimeService:
         self._container(request.container_id).reopen_log()
         return wire.ReopenContainerLogResponse()
 
+    async def _image_status(self, request: wire.ImageStatusRequest) -> wire.ImageStatusResponse:
+        image = self.images.find(request.image.image)
+        return wire.ImageStatusResponse(image=image.to_message()) if image else wire.ImageStatusResponse()
+
+    async def _pull_image(self, request: wire.PullImageRequest) -> wire.PullImageResponse:
+        image = self.images.pull(request.image.image)
+        if image is None:
+            name = full_name(request.image.image)
+            what = f'failed to pull and unpack image "{name}": failed to resolve reference "{name}"'
+            raise _not_found(f"{what}: {name}: not found")
+        return wire.PullImageResponse(image_ref=image.id)
+
     async def _exec_sync(self, request: wire.ExecSyncRequest) -> wire.ExecSyncResponse:
         return await self._container(request.container_id).execute(tuple(request.cmd), seconds=request.timeout)
 
@@ -187,14 +178,12 @@ class RuntimeService:
 
     def _sandbox(self, id_: str) -> Sandbox:
         if id_ not in self.sandboxes:
-            what = "an error occurred when try to find sandbox: not found"
-            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
+            raise _not_found("an error occurred when try to find sandbox: not found")
         return self.sandboxes[id_]
 
     def _container(self, id_: str) -> RuntimeContainer:
         if id_ not in self.containers:
-            what = f'an error occurred when try to find container "{id_}": not found'
-            raise StatusError(what, code=grpc.StatusCode.NOT_FOUND)
+            raise _not_found(f'an error occurred when try to find container "{id_}": not found')
         return self.containers[id_]
 
 
@@ -203,3 +192,7 @@ def _check_name(kind: str, new: Sandbox | RuntimeContainer, existing: Iterable[S
         if other.name == new.name:
             what = f'failed to reserve {kind} name "{new.name}": name "{new.name}" is reserved for "{other.id}"'
             raise StatusError(what)
+
+
+def _not_found(text: str) -> StatusError:
+    return StatusError(text, code=grpc.StatusCode.NOT_FOUND)

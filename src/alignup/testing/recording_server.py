@@ -1,0 +1,100 @@
+"""A gRPC server for tests that records its calls and injects faults into them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from alignup import rpc
+from alignup.testing.faults import ALL_METHODS, NO_FAULT, Fault
+
+GRACE = 1.0  #: seconds for pending calls to end
+
+
+class RecordingServer:
+    """A server at *socket* that can be stopped and started again."""
+
+    def __init__(self, socket: Path) -> None:
+        self.entries: list[tuple[str, Any]] = []  #: methods and requests, in order of arrival
+        self.stopping = asyncio.Event()
+        self._socket = socket
+        self._faults: dict[str, Fault] = {}  #: by method
+        self._server: grpc.aio.Server | None = None
+        self._pending: set[asyncio.Task[Any]] = set()
+        self._arrived = asyncio.Event()  #: set, and replaced, with every call
+
+    async def serve(self, *services: grpc.GenericRpcHandler) -> None:
+        self._socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        self.stopping.clear()
+        self._server = grpc.aio.server(handlers=list(services))
+        self._server.add_insecure_port(rpc.address(self._socket))
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Break every connection, and remove the socket; do nothing if it does not serve."""
+        if self._server is None:
+            return
+        self.stopping.set()
+        if self._pending:  # grpcio logs errors for calls that are pending when a server stops
+            await asyncio.wait(self._pending, timeout=GRACE)
+        await self._server.stop(grace=0)
+        self._server = None
+        self._socket.unlink(missing_ok=True)
+
+    def requests(self, method: str) -> tuple[Any, ...]:
+        """Return the requests to *method*, in order of arrival."""
+        return tuple(request for name, request in self.entries if name == method)
+
+    async def wait_called(self, method: str, times: int = 1) -> None:
+        """Return once *method* has been called *times* times."""
+        while len(self.requests(method)) < times:
+            await self._arrived.wait()
+
+    def inject(self, method: str, fault: Fault) -> None:
+        """Apply *fault* to calls of *method*, ``*`` for all, from now on; ``Fault()`` removes it.
+
+        A stream fails at the next message it sends.
+        """
+        self._faults[method] = fault
+
+    def take_fault(self, method: str) -> Fault:
+        """Return the fault for one call, and count the call."""
+        name = method if method in self._faults else ALL_METHODS
+        fault = self._faults.get(name, NO_FAULT)
+        if fault.times is None:
+            return fault
+        if fault.times > 1:
+            self._faults[name] = replace(fault, times=fault.times - 1)
+        else:
+            del self._faults[name]
+        return fault if fault.times > 0 else NO_FAULT
+
+    def record(self, method: str, request: Message) -> None:
+        self.entries.append((method, request))
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+        task = asyncio.current_task()
+        if task is not None:
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
+
+    def handler(self, method: str, kind: type[Message], respond: Callable[[Any], Awaitable[Message]]) -> rpc.Handler:
+        """Return a handler that records each request and applies the fault that is set for *method*."""
+
+        async def handle(request: Message) -> bytes:
+            self.record(method, request)
+            fault = self.take_fault(method)
+            if not fault.done:
+                await fault.apply(stopping=self.stopping)
+            response = await respond(request)
+            if fault.done:
+                await fault.apply(stopping=self.stopping)
+            return fault.serialize(response)
+
+        return rpc.unary_handler(kind, handle)
