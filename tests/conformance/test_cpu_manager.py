@@ -21,7 +21,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import EnforceError, ProviderError
-from tests.agent.passes import passed
+from tests.agent.pods.cpuset_passes import reconcile_now
 from tests.conformance.cpu_cases import held_of, options_of
 from tests.conformance.harness import Case, run
 from tests.conformance.test_cpu_trace import Trace, fault_of
@@ -169,7 +169,9 @@ class Manager:
         assert self.active == event.get("active", [])
         pods = [self.trace.pods[uid] for uid in self.active]
         runtime = Scripted(event)
-        self.told, self.results = passed(self.told, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready)
+        self.told, self.results = reconcile_now(
+            self.told, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready
+        )
         self.updates = runtime.updates
 
 

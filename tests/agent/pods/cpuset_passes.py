@@ -1,4 +1,4 @@
-"""Passes over containers, made at once: whoever moves them in a test never waits for anybody."""
+"""Run a reconciliation pass synchronously, with a runtime that never waits."""
 
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
@@ -15,22 +15,20 @@ from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.errors import EnforceError
 from alignup.align.workload import Pod
 
-Passed = tuple[AppliedCpusets, tuple[CpusetResult, ...]]
+PassResult = tuple[AppliedCpusets, tuple[CpusetResult, ...]]
 
 
 class Runtime(Protocol):
-    """Whoever runs the containers of a test; ``EnforceError`` when it does not do as it is asked."""
+    """A runtime for tests; ``EnforceError`` if an update fails."""
 
     def statuses(self) -> ObservedContainers: ...
 
     def update(self, container_id: str, cpus: CpuSet) -> None: ...
 
 
-def passed(
-    told: AppliedCpusets, pods: Sequence[Pod], *, ledger: CpuLedger, runtime: Runtime, ready: bool = True
-) -> Passed:
-    """What comes of one pass."""
-
+def reconcile_now(
+    applied: AppliedCpusets, pods: Sequence[Pod], *, ledger: CpuLedger, runtime: Runtime, ready: bool = True
+) -> PassResult:
     async def move(update: CpusetUpdate) -> str:
         try:
             runtime.update(update.id, update.cpus)
@@ -38,14 +36,13 @@ def passed(
             return str(error)
         return ""
 
-    return _done(reconcile_cpusets(told, pods, ledger=ledger, statuses=runtime.statuses(), move=move, ready=ready))
+    return _run(reconcile_cpusets(applied, pods, ledger=ledger, statuses=runtime.statuses(), move=move, ready=ready))
 
 
-def _done(work: Coroutine[Any, Any, Passed]) -> Passed:
-    """What comes of *work* that waits for nothing."""
+def _run(work: Coroutine[Any, Any, PassResult]) -> PassResult:
     try:
         work.send(None)
     except StopIteration as end:
-        found: Passed = end.value
-        return found
-    raise AssertionError("it waits for somebody")
+        result: PassResult = end.value
+        return result
+    raise AssertionError("the pass waits")
