@@ -1,6 +1,6 @@
 """Machines worth a picture, and the pictures of the documentation.
 
-``python -m tests.picture.gallery`` redraws them.
+``python -m tests.picture.gallery`` draws them again.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ def large() -> Machine:
 
 
 def superchip() -> Machine:
-    """Two nodes with CPUs, and 34 for the memory of GPUs and their parts, of which four have any."""
+    """Two nodes with CPUs, and 34 for the memory of GPUs and their parts, four of which have some."""
     hardware = parse("pack:2 numa:1(memory=480GiB) core:72 pu:1")
     nodes = (*hardware.nodes, *(NumaNode(id_, 186 * GIB if id_ in {2, 10, 19, 27} else 0) for id_ in range(2, 36)))
     gpus = (Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
@@ -65,7 +65,7 @@ def _apart(a: int, b: int, *, near: bool) -> int:
 
 
 def pod(name: str, **asked: str) -> Pod:
-    """A Guaranteed pod of one container; ``_`` in a resource is written for the dash."""
+    """A Guaranteed pod of one container; ``_`` in a resource stands for a dash."""
     names = {"gpu": GPU, "nic": NIC}
     resources = {names.get(resource, resource.replace("_", "-")): amount for resource, amount in asked.items()}
     return Pod(name=name, uid=f"uid-{name}", containers=(guaranteed("main", resources),))
@@ -98,7 +98,7 @@ def busy() -> Host:
 
 @st.composite
 def decorated(draw: st.DrawFn) -> Machine:
-    """Any machine, with devices of any name anywhere, PCI devices, and CPUs that no node claims."""
+    """Any machine, with devices of any name anywhere, PCI devices, and CPUs of no node."""
     machine = draw(machines(max_nodes=12))
     sets = st.none() | st.frozensets(st.integers(0, 20), max_size=3).map(lambda ids: sum(1 << id_ for id_ in ids))
     names = st.text(min_size=1, max_size=40)

@@ -1,4 +1,4 @@
-"""A decision for the terminal."""
+"""Pictures of decisions for the terminal."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +20,7 @@ def drawn(one, wanted, **options):
     return [plain(line) for line in draw(one.machine, decision, decision_parts(one, wanted, decision), **options)]
 
 
-def test_each_resource_shows_what_every_node_has_and_who_has_the_rest():
+def test_each_resource_shows_every_node_and_the_holders():
     one = host()
     one.admit(pod("web", cpu="2", gpu="1"))
 
@@ -29,42 +29,42 @@ def test_each_resource_shows_what_every_node_has_and_who_has_the_rest():
     assert lines == [
         "",
         "Container app",
-        "┌─ example.com/gpu · 1 asked for ──────────────────────────────────────────────┐",
+        "┌─ example.com/gpu · 1 requested ──────────────────────────────────────────────┐",
         "│ node 0     ████████████████  0 free · 1 short · 1 default/web                │",
         "│ node 1     ░░░░░░░░░░░░░░░░  1 free                                          │",
         "│ hints      {1}* {0-1}                                                        │",
         "└──────────────────────────────────────────────────────────────────────────────┘",
-        "┌─ cpu · 2 asked for ──────────────────────────────────────────────────────────┐",
+        "┌─ cpu · 2 requested ──────────────────────────────────────────────────────────┐",
         "│ node 0     ▓▓▓▓████████░░░░  1 free · 1 short · 1 reserved · 2 default/web   │",
         "│ node 1     ░░░░░░░░░░░░░░░░  4 free                                          │",
         "│ hints      {1}* {0-1}                                                        │",
         "└──────────────────────────────────────────────────────────────────────────────┘",
-        "┌─ memory · 1 GiB asked for ───────────────────────────────────────────────────┐",
+        "┌─ memory · 1 GiB requested ───────────────────────────────────────────────────┐",
         "│ node 0     █░░░░░░░░░░░░░░░  14.9 GiB free · 64 MiB reserved                 │",
         "│            · 1 GiB default/web                                               │",
         "│ node 1     ░░░░░░░░░░░░░░░░  16 GiB free                                     │",
         "│ hints      {0}* {1}*                                                         │",
         "└──────────────────────────────────────────────────────────────────────────────┘",
         "chosen       {1}* is preferred by every resource",
-        "given        example.com/gpu gpu-1 · CPUs 4-5 · 1Gi memory on NUMA node 1",
+        "allocated    example.com/gpu gpu-1 · CPUs 4-5 · 1Gi memory on NUMA node 1",
     ]
 
 
-def test_a_refusal_says_that_nothing_was_chosen():
+def test_a_rejection_chooses_nothing():
     lines = drawn(host(), pod("late", cpu="6"))
 
-    assert "chosen       nothing: no set of nodes suits every resource" in lines
-    assert not any(line.startswith("given") for line in lines)
+    assert "chosen       nothing: no set of NUMA nodes suits every resource" in lines
+    assert not any(line.startswith("allocated") for line in lines)
 
 
-def test_what_the_policy_did_not_take_is_named():
+def test_the_hint_that_the_policy_rejects_is_shown():
     one = host(Policy.RESTRICTED)
     one.admit(pod("web", cpu="2", gpu="1"))
     one.admit(pod("db", cpu="3"))
 
     lines = drawn(one, pod("late", cpu="2"))
 
-    assert any(line.startswith("chosen       nothing: policy restricted does not take {") for line in lines)
+    assert any(line.startswith("chosen       nothing: policy restricted rejects {") for line in lines)
 
 
 def test_earlier_containers_of_the_pod_count_as_this_pod():
@@ -80,20 +80,20 @@ def test_earlier_containers_of_the_pod_count_as_this_pod():
     assert any("2 this pod" in line for line in lines[lines.index("Container second") :])
 
 
-def test_the_pod_as_a_whole_names_what_each_container_was_given():
+def test_a_whole_pod_lists_the_allocation_of_each_container():
     lines = drawn(host(scope=Scope.POD), pod("a"))
 
-    assert "The pod as a whole" in lines
-    assert any(line.startswith("given app") for line in lines)
+    assert "Whole pod" in lines
+    assert any(line.startswith("app  ") for line in lines)
 
 
-def test_nodes_that_tell_the_same_share_a_line():
+def test_equal_nodes_share_a_line():
     lines = drawn(host(shape="pack:2 numa:4 core:4 pu:1", memory=False), pod("a"))
 
     assert any("nodes 1-7" in line and "4 free" in line for line in lines)
 
 
-def test_devices_without_a_node_have_a_line_of_their_own():
+def test_devices_without_a_node_have_a_line():
     one = host()
     one.update_devices(GPU, [Device(GPU, "gpu-0", nodes=None)])
 
@@ -103,29 +103,29 @@ def test_devices_without_a_node_have_a_line_of_their_own():
     assert "│ hints      anywhere                                                          │" in lines
 
 
-def test_what_is_nowhere_enough_has_no_say():
+def test_a_resource_without_enough_devices_gives_no_hints():
     one = host()
     one.update_devices(GPU, [])
 
     lines = drawn(one, pod("a", gpu="1"))
 
     assert "│ nodes 0-1                    0 free · 1 short                                │" in lines
-    assert "│ hints      there is not enough, so it has no say                             │" in lines
+    assert "│ hints      not enough, so it gives no hints                                  │" in lines
 
 
-def test_memory_that_fits_nowhere_has_no_say():
+def test_memory_that_fits_nowhere_gives_no_hints():
     one = host(memory=True)
     for name in ("a", "b"):
         assert one.admit(pod(name, cpu="1", memory="9Gi")).admitted
 
     lines = drawn(one, pod("late", cpu="1", memory="10Gi"))
 
-    told = " ".join(" ".join(lines).replace("│", "").split())
-    assert "none: no set of nodes has it all, and then memory has no say" in told
-    assert "is preferred by every resource with hints" in told
+    text = " ".join(" ".join(lines).replace("│", "").split())
+    assert "none: no set of nodes has enough, so memory gives no hints" in text
+    assert "is preferred by every resource with hints" in text
 
 
-def test_many_sets_that_do_not_fit_do_not_hide_that_others_do():
+def test_hints_beyond_the_search_limit_are_mentioned():
     options = TopologyOptions(max_nodes=64)
     wide = host(
         shape="pack:2 numa:18 core:2 pu:2",
@@ -135,11 +135,11 @@ def test_many_sets_that_do_not_fit_do_not_hide_that_others_do():
 
     lines = drawn(wide, pod("late", cpu="20"))
 
-    assert any("sets of several nodes, too many to look through" in line for line in lines)
+    assert any("sets of several nodes, too many to list" in line for line in lines)
     assert not any("fits on no set of nodes" in line for line in lines)
 
 
-def test_strips_stand_under_one_another():
+def test_strips_are_aligned():
     one = host(shape="pack:2 numa:4 core:4 pu:1", memory=False)
     for name in ("a", "b", "c"):
         one.admit(pod(name, cpu="3"))
@@ -153,7 +153,7 @@ def test_strips_stand_under_one_another():
     assert len(set(strips)) == 1
 
 
-def test_what_an_init_container_gives_back_is_not_short():
+def test_memory_reused_from_an_init_container_is_not_short():
     reusing = Pod(
         name="a",
         uid="a",
@@ -167,7 +167,7 @@ def test_what_an_init_container_gives_back_is_not_short():
     assert "0 free · 1 reserved" in line
 
 
-def test_a_single_holder_more_is_named_too():
+def test_one_more_holder_than_the_limit_is_listed():
     one = host(memory=False, shape="pack:1 numa:1 core:8 pu:1")
     names = ["p1", "p2", "p3", "p4", "p5", "p6"]
     for name in names[:5]:
@@ -180,7 +180,7 @@ def test_a_single_holder_more_is_named_too():
     assert "2 in 2 other pods" in six
 
 
-def test_an_ill_device_is_not_free():
+def test_an_unhealthy_device_is_not_free():
     one = host()
     one.update_devices(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False), Device(GPU, "gpu-1", nodes=2)])
 
@@ -189,8 +189,8 @@ def test_an_ill_device_is_not_free():
     assert any("0 free · 1 short · 1 unhealthy or lost" in line for line in lines)
 
 
-def test_a_pod_that_asks_for_nothing():
-    assert "asks for     nothing that would be its own" in drawn(
+def test_a_pod_without_requests():
+    assert "requests     nothing exclusive" in drawn(
         host(Policy.NONE, memory=False), Pod(name="a", uid="a", containers=(guaranteed("app", {}),))
     )
 

@@ -1,21 +1,24 @@
-"""The table of distances says all there is to say, in few rows."""
+"""The table of distances is complete, in few rows."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.distances import Distances
-from alignup.picture.distances import LARGEST, build_table
+from alignup.picture.distances import MAX_ROWS, build_table
 from tests.picture.gallery import superchip
 from tests.strategies import distances
 
 
 @st.composite
 def grouped(draw: st.DrawFn) -> Distances:
-    """Distances between many nodes of a few kinds."""
-    kinds = draw(st.lists(st.integers(0, 3), min_size=1, max_size=24))
+    """Distances between many nodes of a few types."""
+    device_groups = draw(st.lists(st.integers(0, 3), min_size=1, max_size=24))
     far = {(a, b): draw(st.integers(11, 13)) for a in range(4) for b in range(4)}
     return Distances(
-        {a: {b: 10 if a == b else far[kinds[a], kinds[b]] for b in range(len(kinds))} for a in range(len(kinds))}
+        {
+            a: {b: 10 if a == b else far[device_groups[a], device_groups[b]] for b in range(len(device_groups))}
+            for a in range(len(device_groups))
+        }
     )
 
 
@@ -24,7 +27,7 @@ def test_every_distance_can_be_read_from_the_table(known):
     table = build_table(known)
 
     if not table.groups:
-        assert len(known.ids) > LARGEST
+        assert len(known.ids) > MAX_ROWS
         assert table.note
         return
     home = {id_: row for row, group in enumerate(table.groups) for id_ in group}
@@ -35,7 +38,7 @@ def test_every_distance_can_be_read_from_the_table(known):
             assert known.between(a, b) == int(inside if inside and a != b else own)
 
 
-def test_nodes_no_distance_tells_apart_share_a_row():
+def test_nodes_with_equal_distances_share_a_row():
     known = superchip().distances
     assert known is not None
 

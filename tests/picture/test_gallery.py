@@ -1,4 +1,4 @@
-"""The pictures of the documentation show what is drawn today."""
+"""The pictures of the documentation are up to date."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.picture import gallery
 
 
 @pytest.mark.parametrize("name", sorted(gallery.drawn()))
-def test_the_documentation_shows_the_pictures_of_today(name):
+def test_the_pictures_of_the_documentation_are_up_to_date(name):
     picture = gallery.drawn()[name]
     shown = (gallery.PICTURES / name).read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What a picture shows: every CPU, node and device in one place, whatever contains what."""
+"""The layout shows every CPU, node and device once, whatever contains what."""
 
 from dataclasses import replace
 
@@ -14,13 +14,15 @@ from tests.picture.gallery import decorated, superchip
 @given(decorated())
 @settings(max_examples=60)
 def test_every_cpu_node_and_device_is_in_one_place(machine):
-    scene = layout_machine(machine)
+    layout = layout_machine(machine)
 
-    boxes = [*scene.boxes, *scene.bare]
-    cpus = [cpu for box in boxes for cluster in box.clusters for core in cluster.cores for cpu in core.cpus]
+    boxes = [*layout.boxes, *layout.bare]
+    cpus = [cpu for box in boxes for core_group in box.core_groups for core in core_group.cores for cpu in core.cpus]
     nodes = [box.node.id for box in boxes if box.node]
-    kinds = [kind for box in boxes for kind in box.kinds] + [kind for _, kinds in scene.loose for kind in kinds]
-    devices = [(device.resource, device.id) for kind in kinds for device in kind.devices]
+    device_groups = [kind for box in boxes for kind in box.device_groups] + [
+        kind for _, device_groups in layout.loose for kind in device_groups
+    ]
+    devices = [(device.resource, device.id) for kind in device_groups for device in kind.devices]
     assert sorted(cpus) == sorted(cpu.id for cpu in machine.cpus)
     assert sorted(nodes) == sorted(node.id for node in machine.nodes)
     assert sorted(devices) == sorted((device.resource, device.id) for device in machine.devices)
@@ -28,7 +30,7 @@ def test_every_cpu_node_and_device_is_in_one_place(machine):
 
 @given(decorated())
 @settings(max_examples=60)
-def test_frames_have_no_socket_in_common(machine):
+def test_frames_share_no_socket(machine):
     frames = layout_machine(machine).frames
 
     sockets = [socket for frame in frames for socket in frame.sockets]
@@ -61,37 +63,37 @@ def cpu(id_: int, socket: int, node: int | None) -> Cpu:
         pytest.param(
             [cpu(0, 0, None), cpu(1, 0, 0), cpu(2, 1, None)],
             ["Socket 0: NUMA node 0, in no NUMA node", "Socket 1: in no NUMA node"],
-            id="CPUs that no node claims",
+            id="CPUs of no node",
         ),
         pytest.param([cpu(0, -1, 0)], ["Unknown socket: NUMA node 0"], id="a socket without a number"),
     ],
 )
-def test_frames_hold_what_belongs_together(cpus, frames):
+def test_frames_group_sockets_and_nodes(cpus, frames):
     machine = Machine(tuple(cpus), tuple(NumaNode(id_) for id_ in range(3)))
 
-    scene = layout_machine(machine)
+    layout = layout_machine(machine)
 
-    assert [f"{frame.name}: {', '.join(box.name for box in frame.boxes)}" for frame in scene.frames] == frames
-
-
-def test_memory_only_nodes_stand_apart_and_say_whom_they_are_near():
-    scene = layout_machine(superchip())
-
-    assert [box.node.id for box in scene.bare if box.node] == list(range(2, 36))
-    assert scene.near[2] == "near node 0"
-    assert scene.near[35] == "near node 1"
+    assert [f"{frame.name}: {', '.join(box.name for box in frame.boxes)}" for frame in layout.frames] == frames
 
 
-def test_devices_of_no_one_node_are_named_with_where_they_are():
+def test_nodes_without_cpus_list_the_nearest_nodes():
+    layout = layout_machine(superchip())
+
+    assert [box.node.id for box in layout.bare if box.node] == list(range(2, 36))
+    assert layout.near[2] == "near node 0"
+    assert layout.near[35] == "near node 1"
+
+
+def test_devices_of_several_nodes_or_none_have_a_location():
     devices = (
         Device("r", "both", nodes=bits.of([0, 1])),
         Device("r", "gone", nodes=bits.of([77])),
         Device("r", "nowhere", nodes=None),
     )
 
-    scene = layout_machine(replace(superchip(), devices=devices))
+    layout = layout_machine(replace(superchip(), devices=devices))
 
-    assert {where: kinds[0].devices[0].id for where, kinds in scene.loose} == {
+    assert {where: device_groups[0].devices[0].id for where, device_groups in layout.loose} == {
         "near no NUMA node": "nowhere",
         "near NUMA nodes 0-1": "both",
         "near NUMA node 77, not on this machine": "gone",

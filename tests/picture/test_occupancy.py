@@ -1,4 +1,4 @@
-"""Who holds what, as pictures tell it."""
+"""Occupancy: which pod holds which CPUs, memory and devices."""
 
 from dataclasses import replace
 
@@ -12,32 +12,32 @@ from tests.picture import gallery
 from tests.picture.gallery import GPU, hosts
 
 
-def test_every_state_of_a_busy_host_is_told():
-    uses = read_occupancy(gallery.busy().ledger)
+def test_a_busy_host_has_every_state():
+    occupancy = read_occupancy(gallery.busy().ledger)
 
-    split = {use.mark: bits.show(cpus) for use, cpus in uses.split(range(64)).items()}
+    split = {use.mark: bits.show(cpus) for use, cpus in occupancy.split(range(64)).items()}
     assert split == {"r": "0-1", "A": "2-9", "B": "10-13", "D": "14-19", "E": "32-41", "s": "20-31,42-63"}
-    assert [tenant.name for tenant in uses.tenants] == [
+    assert [holder.name for holder in occupancy.holders] == [
         *("default/train-0", "default/database", "default/web-7c9", "default/router", "default/infer-1"),
     ]
-    assert uses.sharing == ("default/web-7c9",)
+    assert occupancy.sharing == ("default/web-7c9",)
 
 
-def test_cpus_nobody_runs_on_are_free_not_shared():
+def test_cpus_without_pods_are_free_not_shared():
     host = gallery.busy()
     host.release("uid-web-7c9")
 
-    uses = read_occupancy(host.ledger)
+    occupancy = read_occupancy(host.ledger)
 
-    assert uses.of_cpu(20).state is UseState.FREE
-    assert uses.of_cpu(500).state is UseState.UNSEEN
+    assert occupancy.of_cpu(20).state is UseState.FREE
+    assert occupancy.of_cpu(500).state is UseState.UNSEEN
 
 
-def test_memory_is_divided_without_a_rest():
+def test_the_parts_of_memory_add_up():
     host = gallery.busy()
-    uses = read_occupancy(host.ledger)
+    occupancy = read_occupancy(host.ledger)
 
-    bars = uses.bars(host.machine.nodes[0])
+    bars = occupancy.bars(host.machine.nodes[0])
 
     assert [dict(bar.parts) for bar in bars] == [
         {"in huge pages": 5 << 30, "reserved": 2 << 30, "held": 45 << 30, "free": 12 << 30},
@@ -46,7 +46,7 @@ def test_memory_is_divided_without_a_rest():
     ]
 
 
-def test_devices_are_as_announced_last_and_held_ones_never_vanish():
+def test_devices_are_as_last_announced_plus_held_ones():
     host = gallery.busy()
     host.update_devices(GPU, [Device(GPU, "gpu-9", nodes=1)])
 
@@ -57,30 +57,30 @@ def test_devices_are_as_announced_last_and_held_ones_never_vanish():
 
 
 def test_without_a_ledger_nothing_is_held_or_free():
-    uses = read_occupancy(None)
+    occupancy = read_occupancy(None)
 
-    assert uses.of_cpu(0).state is UseState.PLAIN
-    assert uses.tenants == ()
+    assert occupancy.of_cpu(0).state is UseState.PLAIN
+    assert occupancy.holders == ()
 
 
 @given(hosts())
 @settings(max_examples=40)
-def test_every_cpu_has_one_use_and_owners_agree_with_the_ledger(host):
-    uses = read_occupancy(host.ledger)
+def test_every_cpu_has_one_use_that_matches_the_ledger(host):
+    occupancy = read_occupancy(host.ledger)
 
-    split = uses.split(cpu.id for cpu in host.machine.cpus)
+    split = occupancy.split(cpu.id for cpu in host.machine.cpus)
     assert sum(cpus.bit_count() for cpus in split.values()) == len(host.machine.cpus)
-    for tenant in uses.tenants:
-        held = next((cpus for use, cpus in split.items() if use.tenant == tenant), 0)
-        assert held == tenant.cpus
-    assert len({tenant.key for tenant in uses.tenants}) == len(uses.tenants)
+    for holder in occupancy.holders:
+        held = next((cpus for use, cpus in split.items() if use.holder == holder), 0)
+        assert held == holder.cpus
+    assert len({holder.key for holder in occupancy.holders}) == len(occupancy.holders)
 
 
-def test_pods_known_by_uid_alone_are_called_by_it():
+def test_pods_without_a_name_go_by_their_uid():
     host = gallery.busy()
     stripped = replace(host.ledger, pods={})
 
-    uses = read_occupancy(stripped)
+    occupancy = read_occupancy(stripped)
 
-    assert uses.tenants[0].name == "uid-train-0"
+    assert occupancy.holders[0].name == "uid-train-0"
     assert Host(host.machine, host.settings, ledger=stripped).ledger is stripped

@@ -1,4 +1,4 @@
-"""SVG pictures: well-formed, self-contained, all there is, and no text on another."""
+"""SVG pictures: well-formed, self-contained, complete, without overlapping text."""
 
 import re
 import unicodedata
@@ -24,7 +24,7 @@ def read(picture: str) -> ET.Element:
 
 
 class Room(NamedTuple):
-    """What a text takes: as much as in DejaVu Sans Mono, which is as wide as monospaced fonts come."""
+    """The box of a text in DejaVu Sans Mono, one of the widest monospaced fonts."""
 
     left: float
     top: float
@@ -42,7 +42,7 @@ def room(element: ET.Element) -> Room:
 
 
 def overlapping(picture: str) -> list[tuple[str, str]]:
-    """Texts that lie on each other."""
+    """Texts that overlap."""
     texts = sorted((room(each) for each in read(picture).iter(f"{SVG}text")), key=lambda each: each.top)
     clashes = []
     for place, one in enumerate(texts):
@@ -55,7 +55,7 @@ def overlapping(picture: str) -> list[tuple[str, str]]:
 
 
 def outside(picture: str) -> list[str]:
-    """Texts that leave the sheet."""
+    """Texts outside of the picture."""
     root = read(picture)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     rooms = [room(each) for each in root.iter(f"{SVG}text")]
@@ -68,7 +68,7 @@ def data(picture: str, name: str) -> list[str]:
 
 @given(decorated())
 @settings(max_examples=60)
-def test_nothing_overlaps_and_every_cpu_and_device_is_there_once(machine):
+def test_nothing_overlaps_and_every_cpu_and_device_appears_once(machine):
     picture = draw_svg(machine)
 
     assert overlapping(picture) == []
@@ -80,7 +80,7 @@ def test_nothing_overlaps_and_every_cpu_and_device_is_there_once(machine):
 
 @given(hosts())
 @settings(max_examples=40)
-def test_nor_on_a_busy_host(host):
+def test_nothing_overlaps_on_a_busy_host(host):
     picture = draw_svg(host.machine, host.ledger)
 
     assert overlapping(picture) == []
@@ -96,7 +96,7 @@ def test_nor_on_a_busy_host(host):
         pytest.param(parse("pack:2 numa:4 l3:2 core:8 pu:2"), id="8 nodes, 256 CPUs"),
         pytest.param(gallery.large(), id="8 nodes of 256 CPUs each"),
         pytest.param(gallery.superchip(), id="36 nodes"),
-        pytest.param(parse("pack:2 numa:1 core:4 pu:8"), id="8 threads a core"),
+        pytest.param(parse("pack:2 numa:1 core:4 pu:8"), id="8 threads per core"),
     ],
 )
 def test_machines_of_any_size_show_every_cpu_without_overlap(machine):
@@ -116,26 +116,26 @@ def test_enormous_machines_fold():
     assert len(picture) < 8192
 
 
-def test_the_picture_is_also_told_in_words():
+def test_the_picture_has_a_text_description():
     host = gallery.busy()
 
     root = read(draw_svg(host.machine, host.ledger))
 
     assert root.get("role") == "img"
     assert root.findtext(f"{SVG}title") == "2 sockets · 2 NUMA nodes · 32 cores · 64 CPUs"
-    told = root.findtext(f"{SVG}desc") or ""
-    assert "NUMA node 0 on socket 0: CPUs 0-31, 64 GiB, 2 of example.com/gpu, 1 of example.com/nic." in told
-    assert "default/train-0 holds CPUs 2-9." in told
+    description = root.findtext(f"{SVG}desc") or ""
+    assert "NUMA node 0 on socket 0: CPUs 0-31, 64 GiB, 2 of example.com/gpu, 1 of example.com/nic." in description
+    assert "default/train-0 holds CPUs 2-9." in description
 
 
-def test_it_is_one_file_for_light_and_dark_paper():
+def test_one_file_has_light_and_dark_mode():
     picture = draw_svg(gallery.server())
 
     assert "prefers-color-scheme:dark" in picture
     assert not re.search(r"<script|<image|href=|url\(|@import|on\w+=", picture)
 
 
-def test_names_cannot_break_out():
+def test_names_are_escaped():
     name = "</title><script>alert(1)</script>\"'&\x00"
     machine = replace(gallery.tiny(), devices=(Device(GPU, name, nodes=1), Device(name, "x", nodes=None)))
 
@@ -150,6 +150,6 @@ def test_letters_and_places_follow_each_other():
 
     picture = draw_svg(host.machine, host.ledger)
 
-    marks = re.findall(r'class="tenant(\d)"[^>]*data-cpu="(\d+)"', picture)
+    marks = re.findall(r'class="holder(\d)"[^>]*data-cpu="(\d+)"', picture)
     assert [place for place, _ in marks] == ["0"] * 8 + ["1"] * 4 + ["3"] * 6 + ["4"] * 10
     assert all(int(after) - int(before) in {1, 13} for (_, before), (_, after) in pairwise(marks))

@@ -1,4 +1,4 @@
-"""Pictures for the terminal: all there is, in few columns, without a word said by colour alone."""
+"""Terminal pictures: complete, narrow, and readable without color."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def shown(machine: Machine) -> str:
     return "\n".join(map(plain, draw(machine)))
 
 
-def test_a_small_machine_is_a_small_picture():
+def test_a_small_machine_gives_a_small_picture():
     assert [plain(line).replace("  ", "").replace("──", "") for line in draw(gallery.tiny())] == [
         "1 socket · 1 NUMA node · 2 cores · 2 CPUs",
         "memory 4 GiB",
@@ -63,7 +63,7 @@ def test_ascii_is_the_same_picture(machine):
 
 
 def cpus_named(lines: list[Line]) -> list[int]:
-    """Every CPU a picture names, as often as it names it; cells of CPUs are told by their style."""
+    """Every CPU in a picture, as often as it appears; CPU cells are recognized by their style."""
     named = []
     for line in lines:
         for cell in line:
@@ -75,7 +75,7 @@ def cpus_named(lines: list[Line]) -> list[int]:
 
 @given(decorated().map(lambda machine: replace(machine, devices=())))
 @settings(max_examples=40)
-def test_every_cpu_is_named_once(machine):
+def test_every_cpu_appears_once(machine):
     named = cpus_named(draw(machine))
 
     # A list too scattered to show ends with how many it names in all.
@@ -104,7 +104,7 @@ def test_wide_machines_fold(shape, lines):
     assert sorted(cpus_named(drawn)) == [cpu.id for cpu in machine.cpus]
 
 
-def test_36_nodes_of_which_34_are_memory_only_fold():
+def test_nodes_without_cpus_fold():
     text = shown(gallery.superchip())
 
     assert "node 10     186 GiB · near node 0" in text
@@ -113,7 +113,7 @@ def test_36_nodes_of_which_34_are_memory_only_fold():
     assert text.count("\n") < 30
 
 
-def test_many_devices_fold_but_those_held_and_ill_are_named():
+def test_many_devices_fold_except_held_and_unhealthy_ones():
     devices = [Device(GPU, f"vf{number}", nodes=1, healthy=number != 7) for number in range(64)]
     machine = replace(gallery.tiny(), devices=tuple(devices))
 
@@ -122,7 +122,7 @@ def test_many_devices_fold_but_those_held_and_ill_are_named():
     assert "63: vf0 … vf63  vf7 unhealthy" in text
 
 
-def test_threads_of_one_core_on_two_caches_are_both_shown():
+def test_a_core_with_threads_on_two_caches_is_shown_twice():
     cpus = (Cpu(0, core=0, socket=0, node=0, cache=1), Cpu(1, core=0, socket=0, node=0, cache=2))
 
     text = shown(Machine(cpus, (NumaNode(0),)))
@@ -131,7 +131,7 @@ def test_threads_of_one_core_on_two_caches_are_both_shown():
     assert "cache 2     1 " in text
 
 
-def test_a_busy_host_says_who_holds_what():
+def test_a_busy_host_lists_its_holders():
     host = gallery.busy()
 
     text = "\n".join(map(plain, draw(host.machine, host.ledger)))

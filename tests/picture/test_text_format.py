@@ -1,4 +1,4 @@
-"""Texts for pictures: harmless, measured, short."""
+"""Text for pictures: escaped, measured, shortened."""
 
 import pytest
 from hypothesis import given
@@ -12,15 +12,15 @@ from tests.strategies import cpu_sets
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        pytest.param("gpu-0", "gpu-0", id="what is harmless stays"),
-        pytest.param("a\nb\x1b[31m", "a\\nb\\x1b[31m", id="control characters are spelt out"),
-        pytest.param("abc\u202edcb", "abc\\u202edcb", id="nothing turns the direction of writing"),
-        pytest.param("e\u0301", "é", id="an accent that can be part of its letter is"),
-        pytest.param("x\u0301", "x\\u0301", id="one that cannot is spelt out"),
-        pytest.param("\ud800", "\\ud800", id="half a character is spelt out"),
+        pytest.param("gpu-0", "gpu-0", id="printable text stays"),
+        pytest.param("a\nb\x1b[31m", "a\\nb\\x1b[31m", id="control characters are escaped"),
+        pytest.param("abc\u202edcb", "abc\\u202edcb", id="direction changes are escaped"),
+        pytest.param("e\u0301", "é", id="a composable accent is composed"),
+        pytest.param("x\u0301", "x\\u0301", id="other accents are escaped"),
+        pytest.param("\ud800", "\\ud800", id="surrogates are escaped"),
     ],
 )
-def test_names_are_made_harmless(text, shown):
+def test_unprintable_characters_are_escaped(text, shown):
     assert text_format.clean(text) == shown
 
 
@@ -44,12 +44,12 @@ def test_a_shortened_text_fits_and_keeps_its_ends(text, most):
         (1 << 70, "1024 EiB"),
     ],
 )
-def test_amounts_are_shown_in_the_unit_that_fits(amount, shown):
+def test_sizes_use_a_suitable_unit(amount, shown):
     assert text_format.format_size(amount) == shown
 
 
 @given(cpu_sets())
-def test_a_list_in_pieces_names_every_member(cpus):
+def test_list_parts_contain_every_member(cpus):
     found = 0
     for piece in text_format.list_parts(cpus):
         run, _, step = piece.partition(" by ")
@@ -58,6 +58,6 @@ def test_a_list_in_pieces_names_every_member(cpus):
     assert found == cpus
 
 
-def test_every_second_cpu_is_said_shortly():
+def test_evenly_spaced_cpus_are_abbreviated():
     assert text_format.format_list(range(0, 64, 2)) == "0-62 by 2"
     assert text_format.format_list([-1, 0, 1]) == "-1,0-1"

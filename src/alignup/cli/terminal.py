@@ -32,14 +32,14 @@ _STYLES = {
     "held": "blue",
     "lost": "red reverse",
     "unseen": "dim italic",
-    "tenant0": "bold blue",
-    "tenant1": "bold yellow",
-    "tenant2": "bold green",
-    "tenant3": "bold magenta",
-    "tenant4": "bold cyan",
-    "tenant5": "bold bright_yellow",
-    "tenant6": "bold bright_cyan",
-    "tenant7": "bold bright_red",
+    "holder0": "bold blue",
+    "holder1": "bold yellow",
+    "holder2": "bold green",
+    "holder3": "bold magenta",
+    "holder4": "bold cyan",
+    "holder5": "bold bright_yellow",
+    "holder6": "bold bright_cyan",
+    "holder7": "bold bright_red",
 }
 
 

@@ -1,7 +1,7 @@
-"""Pictures of machines: what is where, and who holds what, for the terminal and as SVG.
+"""Pictures of machines and of what pods hold on them, for the terminal and as SVG.
 
-Pure: no files, no terminal, no colours but names of styles. The command line, the documentation and the dashboard
-draw with the same code.
+Pure: no files, no terminal, and names of styles instead of colors. The command line, the documentation and the web
+pages share this code.
 """
 
 from alignup.picture.cells import Cell, Line, plain

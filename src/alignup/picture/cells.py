@@ -1,4 +1,4 @@
-"""Text for the terminal, made of cells with the names of styles; put in lines, columns and boxes before it is shown."""
+"""Terminal text made of cells with style names, and their layout in lines, columns and boxes."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -9,38 +9,36 @@ _LABEL = 18
 
 
 class Cell(NamedTuple):
-    """A piece of a line."""
-
     text: str
-    style: str = ""  #: title, frame, label, dim, warn, a state of ``uses.State``, or ``tenant0`` to ``tenant7``
+    style: str = ""  #: title, frame, label, dim, warn, a ``UseState``, or ``holder0`` to ``holder7``
 
 
 Line = tuple[Cell, ...]
-Chunk = Line  #: cells that stay on one line
+Chunk = Line  #: cells that are not wrapped
 
-#: What stands for a sign where only ASCII can be shown.
+#: Replacements for ASCII-only output.
 _ASCII = str.maketrans("┌┐└┘─│·…█▓▒░", "++++-|.~#%=.")
 
 
 def plain(line: Line) -> str:
-    """The text of a line, without blanks at its end."""
+    """The text of a line, without trailing blanks."""
     return "".join(cell.text for cell in line).rstrip()
 
 
 def to_ascii(text: str) -> str:
-    """*text* in as many columns, with nothing but ASCII in it."""
+    """*text* in ASCII, with the same width."""
     return "".join(char if char.isascii() else "?" * display_width(char) for char in text.translate(_ASCII))
 
 
 def split_words(line: Line) -> list[Chunk]:
-    """The words of a line, for wrapping."""
+    """The words of a line as chunks, for wrapping."""
     return [(Cell(word, cell.style),) for cell in line for word in cell.text.split()]
 
 
 def labeled(
     label: str | Cell, chunks: Iterable[Chunk], *, width: int, between: str = " ", column: int = 12
 ) -> list[Line]:
-    """*chunks* after a *label*, wrapped under each other; the label's column grows with it."""
+    """*chunks* after a *label*, wrapped; the label column grows with the label."""
     name, style = label if isinstance(label, Cell) else (label, "label")
     name = shorten(name, _LABEL)
     column = max(column, display_width(name) + 2)
@@ -50,7 +48,7 @@ def labeled(
 
 
 def wrap(chunks: Iterable[Chunk], width: int, *, between: str = " ") -> list[Line]:
-    """*chunks* in lines of at most *width* columns; one that is too long by itself loses its middle."""
+    """*chunks* in lines of at most *width* columns; a chunk that is too long loses its middle."""
     lines: list[list[Cell]] = []
     used = 0
     for chunk in chunks:
@@ -69,7 +67,7 @@ def wrap(chunks: Iterable[Chunk], width: int, *, between: str = " ") -> list[Lin
 
 
 def draw_box(title: str, lines: Iterable[Line], *, width: int) -> list[Line]:
-    """*lines* in a box *width* columns wide."""
+    """*lines* in a box that is *width* columns wide."""
     name = shorten(title, width - 6)
     top = (Cell("┌─ ", "frame"), Cell(name, "title"), Cell(f" {'─' * (width - 5 - display_width(name))}┐", "frame"))
     body = [

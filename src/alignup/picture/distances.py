@@ -1,4 +1,4 @@
-"""Distances between NUMA nodes as a table that stays small: nodes no distance tells apart share a row and a column."""
+"""A compact table of the distances between NUMA nodes: nodes with equal distances share a row and a column."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,38 +6,37 @@ from dataclasses import dataclass
 from alignup.align.distances import Distances
 from alignup.picture.text_format import format_list
 
-#: Up to so many nodes each has a row of its own.
-SINGLE = 8
-#: The largest table, in rows.
-LARGEST = 16
-#: Above this nodes are not even compared.
-_COMPARED = 256
+#: Up to this number, each node has its own row.
+MAX_SINGLE_ROWS = 8
+#: Most rows of a table.
+MAX_ROWS = 16
+#: With more nodes, they are not compared.
+_MAX_COMPARED = 256
 
 Matrix = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class DistanceTable:
-    """Distances from each group of nodes (rows) to each (columns)."""
+    """Distances from each group of nodes (rows) to each other (columns)."""
 
     groups: tuple[tuple[int, ...], ...]
     cells: tuple[tuple[str, ...], ...]
-    note: str = ""  #: what the table alone would not say
+    note: str = ""  #: an explanation below the table
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The groups as lists."""
         return tuple(map(format_list, self.groups))
 
 
 def build_table(distances: Distances) -> DistanceTable:
-    """The table of *distances*; of machines with too many different nodes only a note on the range."""
+    """The table of *distances*; a machine with too many different nodes gets only a note with the range."""
     ids, matrix = distances.ids, distances.matrix
-    if len(ids) <= SINGLE:
+    if len(ids) <= MAX_SINGLE_ROWS:
         return DistanceTable(tuple((id_,) for id_ in ids), tuple(tuple(map(str, row)) for row in matrix))
-    groups = _twins(matrix) if len(ids) <= _COMPARED else [[place] for place in range(len(ids))]
-    if len(groups) > LARGEST:
-        own = [matrix[place][place] for place in range(len(ids))]
+    groups = _group_equal(matrix) if len(ids) <= _MAX_COMPARED else [[index] for index in range(len(ids))]
+    if len(groups) > MAX_ROWS:
+        own = [matrix[index][index] for index in range(len(ids))]
         far = [value for a, row in enumerate(matrix) for b, value in enumerate(row) if a != b]
         note = f"{_range(own)} to itself, {_range(far)} to others"
         return DistanceTable((), (), note)
@@ -47,24 +46,24 @@ def build_table(distances: Distances) -> DistanceTable:
         if any("/" in cell for row in cells for cell in row)
         else ""
     )
-    return DistanceTable(tuple(tuple(ids[place] for place in group) for group in groups), cells, note)
+    return DistanceTable(tuple(tuple(ids[index] for index in group) for group in groups), cells, note)
 
 
-def _twins(matrix: Matrix) -> list[list[int]]:
-    """Places that could change names without anybody noticing, together."""
+def _group_equal(matrix: Matrix) -> list[list[int]]:
+    """Groups of indexes that can be swapped without changing the matrix."""
     columns = tuple(zip(*matrix, strict=True))
     groups: list[list[int]] = []
-    for place in range(len(matrix)):
-        home = next((group for group in groups if _same((matrix, columns), group[0], b=place)), None)
+    for index in range(len(matrix)):
+        home = next((group for group in groups if _are_equal((matrix, columns), group[0], b=index)), None)
         if home is None:
-            groups.append([place])
+            groups.append([index])
         else:
-            home.append(place)
+            home.append(index)
     return groups
 
 
-def _same(views: Sequence[Matrix], a: int, *, b: int) -> bool:
-    """Whether two places have the same distance to themselves, to each other, and (*views*) to and from all others."""
+def _are_equal(views: Sequence[Matrix], a: int, *, b: int) -> bool:
+    """Whether two nodes have equal distances to themselves, to each other, and (*views*) to and from all others."""
     matrix = views[0]
     if matrix[a][a] != matrix[b][b] or matrix[a][b] != matrix[b][a]:
         return False

@@ -1,9 +1,9 @@
-"""What a picture shows, before anything is drawn: one reading of a machine for the terminal and for SVG alike.
+"""What a picture shows, before anything is drawn; the terminal and SVG share it.
 
-The unit is the **box**, a NUMA node with its CPUs, memory and devices. Boxes stand in **frames**: sockets and nodes
-that have CPUs in common, which is one socket with its nodes on most machines, one node with its sockets on some, and
-several of both on a few. So nothing has to contain anything. CPUs that no node claims have a box of their own in the
-frame of their socket; nodes without CPUs, which are on no socket, stand apart.
+The unit is the **box**: a NUMA node with its CPUs, memory and devices. Boxes are in **frames**: sockets and nodes with
+common CPUs. On most machines that is one socket with its nodes, on some one node with its sockets, on a few several of
+both, so neither has to contain the other. CPUs of no node get a box in the frame of their socket. Nodes without CPUs
+are on no socket and are shown apart.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The threads of one core that lie in one box, which are all of them on sane machines."""
+    """The threads of one core that are in one box, usually all of them."""
 
     id: int
     cpus: tuple[int, ...]
@@ -32,29 +32,28 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class CoreGroup:
-    """Cores of a box that share socket and last-level cache."""
+    """The cores of a box that share a socket and a last-level cache."""
 
-    name: str  #: what tells it from others; empty where there is nothing to tell
+    name: str  #: socket and cache, where they differ; else empty
     cores: tuple[Core, ...]
 
     @property
     def cpus(self) -> CpuSet:
-        """All its CPUs."""
         return bits.of(cpu for core in self.cores for cpu in core.cpus)
 
     @property
     def shape(self) -> str:
-        """``8 cores of 2 threads``; cores of several kinds one after the other."""
+        """``8 cores of 2 threads``; different cores one after the other."""
         threads: dict[int, int] = {}
         for core in self.cores:
             threads[len(core.cpus)] = threads.get(len(core.cpus), 0) + 1
-        kinds = sorted(threads.items(), reverse=True)
-        return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(each, 'thread')}" for each, cores in kinds)
+        device_groups = sorted(threads.items(), reverse=True)
+        return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(each, 'thread')}" for each, cores in device_groups)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices of one resource in one place."""
+    """The devices of one resource in one place."""
 
     resource: str
     devices: tuple[Device, ...]
@@ -62,25 +61,23 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class NodeBox:
-    """A NUMA node, or CPUs that no node claims."""
+    """A NUMA node, or the CPUs of no node."""
 
     node: NumaNode | None
     sockets: tuple[int, ...] = ()
-    clusters: tuple[CoreGroup, ...] = ()
-    kinds: tuple[DeviceGroup, ...] = ()
-    pci: tuple[str, ...] = ()  #: PCI devices in a few texts
+    core_groups: tuple[CoreGroup, ...] = ()
+    device_groups: tuple[DeviceGroup, ...] = ()
+    pci: tuple[str, ...] = ()  #: descriptions of its PCI devices
 
     @property
     def name(self) -> str:
-        """What people call it."""
         return "in no NUMA node" if self.node is None else f"NUMA node {self.node.id}"
 
     @property
     def cpus(self) -> CpuSet:
-        """All its CPUs."""
         found = 0
-        for cluster in self.clusters:
-            found |= cluster.cpus
+        for core_group in self.core_groups:
+            found |= core_group.cpus
         return found
 
 
@@ -93,7 +90,6 @@ class SocketFrame:
 
     @property
     def name(self) -> str:
-        """``Socket 0``; sockets that the machine does not number are unknown."""
         if self.sockets == (-1,):
             return "Unknown socket"
         return format_ids("Socket", self.sockets)
@@ -101,54 +97,50 @@ class SocketFrame:
 
 @dataclass(frozen=True, slots=True)
 class MachineLayout:
-    """All that a picture of a machine shows."""
-
     title: str
     facts: tuple[str, ...]
     frames: tuple[SocketFrame, ...]
     bare: tuple[NodeBox, ...] = ()  #: NUMA nodes without CPUs
-    near: dict[int, str] = field(default_factory=dict)  #: node without CPUs → the nodes with CPUs it is near
-    loose: tuple[
-        tuple[str, tuple[DeviceGroup, ...]], ...
-    ] = ()  #: where devices are that belong to no one node, and they
-    pci: tuple[str, ...] = ()  #: PCI devices of no node, in a few texts
+    near: dict[int, str] = field(default_factory=dict)  #: node without CPUs → the nodes with CPUs near it
+    loose: tuple[tuple[str, tuple[DeviceGroup, ...]], ...] = ()  #: devices of several nodes or none, by location
+    pci: tuple[str, ...] = ()  #: descriptions of PCI devices of no node
     table: distances.DistanceTable | None = None
-    uses: Occupancy = field(default_factory=Occupancy)
+    occupancy: Occupancy = field(default_factory=Occupancy)
     gaps: tuple[str, ...] = ()
 
     @property
     def boxes(self) -> tuple[NodeBox, ...]:
-        """Those with CPUs."""
+        """The boxes with CPUs."""
         return tuple(box for frame in self.frames for box in frame.boxes)
 
-    def near_of(self, box: NodeBox) -> str:
-        """Which nodes with CPUs a box without any is near; empty where nothing tells."""
+    def nearest_to(self, box: NodeBox) -> str:
+        """The nodes with CPUs nearest to a box without any; empty if unknown."""
         return self.near.get(box.node.id, "") if box.node else ""
 
 
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
-    """What there is to see of *machine*, and with a *ledger* of who holds what on it."""
+    """The layout of *machine*; a *ledger* adds what pods hold."""
     devices = known_devices(machine, ledger)
-    near = _Near(devices, machine.pci)
+    near = _DevicesByNode(devices, machine.pci)
     frames = tuple(_frames(machine, near))
-    manned = {box.node.id for frame in frames for box in frame.boxes if box.node}
-    bare = tuple(_box(node, (), near=near) for node in machine.nodes if node.id not in manned)
+    with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}
+    bare = tuple(_box(node, (), near=near) for node in machine.nodes if node.id not in with_cpus)
     return MachineLayout(
         title=_title(machine),
         facts=tuple(_facts(machine)),
         frames=frames,
         bare=bare,
-        near=_near(machine, manned, bare=[box.node.id for box in bare if box.node]),
-        loose=tuple(_loose(machine, devices)),
-        pci=tuple(_pci_texts(_unplaced(machine))),
+        near=_nearest_nodes(machine, with_cpus, bare=[box.node.id for box in bare if box.node]),
+        loose=tuple(_unplaced_devices(machine, devices)),
+        pci=tuple(_describe_pci(_unplaced_pci(machine))),
         table=distances.build_table(machine.distances) if machine.distances else None,
-        uses=read_occupancy(ledger),
+        occupancy=read_occupancy(ledger),
         gaps=machine.gaps,
     )
 
 
 def group_adjacent(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[tuple[Item, ...]]:
-    """Neighbours that are alike, together."""
+    """Groups of adjacent items with equal keys."""
     found: list[list[Item]] = []
     for item in items:
         if found and key(found[-1][0]) == key(item):
@@ -158,19 +150,18 @@ def group_adjacent(items: Iterable[Item], key: Callable[[Item], Hashable]) -> li
     return [tuple(run) for run in found]
 
 
-def fold_key(box: NodeBox, uses: Occupancy) -> Hashable:
-    """What two boxes have in common when one can stand for both: no devices, and no pod on either."""
-    if box.kinds or box.pci or box.node is None:
+def fold_key(box: NodeBox, occupancy: Occupancy) -> Hashable:
+    """Boxes with equal keys can be drawn as one: they have no devices and hold no pods."""
+    if box.device_groups or box.pci or box.node is None:
         return box
-    states = {uses.of_cpu(cpu) for cpu in bits.members(box.cpus)}
-    bars = uses.bars(box.node)
-    if len(states) > 1 or any(use.tenant for use in states) or any("held" in dict(bar.parts) for bar in bars):
+    states = {occupancy.of_cpu(cpu) for cpu in bits.members(box.cpus)}
+    bars = occupancy.bars(box.node)
+    if len(states) > 1 or any(use.holder for use in states) or any("held" in dict(bar.parts) for bar in bars):
         return box
-    return bars, tuple(states), tuple(cluster.shape for cluster in box.clusters), len(box.sockets)
+    return bars, tuple(states), tuple(core_group.shape for core_group in box.core_groups), len(box.sockets)
 
 
 def format_memory(box: NodeBox) -> str:
-    """What a box has in memory."""
     if box.node is None or box.node.memory is None:
         return "memory not known"
     return format_size(box.node.memory) if box.node.memory else "no memory"
@@ -207,11 +198,11 @@ def _facts(machine: Machine) -> Iterator[str]:
         yield f"{pluralize(machine.offline.bit_count(), 'CPU')} switched off ({off})"
 
 
-class _Near:
-    """Devices by the one node they are near."""
+class _DevicesByNode:
+    """Devices by their NUMA node."""
 
     def __init__(self, devices: Iterable[Device], pci: Iterable[PciDevice]) -> None:
-        self.devices: dict[int, list[Device]] = {}  #: by the set of the node alone
+        self.devices: dict[int, list[Device]] = {}  #: by the node as a set
         self.pci: dict[int | None, list[PciDevice]] = {}
         for device in devices:
             self.devices.setdefault(device.nodes or 0, []).append(device)
@@ -219,9 +210,9 @@ class _Near:
             self.pci.setdefault(function.node, []).append(function)
 
 
-def _frames(machine: Machine, near: _Near) -> Iterator[SocketFrame]:
-    members: dict[int, set[int]] = {}  # socket → the sockets it shares nodes with, one set for all of them
-    first: dict[int, int] = {}  # node → the socket it was met on first
+def _frames(machine: Machine, near: _DevicesByNode) -> Iterator[SocketFrame]:
+    members: dict[int, set[int]] = {}  # socket → the sockets it shares nodes with; they share the set
+    first: dict[int, int] = {}  # node → its first socket
     for cpu in machine.cpus:
         own = members.setdefault(cpu.socket, {cpu.socket})
         if cpu.node is None:
@@ -242,18 +233,18 @@ def _frames(machine: Machine, near: _Near) -> Iterator[SocketFrame]:
         yield SocketFrame(sockets, tuple(inside))
 
 
-def _box(node: NumaNode | None, cpus: Sequence[Cpu], *, near: _Near) -> NodeBox:
+def _box(node: NumaNode | None, cpus: Sequence[Cpu], *, near: _DevicesByNode) -> NodeBox:
     alone = 1 << node.id if node and node.id >= 0 else None
     return NodeBox(
         node=node,
         sockets=tuple(sorted({cpu.socket for cpu in cpus})),
-        clusters=tuple(_clusters(cpus)),
-        kinds=tuple(_kinds(near.devices.get(alone, ()))) if alone is not None else (),
-        pci=tuple(_pci_texts(near.pci.get(node.id, ()))) if node else (),
+        core_groups=tuple(_core_groups(cpus)),
+        device_groups=tuple(_group_devices(near.devices.get(alone, ()))) if alone is not None else (),
+        pci=tuple(_describe_pci(near.pci.get(node.id, ()))) if node else (),
     )
 
 
-def _clusters(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
+def _core_groups(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
     sockets = {cpu.socket for cpu in cpus}
     groups: dict[tuple[int, int], dict[int, list[int]]] = {}
     for cpu in sorted(cpus, key=lambda cpu: cpu.id):
@@ -266,7 +257,7 @@ def _clusters(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
         yield CoreGroup(" ".join(names), tuple(Core(id_, tuple(threads)) for id_, threads in cores.items()))
 
 
-def _kinds(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
+def _group_devices(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
     resources: dict[str, list[Device]] = {}
     for device in devices:
         resources.setdefault(device.resource, []).append(device)
@@ -274,8 +265,8 @@ def _kinds(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
         yield DeviceGroup(resource, tuple(sorted(own, key=lambda device: natural_sort_key(device.id))))
 
 
-def _loose(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, tuple[DeviceGroup, ...]]]:
-    """Devices on several nodes, on nodes the machine does not have, or on none."""
+def _unplaced_devices(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, tuple[DeviceGroup, ...]]]:
+    """Devices of several nodes, of unknown nodes, or of none."""
     there = {1 << node.id for node in machine.nodes if node.id >= 0}
     places: dict[int, list[Device]] = {}
     for device in devices:
@@ -285,23 +276,23 @@ def _loose(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, t
         where = f"near {format_ids('NUMA node', bits.members(nodes))}" if nodes else "near no NUMA node"
         if nodes and not any(nodes & node for node in there):
             where += ", not on this machine"
-        yield where, tuple(_kinds(own))
+        yield where, tuple(_group_devices(own))
 
 
-def _unplaced(machine: Machine) -> list[PciDevice]:
+def _unplaced_pci(machine: Machine) -> list[PciDevice]:
     there = {node.id for node in machine.nodes}
     return [device for device in machine.pci if device.node not in there]
 
 
-#: The base classes of PCI devices people look for.
-_SOUGHT = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "accelerator"}
+#: The PCI base classes worth listing.
+_LISTED_CLASSES = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "accelerator"}
 
 
-def _pci_texts(devices: Iterable[PciDevice]) -> Iterator[str]:
-    """PCI devices by class: those people look for by address as long as they are few, the others counted."""
+def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
+    """PCI devices by class: the listed classes with addresses while they are few, the others as a count."""
     classes: dict[str, list[str]] = {}
     for device in devices:
-        name = "other" if device.kind is None else _SOUGHT.get(device.kind >> 16, "other")
+        name = "other" if device.kind is None else _LISTED_CLASSES.get(device.kind >> 16, "other")
         classes.setdefault(name, []).append(device.address)
     for name, addresses in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
         if name == "other":
@@ -312,14 +303,14 @@ def _pci_texts(devices: Iterable[PciDevice]) -> Iterator[str]:
             yield f"{name} {', '.join(addresses)}"
 
 
-def _near(machine: Machine, manned: set[int], *, bare: Sequence[int]) -> dict[int, str]:
-    """Which nodes with CPUs each node without any is nearest to, where the distances tell them apart."""
+def _nearest_nodes(machine: Machine, with_cpus: set[int], *, bare: Sequence[int]) -> dict[int, str]:
+    """Node without CPUs → its nearest nodes with CPUs, if the distances differ."""
     found: dict[int, str] = {}
-    if machine.distances is None or len(manned) < 2 or not manned <= set(machine.distances.ids):
+    if machine.distances is None or len(with_cpus) < 2 or not with_cpus <= set(machine.distances.ids):
         return found
     for node in set(bare).intersection(machine.distances.ids):
-        away = {other: machine.distances.both_ways(node)[other] for other in manned}
+        away = {other: machine.distances.both_ways(node)[other] for other in with_cpus}
         nearest = [other for other, far in away.items() if far == min(away.values())]
-        if len(nearest) < len(manned):
+        if len(nearest) < len(with_cpus):
             found[node] = f"near {format_ids('node', nearest)}"
     return found

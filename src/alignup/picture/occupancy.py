@@ -1,4 +1,4 @@
-"""Who holds what, as a picture tells it: a state for every CPU and device, and a short key for every pod with some.
+"""What pods hold, for a picture: the state of every CPU and device, and a short key for every pod that holds some.
 
 Without a ledger nothing is held and nothing is free: the picture shows hardware.
 """
@@ -20,49 +20,48 @@ from alignup.picture.text_format import format_ids, format_size
 
 
 class UseState(StrEnum):
-    """What a CPU or device is doing."""
+    """What a CPU or device is used for."""
 
-    PLAIN = "plain"  #: hardware, and nobody said who uses it
+    PLAIN = "plain"  #: hardware only: there is no ledger
     FREE = "free"
-    SHARED = "shared"  #: pods without CPUs of their own run here; it could still be given to one
-    RESERVED = "reserved"  #: kept for the system
-    HELD = "held"  #: one pod's own
-    LOST = "lost"  #: neither shared nor anybody's, until the host starts again
-    UNSEEN = "unseen"  #: the host does not know of it
+    SHARED = "shared"  #: in the shared pool
+    RESERVED = "reserved"  #: for system daemons
+    HELD = "held"  #: exclusive to one pod
+    LOST = "lost"  #: unassigned until the host restarts
+    UNSEEN = "unseen"  #: unknown to the host
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A pod that holds something."""
 
-    key: str  #: a letter or two, by which the picture calls it
-    place: int  #: its turn among the tenants
+    key: str  #: one or two letters
+    index: int  #: index among the holders
     name: str
     cpus: CpuSet
-    devices: tuple[tuple[str, tuple[str, ...]], ...]  #: resources, each with ids
+    devices: tuple[tuple[str, tuple[str, ...]], ...]  #: resource and device ids
     memory: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UseInfo:
-    """What something is doing, and for whom."""
+    """What a CPU or device is used for, and by which pod."""
 
     state: UseState
-    tenant: Holder | None = None
+    holder: Holder | None = None
 
     @property
     def mark(self) -> str:
-        """The key of who holds it, or a small letter; what is free or plain has none."""
-        if self.tenant:
-            return self.tenant.key
+        """The key of the holder or a lower-case letter; empty if free or plain."""
+        if self.holder:
+            return self.holder.key
         return {UseState.SHARED: "s", UseState.RESERVED: "r", UseState.LOST: "x", UseState.UNSEEN: "u"}.get(
             self.state, ""
         )
 
     @property
-    def words(self) -> str:
-        """In a few words."""
-        return f"held by {self.tenant.name}" if self.tenant else str(self.state)
+    def description(self) -> str:
+        return f"held by {self.holder.name}" if self.holder else str(self.state)
 
 
 PLAIN, FREE = UseInfo(UseState.PLAIN), UseInfo(UseState.FREE)
@@ -79,17 +78,17 @@ _ORDER = (
 
 
 def _rank(use: UseInfo) -> tuple[int, int]:
-    return _ORDER.index(use.state), use.tenant.place if use.tenant else 0
+    return _ORDER.index(use.state), use.holder.index if use.holder else 0
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBar:
-    """Memory of one type on one node and how it is divided; parts add up to ``total``."""
+    """The memory of one type on one node, divided by use; the parts add up to ``total``."""
 
-    type: str  #: ``memory``, or a size of huge pages
+    type: str  #: ``memory`` or a huge page resource
     total: int
-    parts: tuple[tuple[str, int], ...] = ()  #: what for → bytes, only where there are any
-    page: int = 0  #: bytes of one huge page
+    parts: tuple[tuple[str, int], ...] = ()  #: use and bytes, without empty ones
+    page: int = 0  #: huge page size in bytes; 0 for memory
 
     @property
     def name(self) -> str:
@@ -99,25 +98,23 @@ class MemoryBar:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Everything a ledger says about a machine."""
+    """Everything a ledger records about a machine."""
 
-    known: bool = False  #: whether there is a ledger at all
-    tenants: tuple[Holder, ...] = ()
-    sharing: tuple[str, ...] = ()  #: names of the pods that run on the shared CPUs
+    known: bool = False  #: whether there is a ledger
+    holders: tuple[Holder, ...] = ()
+    sharing: tuple[str, ...] = ()  #: names of the pods in the shared pool
     by_cpu: Mapping[int, UseInfo] = field(default_factory=dict)
     by_device: Mapping[tuple[str, str], UseInfo] = field(default_factory=dict)
     memory: MemoryLedger = field(default_factory=MemoryLedger)
 
     def of_cpu(self, cpu: int) -> UseInfo:
-        """What a CPU is doing."""
         return self.by_cpu.get(cpu, UseInfo(UseState.UNSEEN)) if self.known else PLAIN
 
     def of_device(self, device: Device) -> UseInfo:
-        """What a device is doing."""
         return self.by_device.get((device.resource, device.id), FREE) if self.known else PLAIN
 
     def split(self, cpus: Iterable[int]) -> dict[UseInfo, CpuSet]:
-        """Use → the CPUs in it: reserved and unknown ones, then those held, then what is left."""
+        """UseInfo → its CPUs: reserved and unknown ones, then held ones, then the rest."""
         found: dict[UseInfo, CpuSet] = {}
         for cpu in cpus:
             use = self.of_cpu(cpu)
@@ -125,7 +122,7 @@ class Occupancy:
         return dict(sorted(found.items(), key=lambda pair: _rank(pair[0])))
 
     def bars(self, node: NumaNode) -> tuple[MemoryBar, ...]:
-        """The memory of *node*, type by type; sizes of which there is nothing are left out."""
+        """The memory of *node* by type, without empty huge page sizes."""
         huge = sum(pages.bytes for pages in node.hugepages)
         bars = []
         if node.memory is not None:
@@ -152,22 +149,22 @@ class Occupancy:
 
 
 def read_occupancy(ledger: Ledger | None) -> Occupancy:
-    """What *ledger* says; nothing without one."""
+    """The occupancy in *ledger*; ``None`` gives an unknown one."""
     if ledger is None:
         return Occupancy()
     cpus: CpuLedger = ledger.cpus
     devices: DeviceLedger = ledger.devices
     memory: MemoryLedger = ledger.memory
-    tenants = tuple(_tenants(ledger, cpus, devices=devices, memory=memory))
+    holders = tuple(_holders(ledger, cpus, devices=devices, memory=memory))
     return Occupancy(
         known=True,
-        tenants=tenants,
+        holders=holders,
         sharing=tuple(_sharing(ledger, cpus)),
-        by_cpu=_cpu_uses(cpus, tenants, shared=any(_sharing(ledger, cpus))),
+        by_cpu=_cpu_occupancy(cpus, holders, shared=any(_sharing(ledger, cpus))),
         by_device={
-            (resource, id_): UseInfo(UseState.HELD, tenant)
-            for tenant in tenants
-            for resource, ids in tenant.devices
+            (resource, id_): UseInfo(UseState.HELD, holder)
+            for holder in holders
+            for resource, ids in holder.devices
             for id_ in ids
         },
         memory=memory,
@@ -181,7 +178,7 @@ def format_block(block: Block) -> str:
 
 
 def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]:
-    """The devices there are: as plugins announced them last, and such as are held but were not announced again."""
+    """The devices as plugins last announced them, and those that are held but no longer announced."""
     known = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
         return tuple(known.values())
@@ -195,8 +192,8 @@ def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]
     return tuple(known.values())
 
 
-def _tenants(ledger: Ledger, cpus: CpuLedger, *, devices: DeviceLedger, memory: MemoryLedger) -> Iterator[Holder]:
-    place = 0
+def _holders(ledger: Ledger, cpus: CpuLedger, *, devices: DeviceLedger, memory: MemoryLedger) -> Iterator[Holder]:
+    index = 0
     for uid in dict.fromkeys([*ledger.pods, *cpus.held, *cpus.pod_held, *devices.held, *memory.held, *memory.pod_held]):
         own = cpus.owned(uid)
         resources = sorted({resource for held in devices.held.get(uid, {}).values() for resource in held})
@@ -207,41 +204,41 @@ def _tenants(ledger: Ledger, cpus: CpuLedger, *, devices: DeviceLedger, memory: 
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )
         if own or ids or blocks:
-            yield Holder(_key(place), place, _name(ledger, uid), cpus=own, devices=ids, memory=blocks)
-            place += 1
+            yield Holder(_key(index), index, _name(ledger, uid), cpus=own, devices=ids, memory=blocks)
+            index += 1
 
 
 def _name(ledger: Ledger, uid: str) -> str:
-    """As people call it; a pod that nobody named goes by its uid."""
-    resident = ledger.pods.get(uid)
-    if resident is None or not resident.pod.namespace:
+    """The pod's namespace and name, or its uid if unnamed."""
+    admitted = ledger.pods.get(uid)
+    if admitted is None or not admitted.pod.namespace:
         return uid
-    return f"{resident.pod.namespace}/{resident.pod.name}"
+    return f"{admitted.pod.namespace}/{admitted.pod.name}"
 
 
-def _key(place: int) -> str:
+def _key(index: int) -> str:
     """A, B, …, Z, AA, AB, …"""
     letters = ""
-    place += 1
-    while place:
-        place, letter = divmod(place - 1, 26)
+    index += 1
+    while index:
+        index, letter = divmod(index - 1, 26)
         letters = chr(ord("A") + letter) + letters
     return letters
 
 
 def _sharing(ledger: Ledger, cpus: CpuLedger) -> Iterator[str]:
-    """The pods with a container that has no CPUs of its own, nor any of its pod's."""
-    for uid, resident in ledger.pods.items():
+    """The pods with a container in the shared pool."""
+    for uid, admitted in ledger.pods.items():
         own = cpus.held.get(uid, {})
-        lasting = [one for one in resident.pod.init if one.restartable] + list(resident.pod.containers)
+        lasting = [one for one in admitted.pod.init if one.restartable] + list(admitted.pod.containers)
         if uid not in cpus.pod_held and any(one.name not in own for one in lasting):
             yield _name(ledger, uid)
 
 
-def _cpu_uses(book: CpuLedger, tenants: Iterable[Holder], *, shared: bool) -> dict[int, UseInfo]:
-    uses = dict.fromkeys(bits.members(book.lost), UseInfo(UseState.LOST))
-    uses |= dict.fromkeys(bits.members(book.available), UseInfo(UseState.SHARED) if shared else FREE)
-    uses |= dict.fromkeys(bits.members(book.reserved), UseInfo(UseState.RESERVED))
-    for tenant in tenants:
-        uses |= dict.fromkeys(bits.members(tenant.cpus), UseInfo(UseState.HELD, tenant))
-    return uses
+def _cpu_occupancy(book: CpuLedger, holders: Iterable[Holder], *, shared: bool) -> dict[int, UseInfo]:
+    occupancy = dict.fromkeys(bits.members(book.lost), UseInfo(UseState.LOST))
+    occupancy |= dict.fromkeys(bits.members(book.available), UseInfo(UseState.SHARED) if shared else FREE)
+    occupancy |= dict.fromkeys(bits.members(book.reserved), UseInfo(UseState.RESERVED))
+    for holder in holders:
+        occupancy |= dict.fromkeys(bits.members(holder.cpus), UseInfo(UseState.HELD, holder))
+    return occupancy

@@ -1,7 +1,7 @@
-"""Drawing on a sheet: pieces that know how much room they need, and ways to put them together.
+"""Layout of SVG: elements that know their size, and functions that combine them.
 
-A piece is measured before it is drawn, texts by the widest they can be in any usual monospaced font, so nothing
-overlaps whatever font the reader has. Rows give their pieces the height of the highest, stacks the width of the widest.
+An element is measured before it is drawn. Text is measured with the widest characters of common monospaced fonts, so
+that nothing overlaps in any font. Rows give their elements the height of the tallest, stacks the width of the widest.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,72 +11,70 @@ from xml.sax.saxutils import escape, quoteattr
 
 from alignup.picture.text_format import width_in_em
 
-_LINE = 1.4  #: the height of a line, in font sizes
-_BASE = 1.05  #: where letters stand in it
+_LINE = 1.4  #: line height in em
+_BASE = 1.05  #: baseline in em
 
 
 class Canvas:
-    """The elements drawn so far."""
-
     def __init__(self) -> None:
         self.parts: list[str] = []
 
     def rect(
-        self, at: tuple[float, float], size: tuple[float, float], *, kind: str, corner: float = 0, **data: str
+        self, at: tuple[float, float], size: tuple[float, float], *, style: str, corner: float = 0, **data: str
     ) -> None:
-        """A rectangle of a class; *data* become ``data-…`` attributes, except ``title``, which pointing at it shows."""
+        """A rectangle of a CSS class; *data* become ``data-…`` attributes, ``title`` the tooltip."""
         title = data.pop("title", "")
         extra = "".join(f" data-{name}={quoteattr(value)}" for name, value in data.items())
         round_ = f' rx="{_n(corner)}"' if corner else ""
         shape = f'x="{_n(at[0])}" y="{_n(at[1])}" width="{_n(size[0])}" height="{_n(size[1])}"{round_}'
         end = f"><title>{escape(title)}</title></rect>" if title else "/>"
-        self.parts.append(f'<rect class="{kind}" {shape}{extra}{end}')
+        self.parts.append(f'<rect class="{style}" {shape}{extra}{end}')
 
-    def text(self, at: tuple[float, float], text: str, *, size: float, kind: str = "", centred: bool = False) -> None:
-        """A line of text whose letters stand on *at*."""
-        classes = f' class="{kind}"' if kind else ""
-        anchor = ' text-anchor="middle"' if centred else ""
+    def text(self, at: tuple[float, float], text: str, *, size: float, style: str = "", centered: bool = False) -> None:
+        """A line of text with its baseline at *at*."""
+        classes = f' class="{style}"' if style else ""
+        anchor = ' text-anchor="middle"' if centered else ""
         self.parts.append(
             f'<text{classes} x="{_n(at[0])}" y="{_n(at[1])}" font-size="{_n(size)}"{anchor}>{escape(text)}</text>'
         )
 
 
 class Drawable(NamedTuple):
-    """Something that can be drawn at any place, in at least its own size."""
+    """Something that can be drawn anywhere, in at least its own size."""
 
     width: float
     height: float
     draw: Callable[[Canvas, float, float, float, float], None]  #: canvas, x, y, width, height
 
 
-def label(text: str, size: float = 12, *, kind: str = "") -> Drawable:
+def label(text: str, size: float = 12, *, style: str = "") -> Drawable:
     """A line of text."""
 
     def draw(canvas: Canvas, x: float, y: float, _width: float, _height: float) -> None:
-        canvas.text((x, y + size * _BASE), text, size=size, kind=kind)
+        canvas.text((x, y + size * _BASE), text, size=size, style=style)
 
     return Drawable(width_in_em(text) * size, size * _LINE, draw)
 
 
 def block(
-    lines: Sequence[str], *, kind: str, size: float = 11, corner: float = 3, data: dict[str, str] | None = None
+    lines: Sequence[str], *, style: str, size: float = 11, corner: float = 3, data: dict[str, str] | None = None
 ) -> Drawable:
-    """A filled rectangle with centred lines of text in it, or none."""
+    """A filled rectangle with centered lines of text, or none."""
     padding = 4
     width = max((width_in_em(line) * size for line in lines), default=0) + 2 * padding
     height = len(lines) * size * 1.25 + padding
 
     def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
-        canvas.rect((x, y), (width, height), kind=kind, corner=corner, **(data or {}))
+        canvas.rect((x, y), (width, height), style=style, corner=corner, **(data or {}))
         for turn, line in enumerate(lines):
-            canvas.text((x + width / 2, y + padding / 2 + size * (turn * 1.25 + 0.98)), line, size=size, centred=True)
+            canvas.text((x + width / 2, y + padding / 2 + size * (turn * 1.25 + 0.98)), line, size=size, centered=True)
 
     return Drawable(width, height, draw)
 
 
-def stack(pieces: Iterable[Drawable], gap: float = 4) -> Drawable:
-    """Pieces under each other."""
-    parts = tuple(pieces)
+def stack(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
+    """Elements below each other."""
+    parts = tuple(elements)
 
     def draw(canvas: Canvas, x: float, y: float, width: float, _height: float) -> None:
         for part in parts:
@@ -88,9 +86,9 @@ def stack(pieces: Iterable[Drawable], gap: float = 4) -> Drawable:
     return Drawable(max((part.width for part in parts), default=0), height, draw)
 
 
-def row(pieces: Iterable[Drawable], gap: float = 4) -> Drawable:
-    """Pieces beside each other, all as high as the highest."""
-    parts = tuple(pieces)
+def row(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
+    """Elements beside each other, all as tall as the tallest."""
+    parts = tuple(elements)
 
     def draw(canvas: Canvas, x: float, y: float, _width: float, height: float) -> None:
         for part in parts:
@@ -101,30 +99,30 @@ def row(pieces: Iterable[Drawable], gap: float = 4) -> Drawable:
     return Drawable(width, max((part.height for part in parts), default=0), draw)
 
 
-def flow(pieces: Iterable[Drawable], most: float, *, gap: float = 4, across: float | None = None) -> Drawable:
-    """Pieces beside each other as long as they fit in *most*, then in a new row; *across* is the gap between rows."""
+def flow(elements: Iterable[Drawable], most: float, *, gap: float = 4, across: float | None = None) -> Drawable:
+    """Elements beside each other in rows of at most *most*; *across* is the gap between rows."""
     rows: list[list[Drawable]] = []
     used = 0.0
-    for piece in pieces:
-        if rows and used + gap + piece.width <= most:
-            rows[-1].append(piece)
-            used += gap + piece.width
+    for element in elements:
+        if rows and used + gap + element.width <= most:
+            rows[-1].append(element)
+            used += gap + element.width
         else:
-            rows.append([piece])
-            used = piece.width
+            rows.append([element])
+            used = element.width
     return stack((row(parts, gap) for parts in rows), gap if across is None else across)
 
 
-def grid(pieces: Sequence[Drawable], across: int, *, gap: float = 4) -> Drawable:
-    """Pieces in rows of *across*."""
-    return stack((row(pieces[start : start + across], gap) for start in range(0, len(pieces), across)), gap)
+def grid(elements: Sequence[Drawable], across: int, *, gap: float = 4) -> Drawable:
+    """Elements in rows of *across*."""
+    return stack((row(elements[start : start + across], gap) for start in range(0, len(elements), across)), gap)
 
 
-def framed(title: Drawable, body: Drawable, *, kind: str, padding: float = 10) -> Drawable:
-    """A box around *body* with a *title* on top; the body is given all its width."""
+def framed(title: Drawable, body: Drawable, *, style: str, padding: float = 10) -> Drawable:
+    """A box with a *title* around *body*, which gets the full width."""
 
     def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
-        canvas.rect((x, y), (width, height), kind=kind, corner=6)
+        canvas.rect((x, y), (width, height), style=style, corner=6)
         title.draw(canvas, x + padding, y + padding * 0.7, width - 2 * padding, title.height)
         top = y + padding * 1.2 + title.height
         body.draw(canvas, x + padding, top, width - 2 * padding, y + height - padding - top)
@@ -133,12 +131,12 @@ def framed(title: Drawable, body: Drawable, *, kind: str, padding: float = 10) -
 
 
 def bar(parts: Sequence[tuple[str, float]], *, height: float = 10) -> Drawable:
-    """A strip as wide as there is room, divided into classes by their share of one."""
+    """A full-width strip, divided into CSS classes by their shares of 1."""
 
     def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
-        canvas.rect((x, y), (width, height), kind="free", corner=2)
-        for kind, share in parts:
-            canvas.rect((x, y), (width * share, height), kind=kind)
+        canvas.rect((x, y), (width, height), style="free", corner=2)
+        for style, share in parts:
+            canvas.rect((x, y), (width * share, height), style=style)
             x += width * share
 
     return Drawable(120, height, draw)

@@ -1,7 +1,7 @@
-"""A machine for the terminal: lines of cells, each with the name of a style, which the caller may colour or not.
+"""A machine for the terminal: lines of cells with style names, which the caller may color.
 
-Nothing is said by colour alone. Small machines show every CPU by number, core by core; nodes with many CPUs show
-lists of them; machines with many nodes show a line for each, and for hundreds a line for all that are alike.
+Nothing is shown by color alone. Small machines list every CPU by core, nodes with many CPUs show CPU lists, machines
+with many nodes show one line per node, and those with hundreds one line per group of equal nodes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,72 +30,68 @@ from alignup.picture.text_format import clean, display_width, format_ids, format
 
 MIN_WIDTH = 60
 
-#: A machine with more CPUs, or with more in one node, shows lists.
-_TOTAL, _CPUS = 160, 64
-#: Devices of one resource in one place that are all named.
-_DEVICES = 16
-#: Boxes with CPUs that are all drawn; with more there is a line for each.
-_BOXES = 8
-#: Lines for nodes; with more those alike share one.
-_LINES = 64
-_RUNS = 16
-_GAPS = 8
-_BAR = 20
-_LABEL = 18
+#: The most CPUs of a machine and of a node that are shown by number.
+_MAX_NUMBERED, _MAX_NUMBERED_PER_NODE = 160, 64
+#: The most devices of one resource in one index that are all listed.
+_MAX_DEVICES = 16
+#: The most boxes with CPUs that are drawn; more get one line each.
+_MAX_BOXES = 8
+#: The most lines for nodes; with more, equal ones share a line.
+_MAX_LINES = 64
+_MAX_LIST_PARTS = 16
+_MAX_GAPS = 8
+_BAR_WIDTH = 20
+_MAX_LABEL = 18
 
 
 def draw(machine: Machine, ledger: Ledger | None = None, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
-    """The picture of *machine*, with a *ledger* also of who holds what, in lines of at most *width* columns."""
-    scene = layout_machine(machine, ledger)
-    lines = list(_picture(scene, _Pen(scene.uses, max(width, MIN_WIDTH))))
+    """The picture of *machine*; a *ledger* adds what pods hold. Lines have at most *width* columns."""
+    layout = layout_machine(machine, ledger)
+    lines = list(_picture(layout, _Renderer(layout.occupancy, max(width, MIN_WIDTH))))
     return [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines] if ascii_only else lines
 
 
-def _picture(scene: MachineLayout, pen: "_Pen") -> Iterator[Line]:
-    yield (Cell(scene.title, "title"),)
-    yield from wrap([(Cell(fact),) for fact in scene.facts], pen.width, between=" · ")
-    inside = pen.inside
-    if len(scene.boxes) > _BOXES:
-        yield from pen.boxed("NUMA nodes", inside.rows(scene.boxes))
+def _picture(layout: MachineLayout, renderer: "_Renderer") -> Iterator[Line]:
+    yield (Cell(layout.title, "title"),)
+    yield from wrap([(Cell(fact),) for fact in layout.facts], renderer.width, between=" · ")
+    inside = renderer.inside
+    if len(layout.boxes) > _MAX_BOXES:
+        yield from renderer.boxed("NUMA nodes", inside.rows(layout.boxes))
     else:
-        sizes = [box.cpus.bit_count() for box in scene.boxes]
-        numbers = sum(sizes) <= _TOTAL and max(sizes, default=0) <= _CPUS
-        for frame in scene.frames:
-            yield from pen.frame(frame, numbers=numbers)
-    if scene.bare:
-        yield from pen.boxed("NUMA nodes without CPUs", inside.bare(scene))
-    if scene.loose or scene.pci:
-        yield from pen.boxed("Devices near several NUMA nodes, or none", inside.loose(scene))
-    if scene.table and len(scene.table.groups) != 1:
-        yield from pen.boxed("Distances", inside.distances(scene.table))
-    if scene.gaps:
-        yield from pen.boxed("Not known", inside.gaps(scene.gaps))
-    if scene.uses.known:
-        yield from pen.boxed("Who holds what", inside.legend(scene))
+        sizes = [box.cpus.bit_count() for box in layout.boxes]
+        numbers = sum(sizes) <= _MAX_NUMBERED and max(sizes, default=0) <= _MAX_NUMBERED_PER_NODE
+        for frame in layout.frames:
+            yield from renderer.frame(frame, numbers=numbers)
+    if layout.bare:
+        yield from renderer.boxed("NUMA nodes without CPUs", inside.bare(layout))
+    if layout.loose or layout.pci:
+        yield from renderer.boxed("Devices near several NUMA nodes, or none", inside.loose(layout))
+    if layout.table and len(layout.table.groups) != 1:
+        yield from renderer.boxed("Distances", inside.distances(layout.table))
+    if layout.gaps:
+        yield from renderer.boxed("Unknown", inside.gaps(layout.gaps))
+    if layout.occupancy.known:
+        yield from renderer.boxed("Pods and what they hold", inside.legend(layout))
 
 
 @dataclass(frozen=True, slots=True)
-class _Pen:
-    """Draws what it is shown, in so many columns."""
-
-    uses: Occupancy
+class _Renderer:
+    occupancy: Occupancy
     width: int
 
     @property
-    def inside(self) -> "_Pen":
-        """The pen for what is in a box."""
-        return _Pen(self.uses, self.width - 4)
+    def inside(self) -> "_Renderer":
+        """The renderer for the inside of a box."""
+        return _Renderer(self.occupancy, self.width - 4)
 
     def boxed(self, title: str, lines: Iterable[Line]) -> list[Line]:
-        """A box as wide as there is room."""
         return draw_box(title, lines, width=self.width)
 
     def field(self, label: str | Cell, chunks: Iterable[Chunk], *, between: str = "  ", column: int = 12) -> list[Line]:
-        """Chunks after a label, as wide as there is room."""
         return labeled(label, chunks, width=self.width, between=between, column=column)
 
     def frame(self, frame: SocketFrame, *, numbers: bool) -> list[Line]:
-        """Sockets around their nodes; one node alone shares the box with its sockets."""
+        """Sockets around their nodes; a single node shares the box with its sockets."""
         if len(frame.boxes) == 1:
             box = frame.boxes[0]
             return self.boxed(f"{frame.name} · {box.name}", self.inside.node(box, numbers=numbers))
@@ -105,15 +101,14 @@ class _Pen:
         return self.boxed(frame.name, lines)
 
     def node(self, box: NodeBox, *, numbers: bool) -> list[Line]:
-        """Everything in one box; *numbers*: every CPU is shown."""
-        lines = [line for bar in (self.uses.bars(box.node) if box.node else ()) for line in self.memory(bar)]
+        """Everything in one box; *numbers* shows every CPU."""
+        lines = [line for bar in (self.occupancy.bars(box.node) if box.node else ()) for line in self.memory(bar)]
         if box.node and box.node.memory is None:
-            lines += self.field("memory", [(Cell("not known", "warn"),)])
+            lines += self.field("memory", [(Cell("unknown", "warn"),)])
         lines += self.numbered(box) if numbers else self.folded(box)
         return lines + self.extras(box)
 
     def memory(self, bar: MemoryBar) -> list[Line]:
-        """One type of memory and how it is divided."""
         chunks: list[Chunk] = [(Cell(bar.name),)]
         if {"free", "held"} & dict(bar.parts).keys():
             chunks.append(_strip(bar))
@@ -121,112 +116,114 @@ class _Pen:
         return self.field("huge pages" if bar.page else "memory", chunks)
 
     def numbered(self, box: NodeBox) -> list[Line]:
-        """Every CPU by its number, the threads of a core together."""
-        chunks = {core: self._core(core) for cluster in box.clusters for core in cluster.cores}
+        """Every CPU by number, the threads of a core together."""
+        chunks = {core: self._core(core) for core_group in box.core_groups for core in core_group.cores}
         column = max((display_width(plain(chunk)) for chunk in chunks.values()), default=0)
-        fit = max(1, (self.width - 10) // (column + 2))  # the label takes 12, and the last has no gap after it
+        fit = max(1, (self.width - 10) // (column + 2))  # the label takes 12 columns, and the last has no gap after it
         lines: list[Line] = []
-        for cluster in box.clusters:
-            padded = [_padded(chunks[core], column) for core in cluster.cores]
+        for core_group in box.core_groups:
+            padded = [_padded(chunks[core], column) for core in core_group.cores]
             each = -(-len(padded) // -(-len(padded) // fit))
             for start in range(0, len(padded), each):
-                name = "" if start else cluster.name or "CPUs"
+                name = "" if start else core_group.name or "CPUs"
                 lines += self.field(name, padded[start : start + each])
         return lines
 
     def _core(self, core: Core) -> Chunk:
         cells: list[Cell] = []
         for cpu in core.cpus:
-            use = self.uses.of_cpu(cpu)
+            use = self.occupancy.of_cpu(cpu)
             cells += [Cell(",", "dim")] if cells else []
             cells.append(Cell(f"{cpu}{use.mark}", _style(use)))
         return tuple(cells)
 
     def folded(self, box: NodeBox) -> list[Line]:
-        """CPUs as lists: by cache, or all that are alike together; then by what they are doing."""
+        """CPUs as lists: by cache, with equal caches together; then by use."""
         lines: list[Line] = []
         for run in group_adjacent(
-            box.clusters, key=lambda cluster: (cluster.shape, cluster.name.rpartition("cache ")[0])
+            box.core_groups, key=lambda core_group: (core_group.shape, core_group.name.rpartition("cache ")[0])
         ):
-            for part in [run] if len(run) > 4 else [(cluster,) for cluster in run]:
-                lines += self.field(*_alike(part), between=" ")
-        for use, cpus in self.uses.split(bits.members(box.cpus)).items() if self.uses.known else ():
+            for part in [run] if len(run) > 4 else [(core_group,) for core_group in run]:
+                lines += self.field(*_describe_groups(part), between=" ")
+        for use, cpus in self.occupancy.split(bits.members(box.cpus)).items() if self.occupancy.known else ():
             head = (Cell(f"{cpus.bit_count()}:", _style(use)),)
-            lines += self.field(_short(use), [head, *_list(cpus, _style(use))], between=" ")
+            lines += self.field(_short(use), [head, *_list_chunks(cpus, _style(use))], between=" ")
         return lines
 
     def extras(self, box: NodeBox) -> list[Line]:
-        """The devices of a box."""
-        return self.kinds(box.kinds) + self.pci(box.pci)
+        return self.device_groups(box.device_groups) + self.pci(box.pci)
 
-    def kinds(self, kinds: Iterable[DeviceGroup]) -> list[Line]:
-        """Devices, a field for each resource."""
+    def device_groups(self, device_groups: Iterable[DeviceGroup]) -> list[Line]:
+        """One field per resource."""
         lines: list[Line] = []
-        for kind in kinds:
-            lines += self.field("" if lines else "devices", self._devices(kind))
+        for group in device_groups:
+            lines += self.field("" if lines else "devices", self._devices(group))
         return lines
 
-    def _devices(self, kind: DeviceGroup) -> Iterator[Chunk]:
-        """The devices of one resource by id; of many only those that are held or ill, and the rest counted."""
-        yield (Cell(f"{shorten(clean(kind.resource), self.width // 2)}:"),)
-        shown = kind.devices
-        if len(shown) > _DEVICES:
-            shown = tuple(each for each in shown if self.uses.of_device(each).tenant or not each.healthy)[:_DEVICES]
+    def _devices(self, group: DeviceGroup) -> Iterator[Chunk]:
+        """The devices of one resource by id; of many only the held and unhealthy ones, and a count."""
+        yield (Cell(f"{shorten(clean(group.resource), self.width // 2)}:"),)
+        shown = group.devices
+        if len(shown) > _MAX_DEVICES:
+            shown = tuple(each for each in shown if self.occupancy.of_device(each).holder or not each.healthy)[
+                :_MAX_DEVICES
+            ]
             named = set(shown)
-            rest = [clean(device.id) for device in kind.devices if device not in named]
+            rest = [clean(device.id) for device in group.devices if device not in named]
             ends = f"{shorten(rest[0], self.width // 4)} … {shorten(rest[-1], self.width // 4)}" if rest else ""
             yield (Cell(f"{len(rest)}: ", "dim"), Cell(ends))
         for device in shown:
-            use = self.uses.of_device(device)
+            use = self.occupancy.of_device(device)
             cells = [Cell(shorten(clean(device.id), self.width // 3), _style(use))]
-            cells += [Cell(f"={use.mark}", _style(use))] if use.tenant else []
+            cells += [Cell(f"={use.mark}", _style(use))] if use.holder else []
             cells += [] if device.healthy else [Cell(" unhealthy", "warn")]
             yield tuple(cells)
 
     def pci(self, texts: Sequence[str]) -> list[Line]:
-        """PCI devices."""
         return self.field("PCI", [(Cell(text),) for text in texts], between=" · ") if texts else []
 
-    def loose(self, scene: MachineLayout) -> list[Line]:
-        """Devices of no one node, after where they are."""
+    def loose(self, layout: MachineLayout) -> list[Line]:
+        """Devices of several nodes or none, by location."""
         lines: list[Line] = []
-        for where, kinds in scene.loose:
-            lines += [(Cell(shorten(where, self.width), "label"),), *self.kinds(kinds)]
-        return lines + self.pci(scene.pci)
+        for where, device_groups in layout.loose:
+            lines += [(Cell(shorten(where, self.width), "label"),), *self.device_groups(device_groups)]
+        return lines + self.pci(layout.pci)
 
     def rows(self, boxes: Sequence[NodeBox]) -> list[Line]:
-        """A line for each box; of very many, one for all neighbours that are alike."""
+        """One line per box; of very many, one for adjacent equal ones."""
         groups: list[tuple[NodeBox, ...]] = [(box,) for box in boxes]
-        if len(groups) > _LINES:
-            groups = group_adjacent(boxes, key=lambda box: fold_key(box, self.uses))
+        if len(groups) > _MAX_LINES:
+            groups = group_adjacent(boxes, key=lambda box: fold_key(box, self.occupancy))
         return [line for group in groups for line in self._row(group)]
 
     def _row(self, group: Sequence[NodeBox]) -> list[Line]:
         first, each = group[0], "each " if len(group) > 1 else ""
         cpus = _union(group)
         ids = [box.node.id for box in group if box.node]
-        shapes = [cluster.shape for cluster in first.clusters]
-        shape = shapes[0] if len(shapes) == 1 else f"{len(shapes)} clusters, {first.cpus.bit_count()} CPUs"
+        shapes = [core_group.shape for core_group in first.core_groups]
+        shape = shapes[0] if len(shapes) == 1 else f"{len(shapes)} core_groups, {first.cpus.bit_count()} CPUs"
         sockets = {socket for box in group for socket in box.sockets}
         chunks: list[Chunk] = [
             (Cell(format_ids("socket", sockets), "dim"),),
             *([(Cell(each + format_memory(first)),)] if first.node else []),
             (Cell(f"{each}{shape}: CPUs"),),
-            *_list(cpus, "plain"),
+            *_list_chunks(cpus, "plain"),
         ]
-        for use, own in self.uses.split(bits.members(cpus)).items() if self.uses.known else ():
+        for use, own in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
             chunks.append((Cell(f"{_short(use)} {own.bit_count()}", _style(use)),))
         lines = self.field(format_ids("node", ids) if ids else "no node", chunks, between=" ", column=11)
         return lines + self.extras(first)
 
-    def bare(self, scene: MachineLayout) -> list[Line]:
-        """Nodes without CPUs, those alike in one line."""
+    def bare(self, layout: MachineLayout) -> list[Line]:
+        """Nodes without CPUs, equal ones in one line."""
         lines: list[Line] = []
-        for group in group_adjacent(scene.bare, key=lambda box: (fold_key(box, self.uses), scene.near_of(box))):
+        for group in group_adjacent(
+            layout.bare, key=lambda box: (fold_key(box, self.occupancy), layout.nearest_to(box))
+        ):
             first, each = group[0], f"{len(group)} nodes, each " if len(group) > 1 else ""
-            bars = self.uses.bars(first.node) if first.node else ()
+            bars = self.occupancy.bars(first.node) if first.node else ()
             simple = len(bars) < 2 and not any(bar.parts for bar in bars)
-            chunks = [(Cell(f"{each}{format_memory(first)}"),), (Cell(scene.near_of(first), "dim"),)]
+            chunks = [(Cell(f"{each}{format_memory(first)}"),), (Cell(layout.nearest_to(first), "dim"),)]
             ids = [box.node.id for box in group if box.node]
             lines += self.field(format_ids("node", ids), [one for one in chunks if one[0].text], between=" · ")
             for bar in () if simple else bars:
@@ -236,88 +233,90 @@ class _Pen:
 
     def distances(self, table: DistanceTable) -> list[Line]:
         """A table: rows are from, columns are to."""
-        names = [shorten(name, _LABEL) for name in table.names]
+        names = [shorten(name, _MAX_LABEL) for name in table.names]
         widths = [
-            max([display_width(name), *(len(row[place]) for row in table.cells)]) for place, name in enumerate(names)
+            max([display_width(name), *(len(row[index]) for row in table.cells)]) for index, name in enumerate(names)
         ]
         first = max(map(display_width, names), default=0)
         if first + sum(widths) + 2 * len(widths) > self.width:
-            return [(Cell("too many to show in so few columns", "dim"),)]
+            return [(Cell("too wide for this terminal", "dim"),)]
         lines: list[Line] = []
         if names:
-            heads = [f"  {name:>{widths[place]}}" for place, name in enumerate(names)]
+            heads = [f"  {name:>{widths[index]}}" for index, name in enumerate(names)]
             lines.append((Cell(" " * first), *(Cell(head, "label") for head in heads)))
         for name, row in zip(names, table.cells, strict=True):
-            cells = [Cell(f"  {value:>{widths[place]}}") for place, value in enumerate(row)]
+            cells = [Cell(f"  {value:>{widths[index]}}") for index, value in enumerate(row)]
             lines.append((Cell(f"{name:>{first}}", "label"), *cells))
         return lines + ([(Cell(shorten(table.note, self.width), "dim"),)] if table.note else [])
 
     def gaps(self, gaps: Sequence[str]) -> list[Line]:
-        """What the machine does not say."""
         lines = [
             line
-            for gap in gaps[:_GAPS]
+            for gap in gaps[:_MAX_GAPS]
             for line in self.field("·", split_words((Cell(clean(gap)),)), between=" ", column=2)
         ]
-        return lines + ([(Cell(f"and {len(gaps) - _GAPS} more", "dim"),)] if len(gaps) > _GAPS else [])
+        return lines + ([(Cell(f"and {len(gaps) - _MAX_GAPS} more", "dim"),)] if len(gaps) > _MAX_GAPS else [])
 
-    def legend(self, scene: MachineLayout) -> list[Line]:
+    def legend(self, layout: MachineLayout) -> list[Line]:
         """What the marks mean, and what each pod holds."""
         lines: list[Line] = []
-        for use, cpus in self.uses.split(bits.members(_union(scene.boxes))).items():
-            if not use.tenant:
-                told = f"{pluralize(cpus.bit_count(), 'CPU')} {_meaning(use, self.uses)}"
+        for use, cpus in self.occupancy.split(bits.members(_union(layout.boxes))).items():
+            if not use.holder:
+                text = f"{pluralize(cpus.bit_count(), 'CPU')} {_meaning(use, self.occupancy)}"
                 lines += self.field(
-                    f"{use.mark} {use.state}".strip(), split_words((Cell(told, _style(use)),)), between=" "
+                    f"{use.mark} {use.state}".strip(), split_words((Cell(text, _style(use)),)), between=" "
                 )
-        for tenant in self.uses.tenants:
-            lines += self._tenant(tenant)
+        for holder in self.occupancy.holders:
+            lines += self._holder(holder)
         return lines
 
-    def _tenant(self, tenant: Holder) -> list[Line]:
-        style = _style(UseInfo(UseState.HELD, tenant))
-        chunks: list[Chunk] = [(Cell(shorten(clean(tenant.name), self.width // 2), style),)]
-        if tenant.cpus:
-            chunks += [(Cell("CPUs"),), *_list(tenant.cpus, style)]
-        for block in tenant.memory:
+    def _holder(self, holder: Holder) -> list[Line]:
+        style = _style(UseInfo(UseState.HELD, holder))
+        chunks: list[Chunk] = [(Cell(shorten(clean(holder.name), self.width // 2), style),)]
+        if holder.cpus:
+            chunks += [(Cell("CPUs"),), *_list_chunks(holder.cpus, style)]
+        for block in holder.memory:
             chunks.append((Cell(format_block(block)),))
-        for resource, ids in tenant.devices:
+        for resource, ids in holder.devices:
             held = clean(ids[0]) if len(ids) == 1 else pluralize(len(ids), "device")
             chunks.append((Cell(f"{shorten(clean(resource), self.width // 3)} {shorten(held, self.width // 3)}"),))
-        return self.field(Cell(tenant.key, style), chunks)
+        return self.field(Cell(holder.key, style), chunks)
 
 
 def _strip(bar: MemoryBar) -> Chunk:
-    """How memory is divided, as a strip; each part ends where it would on a finer one."""
+    """Memory as a strip divided by use; rounding errors do not add up."""
     shades = {"held": ("█", "held"), "reserved": ("▓", "reserved"), "in huge pages": ("▒", "plain")}
     cells, sum_, used = [], 0, 0
     for name, amount in bar.parts:
         char, style = shades.get(name, ("░", "free"))
         sum_ += amount
-        end = round(sum_ * _BAR / bar.total)
+        end = round(sum_ * _BAR_WIDTH / bar.total)
         cells.append(Cell(char * (end - used), style))
         used = end
-    return (*cells, Cell("░" * (_BAR - used), "free"))
+    return (*cells, Cell("░" * (_BAR_WIDTH - used), "free"))
 
 
 def _padded(chunk: Chunk, column: int) -> Chunk:
     return (*chunk, Cell(" " * (column - display_width(plain(chunk)))))
 
 
-def _alike(clusters: Sequence[CoreGroup]) -> tuple[str, list[Chunk]]:
+def _describe_groups(core_groups: Sequence[CoreGroup]) -> tuple[str, list[Chunk]]:
     cpus = 0
-    for cluster in clusters:
-        cpus |= cluster.cpus
-    if len(clusters) == 1:
-        return clusters[0].name or "CPUs", [(Cell(f"{clusters[0].shape}: CPUs"),), *_list(cpus, "plain")]
-    where, _, _ = clusters[0].name.rpartition("cache ")
-    return f"{where}{len(clusters)} caches", [(Cell(f"each {clusters[0].shape}: CPUs"),), *_list(cpus, "plain")]
+    for core_group in core_groups:
+        cpus |= core_group.cpus
+    if len(core_groups) == 1:
+        return core_groups[0].name or "CPUs", [(Cell(f"{core_groups[0].shape}: CPUs"),), *_list_chunks(cpus, "plain")]
+    where, _, _ = core_groups[0].name.rpartition("cache ")
+    return f"{where}{len(core_groups)} caches", [
+        (Cell(f"each {core_groups[0].shape}: CPUs"),),
+        *_list_chunks(cpus, "plain"),
+    ]
 
 
-def _list(cpus: CpuSet, style: str) -> list[Chunk]:
-    """A list in pieces that lines may be broken between; of a very scattered one the count stands for the rest."""
+def _list_chunks(cpus: CpuSet, style: str) -> list[Chunk]:
+    """A list in chunks that can be wrapped; a very scattered one ends with its count."""
     parts = list_parts(cpus)
-    shown = parts if len(parts) <= _RUNS else parts[: _RUNS - 1]
+    shown = parts if len(parts) <= _MAX_LIST_PARTS else parts[: _MAX_LIST_PARTS - 1]
     chunks: list[Chunk] = [(Cell(f"{part},", style),) for part in shown[:-1]]
     chunks.append((Cell(shown[-1], style),))
     if len(parts) > len(shown):
@@ -325,14 +324,14 @@ def _list(cpus: CpuSet, style: str) -> list[Chunk]:
     return chunks
 
 
-def _meaning(use: UseInfo, uses: Occupancy) -> str:
-    names = [shorten(clean(name), 40) for name in uses.sharing[:3]]
-    more = f" and {len(uses.sharing) - 3} more" if len(uses.sharing) > 3 else ""
+def _meaning(use: UseInfo, occupancy: Occupancy) -> str:
+    names = [shorten(clean(name), 40) for name in occupancy.sharing[:3]]
+    more = f" and {len(occupancy.sharing) - 3} more" if len(occupancy.sharing) > 3 else ""
     return {
-        UseState.SHARED: f"shared by {', '.join(names)}{more}; each may still be given to one pod alone",
-        UseState.RESERVED: "kept for the system",
-        UseState.LOST: "nobody's until the host starts again",
-        UseState.UNSEEN: "the host does not know of",
+        UseState.SHARED: f"shared by {', '.join(names)}{more}; still available for exclusive use",
+        UseState.RESERVED: "reserved for system daemons",
+        UseState.LOST: "unassigned until the host restarts",
+        UseState.UNSEEN: "unknown to the host",
     }.get(use.state, "free (no mark)")
 
 
@@ -344,8 +343,8 @@ def _union(boxes: Iterable[NodeBox]) -> CpuSet:
 
 
 def _short(use: UseInfo) -> str:
-    return use.mark if use.tenant else str(use.state)
+    return use.mark if use.holder else str(use.state)
 
 
 def _style(use: UseInfo) -> str:
-    return f"tenant{use.tenant.place % 8}" if use.tenant else str(use.state)
+    return f"holder{use.holder.index % 8}" if use.holder else str(use.state)

@@ -1,7 +1,7 @@
-"""Texts for pictures: names made harmless, texts measured and shortened, amounts and lists as people read them.
+"""Text for pictures: names made safe, text measured and shortened, amounts and lists formatted.
 
-Names of devices and pods come from elsewhere: what does not print, combines with its neighbour or turns the direction
-of writing is spelt out, so that a text is as long as it looks.
+Names of devices and pods are external input. Characters that do not print, combine or change the writing direction are
+escaped, so that a text is as long as it looks.
 """
 
 import unicodedata
@@ -13,14 +13,14 @@ from alignup.align.bits import CpuSet
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
-#: The widest a letter of the usual monospaced fonts is, in parts of the font size; others may come from any font.
+#: The widest character of common monospaced fonts, in em; others may come from any font.
 _NARROW_EM, _WIDE_EM = 0.62, 1.25
 _LATIN = 0x250
 _SIGNS = frozenset("·…")
 
 
 def clean(text: str) -> str:
-    """*text* with every character that would not show as one of its own spelt out, as in a Python string."""
+    """*text* with every unprintable or combining character escaped, as in a Python string."""
     return "".join(map(_plain, unicodedata.normalize("NFC", text)))
 
 
@@ -31,18 +31,18 @@ def _plain(char: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal *text* takes, once it is clean."""
+    """The number of terminal columns of *text*, once it is clean."""
     return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def width_in_em(text: str) -> float:
-    """The most *text* can take in a monospaced font, in units of the font size."""
+    """The largest width of *text* in a monospaced font, in em."""
     wide = 0 if text.isascii() else sum(ord(char) >= _LATIN and char not in _SIGNS for char in text)
     return wide * _WIDE_EM + (len(text) - wide) * _NARROW_EM
 
 
 def shorten(text: str, most: int) -> str:
-    """*text* in at most *most* columns, its middle left out where it is longer: names differ at their ends."""
+    """*text* in at most *most* columns; the middle is cut, since names differ at their ends."""
     if display_width(text) <= most:
         return text
     head, tail = text[: most - most // 2 - 1], text[len(text) - most // 2 :]
@@ -52,7 +52,7 @@ def shorten(text: str, most: int) -> str:
 
 
 def format_size(amount: int) -> str:
-    """Bytes in the unit that fits, ``64 GiB``; exact ones without a decimal."""
+    """Bytes in a suitable unit, ``64 GiB``; exact values have no decimals."""
     unit = min(max(amount.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     whole, rest = divmod(amount, 1 << 10 * unit)
     return f"{whole} {_UNITS[unit]}" if not rest else f"{amount / (1 << 10 * unit):.1f} {_UNITS[unit]}"
@@ -70,14 +70,14 @@ def format_ids(noun: str, ids: Iterable[int]) -> str:
 
 
 def format_list(ids: Iterable[int]) -> str:
-    """A Linux list of any numbers; -1, which some machines have, comes first."""
+    """Numbers in the kernel's list format; negative ones, which some machines have, come first."""
     known = set(ids)
     below = [str(id_) for id_ in sorted(known) if id_ < 0]
     return ",".join([*below, *list_parts(bits.of(id_ for id_ in known if id_ >= 0))])
 
 
 def list_parts(cpus: CpuSet) -> tuple[str, ...]:
-    """A set as the parts of its Linux list; one of every so many is said shorter, ``0-62 by 2``."""
+    """A set as the parts of its list; evenly spaced members become ``0-62 by 2``."""
     spans = bits.to_spans(cpus)
     starts = [first for first, last in spans if first == last]
     steps = {after - before for before, after in pairwise(starts)}
