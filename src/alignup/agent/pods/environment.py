@@ -46,7 +46,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
         value = "$" if name is None else values.get(name, found[0])
         size += len(value) - len(found[0])
         if size > MAX_BYTES:
-            raise _error("the environment or command expands without end; check its $(…) references")
+            raise PodStartError.config("the environment or command expands without end; check its $(…) references")
         return value
 
     # There is no reference after the last bracket; searching there would take quadratic time for many dollar signs.
@@ -66,7 +66,7 @@ def expand_all(texts: Iterable[str], values: Mapping[str, str]) -> tuple[str, ..
         words.append(expand(text, values))
         size += len(words[-1])
         if size > MAX_BYTES:
-            raise _error("the command is longer than the kernel allows")
+            raise PodStartError.config("the command is longer than the kernel allows")
     return tuple(words)
 
 
@@ -80,7 +80,7 @@ def make_environment(
         value = resolve_variable(variable, facts, container=container.name, known=values)
         size += len(variable.name) + len(value)
         if size > MAX_BYTES:
-            raise _error("the environment is larger than the kernel allows")
+            raise PodStartError.config("the environment is larger than the kernel allows")
         values[variable.name] = value
     return {**(plugin_envs or {}), **values}
 
@@ -121,7 +121,7 @@ def field_value(path: str, facts: PodFacts) -> str:
         "status.podIPs": ",".join(facts.pod_ips),
     }
     if path not in fields:
-        raise _error(f"unsupported fieldPath: {path}")
+        raise PodStartError.config(f"unsupported fieldPath: {path}")
     return fields[path]
 
 
@@ -130,7 +130,7 @@ def resource_value(variable: EnvVar, facts: PodFacts, *, container: str) -> str:
     owner = _container(facts.pod, variable.container_name or container)
     kind, _, name = variable.resource.partition(".")
     if kind not in {"requests", "limits"} or not (name in _DEFAULTED or names.is_hugepages(name)):
-        raise _error(f"unsupported container resource : {variable.resource}")
+        raise PodStartError.config(f"unsupported container resource : {variable.resource}")
     amounts = owner.resources.limits if kind == "limits" else owner.resources.requests
     amount = amounts.get(name, Quantity.ZERO)
     if kind == "limits" and amount.is_zero and name in _DEFAULTED:
@@ -146,9 +146,9 @@ def _divisor(variable: EnvVar) -> Quantity:
     try:
         divisor = Quantity.parse(variable.divisor)
     except QuantityError as error:
-        raise _error(f"{variable.resource}: divisor {variable.divisor!r}: {error}") from error
+        raise PodStartError.config(f"{variable.resource}: divisor {variable.divisor!r}: {error}") from error
     if divisor.sign < 0:
-        raise _error(f"{variable.resource}: divisor {variable.divisor} is negative")
+        raise PodStartError.config(f"{variable.resource}: divisor {variable.divisor} is negative")
     return Quantity.of(1) if divisor.is_zero else divisor
 
 
@@ -156,8 +156,4 @@ def _container(pod: Pod, name: str) -> Container:
     for container in (*pod.containers, *pod.init):
         if container.name == name:
             return container
-    raise _error(f"container {name} not found")
-
-
-def _error(message: str) -> PodStartError:
-    return PodStartError("CreateContainerConfigError", message)
+    raise PodStartError.config(f"container {name} not found")

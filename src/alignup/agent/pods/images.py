@@ -68,4 +68,4 @@ def verify_run_as_non_root(container: ContainerSpec, image: CriImage) -> None:
         problem = "the image runs as root; set runAsUser"
     if problem:
         what = f"container {container.name} has runAsNonRoot, but {problem}"
-        raise PodStartError("CreateContainerConfigError", what)
+        raise PodStartError.config(what)

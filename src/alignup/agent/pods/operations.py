@@ -279,7 +279,7 @@ class PodOperations:
             )
         except OSError as error:
             what = f"cannot read the host's {_HOSTS_FILE}: {error.strerror}"
-            raise PodStartError("CreateContainerConfigError", what) from error
+            raise PodStartError.config(what) from error
         return volumes.build_mounts(directories, container, attempt=attempt, hosts=hosts, envs=envs)
 
     def _exec(self, id_: str) -> ExecSync:

@@ -23,7 +23,7 @@ def path_component(name: str) -> str:
     """Return *name* if it is valid as a single path component; raise ``PodStartError`` otherwise."""
     if name in {"", ".", ".."} or "/" in name or "\0" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES:
         shown = name if len(name) < 80 else f"{name[:76]} …"
-        raise PodStartError("CreateContainerConfigError", f"{shown!r} is not a valid file name")
+        raise PodStartError.config(f"{shown!r} is not a valid file name")
     return name
 
 

@@ -27,6 +27,11 @@ class PodStartError(Exception):
         super().__init__(message)
         self.reason = reason
 
+    @classmethod
+    def config(cls, message: str) -> Self:
+        """The configuration of a container is invalid, or cannot be applied on this host."""
+        return cls("CreateContainerConfigError", message)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodStatus:

@@ -24,7 +24,7 @@ def open_subpath(volume: Path, sub_path: str) -> Iterator[int]:
         base = volume.resolve(strict=True)
         handle = _walk(base, _resolve_inside(base, sub_path))
     except OSError as error:
-        raise _error(f"subPath {sub_path!r}: {error.strerror or error}") from error
+        raise PodStartError.config(f"subPath {sub_path!r}: {error.strerror or error}") from error
     try:
         yield handle
     finally:
@@ -47,10 +47,10 @@ def bind_subpath(volume: Path, sub_path: str, *, target: Path) -> Path:
 def _resolve_inside(base: Path, sub_path: str) -> tuple[str, ...]:
     """The path components below *base*, with symlinks resolved."""
     if sub_path.startswith("/") or ".." in Path(sub_path).parts:
-        raise _error(f"subPath {sub_path!r} must be relative and must not contain '..'")
+        raise PodStartError.config(f"subPath {sub_path!r} must be relative and must not contain '..'")
     found = Path(os.path.realpath(base / sub_path))  # a symlink loop is left in the path and rejected by the walk
     if not found.is_relative_to(base):
-        raise _error(f"subPath {sub_path!r} leads out of its volume")
+        raise PodStartError.config(f"subPath {sub_path!r} leads out of its volume")
     return found.relative_to(base).parts
 
 
@@ -76,9 +76,5 @@ def _open_component(handle: int, component: str, *, mode: int) -> int:
             Path(f"/proc/self/fd/{below}").chmod(mode)  # regardless of the umask
     if stat.S_ISLNK(os.fstat(below).st_mode):
         os.close(below)
-        raise _error(f"subPath: {component!r} is a dangling symlink")
+        raise PodStartError.config(f"subPath: {component!r} is a dangling symlink")
     return below
-
-
-def _error(message: str) -> PodStartError:
-    return PodStartError("CreateContainerConfigError", message)

@@ -96,7 +96,9 @@ def build_mounts(
             try:
                 _overwrite(path, text, mode=mode)
             except OSError as error:
-                raise _config_error(f"cannot create {path} for container {container.name}: {error.strerror}") from error
+                raise PodStartError.config(
+                    f"cannot create {path} for container {container.name}: {error.strerror}"
+                ) from error
             mounts.append(ContainerMount(container_path=target, host_path=str(path), relabel=True))
     return tuple(mounts)
 
@@ -160,13 +162,13 @@ def _sub_path(mount: VolumeMount, envs: Mapping[str, str]) -> str:
         return mount.sub_path
     for name in referenced_names(mount.sub_path):
         if name not in envs:
-            raise _config_error(f"subPathExpr {mount.sub_path!r}: variable {name} is not defined")
+            raise PodStartError.config(f"subPathExpr {mount.sub_path!r}: variable {name} is not defined")
     return expand(mount.sub_path, envs)
 
 
 def _mount(directories: PodDirectories, container: str, mount: VolumeMount, *, number: int) -> ContainerMount:
     if mount.volume not in directories.volumes:
-        raise _config_error(f"cannot find volume {mount.volume!r} to mount into container {container!r}")
+        raise PodStartError.config(f"cannot find volume {mount.volume!r} to mount into container {container!r}")
     kind = directories.kinds[mount.volume]
     return ContainerMount(
         container_path=os.path.join("/", mount.path),  # noqa: PTH118 - a path in the container
@@ -187,7 +189,7 @@ def _host_path(directories: PodDirectories, container: str, mount: VolumeMount, 
         return subpaths.bind_subpath(volume, mount.sub_path, target=target)
     except OSError as error:
         what = f"failed to prepare subPath for volumeMount {mount.volume!r} of container {container!r}"
-        raise _config_error(f"{what}: {error.strerror}{_advice(error)}") from error
+        raise PodStartError.config(f"{what}: {error.strerror}{_advice(error)}") from error
 
 
 def _projected_files(volume: Volume, facts: PodFacts) -> dict[str, ProjectedFile]:
@@ -332,10 +334,6 @@ def _overwrite(path: Path, text: str, *, mode: int) -> None:
 
 def _advice(error: OSError) -> str:
     return "; the agent must run as root to mount volumes" if error.errno == EPERM else ""
-
-
-def _config_error(message: str) -> PodStartError:
-    return PodStartError("CreateContainerConfigError", message)
 
 
 def _mount_error(volume: Volume, what: str) -> PodStartError:
