@@ -1,4 +1,4 @@
-"""Device plugins and PodResources on real sockets: registering, being called, listing, and memory."""
+"""Device plugins and PodResources on real sockets: registration, calls, lists, and memory."""
 
 import asyncio
 import logging
@@ -20,7 +20,6 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
 from alignup.plugins.manager import DevicePluginManager
 from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
-from alignup.plugins.pod_resources_view import HostPodResources
 from alignup.testing import Plugin, Preference
 from alignup.wire import pod_resources_pb2 as wire
 from bench.harness import Figure
@@ -34,61 +33,77 @@ PODS = 500
 MANY = 10_000  #: devices
 
 
-class Ears:
-    """Hears of devices and remembers that it did."""
+class Listener:
+    """Sets an event for every device list."""
 
     def __init__(self, host: Host | None = None) -> None:
-        self.heard = asyncio.Event()
+        self.listed = asyncio.Event()
         self._host = host
 
     async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
-        """They may be used from now on."""
         del preferred_allocation
         if self._host is not None:
             self._host.update_devices(resource, devices)
-        self.heard.set()
+        self.listed.set()
 
     async def plugin_stopped(self, resource: str) -> None:
-        """Nothing to be done."""
+        del resource
 
     async def resource_removed(self, resource: str) -> None:
-        """Nothing to be done."""
+        del resource
+
+
+class NoMetrics:
+    """Metrics that are not measured here."""
+
+    def count_registration(self, resource: str) -> None:
+        del resource
+
+    def observe_allocation(self, resource: str, seconds: float) -> None:
+        del resource, seconds
+
+    def count_request(self, method: str) -> None:
+        del method
+
+    def count_error(self, method: str) -> None:
+        del method
 
 
 def figures() -> Iterator[Figure]:
-    """Every budget of plugins and PodResources."""
-    logging.getLogger("alignup.plugins").setLevel(logging.ERROR)  # plugins go all the time here
+    logging.getLogger("alignup.plugins").setLevel(logging.ERROR)  # plugins stop all the time here
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
-        registering, asking, allocating = asyncio.run(_plugin(Path(place)))
-        yield Figure("a plugin registers, to its first device in use", registering, 0.100, "8 devices")
-        yield Figure("GetPreferredAllocation over the socket, p50", asking)
-        yield Figure("Allocate over the socket, p50", allocating)
+        registration, preference, allocation = asyncio.run(_plugin(Path(place)))
+        yield Figure("a plugin registers, to its first device in use", registration, 0.100, "8 devices")
+        yield Figure("GetPreferredAllocation over the socket, p50", preference)
+        yield Figure("Allocate over the socket, p50", allocation)
         listing, size = asyncio.run(_list(Path(place)))
         yield Figure(f"PodResources List with {PODS} pods", listing, 0.050, f"{size / 1000:.0f} kB")
     yield Figure(f"memory with {MANY:,} devices, in GB", _memory() / 1e9, 0.150, "printed as seconds")
 
 
 async def _plugin(directory: Path) -> tuple[float, float, float]:
-    """Registering to the first device in use; a question; an allocation."""
-    registering = float("inf")
-    ask = PreferenceRequest(uid="u", container="c", resource=GPU, available=("gpu-0", "gpu-1"), must_include=(), size=1)
-    ears = Ears()
-    async with DevicePluginManager(directory, ears) as exchange:
+    """Return the times of a registration with its first allocation, of a preference, and of an allocation."""
+    registration = float("inf")
+    wanted = PreferenceRequest(
+        uid="u", container="c", resource=GPU, available=("gpu-0", "gpu-1"), must_include=(), size=1
+    )
+    listener = Listener()
+    async with DevicePluginManager(directory, listener, metrics=NoMetrics()) as manager:
         for number in range(20):
             plugin = Plugin(
                 GPU, "4@0,4@1", directory=directory, preference=Preference.LOWEST, endpoint=f"{number}.sock"
             )
-            ears.heard.clear()
+            listener.listed.clear()
             start = time.perf_counter()
             async with plugin:
-                await ears.heard.wait()
-                await exchange.allocate(GPU, ("gpu-0",))
-                registering = min(registering, time.perf_counter() - start)
+                await listener.listed.wait()
+                await manager.allocate(GPU, ("gpu-0",))
+                registration = min(registration, time.perf_counter() - start)
         async with Plugin(GPU, "4@0,4@1", directory=directory, preference=Preference.LOWEST) as plugin:
             await plugin.wait_registered()
-            asking = await _median(lambda: exchange.preferred(ask))
-            allocating = await _median(lambda: exchange.allocate(GPU, ("gpu-0",)))
-    return registering, asking, allocating
+            preference = await _median(lambda: manager.preferred(wanted))
+            allocation = await _median(lambda: manager.allocate(GPU, ("gpu-0",)))
+    return registration, preference, allocation
 
 
 async def _median(call: Callable[[], Awaitable[object]]) -> float:
@@ -101,26 +116,26 @@ async def _median(call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def _list(directory: Path) -> tuple[float, int]:
-    """The least time for an answer to be there and read, and its size."""
+    """Return the least time for a decoded List response, and its size."""
     host, path = _full_host(), directory / "list.sock"
     limiter = RateLimiter(now=time.monotonic, burst=1e9)
     least, size = float("inf"), 0
     async with (
-        serve_pod_resources(path, HostPodResources(lambda: host), limiter=limiter),
+        serve_pod_resources(path, lambda: host, metrics=NoMetrics(), limiter=limiter),
         rpc.channel(path) as line,
     ):
-        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary("/v1.PodResourcesLister/List")
+        send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary("/v1.PodResourcesLister/List")
         for _ in range(20):
             start = time.perf_counter()
-            raw = await ask(b"")
-            told = wire.ListPodResourcesResponse.FromString(raw)
+            raw = await send(b"")
+            response = wire.ListPodResourcesResponse.FromString(raw)
             least, size = min(least, time.perf_counter() - start), len(raw)
-            assert len(told.pod_resources) == PODS
+            assert len(response.pod_resources) == PODS
     return least, size
 
 
 def _full_host() -> Host:
-    """A host with as many pods, each with two CPUs and two devices of its own."""
+    """Return a host with PODS pods, each with two exclusive CPUs and two devices."""
     devices = tuple(Device(GPU, f"gpu-{number}", 1 << number % 8) for number in range(2 * PODS))
     settings = Settings(
         cpus=CpuSettings(policy="static", reservation=Quantity.parse("1")), max_pods=PODS, fit_check=False
@@ -136,18 +151,18 @@ def _full_host() -> Host:
 
 
 def _memory() -> int:
-    """Bytes of a process that knows as many devices."""
+    """Return the resident bytes of a process with MANY devices."""
     command = [sys.executable, "-m", "bench.bench_plugins"]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # noqa: S603 - our own
 
 
 async def _resident() -> int:
-    """Be that process: ten plugins elsewhere, a host and all their devices here."""
+    """Run in that process: a host with all devices of ten plugins, which are other processes."""
     host = Host(synthetic.parse(MACHINE))
-    ears = Ears(host)
+    listener = Listener(host)
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         plugins = []
-        async with DevicePluginManager(Path(place), ears) as exchange:
+        async with DevicePluginManager(Path(place), listener, metrics=NoMetrics()) as manager:
             for number in range(10):
                 name = f"example.com/r{number}"
                 command = ["-m", "alignup.testing.plugin", "--resource", name, "--dir", place]
@@ -155,11 +170,11 @@ async def _resident() -> int:
                 plugins.append(
                     await asyncio.create_subprocess_exec(sys.executable, *command, *devices, stdout=subprocess.DEVNULL)
                 )
-            while sum(exchange.capacity().allocatable.values()) < MANY:
-                ears.heard.clear()
-                await ears.heard.wait()
-            await exchange.settled()
-            status = Path("/proc/self/status").read_text().splitlines()  # noqa: ASYNC240 - nobody waits
+            while sum(manager.capacity().allocatable.values()) < MANY:
+                listener.listed.clear()
+                await listener.listed.wait()
+            await manager.settled()
+            status = Path("/proc/self/status").read_text().splitlines()  # noqa: ASYNC240 - /proc does not block
             for plugin in plugins:
                 plugin.kill()
                 await plugin.wait()

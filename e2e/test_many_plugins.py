@@ -12,7 +12,7 @@ import pytest
 
 from alignup.align.errors import PluginError
 from alignup.plugins.manager import DevicePluginManager
-from tests.plugins.listener import RecordingListener
+from tests.plugins.listener import RecordingListener, RecordingMetrics
 
 PLUGINS, DEVICES = 50, 1_000
 
@@ -46,7 +46,10 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
     expected = {resource(number): DEVICES for number in range(PLUGINS)}
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         directory = Path(place)
-        async with DevicePluginManager(directory, listener) as manager, AsyncExitStack() as stack:
+        async with (
+            DevicePluginManager(directory, listener, metrics=RecordingMetrics()) as manager,
+            AsyncExitStack() as stack,
+        ):
             plugins = {number: await started(directory, number, stack) for number in range(PLUGINS)}
             await listener.until(lambda: manager.capacity().allocatable == expected, seconds=120)
 

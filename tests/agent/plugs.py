@@ -23,6 +23,7 @@ from alignup.testing import Plugin, Preference
 from tests.agent.agents import wait_for
 from tests.agent.rooms import standing
 from tests.align.hosts import GPU
+from tests.plugins.listener import RecordingMetrics
 
 DEVICES = "2@0,2@1"
 PATIENT = PluginTimeouts()
@@ -92,7 +93,7 @@ async def room(
         clock=Clock(now=time.time, watch=time.perf_counter),
         tell=lambda _: None,
     )
-    exchange = DevicePluginManager(directory, PluginEvents(desk), timeouts=deadlines)
+    exchange = DevicePluginManager(directory, PluginEvents(desk), metrics=RecordingMetrics(), timeouts=deadlines)
     errands = DeviceAllocator(desk, exchange, log=structlog.get_logger())
     try:
         async with exchange:

@@ -13,6 +13,7 @@ from alignup.plugins.endpoint_store import ResourceState
 from alignup.plugins.manager import DevicePluginManager
 from alignup.rpc import StatusError
 from alignup.testing import Fault, Plugin, Preference
+from tests.plugins.listener import RecordingMetrics
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +154,7 @@ async def test_a_plugin_stops_and_comes_back(directory, manager, listener):
 
 async def test_a_resource_is_removed_if_its_plugin_does_not_come_back_in_time(directory, listener):
     time = [0.0]
-    async with DevicePluginManager(directory, listener, now=lambda: time[0]) as manager:
+    async with DevicePluginManager(directory, listener, metrics=RecordingMetrics(), now=lambda: time[0]) as manager:
         async with Plugin(GPU, "2@0", directory=directory):
             await listener.until(lambda: GPU in listener.devices)
         await listener.until(lambda: listener.events[-1] == ("stopped", GPU))
@@ -171,7 +172,7 @@ async def test_a_resource_is_removed_if_its_plugin_does_not_come_back_in_time(di
 
 async def test_after_a_restart_plugins_get_the_grace_period(directory, listener):
     time = [0.0]
-    async with DevicePluginManager(directory, listener, now=lambda: time[0]) as manager:
+    async with DevicePluginManager(directory, listener, metrics=RecordingMetrics(), now=lambda: time[0]) as manager:
         manager.expect([GPU, NIC])
         assert manager.capacity().capacity == {GPU: 0, NIC: 0}
 
@@ -185,7 +186,7 @@ async def test_after_a_restart_plugins_get_the_grace_period(directory, listener)
 async def test_plugins_register_again_with_the_next_manager(directory, listener):
     async with Plugin(GPU, "2@0", directory=directory) as gpu, Plugin(NIC, "1@1", directory=directory) as nic:
         for times in (1, 2, 3):
-            async with DevicePluginManager(directory, listener) as manager:
+            async with DevicePluginManager(directory, listener, metrics=RecordingMetrics()) as manager:
                 await gpu.wait_registered(times)
                 await nic.wait_registered(times)
                 await listener.until(lambda: len(listener.events) >= 2 * times)  # noqa: B023 - within this round
@@ -397,7 +398,7 @@ async def test_old_sockets_are_removed_and_other_files_stay(directory, listener)
     with socket(AF_UNIX, SOCK_STREAM) as stale, socket(AF_UNIX, SOCK_STREAM) as dead:
         stale.bind(str(directory / "gpu.sock"))
         dead.bind(str(directory / "kubelet.sock"))
-    async with DevicePluginManager(directory, listener):
+    async with DevicePluginManager(directory, listener, metrics=RecordingMetrics()):
         left = {path.name for path in directory.iterdir()}
 
     assert left == {"kubelet_internal_checkpoint", "subdirectory", "kubelet.sock"}
@@ -405,7 +406,7 @@ async def test_old_sockets_are_removed_and_other_files_stay(directory, listener)
 
 
 async def test_the_directory_is_created(directory, listener):
-    async with DevicePluginManager(directory / "deeper", listener):
+    async with DevicePluginManager(directory / "deeper", listener, metrics=RecordingMetrics()):
         assert (directory / "deeper").stat().st_mode & 0o777 == 0o750
 
 
@@ -413,7 +414,7 @@ async def test_the_directory_of_a_running_kubelet_is_left_alone(directory, manag
     async with Plugin(GPU, "1@0", directory=directory) as plugin:
         await plugin.wait_registered()
         with pytest.raises(ListenError, match="another process listens at"):
-            await DevicePluginManager(directory, listener).__aenter__()
+            await DevicePluginManager(directory, listener, metrics=RecordingMetrics()).__aenter__()
 
         assert plugin.socket.exists()
         await manager.allocate(GPU, ("gpu-0",))
@@ -421,13 +422,13 @@ async def test_the_directory_of_a_running_kubelet_is_left_alone(directory, manag
 
 async def test_an_impossible_socket_is_rejected_with_the_reason(directory, listener):
     with pytest.raises(ListenError, match="choose a directory with a shorter name"):
-        await DevicePluginManager(directory / ("x" * 100), listener).__aenter__()
+        await DevicePluginManager(directory / ("x" * 100), listener, metrics=RecordingMetrics()).__aenter__()
     directory.mkdir()
     (directory / "kubelet.sock").write_text("")
     with pytest.raises(ListenError, match="exists and is not a socket"):
-        await DevicePluginManager(directory, listener).__aenter__()
+        await DevicePluginManager(directory, listener, metrics=RecordingMetrics()).__aenter__()
     with pytest.raises(ListenError, match="cannot use the device plugin directory"):
-        await DevicePluginManager(directory / "kubelet.sock" / "x", listener).__aenter__()
+        await DevicePluginManager(directory / "kubelet.sock" / "x", listener, metrics=RecordingMetrics()).__aenter__()
 
 
 async def test_registrations_and_allocations_are_counted(directory, manager, listener, metrics):

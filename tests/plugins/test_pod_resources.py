@@ -1,6 +1,7 @@
 """The PodResources endpoint on its socket: its entries, its rate limit and its metrics."""
 
 import json
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -10,52 +11,57 @@ from google.protobuf.json_format import MessageToDict
 from alignup import rpc
 from alignup.align import bits
 from alignup.align.errors import ListenError
+from alignup.align.host import Host
+from alignup.align.ledger import AdmittedPod
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
+from alignup.align.workload import Container, Pod
+from alignup.align.workload.demand import fit_request
 from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
-from alignup.plugins.pod_resources_view import AllocatableResources, ContainerAllocation, PodAllocation
 from alignup.wire import pod_resources_pb2 as wire
+from tests.align import hosts
 
 pytestmark = pytest.mark.anyio
 
 GPU = "example.com/gpu"
 DEVICES = (
-    Device(GPU, "on-one", bits.of([1])),
-    Device(GPU, "on-two", bits.of([0, 2])),
-    Device(GPU, "no-topology", None),
-    Device(GPU, "no-nodes", 0),
+    Device(GPU, "0-one-node", bits.of([1])),
+    Device(GPU, "1-two-nodes", bits.of([0, 2])),
+    Device(GPU, "2-no-topology", None),
+    Device(GPU, "3-no-nodes", 0),
 )
 MEMORY = (Block(bits.of([0, 1]), "memory", 1 << 40),)
 ENTRIES = [
-    {"resource_name": GPU, "device_ids": ["on-one"], "topology": {"nodes": [{"ID": "1"}]}},
-    {"resource_name": GPU, "device_ids": ["on-two"], "topology": {"nodes": [{}]}},
-    {"resource_name": GPU, "device_ids": ["on-two"], "topology": {"nodes": [{"ID": "2"}]}},
-    {"resource_name": GPU, "device_ids": ["no-topology"]},
+    {"resource_name": GPU, "device_ids": ["0-one-node"], "topology": {"nodes": [{"ID": "1"}]}},
+    {"resource_name": GPU, "device_ids": ["1-two-nodes"], "topology": {"nodes": [{}]}},
+    {"resource_name": GPU, "device_ids": ["1-two-nodes"], "topology": {"nodes": [{"ID": "2"}]}},
+    {"resource_name": GPU, "device_ids": ["2-no-topology"]},
 ]
 BLOCK = {"memory_type": "memory", "size": str(1 << 40), "topology": {"nodes": [{}, {"ID": "1"}]}}
 
 
-class FixedSource:
-    """A source with one pod."""
-
-    def __init__(self):
-        app = ContainerAllocation(name="app", devices=DEVICES, cpus=bits.of([0, 5]), memory=MEMORY)
-        self.all = [PodAllocation(name="a", namespace="n", containers=(app,), cpus=bits.of([7]), memory=MEMORY)]
-
-    def pods(self):
-        return self.all
-
-    def pod(self, namespace, name):
-        return next((pod for pod in self.all if (pod.namespace, pod.name) == (namespace, name)), None)
-
-    def allocatable(self):
-        return AllocatableResources(devices=DEVICES, cpus=bits.of([1, 2]), memory=MEMORY)
+@pytest.fixture
+def host():
+    """A host whose only pod holds all devices, and CPUs and memory both for its container and as a pod."""
+    three_nodes = hosts.host(shape="pack:3 numa:1 core:3 pu:1")
+    host = Host(replace(three_nodes.machine, devices=DEVICES), three_nodes.settings)
+    pod = Pod(uid="u", name="a", namespace="n", containers=(Container("app"),))
+    ids = tuple(device.id for device in DEVICES)
+    ledger = host.ledger
+    host.ledger = replace(
+        ledger,
+        cpus=replace(ledger.cpus, held={"u": {"app": bits.of([1, 5])}}, pod_held={"u": bits.of([7])}),
+        memory=replace(ledger.memory, held={"u": {"app": MEMORY}}, pod_held={"u": MEMORY}),
+        devices=replace(ledger.devices, held={"u": {"app": {GPU: ids}}}),
+        pods={"u": AdmittedPod(pod, {}, fit_request(pod))},
+    )
+    return host
 
 
 @pytest.fixture
-async def channel(directory, metrics):
+async def channel(directory, host, metrics):
     async with (
-        serve_pod_resources(directory / "kubelet.sock", FixedSource(), metrics=metrics),
+        serve_pod_resources(directory / "kubelet.sock", lambda: host, metrics=metrics),
         rpc.channel(directory / "kubelet.sock") as made,
     ):
         yield made
@@ -69,8 +75,8 @@ async def call(channel, method, request, kind):
 async def test_list_has_an_entry_for_each_device_and_node(channel, metrics):
     listed = await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
 
-    no_nodes = {"resource_name": GPU, "device_ids": ["no-nodes"]}
-    app = {"name": "app", "devices": [*ENTRIES, no_nodes], "cpu_ids": ["0", "5"], "memory": [BLOCK]}
+    no_nodes = {"resource_name": GPU, "device_ids": ["3-no-nodes"]}
+    app = {"name": "app", "devices": [*ENTRIES, no_nodes], "cpu_ids": ["1", "5"], "memory": [BLOCK]}
     pod = {"name": "a", "namespace": "n", "containers": [app], "cpu_ids": ["7"], "memory": [BLOCK]}
     assert listed == {"pod_resources": [pod]}
     assert (metrics.requests, metrics.errors) == (["list"], [])
@@ -81,7 +87,9 @@ async def test_devices_with_an_empty_topology_are_not_allocatable(channel, metri
         channel, "GetAllocatableResources", wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
     )
 
-    assert allocatable == {"devices": ENTRIES, "cpu_ids": ["1", "2"], "memory": [BLOCK]}
+    assert allocatable["devices"] == ENTRIES
+    assert allocatable["cpu_ids"] == [str(cpu) for cpu in range(1, 9)]  # CPU 0 is reserved
+    assert [int(block["size"]) >> 20 for block in allocatable["memory"]] == [16 * 1024 - 64, 16 * 1024, 16 * 1024]
     assert metrics.requests == ["get_allocatable"]
 
 
@@ -97,11 +105,11 @@ async def test_get_finds_a_pod_by_name_and_namespace(channel, metrics):
     assert (metrics.requests, metrics.errors) == (["get", "get"], ["get"])
 
 
-async def test_requests_beyond_the_rate_limit_are_rejected(directory, metrics):
+async def test_requests_beyond_the_rate_limit_are_rejected(directory, host, metrics):
     limiter = RateLimiter(now=lambda: 0.0)
     path = directory / "kubelet.sock"
     request, kind = wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse
-    async with serve_pod_resources(path, FixedSource(), metrics=metrics, limiter=limiter), rpc.channel(path) as channel:
+    async with serve_pod_resources(path, lambda: host, metrics=metrics, limiter=limiter), rpc.channel(path) as channel:
         for _ in range(10):
             await call(channel, "List", request, kind)
         with pytest.raises(grpc.aio.AioRpcError) as rejected:
@@ -132,9 +140,9 @@ async def test_malformed_requests_are_rejected(channel):
     assert await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
 
 
-async def test_a_socket_in_use_is_left_alone(directory, channel, metrics):
+async def test_a_socket_in_use_is_left_alone(directory, channel, host, metrics):
     with pytest.raises(ListenError, match="another process listens at"):
-        async with serve_pod_resources(directory / "kubelet.sock", FixedSource(), metrics=metrics):
+        async with serve_pod_resources(directory / "kubelet.sock", lambda: host, metrics=metrics):
             pass
 
     assert await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)

@@ -11,8 +11,8 @@ from google.protobuf.json_format import MessageToDict
 
 from alignup import rpc
 from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
-from alignup.plugins.pod_resources_view import HostPodResources
 from alignup.wire import pod_resources_pb2 as wire
+from tests.plugins.listener import RecordingMetrics
 from tests.recorded.replay import Course, LostError, SkippedError, load
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ async def test_pod_resources_are_those_of_the_recorded_kubelet(recorded, directo
     compared = 0
 
     async with (
-        serve_pod_resources(path, HostPodResources(lambda: course.host), limiter=limiter),
+        serve_pod_resources(path, lambda: course.host, metrics=RecordingMetrics(), limiter=limiter),
         rpc.channel(path) as channel,
     ):
         for number, step in course.steps():

@@ -14,6 +14,7 @@ from alignup.plugins.manager import DevicePluginManager
 from alignup.plugins.registry import socket_path
 from alignup.testing import Plugin
 from alignup.wire import device_plugin_pb2 as wire
+from tests.plugins.listener import RecordingMetrics
 from tests.plugins.raw import send
 
 pytestmark = pytest.mark.anyio
@@ -140,7 +141,10 @@ async def test_a_plugin_that_cancels_its_registration_leaves_nothing_behind(dire
 
 async def test_socket_names_may_contain_any_character(directory, listener):
     odd = directory / "p%41 ?#=é"
-    async with DevicePluginManager(odd, listener), Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"):
+    async with (
+        DevicePluginManager(odd, listener, metrics=RecordingMetrics()),
+        Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"),
+    ):
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)
 
 

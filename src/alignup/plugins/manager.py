@@ -1,6 +1,6 @@
 """The device plugin manager: registers device plugins, follows their device lists, and calls them.
 
-    async with DevicePluginManager(directory, listener) as manager:
+    async with DevicePluginManager(directory, listener, metrics=metrics) as manager:
         ids = await manager.preferred(wanted)
         response = await manager.allocate("example.com/gpu", ids)
         await manager.pre_start("example.com/gpu", ids)
@@ -22,7 +22,7 @@ from alignup.plugins.allocate_response import AllocateResponse
 from alignup.plugins.change_notifier import ChangeNotifier, DeviceListener
 from alignup.plugins.endpoint import Endpoint, PluginTimeouts
 from alignup.plugins.endpoint_store import Capacity, Clock, EndpointStore, ResourceStatus
-from alignup.plugins.metrics import NoMetrics, PluginMetrics
+from alignup.plugins.metrics import PluginMetrics
 from alignup.plugins.registry import serve_registry
 
 EXPIRY_INTERVAL = 10.0  #: seconds between checks for resources whose grace period is over
@@ -38,12 +38,12 @@ class DevicePluginManager:
         directory: Path,
         listener: DeviceListener,
         *,
-        metrics: PluginMetrics | None = None,
+        metrics: PluginMetrics,
         timeouts: PluginTimeouts | None = None,
         now: Clock = time.monotonic,
     ) -> None:
         self._directory = directory
-        self._metrics = metrics or NoMetrics()
+        self._metrics = metrics
         self._timeouts = timeouts or PluginTimeouts()
         self._notifier = ChangeNotifier(listener, status=self.status)
         self._store = EndpointStore(now=now, changed=self._notifier.changed, grace=self._timeouts.reconnect)

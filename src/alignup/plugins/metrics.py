@@ -19,15 +19,3 @@ class PluginMetrics(Protocol):
 
     def count_error(self, method: PodResourcesMethod) -> None:
         """Count a PodResources request that failed."""
-
-
-class NoMetrics:
-    """Discards everything."""
-
-    def count_registration(self, resource: str) -> None: ...
-
-    def observe_allocation(self, resource: str, seconds: float) -> None: ...
-
-    def count_request(self, method: PodResourcesMethod) -> None: ...
-
-    def count_error(self, method: PodResourcesMethod) -> None: ...

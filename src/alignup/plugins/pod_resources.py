@@ -16,15 +16,18 @@ from google.protobuf.message import Message
 
 from alignup import rpc
 from alignup.align import bits
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.devices import DeviceLedger
 from alignup.align.errors import AlignError, ListenError
+from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
+from alignup.align.workload import Pod
 from alignup.plugins.endpoint_store import Clock
-from alignup.plugins.metrics import NoMetrics, PluginMetrics, PodResourcesMethod
-from alignup.plugins.pod_resources_view import ContainerAllocation, PodAllocation, PodResourcesSource
+from alignup.plugins.metrics import PluginMetrics, PodResourcesMethod
 from alignup.wire import pod_resources_pb2 as wire
 
-SOCKET = "kubelet.sock"  #: the name that tools expect, in a directory of its own
+SOCKET = "kubelet.sock"  #: the name that tools expect
 RATE, BURST = 100.0, 10.0  #: requests a second, and how many at once
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["PodResourcesLister"]
@@ -52,24 +55,20 @@ class RateLimiter:
 
 @asynccontextmanager
 async def serve_pod_resources(
-    path: Path,
-    source: PodResourcesSource,
-    *,
-    metrics: PluginMetrics | None = None,
-    limiter: RateLimiter | None = None,
+    path: Path, host: Callable[[], Host], *, metrics: PluginMetrics, limiter: RateLimiter | None = None
 ) -> AsyncIterator[None]:
-    """Serve the content of *source* at *path*; raise ``ListenError`` if that is not possible."""
-    metrics, limiter = metrics or NoMetrics(), limiter or RateLimiter()
+    """Serve the current ledger of *host* at *path*; raise ``ListenError`` if that is not possible."""
+    limiter = limiter or RateLimiter()
 
     def limited(
-        method: PodResourcesMethod, respond: Callable[[PodResourcesSource, Any], Message]
+        method: PodResourcesMethod, respond: Callable[[Host, Any], Message]
     ) -> Callable[[Any], Awaitable[Message]]:
         async def handle(request: Message) -> Message:
             if not limiter.take():
                 raise rpc.StatusError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
             metrics.count_request(method)
             try:
-                return respond(source, request)
+                return respond(host(), request)
             except AlignError as error:
                 metrics.count_error(method)
                 raise rpc.StatusError(str(error)) from error
@@ -89,55 +88,68 @@ async def serve_pod_resources(
         yield
 
 
-def _list(source: PodResourcesSource, _: wire.ListPodResourcesRequest) -> wire.ListPodResourcesResponse:
-    return wire.ListPodResourcesResponse(pod_resources=map(_pod, source.pods()))
+def _list(host: Host, _: wire.ListPodResourcesRequest) -> wire.ListPodResourcesResponse:
+    pods = (_pod(host, admitted.pod) for admitted in host.ledger.pods.values())
+    return wire.ListPodResourcesResponse(pod_resources=pods)
 
 
-def _get(source: PodResourcesSource, request: wire.GetPodResourcesRequest) -> wire.GetPodResourcesResponse:
-    pod = source.pod(request.pod_namespace, request.pod_name)
-    if pod is None:
-        raise AlignError(f"pod {request.pod_name} in namespace {request.pod_namespace} not found")
-    return wire.GetPodResourcesResponse(pod_resources=_pod(pod))
+def _get(host: Host, request: wire.GetPodResourcesRequest) -> wire.GetPodResourcesResponse:
+    for admitted in host.ledger.pods.values():
+        if (admitted.pod.namespace, admitted.pod.name) == (request.pod_namespace, request.pod_name):
+            return wire.GetPodResourcesResponse(pod_resources=_pod(host, admitted.pod))
+    raise AlignError(f"pod {request.pod_name} in namespace {request.pod_namespace} not found")
 
 
-def _allocatable(source: PodResourcesSource, _: wire.AllocatableResourcesRequest) -> wire.AllocatableResourcesResponse:
-    allocatable = source.allocatable()
+def _allocatable(host: Host, _: wire.AllocatableResourcesRequest) -> wire.AllocatableResourcesResponse:
+    """Return healthy devices, and the CPUs and memory that are managed and not reserved."""
+    ledger = host.ledger
+    devices = (device for _, one in sorted(ledger.devices.inventories.items()) for device in one.devices)
+    managed = host.settings.cpus.policy == CpuPolicy.STATIC
     return wire.AllocatableResourcesResponse(
-        devices=_devices(device for device in allocatable.devices if device.nodes != 0),
-        cpu_ids=bits.members(allocatable.cpus),
-        memory=map(_memory, allocatable.memory),
+        devices=_devices(device for device in devices if device.healthy and device.nodes != 0),
+        cpu_ids=bits.members(host.view.all_cpus & ~ledger.cpus.reserved if managed else 0),
+        memory=map(_memory, ledger.memory.allocatable()),
     )
 
 
-def _pod(pod: PodAllocation) -> wire.PodResources:
+def _pod(host: Host, pod: Pod) -> wire.PodResources:
+    """Return what a pod and its long-running containers hold: sidecars, then the regular ones."""
+    ledger = host.ledger
+    running = (*(one for one in pod.init if one.restartable), *pod.containers)
     return wire.PodResources(
         name=pod.name,
         namespace=pod.namespace,
-        containers=map(_container, pod.containers),
-        cpu_ids=bits.members(pod.cpus),
-        memory=map(_memory, pod.memory),
+        containers=[
+            wire.ContainerResources(
+                name=one.name,
+                devices=_devices(_held_devices(ledger.devices, pod.uid, one.name)),
+                cpu_ids=bits.members(ledger.cpus.holds(pod.uid, one.name) or 0),
+                memory=map(_memory, ledger.memory.blocks(pod.uid, one.name) or ()),
+            )
+            for one in running
+        ],
+        cpu_ids=bits.members(ledger.cpus.pod_held.get(pod.uid, 0)),
+        memory=map(_memory, ledger.memory.pod_held.get(pod.uid, ())),
     )
 
 
-def _container(container: ContainerAllocation) -> wire.ContainerResources:
-    return wire.ContainerResources(
-        name=container.name,
-        devices=_devices(container.devices),
-        cpu_ids=bits.members(container.cpus),
-        memory=map(_memory, container.memory),
-    )
+def _held_devices(ledger: DeviceLedger, uid: str, container: str) -> Iterator[Device]:
+    """Yield the devices of a container; one that its plugin no longer lists has no topology."""
+    for resource, ids in ledger.holds(uid, container).items():
+        inventory = ledger.inventories.get(resource)
+        for id_ in ids:
+            if inventory is not None and id_ in inventory.places:
+                yield inventory.devices[inventory.places[id_]]
+            else:
+                yield Device(resource, id_, None, healthy=False)
 
 
 def _devices(devices: Iterable[Device]) -> Iterator[wire.ContainerDevices]:
     """Yield one entry for each device and NUMA node, and one without topology for a device near no node."""
     for device in devices:
-        if not device.nodes:
-            yield wire.ContainerDevices(resource_name=device.resource, device_ids=[device.id])
-            continue
-        for node in bits.members(device.nodes):
-            yield wire.ContainerDevices(
-                resource_name=device.resource, device_ids=[device.id], topology=_topology([node])
-            )
+        for node in bits.members(device.nodes) if device.nodes else (None,):
+            topology = None if node is None else _topology([node])
+            yield wire.ContainerDevices(resource_name=device.resource, device_ids=[device.id], topology=topology)
 
 
 def _memory(block: Block) -> wire.ContainerMemory:

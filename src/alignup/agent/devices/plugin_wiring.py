@@ -11,7 +11,6 @@ from alignup.agent.queue import AdmissionQueue
 from alignup.align.machine import Device
 from alignup.plugins.manager import DevicePluginManager
 from alignup.plugins.pod_resources import serve_pod_resources
-from alignup.plugins.pod_resources_view import HostPodResources
 from alignup.serve.metrics import Metrics
 from alignup.serve.plugin_metrics import DevicePluginMetrics
 
@@ -50,8 +49,7 @@ async def serve_plugins(
         if not desk.barred:
             await stack.enter_async_context(exchange)
             exchange.expect(expected_resources(desk))
-        books = HostPodResources(lambda: desk.settled)
-        await stack.enter_async_context(serve_pod_resources(lister, books, metrics=plugin_metrics))
+        await stack.enter_async_context(serve_pod_resources(lister, lambda: desk.settled, metrics=plugin_metrics))
         stack.push_async_callback(errands.close)
         yield errands
 
