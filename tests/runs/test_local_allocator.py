@@ -16,7 +16,6 @@ from alignup.enforce.numa_nodes import NodeMap
 from alignup.runs.local_allocator import (
     LocalAllocator,
     PolicyOverrides,
-    RunLedger,
     build_host,
     build_pod,
     restrict_memory,
@@ -38,16 +37,14 @@ def request(uid: str = "1", **amounts: str) -> RunRequest:
     return RunRequest(uid=uid, name="web", amounts=amounts)
 
 
-def allocator_of(host: Host, permitted: CpuSet) -> LocalAllocator:
-    """An allocator that writes nothing."""
-    return LocalAllocator(Path("nowhere"), host, permitted=permitted, explain=lambda _, __: None)
+def allocator_of(host: Host, permitted: CpuSet, directory: Path = Path("nowhere")) -> LocalAllocator:
+    return LocalAllocator(directory, host, permitted=permitted, explain=lambda _, __: None)
 
 
 def test_one_cpu_and_some_memory_are_reserved():
     host = build_host(TWO, PolicyOverrides())
 
-    book = host.ledger.cpus
-    assert book.reserved == 1
+    assert host.ledger.cpus.reserved == 1
     assert host.settings.topology.policy is Policy.BEST_EFFORT
     assert host.settings.reservation["memory"].value() == 1 << 30
 
@@ -100,7 +97,7 @@ def test_invalid_options_are_errors(option):
 
 @pytest.mark.parametrize(
     ("cpu", "qos"),
-    [pytest.param("2", QoS.GUARANTEED, id="whole CPUs are its own"), pytest.param("500m", QoS.BURSTABLE, id="a part")],
+    [pytest.param("2", QoS.GUARANTEED, id="whole CPUs"), pytest.param("500m", QoS.BURSTABLE, id="a fraction")],
 )
 def test_whole_cpus_are_exclusive_without_a_memory_request(cpu, qos):
     assert build_pod(request(cpu=cpu)).qos is qos
@@ -108,12 +105,13 @@ def test_whole_cpus_are_exclusive_without_a_memory_request(cpu, qos):
 
 def test_a_ledger_drops_finished_runs_and_keeps_active_ones(tmp_path):
     idle = build_host(TWO, PolicyOverrides())
-    book = RunLedger(tmp_path, idle, active=())
+    first = allocator_of(idle, 0, tmp_path)
     for uid in ("a", "b"):
-        assert book.admit(build_pod(request(uid, cpu="3"))).admitted
-    book.save()
+        assert first.admit(request(uid, cpu="3"))
+    first.save()
 
-    later = RunLedger(tmp_path, idle, active=("b", "c"))
+    later = allocator_of(idle, 0, tmp_path)
+    later.load(active=("b", "c"))
 
     assert list(later.host.ledger.pods) == ["b"]
     assert later.changed
@@ -121,12 +119,13 @@ def test_a_ledger_drops_finished_runs_and_keeps_active_ones(tmp_path):
 
 
 def test_a_ledger_with_other_settings_is_an_error_with_advice(tmp_path):
-    book = RunLedger(tmp_path, build_host(TWO, PolicyOverrides()), active=())
-    book.admit(build_pod(request("a", cpu="3")))
-    book.save()
+    first = allocator_of(build_host(TWO, PolicyOverrides()), 0, tmp_path)
+    first.admit(request("a", cpu="3"))
+    first.save()
 
+    other = allocator_of(build_host(TWO, PolicyOverrides(), permitted=bits.parse("5-7")), 0, tmp_path)
     with pytest.raises(StateError, match="use the same --config and --option"):
-        RunLedger(tmp_path, build_host(TWO, PolicyOverrides(), permitted=bits.parse("5-7")), active=("a",))
+        other.load(active=("a",))
 
 
 def test_the_environment_describes_the_placement():
@@ -156,9 +155,9 @@ def test_gpus_are_passed_to_cuda():
 @pytest.mark.parametrize(
     ("given_name", "command", "name"),
     [
-        pytest.param("web", "x", "web", id="as somebody given_name"),
-        pytest.param(None, "/usr/bin/Train_it.py", "train-it-py-1", id="after the command"),
-        pytest.param(None, "/???", "run-1", id="of a command without letters"),
+        pytest.param("web", "x", "web", id="given name"),
+        pytest.param(None, "/usr/bin/Train_it.py", "train-it-py-1", id="from the command"),
+        pytest.param(None, "/???", "run-1", id="a command without letters"),
     ],
 )
 def test_runs_have_names(given_name, command, name):

@@ -9,7 +9,7 @@ import click
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, debug_option, examples
 from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path, with_agent_options
-from alignup.cli.options import output_option, workload_option
+from alignup.cli.options import option, output_option, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
 )
 @workload_option()
 @click.option("--dry-run", is_flag=True, help="Show what the agent would decide; change nothing.")
-@click.option(
+@option(
     "--wait",
-    "seconds",
+    "SECONDS",
+    "Wait up to SECONDS for waiting pods to be admitted",
+    "0",
     type=click.FloatRange(0, 86_400),
     default=0.0,
-    metavar="SECONDS",
-    help="Wait up to SECONDS for waiting pods to be admitted (default: 0).",
 )
 @with_agent_options
 @output_option("text", "json")
 @debug_option
-def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, seconds: float, output: str) -> None:
+def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait: float, output: str) -> None:
     """Send every replica of each workload in FILE to the agent, and print the decisions.
 
     A pod that is already admitted keeps its resources. The exit code is 0 when all pods are admitted or waiting, 1 when
@@ -58,11 +58,11 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, secon
         admissions.append(client.admit(pod_manifest(pod), dry_run=dry_run))
         if output == "text":
             _print_admission(admissions[-1])
-    if seconds:
-        admissions = _wait(client, admissions, seconds=seconds)
+    if wait:
+        admissions = _wait(client, admissions, seconds=wait)
     if output == "json":
         terminal.print_json({"admissions": admissions})
-    failures = {"rejected", "waiting"} if seconds else {"rejected"}
+    failures = {"rejected", "waiting"} if wait else {"rejected"}
     if any(one["outcome"] in failures for one in admissions):
         raise click.exceptions.Exit(REJECTED)
 

@@ -11,7 +11,15 @@ import click
 
 from alignup.cli.app import COMMANDS, Session, debug_option, examples
 from alignup.cli.client import AgentError
-from alignup.cli.options import HostOptions, collect_options, with_host_options
+from alignup.cli.options import (
+    HostOptions,
+    choice_option,
+    collect_options,
+    count_option,
+    option,
+    path_option,
+    with_host_options,
+)
 
 if TYPE_CHECKING:
     from alignup.agent.address import Address
@@ -25,7 +33,8 @@ PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port",
 LOG_DIR = "logs"  #: in the root directory
 
 _ADVICE = "See 'alignup agent --help'."
-_PATH = click.Path(path_type=Path)
+_IN_ROOT = "in the root directory"
+_ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,78 +65,26 @@ class AgentCommandOptions:
 _with_agent_command_options = collect_options(
     "options",
     AgentCommandOptions,
-    click.option(
-        "--root-dir",
-        type=_PATH,
-        metavar="DIR",
-        help="Directory of the checkpoint, history and socket (default: /var/lib/alignup for root, "
-        "~/.local/state/alignup for other users).",
+    path_option("--root-dir", "DIR", "Directory of the checkpoint, history and socket", _ROOTS),
+    path_option("--manifest-dir", "DIR", "Admit the pods whose manifests are in DIR"),
+    option("--listen", "ADDRESS", "unix:PATH, HOST:PORT, or :PORT on the loopback interface", f"agent.sock {_IN_ROOT}"),
+    path_option("--token-file", "FILE", "Require the token in FILE from clients; mandatory on the network"),
+    path_option(
+        "--device-plugin-dir", "DIR", "Where device plugins register, as with a kubelet", f"device-plugins {_IN_ROOT}"
     ),
-    click.option("--manifest-dir", type=_PATH, metavar="DIR", help="Admit the pods whose manifests are in DIR."),
-    click.option(
-        "--listen",
-        metavar="ADDRESS",
-        help="Listen on unix:PATH, HOST:PORT, or :PORT on the loopback interface (default: agent.sock in the root "
-        "directory).",
+    path_option(
+        "--pod-resources-socket", "PATH", "Socket of the PodResources API", f"pod-resources/kubelet.sock {_IN_ROOT}"
     ),
-    click.option(
-        "--token-file",
-        type=_PATH,
-        metavar="FILE",
-        help="Require the token in FILE from clients; mandatory on the network.",
-    ),
-    click.option(
-        "--device-plugin-dir",
-        type=_PATH,
-        metavar="DIR",
-        help="Directory where device plugins register, as with a kubelet (default: device-plugins in the root "
-        "directory).",
-    ),
-    click.option(
-        "--pod-resources-socket",
-        type=_PATH,
-        metavar="PATH",
-        help="Socket of the PodResources API (default: pod-resources/kubelet.sock in the root directory).",
-    ),
-    click.option(
-        "--on-misfit",
-        type=click.Choice(["reject", "wait"]),
-        default="reject",
-        help="Reject a pod that does not fit now but would fit on an empty node, or let it wait (default: reject).",
-    ),
-    click.option(
-        "--patience",
-        type=click.IntRange(min=0),
-        default=16,
-        metavar="N",
-        help="How many later pods may overtake a waiting pod (default: 16).",
-    ),
-    click.option(
-        "--waiting-room",
-        type=click.IntRange(min=0),
-        default=1000,
-        metavar="N",
-        help="How many pods may wait (default: 1000).",
-    ),
-    click.option(
-        "--history",
-        type=click.IntRange(min=1),
-        default=10_000,
-        metavar="N",
-        help="How many past decisions to keep (default: 10000).",
-    ),
-    click.option(
-        "--runtime",
-        type=click.Choice(["none", "cri"]),
-        default="none",
-        help="Who enforces decisions. none: the clients. cri: this agent, which runs the pods (default: none).",
-    ),
-    click.option(
+    choice_option("--on-misfit", ["reject", "wait"], "Handling of a pod that fits only on an empty node"),
+    count_option("--patience", 16, "How many later pods may overtake a waiting pod"),
+    count_option("--waiting-room", 1000, "How many pods may wait"),
+    count_option("--history", 10_000, "How many past decisions to keep", minimum=1),
+    choice_option("--runtime", ["none", "cri"], "Who enforces decisions: the clients (none), or this agent (cri)"),
+    option(
         "--runtime-endpoint",
+        "SOCKET",
+        "Socket of the container runtime: containerd, CRI-O, or another with CRI v1",
         default="unix:///run/containerd/containerd.sock",
-        metavar="SOCKET",
-        help="Socket of the container runtime: containerd, CRI-O, or another with CRI v1 (default: "
-        "unix:///run/containerd/containerd.sock).",
     ),
     click.option(
         "--allow",
@@ -135,43 +92,22 @@ _with_agent_command_options = collect_options(
         multiple=True,
         help="Permit manifests to use this (default: none of them). Repeatable.",
     ),
-    click.option(
+    choice_option(
         "--network",
-        type=click.Choice(["auto", "cni", "host"]),
-        default="auto",
-        help="Network of the pods: their own (cni) or the host's (default: auto, cni if the runtime supports it).",
+        ["auto", "cni", "host"],
+        "Network of the pods: their own (cni) or the host's",
+        "auto, cni if the runtime supports it",
     ),
-    click.option(
-        "--cgroup-driver",
-        type=click.Choice(["auto", "cgroupfs", "systemd"]),
-        default="auto",
-        help="cgroup driver (default: auto, ask the runtime).",
-    ),
-    click.option(
-        "--cgroup-root",
-        default="alignup",
-        metavar="NAME",
-        help="Parent cgroup of the pods; none leaves it to the runtime (default: alignup).",
-    ),
-    click.option(
-        "--log-dir",
-        type=_PATH,
-        metavar="DIR",
-        help="Directory of the container logs (default: logs in the root directory).",
-    ),
+    choice_option("--cgroup-driver", ["auto", "cgroupfs", "systemd"], "cgroup driver", "auto, ask the runtime"),
+    option("--cgroup-root", "NAME", "Parent cgroup of the pods; none leaves it to the runtime", default="alignup"),
+    path_option("--log-dir", "DIR", "Directory of the container logs", f"logs {_IN_ROOT}"),
     click.option(
         "--recover",
         type=click.Choice(["previous", "drop-misfits"]),
         multiple=True,
-        help="previous: fall back to the previous checkpoint if the current one is corrupt. drop-misfits: release "
-        "pods that no longer fit. Repeatable.",
+        help="previous: use the previous checkpoint. drop-misfits: release pods that no longer fit. Repeatable.",
     ),
-    click.option(
-        "--export",
-        type=_PATH,
-        metavar="DIR",
-        help="Write the kubelet's state files for the current pods to DIR, and exit.",
-    ),
+    path_option("--export", "DIR", "Write the kubelet's state files for the current pods to DIR, and exit"),
 )
 
 
@@ -212,7 +148,7 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 
 @contextmanager
 def _require_agent_extra() -> Iterator[None]:
-    """Tell what to install when a library that only the agent needs is missing."""
+    """Report what to install when a library that only the agent needs is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -53,15 +53,15 @@ def _print_text(report: "AuditReport") -> None:
         terminal.print_line(f"{drift} (fixed)")
     for drift in report.drifts:
         terminal.print_line(str(drift))
-    terminal.print_notes(report.problems)
-    counts = {"run": len(report.runs), "container": len(report.containers)}
+    terminal.print_notes((*report.failures, *report.containers.notes))
+    counts = {"run": len(report.runs), "container": len(report.containers.containers)}
     audited = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
     if report.drifts:
         return
     if audited:
         terminal.print_line(f"{' and '.join(audited)}: no drift")
     else:
-        terminal.print_line("no runs or containers to audit" if report.runtime else "no runs to audit")
+        terminal.print_line("no runs or containers to audit" if report.containers.runtime else "no runs to audit")
 
 
 def _document(report: "AuditReport") -> dict[str, Any]:
@@ -69,9 +69,9 @@ def _document(report: "AuditReport") -> dict[str, Any]:
     return {
         "version": VERSION,
         "runs": [{**run.record.to_document(), "processes": list(run.pids)} for run in report.runs],
-        "containers": list(map(_container_document, report.containers)),
+        "containers": list(map(_container_document, report.containers.containers)),
         "drift": [{**_drift_document(drift), "fixed": fixed} for drift, fixed in drifts],
-        "troubles": list(report.problems),
+        "troubles": [*report.failures, *report.containers.notes],
     }
 
 
@@ -115,14 +115,14 @@ def _metrics(report: "AuditReport") -> Iterator[str]:
         for kind in kinds:
             count = sum(drift.uid == record.uid and drift.kind is kind for drift in report.drifts)
             yield f'alignup_run_drift{{run="{record.uid}",name="{_escape_label(record.name)}",kind="{kind}"}} {count}'
-    if not report.runtime:
+    if not report.containers.runtime:
         return
     yield from _gauge("alignup_audited_containers", "Running containers of the agent that were audited.")
-    yield f"alignup_audited_containers {len(report.containers)}"
+    yield f"alignup_audited_containers {len(report.containers.containers)}"
     yield from _gauge("alignup_strays", "Pod sandboxes that the agent does not know.")
     yield f"alignup_strays {sum(drift.kind is DriftKind.STRAY for drift in report.drifts)}"
     yield from _gauge("alignup_container_drift", "Deviations of a container from its intended placement.")
-    for container in (found.container for found in report.containers):
+    for container in (found.container for found in report.containers.containers):
         namespace, _, pod = container.pod.partition("/")
         values = {"uid": container.uid, "namespace": namespace, "pod": pod, "container": container.container}
         labels = ",".join(f'{name}="{_escape_label(value)}"' for name, value in values.items())

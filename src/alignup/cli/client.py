@@ -6,13 +6,12 @@ of ``alignup run``, and that time would be added to the start of every command.
 
 import json
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import click
@@ -22,7 +21,10 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import ParseError
 from alignup.cli.app import InputError
-from alignup.cli.options import collect_options
+from alignup.cli.options import collect_options, option
+
+if TYPE_CHECKING:
+    import socket
 
 Document = dict[str, Any]
 Query = Mapping[str, str | int | None]
@@ -50,18 +52,20 @@ class AgentOptions:
 with_agent_options = collect_options(
     "agent",
     AgentOptions,
-    click.option(
+    option(
         "--agent",
+        "ADDRESS",
+        "Address of the agent, unix:PATH or HOST:PORT",
+        "ALIGNUP_AGENT, or this user's agent",
         envvar="ALIGNUP_AGENT",
-        metavar="ADDRESS",
-        help="Address of the agent, unix:PATH or HOST:PORT (default: ALIGNUP_AGENT, or this user's agent).",
     ),
-    click.option(
+    option(
         "--token-file",
+        "FILE",
+        "File with the token of an agent on the network",
+        "ALIGNUP_TOKEN_FILE",
         type=click.Path(path_type=Path),
         envvar="ALIGNUP_TOKEN_FILE",
-        metavar="FILE",
-        help="File with the token of an agent on the network (default: ALIGNUP_TOKEN_FILE).",
     ),
 )
 
@@ -162,7 +166,7 @@ class AgentClient:
     @contextmanager
     def _send(
         self, method: str, path: str, query: Query, *, body: object = None
-    ) -> Iterator[tuple[int, BufferedReader, socket.socket]]:
+    ) -> Iterator[tuple[int, BufferedReader, "socket.socket"]]:
         """Send a request; yield the status, the response's body as a file, and the connection."""
         given = urlencode({name: value for name, value in query.items() if value is not None})
         content = b"" if body is None else json.dumps(body).encode("ascii")
@@ -254,7 +258,9 @@ def pod_path(uid: str) -> str:
     return f"/v1/pods/{quote(uid, safe='')}"
 
 
-def open_socket(address: Address) -> socket.socket:
+def open_socket(address: Address) -> "socket.socket":
+    import socket  # noqa: PLC0415 - not needed without an agent
+
     if not isinstance(address, UnixAddress):
         return socket.create_connection((address.host, address.port), timeout=TIMEOUT)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

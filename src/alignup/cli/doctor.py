@@ -10,8 +10,10 @@ from alignup.cli.options import (
     collect_options,
     config_option,
     devices_option,
+    flag_option,
     machine_option,
     output_option,
+    path_option,
     pods_option,
     set_option,
 )
@@ -45,14 +47,9 @@ class DoctorOptions:
     set_option,
     machine_option,
     devices_option,
-    click.option(
-        "--kubelet-dir",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Check the state files in this kubelet directory, such as /var/lib/kubelet.",
-    ),
+    path_option("--kubelet-dir", "DIR", "Check the state files in this kubelet directory, such as /var/lib/kubelet"),
     pods_option("to name them, and to keep their resources first"),
-    click.option("--write", is_flag=True, help="Repair the state files, after a backup of each."),
+    flag_option("--write", help_text="Repair the state files, after a backup of each"),
 )
 @output_option("text", "json")
 @debug_option

@@ -7,7 +7,7 @@ import click
 
 from alignup.cli.app import COMMANDS, debug_option, examples
 from alignup.cli.client import AgentOptions, connect, pod_path, with_agent_options
-from alignup.cli.options import collect_options
+from alignup.cli.options import collect_options, flag_option, option
 from alignup.cli.pod_status import find_pod
 
 
@@ -31,10 +31,10 @@ class LogOptions:
     click.option(
         "-c", "--container", metavar="NAME", help="Print the log of this container (default: the first app container)."
     ),
-    click.option("-f", "--follow", is_flag=True, help="Follow the log until the container ends."),
-    click.option("-p", "--previous", is_flag=True, help="Print the log of the previous instance of the container."),
-    click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines (default: all)."),
-    click.option("--timestamps", is_flag=True, help="Print a timestamp before each line."),
+    flag_option("-f", "--follow", help_text="Follow the log until the container ends"),
+    flag_option("-p", "--previous", help_text="Print the log of the previous instance of the container"),
+    option("--tail", "N", "Print only the last N lines", "all", type=click.IntRange(min=0)),
+    flag_option("--timestamps", help_text="Print a timestamp before each line"),
 )
 @with_agent_options
 @debug_option

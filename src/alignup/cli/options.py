@@ -1,7 +1,7 @@
 """Options that several commands share. ``inputs`` reads the files they name."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,34 @@ def collect_options(parameter: str, group: type, *options: Decorator) -> Decorat
     return decorate
 
 
+def option(name: str, metavar: str, help_text: str, default_text: str = "", **attributes: Any) -> Decorator:  # noqa: ANN401 - click's
+    """An option whose help names its default: *default_text*, or the default value."""
+    default = default_text or str(attributes.get("default", ""))
+    ending = f" (default: {default})." if default else "."
+    return click.option(name, metavar=metavar or None, help=help_text + ending, **attributes)
+
+
+def path_option(name: str, metavar: str, help_text: str, default_text: str = "") -> Decorator:
+    return option(name, metavar, help_text, default_text, type=click.Path(path_type=Path))
+
+
+def choice_option(name: str, choices: Sequence[str], help_text: str, default_text: str = "") -> Decorator:
+    """The first of *choices* is the default."""
+    return option(name, "", help_text, default_text, type=click.Choice(choices), default=choices[0])
+
+
+def count_option(name: str, default: int, help_text: str, *, minimum: int = 0) -> Decorator:
+    return option(name, "N", help_text, type=click.IntRange(min=minimum), default=default)
+
+
+def repeatable_option(name: str, metavar: str, help_text: str, *names: str) -> Decorator:
+    return click.option(name, *names, multiple=True, metavar=metavar, help=f"{help_text}. Repeatable.")
+
+
+def flag_option(*names: str, help_text: str) -> Decorator:
+    return click.option(*names, is_flag=True, help=f"{help_text}.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
     """The options that describe a node."""
@@ -39,57 +67,35 @@ class HostOptions:
     pods: tuple[str, ...]
 
 
-machine_option: Decorator = click.option(
+machine_option = option(
     "--machine",
-    metavar="MACHINE",
-    help="Machine: a recording, directory, description, hwloc XML, cAdvisor JSON, or a synthetic "
-    "'pack:2 numa:2 core:8 pu:2' (default: this machine).",
+    "MACHINE",
+    "Machine: a recording, directory, description, hwloc XML, cAdvisor JSON, or synthetic 'pack:2 numa:2 core:8 pu:2'",
+    "this machine",
 )
-devices_option: Decorator = click.option(
-    "--devices",
-    multiple=True,
-    metavar="RESOURCE=N@NODE,…",
-    help="Add devices to the machine, such as example.com/gpu=4@0,4@1. Repeatable.",
+devices_option = repeatable_option(
+    "--devices", "RESOURCE=N@NODE,…", "Add devices to the machine, such as example.com/gpu=4@0,4@1"
 )
-set_option: Decorator = click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Override a field of the configuration, such as topologyManagerPolicy=restricted. Repeatable.",
+set_option = repeatable_option(
+    "--set", "FIELD=VALUE", "Override a field of the configuration, such as topologyManagerPolicy=restricted", "changes"
 )
-state_option: Decorator = click.option(
-    "--state",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The kubelet's directory with cpu_manager_state and the other state files (default: an empty node).",
+state_option = path_option(
+    "--state", "DIR", "The kubelet's directory with cpu_manager_state and the other state files", "an empty node"
 )
 
 
-def config_option(default: str = "the kubelet's defaults") -> Decorator:
-    return click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help=f"KubeletConfiguration of the node (default: {default}).",
-    )
+def config_option(default_text: str = "the kubelet's defaults") -> Decorator:
+    return path_option("--config", "FILE", "KubeletConfiguration of the node", default_text)
 
 
 def pods_option(purpose: str = "to name the pods in --state") -> Decorator:
-    return click.option(
-        "--pods", multiple=True, metavar="FILE", help=f"Pods of the node (kubectl get pods -o yaml), {purpose}."
-    )
+    return repeatable_option("--pods", "FILE", f"Pods of the node (kubectl get pods -o yaml), {purpose}")
 
 
 def output_option(*formats: str) -> Decorator:
     """Add ``-o``. The first of *formats* is the default."""
     return click.option(
-        "-o",
-        "--output",
-        "output",
-        type=click.Choice(formats),
-        default=formats[0],
-        help=f"Output format (default: {formats[0]}).",
+        "-o", "--output", type=click.Choice(formats), default=formats[0], help=f"Output format (default: {formats[0]})."
     )
 
 

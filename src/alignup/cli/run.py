@@ -15,7 +15,7 @@ from alignup.align import bits
 from alignup.align.errors import AlignError, CheckpointError
 from alignup.cli.app import COMMANDS, InputError, debug_option, escape_control, examples
 from alignup.cli.client import AgentClient, AgentError, AgentOptions, find_agent, with_agent_options
-from alignup.cli.options import collect_options
+from alignup.cli.options import choice_option, collect_options, flag_option, option, path_option, repeatable_option
 
 if TYPE_CHECKING:
     from alignup.align.host import Host, Settings
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 REJECTED, FAILED = 124, 125
 _FOREVER = "forever"
+_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 _SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
 _PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
 _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
@@ -97,41 +98,20 @@ class RunOptions:
 _with_run_options = collect_options(
     "options",
     RunOptions,
-    click.option("--cpus", metavar="N", help="CPUs. Whole CPUs are exclusive; fractions (500m) use the shared pool."),
-    click.option("--memory", metavar="SIZE", help="Memory to allocate, such as 4Gi."),
-    click.option("--hugepages", multiple=True, metavar="PAGE=SIZE", help="Huge pages, such as 2Mi=64Mi. Repeatable."),
-    click.option(
-        "--device", multiple=True, metavar="RESOURCE=N", help="Devices, such as nvidia.com/gpu=1. Repeatable."
+    option("--cpus", "N", "CPUs. Whole CPUs are exclusive; fractions (500m) use the shared pool"),
+    option("--memory", "SIZE", "Memory to allocate, such as 4Gi"),
+    repeatable_option("--hugepages", "PAGE=SIZE", "Huge pages, such as 2Mi=64Mi"),
+    repeatable_option("--device", "RESOURCE=N", "Devices, such as nvidia.com/gpu=1"),
+    option("--policy", "", "Topology policy", "best-effort, or as in --config", type=click.Choice(_POLICIES)),
+    option("--scope", "", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"])),
+    repeatable_option(
+        "--option", "NAME=VALUE", "Option of the topology or CPU manager policy: prefer-closest-numa-nodes=true"
     ),
-    click.option(
-        "--policy",
-        type=click.Choice(["none", "best-effort", "restricted", "single-numa-node"]),
-        help="Topology policy (default: best-effort, or as in --config).",
+    path_option("--config", "FILE", "Use the settings of this KubeletConfiguration"),
+    repeatable_option(
+        "--devices", "RESOURCE=N@NODE,…", "Devices that discovery does not find, such as example.com/gpu=4@0,4@1"
     ),
-    click.option(
-        "--scope",
-        type=click.Choice(["container", "pod"]),
-        help="Topology scope (default: container, or as in --config).",
-    ),
-    click.option(
-        "--option",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Set an option of the topology or CPU manager policy, such as prefer-closest-numa-nodes=true. Repeatable.",
-    ),
-    click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Use the settings of this KubeletConfiguration.",
-    ),
-    click.option(
-        "--devices",
-        multiple=True,
-        metavar="RESOURCE=N@NODE,…",
-        help="Declare devices that discovery does not find, such as example.com/gpu=4@0,4@1. Repeatable.",
-    ),
-    click.option("--name", metavar="NAME", help="Name of the run (default: derived from the command)."),
+    option("--name", "NAME", "Name of the run", "derived from the command"),
     click.option(
         "--wait",
         is_flag=False,
@@ -139,20 +119,15 @@ _with_run_options = collect_options(
         metavar="[SECONDS]",
         help="Wait until the run fits, forever or for SECONDS. A run that never fits is rejected at once.",
     ),
-    click.option(
+    choice_option(
         "--by",
-        type=click.Choice(["auto", "cgroup", "affinity"]),
-        default="auto",
-        help="How to enforce the placement: a cpuset cgroup, or CPU affinity and memory policy "
-        "(default: auto, the first that is permitted).",
+        ["auto", "cgroup", "affinity"],
+        "How to enforce the placement: a cpuset cgroup, or CPU affinity and memory policy",
+        "auto, the first that is permitted",
     ),
-    click.option("--dry-run", is_flag=True, help="Print the decision; run nothing."),
-    click.option(
-        "--machine",
-        metavar="MACHINE",
-        help="With --dry-run, decide for this machine, as in 'machine show' (default: this machine).",
-    ),
-    click.option("--no-agent", is_flag=True, help="Use this user's own ledger even if an agent is running."),
+    flag_option("--dry-run", help_text="Print the decision; run nothing"),
+    option("--machine", "MACHINE", "With --dry-run, decide for this machine, as in 'machine show'", "this machine"),
+    flag_option("--no-agent", help_text="Use this user's own ledger even if an agent is running"),
 )
 
 

@@ -7,8 +7,17 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, InputError, debug_option, examples
-from alignup.cli.options import HostOptions, collect_options, output_option, with_host_options, workload_option
+from alignup.cli.options import (
+    HostOptions,
+    collect_options,
+    option,
+    output_option,
+    path_option,
+    with_host_options,
+    workload_option,
+)
 
+_PROFILES = ("telco", "training", "inference", "mixed")
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 
 
@@ -30,45 +39,30 @@ _with_simulate_options = collect_options(
     "options",
     SimulateOptions,
     workload_option(required=False),
-    click.option(
+    option(
         "--trace",
+        "FILE",
+        "Trace of arriving and departing pods, as described in docs/simulate.md; - for standard input",
         type=click.Path(path_type=Path, allow_dash=True),
-        metavar="FILE",
-        help="Trace of arriving and departing pods, as described in docs/simulate.md; - for standard input.",
     ),
-    click.option(
-        "--generate",
-        type=click.Choice(["telco", "training", "inference", "mixed"]),
-        help="Generate a workload of this kind, sized to the machine.",
-    ),
-    click.option(
-        "--count", type=click.IntRange(1, 1_000_000), default=1000, help="Number of pods to generate (default: 1000)."
-    ),
-    click.option(
+    option("--generate", "", "Generate a workload of this kind, sized to the machine", type=click.Choice(_PROFILES)),
+    option("--count", "N", "Number of pods to generate", type=click.IntRange(1, 1_000_000), default=1000),
+    option(
         "--load",
+        "SHARE",
+        "Average share of the machine that generated pods request; 1 is all of it",
         type=click.FloatRange(0, 100, min_open=True),
         default=0.9,
-        help="Average share of the machine that generated pods request; 1 is all of it (default: 0.9).",
     ),
-    click.option("--seed", type=int, default=0, help="Random seed for --generate (default: 0)."),
-    click.option(
-        "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the workload to FILE as a trace."
-    ),
-    click.option(
+    option("--seed", "N", "Random seed for --generate", type=int, default=0),
+    path_option("--save", "FILE", "Write the workload to FILE as a trace"),
+    option(
         "--compare",
-        metavar="SETTING,…",
-        help="Simulate every combination of values of policy, scope, topology-options, cpu-policy, cpu-options and "
-        "memory-policy.",
+        "SETTING,…",
+        "Simulate every combination of policy, scope, topology-options, cpu-policy, cpu-options and memory-policy",
     ),
-    click.option(
-        "--jobs",
-        type=click.IntRange(1, 1024),
-        metavar="N",
-        help="Number of processes for --compare (default: one per CPU).",
-    ),
-    click.option(
-        "--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write a picture of the final state to FILE."
-    ),
+    option("--jobs", "N", "Number of processes for --compare", "one per CPU", type=click.IntRange(1, 1024)),
+    path_option("--svg", "FILE", "Write a picture of the final state to FILE"),
 )
 
 

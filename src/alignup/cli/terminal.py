@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MIN_WIDTH, MAX_WIDTH = 40, 120
 
+_HOLDER_COLORS = ("blue", "yellow", "green", "magenta", "cyan", "bright_yellow", "bright_cyan", "bright_red")
 #: Styles of ``picture`` → styles of rich.
 _STYLES = {
     "title": "bold",
@@ -32,14 +33,7 @@ _STYLES = {
     "held": "blue",
     "lost": "red reverse",
     "unseen": "dim italic",
-    "holder0": "bold blue",
-    "holder1": "bold yellow",
-    "holder2": "bold green",
-    "holder3": "bold magenta",
-    "holder4": "bold cyan",
-    "holder5": "bold bright_yellow",
-    "holder6": "bold bright_cyan",
-    "holder7": "bold bright_red",
+    **{f"holder{number}": f"bold {color}" for number, color in enumerate(_HOLDER_COLORS)},
 }
 
 

@@ -6,7 +6,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, InputError, debug_option, examples
-from alignup.cli.options import HostOptions, output_option, with_host_options, workload_option
+from alignup.cli.options import HostOptions, option, output_option, with_host_options, workload_option
 
 REJECTED = 1
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
@@ -22,17 +22,17 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @workload_option()
 @with_host_options
 @click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
-@click.option(
+@option(
     "--search",
-    "seconds",
+    "SECONDS",
+    "Search up to SECONDS for changes that would admit a rejected pod",
+    "2",
     type=click.FloatRange(0, 3600),
     default=2.0,
-    metavar="SECONDS",
-    help="Search up to SECONDS for changes that would admit a rejected pod (default: 2).",
 )
 @output_option("text", "json", "yaml")
 @debug_option
-def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, seconds: float, output: str) -> None:
+def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, search: float, output: str) -> None:
     """Explain the decision on a pod: the verdict, each resource's hints, how the NUMA nodes were chosen, the placement.
 
     A rejection also lists what did not fit, and changes that would admit the pod; each change was tried. Every workload
@@ -42,7 +42,7 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, seco
     """
     from alignup.cli import inputs, why_output  # noqa: PLC0415 - not needed for --help
 
-    if isnan(seconds):
+    if isnan(search):
         raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
     node = inputs.read_host(host)
     workloads, skipped = inputs.read_workloads(files)
@@ -50,7 +50,7 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, seco
     chosen = inputs.select_workloads(workloads, name, files=files)
     terminal.print_notes(inputs.ignored_requests(node, (workload.pod for workload in chosen)))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        found = [why_output.explain(node, workload, seconds=seconds) for workload in chosen]
+        found = [why_output.explain(node, workload, seconds=search) for workload in chosen]
     why_output.PRINTERS[output](node, found)
     if any(not one.decision.admitted for one in found):
         raise click.exceptions.Exit(REJECTED)

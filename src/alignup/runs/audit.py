@@ -1,7 +1,7 @@
 """Audit everything that was placed: the runs of a user, and the containers of the agent."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,7 +9,6 @@ from alignup.align import bits
 from alignup.enforce import container_audit
 from alignup.enforce.audit import DeviceTopology, Drift, DriftKind, RunProcesses, audit_runs, restore_run
 from alignup.enforce.container_audit import ContainerAudit, ContainerSource, drift_key
-from alignup.enforce.containers import ContainerProcesses
 from alignup.enforce.run_record import RunRecord
 from alignup.runs import registry
 from alignup.runs.request import CONTAINER, GPU
@@ -26,50 +25,32 @@ class AuditReport:
     """The result of an audit, after fixing if that was requested."""
 
     runs: tuple[RunProcesses, ...]
-    drifts: tuple[Drift, ...]
+    run_drifts: tuple[Drift, ...]
+    containers: ContainerAudit
     fixed: tuple[Drift, ...] = ()
-    problems: tuple[str, ...] = ()  #: why something was not fixed, or not audited
-    containers: tuple[ContainerProcesses, ...] = ()
-    runtime: str = ""  #: name of the agent's container runtime; empty: it has none
+    failures: tuple[str, ...] = ()  #: why something was not fixed
+
+    @property
+    def drifts(self) -> tuple[Drift, ...]:
+        return (*self.run_drifts, *self.containers.drifts)
 
 
 def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditReport:
     """Compare the runs in *directory* and the containers of *agent* with what was intended; with *fix* restore them."""
     first = _audit_once(directory, agent)
     if not fix or not first.drifts:
-        return first.report()
-    problems = (
+        return first
+    failures = (
         *_restore_runs(first.runs, first.run_drifts, directory),
         *container_audit.restore_containers(first.containers),
     )
     second = _audit_once(directory, agent)
     left = set(map(drift_key, second.drifts))
     fixed = tuple(drift for drift in first.drifts if drift_key(drift) not in left)
-    return second.report(fixed=fixed, problems=problems)
+    return replace(second, fixed=fixed, failures=failures)
 
 
-@dataclass(frozen=True, slots=True)
-class _Findings:
-    runs: tuple[RunProcesses, ...]
-    run_drifts: tuple[Drift, ...]
-    containers: ContainerAudit
-
-    @property
-    def drifts(self) -> tuple[Drift, ...]:
-        return (*self.run_drifts, *self.containers.drifts)
-
-    def report(self, *, fixed: tuple[Drift, ...] = (), problems: tuple[str, ...] = ()) -> AuditReport:
-        return AuditReport(
-            self.runs,
-            self.drifts,
-            fixed,
-            (*problems, *self.containers.notes),
-            containers=self.containers.containers,
-            runtime=self.containers.runtime,
-        )
-
-
-def _audit_once(directory: Path, agent: AuditedAgent | None) -> _Findings:
+def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
     runs = registry.active_runs(directory)
     local = [run for run in runs if not run.record.agent]
     remote = [run for run in runs if run.record.agent]
@@ -79,7 +60,7 @@ def _audit_once(directory: Path, agent: AuditedAgent | None) -> _Findings:
         *audit_runs(remote),
         *_compare_with_agent([run.record for run in remote], agent),
     )
-    return _Findings(runs, drifts, container_audit.audit_containers(agent))
+    return AuditReport(runs, drifts, container_audit.audit_containers(agent))
 
 
 def _restore_runs(runs: Sequence[RunProcesses], drifts: Sequence[Drift], directory: Path) -> tuple[str, ...]:

@@ -109,61 +109,34 @@ def device_nodes(machine: Machine) -> "RunDevices":
     return found
 
 
-class RunLedger:
-    """The ledger from the checkpoint in a directory, without finished runs. The caller holds the directory's lock."""
-
-    def __init__(self, directory: Path, idle: Host, *, active: Collection[str]) -> None:
-        self._store = CheckpointStore(directory)
-        self.host = Host(idle.machine, idle.settings)
-        loaded = self._store.load()
-        self.changed = False  #: since the last save
-        if loaded is None:
-            return
-        entries = [one.entry for one in loaded.document.pods if one.entry.pod.uid in active]
-        self.changed = len(entries) < len(loaded.document.pods)
-        self.host.ledger = _restore(entries, loaded.document.residue, self.host)
-
-    def admit(self, pod: Pod) -> Decision:
-        decision = self.host.admit(pod)
-        self.changed |= decision.admitted
-        return decision
-
-    def release(self, uid: str) -> None:
-        self.changed |= uid in self.host.ledger.pods
-        self.host.release(uid)
-
-    def save(self) -> None:
-        """Write the checkpoint if the ledger has changed. Raises ``CheckpointError``."""
-        if not self.changed:
-            return
-        ledger = self.host.ledger
-        self._store.save(
-            Checkpoint(
-                machine=machine_fingerprint(self.host.machine),
-                settings=settings_fingerprint(self.host.settings),
-                residue=residue(ledger, providers=self.host.providers),
-                pods=[codec.encode(HeldPodDocument(entry=pod_entry(ledger, uid))) for uid in ledger.pods],
-            )
-        )
-        self.changed = False
-
-
 class LocalAllocator:
-    """Allocates from the user's own ledger. *explain* prints the decision on a pod on a host."""
+    """Allocates from the user's own ledger, in the checkpoint of a directory whose lock the caller holds.
+
+    *explain* prints the decision on a pod on a host.
+    """
 
     address = ""  #: no agent
     errors: tuple[type[Exception], ...] = ()
 
     def __init__(self, directory: Path, idle: Host, *, permitted: CpuSet, explain: Callable[[Host, Pod], None]) -> None:
         self._directory = directory
+        self._store: CheckpointStore | None = None  #: its constructor creates the directory
         self._idle = idle
         self._permitted = permitted
         self._explain = explain
-        self._loaded: RunLedger | None = None
+        self.host = Host(idle.machine, idle.settings)
+        self.changed = False  #: since the last load or save
 
     def load(self, *, active: Collection[str], finished: Collection[str] = ()) -> None:
         del finished
-        self._loaded = RunLedger(self._directory, self._idle, active=active)
+        self.host = Host(self._idle.machine, self._idle.settings)
+        self._store = CheckpointStore(self._directory)
+        loaded = self._store.load()
+        if loaded is None:
+            return
+        entries = [one.entry for one in loaded.document.pods if one.entry.pod.uid in active]
+        self.changed = len(entries) < len(loaded.document.pods)
+        self.host.ledger = _restore(entries, loaded.document.residue, self.host)
 
     def load_for_dry_run(self) -> None:
         """Load the ledger if there is one, and change nothing."""
@@ -175,26 +148,16 @@ class LocalAllocator:
             finished = {record.uid for record in registry.finished_runs(records)}
             self.load(active=[record.uid for record in records if record.uid not in finished])
 
-    @property
-    def host(self) -> Host:
-        """The host with the loaded ledger; idle before one is loaded."""
-        return self._idle if self._loaded is None else self._loaded.host
-
-    @property
-    def ledger(self) -> RunLedger:
-        if self._loaded is None:
-            raise StateError("the ledger is not loaded")
-        return self._loaded
-
     def admit(self, request: RunRequest) -> RunAllocation:
-        pod, ledger = build_pod(request), self.ledger
-        decision = ledger.admit(pod)
+        pod = build_pod(request)
+        decision = self.host.admit(pod)
         if decision.rejection is not None:
-            current = Host(self._idle.machine, self._idle.settings, ledger=ledger.host.ledger)
+            current = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
             impossible = not self._idle.decide(pod).admitted
             raise RunRejectedError(
                 decision.rejection.reason, lambda: self._explain(current, pod), impossible=impossible
             )
+        self.changed = True
         return self.allocation(decision)
 
     def allocation(self, decision: Decision) -> RunAllocation:
@@ -215,10 +178,23 @@ class LocalAllocator:
         return shared & self._permitted
 
     def release(self, uid: str) -> None:
-        self.ledger.release(uid)
+        self.changed |= uid in self.host.ledger.pods
+        self.host.release(uid)
 
     def save(self) -> None:
-        self.ledger.save()
+        """Write the checkpoint if the ledger has changed. Raises ``CheckpointError``."""
+        if not self.changed:
+            return
+        ledger = self.host.ledger
+        (self._store or CheckpointStore(self._directory)).save(
+            Checkpoint(
+                machine=machine_fingerprint(self.host.machine),
+                settings=settings_fingerprint(self.host.settings),
+                residue=residue(ledger, providers=self.host.providers),
+                pods=[codec.encode(HeldPodDocument(entry=pod_entry(ledger, uid))) for uid in ledger.pods],
+            )
+        )
+        self.changed = False
 
 
 def _restore(entries: Sequence[PodEntryDocument], stored: ResidueDocument, idle: Host) -> Ledger:
