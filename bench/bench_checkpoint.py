@@ -12,7 +12,8 @@ from alignup.align.settings import Policy
 from alignup.schema import codec
 from alignup.schema.checkpoints import Fingerprint, HeldPodDocument
 from alignup.schema.decisions import to_document
-from alignup.schema.ledgers import pod_entry, residue, restore_ledger
+from alignup.schema.ledgers.documents import pod_entry, residue
+from alignup.schema.ledgers.restore import restore_ledger
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 from alignup.state.history import History

@@ -23,7 +23,8 @@ from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.synthetic import parse
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.schema import codec
-from alignup.schema.ledgers import LedgerDocument, ledger_document, pod_entry, residue, restore_ledger
+from alignup.schema.ledgers.documents import LedgerDocument, ledger_document, pod_entry, residue
+from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import PodDocument, pod_document, read_pod
 from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, host, hosts, pod
 from tests.strategies_pods import amounts, guaranteed

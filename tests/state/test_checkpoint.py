@@ -19,7 +19,8 @@ from alignup.align.ledger import Ledger
 from alignup.align.settings import Policy
 from alignup.schema import codec
 from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationDocument, WaitingPodDocument
-from alignup.schema.ledgers import pod_entry, residue, restore_ledger
+from alignup.schema.ledgers.documents import pod_entry, residue
+from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import pod_document
 from alignup.state.checkpoint import (
     NAME,
@@ -472,7 +473,7 @@ KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
 from alignup.schema import codec
-from alignup.schema.ledgers import ResidueDocument
+from alignup.schema.ledgers.documents import ResidueDocument
 from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
 from alignup.state.fingerprint import fingerprint_of
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
@@ -535,7 +536,7 @@ import json, resource, sys
 from pathlib import Path
 from alignup.align.errors import CheckpointError
 from alignup.schema import codec
-from alignup.schema.ledgers import ResidueDocument
+from alignup.schema.ledgers.documents import ResidueDocument
 from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
 from alignup.state.fingerprint import fingerprint_of
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
@@ -572,7 +573,7 @@ import os, sys
 from pathlib import Path
 from alignup.align.errors import CheckpointError
 from alignup.schema import codec
-from alignup.schema.ledgers import ResidueDocument
+from alignup.schema.ledgers.documents import ResidueDocument
 from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
 from alignup.state.fingerprint import fingerprint_of
 from alignup.state.checkpoint import Checkpoint, CheckpointStore

@@ -11,7 +11,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.schema import codec
 from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationDocument, WaitingPodDocument
-from alignup.schema.ledgers import pod_entry, residue
+from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.pods import pod_document
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint

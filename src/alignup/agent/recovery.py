@@ -31,7 +31,7 @@ from alignup.schema.checkpoints import (
     WaitingPodDocument,
 )
 from alignup.schema.decisions import from_document
-from alignup.schema.ledgers import restore_ledger
+from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import PodDocument, read_pod
 from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint

@@ -32,7 +32,8 @@ from alignup.runs.registry import RunRegistry
 from alignup.runs.request import CONTAINER, RunAllocation, RunRejectedError, RunRequest
 from alignup.schema import codec, decisions
 from alignup.schema.checkpoints import HeldPodDocument
-from alignup.schema.ledgers import PodEntryDocument, ResidueDocument, pod_entry, residue, restore_ledger
+from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument, pod_entry, residue
+from alignup.schema.ledgers.restore import restore_ledger
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 

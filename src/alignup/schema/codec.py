@@ -5,9 +5,11 @@ derive from it. Every decoding error is a :class:`ParseError` that starts with t
 ``pods[2].pod.name: expected `str`, got `int```.
 """
 
+import dataclasses
 import json
-from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -83,6 +85,17 @@ def json_schemas(types: Iterable[Any]) -> dict[str, Any]:
         text = text.replace(f'"{name}"', f'"{_short(name)}"').replace(f'schemas/{name}"', f'schemas/{_short(name)}"')
     renamed: dict[str, Any] = json.loads(text)
     return renamed
+
+
+def build(type_: Callable[..., T], source: object, **changes: object) -> T:
+    """Return a *type_* with the fields of *source*, except for *changes*; both must name their fields alike."""
+    return type_(**{name: changes[name] if name in changes else getattr(source, name) for name in _fields(type_)})
+
+
+@cache
+def _fields(type_: Callable[..., object]) -> tuple[str, ...]:
+    names: tuple[str, ...] | None = getattr(type_, "__struct_fields__", None) or getattr(type_, "_fields", None)
+    return names or tuple(field.name for field in dataclasses.fields(cast("Any", type_)) if field.init)
 
 
 def show_or_none(members: Bits | None) -> str | None:

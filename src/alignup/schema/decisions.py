@@ -6,6 +6,7 @@ Version 2 is written. Version 1, in which pods were ``refused``, is upgraded whe
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
 from alignup.align import bits
@@ -26,7 +27,7 @@ from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
 from alignup.schema import codec
-from alignup.schema.codec import Document, LinuxList, parse_or_none, show_or_none
+from alignup.schema.codec import Document, LinuxList, build, parse_or_none, show_or_none
 
 VERSION = 2  #: raised when a field changes its meaning or goes away, not when one is added
 
@@ -52,7 +53,7 @@ class ResourceHintsDocument(Document, frozen=True):
     provider: str
     resource: str | None
     request: int | None
-    free: dict[int, int] | None
+    free: Mapping[int, int] | None
     hints: list[HintDocument]
     hidden: bool
 
@@ -74,7 +75,7 @@ class PlacementDocument(Document, frozen=True):
 
     container: str
     hint: HintDocument
-    given: dict[str, dict[str, str]]
+    given: Mapping[str, Mapping[str, str]]
 
 
 class ShortfallDocument(Document, frozen=True):
@@ -118,7 +119,7 @@ class DecidedPodDocument(Document, frozen=True):
 class DecisionDocument(Document, frozen=True, kw_only=True):
     """The full record of one admission."""
 
-    version: Literal[2] = 2
+    version: Literal[2]
     pod: DecidedPodDocument
     policy: Policy
     scope: Scope
@@ -142,9 +143,7 @@ def decision_document(decision: Decision) -> DecisionDocument:
         placements=list(map(placement_document, decision.placements)),
         rejection=None if decision.rejection is None else rejection_document(decision.rejection),
         asks=[
-            PreferenceRequestDocument(
-                ask.uid, ask.container, ask.resource, list(ask.available), list(ask.must_include), ask.size
-            )
+            build(PreferenceRequestDocument, ask, available=list(ask.available), must_include=list(ask.must_include))
             for ask in decision.preference_requests
         ],
     )
@@ -155,16 +154,8 @@ def placement_document(placement: Placement) -> PlacementDocument:
 
 
 def rejection_document(rejection: Rejection) -> RejectionDocument:
-    return RejectionDocument(
-        reason=rejection.reason,
-        message=rejection.message,
-        container=rejection.container,
-        provider=rejection.provider,
-        shortfalls=[
-            ShortfallDocument(one.provider, one.resource, one.needed, one.free, show_or_none(one.nodes))
-            for one in rejection.shortfalls
-        ],
-    )
+    shortfalls = [build(ShortfallDocument, one, nodes=show_or_none(one.nodes)) for one in rejection.shortfalls]
+    return build(RejectionDocument, rejection, shortfalls=shortfalls)
 
 
 def to_document(decision: Decision) -> dict[str, Any]:
@@ -222,35 +213,25 @@ def _rename_key(value: Any, old: str, new: str) -> Any:  # noqa: ANN401 - JSON o
 
 def _step_document(step: MergeStep) -> MergeStepDocument:
     return MergeStepDocument(
-        container=step.container,
-        resources=list(map(_resource_document, step.resources)),
-        width=step.width,
-        rule=step.rule.name,
-        hint=HintDocument.of(step.hint),
-        runners_up=list(map(bits.show, step.runners_up)),
-        accepted=step.accepted,
+        step.container,
+        [_resource_document(one) for one in step.resources],
+        step.width,
+        step.rule.name,
+        HintDocument.of(step.hint),
+        [bits.show(nodes) for nodes in step.runners_up],
+        step.accepted,
     )
 
 
 def _resource_document(one: ResourceHints) -> ResourceHintsDocument:
     hints, hidden = shown_hints(one)
-    return ResourceHintsDocument(
-        provider=one.provider,
-        resource=one.resource,
-        request=one.request,
-        free=None if one.free is None else dict(one.free),
-        hints=list(map(HintDocument.of, hints)),
-        hidden=hidden,
-    )
+    documents = [HintDocument.of(hint) for hint in hints]
+    return ResourceHintsDocument(one.provider, one.resource, one.request, one.free, documents, hidden)
 
 
 def _decision(document: DecisionDocument) -> Decision:
-    pod = document.pod
     return Decision(
-        uid=pod.uid,
-        name=pod.name,
-        namespace=pod.namespace,
-        qos=pod.qos,
+        **msgspec.structs.asdict(document.pod),
         policy=document.policy,
         scope=document.scope,
         outcome=document.outcome,
@@ -259,14 +240,7 @@ def _decision(document: DecisionDocument) -> Decision:
         placements=tuple(Placement.of_text(one.container, one.hint.hint(), one.given) for one in document.placements),
         rejection=None if document.rejection is None else _rejection(document.rejection),
         preference_requests=tuple(
-            PreferenceRequest(
-                uid=ask.uid,
-                container=ask.container,
-                resource=ask.resource,
-                available=tuple(ask.available),
-                must_include=tuple(ask.must_include),
-                size=ask.size,
-            )
+            build(PreferenceRequest, ask, available=tuple(ask.available), must_include=tuple(ask.must_include))
             for ask in document.asks
         ),
     )
@@ -274,35 +248,21 @@ def _decision(document: DecisionDocument) -> Decision:
 
 def _step(step: MergeStepDocument) -> MergeStep:
     return MergeStep(
-        container=step.container,
-        width=step.width,
-        rule=MergeRule[step.rule],
-        hint=step.hint.hint(),
-        runners_up=tuple(map(bits.parse, step.runners_up)),
-        accepted=step.accepted,
-        resources=tuple(map(_resource, step.resources)),
+        step.container,
+        tuple(_resource(one) for one in step.resources),
+        step.width,
+        MergeRule[step.rule],
+        step.hint.hint(),
+        tuple(bits.parse(nodes) for nodes in step.runners_up),
+        step.accepted,
     )
 
 
 def _resource(one: ResourceHintsDocument) -> ResourceHints:
-    return ResourceHints(
-        provider=one.provider,
-        resource=one.resource,
-        request=one.request,
-        free=one.free,
-        hints=HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE,
-        truncated=one.hidden,
-    )
+    hints = HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE
+    return ResourceHints(one.provider, one.resource, one.request, one.free, hints, one.hidden)
 
 
 def _rejection(rejection: RejectionDocument) -> Rejection:
-    return Rejection(
-        reason=rejection.reason,
-        message=rejection.message,
-        container=rejection.container,
-        provider=rejection.provider,
-        shortfalls=tuple(
-            Shortfall(one.provider, one.resource, one.needed, one.free, parse_or_none(one.nodes))
-            for one in rejection.shortfalls
-        ),
-    )
+    shortfalls = tuple(build(Shortfall, one, nodes=parse_or_none(one.nodes)) for one in rejection.shortfalls)
+    return build(Rejection, rejection, shortfalls=shortfalls)

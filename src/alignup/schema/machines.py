@@ -33,7 +33,7 @@ from alignup.align.machine import (
     hugepages_resource,
 )
 from alignup.align.quantity import Quantity
-from alignup.schema.codec import convert, parse_or_none, show_or_none, to_builtins
+from alignup.schema.codec import build, convert, parse_or_none, show_or_none, to_builtins
 
 FORMAT = "machine/v1"
 
@@ -100,24 +100,23 @@ class MachineDocument(_Strict):
 
 def machine_to_document(machine: Machine) -> dict[str, Any]:
     """Return *machine* as plain JSON values; fields with default values are left out."""
-    document: dict[str, Any] = to_builtins(
-        MachineDocument(
+    plain: dict[str, Any] = to_builtins(
+        build(
+            MachineDocument,
+            machine,
             alignup=FORMAT,
             cpus=list(_cpu_groups(machine.cpus)),
             nodes=[NodeDocument(node.id, node.memory, _page_counts(node.hugepages)) for node in machine.nodes],
             distances=None if machine.distances is None else [list(row) for row in machine.distances.matrix],
-            memory=machine.memory,
             hugepages=_page_counts(machine.hugepages),
             offline=bits.show(machine.offline),
-            devices=[
-                DeviceDocument(one.resource, one.id, show_or_none(one.nodes), one.healthy) for one in machine.devices
-            ],
+            devices=[build(DeviceDocument, one, nodes=show_or_none(one.nodes)) for one in machine.devices],
             pci=list(map(_pci_document, machine.pci)),
             report=None if machine.report is None else _report_document(machine.report),
             gaps=list(machine.gaps),
         )
     )
-    return document
+    return plain
 
 
 def machine_from_document(document: object, *, name: str = "the text") -> Machine:
@@ -152,21 +151,13 @@ def _machine(document: MachineDocument) -> Machine:
 
 
 def _report(report: CadvisorReportDocument) -> CadvisorReport:
-    return CadvisorReport(
-        cpus=_cpus(report.cpus),
-        num_cpus=report.num_cpus,
-        num_sockets=report.num_sockets,
-        nodes=None if report.nodes is None else tuple(map(_reported_node, report.nodes)),
-    )
+    nodes = None if report.nodes is None else tuple(map(_reported_node, report.nodes))
+    return build(CadvisorReport, report, cpus=_cpus(report.cpus), nodes=nodes)
 
 
 def _report_document(report: CadvisorReport) -> CadvisorReportDocument:
-    return CadvisorReportDocument(
-        num_cpus=report.num_cpus,
-        num_sockets=report.num_sockets,
-        cpus=list(_cpu_groups(report.cpus)),
-        nodes=None if report.nodes is None else list(map(_reported_node_document, report.nodes)),
-    )
+    nodes = None if report.nodes is None else list(map(_reported_node_document, report.nodes))
+    return build(CadvisorReportDocument, report, cpus=list(_cpu_groups(report.cpus)), nodes=nodes)
 
 
 def _cpus(groups: Iterable[CpuGroupDocument]) -> tuple[Cpu, ...]:
@@ -226,25 +217,13 @@ def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | No
 
 
 def _pci_device(device: PciDeviceDocument) -> PciDevice:
-    return PciDevice(
-        device.address,
-        kind=_code(device.kind),
-        vendor=_code(device.vendor),
-        device=_code(device.device),
-        node=device.node,
-        cpus=_parse_list(device.cpus),
-    )
+    codes = {name: _code(getattr(device, name)) for name in ("kind", "vendor", "device")}
+    return build(PciDevice, device, **codes, cpus=_parse_list(device.cpus))
 
 
 def _pci_document(device: PciDevice) -> PciDeviceDocument:
-    return PciDeviceDocument(
-        device.address,
-        kind=_hex(device.kind, 6),
-        vendor=_hex(device.vendor, 4),
-        device=_hex(device.device, 4),
-        node=device.node,
-        cpus=show_or_none(device.cpus),
-    )
+    codes = {name: _hex(getattr(device, name), digits) for name, digits in (("kind", 6), ("vendor", 4), ("device", 4))}
+    return build(PciDeviceDocument, device, **codes, cpus=show_or_none(device.cpus))
 
 
 def _code(code: str | int | None) -> int | None:

@@ -1,11 +1,12 @@
 """A pod as a JSON document: what ``align`` needs of it, not its manifest. Fields with default values are left out."""
 # ruff: noqa: RUF012 - msgspec copies mutable defaults
 
+from collections.abc import Mapping
 from typing import Any
 
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
-from alignup.schema.codec import Document
+from alignup.schema.codec import Document, build
 
 
 class QuantityDocument(Document, frozen=True):
@@ -53,20 +54,17 @@ class PodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     resize_infeasible: bool = False
     priority: int | None = None
     os: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
 
 
 def pod_document(pod: Pod) -> PodDocument:
-    return PodDocument(
-        name=pod.name,
-        namespace=pod.namespace,
-        uid=pod.uid,
+    return build(
+        PodDocument,
+        pod,
+        **_resource_documents(pod.resources),
         init=list(map(_container_document, pod.init)),
         containers=list(map(_container_document, pod.containers)),
-        requests=_amounts_document(pod.resources.requests),
-        limits=_amounts_document(pod.resources.limits),
-        claims=list(pod.resources.claims),
         overhead=_amounts_document(pod.overhead),
         pod_claims=list(pod.claims),
         qos=pod.recorded_qos,
@@ -74,20 +72,14 @@ def pod_document(pod: Pod) -> PodDocument:
             name: ContainerStatusDocument(_amounts_document(status.allocated), _amounts_document(status.actual))
             for name, status in pod.statuses.items()
         },
-        resize_infeasible=pod.resize_infeasible,
-        priority=pod.priority,
-        os=pod.os,
-        labels=dict(pod.labels),
-        annotations=dict(pod.annotations),
     )
 
 
 def read_pod(document: PodDocument) -> Pod:
     """Return the pod; ``ValueError`` if an amount is not a quantity."""
-    return Pod(
-        name=document.name,
-        namespace=document.namespace,
-        uid=document.uid,
+    return build(
+        Pod,
+        document,
         init=tuple(map(_container, document.init)),
         containers=tuple(map(_container, document.containers)),
         resources=_resources(document),
@@ -98,27 +90,24 @@ def read_pod(document: PodDocument) -> Pod:
             name: ContainerStatus(_amounts(status.allocated), _amounts(status.actual))
             for name, status in document.statuses.items()
         },
-        resize_infeasible=document.resize_infeasible,
-        priority=document.priority,
-        os=document.os,
-        labels=document.labels,
-        annotations=document.annotations,
+        manifest=None,
     )
 
 
 def _container_document(container: Container) -> ContainerDocument:
-    resources = container.resources
-    return ContainerDocument(
-        name=container.name,
-        requests=_amounts_document(resources.requests),
-        limits=_amounts_document(resources.limits),
-        claims=list(resources.claims),
-        restartable=container.restartable,
-    )
+    return build(ContainerDocument, container, **_resource_documents(container.resources))
 
 
 def _container(document: ContainerDocument) -> Container:
     return Container(document.name, _resources(document), document.restartable)
+
+
+def _resource_documents(resources: Resources) -> dict[str, Any]:
+    return {
+        "requests": _amounts_document(resources.requests),
+        "limits": _amounts_document(resources.limits),
+        "claims": list(resources.claims),
+    }
 
 
 def _resources(document: PodDocument | ContainerDocument) -> Resources:
@@ -134,7 +123,7 @@ def _quantity_document(amount: Quantity) -> str | QuantityDocument:
     short = -9 <= amount.power <= 18 and amount.unscaled.bit_length() <= 128
     if short and _fields(Quantity.parse(str(amount))) == _fields(amount):
         return str(amount)
-    return QuantityDocument(hex(amount.unscaled), amount.power, amount.format, amount.dec, amount.text)
+    return build(QuantityDocument, amount, unscaled=hex(amount.unscaled))
 
 
 def _fields(amount: Quantity) -> tuple[Any, ...]:
@@ -149,5 +138,4 @@ def _amounts(document: AmountsDocument) -> dict[str, Quantity]:
 def _quantity(document: str | QuantityDocument) -> Quantity:
     if isinstance(document, str):
         return Quantity.parse(document)
-    unscaled = int(document.unscaled, 16)
-    return Quantity(unscaled, document.power, format=document.format, dec=document.dec, text=document.text)
+    return build(Quantity, document, unscaled=int(document.unscaled, 16))

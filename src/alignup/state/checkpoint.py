@@ -18,7 +18,7 @@ from alignup.align.errors import CheckpointError, FileError, ParseError
 from alignup.schema import checkpoints, codec
 from alignup.schema.checkpoints import CheckpointDocument, Fingerprint
 from alignup.schema.codec import Document
-from alignup.schema.ledgers import ResidueDocument
+from alignup.schema.ledgers.documents import ResidueDocument
 from alignup.state import atomic_files
 
 FORMAT = "alignup checkpoint"

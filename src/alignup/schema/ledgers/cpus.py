@@ -8,7 +8,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.errors import ParseError
 from alignup.schema.ledgers.documents import CpuResidue
-from alignup.schema.ledgers.entries import HoldingConflict, PodEntry, if_pod_exists
+from alignup.schema.ledgers.entries import HoldingConflict, PodEntry
 
 
 def restore_cpus(
@@ -38,7 +38,7 @@ def restore_cpus(
         owned.append((entry, bits.union(cpus for _, cpus in parts)))
         taken |= owned[-1][1]
     lost = bits.parse(residue.lost) & everything
-    reusable = if_pod_exists(residue.reusable, entries)
+    reusable = residue.reusable
     return replace(
         idle,
         shared=idle.shared & ~taken & ~lost,

@@ -8,7 +8,7 @@ from alignup.align.devices.ledger import DeviceIds, DeviceInventory, natural_sor
 from alignup.align.machine import Device
 from alignup.schema.codec import parse_or_none
 from alignup.schema.ledgers.documents import DeviceHoldings, DeviceResidue
-from alignup.schema.ledgers.entries import HoldingConflict, PodEntry, if_pod_exists
+from alignup.schema.ledgers.entries import HoldingConflict, PodEntry
 
 
 def restore_devices(
@@ -33,7 +33,7 @@ def restore_devices(
                 for container, own in holdings.items()
             }
     inventories = {**_inventories_without_plugin(residue, known, idle=idle), **idle.inventories}
-    reusable = if_pod_exists(residue.reusable, entries)
+    reusable = residue.reusable
     in_use = _id_sets(known)
     return replace(
         idle,

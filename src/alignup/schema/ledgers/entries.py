@@ -1,22 +1,15 @@
 """A pod's entry while a ledger is being restored: the pod, and the holdings to check."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from alignup.align.errors import ParseError
 from alignup.align.ledger import AdmittedPod
 from alignup.align.workload.demand import FitRequest
+from alignup.schema.codec import build
 from alignup.schema.ledgers.documents import PodEntryDocument
 from alignup.schema.pods import read_pod
-
-
-class _OfPod(Protocol):
-    @property
-    def pod(self) -> str: ...
-
-
-Reusable = TypeVar("Reusable", bound=_OfPod)
 
 
 class HoldingConflict(NamedTuple):
@@ -50,20 +43,9 @@ def read_pod_entry(document: PodEntryDocument) -> PodEntry:
     pod = read_pod(document.pod)
     if not pod.uid:
         raise ParseError(f"pod {pod.namespace}/{pod.name} has no uid")
-    uses = document.uses
     admitted = AdmittedPod(
         pod,
         {container: hint.hint() for container, hint in document.hints.items()},
-        FitRequest(
-            milli_cpu=uses.milli_cpu,
-            memory=uses.memory,
-            ephemeral_storage=uses.ephemeral_storage,
-            scalars=uses.scalars,
-        ),
+        build(FitRequest, document.uses),
     )
     return PodEntry(admitted, document)
-
-
-def if_pod_exists(reusable: Reusable | None, entries: Sequence[PodEntry]) -> Reusable | None:
-    """Return *reusable* if its pod is among *entries*: a pod that is gone released everything."""
-    return reusable if reusable and any(entry.uid == reusable.pod for entry in entries) else None

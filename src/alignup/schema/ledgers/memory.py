@@ -14,7 +14,7 @@ from alignup.align.bits import NodeSet
 from alignup.align.errors import ParseError
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, NodeMemory, Sizes
 from alignup.schema.ledgers.documents import BlockDocument, MemoryResidue
-from alignup.schema.ledgers.entries import HoldingConflict, PodEntry, if_pod_exists
+from alignup.schema.ledgers.entries import HoldingConflict, PodEntry
 
 Reserved = Mapping[int, Sizes]  #: NUMA node → type → bytes reserved there
 
@@ -52,7 +52,7 @@ def restore_memory(
     found = [HoldingConflict(one.entry.uid, what) for one in charged for what in _problems(one, idle=idle)]
     conflicts += found
     nodes = {} if found else _nodes(charged, residue.reserved, idle=idle, conflicts=conflicts)
-    reusable = if_pod_exists(residue.reusable, entries)
+    reusable = residue.reusable
     return MemoryLedger(
         {**idle.nodes, **nodes},
         held,

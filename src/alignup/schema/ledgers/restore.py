@@ -8,9 +8,11 @@ Devices do not have to exist: plugins register after the host starts. Until then
 that pods hold, all unhealthy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import structs
 
 from alignup.align.errors import ParseError, RestoreError, StateError
 from alignup.align.fit import UsedResources
@@ -18,9 +20,17 @@ from alignup.align.ledger import Ledger
 from alignup.align.provider import Provider
 from alignup.schema.ledgers.cpus import restore_cpus
 from alignup.schema.ledgers.devices import restore_devices
-from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
+from alignup.schema.ledgers.documents import (
+    CpuResidue,
+    DeviceResidue,
+    MemoryResidue,
+    PodEntryDocument,
+    ResidueDocument,
+)
 from alignup.schema.ledgers.entries import HoldingConflict, PodEntry, read_pod_entry
 from alignup.schema.ledgers.memory import restore_memory
+
+T = TypeVar("T", CpuResidue, MemoryResidue, DeviceResidue)
 
 
 def restore_ledger(
@@ -65,11 +75,14 @@ def _ledgers(
     """The ledger with all stored allocations, without its pods."""
     conflicts: list[HoldingConflict] = []
     others = dict(idle.others)
+    uids = {entry.uid for entry in entries}
     ledger = replace(
         idle,
-        cpus=restore_cpus(entries, residue.cpus, idle=idle.cpus, conflicts=conflicts),
-        memory=restore_memory(entries, residue.memory, idle=idle.memory, conflicts=conflicts),
-        devices=restore_devices(entries, residue.devices, idle=idle.devices, conflicts=conflicts),
+        cpus=restore_cpus(entries, _without_absent(residue.cpus, uids), idle=idle.cpus, conflicts=conflicts),
+        memory=restore_memory(entries, _without_absent(residue.memory, uids), idle=idle.memory, conflicts=conflicts),
+        devices=restore_devices(
+            entries, _without_absent(residue.devices, uids), idle=idle.devices, conflicts=conflicts
+        ),
     )
     for name, stored in residue.providers.items():
         if name not in providers or name not in others:
@@ -77,6 +90,12 @@ def _ledgers(
         else:
             others[name] = providers[name].from_json(stored)
     if conflicts:
-        uids = dict.fromkeys(one.uid for one in conflicts if one.uid)
-        raise RestoreError([one.what for one in conflicts], uids=tuple(uids))
+        causes = dict.fromkeys(one.uid for one in conflicts if one.uid)
+        raise RestoreError([one.what for one in conflicts], uids=tuple(causes))
     return replace(ledger, others=others)
+
+
+def _without_absent(residue: T, uids: Collection[str]) -> T:
+    """Return *residue* without what an absent pod left to reuse: it released everything."""
+    reusable = residue.reusable
+    return structs.replace(residue, reusable=None) if reusable and reusable.pod not in uids else residue
