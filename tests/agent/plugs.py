@@ -54,12 +54,12 @@ class Room:
         """What became of a pod."""
         return await self.errands.admit(pod)
 
-    def entry(self, uid: str) -> Any:
+    def pod_view(self, uid: str) -> Any:
         """A pod that has to be known."""
-        return self.desk.entry(uid)
+        return self.desk.pod_view(uid)
 
     def status(self, uid: str) -> str:
-        entry = self.desk.entry(uid)
+        entry = self.desk.pod_view(uid)
         return str(entry.status) if entry else ""
 
     @asynccontextmanager

@@ -15,7 +15,9 @@ from alignup.agent.state import EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align import bits
 from alignup.kube.podspec import PodManifest
+from alignup.schema import codec
 from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
+from alignup.schema.checkpoints import upgrade_version_1
 from alignup.state.checkpoint import CheckpointStore
 from tests.agent.rooms import clock, standing
 from tests.agent.test_state import FILE, admits, after, the
@@ -72,7 +74,7 @@ def test_told_twice_the_earlier_end_counts(first, then, grace):
 def test_one_that_waits_has_nothing_to_end_and_is_gone():
     now = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), ends("b"))
 
-    assert now.entry("b") is None
+    assert now.pod_view("b") is None
 
 
 def test_nobody_ends_who_is_not_known():
@@ -82,8 +84,8 @@ def test_nobody_ends_who_is_not_known():
 def test_a_finished_pod_gives_back_what_it_has_and_is_remembered():
     now = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), finishes("a"))
 
-    assert the(now.entry("b")).status is AdmissionStatus.ADMITTED
-    entry = the(now.entry("a"))
+    assert the(now.pod_view("b")).status is AdmissionStatus.ADMITTED
+    entry = the(now.pod_view("a"))
     assert (entry.status, entry.run) == (AdmissionStatus.FINISHED, DONE)
     assert now.host.ledger.pods.keys() == {"b"}
     check_sound(now.host, "after a pod has finished")
@@ -93,14 +95,14 @@ def test_a_finished_pod_that_comes_again_does_not_run_again():
     now = after(standing(), admits("a", source=FILE), finishes("a"), admits("a", source=FILE))
 
     assert now.held == {}
-    assert the(now.entry("a")).status is AdmissionStatus.FINISHED
+    assert the(now.pod_view("a")).status is AdmissionStatus.FINISHED
 
 
 def test_a_finished_pod_is_forgotten_when_it_is_released():
     now = after(standing(), admits("a"), finishes("a"), ends("a"))
 
     assert the(now.finished["a"].known.ending)
-    assert after(now, lambda draft: draft.release("a")).entries() == ()
+    assert after(now, lambda draft: draft.release("a")).pod_views() == ()
 
 
 def test_of_finished_pods_that_came_from_no_file_only_so_many_are_remembered(monkeypatch):
@@ -152,13 +154,35 @@ def test_a_pod_is_the_same_when_it_would_run_the_same(newer, is_same):
 containers: st.SearchStrategy[ContainerRunStatus] = st.deferred(
     lambda: st.builds(
         ContainerRunStatus,
-        cpus=st.sets(st.integers(0, 300)).map(bits.of),
-        nodes=st.sets(st.integers(0, 40)).map(bits.of),
+        cpus=st.sets(st.integers(0, 300)).map(bits.of).map(bits.show),
+        nodes=st.sets(st.integers(0, 40)).map(bits.of).map(bits.show),
         last=st.none() | containers,
     )
 )
 
 
 @given(st.builds(PodRunStatus, containers=st.lists(containers, max_size=3).map(tuple)))
-def test_how_a_pod_ended_is_read_as_it_was_written(run):
-    assert finished_pods.run_from_document(json.loads(json.dumps(finished_pods.run_to_document(run)))) == run
+def test_the_status_of_a_finished_pod_survives_encoding(run):
+    assert codec.decode(codec.encode(run), PodRunStatus) == run
+
+
+def test_a_finished_pod_in_a_version_1_checkpoint_is_upgraded():
+    container = {"name": "app", "kind": "app", "state": "ended", "ready": False, "restarts": 1, "image": "a", "id": "c"}
+    container |= {"pid": None, "cpus": "0-1", "nodes": "", "started": 0.0, "ended": 1.5, "exit_code": 3}
+    container |= {"reason": "Error", "message": ""}
+    run = {"phase": "Failed", "reason": "", "message": "", "ending": False, "ips": ["10.0.0.1"], "warnings": []}
+    run["containers"] = [{**container, "last": {**container, "last": None}}]
+    old = {"format": "", "serial": 1, "machine": {}, "settings": {"facts": {}}, "pods": [], "waiting": []}
+    old["crumbs"] = {"cpus": {}, "memory": {"reusable": {}, "spread": {}}, "devices": {}, "others": {}}
+    old["extra"] = {"finished": [{"run": run}, {"run": None}]}
+
+    first, damaged = upgrade_version_1(old)["finished"]
+
+    status = codec.convert(first["run"], PodRunStatus)
+    (found,) = status.containers
+    assert (status.phase, status.ips) == ("Failed", ("10.0.0.1",))
+    assert (found.cpus, found.exit_code) == ("0-1", 3)
+    assert (found.started, found.ended) == ("1970-01-01T00:00:00.000Z", "1970-01-01T00:00:01.500Z")
+    assert found.last is not None
+    assert found.last.exit_code == 3
+    assert damaged == {"run": None}

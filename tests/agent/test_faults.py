@@ -126,7 +126,7 @@ def test_any_bit_that_flips_and_any_length_that_is_lost_is_noticed(tmp_path_fact
     recovered = recover(CheckpointStore(directory), host(), terms=RecoveryOptions(line=Queue()), now=0.0)
 
     assert recovered.problems
-    assert recovered.standing.entries() == ()
+    assert recovered.standing.pod_views() == ()
 
 
 @settings(max_examples=20)
@@ -153,7 +153,7 @@ def test_a_clock_that_jumps_changes_no_order(tmp_path_factory, times):
         CheckpointStore(directory), host(), terms=RecoveryOptions(line=Queue(), wait=True), now=0.0
     ).standing
 
-    assert [entry.pod.uid for entry in again.entries()] == ["p0", "p1", "p2", "p3", "p4"]
+    assert [entry.pod.uid for entry in again.pod_views()] == ["p0", "p1", "p2", "p3", "p4"]
     assert [known.since for known in again.everyone()] == [known.since for known in now.everyone()]
     assert [one.document["pod"]["uid"] for one in history.latest()] == ["p4", "p3", "p2", "p1", "p0"]
     history.close()

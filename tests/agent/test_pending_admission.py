@@ -47,7 +47,7 @@ def test_a_pod_on_its_way_in_has_a_place_and_is_not_known():
 
     now = draft.standing()
     assert [(want.container, want.resource, want.ids) for want in pending.device_requests] == [("app", GPU, ("gpu-0",))]
-    assert now.entries() == ()
+    assert now.pod_views() == ()
     assert "a" in now.host.ledger.pods
     assert now.settled().ledger.pods == {}
     assert not draft.durable
@@ -58,9 +58,9 @@ def test_with_what_plugins_gave_it_is_here():
 
     admission = draft.commit(pended(draft, "a"), GRANTS)
 
-    entry = draft.standing().entry("a")
+    entry = draft.standing().pod_view("a")
     assert entry is not None
-    assert (entry, entry.grants, entry.status) == (admission.entry, GRANTS, AdmissionStatus.ADMITTED)
+    assert (entry, entry.grants, entry.status) == (admission.pod_view, GRANTS, AdmissionStatus.ADMITTED)
     assert draft.durable
     assert draft.standing().settled() is draft.standing().host
 
@@ -71,7 +71,7 @@ def test_where_a_plugin_says_no_everything_is_as_before():
 
     admission = draft.fail(pended(draft, "a"), NO)
 
-    assert admission.entry is None
+    assert admission.pod_view is None
     assert admission.decision.rejection is not None
     assert admission.decision.rejection.message == "Allocate failed due to no, which is unexpected"
     assert draft.standing().host.ledger == before.host.ledger
@@ -247,7 +247,7 @@ def test_whatever_plugins_say_and_when_the_books_are_right(steps, wait, patience
     draft.announce(GPU, GPUS, preferred_allocation=True)
     for uid in "abcdef":
         draft.release(uid)
-    assert draft.standing().entries() == ()
+    assert draft.standing().pod_views() == ()
     assert (draft.standing().pending, draft.standing().backing_off) == ({}, frozenset())
     assert replace(draft.standing().host.ledger, used=idle.used) == idle
 

@@ -65,7 +65,7 @@ async def test_a_pod_gets_the_devices_its_plugin_prefers_and_what_it_gives_with_
 
         (asked,) = plugin.requests("GetPreferredAllocation")
         (allocated,) = plugin.requests("Allocate")
-        grant = admission.entry.grants["app"][GPU]
+        grant = admission.pod_view.grants["app"][GPU]
         assert list(asked.container_requests[0].available_deviceIDs) == ["gpu-0", "gpu-1"]
         assert list(allocated.container_requests[0].devices_ids) == ["gpu-1"]
         assert here.devices("a") == {GPU: ("gpu-1",)}
@@ -88,7 +88,7 @@ async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
         admission = await here.errands.consider(pod("a", gpu="1"))
 
         assert admission.decision.placements[0].as_text()["device"] == {GPU: "gpu-1"}
-        assert (plugin.requests("Allocate"), here.desk.entries(), here.free()) == ((), (), 4)
+        assert (plugin.requests("Allocate"), here.desk.pod_views(), here.free()) == ((), (), 4)
 
 
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
@@ -100,7 +100,7 @@ async def test_what_a_plugin_does_not_prepare_in_time_is_undone(directory, metho
 
         admission = await here.admit(pod("a", gpu="1"))
 
-        assert admission.entry is None
+        assert admission.pod_view is None
         assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
         assert admission.decision.rejection.message.startswith("Allocate failed due to ")
         assert admission.decision.rejection.message.endswith(", which is unexpected")
@@ -126,11 +126,11 @@ async def test_where_one_of_two_plugins_fails_nothing_of_the_other_is_kept(direc
 
         refused = await here.admit(pod("a", gpu="1", nic="1"))
 
-        assert refused.entry is None
+        assert refused.pod_view is None
         assert (here.free(GPU), here.free(NIC)) == (4, 2)
         nics.inject("Allocate", Fault())
         admitted = await here.admit(pod("a", gpu="1", nic="1"))
-        assert admitted.entry.grants["app"].keys() == {GPU, NIC}
+        assert admitted.pod_view.grants["app"].keys() == {GPU, NIC}
         assert len(gpus.requests("Allocate")) == 2
 
 
@@ -164,7 +164,7 @@ async def test_nobody_else_gets_what_a_pod_on_its_way_in_has(directory):
 
         second = await here.admit(pod("b", cpu="1", gpu="1"))
 
-        assert second.entry is None
+        assert second.pod_view is None
         assert (await first).decision.admitted
 
 
@@ -190,7 +190,7 @@ async def test_a_pod_released_on_its_way_in_is_gone(directory):
         admission = await asked
 
         assert gone.pod.uid == "a"
-        assert (admission.entry, admission.decision.rejection.reason) == (None, "Released")
+        assert (admission.pod_view, admission.decision.rejection.reason) == (None, "Released")
         assert (here.free(), here.desk.standing.pending) == (4, {})
 
 
@@ -208,7 +208,7 @@ async def test_containers_are_prepared_in_their_order_and_init_containers_too(di
 
         asked = [list(one.container_requests[0].devices_ids) for one in plugin.requests("Allocate")]
         assert asked == [["gpu-1"], ["gpu-1"], ["gpu-0"]]
-        assert list(admission.entry.grants) == ["first", "app", "second"]
+        assert list(admission.pod_view.grants) == ["first", "app", "second"]
 
 
 async def test_a_late_plugin_is_waited_for(directory):
@@ -221,10 +221,10 @@ async def test_a_late_plugin_is_waited_for(directory):
         async with here.plugin("1@0", resource="example.com/fpga"):
             await until(lambda: here.status("a") == "admitted")
 
-            assert (str(waits.entry.status), reason) == ("waiting", "OutOfexample.com/fpga")
-            assert too_much.entry is None
+            assert (str(waits.pod_view.status), reason) == ("waiting", "OutOfexample.com/fpga")
+            assert too_much.pod_view is None
             assert here.devices("a") == {"example.com/fpga": ("fpga-0",)}
-            assert "example.com/fpga" in here.entry("a").grants["app"]
+            assert "example.com/fpga" in here.pod_view("a").grants["app"]
 
 
 async def test_who_waits_for_a_plugin_holds_up_nobody(directory):
@@ -244,10 +244,10 @@ async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(direct
         plugin.inject("Allocate", Fault())
         await until(lambda: here.status("a") == "admitted")
 
-        assert str(refused.entry.status) == "waiting"
+        assert str(refused.pod_view.status) == "waiting"
         assert "not yet" in refused.decision.rejection.message
         assert here.desk.standing.backing_off == frozenset()
-        assert here.entry("a").grants["app"].keys() == {GPU}
+        assert here.pod_view("a").grants["app"].keys() == {GPU}
 
 
 async def test_a_release_lets_in_who_waits_for_its_devices(directory):
@@ -258,8 +258,8 @@ async def test_a_release_lets_in_who_waits_for_its_devices(directory):
         await here.desk.release("a")
         await until(lambda: here.status("b") == "admitted")
 
-        assert str(waits.entry.status) == "waiting"
-        assert here.entry("b").grants["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-0"}
+        assert str(waits.pod_view.status) == "waiting"
+        assert here.pod_view("b").grants["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-0"}
 
 
 async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(directory):
@@ -273,7 +273,7 @@ async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(di
 
         assert with_devices.decision.rejection.reason == "DevicesArePrepared"
         assert (waiting, plain.decision.admitted) == ("waiting", True)
-        assert here.entry("a").source == "a.yaml"
+        assert here.pod_view("a").source == "a.yaml"
 
 
 async def test_a_plugin_that_dies_between_decision_and_allocation_leaves_nothing(directory):
@@ -302,9 +302,9 @@ async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(direct
         await here.exchange.settled()
         given_up = await here.admit(pod("c", gpu="1"))
 
-        assert stopped.entry is None
+        assert stopped.pod_view is None
         assert deleted == (GPU,)
-        assert given_up.entry is None
+        assert given_up.pod_view is None
         assert here.devices("a") == {GPU: ("gpu-0",)}
         async with here.plugin():
             assert here.free() == 3
@@ -317,13 +317,13 @@ async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
                 await here.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
         async with here.plugin():
             await until(lambda: here.free() == 0)
-            admitted = [one.pod.uid for one in here.desk.entries() if str(one.status) == "admitted"]
+            admitted = [one.pod.uid for one in here.desk.pod_views() if str(one.status) == "admitted"]
             held = [id_ for uid in admitted for id_ in here.devices(uid)[GPU]]
-            for one in here.desk.entries():
+            for one in here.desk.pod_views():
                 await here.desk.release(one.pod.uid)
 
             assert sorted(held) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
-            assert here.desk.entries() == ()
+            assert here.desk.pod_views() == ()
             await until(lambda: here.free() == 4)  # the last plugin may not have been heard before
 
 
@@ -351,7 +351,7 @@ async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory)
         for id_ in ("gpu-0", "gpu-1", "gpu-2", "gpu-3"):
             plugin.set_health(id_, "Healthy")
         await until(lambda: here.free() == 4)
-        assert (here.desk.standing.pending, here.desk.entries()) == ({}, ())
+        assert (here.desk.standing.pending, here.desk.pod_views()) == ({}, ())
         assert here.desk.host.ledger.pods == {}
 
 
@@ -368,7 +368,7 @@ async def test_what_cannot_be_written_down_did_not_happen(directory):
         with pytest.raises(NotReadyError, match="No space left"):
             await here.admit(pod("a", gpu="1"))
 
-        assert (here.free(), here.desk.standing.pending, here.desk.entries()) == (4, {}, ())
+        assert (here.free(), here.desk.standing.pending, here.desk.pod_views()) == (4, {}, ())
         full.clear()
         assert (await here.admit(pod("a", gpu="1"))).decision.admitted
 

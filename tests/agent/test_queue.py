@@ -71,7 +71,7 @@ def run(*jobs):
 def test_an_admission_is_on_disk_when_it_is_answered(desk, disk):
     (admission,) = run(desk.admit(pod("a")))
 
-    assert admission.entry.status is AdmissionStatus.ADMITTED
+    assert admission.pod_view.status is AdmissionStatus.ADMITTED
     assert disk.written == [desk.standing]
     assert "a" in disk.written[0].held
 
@@ -103,14 +103,14 @@ def test_nobody_hears_of_it_while_it_is_not_on_disk(desk, disk, told):
         disk.check_time.clear()
         asked = asyncio.ensure_future(desk.admit(pod("a")))
         await asyncio.sleep(0.05)
-        seen = asked.done(), desk.entries(), list(told)
+        seen = asked.done(), desk.pod_views(), list(told)
         disk.check_time.set()
         return seen, await asked
 
     seen, admission = asyncio.run(impatient())
 
     assert seen == (False, (), [])
-    assert admission.entry.status is AdmissionStatus.ADMITTED
+    assert admission.pod_view.status is AdmissionStatus.ADMITTED
 
 
 def test_jobs_that_come_meanwhile_are_written_together(desk, disk):
@@ -125,7 +125,7 @@ def test_jobs_that_come_meanwhile_are_written_together(desk, disk):
 
     admissions = asyncio.run(crowd())
 
-    assert all(admission.entry.status is AdmissionStatus.ADMITTED for admission in admissions)
+    assert all(admission.pod_view.status is AdmissionStatus.ADMITTED for admission in admissions)
     assert [list(what.held) for what in disk.written] == [["a"], ["a", "b", "c", "d"]]
 
 
@@ -136,7 +136,7 @@ def test_a_full_disk_undoes_the_decision_and_the_agent_stays_up(desk, disk, told
 
     assert isinstance(error, NotReadyError)
     assert "No space left on device" in str(error)
-    assert (desk.entries(), told) == ((), [])
+    assert (desk.pod_views(), told) == ((), [])
     assert desk.host.ledger.pods == {}
     assert "No space left on device" in desk.problems()[0]
 
@@ -148,7 +148,7 @@ def test_a_release_that_cannot_be_written_did_not_happen(desk, disk):
     (error,) = run(desk.release("a"))
 
     assert isinstance(error, NotReadyError)
-    assert desk.entry("a").status is AdmissionStatus.ADMITTED
+    assert desk.pod_view("a").status is AdmissionStatus.ADMITTED
 
 
 def test_when_there_is_room_again_the_desk_is_ready_by_itself(desk, disk):
@@ -158,7 +158,7 @@ def test_when_there_is_room_again_the_desk_is_ready_by_itself(desk, disk):
 
     wait_until_ready(desk)
 
-    assert run(desk.admit(pod("a")))[0].entry.status is AdmissionStatus.ADMITTED
+    assert run(desk.admit(pod("a")))[0].pod_view.status is AdmissionStatus.ADMITTED
 
 
 def test_all_that_was_to_be_written_together_fails_together(desk, disk):
@@ -177,7 +177,7 @@ def test_all_that_was_to_be_written_together_fails_together(desk, disk):
 
     assert all(isinstance(error, NotReadyError) for error in failed)
     assert isinstance(wrong, PodError)
-    assert desk.entries() == ()
+    assert desk.pod_views() == ()
 
 
 def test_a_dry_run_is_decided_at_once_and_changes_nothing(desk, disk):
@@ -194,7 +194,7 @@ def test_a_dry_run_is_decided_at_once_and_changes_nothing(desk, disk):
 
     assert (before.admitted, asks) == (True, ())
     assert not after.admitted
-    assert [entry.pod.uid for entry in desk.entries()] == ["a"]
+    assert [entry.pod.uid for entry in desk.pod_views()] == ["a"]
 
 
 def test_a_queue_that_is_full_says_so(desk, disk):
@@ -228,7 +228,7 @@ def test_whoever_leaves_before_its_turn_takes_its_job_along(desk, disk):
 
     asyncio.run(leave())
 
-    assert [entry.pod.uid for entry in desk.entries()] == ["a"]
+    assert [entry.pod.uid for entry in desk.pod_views()] == ["a"]
 
 
 def test_a_desk_that_was_barred_answers_questions_only(disk):
@@ -258,7 +258,7 @@ def test_jobs_in_the_queue_are_finished_before_the_desk_closes(disk):
 
     admissions = asyncio.run(close())
 
-    assert all(admission.entry.status is AdmissionStatus.ADMITTED for admission in admissions)
+    assert all(admission.pod_view.status is AdmissionStatus.ADMITTED for admission in admissions)
     assert not closing.alive
     assert isinstance(run(closing.admit(pod("c")))[0], NotReadyError)
 
@@ -287,7 +287,7 @@ def test_a_desk_that_has_ended_by_a_fault_of_ours_says_so(disk):
     faulty._thread.join(10)  # noqa: SLF001 - there is no other way to see it end
     (error,) = run(faulty.admit(pod("b")))
 
-    assert admission.entry.status is AdmissionStatus.ADMITTED
+    assert admission.pod_view.status is AdmissionStatus.ADMITTED
     assert "start the agent again" in str(error)
     assert faulty.problems() == (str(error),)
 
@@ -299,6 +299,6 @@ def test_whatever_is_asked_at_once_nothing_is_given_twice(desk, disk):
     run(*(desk.release(uid) for uid in uids[::2]), *(desk.admit(pod(uid, cpu="2")) for uid in ("x", "y")))
     run(*(desk.release(uid) for uid in [*uids, "x", "y"]))
 
-    assert desk.entries() == ()
+    assert desk.pod_views() == ()
     assert desk.host.ledger.by_provider() == standing().host.ledger.by_provider()
     assert disk.written[-1] is desk.standing

@@ -70,7 +70,7 @@ def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
     assert state.held["trainer"].ending == TerminationRequest(1700.5, 30.0)
     assert state.held["trainer"].pod.manifest.text.startswith('{"apiVersion"')
     assert state.line.overtakes == {"next": 1}
-    assert state.finished["job"].run.containers[0].cpus == 0b110
+    assert state.finished["job"].run.containers[0].cpus == "1-2"
     assert state.finished["job"].known.record.decision.admitted
     assert state.plugins == {GPU}
 
@@ -79,7 +79,7 @@ def test_where_nothing_was_stored_nothing_is_here(tmp_path):
     recovered = found(tmp_path / "root")
 
     assert recovered.problems == recovered.notes == ()
-    assert recovered.standing.entries() == ()
+    assert recovered.standing.pod_views() == ()
 
 
 def test_everything_is_found_again(tmp_path):
@@ -154,7 +154,7 @@ def test_those_that_can_stay_are_shown_meanwhile(tmp_path):
     recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"))
 
     assert len(recovered.problems) >= 1
-    assert [entry.pod.uid for entry in recovered.standing.entries()] == ["a"]
+    assert [entry.pod.uid for entry in recovered.standing.pod_views()] == ["a"]
 
 
 def test_misfits_are_released_when_somebody_says_so(tmp_path):
@@ -206,7 +206,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_there(tmp_path
     recovered = found(tmp_path, terms=replace(WAITS, recover=PREVIOUS))
 
     assert "--recover previous" in refused.problems[0]
-    assert refused.standing.entries() == ()
+    assert refused.standing.pod_views() == ()
     assert (tmp_path / NAME).read_bytes() == damaged
     assert facts(recovered.standing) == facts(before)
     assert any("using the previous checkpoint" in note for note in recovered.notes)
@@ -255,7 +255,7 @@ def test_who_cannot_wait_under_new_settings_is_named(tmp_path):
 
     assert recovered.problems == ()
     assert any(note.startswith("default/b waits no longer: ") for note in recovered.notes)
-    assert [entry.pod.uid for entry in recovered.standing.entries()] == ["a"]
+    assert [entry.pod.uid for entry in recovered.standing.pod_views()] == ["a"]
 
 
 def test_a_line_longer_than_the_room_there_is_now_stays(tmp_path):

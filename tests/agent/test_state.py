@@ -55,9 +55,9 @@ def test_a_pod_that_fits_is_admitted_and_known():
 
     admission = sent(draft, pod("a"))
 
-    entry = the(draft.standing().entry("a"))
+    entry = the(draft.standing().pod_view("a"))
     assert admission.decision.admitted
-    assert admission.entry == entry
+    assert admission.pod_view == entry
     assert (entry.status, entry.source, entry.position) == (AdmissionStatus.ADMITTED, "api", None)
     assert [(one.kind, the(one.pod).uid) for one in draft.happenings] == [(EventKind.ADMITTED, "a")]
 
@@ -69,7 +69,7 @@ def test_a_draft_changes_nothing_until_it_counts():
     Transaction(before, clock()).admit(pod("a"))
 
     assert before.host.ledger is ledger
-    assert before.entries() == ()
+    assert before.pod_views() == ()
 
 
 def test_a_refused_pod_leaves_what_stood():
@@ -78,7 +78,7 @@ def test_a_refused_pod_leaves_what_stood():
 
     admission = sent(draft, pod("b", cpu="4"))
 
-    assert admission.entry is None
+    assert admission.pod_view is None
     assert draft.standing() is before
     assert [one.kind for one in draft.happenings] == [EventKind.REJECTED]
 
@@ -90,7 +90,7 @@ def test_a_pod_sent_twice_keeps_what_it_has():
     again = sent(draft, pod("a"))
 
     assert again.decision.kept
-    assert the(again.entry).since == the(before.entry("a")).since
+    assert the(again.pod_view).since == the(before.pod_view("a")).since
     assert draft.standing() is before
 
 
@@ -112,9 +112,9 @@ def test_a_pod_that_does_not_fit_now_waits_where_it_may():
 
     admission = sent(draft, pod("b", cpu="4"))
 
-    assert (the(admission.entry).status, the(admission.entry).position) == (AdmissionStatus.WAITING, 1)
+    assert (the(admission.pod_view).status, the(admission.pod_view).position) == (AdmissionStatus.WAITING, 1)
     assert the(admission.decision.rejection).reason == "TopologyAffinityError"
-    assert the(draft.standing().entry("b")).decision == admission.decision
+    assert the(draft.standing().pod_view("b")).decision == admission.decision
     assert [one.kind for one in draft.happenings] == [EventKind.WAITING]
 
 
@@ -123,21 +123,21 @@ def test_a_pod_that_waits_and_is_sent_again_keeps_its_place():
 
     again = sent(Transaction(before, clock()), pod("b", cpu="4"))
 
-    assert (the(again.entry).status, the(again.entry).position) == (AdmissionStatus.WAITING, 1)
+    assert (the(again.pod_view).status, the(again.pod_view).position) == (AdmissionStatus.WAITING, 1)
 
 
 def test_a_pod_that_could_never_fit_is_refused_at_once():
     admission = sent(Transaction(standing(wait=True), clock()), pod("huge", cpu="5"))
 
-    assert admission.entry is None
+    assert admission.pod_view is None
 
 
 def test_pods_from_manifests_wait_even_where_others_are_rejected():
     before = after(standing(), admits("a", cpu="4"), admits("b", cpu="4", source=FILE), admits("c", cpu="4"))
 
-    assert [entry.pod.uid for entry in before.entries()] == ["a", "b"]
-    assert the(before.entry("b")).status is AdmissionStatus.WAITING
-    assert the(after(before, releases("a")).entry("b")).status is AdmissionStatus.ADMITTED
+    assert [entry.pod.uid for entry in before.pod_views()] == ["a", "b"]
+    assert the(before.pod_view("b")).status is AdmissionStatus.WAITING
+    assert the(after(before, releases("a")).pod_view("b")).status is AdmissionStatus.ADMITTED
 
 
 def test_a_release_lets_in_who_waits_in_their_order():
@@ -151,7 +151,7 @@ def test_a_release_lets_in_who_waits_in_their_order():
         (EventKind.RELEASED, "a"),
         (EventKind.ADMITTED, "b"),
     ]
-    assert the(draft.standing().entry("c")).position == 1
+    assert the(draft.standing().pod_view("c")).position == 1
 
 
 def test_who_does_not_fit_does_not_hold_up_who_does():
@@ -159,8 +159,8 @@ def test_who_does_not_fit_does_not_hold_up_who_does():
 
     now = after(before, admits("small", cpu="3"), releases("b"))
 
-    assert the(now.entry("small")).status is AdmissionStatus.ADMITTED
-    assert the(now.entry("big")).status is AdmissionStatus.WAITING
+    assert the(now.pod_view("small")).status is AdmissionStatus.ADMITTED
+    assert the(now.pod_view("big")).status is AdmissionStatus.WAITING
     assert now.line.overtakes == {"big": 1}
 
 
@@ -174,9 +174,9 @@ def test_who_was_overtaken_often_enough_lets_nobody_pass():
     assert before.line.overtakes == {"big": 2}
     assert the(admission.decision.rejection).reason == WAITS_ITS_TURN
     assert "default/big" in the(admission.decision.rejection).message
-    assert the(admission.entry).position == 2
-    assert the(after(draft.standing(), releases("s1")).entry("s3")).status is AdmissionStatus.WAITING
-    assert {entry.pod.uid for entry in after(draft.standing(), releases("a")).entries()} == {"big", "s1", "s2", "s3"}
+    assert the(admission.pod_view).position == 2
+    assert the(after(draft.standing(), releases("s1")).pod_view("s3")).status is AdmissionStatus.WAITING
+    assert {entry.pod.uid for entry in after(draft.standing(), releases("a")).pod_views()} == {"big", "s1", "s2", "s3"}
     assert not after(draft.standing(), releases("a")).line.pods
 
 
@@ -186,8 +186,8 @@ def test_patience_that_ends_on_the_way_stops_those_behind():
 
     now = after(before, releases("b"))
 
-    assert the(now.entry("s1")).status is AdmissionStatus.ADMITTED
-    assert the(now.entry("s2")).status is AdmissionStatus.WAITING
+    assert the(now.pod_view("s1")).status is AdmissionStatus.ADMITTED
+    assert the(now.pod_view("s2")).status is AdmissionStatus.WAITING
 
 
 def test_who_gives_up_waiting_lets_those_behind_it_pass():
@@ -195,7 +195,7 @@ def test_who_gives_up_waiting_lets_those_behind_it_pass():
 
     now = after(before, releases("big"))
 
-    assert the(now.entry("s")).status is AdmissionStatus.ADMITTED
+    assert the(now.pod_view("s")).status is AdmissionStatus.ADMITTED
 
 
 def test_too_many_that_wait_are_said_so_and_nothing_changes():
@@ -219,8 +219,8 @@ def test_an_exchange_gives_the_new_pod_what_the_old_one_had_before_others_get_it
 
     (admission,) = the(draft.exchange(["old"], [(pod("new", cpu="4"), FILE)]))
 
-    assert the(admission.entry).status is AdmissionStatus.ADMITTED
-    assert [(one.pod.uid, one.status) for one in draft.standing().entries()] == [
+    assert the(admission.pod_view).status is AdmissionStatus.ADMITTED
+    assert [(one.pod.uid, one.status) for one in draft.standing().pod_views()] == [
         ("new", AdmissionStatus.ADMITTED),
         ("waits", AdmissionStatus.WAITING),
     ]
@@ -233,7 +233,7 @@ def test_one_pod_of_an_exchange_that_cannot_be_taken_keeps_nobody_from_it():
     wrong, right = the(draft.exchange([], [(pod("a", cpu="2"), FILE), (pod("b", cpu="2"), FILE)]))
 
     assert isinstance(wrong, PodError)
-    assert the(right.entry).status is AdmissionStatus.ADMITTED
+    assert the(right.pod_view).status is AdmissionStatus.ADMITTED
 
 
 def test_one_that_cannot_be_decided_on_keeps_nobody_from_anything():
@@ -244,7 +244,7 @@ def test_one_that_cannot_be_decided_on_keeps_nobody_from_anything():
 
     now = after(before, releases("a"))
 
-    assert the(now.entry("b")).status is AdmissionStatus.ADMITTED
+    assert the(now.pod_view("b")).status is AdmissionStatus.ADMITTED
     assert list(now.line.pods) == ["odd"]
 
 
@@ -257,9 +257,10 @@ def test_devices_announced_let_in_who_waited_for_them():
     draft.announce(GPU, more)
 
     (pending,) = draft.begun
-    assert the(before.entry("c")).status is AdmissionStatus.WAITING
+    assert the(before.pod_view("c")).status is AdmissionStatus.WAITING
     assert (
-        the(after(draft.standing(), lambda one: one.commit(pending, {})).entry("c")).status is AdmissionStatus.ADMITTED
+        the(after(draft.standing(), lambda one: one.commit(pending, {})).pod_view("c")).status
+        is AdmissionStatus.ADMITTED
     )
     assert draft.happenings[0].kind is EventKind.ANNOUNCED
     assert "4 of 4 devices" in draft.happenings[0].detail
@@ -296,7 +297,7 @@ def test_whatever_comes_and_goes_the_books_are_right(jobs, wait, patience):
             assert wait
             assert not now.host.decide(first.pod).admitted
 
-    for entry in now.entries():
+    for entry in now.pod_views():
         now = after(now, releases(entry.pod.uid))
-    assert now.entries() == ()
+    assert now.pod_views() == ()
     assert replace(now.host.ledger, used=idle.used) == idle

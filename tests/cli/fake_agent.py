@@ -41,8 +41,8 @@ class FakeAgent:
         admission = asyncio.run_coroutine_threadsafe(
             self.agent.admit_document(manifest(name, **requests)), self.loop
         ).result(10)
-        assert admission.entry is not None
-        uid = admission.entry.pod.uid
+        assert admission.pod_view is not None
+        uid = admission.pod_view.pod.uid
         if run is not None:
             self.call(lambda agent: agent.run(uid, run))
         return uid

@@ -10,7 +10,7 @@ from alignup.agent.address import TcpAddress
 from alignup.align import bits
 from alignup.cli.client import AgentClient
 from alignup.enforce import cgroup, container_audit, process
-from alignup.schema.api import OrphanSandbox, RuntimeStatus
+from alignup.schema.api import OrphanSandbox, RuntimeInfo, RuntimeStatus
 from tests.cli.commands import in_process
 from tests.cli.fake_agent import serve_fake_agent
 from tests.enforce.commands import started
@@ -20,7 +20,7 @@ from tests.short_paths import short_directory
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 ID = "45c48cce2e2d7fbdea1afc51c7c6ad26"
-REPORT = RuntimeStatus(name="containerd", version="1.6.20", ready=True, network="host")
+REPORT = RuntimeStatus(runtime=RuntimeInfo(name="containerd", version="1.6.20", ready=True, network="host"))
 
 real = pytest.mark.skipif(
     not cgroup.candidate_parents() or PERMITTED == LOWEST,
@@ -107,21 +107,21 @@ def test_json_and_prometheus_hold_the_containers_and_the_drift(audit, pid):
 def test_a_container_that_the_agent_is_moving_has_not_drifted(node, audit, pid):
     """The agent moves it between the first and the second check."""
     allow_all_cpus(pid)
-    asked = node.agent.entries
+    asked = node.agent.pod_views
 
     def entries():
         found = asked()
         node.agent.run("default-web", run_of(running(id=ID, pid=pid, cpus=PERMITTED)))
         return found
 
-    node.agent.entries = entries
+    node.agent.pod_views = entries
 
-    assert (audit().returncode, node.agent.known["default-web"].run.containers[0].cpus) == (0, PERMITTED)
+    assert (audit().returncode, node.agent.known["default-web"].run.containers[0].cpus) == (0, bits.show(PERMITTED))
 
 
 def test_unknown_sandboxes_are_drift_that_is_not_fixed(node, audit):
     stray = OrphanSandbox(id="abc", pod="shop/old", uid="u1", containers=("app",), why="its pod is not known any more")
-    node.agent.report = replace(REPORT, strays=(stray,), problems=("it is slow",))
+    node.agent.report = RuntimeStatus(runtime=REPORT.runtime, strays=(stray,), problems=("it is slow",))
 
     found = audit("--fix")
     document = json.loads(audit("-o", "json").stdout)

@@ -60,7 +60,7 @@ def test_ps_lists_pods_with_their_status(node, call):
 
 
 def test_admit_prints_notes_on_ignored_fields(node, call, tmp_path):
-    node.admit("web", replace(run_of(), warnings=("spec.hostAliases is not heeded",)))
+    node.admit("web", run_of(warnings=("spec.hostAliases is not heeded",)))
     file = tmp_path / "web.yaml"
     limits = '{limits: {cpu: "1", memory: 1Gi}}'
     metadata = "{name: web, uid: default-web}"
@@ -202,7 +202,7 @@ def test_watch_prints_every_event(node, tmp_path):
     ]
     out = tmp_path / "out"
     with out.open("wb") as file, start("watch", env=node.env, stdout=file.fileno()) as process:
-        wait_for(lambda: node.agent.feed.listening == 1)
+        wait_for(lambda: node.agent.feed.subscribers == 1)
         for kind, detail in events:
             node.call(lambda agent, kind=kind, detail=detail: agent.feed.publish(kind, detail))
         wait_for(lambda: out.read_bytes().count(b"\n") == len(events))

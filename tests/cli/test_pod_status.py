@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from alignup.cli import pod_status
 from alignup.cli.app import InputError
 from alignup.cli.client import AgentError
+from alignup.schema import codec
 from alignup.schema.api import ContainerRunStatus, PodRunStatus
-from alignup.serve import json_views
 from tests.serve.agents import run_of, running
 
 RUNNING = running()
@@ -34,7 +34,7 @@ PREPARING = first("running")
 
 
 def pod(run: PodRunStatus | None, *, status="admitted", position=None):
-    document = None if run is None else json_views.of_run(run)
+    document = None if run is None else codec.to_builtins(run)
     return {"uid": "u", "name": "web", "namespace": "shop", "status": status, "position": position, "run": document}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import yaml
 
+from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
@@ -34,6 +35,7 @@ from alignup.schema.api import (
     PodView,
     RuntimeStatus,
     StoredDecision,
+    timestamp,
 )
 from alignup.schema.decisions import to_document
 from alignup.serve.app import Dependencies, RequestLimits, build_app
@@ -83,11 +85,10 @@ def read(body: bytes, media_type: str) -> Pod:
     return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
 
 
-def running(name="app", **how) -> ContainerRunStatus:
-    """A container that runs."""
-    return ContainerRunStatus(
-        **{"name": name, "kind": "app", "state": "running", "ready": True, "started": BEGIN} | how
-    )
+def running(name="app", *, cpus=0, nodes=0, **fields) -> ContainerRunStatus:
+    """A container that runs on the bit sets *cpus* and *nodes*."""
+    defaults: dict[str, Any] = {"kind": "app", "state": "running", "ready": True, "started": timestamp(BEGIN)}
+    return ContainerRunStatus(name=name, cpus=bits.show(cpus), nodes=bits.show(nodes), **defaults | fields)
 
 
 def run_of(*containers: ContainerRunStatus, phase="Running", **how) -> PodRunStatus:
@@ -141,11 +142,11 @@ class Agent:
         self.fails: Exception | None = None
         self.slow = 0.0
         self.clock = itertools.count(int(BEGIN))
-        self.feed = EventBus(now=lambda: float(next(self.clock)), room=4)
+        self.feed = EventBus(now=lambda: float(next(self.clock)), capacity=4)
         self.known: dict[str, PodView] = {}
         self.kept: list[StoredDecision] = []
         self.printed: dict[tuple[str, str, bool], Printed] = {}  #: uid, container, whether the time before
-        self.report: RuntimeStatus | None = None
+        self.report = RuntimeStatus()
         self.graces: list[int | None] = []  #: with which pods were released
         self.metrics = Metrics(
             lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
@@ -161,10 +162,10 @@ class Agent:
     def notes(self) -> tuple[str, ...]:
         return ("web.yaml cannot be used",)
 
-    def entries(self) -> Sequence[PodView]:
+    def pod_views(self) -> Sequence[PodView]:
         return sorted(self.known.values(), key=lambda entry: entry.position or 0)
 
-    def entry(self, uid: str) -> PodView | None:
+    def pod_view(self, uid: str) -> PodView | None:
         return self.known.get(uid)
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
@@ -211,7 +212,7 @@ class Agent:
         self.graces.append(grace)
         known = self.known.get(uid)
         if known and known.run:
-            self.run(uid, replace(known.run, ending=True))
+            self.run(uid, known.run.replace(ending=True))
             return self.known[uid]
         return self.gone(uid)
 
@@ -237,7 +238,7 @@ class Agent:
             raise LookupError(f"container {name} has no log")
         return found.read(query)
 
-    def runtime(self) -> RuntimeStatus | None:
+    def runtime(self) -> RuntimeStatus:
         return self.report
 
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
@@ -252,7 +253,7 @@ class Agent:
         return next((one for one in self.kept if one.id == id_), None)
 
     def events(self):
-        return self.feed.listen()
+        return self.feed.subscribe()
 
 
 def machine_document(machine):

@@ -12,12 +12,12 @@ from tests.serve.agents import app_of
 
 
 @asynccontextmanager
-async def on_unix(agent, path, *, timing=None, **options):
+async def on_unix(agent, path, *, limits=None, **options):
     """The API at *path*; the event that ends streams comes back."""
     stopping = asyncio.Event()
     app = app_of(agent, stopping=stopping, **options)
     with sockets.unix_socket(path) as made:
-        async with sockets.serve_app(app, made, stopping=stopping, timing=timing or ServerLimits(end=2)):
+        async with sockets.serve_app(app, made, stopping=stopping, limits=limits or ServerLimits(end=2)):
             yield stopping
 
 

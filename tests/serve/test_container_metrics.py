@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.schema.api import AdmissionStatus, ContainerRunStatus, OrphanSandbox, RuntimeStatus
+from alignup.schema.api import AdmissionStatus, ContainerRunStatus, OrphanSandbox, RuntimeInfo, RuntimeStatus, timestamp
 from alignup.serve.metrics import Metrics
 from tests.serve.agents import BEGIN, Agent, client_of, host, manifest, run_of, running
 from tests.serve.test_app import described
@@ -17,8 +17,8 @@ CRASHED = ContainerRunStatus(
     name="app",
     kind="app",
     state="ended",
-    started=BEGIN,
-    ended=BEGIN + 1,
+    started=timestamp(BEGIN),
+    ended=timestamp(BEGIN + 1),
     exit_code=137,
     reason="OOMKilled",
     message="it took too much",
@@ -121,12 +121,14 @@ async def test_the_runtime_is_told_of_with_what_it_has_that_nobody_knows(agent):
     async with client_of(agent) as client:
         none = await described(client, await client.get("/v1/runtime"))
         agent.report = RuntimeStatus(
-            name="containerd",
-            version="1.6.20",
-            endpoint="/run/containerd.sock",
-            ready=True,
-            network="host",
-            others=2,
+            runtime=RuntimeInfo(
+                name="containerd",
+                version="1.6.20",
+                endpoint="/run/containerd.sock",
+                ready=True,
+                network="host",
+                others=2,
+            ),
             strays=(
                 OrphanSandbox(id="abc", pod="shop/old", uid="u1", containers=("app",), why="no such pod is known"),
             ),

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 def feed(room=3):
-    return EventBus(now=itertools.count(100).__next__, room=room)
+    return EventBus(now=itertools.count(100).__next__, capacity=room)
 
 
 async def take(events, count):
@@ -24,7 +24,7 @@ async def take(events, count):
 async def test_everybody_hears_what_happens_from_now_on():
     made = feed()
     made.publish("early", {})
-    async with made.listen() as one, made.listen() as other:
+    async with made.subscribe() as one, made.subscribe() as other:
         made.publish("admitted", {"uid": "a"})
         made.publish("released", {"uid": "a"})
 
@@ -39,7 +39,7 @@ async def test_everybody_hears_what_happens_from_now_on():
 
 async def test_who_waits_is_woken():
     made = feed()
-    async with made.listen() as events:
+    async with made.subscribe() as events:
         waiting = asyncio.ensure_future(take(events, 1))
         await asyncio.sleep(0)
 
@@ -50,10 +50,10 @@ async def test_who_waits_is_woken():
 
 async def test_who_has_gone_is_forgotten():
     made = feed()
-    async with made.listen():
+    async with made.subscribe():
         pass
 
-    assert made.listening == 0
+    assert made.subscribers == 0
 
 
 @given(steps=st.lists(st.one_of(st.just("read"), st.integers(1, 8)), max_size=12), room=st.integers(1, 4))
@@ -64,7 +64,7 @@ def test_every_event_is_heard_or_counted_as_missed(steps, room):
         made = feed(room)
         heard: list[int] = []
         missed = published = next_read = 0
-        async with made.listen() as events:
+        async with made.subscribe() as events:
             for step in [*steps, *["read"] * (room + 1)]:
                 if step == "read" and (published > len(heard) + missed):
                     (event,) = await take(events, 1)

@@ -76,9 +76,9 @@ async def test_a_thousand_malformed_requests_leave_the_server_answering(tmp_path
     path = tmp_path / "api.sock"
     agent = Agent()
     chance = random.Random(8)
-    timing = ServerLimits(head=0.15, idle=1, end=1, connections=4 * AT_A_TIME)
+    limits = ServerLimits(head=0.15, idle=1, end=1, connections=4 * AT_A_TIME)
     sizes = []
-    async with on_unix(agent, path, timing=timing, body_seconds=0.15):
+    async with on_unix(agent, path, limits=limits, body_seconds=0.15):
         for _ in range(ROUNDS):
             answers = await asyncio.gather(*(say(path, *malformed(chance)) for _ in range(AT_A_TIME)))
 

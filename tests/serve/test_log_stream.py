@@ -59,9 +59,9 @@ async def test_the_part_asked_for_is_sent(agent, query, text):
         pytest.param("/v1/pods/nobody/logs", 404, "no pod of uid nobody is known", id="no such pod"),
         pytest.param(f"{LOGS}?container=x", 404, "pod default-web has no container x", id="no such container"),
         pytest.param(f"{LOGS}?previous=true", 404, "container app has no log", id="no such log"),
-        pytest.param(f"{LOGS}?tail=-1", 400, "tail: has to be a whole number", id="no number of lines"),
-        pytest.param(f"{LOGS}?follow=yes", 400, "follow: has to be true or false", id="neither yes nor no"),
-        pytest.param(f"{LOGS}?container=", 400, "container: has to be a text", id="an empty name"),
+        pytest.param(f"{LOGS}?tail=-1", 400, "tail: must be an integer", id="no number of lines"),
+        pytest.param(f"{LOGS}?follow=yes", 400, "follow: must be true or false", id="neither yes nor no"),
+        pytest.param(f"{LOGS}?container=", 400, "container: must be a text", id="an empty name"),
     ],
 )
 async def test_what_is_missing_or_wrong_is_said(agent, path, status, said):
@@ -152,7 +152,7 @@ async def test_followers_are_let_go_when_the_server_ends(agent, tmp_path):
     path = tmp_path / "api.sock"
     async with (
         client_at(path) as client,
-        on_unix(agent, path, timing=ServerLimits(end=5)) as stopping,
+        on_unix(agent, path, limits=ServerLimits(end=5)) as stopping,
         client.stream("GET", f"{LOGS}?follow=true") as stream,
     ):
         lines = stream.aiter_lines()

@@ -154,7 +154,7 @@ def test_version_1_is_migrated(store):
     assert json.loads(trainer.manifest or "")["metadata"] == {"name": "trainer"}
     assert [(one.pod.uid, one.overtaken) for one in document.waiting] == [("next", 1)]
     (finished,) = document.finished
-    assert codec.convert(finished, FinishedPodDocument).run["phase"] == "Succeeded"
+    assert codec.convert(finished, FinishedPodDocument).run.phase == "Succeeded"
     assert store.save(checkpoint(one)) == 9
     assert found(store).notes == ()
     assert found(store, previous=True).document == document

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from alignup.agent import finished_pods
 from alignup.agent.finished_pods import FinishedPod
 from alignup.agent.pod_record import PodRecord
 from alignup.agent.state import AgentState
@@ -113,7 +112,7 @@ def _finished(finished: FinishedPod) -> bytes:
             source=known.source,
             manifest=_manifest(known),
             termination=_termination(known),
-            run=finished_pods.run_to_document(finished.run),
+            run=finished.run,
             decision=dict(known.record.to_document()),
         )
     )

@@ -119,7 +119,7 @@ async def _main(
             watcher = ManifestWatcher(_folder(options, options.manifests), desk, log=log, ends=runner is not None)
         front = AgentService(desk, errands, history, feed, runner, watcher)
         if runner is not None:
-            metrics.show_containers(lambda: [(one.pod, one.run) for one in front.entries() if one.run is not None])
+            metrics.show_containers(lambda: [(one.pod, one.run) for one in front.pod_views() if one.run is not None])
         await stack.enter_async_context(_listening(options, front, metrics))
         stack.push_async_callback(errands.close)  # before requests are waited for, some of which wait for plugins
         await stack.enter_async_context(_beside(watcher, desk, notifier))

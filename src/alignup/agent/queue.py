@@ -134,13 +134,13 @@ class AdmissionQueue:
         ended = "" if self.alive or self._barred else _WORKER_DIED
         return (*self._barred, *filter(None, (self._unwritten, ended)))
 
-    def entries(self) -> Sequence[PodView]:
+    def pod_views(self) -> Sequence[PodView]:
         """Every pod that is known."""
-        return self._standing.entries()
+        return self._standing.pod_views()
 
-    def entry(self, uid: str) -> PodView | None:
+    def pod_view(self, uid: str) -> PodView | None:
         """The pod of that uid."""
-        return self._standing.entry(uid)
+        return self._standing.pod_view(uid)
 
     async def admit(self, pod: Pod) -> AdmissionResult | PendingAdmission:
         """Decide on a pod; one that is on its way in then is for :class:`alignup.agent.devices.allocator.DeviceAllocator`."""

@@ -10,7 +10,6 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from alignup.agent import finished_pods
 from alignup.agent.devices import device_state
 from alignup.agent.finished_pods import FinishedPod
 from alignup.agent.pending_admission import PodGrants
@@ -203,7 +202,7 @@ def _finished(documents: Iterable[object]) -> tuple[dict[str, FinishedPod], list
             known = PodRecord(
                 pod=pod, since=one.since, source=one.source, record=kept, ending=_termination(one.termination)
             )
-            found[pod.uid] = FinishedPod(known=known, run=finished_pods.run_from_document(one.run))
+            found[pod.uid] = FinishedPod(known=known, run=one.run)
         except (AlignError, KeyError, TypeError, ValueError) as error:
             lost.append(f"a finished pod is forgotten because it cannot be read: {error}")
     return found, lost

@@ -87,15 +87,15 @@ class AgentService:
         """What is wrong with manifests."""
         return () if self.watcher is None else self.watcher.notes
 
-    def entries(self) -> Sequence[PodView]:
+    def pod_views(self) -> Sequence[PodView]:
         """Every pod that is known."""
         standing = self.desk.standing
-        return [self._with_run(entry, standing) for entry in standing.entries()]
+        return [self._with_run(entry, standing) for entry in standing.pod_views()]
 
-    def entry(self, uid: str) -> PodView | None:
+    def pod_view(self, uid: str) -> PodView | None:
         """The pod of that uid."""
         standing = self.desk.standing
-        found = standing.entry(uid)
+        found = standing.pod_view(uid)
         return None if found is None else self._with_run(found, standing)
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
@@ -103,9 +103,9 @@ class AgentService:
         if dry_run:
             return await self.errands.consider(pod)
         admission = await self.errands.admit(pod)
-        if self.runner is None or admission.entry is None:
+        if self.runner is None or admission.pod_view is None:
             return admission
-        return replace(admission, entry=self._with_run(admission.entry, self.desk.standing))
+        return replace(admission, pod_view=self._with_run(admission.pod_view, self.desk.standing))
 
     async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
         """The pod is gone, durably; where it runs, it is to end, and is gone when it has."""
@@ -140,14 +140,14 @@ class AgentService:
         """What a container printed."""
         if self.runner is None:
             raise LookupError("nobody runs pods here, so there are no logs; start the agent with --runtime cri")
-        entry = self.entry(uid)
+        entry = self.pod_view(uid)
         if entry is None or entry.run is None:
             raise LookupError(f"no pod {uid} runs here, or has")
         return await self.runner.logs(entry.pod, entry.run, query)
 
-    def runtime(self) -> RuntimeStatus | None:
+    def runtime(self) -> RuntimeStatus:
         """The container runtime."""
-        return None if self.runner is None else self.runner.report()
+        return RuntimeStatus() if self.runner is None else self.runner.report()
 
     def _with_run(self, entry: PodView, standing: AgentState) -> PodView:
         """A pod, and how it runs if it does."""
@@ -163,7 +163,7 @@ class AgentService:
 
     def events(self) -> AbstractAsyncContextManager[AsyncIterator[PublishedEvent]]:
         """What happens from now on."""
-        return self.feed.listen()
+        return self.feed.subscribe()
 
 
 def read_pod(content: bytes, media_type: str, *, accept: Accept = validation.accept, keep: bool = False) -> Pod:

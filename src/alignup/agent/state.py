@@ -83,7 +83,7 @@ class AgentState:
             host.release(uid)
         return host
 
-    def entry(self, uid: str) -> PodView | None:
+    def pod_view(self, uid: str) -> PodView | None:
         """The pod of that uid, as others are told of it."""
         if known := self.held.get(uid):
             return pod_view(known, AdmissionStatus.ADMITTED)
@@ -93,7 +93,7 @@ class AgentState:
             return finished_pod_view(finished)
         return None
 
-    def entries(self) -> tuple[PodView, ...]:
+    def pod_views(self) -> tuple[PodView, ...]:
         """Every pod that is known, those admitted first, those that have run last."""
         running = [pod_view(known, AdmissionStatus.ADMITTED) for known in self.held.values()]
         waiting = [

@@ -142,7 +142,7 @@ class Transaction(TransactionBase):
         if known.ending is None or ending.is_sooner_than(known.ending):
             self._note(replace(known, ending=ending))
             self._happened(EventKind.TERMINATING, pod=known.pod, source=known.source)
-        return self._drafted().entry(uid)
+        return self._drafted().pod_view(uid)
 
     def finish(self, uid: str, run: PodRunStatus) -> None:
         """A pod has run to its end: it gives back all it has, and is remembered with how it ended."""
@@ -223,7 +223,7 @@ class Transaction(TransactionBase):
         decision = self._host.decide(known.pod) if runs else known.record.decision
         if runs:
             self._decided(EventKind.KEPT, known.pod, source=source, decision=decision)
-        return AdmissionResult(decision, self._drafted().entry(pod.uid))
+        return AdmissionResult(decision, self._drafted().pod_view(pod.uid))
 
     def _tried(self, pod: Pod, source: str) -> AdmissionResult | Exception:
         try:
@@ -300,7 +300,7 @@ class Transaction(TransactionBase):
         if pod.uid in self._line.pods:
             self._resting.add(pod.uid)
         self._retry()
-        return AdmissionResult(decision, self._drafted().entry(pod.uid))
+        return AdmissionResult(decision, self._drafted().pod_view(pod.uid))
 
     def _take(self, pod: Pod, decision: Decision, *, since: float, source: str, seconds: float) -> AdmissionResult:
         """Give the pod what was decided."""
@@ -339,7 +339,7 @@ class Transaction(TransactionBase):
 
     def _remove(self, uid: str) -> PodView | None:
         """Forget a pod, and take back what it has."""
-        entry = self._drafted().entry(uid)
+        entry = self._drafted().pod_view(uid)
         if pending := self._pending.get(uid):
             self._leave(pending)
             entry = entry or on_the_way.pending_pod_view(pending, since=self._clock.now())

@@ -1,212 +1,323 @@
-"""What the HTTP API needs of whoever stands behind it.
+"""The types of the agent's HTTP API.
 
-The agent is one such; tests bring their own. Everything here is in the terms of the heart: how a pod is written down
-and how a decision is kept are for others to know.
+The agent returns them and the server sends them, so they belong to neither. A response body and its OpenAPI schema both
+derive from one struct. Fields hold what JSON holds: Linux lists for sets, RFC 3339 for times.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Self
 
-from alignup.align.bits import CpuSet, NodeSet
+import msgspec
+from msgspec import Meta
+
 from alignup.align.decision import Decision
-from alignup.align.host import Host
-from alignup.align.workload import Pod
+from alignup.align.workload import Pod, QoS
+from alignup.schema.codec import Count, Document, LinuxList
+from alignup.schema.decisions import DecisionDocument, PlacementDocument, RejectionDocument
+
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Story = Annotated[list[str], Meta(description="The decision in sentences.")]
+
+#: container → resource → what the device plugin returned for the devices
+PodGrants = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def optional_timestamp(seconds: float) -> Timestamp | None:
+    """Like :func:`timestamp`; 0 stands for a time that is not known."""
+    return timestamp(seconds) if seconds else None
 
 
 class NotReadyError(Exception):
-    """Nothing can be decided now; the message says why and what to do."""
+    """The agent cannot decide now; the message gives the reason and a remedy."""
 
 
 class BusyError(Exception):
-    """More is waiting than is allowed to; the message says how much."""
+    """A queue is full."""
 
 
 class AdmissionStatus(StrEnum):
-    """How a pod that is known stands."""
-
     ADMITTED = "admitted"
-    WAITING = "waiting"  #: it does not fit now, and is tried again when something is released
-    FINISHED = "finished"  #: it has run to its end, and holds nothing any more
+    WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released
+    FINISHED = "finished"  #: the pod ran to completion and holds no resources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerRunStatus:
-    """How a container is that a runtime has, or is to have."""
+class ContainerRunStatus(Document, frozen=True, kw_only=True):
+    """A container of a pod that the agent runs."""
 
     name: str
-    kind: str  #: ``init``, ``sidecar`` or ``app``
-    state: str  #: ``waiting``, ``running`` or ``ended``, the newest of it
+    kind: Annotated[str, Meta(extra_json_schema={"enum": ["init", "sidecar", "app"]})]
+    state: Annotated[str, Meta(extra_json_schema={"enum": ["waiting", "running", "ended"]})]
     ready: bool = False
-    restarts: int = 0
+    restarts: Count = 0
     image: str = ""
-    id: str = ""  #: by which the runtime knows it
-    pid: int | None = None  #: of its first process
-    cpus: CpuSet = 0  #: on which it was put
-    nodes: NodeSet = 0  #: from which its memory is to come; empty: any
-    started: float | None = None  #: seconds since 1970
-    ended: float | None = None
+    id: Annotated[str, Meta(description="The runtime's ID; empty before the container is created.")] = ""
+    pid: Annotated[int, Meta(description="PID of the first process.")] | None = None
+    cpus: Annotated[LinuxList, Meta(description="The container's cpuset; empty: any CPU.")] = ""
+    nodes: Annotated[LinuxList, Meta(description="NUMA nodes of the container's memory; empty: any node.")] = ""
+    started: Timestamp | None = None
+    ended: Timestamp | None = None
     exit_code: int | None = None
-    reason: str = ""  #: why it waits, or ended: ``CrashLoopBackOff``, ``OOMKilled``, ``Completed`` …
+    reason: Annotated[str, Meta(description="Why the container waits or ended, such as CrashLoopBackOff.")] = ""
     message: str = ""
-    last: "ContainerRunStatus | None" = None  #: how it ended the time before
+    last: Annotated["ContainerRunStatus | None", Meta(description="The previous termination.")] = None
+
+    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
+        return msgspec.structs.replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRunStatus:
-    """How a pod is that a runtime runs."""
+class PodRunStatus(Document, frozen=True, kw_only=True):
+    """The status of a pod that the agent runs."""
 
-    phase: str  #: ``Pending``, ``Running``, ``Succeeded`` or ``Failed``
+    phase: Annotated[str, Meta(extra_json_schema={"enum": ["Pending", "Running", "Succeeded", "Failed", "Unknown"]})]
     reason: str = ""
     message: str = ""
-    ending: bool = False  #: it was told to stop
+    ending: Annotated[bool, Meta(description="Whether the pod is terminating.")] = False
     ips: tuple[str, ...] = ()
-    containers: tuple[ContainerRunStatus, ...] = ()  #: in the order they begin
-    warnings: tuple[str, ...] = ()  #: what its manifest says and nobody here heeds
+    containers: Annotated[tuple[ContainerRunStatus, ...], Meta(description="In start order.")] = ()
+    warnings: Annotated[tuple[str, ...], Meta(description="Manifest fields that have no effect.")] = ()
+
+    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
+        return msgspec.structs.replace(self, **changes)
+
+
+class OrphanSandbox(Document, frozen=True, kw_only=True):
+    """A sandbox of this agent that belongs to no known pod."""
+
+    id: str
+    pod: Annotated[str, Meta(description="namespace/name, from the labels of the sandbox.")]
+    uid: str
+    containers: tuple[str, ...] = ()
+    why: str
+
+
+class RuntimeInfo(Document, frozen=True, kw_only=True):
+    """The container runtime."""
+
+    name: str
+    version: str
+    endpoint: str = ""
+    ready: bool
+    network: Annotated[str, Meta(description="host: pods use the host network; cni: each pod has its own.")]
+    others: Annotated[int, Meta(description="Sandboxes that other clients created.")] = 0
+
+
+class RuntimeStatus(Document, frozen=True, kw_only=True):
+    """The container runtime and its orphan sandboxes."""
+
+    runtime: Annotated[RuntimeInfo | None, Meta(description="null: the agent runs no containers.")] = None
+    strays: tuple[OrphanSandbox, ...] = ()
+    problems: Annotated[tuple[str, ...], Meta(description="What is wrong, each with a remedy.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """A pod that is known: it runs here, or waits to, or has run."""
+    """A pod that the agent knows: admitted, waiting or finished."""
 
     pod: Pod
     status: AdmissionStatus
     since: float  #: seconds since 1970
-    source: str  #: ``api``, or the manifest file it comes from
-    decision: Decision  #: the newest about it
-    position: int | None = None  #: its place among those that wait, from 1
-    #: container → resource → what the device plugin gave with the devices: variables, mounts, device nodes and more
-    grants: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    run: PodRunStatus | None = None  #: ``None``: nobody runs it here
+    source: str  #: ``api``, or the path of the manifest file
+    decision: Decision  #: the latest
+    position: int | None = None  #: in the wait queue, from 1
+    grants: PodGrants = field(default_factory=dict)
+    run: PodRunStatus | None = None  #: ``None``: the agent does not run it
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """What became of a pod that was sent in."""
-
     decision: Decision
-    entry: PodView | None  #: ``None``: refused, or only asked about
+    pod_view: PodView | None  #: ``None``: rejected, or a dry run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDecision:
-    """A decision of the past."""
+    """A decision from the history."""
 
     id: int
-    time: float
-    document: Mapping[str, Any]  #: as ``schema.decisions`` writes it
+    time: float  #: seconds since 1970
+    document: Mapping[str, Any]  #: as ``schema.decisions`` encodes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionQuery:
-    """Which decisions of the past; those that came last first."""
+    """Selects decisions from the history, newest first."""
 
-    pod: str | None = None  #: a uid, a name, or a namespace and name with a slash between them
+    pod: str | None = None  #: a uid, a name, or ``namespace/name``
     outcome: str | None = None
-    before: int | None = None  #: only those with a lower id
+    before: int | None = None  #: only lower IDs
     limit: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """Which part of a log."""
+    """Selects a part of a container log."""
 
-    container: str = ""  #: empty: the only one, or the first that is no init container
-    previous: bool = False  #: of the time before it was started again
-    tail: int | None = None  #: the last so many lines; ``None``: all
-    follow: bool = False  #: and all that come, until the container has ended
+    container: str = ""  #: empty: the only container, or the first that is not an init container
+    previous: bool = False  #: the log before the last restart
+    tail: int | None = None  #: the last lines only; ``None``: all
+    follow: bool = False  #: continue until the container ends
     timestamps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanSandbox:
-    """A sandbox that the runtime has for a pod which is not known here, or not any more."""
-
-    id: str
-    pod: str  #: namespace and name with a slash between them, as the sandbox is labelled
-    uid: str  #: likewise
-    containers: tuple[str, ...] = ()  #: the names of those in it
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeStatus:
-    """How the container runtime is, and what it has that nobody asked for."""
-
-    name: str  #: ``containerd``, ``cri-o`` …
-    version: str
-    endpoint: str = ""  #: where it is asked
-    ready: bool
-    network: str  #: ``host``: pods have that of the host; ``cni``: each has its own
-    others: int = 0  #: sandboxes it has for somebody else
-    strays: tuple[OrphanSandbox, ...] = ()
-    problems: tuple[str, ...] = ()  #: each with what to do
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedEvent:
-    """Something that happened; ``id`` rises by one each time, and begins anew when the agent does."""
-
-    id: int
-    time: float
-    kind: str  #: admitted, refused, waiting, released, announced, started, ended, …
+    id: int  #: increases by one, and restarts with the agent
+    time: float  #: seconds since 1970
+    kind: str  #: admitted, rejected, waiting, released, announced, started, ended, …
     document: Mapping[str, Any]
 
 
-class AgentBackend(Protocol):
-    """Whoever stands behind the API."""
+class ManifestResources(Document, frozen=True):
+    requests: dict[str, str | int | float] | None = None
+    limits: dict[str, str | int | float] | None = None
 
-    @property
-    def host(self) -> Host:
-        """The machine, the settings and the ledger as they are now."""
-        ...
 
-    def problems(self) -> tuple[str, ...]:
-        """Why nothing can be decided now, each with what to do; empty when all is well."""
-        ...
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
-    def notes(self) -> tuple[str, ...]:
-        """What people who look at pods should know: manifests that cannot be used, and why."""
-        ...
 
-    def entries(self) -> Sequence[PodView]:
-        """Every pod that is known, those admitted first, in the order they came."""
-        ...
+class ManifestContainer(Document, frozen=True):
+    name: Annotated[str, Meta(pattern=f"^{_LABEL}$", max_length=63)]
+    resources: ManifestResources | None = None
 
-    def entry(self, uid: str) -> PodView | None:
-        """The pod of that uid."""
-        ...
 
-    async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
-        """Decide, durably unless it is a *dry_run*; ``PodError``, :class:`NotReadyError`, :class:`BusyError`."""
-        ...
+class ManifestMetadata(Document, frozen=True):
+    name: Annotated[str, Meta(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=253)]
 
-    async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
-        """The pod is gone, durably; what it was, or ``None`` when nobody knew it.
 
-        Where a runtime runs it, it begins to end, and ``run.ending`` of what comes back says so: it is gone when its
-        containers have stopped, which have *grace* seconds for that, or as many as the pod says.
-        """
-        ...
+class ManifestSpec(Document, frozen=True):
+    containers: Annotated[list[ManifestContainer], Meta(min_length=1)]
 
-    async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
-        """Decisions of the past."""
-        ...
 
-    async def decision(self, id_: int) -> StoredDecision | None:
-        """One of them."""
-        ...
+class ManifestDocument(Document, frozen=True):
+    """A v1 Pod. Fields that do not affect alignment are ignored."""
 
-    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
-        """What a container printed; ``LookupError`` with what is missing: the pod, the container, or its log."""
-        ...
+    api_version: Literal["v1"]
+    kind: Literal["Pod"]
+    metadata: ManifestMetadata
+    spec: ManifestSpec
 
-    def runtime(self) -> RuntimeStatus | None:
-        """The container runtime as it was seen last; ``None``: none is used."""
-        ...
 
-    def events(self) -> AbstractAsyncContextManager[AsyncIterator[PublishedEvent]]:
-        """What happens from now on; who reads too slowly is told that some were missed."""
-        ...
+class GrantedMount(msgspec.Struct, frozen=True):
+    container_path: str
+    host_path: str
+    read_only: bool
+
+
+class GrantedDevice(msgspec.Struct, frozen=True):
+    container_path: str
+    host_path: str
+    permissions: str
+
+
+class DeviceGrantDocument(msgspec.Struct, frozen=True):
+    """What a device plugin returned for the devices of a container."""
+
+    envs: dict[str, str]
+    mounts: list[GrantedMount]
+    devices: list[GrantedDevice]
+    annotations: dict[str, str]
+    cdi: list[str]
+
+
+class PodViewDocument(Document, frozen=True, kw_only=True):
+    """A pod that the agent knows."""
+
+    uid: str
+    name: str
+    namespace: str
+    qos: QoS
+    status: AdmissionStatus
+    position: Annotated[int, Meta(ge=1, description="Position in the wait queue.")] | None
+    since: Timestamp
+    source: Annotated[str, Meta(description="api, or the path of the manifest file.")]
+    placements: list[PlacementDocument]
+    rejection: RejectionDocument | None
+    grants: Annotated[dict[str, dict[str, DeviceGrantDocument]], Meta(description="By container and resource.")]
+    run: Annotated[PodRunStatus | None, Meta(description="null: the agent does not run the pod.")]
+
+
+class PodDetailDocument(PodViewDocument, frozen=True, kw_only=True):
+    """A pod and the latest decision about it."""
+
+    decision: DecisionDocument
+    story: Story
+
+
+class PodListDocument(Document, frozen=True):
+    pods: list[PodViewDocument]
+    notes: Annotated[tuple[str, ...], Meta(description="Problems with manifest files.")]
+
+
+class ReleaseDocument(Document, frozen=True):
+    pod: PodViewDocument
+
+
+class AdmissionDocument(Document, frozen=True, kw_only=True):
+    """The result of an admission or of a dry run."""
+
+    outcome: Annotated[str, Meta(extra_json_schema={"enum": ["admitted", "kept", "waiting", "rejected", "asking"]})]
+    dry_run: bool
+    pod: PodViewDocument | None
+    decision: DecisionDocument
+    story: Story
+
+
+class AnyDecisionDocument(Document, frozen=True):
+    """A decision as it was stored, possibly by another version of alignup."""
+
+    version: int
+
+
+class StoredDecisionDocument(Document, frozen=True, kw_only=True):
+    """A decision from the history."""
+
+    id: int
+    time: Timestamp
+    decision: AnyDecisionDocument
+
+
+class StoredDecisionDetailDocument(StoredDecisionDocument, frozen=True, kw_only=True):
+    """A decision from the history, also in sentences."""
+
+    story: Story
+
+
+class DecisionPageDocument(Document, frozen=True):
+    decisions: list[StoredDecisionDocument]
+    next: Annotated[int, Meta(description="Pass as `before` to get the next page; null: last page.")] | None
+
+
+class ReadyDocument(Document, frozen=True):
+    ready: Literal[True] = True
+
+
+class FieldProblem(Document, frozen=True):
+    field: str
+    what: str
+
+
+class ProblemDocument(Document, frozen=True, kw_only=True):
+    """A problem as defined in RFC 9457; `errors` lists every invalid field."""
+
+    type: Annotated[str, Meta(extra_json_schema={"format": "uri-reference"})] = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldProblem]
+
+
+class RejectionProblemDocument(ProblemDocument, frozen=True, kw_only=True):
+    """A problem with the decision that rejects the pod."""
+
+    reason: str
+    message: str
+    decision: DecisionDocument
+    story: Story

@@ -6,6 +6,7 @@ Version 2 is written. Version 1 is upgraded when it is read.
 from collections.abc import Mapping
 from typing import Any
 
+from alignup.schema.api import PodRunStatus, timestamp
 from alignup.schema.codec import Count, Document
 from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
 from alignup.schema.pods import PodDocument
@@ -61,7 +62,7 @@ class FinishedPodDocument(Document, frozen=True, omit_defaults=True, kw_only=Tru
     source: str
     manifest: str | None = None
     termination: TerminationDocument | None = None
-    run: dict[str, Any]
+    run: PodRunStatus
     decision: dict[str, Any]
 
 
@@ -97,7 +98,7 @@ def upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
         "plugins": extra.get("plugins", []),
         "pods": [_nest_entry(_rename_termination(pod)) for pod in document["pods"]],
         "waiting": [_rename_termination(pod) for pod in document["waiting"]],
-        "finished": [_rename_termination(pod) for pod in extra.get("finished", ())],
+        "finished": [_upgrade_run(_rename_termination(pod)) for pod in extra.get("finished", ())],
     }
 
 
@@ -122,3 +123,21 @@ def _rename_termination(pod: Mapping[str, Any]) -> dict[str, Any]:
 def _nest_entry(pod: dict[str, Any]) -> dict[str, Any]:
     entry = {key: pod.pop(key) for key in ("pod", "hints", "uses", "cpus", "memory", "devices") if key in pod}
     return {"entry": entry, **pod}
+
+
+def _upgrade_run(pod: dict[str, Any]) -> dict[str, Any]:
+    run = pod.get("run")
+    if not isinstance(run, Mapping) or not isinstance(run.get("containers"), list):
+        return pod
+    return {**pod, "run": {**run, "containers": list(map(_upgrade_container, run["containers"]))}}
+
+
+def _upgrade_container(container: Any) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
+    """Version 1 has times in seconds, and the key ``exit_code``."""
+    if not isinstance(container, Mapping):
+        return container
+    upgraded = {"exitCode" if key == "exit_code" else key: value for key, value in container.items()}
+    for key in ("started", "ended"):
+        if isinstance(upgraded.get(key), int | float):
+            upgraded[key] = timestamp(upgraded[key])
+    return {**upgraded, "last": _upgrade_container(upgraded.get("last"))}

@@ -1,8 +1,7 @@
-"""The HTTP API as an ASGI application: routes, limits, and what is said when something goes wrong.
+"""The HTTP API as an ASGI application.
 
-How manifests are read and machines written is handed in, since packages beside this one know. Whoever answers,
-answers one request at a time as far as its pods are concerned (``AgentBackend``); what takes long without changing
-anything, reading a document or drawing a picture, is done beside the event loop.
+Packages beside this one parse manifests and describe machines, so these functions are passed in. Slow work that changes
+nothing, such as parsing YAML or drawing, runs in a thread.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -18,80 +18,81 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from alignup.align.errors import (
-    AlignError,
-    FileError,
-    ParseError,
-    PodError,
-    Problem,
-    WorkLimitError,
-)
+from alignup.align.errors import AlignError, FileError, ParseError, PodError, Problem, WorkLimitError
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.picture import draw_svg
-from alignup.schema.api import AdmissionResult, AgentBackend, BusyError, DecisionQuery, LogQuery, NotReadyError
-from alignup.schema.decisions import to_document
-from alignup.serve import json_views, log_stream, openapi, request_body, responses, server_sent_events
+from alignup.schema.api import (
+    AdmissionDocument,
+    BusyError,
+    DecisionQuery,
+    LogQuery,
+    NotReadyError,
+    PodListDocument,
+    ReadyDocument,
+    RejectionProblemDocument,
+    ReleaseDocument,
+)
+from alignup.serve import request_body, views
+from alignup.serve.backend import AgentBackend
 from alignup.serve.endpoint import ApiEndpoint, Handler, ParameterValues, internal_error, not_found
-from alignup.serve.metrics import CONTENT_TYPE, Metrics
-from alignup.serve.responses import ProblemError
+from alignup.serve.exposition import CONTENT_TYPE
+from alignup.serve.metrics import Metrics
+from alignup.serve.openapi import openapi_document
+from alignup.serve.responses import SVG, TEXT, ProblemError, json_response, plain_response
 from alignup.serve.routes import operations_by_path
-from alignup.serve.streaming import ByteStream
+from alignup.serve.streaming import EVENT_STREAM, ByteStream, close_log, event_stream, log_response
 
 ReadPod = Callable[[bytes, str], Pod]  #: body, and its media type: ``application/json`` or ``application/yaml``
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
 Result = TypeVar("Result")
 
-_SHORT = 16 << 10  #: bytes of a document that is read at once
+_INLINE_BYTES = 16 << 10  #: a JSON document up to this size is parsed in the event loop
 _STATUS = {"admitted": 201, "kept": 200, "waiting": 202}
-_SOON, _LATER = {"Retry-After": "1"}, {"Retry-After": "5"}  #: seconds
-#: A picture can hold names from anywhere; it is to be looked at, and nothing else.
-_ONLY_LOOKED_AT = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+_RETRY_SOON, _RETRY_LATER = {"Retry-After": "1"}, {"Retry-After": "5"}
+#: Names in the picture come from clients; scripts in it must not run.
+_SVG_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """How much is taken from a client, and how long it is waited for."""
-
     body_bytes: int = 1 << 20
-    body_seconds: float = 10.0  #: until a document is here
-    answer_seconds: float = 60.0  #: until a pod is decided on; the decision is made and kept all the same
-    heartbeat_seconds: float = 15.0  #: of silence on a stream of events
-    read_seconds: float = 60.0  #: until what was sent on a stream is read
-    streams: int = 64  #: of events, at the same time
-    logs: int = 64  #: that are read at the same time
+    body_seconds: float = 10.0  #: to receive a document
+    answer_seconds: float = 60.0  #: to decide on a pod; afterwards the decision continues without the client
+    heartbeat_seconds: float = 15.0  #: of silence on an event stream
+    read_seconds: float = 60.0  #: for a client to read a chunk of a stream
+    streams: int = 64  #: concurrent event streams
+    logs: int = 64  #: concurrent log streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What stands behind the API."""
-
     service: AgentBackend
-    read_pod: ReadPod  #: ``PodError``, ``DocumentError`` or another ``ParseError`` where it cannot
+    read_pod: ReadPod  #: raises ``PodError``, ``DocumentError`` or another ``ParseError``
     machine_document: MachineDocument
     metrics: Metrics
-    version: str  #: of the program
+    version: str  #: of alignup
 
 
 def build_app(
-    behind: Dependencies,
+    dependencies: Dependencies,
     *,
     token: bytes | None = None,
     limits: RequestLimits | None = None,
     stopping: asyncio.Event | None = None,
 ) -> Starlette:
-    """The application.
+    """Build the application.
 
-    With a *token* every request has to bring it. Streams of events end when *stopping* is set.
+    With a *token*, every request must present it. Event streams end when *stopping* is set.
     """
-    description = openapi.openapi_document(version=behind.version, with_token=token is not None)
-    api = _Api(behind, limits or RequestLimits(), stopping=stopping or asyncio.Event(), description=description)
+    description = openapi_document(version=dependencies.version, with_token=token is not None)
+    api = _Api(dependencies, limits or RequestLimits(), stopping=stopping or asyncio.Event(), description=description)
     handlers = api.handlers()
     routes = [
-        Route(path, ApiEndpoint({method: (one, handlers[one.id]) for method, one in known.items()}, token=token))
-        for path, known in operations_by_path().items()
+        Route(path, ApiEndpoint({method: (one, handlers[one.id]) for method, one in methods.items()}, token=token))
+        for path, methods in operations_by_path().items()
     ]
     app = Starlette(routes=routes, exception_handlers={404: not_found, Exception: internal_error})
     app.router.redirect_slashes = False
@@ -99,23 +100,28 @@ def build_app(
 
 
 class _Api:
-    """Everything the API can be asked for."""
+    """The handlers of all operations."""
 
     def __init__(
-        self, behind: Dependencies, limits: RequestLimits, *, stopping: asyncio.Event, description: Mapping[str, Any]
+        self,
+        dependencies: Dependencies,
+        limits: RequestLimits,
+        *,
+        stopping: asyncio.Event,
+        description: Mapping[str, Any],
     ) -> None:
-        self._service = behind.service
-        self._read_pod = behind.read_pod
-        self._machine_document = behind.machine_document
-        self._metrics = behind.metrics
+        self._service = dependencies.service
+        self._read_pod = dependencies.read_pod
+        self._machine_document = dependencies.machine_document
+        self._metrics = dependencies.metrics
         self._limits = limits
         self._stopping = stopping
         self._description = description
-        self._streams: Counter[str] = Counter()  #: how many go on, by media type
-        self._under_way: set[asyncio.Future[Any]] = set()  #: what goes on, whether somebody waits for it or not
+        self._streams: Counter[str] = Counter()  #: open streams by media type
+        self._tasks: set[asyncio.Future[Any]] = set()  #: running jobs, with or without a waiting client
 
     def handlers(self) -> Mapping[str, Handler]:
-        """The id of an operation → who answers it."""
+        """Return operation ID → handler."""
         return {
             "listPods": self.list_pods,
             "admitPod": self.admit_pod,
@@ -127,201 +133,161 @@ class _Api:
             "getDecision": self.get_decision,
             "getMachine": self.get_machine,
             "getPicture": self.get_picture,
-            "listenToEvents": self.listen,
+            "listenToEvents": self.stream_events,
             "isAlive": self.is_alive,
             "isReady": self.is_ready,
             "getMetrics": self.get_metrics,
             "getDescription": self.get_description,
         }
 
-    async def list_pods(self, request: Request, given: ParameterValues) -> Response:
-        """Every pod that is known."""
-        del request, given
-        pods = [json_views.of_entry(entry) for entry in self._service.entries()]
-        return responses.json_response({"pods": pods, "notes": list(self._service.notes())})
+    async def list_pods(self, _request: Request, _parameters: ParameterValues) -> Response:
+        pods = list(map(views.pod_view_document, self._service.pod_views()))
+        return json_response(PodListDocument(pods, self._service.notes()))
 
-    async def admit_pod(self, request: Request, given: ParameterValues) -> Response:
-        """Decide on a pod."""
-        dry_run = bool(given["dryRun"])
-        pod = await self._pod(request)
-        with _told():
-            admission = await self._in_time(self._service.admit(pod, dry_run=dry_run))
-        content = json_views.of_admission(admission, dry_run=dry_run)
+    async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
+        dry_run = bool(parameters["dryRun"])
+        pod = await self._receive_pod(request)
+        with _problems():
+            result = await self._within_deadline(self._service.admit(pod, dry_run=dry_run))
+        document = views.admission_document(result, dry_run=dry_run)
         if dry_run:
-            return responses.json_response(content)
-        status = _STATUS.get(content["outcome"])
-        if status is None:
-            raise _refused(admission, content["story"])
+            return json_response(document)
+        if document.outcome not in _STATUS:
+            raise _rejected(document)
         headers = {"Location": f"/v1/pods/{quote(pod.uid, safe='')}"}
-        return responses.json_response(content, status=status, headers=headers)
+        return json_response(document, status=_STATUS[document.outcome], headers=headers)
 
-    async def get_pod(self, request: Request, given: ParameterValues) -> Response:
-        """One pod."""
-        del request
-        entry = self._service.entry(str(given["uid"]))
-        if entry is None:
-            raise _no_pod(given["uid"])
-        return responses.json_response(json_views.of_entry_in_full(entry))
+    async def get_pod(self, _request: Request, parameters: ParameterValues) -> Response:
+        view = self._service.pod_view(str(parameters["uid"]))
+        if view is None:
+            raise _no_pod(parameters["uid"])
+        return json_response(views.pod_detail_document(view))
 
-    async def release_pod(self, request: Request, given: ParameterValues) -> Response:
-        """A pod is gone."""
-        del request
-        with _told():
-            entry = await self._in_time(self._service.release(**given))
-        if entry is None:
-            raise _no_pod(given["uid"])
-        ends = entry.run is not None and entry.run.ending
-        return responses.json_response({"pod": json_views.of_entry(entry)}, status=202 if ends else 200)
+    async def release_pod(self, _request: Request, parameters: ParameterValues) -> Response:
+        with _problems():
+            view = await self._within_deadline(self._service.release(**parameters))
+        if view is None:
+            raise _no_pod(parameters["uid"])
+        terminating = view.run is not None and view.run.ending
+        return json_response(ReleaseDocument(views.pod_view_document(view)), status=202 if terminating else 200)
 
-    async def get_logs(self, request: Request, given: ParameterValues) -> ASGIApp:
-        """What a container printed."""
-        query = LogQuery(**{name: value for name, value in given.items() if name != "uid"})
-        self._check_room(responses.TEXT, self._limits.logs, "read logs")
+    async def get_logs(self, request: Request, parameters: ParameterValues) -> ASGIApp:
+        query = LogQuery(**{name: value for name, value in parameters.items() if name != "uid"})
+        self._check_streams(TEXT, self._limits.logs, "log streams")
         try:
-            with _told():
-                log = await self._service.logs(str(given["uid"]), query)
+            with _problems():
+                log = await self._service.logs(str(parameters["uid"]), query)
         except LookupError as error:
             raise ProblemError(404, str(error.args[0]) if error.args else "There is no such log.") from error
         if request.method == "HEAD":
-            await log_stream.close_log(log)
-            return responses.plain_response("", media_type=responses.TEXT)
-        stopping = self._stopping if query.follow else None  # half a log that looks whole would be a lie
-        return self._counted(log_stream.log_response(log, patience=self._limits.read_seconds, stopping=stopping))
+            await close_log(log)
+            return plain_response("", media_type=TEXT)
+        # A log that does not follow must not look complete when it is cut off.
+        stopping = self._stopping if query.follow else None
+        return self._counted(log_response(log, read_timeout=self._limits.read_seconds, stopping=stopping))
 
-    async def get_runtime(self, request: Request, given: ParameterValues) -> Response:
-        """The container runtime."""
-        del request, given
-        return responses.json_response(json_views.of_runtime(self._service.runtime()))
+    async def get_runtime(self, _request: Request, _parameters: ParameterValues) -> Response:
+        return json_response(self._service.runtime())
 
-    async def list_decisions(self, request: Request, given: ParameterValues) -> Response:
-        """Decisions of the past."""
-        del request
-        query = DecisionQuery(**given)
-        with _told():
-            kept = await self._service.decisions(query)
-        return responses.json_response(json_views.of_page(kept, limit=query.limit))
+    async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
+        query = DecisionQuery(**parameters)
+        with _problems():
+            stored = await self._service.decisions(query)
+        return json_response(views.decision_page(stored, limit=query.limit))
 
-    async def get_decision(self, request: Request, given: ParameterValues) -> Response:
-        """One of them."""
-        del request
-        with _told():
-            kept = await self._service.decision(int(given["id"]))
-        if kept is None:
-            raise ProblemError(404, f"There is no decision {given['id']}, or it is not kept any more.")
-        return responses.json_response(json_views.of_kept_in_full(kept))
+    async def get_decision(self, _request: Request, parameters: ParameterValues) -> Response:
+        with _problems():
+            stored = await self._service.decision(int(parameters["id"]))
+        if stored is None:
+            raise ProblemError(404, f"The history has no decision {parameters['id']}.")
+        return json_response(views.stored_decision_detail(stored))
 
-    async def get_machine(self, request: Request, given: ParameterValues) -> Response:
-        """The machine."""
-        del request, given
-        return responses.json_response(await asyncio.to_thread(self._machine_document, self._service.host.machine))
+    async def get_machine(self, _request: Request, _parameters: ParameterValues) -> Response:
+        return json_response(await asyncio.to_thread(self._machine_document, self._service.host.machine))
 
-    async def get_picture(self, request: Request, given: ParameterValues) -> Response:
-        """The machine, and who holds what."""
-        del request, given
+    async def get_picture(self, _request: Request, _parameters: ParameterValues) -> Response:
         host = self._service.host
         drawn = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
-        return responses.plain_response(
-            drawn.encode("utf-8", "replace"), media_type=responses.SVG, headers=_ONLY_LOOKED_AT
-        )
+        return plain_response(drawn.encode("utf-8", "replace"), media_type=SVG, headers=_SVG_POLICY)
 
-    async def listen(self, request: Request, given: ParameterValues) -> ASGIApp:
-        """Events from now on."""
-        del given
+    async def stream_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
         if request.method == "HEAD":
-            return responses.plain_response("", media_type="text/event-stream")
-        self._check_room(server_sent_events.MEDIA_TYPE, self._limits.streams, "are listening")
+            return plain_response("", media_type=EVENT_STREAM)
+        self._check_streams(EVENT_STREAM, self._limits.streams, "event streams")
         return self._counted(
-            server_sent_events.event_stream(
+            event_stream(
                 self._service.events,
                 heartbeat=self._limits.heartbeat_seconds,
-                patience=self._limits.read_seconds,
+                read_timeout=self._limits.read_seconds,
                 stopping=self._stopping,
             )
         )
 
-    async def is_alive(self, request: Request, given: ParameterValues) -> Response:
-        """Always."""
-        del request, given
-        return responses.plain_response("ok\n", media_type=responses.TEXT)
+    async def is_alive(self, _request: Request, _parameters: ParameterValues) -> Response:
+        return plain_response("ok\n", media_type=TEXT)
 
-    async def is_ready(self, request: Request, given: ParameterValues) -> Response:
-        """Whether pods can be decided on."""
-        del request, given
+    async def is_ready(self, _request: Request, _parameters: ParameterValues) -> Response:
         problems = self._service.problems()
         if problems:
             errors = [Problem("", what) for what in problems]
-            raise ProblemError(503, "Pods cannot be decided on now.", errors=errors, headers=_LATER)
-        return responses.json_response({"ready": True})
+            raise ProblemError(503, "The agent cannot decide on pods now.", errors=errors, headers=_RETRY_LATER)
+        return json_response(ReadyDocument())
 
-    async def get_metrics(self, request: Request, given: ParameterValues) -> Response:
-        """Metrics."""
-        del request, given
-        return responses.plain_response(self._metrics.text(), media_type=CONTENT_TYPE)
+    async def get_metrics(self, _request: Request, _parameters: ParameterValues) -> Response:
+        return plain_response(self._metrics.text(), media_type=CONTENT_TYPE)
 
-    async def get_description(self, request: Request, given: ParameterValues) -> Response:
-        """What can be asked for."""
-        del request, given
-        return responses.json_response(self._description)
+    async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
+        return json_response(self._description)
 
-    async def _pod(self, request: Request) -> Pod:
-        """The pod a request brings."""
-        kind = request_body.media_type(request)
-        content = await request_body.read(request, most=self._limits.body_bytes, seconds=self._limits.body_seconds)
+    async def _receive_pod(self, request: Request) -> Pod:
+        media_type = request_body.media_type(request)
+        content = await request_body.read(request, limit=self._limits.body_bytes, seconds=self._limits.body_seconds)
         try:
-            if _is_quick(content):
-                return self._read_pod(content, kind)
-            return await asyncio.to_thread(self._read_pod, content, kind)
+            if _is_small_json(content):
+                return self._read_pod(content, media_type)
+            return await asyncio.to_thread(self._read_pod, content, media_type)
         except PodError as error:
-            raise _no_runnable_pod(error) from error
+            raise _invalid_pod(error) from error
         except (ParseError, UnicodeDecodeError, RecursionError) as error:
-            what = f"it cannot be read: {error}"
-            raise ProblemError(400, f"The document is no JSON or YAML: {what}", errors=[Problem("", what)]) from error
+            detail = f"The document is not valid JSON or YAML: {error}"
+            raise ProblemError(400, detail, errors=[Problem("", str(error))]) from error
         except AlignError as error:
             raise ProblemError(422, str(error), errors=[Problem("", str(error))]) from error
 
-    async def _in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What comes of *work*, which goes on to its end whether anybody waits for it or not."""
-        task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._done)
+    async def _within_deadline(self, job: Coroutine[Any, Any, Result]) -> Result:
+        """Return the result of *job*, which runs to its end even if the client disconnects."""
+        task = asyncio.ensure_future(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
         done, _ = await asyncio.wait({task}, timeout=self._limits.answer_seconds)
         if not done:
-            what = (
-                f"This was not done after {self._limits.answer_seconds:g} seconds. It goes on; ask for the pod later."
-            )
-            raise ProblemError(504, what)
+            seconds = f"{self._limits.answer_seconds:g} seconds"
+            raise ProblemError(504, f"No result after {seconds}. The request continues; get the pod later.")
         return task.result()
 
-    def _done(self, task: asyncio.Future[Any]) -> None:
-        self._under_way.discard(task)
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, also where nobody waits for it any more
+            task.exception()  # retrieved, so that asyncio does not warn when no client waits for it
 
-    def _check_room(self, media_type: str, most: int, what: str) -> None:
-        """Refuse one more stream where there are as many as may be."""
-        going_on = self._streams[media_type]
-        if going_on >= most:
-            raise ProblemError(429, f"{going_on} {what}, and no more may.", headers=_LATER)
+    def _check_streams(self, media_type: str, limit: int, what: str) -> None:
+        if self._streams[media_type] >= limit:
+            raise ProblemError(429, f"Too many {what}: the limit is {limit}.", headers=_RETRY_LATER)
 
     def _counted(self, stream: ByteStream) -> ASGIApp:
-        """*stream*, counted while it goes on."""
-
-        async def answer(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - as ASGI has it
+        async def response(scope: Scope, receive: Receive, send: Send) -> None:
             self._streams[stream.media_type] += 1
             try:
                 await stream(scope, receive, send)
             finally:
                 self._streams[stream.media_type] -= 1
 
-        return answer
+        return response
 
 
-def _is_quick(content: bytes) -> bool:
-    """Whether a document takes less time to read than to hand to another thread: short, and JSON beyond doubt.
-
-    YAML may be short and still stand for a great deal.
-    """
-    if len(content) > _SHORT:
+def _is_small_json(content: bytes) -> bool:
+    """Whether parsing takes less time than a thread switch. A small YAML document can expand to a huge one."""
+    if len(content) > _INLINE_BYTES:
         return False
     try:
         json.loads(content)
@@ -331,35 +297,42 @@ def _is_quick(content: bytes) -> bool:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Say over HTTP what the service said."""
+def _problems() -> Iterator[None]:
+    """Convert errors of the backend to problem responses."""
     try:
         yield
     except PodError as error:
-        raise _no_runnable_pod(error) from error
+        raise _invalid_pod(error) from error
     except WorkLimitError as error:
-        raise ProblemError(
-            422, str(error), errors=[Problem(source, "makes it hard") for source in error.sources]
-        ) from error
+        errors = [Problem(source, "makes the search too large") for source in error.sources]
+        raise ProblemError(422, str(error), errors=errors) from error
     except BusyError as error:
-        raise ProblemError(429, str(error), headers=_SOON) from error
+        raise ProblemError(429, str(error), headers=_RETRY_SOON) from error
     except (NotReadyError, FileError) as error:
-        raise ProblemError(503, str(error), headers=_LATER) from error
+        raise ProblemError(503, str(error), headers=_RETRY_LATER) from error
 
 
-def _no_runnable_pod(error: PodError) -> ProblemError:
-    return ProblemError(422, f"This is no pod that could run: {error}", errors=error.problems)
+def _invalid_pod(error: PodError) -> ProblemError:
+    return ProblemError(422, f"Invalid pod: {error}", errors=error.problems)
 
 
 def _no_pod(uid: object) -> ProblemError:
-    return ProblemError(404, f"No pod of uid {uid} is known.")
+    return ProblemError(404, f"No pod has the uid {uid}.")
 
 
-def _refused(admission: AdmissionResult, told: list[str]) -> ProblemError:
-    """The pod may not run here: why, and all that was considered."""
-    refusal = admission.decision.rejection
-    if refusal is None:  # a device plugin did not answer, so nothing was decided
-        return ProblemError(503, told[0], headers=_LATER)
-    more: dict[str, Any] = {"reason": refusal.reason, "message": refusal.message}
-    more |= {"decision": to_document(admission.decision), "story": told}
-    return ProblemError(409, f"{refusal.reason}: {refusal.message}", more=more)
+def _rejected(result: AdmissionDocument) -> ProblemError:
+    rejection = result.decision.rejection
+    if rejection is None:  # a device plugin did not answer, so there is no decision
+        return ProblemError(503, result.story[0], headers=_RETRY_LATER)
+    detail = f"{rejection.reason}: {rejection.message}"
+    document = RejectionProblemDocument(
+        title=HTTPStatus.CONFLICT.phrase,
+        status=HTTPStatus.CONFLICT,
+        detail=detail,
+        errors=[],
+        reason=rejection.reason,
+        message=rejection.message,
+        decision=result.decision,
+        story=result.story,
+    )
+    return ProblemError(HTTPStatus.CONFLICT, detail, document=document)

@@ -1,8 +1,8 @@
 """What one decision adds to the kubelet's counters.
 
-The kubelet counts on the way, in many places; here all of it follows from the decision when it is made. A refused pod
-was counted for by every provider up to the one that refused it, so for such a pod the CPUs given until then are worked
-out again from the ledger before it, which costs little and changes nothing.
+The kubelet counts in many places during an admission; here every count follows from the decision. For a rejected pod it
+has counted every provider up to the one that rejected the pod, so the CPUs allocated until then are computed again from
+the ledger before the decision.
 """
 
 from collections import Counter
@@ -19,22 +19,33 @@ from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryProvider, pinned_containers
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
-
-SeriesKey = tuple[str, ...]  #: the name of a metric and the values of its labels, in the order it lists them
+from alignup.serve.exposition import CounterDefinitions, SeriesKey
 
 REQUESTS = "kubelet_topology_manager_admission_requests_total"
 ERRORS = "kubelet_topology_manager_admission_errors_total"
-ALIGNED = "kubelet_container_aligned_compute_resources_count"  #: scope, boundary
-UNALIGNED = "kubelet_container_aligned_compute_resources_failure_count"  #: scope, boundary
+ALIGNED = "kubelet_container_aligned_compute_resources_count"
+UNALIGNED = "kubelet_container_aligned_compute_resources_failure_count"
 CPU_REQUESTS = "kubelet_cpu_manager_pinning_requests_total"
 CPU_ERRORS = "kubelet_cpu_manager_pinning_errors_total"
 MEMORY_REQUESTS = "kubelet_memory_manager_pinning_requests_total"
 MEMORY_ERRORS = "kubelet_memory_manager_pinning_errors_total"
-REJECTIONS = "kubelet_admission_rejections_total"  #: reason
+REJECTIONS = "kubelet_admission_rejections_total"
 
 NUMA_NODE, PHYSICAL_CPU, UNCORE_CACHE = "numa_node", "physical_cpu", "uncore_cache"
 
-#: Reasons that are counted under their own name; there are no more, so that nobody can make series without end.
+COUNTERS: CounterDefinitions = {
+    REQUESTS: ((), "Pod admission requests."),
+    ERRORS: ((), "Pods rejected because their resources could not be aligned or allocated."),
+    ALIGNED: (("scope", "boundary"), "Allocations within a boundary."),
+    UNALIGNED: (("scope", "boundary"), "Allocations rejected because they would cross a boundary."),
+    CPU_REQUESTS: ((), "Containers that requested exclusive CPUs."),
+    CPU_ERRORS: ((), "Containers that could not get exclusive CPUs."),
+    MEMORY_REQUESTS: ((), "Containers that requested pinned memory."),
+    MEMORY_ERRORS: ((), "Containers that could not get pinned memory."),
+    REJECTIONS: (("reason",), "Rejected pods, by reason."),
+}
+
+#: Reasons with a series of their own; a fixed list, so that clients cannot create unlimited series.
 _REASONS = frozenset(
     {
         "Evicted",
@@ -55,62 +66,70 @@ _REASONS = frozenset(
         "UnknownReason",
     }
 )
-_FIT_CHECK = "host"  #: who refuses when the topology manager has long agreed
+_FIT_CHECK = "host"  #: the provider of rejections that follow a successful alignment
+
+
+def initial_series(*, static: bool) -> Iterator[SeriesKey]:
+    """Yield the series that exist before the first admission; some exist only under the *static* CPU policy."""
+    yield from ((name,) for name, (labels, _) in COUNTERS.items() if not labels)
+    if static:
+        yield ALIGNED, "container", PHYSICAL_CPU
+        yield ALIGNED, "container", UNCORE_CACHE
+        yield UNALIGNED, "container", PHYSICAL_CPU
 
 
 def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[SeriesKey]:
-    """What to add for a *decision* about *pod*, as ``host.decide`` made it; nothing while plugins are to be asked."""
+    """Return what *decision*, made by ``host.decide``, adds; nothing while a device plugin must answer first."""
     if decision.outcome is Outcome.ASKING:
         return Counter()
-    course = _Course.of(decision, pod, host)
+    progress = _Progress.of(decision, pod, host)
     total = Counter[SeriesKey]({(REQUESTS,): 1})
     if decision.rejection:
         total[REJECTIONS, reason_label(decision.rejection.reason)] += 1
-    if course.refused and decision.policy is not Policy.NONE:
+    if progress.rejected and decision.policy is not Policy.NONE:
         total[(ERRORS,)] += 1
-    total.update(_aligned(decision, course))
-    total.update(_cpus(decision, course, host.cpus))
-    total.update(_memory(course, host.memory))
+    total.update(_aligned(decision, progress))
+    total.update(_cpus(decision, progress, host.cpus))
+    total.update(_memory(progress, host.memory))
     return total
 
 
 def reason_label(reason: str) -> str:
-    """Under which reason a refusal is counted."""
+    """Return the value of the ``reason`` label."""
     if reason in _REASONS:
         return reason
     return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Course:
-    """How far a pod came on its way past the providers."""
+class _Progress:
+    """How far an admission came through the providers."""
 
     pod: Pod
-    order: tuple[str, ...]  #: of the providers
-    served: tuple[Container, ...]  #: containers that every provider gave their part
-    refused: bool  #: on this way, and not by the fit check after it
-    stuck: Container | None  #: the container a provider refused; ``None``: nobody did, or the pod as a whole
-    by: str | None  #: that provider; ``None`` when *refused*: no set of nodes suits everybody
-    in_one_piece: bool  #: whether the pod's own resources were given out, not those of its containers
+    order: tuple[str, ...]  #: the providers' names
+    served: tuple[Container, ...]  #: containers that every provider has allocated
+    rejected: bool  #: before the fit check
+    failed: Container | None  #: the container that failed; ``None``: none, or the whole pod
+    by: str | None  #: the provider that failed; ``None`` if *rejected*: the hints could not be merged
+    pod_level: bool  #: whether pod-level resources were allocated, not those of the containers
 
     @classmethod
-    def of(cls, decision: Decision, pod: Pod, host: Host) -> "_Course":
-        """The course *decision* tells of."""
-        refusal = decision.rejection
-        refused = refusal is not None and refusal.provider != _FIT_CHECK
-        by = refusal.provider if refusal and refused else None
+    def of(cls, decision: Decision, pod: Pod, host: Host) -> "_Progress":
+        rejection = decision.rejection
+        rejected = rejection is not None and rejection.provider != _FIT_CHECK
+        by = rejection.provider if rejection and rejected else None
         names = [container.name for container in pod.all_containers]
         far = len(names)
-        if refused:
-            far = names.index(refusal.container) if refusal and refusal.container in names else 0
+        if rejected:
+            far = names.index(rejection.container) if rejection and rejection.container in names else 0
         return cls(
             pod=pod,
             order=tuple(one.name for one in host.providers),
             served=pod.all_containers[:far],
-            refused=refused,
-            stuck=pod.all_containers[far] if by and refusal and refusal.container in names else None,
+            rejected=rejected,
+            failed=pod.all_containers[far] if by and rejection and rejection.container in names else None,
             by=by,
-            in_one_piece=(
+            pod_level=(
                 decision.policy is not Policy.NONE
                 and decision.scope is Scope.POD
                 and host.rules.pod_level
@@ -118,99 +137,103 @@ class _Course:
             ),
         )
 
-    def asked(self, provider: str) -> tuple[Container, ...]:
-        """The containers that *provider* was asked to give its part, one it refused among them."""
-        return (*self.served, self.stuck) if self.stuck and self._reached(provider) else self.served
+    def attempted(self, provider: str) -> tuple[Container, ...]:
+        """Return the containers that *provider* tried to allocate, including a failed one."""
+        return (*self.served, self.failed) if self.failed and self._reached(provider) else self.served
 
-    def pod_asked(self, provider: str) -> bool:
-        """Whether *provider* was asked to give out its part of a pod in one piece."""
-        return not self.refused or self._reached(provider)
+    def pod_attempted(self, provider: str) -> bool:
+        """Whether *provider* tried to allocate the pod-level resources."""
+        return not self.rejected or self._reached(provider)
 
     def _reached(self, provider: str) -> bool:
         return self.by is not None and self.order.index(provider) <= self.order.index(self.by)
 
 
-def _aligned(decision: Decision, course: _Course) -> Counter[SeriesKey]:
-    """Alignment to NUMA nodes, counted under the strictest policy only."""
+def _aligned(decision: Decision, progress: _Progress) -> Counter[SeriesKey]:
+    """Count NUMA alignment; the kubelet does so under single-numa-node only."""
     if decision.policy is not Policy.SINGLE_NUMA_NODE:
         return Counter()
     scope = str(decision.scope)
     by_container = decision.scope is Scope.CONTAINER
     found = Counter[SeriesKey]()
-    found[ALIGNED, scope, NUMA_NODE] = len(course.served) if by_container else int(not course.refused)
-    found[UNALIGNED, scope, NUMA_NODE] = int(course.refused and course.by is None)
+    found[ALIGNED, scope, NUMA_NODE] = len(progress.served) if by_container else int(not progress.rejected)
+    found[UNALIGNED, scope, NUMA_NODE] = int(progress.rejected and progress.by is None)
     return +found
 
 
-def _cpus(decision: Decision, course: _Course, provider: CpuProvider) -> Counter[SeriesKey]:
-    """Requests for CPUs of one's own, and whether those given are whole cores and of one cache."""
-    rules, pod = provider, course.pod
-    failed = course.by == provider.name
+def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Counter[SeriesKey]:
+    """Count requests for exclusive CPUs, and whether they are whole cores and share a cache."""
+    pod = progress.pod
+    failed = progress.by == provider.name
     found = Counter[SeriesKey]({(CPU_ERRORS,): int(failed)})
-    pinned = [one for one in course.asked(provider.name) if rules.exclusive_cpus(pod, one)]
-    if course.in_one_piece:
-        given = course.pod_asked(provider.name) and not failed
-        found[(CPU_REQUESTS,)] = sum(1 for one in pod.all_containers if rules.exclusive_cpus(pod, one)) if given else 0
+    pinned = [one for one in progress.attempted(provider.name) if provider.exclusive_cpus(pod, one)]
+    if progress.pod_level:
+        given = progress.pod_attempted(provider.name) and not failed
+        found[(CPU_REQUESTS,)] = (
+            sum(1 for one in pod.all_containers if provider.exclusive_cpus(pod, one)) if given else 0
+        )
     else:
         found[(CPU_REQUESTS,)] = len(pinned)
-        if rules.options.full_pcpus_only:
+        if provider.options.full_pcpus_only:
             found[ALIGNED, "container", PHYSICAL_CPU] = len(pinned) - failed
             found[UNALIGNED, "container", PHYSICAL_CPU] = int(failed)
     if not decision.kept:
-        caches = rules.view.cache_cpus.values()
-        for cpus in _given(decision, course, rules):
+        caches = provider.view.cache_cpus.values()
+        for cpus in _allocated(decision, progress, provider):
             found[ALIGNED, "container", UNCORE_CACHE] += any(cpus & ~cache == 0 for cache in caches)
     return +found
 
 
-def _given(decision: Decision, course: _Course, rules: CpuProvider) -> Iterator[CpuSet]:
-    """The CPUs of each allocation that succeeded, also where they were taken back when the pod was refused later."""
-    pod, name = course.pod, CpuProvider.name
+def _allocated(decision: Decision, progress: _Progress, provider: CpuProvider) -> Iterator[CpuSet]:
+    """Yield the CPUs of each successful allocation, even if the pod was rejected afterwards."""
+    pod, name = progress.pod, CpuProvider.name
     containers = [
         one
-        for one in course.asked(name)
-        if rules.exclusive_cpus(pod, one) and not (course.by == name and one is course.stuck)
+        for one in progress.attempted(name)
+        if provider.exclusive_cpus(pod, one) and not (progress.by == name and one is progress.failed)
     ]
     if decision.after is not None:
-        book = decision.after.cpus
+        ledger = decision.after.cpus
         sets = (
-            [book.pod_held.get(pod.uid)] if course.in_one_piece else [book.holds(pod.uid, c.name) for c in containers]
+            [ledger.pod_held.get(pod.uid)]
+            if progress.pod_level
+            else [ledger.holds(pod.uid, c.name) for c in containers]
         )
         yield from filter(None, sets)
         return
     if decision.before is None:
         return
-    book, affinity = decision.before.cpus, _affinities(decision)
-    if course.in_one_piece:
-        if course.pod_asked(name) and course.by != name:
-            book = rules.allocate(book, pod, None, affinity=affinity.get(None, NO_AFFINITY))
-            yield from filter(None, [book.pod_held.get(pod.uid)])
+    ledger, affinity = decision.before.cpus, _affinities(decision)
+    if progress.pod_level:
+        if progress.pod_attempted(name) and progress.by != name:
+            ledger = provider.allocate(ledger, pod, None, affinity=affinity.get(None, NO_AFFINITY))
+            yield from filter(None, [ledger.pod_held.get(pod.uid)])
         return
     for one in containers:
         hint = affinity.get(one.name, affinity.get(None, NO_AFFINITY))
-        book = rules.allocate(book, pod, one, affinity=hint)
-        yield book.holds(pod.uid, one.name) or 0
+        ledger = provider.allocate(ledger, pod, one, affinity=hint)
+        yield ledger.holds(pod.uid, one.name) or 0
 
 
 def _affinities(decision: Decision) -> Mapping[str | None, Hint]:
-    """Container → the nodes its providers were to follow; ``None``: the pod as a whole."""
+    """Return container → affinity; the key ``None`` is the whole pod."""
     return {step.container: step.hint for step in decision.steps}
 
 
-def _memory(course: _Course, provider: MemoryProvider) -> Counter[SeriesKey]:
-    """Requests for memory on nodes of one's own."""
+def _memory(progress: _Progress, provider: MemoryProvider) -> Counter[SeriesKey]:
+    """Count requests for pinned memory."""
     name = provider.name
-    failed = course.by == name
+    failed = progress.by == name
     found = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})
-    if not course.in_one_piece:
-        found[(MEMORY_REQUESTS,)] = sum(_needs(course.pod, one, provider) for one in course.asked(name))
-    elif course.pod_asked(name) and provider.pod_need(course.pod):
-        found[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(course.pod)))
+    if not progress.pod_level:
+        found[(MEMORY_REQUESTS,)] = sum(_needs(progress.pod, one, provider) for one in progress.attempted(name))
+    elif progress.pod_attempted(name) and provider.pod_need(progress.pod):
+        found[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(progress.pod)))
     return +found
 
 
 def _needs(pod: Pod, container: Container, provider: MemoryProvider) -> bool:
     try:
         return bool(provider.container_need(pod, container))
-    except ProviderError:  # an amount that cannot be read is refused before anything is counted
+    except ProviderError:  # an invalid quantity is rejected before anything is counted
         return False

@@ -1,6 +1,6 @@
-"""One path of the API: which methods it knows, who may ask, and what the parameters say.
+"""One path of the API: its methods, authentication, and query parameters.
 
-A path answers ``HEAD`` as it would ``GET``, and ``OPTIONS`` with what it knows; any other method is told the same.
+A path answers ``HEAD`` like ``GET`` without the body, and ``OPTIONS`` with the methods it supports.
 """
 
 import hmac
@@ -17,93 +17,86 @@ from alignup.align.errors import Problem
 from alignup.serve.responses import HEADERS, ProblemError
 from alignup.serve.routes import Operation
 
-ParameterValues = Mapping[
-    str, Any
-]  #: the values of an operation's parameters, by name; those without a value are left out
+ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
 Handler = Callable[[Request, ParameterValues], Awaitable[ASGIApp]]
 
 _log = logging.getLogger(__name__)
 
 
 class ApiEndpoint:
-    """The operations of one path, each with who answers it."""
-
     def __init__(self, operations: Mapping[str, tuple[Operation, Handler]], *, token: bytes | None = None) -> None:
         self._operations = dict(operations)
         if "GET" in operations:
             self._operations["HEAD"] = operations["GET"]
         self._allow = {"Allow": ", ".join(sorted({*self._operations, "OPTIONS"}))}
-        self._token = None if any(one.open for one, _ in operations.values()) else token
+        self._token = None if any(one.unauthenticated for one, _ in operations.values()) else token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         request = Request(scope, receive)
+        response: ASGIApp
         try:
-            answer = await self._answer(request)
+            if self._token is not None:
+                _check_token(request, self._token)
+            if request.method == "OPTIONS":
+                response = Response(status_code=204, headers=HEADERS | self._allow)
+            elif request.method not in self._operations:
+                detail = f"This path does not support {request.method}."
+                response = ProblemError(405, detail, headers=self._allow).response()
+            else:
+                operation, handler = self._operations[request.method]
+                response = await handler(request, _parse_parameters(operation, request))
         except ProblemError as problem:
-            answer = problem.response()
-        await answer(scope, receive, _without_body(send) if request.method == "HEAD" else send)
-
-    async def _answer(self, request: Request) -> ASGIApp:
-        if self._token is not None:
-            _check_token(request, self._token)
-        if request.method == "OPTIONS":
-            return Response(status_code=204, headers=HEADERS | self._allow)
-        if request.method not in self._operations:
-            raise ProblemError(405, f"{request.method} is not known here.", headers=self._allow)
-        operation, handler = self._operations[request.method]
-        return await handler(request, _given(operation, request))
+            response = problem.response()
+        await response(scope, receive, _without_body(send) if request.method == "HEAD" else send)
 
 
 async def not_found(request: Request, error: Exception) -> Response:
-    """There is no such path."""
     del error
-    return ProblemError(404, f"There is no {request.url.path} here; /openapi.json says what there is.").response()
+    return ProblemError(404, f"There is no {request.url.path}; see /openapi.json for the API.").response()
 
 
 async def internal_error(request: Request, error: Exception) -> Response:
-    """A fault of ours, which is in the log and nobody else's business."""
     _log.error("%s %s failed: %s", request.method, request.url.path, type(error).__name__)
-    return ProblemError(500, "This went wrong here, and not with you; the log says how.").response()
+    return ProblemError(500, "Internal error; see the log of the agent.").response()
 
 
 def _check_token(request: Request, token: bytes) -> None:
-    scheme, _, said = request.headers.get("authorization", "").partition(" ")
-    # Compared whole, so that how long it takes does not tell how much of it was right.
-    right = hmac.compare_digest(said.strip().encode("utf-8", "replace"), token)
-    if scheme.lower() != "bearer" or not right:
-        what = "The request has to bring the token: Authorization: Bearer …"
-        raise ProblemError(401, what, headers={"WWW-Authenticate": "Bearer"})
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    # A comparison in constant time does not reveal how much of the token is right.
+    valid = hmac.compare_digest(credentials.strip().encode("utf-8", "replace"), token)
+    if scheme.lower() != "bearer" or not valid:
+        detail = "The request needs a valid token: Authorization: Bearer TOKEN"
+        raise ProblemError(401, detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-def _given(operation: Operation, request: Request) -> ParameterValues:
-    """The values of the parameters; one that is unknown, there twice or wrong is refused by name."""
+def _parse_parameters(operation: Operation, request: Request) -> ParameterValues:
+    """Return the parameter values; the problem names every unknown, repeated or invalid parameter."""
     problems: list[Problem] = []
     texts: dict[str, str] = {name: str(value) for name, value in request.path_params.items()}
-    known = {one.name for one in operation.query}
+    known = {one.name for one in operation.parameters if not one.in_path}
     for name, text in parse_qsl(request.url.query, keep_blank_values=True):
         if name in known and name not in texts:
             texts[name] = text
         elif operation.strict:
-            problems.append(Problem(name, "is there twice" if name in known else "is not known here"))
+            problems.append(Problem(name, "is given twice" if name in known else "is not a parameter of this path"))
     values: dict[str, Any] = {}
     for one in operation.parameters:
         if one.name not in texts:
             values |= {} if one.default is None else {one.name: one.default}
             continue
         try:
-            values[one.name] = one.read(texts[one.name])
+            values[one.name] = one.parse(texts[one.name])
         except ValueError as error:
-            problems.append(Problem(one.name, f"has to be {error}"))
+            problems.append(Problem(one.name, f"must be {error}"))
     if problems:
         raise ProblemError(400, "; ".join(map(str, problems)), errors=problems)
     return values
 
 
 def _without_body(send: Send) -> Send:
-    async def sent(message: Message) -> None:
+    async def send_headers(message: Message) -> None:
         if message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await send(message)
 
-    return sent
+    return send_headers

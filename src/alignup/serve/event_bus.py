@@ -1,7 +1,7 @@
-"""Events handed out to whoever listens, without ever waiting for one of them.
+"""Distributes events to subscribers and never waits for one.
 
-Each listener has a buffer of its own. When it is full the oldest events in it give way, and before it hears anything
-else the listener is told how many it missed; what then matters is found by asking anew.
+Each subscriber has a buffer. When it is full, the oldest events are dropped, and the subscriber gets their number
+before the next event; it should then list the pods again.
 """
 
 import asyncio
@@ -12,69 +12,64 @@ from typing import Any
 
 from alignup.schema.api import PublishedEvent
 
-MISSED = "missed"  #: the kind of event that stands for others: ``{"count": 3}``
+MISSED = "missed"  #: the kind of event that stands for dropped ones: ``{"count": 3}``
 
 
 class EventBus:
-    """What happens, as it happens; *now* tells the time, and a listener may be *room* events behind."""
+    """*now* returns the time; each subscriber buffers up to *capacity* events."""
 
-    def __init__(self, *, now: Callable[[], float], room: int = 256) -> None:
+    def __init__(self, *, now: Callable[[], float], capacity: int = 256) -> None:
         self._now = now
-        self._room = room
-        self._last = 0
-        self._listeners: set[_Listener] = set()
+        self._capacity = capacity
+        self._last_id = 0
+        self._subscribers: set[_Subscriber] = set()
 
     @property
-    def listening(self) -> int:
-        """How many listen."""
-        return len(self._listeners)
+    def subscribers(self) -> int:
+        return len(self._subscribers)
 
     def publish(self, kind: str, document: Mapping[str, Any]) -> PublishedEvent:
-        """Tell everybody who listens."""
-        self._last += 1
-        event = PublishedEvent(id=self._last, time=self._now(), kind=kind, document=document)
-        for listener in self._listeners:
-            listener.put(event)
+        self._last_id += 1
+        event = PublishedEvent(id=self._last_id, time=self._now(), kind=kind, document=document)
+        for subscriber in self._subscribers:
+            subscriber.put(event)
         return event
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[AsyncIterator[PublishedEvent]]:
-        """What happens from now on."""
-        listener = _Listener(self._room)
-        self._listeners.add(listener)
+    async def subscribe(self) -> AsyncIterator[AsyncIterator[PublishedEvent]]:
+        """Yield the events from now on."""
+        subscriber = _Subscriber(self._capacity)
+        self._subscribers.add(subscriber)
         try:
-            yield listener.events()
+            yield subscriber.events()
         finally:
-            self._listeners.discard(listener)
+            self._subscribers.discard(subscriber)
 
 
-class _Listener:
-    """One who listens, and what it has not read yet."""
-
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._waiting: deque[PublishedEvent] = deque()
-        self._missed: list[PublishedEvent] = []  #: the last of those that gave way, if any did
-        self._count = 0
-        self._news = asyncio.Event()
+class _Subscriber:
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._buffer: deque[PublishedEvent] = deque()
+        self._last_dropped: PublishedEvent | None = None
+        self._dropped = 0
+        self._available = asyncio.Event()
 
     def put(self, event: PublishedEvent) -> None:
-        """Keep one more to be read."""
-        self._waiting.append(event)
-        if len(self._waiting) > self._room:
-            self._missed = [self._waiting.popleft()]
-            self._count += 1
-        self._news.set()
+        self._buffer.append(event)
+        if len(self._buffer) > self._capacity:
+            self._last_dropped = self._buffer.popleft()
+            self._dropped += 1
+        self._available.set()
 
     async def events(self) -> AsyncIterator[PublishedEvent]:
-        """Everything in order, and in place of what gave way how much that was."""
+        """Yield events in order, and one event in place of all that were dropped."""
         while True:
-            if self._missed:
-                last, count = self._missed.pop(), self._count
-                self._count = 0
+            if self._last_dropped is not None:
+                last, count = self._last_dropped, self._dropped
+                self._last_dropped, self._dropped = None, 0
                 yield PublishedEvent(id=last.id, time=last.time, kind=MISSED, document={"count": count})
-            elif self._waiting:
-                yield self._waiting.popleft()
+            elif self._buffer:
+                yield self._buffer.popleft()
             else:
-                self._news.clear()
-                await self._news.wait()
+                self._available.clear()
+                await self._available.wait()

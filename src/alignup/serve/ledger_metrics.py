@@ -1,6 +1,6 @@
-"""Who holds how much of each NUMA node, read from the ledger at the moment somebody looks.
+"""Gauges of the use of each NUMA node, read from the ledger on every scrape.
 
-Only what is managed shows: without a static policy nobody is given CPUs or memory of their own.
+CPUs and memory appear only under a static policy: without one, nothing is allocated exclusively.
 """
 
 from collections import Counter
@@ -15,11 +15,10 @@ from alignup.align.devices import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import MemoryLedger
 
-UNPLACED = "none"  #: the node of devices that are near none
+UNPLACED = "none"  #: the ``node`` label of devices without NUMA affinity
 
 
 def ledger_families(host: Host) -> Iterator[Metric]:
-    """Every gauge of *host* as it is now."""
     ledger = host.ledger
     managed = host.settings.cpus.policy == CpuPolicy.STATIC
     yield from _cpus(ledger.cpus, managed=managed)
@@ -31,17 +30,17 @@ def _cpus(book: CpuLedger, *, managed: bool) -> Iterator[Metric]:
     held = bits.union(map(book.owned, {*book.held, *book.pod_held}))
     yield GaugeMetricFamily(
         "kubelet_cpu_manager_shared_pool_size_millicores",
-        "CPUs that are shared and could be given to a container, in thousandths.",
+        "Size of the shared CPU pool in millicores.",
         value=1000 * book.available.bit_count(),
     )
     yield GaugeMetricFamily(
         "kubelet_cpu_manager_exclusive_cpu_allocation_count",
-        "CPUs that belong to one container or pod alone.",
+        "Exclusively allocated CPUs.",
         value=held.bit_count(),
     )
     numa = GaugeMetricFamily(
         "kubelet_cpu_manager_allocation_per_numa",
-        "CPUs of a NUMA node that belong to one container or pod alone.",
+        "Exclusively allocated CPUs of a NUMA node.",
         labels=["numa_node"],
     )
     states = GaugeMetricFamily(
@@ -71,10 +70,10 @@ def _memory(book: MemoryLedger) -> Metric:
 
 
 def _devices(book: DeviceLedger) -> Metric:
-    """A device near several nodes is counted once, under all of them: ``node="0-1"``."""
+    """Count a device near several nodes once: ``node="0-1"``."""
     family = GaugeMetricFamily(
         "alignup_numa_devices",
-        "Devices near a NUMA node (or a list of them): free, held, or unhealthy and held by nobody.",
+        "Devices near a NUMA node (or a list of nodes): free, held, or unhealthy and not held.",
         labels=["node", "resource", "state"],
     )
     for resource, inventory in sorted(book.inventories.items()):

@@ -1,31 +1,34 @@
-"""The OpenAPI 3.1 document of the API, made from the same table as its routes."""
+"""The OpenAPI 3.1 document, generated from the route table and the response types."""
 
 from typing import Any
 
-from alignup.serve.openapi_schemas import SCHEMAS, TEXT, ref
+from alignup.schema import codec
+from alignup.schema.api import ManifestDocument, ProblemDocument, RejectionProblemDocument
 from alignup.serve.request_body import MEDIA_TYPES
 from alignup.serve.responses import PROBLEM
 from alignup.serve.routes import OPERATIONS, Operation, Parameter, SuccessResponse
 
-_BEARER = "token"
-_STRAY = "A parameter is unknown, there twice, or not what it should be; or the document cannot be read."
-_NO_TOKEN = "The token is missing or wrong."  # noqa: S105 - a sentence
+_TOKEN = "token"  # noqa: S105 - the name of the security scheme
+_BAD_REQUEST = "A parameter is unknown, repeated or invalid, or the document cannot be parsed."
+_UNAUTHORIZED = "The token is missing or wrong."
 
 
 def openapi_document(*, version: str, with_token: bool) -> dict[str, Any]:
-    """The document; *with_token*: as on an address where a token is asked for."""
+    """Describe the API; *with_token*: as served on an address that requires a token."""
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
         paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, with_token=with_token)
-    components: dict[str, Any] = {"schemas": dict(SCHEMAS)}
+    types = {one.document for operation in OPERATIONS for one in operation.responses.values() if one.document}
+    types |= {ManifestDocument, ProblemDocument, RejectionProblemDocument}
+    components: dict[str, Any] = {"schemas": codec.json_schemas(sorted(types, key=lambda one: one.__name__))}
     if with_token:
-        components["securitySchemes"] = {_BEARER: {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {_TOKEN: {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "alignup",
             "version": version,
-            "description": "Pods on the NUMA nodes, CPUs, memory and devices of one machine, and why they are where.",
+            "description": "Admit pods to the NUMA nodes, CPUs, memory and devices of one node, and explain why.",
         },
         "paths": paths,
         "components": components,
@@ -33,23 +36,23 @@ def openapi_document(*, version: str, with_token: bool) -> dict[str, Any]:
 
 
 def _operation(one: Operation, *, with_token: bool) -> dict[str, Any]:
-    problems = dict(one.problems) | ({400: _STRAY} if one.strict else {})
-    guarded = with_token and not one.open
-    if guarded:
-        problems[401] = _NO_TOKEN
-    answers = {str(status): _answer(answer) for status, answer in one.answers.items()}
-    answers |= {str(status): _problem(status, says) for status, says in problems.items()}
+    problems = dict(one.problems) | ({400: _BAD_REQUEST} if one.strict else {})
+    secured = with_token and not one.unauthenticated
+    if secured:
+        problems[401] = _UNAUTHORIZED
+    responses = {str(status): _success(response) for status, response in one.responses.items()}
+    responses |= {str(status): _problem(status, description) for status, description in problems.items()}
     found: dict[str, Any] = {
         "operationId": one.id,
-        "summary": one.says,
+        "summary": one.summary,
         "parameters": [_parameter(parameter) for parameter in one.parameters],
-        "responses": dict(sorted(answers.items())),
-        "security": [{_BEARER: []}] if guarded else [],
+        "responses": dict(sorted(responses.items())),
+        "security": [{_TOKEN: []}] if secured else [],
     }
-    if one.more:
-        found["description"] = one.more
+    if one.description:
+        found["description"] = one.description
     if one.takes_pod:
-        schema = {"schema": ref("Manifest")}
+        schema = {"schema": _ref(ManifestDocument)}
         found["requestBody"] = {"required": True, "content": dict.fromkeys(MEDIA_TYPES, schema)}
     return found
 
@@ -58,17 +61,21 @@ def _parameter(one: Parameter) -> dict[str, Any]:
     return {
         "name": one.name,
         "in": "path" if one.in_path else "query",
-        "description": one.says,
+        "description": one.summary,
         "required": one.in_path,
         "schema": one.schema(),
     }
 
 
-def _answer(answer: SuccessResponse) -> dict[str, Any]:
-    schema = TEXT if answer.schema is None else ref(answer.schema)
-    return {"description": answer.says, "content": {answer.media_type: {"schema": schema}}}
+def _success(response: SuccessResponse) -> dict[str, Any]:
+    schema = {"type": response.json_type} if response.document is None else _ref(response.document)
+    return {"description": response.summary, "content": {response.media_type: {"schema": schema}}}
 
 
-def _problem(status: int, says: str) -> dict[str, Any]:
-    schema = ref("Refused") if status == 409 else ref("Problem")
-    return {"description": says, "content": {PROBLEM: {"schema": schema}}}
+def _problem(status: int, description: str) -> dict[str, Any]:
+    document = RejectionProblemDocument if status == 409 else ProblemDocument
+    return {"description": description, "content": {PROBLEM: {"schema": _ref(document)}}}
+
+
+def _ref(document: type) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{document.__name__.removesuffix('Document')}"}

@@ -1,4 +1,4 @@
-"""What can be asked of the API: one table, from which both its routes and its OpenAPI document are made."""
+"""The operations of the API; its routes and its OpenAPI document are generated from this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,26 @@ from types import MappingProxyType
 from typing import Any
 
 from alignup.align.decision import Outcome
+from alignup.schema.api import (
+    AdmissionDocument,
+    DecisionPageDocument,
+    PodDetailDocument,
+    PodListDocument,
+    ReadyDocument,
+    ReleaseDocument,
+    RuntimeStatus,
+    StoredDecisionDetailDocument,
+)
 from alignup.serve.responses import JSON, SVG, TEXT
-from alignup.serve.server_sent_events import MEDIA_TYPE as EVENTS
+from alignup.serve.streaming import EVENT_STREAM
 
-_MOST = (1 << 63) - 1  #: the largest number a store of decisions can hold
-_LONGEST = 1024  #: characters of a text in a query
-_LONGEST_GRACE = (1 << 31) - 1  #: seconds
+_MAX_INTEGER = (1 << 63) - 1  #: the largest integer in SQLite
+_MAX_LENGTH = 1024  #: characters of a text parameter
+_MAX_GRACE = (1 << 31) - 1  #: seconds
 
 
 class ParameterType(StrEnum):
-    """What a parameter is, in the words of JSON Schema."""
+    """Named as in JSON Schema."""
 
     INTEGER = "integer"
     STRING = "string"
@@ -25,277 +35,251 @@ class ParameterType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter, in the path or after the question mark."""
+    """A path or query parameter."""
 
     name: str
-    says: str
-    kind: ParameterType = ParameterType.STRING
+    summary: str
+    type: ParameterType = ParameterType.STRING
     in_path: bool = False
     choices: tuple[str, ...] = ()
-    least: int = 1  #: of a number; of a text, how many characters
-    most: int = _LONGEST
+    minimum: int = 1  #: of an integer, or of the length of a text
+    maximum: int = _MAX_LENGTH
     default: int | bool | None = None
 
     def schema(self) -> dict[str, Any]:
-        """What values are taken."""
-        found: dict[str, Any] = {"type": str(self.kind)}
+        """Return the JSON Schema of the values."""
+        found: dict[str, Any] = {"type": str(self.type)}
         if self.choices:
             found["enum"] = list(self.choices)
-        elif self.kind is ParameterType.INTEGER:
-            found |= {"minimum": self.least, "maximum": self.most}
-        elif self.kind is ParameterType.STRING:
-            found |= {"minLength": self.least, "maxLength": self.most}
+        elif self.type is ParameterType.INTEGER:
+            found |= {"minimum": self.minimum, "maximum": self.maximum}
+        elif self.type is ParameterType.STRING:
+            found |= {"minLength": self.minimum, "maxLength": self.maximum}
         return found if self.default is None else found | {"default": self.default}
 
-    def read(self, text: str) -> int | bool | str:
-        """The value *text* stands for; a ``ValueError`` says what would do instead."""
-        if self.kind is ParameterType.BOOLEAN:
+    def parse(self, text: str) -> int | bool | str:
+        """Return the value of *text*; the message of a ``ValueError`` is the accepted form."""
+        if self.type is ParameterType.BOOLEAN:
             if text not in {"true", "false"}:
                 raise ValueError("true or false")
             return text == "true"
-        if self.kind is ParameterType.INTEGER:
-            digits = text.isascii() and text.isdigit() and len(text) <= len(str(self.most))
-            if not digits or not self.least <= int(text) <= self.most:
-                raise ValueError(f"a whole number from {self.least} to {self.most}")
+        if self.type is ParameterType.INTEGER:
+            digits = text.isascii() and text.isdigit() and len(text) <= len(str(self.maximum))
+            if not digits or not self.minimum <= int(text) <= self.maximum:
+                raise ValueError(f"an integer from {self.minimum} to {self.maximum}")
             return int(text)
         if self.choices and text not in self.choices:
             raise ValueError(" or ".join(self.choices))
-        if not self.choices and not self.least <= len(text) <= self.most:
-            raise ValueError(f"a text of {self.least} to {self.most} characters")
+        if not self.choices and not self.minimum <= len(text) <= self.maximum:
+            raise ValueError(f"a text of {self.minimum} to {self.maximum} characters")
         return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SuccessResponse:
-    """One way an operation goes well."""
-
-    says: str
-    schema: str | None = None  #: the name of a schema; ``None``: text
+    summary: str
+    document: type | None = None  #: ``None``: text, or JSON described elsewhere
     media_type: str = JSON
+
+    @property
+    def json_type(self) -> str:
+        return "object" if self.media_type == JSON else "string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One thing to ask for."""
-
     id: str
-    method: str
+    method: str = "GET"
     path: str
-    says: str
-    more: str = ""
+    summary: str
+    description: str = ""
     parameters: tuple[Parameter, ...] = ()
-    takes_pod: bool = False  #: whether a manifest comes with it
-    answers: Mapping[int, SuccessResponse]
-    problems: Mapping[int, str] = field(default_factory=dict)  #: status → what it says
-    strict: bool = True  #: whether parameters nobody knows are refused
-    open: bool = False  #: whether it can be asked for without the token
-
-    @property
-    def query(self) -> tuple[Parameter, ...]:
-        """The parameters after the question mark."""
-        return tuple(one for one in self.parameters if not one.in_path)
+    takes_pod: bool = False  #: whether the request body is a manifest
+    responses: Mapping[int, SuccessResponse]
+    problems: Mapping[int, str] = field(default_factory=dict)  #: status → description
+    strict: bool = True  #: whether unknown parameters are errors
+    unauthenticated: bool = False  #: whether it needs no token
 
 
-_UID = Parameter(name="uid", says="The pod's uid.", in_path=True)
-_NO_POD = {404: "No pod of that uid is known."}
+def _flag(name: str, summary: str) -> Parameter:
+    return Parameter(name=name, summary=summary, type=ParameterType.BOOLEAN, default=False)
+
+
+def _integer(name: str, summary: str, **limits: Any) -> Parameter:  # noqa: ANN401 - fields of the parameter
+    return Parameter(name=name, summary=summary, type=ParameterType.INTEGER, **limits)
+
+
+_UID = Parameter(name="uid", summary="The uid of the pod.", in_path=True)
+_NO_POD = {404: "No pod has this uid."}
 _UNREADY = {
-    429: "More is waiting than may; the answer says after how many seconds to ask again.",
-    503: "Nothing can be decided now, and why; or it cannot be written down.",
-    504: "It took too long; it goes on, and what came of it shows under the pod's uid.",
+    429: "Too many requests or pods are waiting; see Retry-After.",
+    503: "The agent cannot decide now, or cannot write its checkpoint; the detail gives the reason.",
+    504: "The request timed out. It continues in the background; get the pod to see the result.",
 }
-_NO_STORE = {503: "The decisions of the past cannot be read."}
+_NO_HISTORY = {503: "The history cannot be read."}
 
 OPERATIONS = (
     Operation(
         id="listPods",
-        method="GET",
         path="/v1/pods",
-        says="Every pod that is known: those that run here first, in the order they came, then those that wait.",
-        answers={200: SuccessResponse(says="The pods.", schema="PodList")},
+        summary="List all pods: admitted pods in admission order, then waiting pods, then finished pods.",
+        responses={200: SuccessResponse("The pods.", PodListDocument)},
     ),
     Operation(
         id="admitPod",
         method="POST",
         path="/v1/pods",
-        says="Send a pod in, or ask what would become of it.",
-        more="The manifest is a v1 Pod in JSON or YAML. With `dryRun` nothing changes, and the answer is always 200.",
-        parameters=(
-            Parameter(name="dryRun", says="Only decide; change nothing.", kind=ParameterType.BOOLEAN, default=False),
-        ),
+        summary="Admit a pod, or predict whether it would be admitted.",
+        description="The body is a v1 Pod in JSON or YAML. With `dryRun` nothing changes, and the status is 200.",
+        parameters=(_flag("dryRun", "Decide, but change nothing."),),
         takes_pod=True,
-        answers={
-            200: SuccessResponse(
-                says="It was there already and keeps what it has; or this was a dry run.", schema="Admission"
-            ),
-            201: SuccessResponse(says="It is admitted, and written down.", schema="Admission"),
-            202: SuccessResponse(says="It does not fit now, and waits.", schema="Admission"),
+        responses={
+            200: SuccessResponse("The pod was admitted before, or this is a dry run.", AdmissionDocument),
+            201: SuccessResponse("The pod is admitted, durably.", AdmissionDocument),
+            202: SuccessResponse("The pod does not fit now, and is waiting.", AdmissionDocument),
         },
         problems={
-            408: "The manifest did not come in time.",
-            409: "The pod is refused: why, in the kubelet's words and in ours, and the decision in full.",
-            413: "The manifest is larger than allowed.",
+            408: "The manifest did not arrive in time.",
+            409: "The pod is rejected; the problem has the kubelet's reason and message, and the whole decision.",
+            413: "The manifest is too large.",
             415: "The manifest is neither JSON nor YAML.",
-            422: "The document can be read, but is no pod that could run; every field that is wrong is named.",
+            422: "The document is not a valid pod; `errors` lists every invalid field.",
             **_UNREADY,
         },
     ),
     Operation(
         id="getPod",
-        method="GET",
         path="/v1/pods/{uid}",
-        says="One pod, and the newest decision about it.",
+        summary="Get a pod and the latest decision about it.",
         parameters=(_UID,),
-        answers={200: SuccessResponse(says="The pod.", schema="PodInFull")},
+        responses={200: SuccessResponse("The pod.", PodDetailDocument)},
         problems=_NO_POD,
     ),
     Operation(
         id="releasePod",
         method="DELETE",
         path="/v1/pods/{uid}",
-        says="The pod is gone, and gives back all it has; one that waits no longer does.",
-        more=(
-            "Where a runtime runs it, its containers are told to stop first, and are killed after `grace` seconds, or "
-            "as many as the pod says. It has what it has until they are gone: ask for the pod until it is not found."
+        summary="Release the resources of a pod, or remove it from the wait queue.",
+        description=(
+            "If the agent runs the pod, its containers are stopped first, and killed after `grace` seconds or the "
+            "pod's own grace period. The pod keeps its resources until then: poll it until it is not found."
         ),
-        parameters=(
-            _UID,
-            Parameter(
-                name="grace",
-                says="Seconds its containers have to stop.",
-                kind=ParameterType.INTEGER,
-                least=0,
-                most=_LONGEST_GRACE,
-            ),
-        ),
-        answers={
-            200: SuccessResponse(says="It is gone. What it was.", schema="Released"),
-            202: SuccessResponse(says="It ends, and is gone when its containers are. What it is.", schema="Released"),
+        parameters=(_UID, _integer("grace", "Termination grace period in seconds.", minimum=0, maximum=_MAX_GRACE)),
+        responses={
+            200: SuccessResponse("The pod is released.", ReleaseDocument),
+            202: SuccessResponse("The pod is terminating, and is released when its containers end.", ReleaseDocument),
         },
         problems={**_NO_POD, **_UNREADY},
     ),
     Operation(
         id="getLogs",
-        method="GET",
         path="/v1/pods/{uid}/logs",
-        says="What a container printed, as it did.",
-        more="The text is sent as it is read. With `follow` it goes on until the container has ended.",
+        summary="Stream the log of a container.",
+        description="With `follow` the response continues until the container ends.",
         parameters=(
             _UID,
-            Parameter(name="container", says="Whose; the only one, or the first that is no init container."),
             Parameter(
-                name="previous",
-                says="Of the time before it was started again.",
-                kind=ParameterType.BOOLEAN,
-                default=False,
+                name="container", summary="Container name (default: the only one, or the first non-init container)."
             ),
-            Parameter(
-                name="tail", says="Only the last so many lines.", kind=ParameterType.INTEGER, least=0, most=_MOST
-            ),
-            Parameter(name="follow", says="And all that comes.", kind=ParameterType.BOOLEAN, default=False),
-            Parameter(name="timestamps", says="When, before each line.", kind=ParameterType.BOOLEAN, default=False),
+            _flag("previous", "Show the log before the last restart."),
+            _integer("tail", "Show only the last lines.", minimum=0, maximum=_MAX_INTEGER),
+            _flag("follow", "Continue until the container ends."),
+            _flag("timestamps", "Prefix each line with its time."),
         ),
-        answers={200: SuccessResponse(says="The text, until it ends or one side ends it.", media_type=TEXT)},
+        responses={200: SuccessResponse("The log.", media_type=TEXT)},
         problems={
             404: "There is no such pod, container or log; `detail` says which.",
-            429: "As many read logs as may.",
-            503: "Logs cannot be read now, and why.",
+            429: "Too many log streams.",
+            503: "Logs cannot be read now; the detail gives the reason.",
         },
     ),
     Operation(
         id="getRuntime",
-        method="GET",
         path="/v1/runtime",
-        says="The container runtime that runs the pods, if one does, and sandboxes that belong to none of them.",
-        answers={200: SuccessResponse(says="The runtime.", schema="Runtime")},
+        summary="Get the container runtime and its orphan sandboxes.",
+        responses={200: SuccessResponse("The runtime.", RuntimeStatus)},
     ),
     Operation(
         id="listDecisions",
-        method="GET",
         path="/v1/decisions",
-        says="Decisions of the past, the newest first.",
+        summary="List decisions from the history, newest first.",
         parameters=(
-            Parameter(name="pod", says="Only about this pod: its uid, its name, or namespace/name."),
-            Parameter(name="outcome", says="Only those that ended so.", choices=tuple(map(str, Outcome))),
-            Parameter(name="before", says="Only those with a lower id.", kind=ParameterType.INTEGER, most=_MOST),
-            Parameter(name="limit", says="At most so many.", kind=ParameterType.INTEGER, most=1000, default=100),
+            Parameter(name="pod", summary="Only decisions about this pod: a uid, a name, or namespace/name."),
+            Parameter(
+                name="outcome", summary="Only decisions with this outcome.", choices=tuple(str(one) for one in Outcome)
+            ),
+            _integer("before", "Only decisions with a lower ID.", maximum=_MAX_INTEGER),
+            _integer("limit", "The maximum number of decisions.", maximum=1000, default=100),
         ),
-        answers={200: SuccessResponse(says="A page of them.", schema="DecisionPage")},
-        problems=_NO_STORE,
+        responses={200: SuccessResponse("A page of decisions.", DecisionPageDocument)},
+        problems=_NO_HISTORY,
     ),
     Operation(
         id="getDecision",
-        method="GET",
         path="/v1/decisions/{id}",
-        says="One decision of the past, in full and in sentences.",
-        parameters=(Parameter(name="id", says="Its id.", kind=ParameterType.INTEGER, in_path=True, most=_MOST),),
-        answers={200: SuccessResponse(says="The decision.", schema="KeptInFull")},
-        problems={404: "No decision of that id is kept.", **_NO_STORE},
+        summary="Get a decision from the history, also in sentences.",
+        parameters=(_integer("id", "The ID of the decision.", in_path=True, maximum=_MAX_INTEGER),),
+        responses={200: SuccessResponse("The decision.", StoredDecisionDetailDocument)},
+        problems={404: "The history has no decision with this ID.", **_NO_HISTORY},
     ),
     Operation(
         id="getMachine",
-        method="GET",
         path="/v1/machine",
-        says="The machine: sockets, NUMA nodes, CPUs, caches, memory, distances, devices.",
-        answers={200: SuccessResponse(says="The machine.", schema="Machine")},
+        summary="Get the machine: sockets, NUMA nodes, CPUs, caches, memory, distances, devices.",
+        responses={200: SuccessResponse("The machine, as `alignup machine` prints it.")},
     ),
     Operation(
         id="getPicture",
-        method="GET",
         path="/v1/picture.svg",
-        says="The machine as a picture, with who holds what.",
-        answers={200: SuccessResponse(says="The picture.", media_type=SVG)},
+        summary="Draw the machine and its allocations.",
+        responses={200: SuccessResponse("An SVG image.", media_type=SVG)},
     ),
     Operation(
         id="listenToEvents",
-        method="GET",
         path="/v1/events",
-        says="What happens from now on, as server-sent events.",
-        more=(
-            "Every event has an id that rises by one, a name (admitted, refused, waiting, released, …; of containers "
-            "started, ended, …) and an object: `{id, time, kind, detail}`. There may be more kinds. "
-            "Who reads too slowly is told by an event `missed` how many were left out. "
-            "A comment every few seconds says that the server is still there. Events are not kept, so "
-            "`Last-Event-ID` is not heeded: after a break, ask for the pods anew."
+        summary="Stream events from now on, as server-sent events.",
+        description=(
+            "Each event has an ID that increases by one, a name (admitted, rejected, waiting, released, …; of "
+            "containers started, ended, …) and an object `{id, time, kind, detail}`. More kinds may be added. "
+            "A client that reads too slowly gets an event `missed` with the number of dropped events. "
+            "A comment every few seconds keeps the connection alive. Events are not stored and `Last-Event-ID` is "
+            "ignored: list the pods again after a reconnect."
         ),
-        answers={200: SuccessResponse(says="Events, until one side ends it.", media_type=EVENTS)},
-        problems={429: "As many are listening as may."},
+        responses={200: SuccessResponse("The events.", media_type=EVENT_STREAM)},
+        problems={429: "Too many event streams."},
     ),
     Operation(
         id="isAlive",
-        method="GET",
         path="/healthz",
-        says="Whether the server answers at all.",
-        answers={200: SuccessResponse(says="It does.", media_type=TEXT)},
+        summary="Check that the server responds.",
+        responses={200: SuccessResponse("It does.", media_type=TEXT)},
         strict=False,
-        open=True,
+        unauthenticated=True,
     ),
     Operation(
         id="isReady",
-        method="GET",
         path="/readyz",
-        says="Whether pods can be decided on.",
-        answers={200: SuccessResponse(says="They can.", schema="Ready")},
-        problems={503: "They cannot now; `errors` says why, and what to do."},
+        summary="Check that the agent can decide on pods.",
+        responses={200: SuccessResponse("It can.", ReadyDocument)},
+        problems={503: "It cannot now; `errors` lists the reasons and remedies."},
     ),
     Operation(
         id="getMetrics",
-        method="GET",
         path="/metrics",
-        says="Metrics in the text format of Prometheus: the kubelet's, under its names, and more.",
-        answers={200: SuccessResponse(says="The metrics.", media_type=TEXT)},
+        summary="Get metrics in the Prometheus text format, under the kubelet's names where it has one.",
+        responses={200: SuccessResponse("The metrics.", media_type=TEXT)},
     ),
     Operation(
         id="getDescription",
-        method="GET",
         path="/openapi.json",
-        says="This description.",
-        answers={200: SuccessResponse(says="The description.", schema="Description")},
+        summary="Get this OpenAPI document.",
+        responses={200: SuccessResponse("The document.")},
     ),
 )
 
 
 def operations_by_path() -> Mapping[str, Mapping[str, Operation]]:
-    """Path → method → operation."""
+    """Return path → method → operation."""
     found: dict[str, dict[str, Operation]] = {}
     for one in OPERATIONS:
         found.setdefault(one.path, {})[one.method] = one

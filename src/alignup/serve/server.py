@@ -1,4 +1,4 @@
-"""uvicorn, as a guest in an event loop that is not its own: it leaves signals alone, and ends when told to."""
+"""uvicorn inside a running event loop: it ignores signals, and stops when it is told to."""
 
 import asyncio
 import math
@@ -12,32 +12,30 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_LONGEST_HEAD = 64 << 10  #: bytes of a request's first line and headers
+_MAX_HEAD = 64 << 10  #: bytes of the request line and headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """How long clients are waited for, in seconds, and how many there may be."""
+    """Timeouts in seconds, and the number of connections."""
 
-    head: float = 10.0  #: until the first line and the headers of a request are here
-    idle: int = 30  #: until a connection is closed on which nothing is asked any more
-    end: float = 10.0  #: at the end, until what is under way is given up
+    head: float = 10.0  #: to receive the request line and headers
+    idle: int = 30  #: before an idle connection is closed
+    end: float = 10.0  #: to finish running requests at shutdown
     connections: int = 512
 
 
 class ApiServer(uvicorn.Server):
-    """A server for one application."""
+    def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
+        class LimitedProtocol(_Protocol):
+            head_timeout = limits.head
 
-    def __init__(self, app: ASGIApp, timing: ServerLimits) -> None:
-        class Patient(_Protocol):
-            patience = timing.head
-
-        self._timing = timing
-        self._answering = asyncio.Event()
+        self._limits = limits
+        self._serving = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Patient,
+                http=LimitedProtocol,
                 ws="none",
                 loop="none",
                 lifespan="off",
@@ -46,36 +44,35 @@ class ApiServer(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=timing.connections,
-                timeout_keep_alive=timing.idle,
-                timeout_graceful_shutdown=math.ceil(timing.end),
-                h11_max_incomplete_event_size=_LONGEST_HEAD,
+                limit_concurrency=limits.connections,
+                timeout_keep_alive=limits.idle,
+                timeout_graceful_shutdown=math.ceil(limits.end),
+                h11_max_incomplete_event_size=_MAX_HEAD,
             )
         )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the business of whoever owns the process."""
+        """Leave signal handling to the process."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
         await super().startup(sockets)
-        self._answering.set()
+        self._serving.set()
 
     async def ready(self, task: asyncio.Future[None]) -> None:
-        """Until requests are answered; what went wrong with *task*, which serves, is raised here."""
-        answering = asyncio.ensure_future(self._answering.wait())
-        watched: set[asyncio.Future[Any]] = {answering, task}
+        """Wait until requests are served; raise what *task*, which runs ``serve``, raised."""
+        serving = asyncio.ensure_future(self._serving.wait())
+        watched: set[asyncio.Future[Any]] = {serving, task}
         await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        answering.cancel()
+        serving.cancel()
         if task.done():
             task.result()
 
     async def end(self, task: asyncio.Future[None]) -> None:
-        """Answer what is under way, and end; what takes too long is cut off."""
+        """Finish running requests and stop; abort those that take too long."""
         self.should_exit = True
-        await asyncio.wait({task}, timeout=self._timing.end + 1)
+        await asyncio.wait({task}, timeout=self._limits.end + 1)
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()
         if not task.done():
@@ -84,41 +81,38 @@ class ApiServer(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's own, with an end to waiting for a request that comes in drops."""
+    """uvicorn's protocol with a timeout for the head of a request."""
 
-    patience: float  #: seconds until the head of a request has to be here
-    waiting: asyncio.TimerHandle | None = None
+    head_timeout: float
+    timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn itself
-        """Somebody is there."""
         super().connection_made(transport)
-        self._wait()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Something came."""
         super().data_received(data)
         if not self._between_requests():
-            self._stop_waiting()
-        elif self.waiting is None:
-            self._wait()
+            self._stop_timer()
+        elif self.timer is None:
+            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
-        self._stop_waiting()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def _between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _wait(self) -> None:
-        self.waiting = self.loop.call_later(self.patience, self._give_up)
+    def _start_timer(self) -> None:
+        self.timer = self.loop.call_later(self.head_timeout, self._time_out)
 
-    def _stop_waiting(self) -> None:
-        if self.waiting is not None:
-            self.waiting.cancel()
-            self.waiting = None
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
-    def _give_up(self) -> None:
-        self.waiting = None
+    def _time_out(self) -> None:
+        self.timer = None
         if self._between_requests():
             self.transport.close()

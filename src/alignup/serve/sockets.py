@@ -1,8 +1,7 @@
-"""Sockets to be asked on, and the server that answers there inside an event loop that is already running.
+"""Listening sockets, and the server on them.
 
-A unix socket belongs to its owner alone from the moment it can be seen: it is bound in a directory nobody else can
-enter, and moved to its place when its mode is right. An address on the network is guarded by a token from a file that
-is its owner's alone.
+A unix socket is accessible to its owner only, from the moment it appears: it is bound in a private directory, and moved
+to its path once its mode is set. A TCP address requires a token, from a file that only its owner can read.
 """
 
 import asyncio
@@ -21,14 +20,14 @@ from starlette.types import ASGIApp
 from alignup.align.errors import ListenError
 from alignup.serve.server import ApiServer, ServerLimits
 
-_LONGEST_PATH = 107  #: bytes; the kernel's limit for the name of a unix socket, less its end
-_LONGEST_TOKEN = 4096
-_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  #: what can stand in a header after ``Bearer``
+_MAX_PATH = 107  #: bytes; the kernel's limit for unix sockets, without the final NUL
+_MAX_TOKEN = 4096
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  #: b64token of RFC 6750
 
 
 @contextmanager
 def unix_socket(path: Path) -> Iterator[socket.socket]:
-    """A socket at *path* that only its owner can reach; gone again afterwards, unless another took its place."""
+    """Yield a listening socket at *path*; remove it afterwards, unless another process replaced it."""
     made = _bound_at(path)
     try:
         own = path.lstat()
@@ -43,56 +42,55 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def tcp_socket(port: int, host: str = "127.0.0.1") -> Iterator[socket.socket]:
-    """A socket on an address of the network; port 0 is one that is free."""
+    """Yield a socket bound to an address; port 0 selects a free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ListenError(f"{host} port {port} cannot be listened on: {error}") from error
+        raise ListenError(f"cannot listen on {host} port {port}: {error}") from error
     with made:
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(address)
         except OSError as error:
-            what = f"{host} port {port} cannot be listened on: {error.strerror}"
-            raise ListenError(f"{what}\nchoose another port, or end whoever listens there") from error
+            what = f"cannot listen on {host} port {port}: {error.strerror}"
+            raise ListenError(f"{what}\nchoose another port, or stop the process that uses it") from error
         yield made
 
 
 def read_token(path: Path) -> bytes:
-    """The token in a file; refused where others could read or change it, or where it is none."""
+    """Read the token from a file; ``ListenError`` if others can read or change it, or if it is not a token."""
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ListenError(f"{path} is to hold the token, but is no plain file")
-            content = file.read(_LONGEST_TOKEN + 1)
+                raise ListenError(f"the token file {path} is not a regular file")
+            content = file.read(_MAX_TOKEN + 1)
     except OSError as error:
-        raise ListenError(f"the token cannot be read from {path}: {error.strerror}") from error
+        raise ListenError(f"cannot read the token file {path}: {error.strerror}") from error
     if status.st_mode & 0o077:
-        mode = f"its mode is {stat.S_IMODE(status.st_mode):04o}"
-        raise ListenError(f"others than its owner can use the token in {path}: {mode}\nrun: chmod 600 {path}")
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        raise ListenError(f"the token file {path} is accessible to other users (mode {mode})\nrun: chmod 600 {path}")
     if status.st_uid not in {os.geteuid(), 0}:
-        raise ListenError(f"the token in {path} belongs to another user, who could change it: uid {status.st_uid}")
+        raise ListenError(f"the token file {path} belongs to another user, who could change it: uid {status.st_uid}")
     token = content.strip()
     if not token:
-        raise ListenError(f"the token in {path} is empty\nmake one: head -c 32 /dev/urandom | base64 > {path}")
-    if len(content) > _LONGEST_TOKEN or not _TOKEN.fullmatch(token):
-        raise ListenError(f"{path} holds no token: one line of letters, digits and -._~+/= is expected")
+        raise ListenError(f"the token file {path} is empty\ncreate a token: head -c 32 /dev/urandom | base64 > {path}")
+    if len(content) > _MAX_TOKEN or not _TOKEN.fullmatch(token):
+        raise ListenError(f"{path} does not contain a token: one line of letters, digits and -._~+/=")
     return token
 
 
 @asynccontextmanager
 async def serve_app(
-    app: ASGIApp, made: socket.socket, *, stopping: asyncio.Event, timing: ServerLimits | None = None
+    app: ASGIApp, listener: socket.socket, *, stopping: asyncio.Event, limits: ServerLimits | None = None
 ) -> AsyncIterator[None]:
-    """*app* answers on a socket as long as this lasts.
+    """Serve *app* on *listener* inside the context.
 
-    At the end *stopping* is set, which ends streams of events; requests under way are answered, as far as that takes no
-    longer than *timing* allows.
+    On exit, set *stopping*, which ends event streams, and finish running requests within *limits*.
     """
-    server = ApiServer(app, timing or ServerLimits())
-    task = asyncio.ensure_future(server.serve(sockets=[made]))
+    server = ApiServer(app, limits or ServerLimits())
+    task = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         await server.ready(task)
         yield
@@ -101,27 +99,27 @@ async def serve_app(
         await server.end(task)
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file, and a pipe without waiting for who writes into it."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open a file; do not block on a pipe without a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _bound_at(path: Path) -> socket.socket:
-    """A socket that listens at *path*, put there in one step."""
+    """Return a listening socket that appears at *path* atomically."""
     parent = path.parent
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone_in(parent):
-            _check_place(path)
+        with _locked(parent):
+            _check_free(path)
             with tempfile.TemporaryDirectory(prefix=".", dir=parent) as private:
-                return _moved(Path(private) / "s", path)
+                return _bind_and_move(Path(private) / "s", path)
     except OSError as error:
-        raise ListenError(f"there can be no socket at {path}: {error.strerror or error}") from error
+        raise ListenError(f"cannot create a socket at {path}: {error.strerror or error}") from error
 
 
 @contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
-    """Nobody else looks for a place in *directory* meanwhile."""
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of *directory*, so that only one process at a time binds in it."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -130,14 +128,14 @@ def _alone_in(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _check_place(path: Path) -> None:
-    """Refuse a place that is taken; a socket nobody listens at is no more than a leftover."""
+def _check_free(path: Path) -> None:
+    """Raise ``ListenError`` if *path* is in use; a socket without a listener is stale and may be replaced."""
     try:
         found = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise ListenError(f"{path} is there already, and is no socket\nremove it, or choose another place")
+        raise ListenError(f"{path} exists and is not a socket\nremove it, or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         try:
             caller.settimeout(1.0)
@@ -145,15 +143,15 @@ def _check_place(path: Path) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             return
         except OSError as error:
-            raise ListenError(f"somebody may be listening at {path}: {error.strerror or error}") from error
-    raise ListenError(f"somebody listens at {path} already\nend the other agent, or choose another place")
+            raise ListenError(f"cannot tell whether {path} is in use: {error.strerror or error}") from error
+    raise ListenError(f"another process listens at {path}\nstop the other agent, or choose another path")
 
 
-def _moved(first: Path, path: Path) -> socket.socket:
-    """A socket bound at *first* and moved to *path* once it listens and nobody else can reach it."""
+def _bind_and_move(first: Path, path: Path) -> socket.socket:
+    """Bind a socket at *first*, restrict its mode, and move it to *path*."""
     for one in (first, path):
-        if len(os.fsencode(one)) > _LONGEST_PATH:
-            raise ListenError(f"{path} is too long for a socket: {len(os.fsencode(one))} of {_LONGEST_PATH} bytes")
+        if len(os.fsencode(one)) > _MAX_PATH:
+            raise ListenError(f"{path} is too long for a socket: {len(os.fsencode(one))} bytes, at most {_MAX_PATH}")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.bind(os.fspath(first))

@@ -1,99 +1,139 @@
-"""An answer that is sent piece by piece as it comes to be, until it ends, the client is gone, or the server is.
+"""Streaming responses: container logs and server-sent events.
 
-A piece is made only when the one before it was read. Where the format knows a piece that says nothing, it is sent when
-nothing else is, so that both sides notice when the other has vanished.
+A chunk is produced only after the client has read the one before. Event streams send a comment when they are idle, so
+that both sides notice a dead connection.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from alignup.serve.responses import HEADERS
+from alignup.schema import codec
+from alignup.schema.api import PublishedEvent, timestamp
+from alignup.serve.responses import HEADERS, TEXT
+
+EVENT_STREAM = "text/event-stream"
+_EVENT_OPENING = b": events from now on\nretry: 5000\n\n"
+_HEARTBEAT = b": still here\n\n"
+
+EventSource = Callable[[], AbstractAsyncContextManager[AsyncIterator[PublishedEvent]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteStream:
-    """Sends the *pieces* of one answer."""
+    """An ASGI response that sends *chunks* until they end, the client disconnects, or *stopping* is set."""
 
     chunks: Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
     media_type: str
-    patience: float  #: seconds a client may take to read what it was sent
-    opening: bytes = b""  #: what comes first
-    heartbeat: tuple[float, bytes] | None = None  #: after how many seconds of silence what is sent
-    stopping: asyncio.Event | None = None  #: set when the answer is to end though there may be more
+    read_timeout: float  #: seconds a client may take to read a chunk
+    opening: bytes = b""
+    heartbeat: float | None = None  #: seconds of silence before a heartbeat; ``None``: no heartbeats
+    stopping: asyncio.Event | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         del scope
-        said = {"Content-Type": f"{self.media_type}; charset=utf-8", **HEADERS}
-        headers = [(name.lower().encode(), value.encode()) for name, value in said.items()]
+        fields = {"Content-Type": f"{self.media_type}; charset=utf-8", **HEADERS}
+        headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        until = [asyncio.ensure_future(_gone(receive))]
+        until: list[asyncio.Future[Any]] = [asyncio.ensure_future(_disconnected(receive))]
         if self.stopping is not None:
-            until.append(asyncio.ensure_future(_set(self.stopping)))
+            until.append(asyncio.ensure_future(self.stopping.wait()))
         try:
-            async with self.chunks() as pieces:
-                await self._pump(pieces, _Writer(send, self.patience), until=frozenset(until))
-        except TimeoutError:  # it reads nothing any more; the connection is given up
+            async with self.chunks() as chunks:
+                await self._send_chunks(chunks, send, until=frozenset(until))
+        except TimeoutError:  # the client does not read; drop the connection
             return
         finally:
             for one in until:
                 one.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pump(
-        self, pieces: AsyncIterator[bytes], writer: "_Writer", *, until: frozenset[asyncio.Future[None]]
+    async def _send_chunks(
+        self, chunks: AsyncIterator[bytes], send: Send, *, until: frozenset[asyncio.Future[Any]]
     ) -> None:
-        """Pass pieces on until there are no more, or one of *until* is done."""
-        silence, beat = self.heartbeat or (None, b"")
+        """Send chunks until there are no more, or one of *until* is done."""
+
+        async def write(chunk: bytes) -> None:
+            async with asyncio.timeout(self.read_timeout):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
         if self.opening:
-            await writer.write(self.opening)
-        upcoming = asyncio.ensure_future(_next(pieces))
+            await write(self.opening)
+        upcoming = asyncio.ensure_future(_next(chunks))
         try:
             while True:
                 watched: set[asyncio.Future[Any]] = {upcoming, *until}
-                done, _ = await asyncio.wait(watched, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(watched, timeout=self.heartbeat, return_when=asyncio.FIRST_COMPLETED)
                 if done & until:
                     return
                 if upcoming not in done:
-                    await writer.write(beat)
+                    await write(_HEARTBEAT)
                     continue
-                piece = upcoming.result()
-                if piece is None:
+                chunk = upcoming.result()
+                if chunk is None:
                     return
-                await writer.write(piece)
-                upcoming = asyncio.ensure_future(_next(pieces))
+                await write(chunk)
+                upcoming = asyncio.ensure_future(_next(chunks))
         finally:
             upcoming.cancel()
-            # Whoever makes the pieces is to be done before it is closed; how it fared matters to nobody any more.
+            # The iterator must be idle before its context closes it; its result no longer matters.
             await asyncio.gather(upcoming, return_exceptions=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    """Sends bytes to a client that has to read them in time."""
+def log_response(log: AsyncIterator[bytes], *, read_timeout: float, stopping: asyncio.Event | None) -> ByteStream:
+    """Stream *log* unchanged, until it ends or *stopping* is set."""
 
-    send: Send
-    patience: float
+    @asynccontextmanager
+    async def chunks() -> AsyncIterator[AsyncIterator[bytes]]:
+        try:
+            yield log
+        finally:
+            await close_log(log)
 
-    async def write(self, piece: bytes) -> None:
-        async with asyncio.timeout(self.patience):
-            await self.send({"type": "http.response.body", "body": piece, "more_body": True})
-
-
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(pieces, None)
+    return ByteStream(chunks=chunks, media_type=TEXT, read_timeout=read_timeout, stopping=stopping)
 
 
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
+async def close_log(log: AsyncIterator[bytes]) -> None:
+    """Close the files behind *log* now, rather than when it is garbage collected."""
+    if isinstance(log, AsyncGenerator):
+        await log.aclose()
 
 
-async def _gone(receive: Receive) -> None:
-    """Until the client is."""
+def event_stream(events: EventSource, *, heartbeat: float, read_timeout: float, stopping: asyncio.Event) -> ByteStream:
+    """Stream *events* as server-sent events.
+
+    ``Last-Event-ID`` is ignored because events are not stored: after a reconnect, clients list the pods again.
+    """
+
+    @asynccontextmanager
+    async def chunks() -> AsyncIterator[AsyncIterator[bytes]]:
+        async with events() as subscription:
+            yield (encode_event(event) async for event in subscription)
+
+    return ByteStream(
+        chunks=chunks,
+        media_type=EVENT_STREAM,
+        read_timeout=read_timeout,
+        opening=_EVENT_OPENING,
+        heartbeat=heartbeat,
+        stopping=stopping,
+    )
+
+
+def encode_event(event: PublishedEvent) -> bytes:
+    kind = "".join(event.kind.splitlines())
+    data = {"id": event.id, "time": timestamp(event.time), "kind": event.kind, "detail": event.document}
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, kind.encode(), codec.encode(data))
+
+
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
+
+
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -61,7 +61,7 @@ class Room:
 
     @property
     def pods(self):
-        return {entry.pod.name: entry.status for entry in self.desk.entries()}
+        return {entry.pod.name: entry.status for entry in self.desk.pod_views()}
 
     @property
     def said(self):
@@ -174,7 +174,7 @@ def test_too_many_that_wait_are_tried_again(rooms, tmp_path):
     put(tmp_path, "a.json", *(written(f"web-{number}", cpu="4") for number in range(3)))
     room.look(3)
     before = room.pods
-    room.release(next(entry.pod.uid for entry in room.desk.entries()))
+    room.release(next(entry.pod.uid for entry in room.desk.pod_views()))
 
     assert list(before.values()) == [AdmissionStatus.ADMITTED, AdmissionStatus.WAITING]
     assert len([what for what in room.said if "as many as may" in what]) == 1

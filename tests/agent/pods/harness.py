@@ -93,7 +93,7 @@ class PodHarness:
 
     def run(self, uid: str) -> PodRunStatus | None:
         """The run status of a pod."""
-        entry = self._service().entry(uid)
+        entry = self._service().pod_view(uid)
         return None if entry is None else entry.run
 
     def pids(self, *uids: str) -> dict[str, int | None]:
@@ -109,7 +109,7 @@ class PodHarness:
         """Wait until a condition holds."""
         deadline = time.monotonic() + seconds
         while not what():
-            assert time.monotonic() < deadline, f"{self.out.getvalue()}\n{self.queue.entries()}"
+            assert time.monotonic() < deadline, f"{self.out.getvalue()}\n{self.queue.pod_views()}"
             await asyncio.sleep(0.02)
 
     async def wait_running(self, uid: str, *names: str) -> None:

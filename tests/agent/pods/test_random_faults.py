@@ -156,8 +156,8 @@ class Simulation:
 
     def has_converged(self, harness: PodHarness) -> bool:
         serving = all(self.serves(harness, uid) for uid in self.serving)
-        jobs = [harness.queue.entry(uid) for uid in self.jobs]
-        known = {entry.pod.uid for entry in harness.queue.entries()}
+        jobs = [harness.queue.pod_view(uid) for uid in self.jobs]
+        known = {entry.pod.uid for entry in harness.queue.pod_views()}
         return (
             serving
             and all(entry is not None and entry.status is AdmissionStatus.FINISHED for entry in jobs)
@@ -181,7 +181,7 @@ class Simulation:
             for one in alive
         }
         wanted = {
-            (uid, one.name): one.cpus
+            (uid, one.name): bits.parse(one.cpus)
             for uid in self.serving
             if (run := harness.run(uid)) is not None
             for one in run.containers
@@ -193,7 +193,7 @@ class Simulation:
         runs = {uid: harness.states(uid) for uid in self.serving | self.jobs}
         boxes = [(one.name, one.ready) for one in self.runtime.sandboxes]
         alive = [(one.name, one.state, one.resources.cpuset_cpus) for one in self.runtime.containers]
-        return f"{runs}\n{harness.queue.entries()}\n{boxes}\n{alive}\n{harness.out.getvalue()[-5000:]}"
+        return f"{runs}\n{harness.queue.pod_views()}\n{boxes}\n{alive}\n{harness.out.getvalue()[-5000:]}"
 
 
 async def run_simulation(place, seed, *, steps=25, runs=3):
@@ -226,7 +226,7 @@ async def settle(simulation, harness, place):
     assert "internal error" not in harness.out.getvalue()
     for uid in simulation.serving | simulation.jobs:
         await harness.end(uid, grace=0)
-    await harness.wait_until(lambda: not harness.queue.entries())
+    await harness.wait_until(lambda: not harness.queue.pod_views())
     assert not simulation.runtime.sandboxes
     assert [path.name for root in ("root/pods", "logs") for path in (place / root).glob("*")] == []
 

@@ -88,7 +88,7 @@ def test_shared_cpus_grow_when_a_pod_is_released(place):
         await harness.wait_running("owns", "mine")
         await harness.wait_running("shares")
         await harness.end("owns")
-        await harness.wait_until(lambda: harness.queue.entry("owns") is None)
+        await harness.wait_until(lambda: harness.queue.pod_view("owns") is None)
         await harness.wait_until(lambda: harness.cpus("app") == "0-7")
 
     run_scenario(place, scenario)
@@ -164,7 +164,7 @@ def test_a_completed_pod_releases_its_resources(place, policy, code, phase):
     async def scenario(harness):
         task = container("app", "sh", "-c", f"echo done; exit {code}", resources=exclusive(4))
         await harness.admit(manifest("job", task, restartPolicy=policy))
-        await harness.wait_until(lambda: harness.queue.entry("job").status is AdmissionStatus.FINISHED)
+        await harness.wait_until(lambda: harness.queue.pod_view("job").status is AdmissionStatus.FINISHED)
         await harness.wait_until(lambda: not harness.runtime.sandboxes)
         await harness.admit(manifest("next", container("app", resources=exclusive(4))))
         await harness.wait_running("next")
@@ -189,7 +189,7 @@ def test_a_terminated_pod_gets_its_grace_period_and_leaves_nothing(place):
         await asyncio.sleep(0.3)
         entry = await harness.end("web")
         kept = harness.queue.host.ledger.pods.keys() >= {"web"}
-        await harness.wait_until(lambda: harness.queue.entry("web") is None)
+        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
         boxes = harness.directory / "boxes"
         left = [path.name for path in (harness.directory / "root" / "pods").glob("*")]
         left += [path.name for path in (harness.directory / "logs").glob("*")]
@@ -211,7 +211,7 @@ def test_a_container_that_ignores_the_signal_is_killed(place):
         )
         await harness.wait_running("web")
         await harness.end("web", grace=1)
-        await harness.wait_until(lambda: harness.queue.entry("web") is None)
+        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
 
     run_scenario(place, scenario)
 
@@ -222,7 +222,7 @@ def test_a_missing_image_is_reported_and_pulled_again_later(place):
         await harness.wait_until(lambda: harness.states("web").get("app") in {"ErrImagePull", "ImagePullBackOff"})
         run = harness.run("web")
         await harness.end("web")
-        await harness.wait_until(lambda: harness.queue.entry("web") is None)
+        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
         return run
 
     run = run_scenario(place, scenario)
@@ -322,7 +322,7 @@ def test_orphan_sandboxes_are_reported_and_left_alone(place, monkeypatch):
 def test_container_events_are_emitted(place):
     async def scenario(harness):
         await harness.admit(manifest("job", container("app", "sh", "-c", "sleep 0.3; exit 2"), restartPolicy="Never"))
-        await harness.wait_until(lambda: harness.queue.entry("job").status is AdmissionStatus.FINISHED)
+        await harness.wait_until(lambda: harness.queue.pod_view("job").status is AdmissionStatus.FINISHED)
         await harness.queue.told()
         return [(one.kind, one.detail) for one in harness.events]
 
@@ -371,7 +371,7 @@ def test_an_invalid_manifest_does_not_affect_other_pods(place):
                 run = second.run("web")
                 alive = runtime.containers[0].process is not None
                 await second.end("web")
-                await second.wait_until(lambda: second.queue.entry("web") is None)
+                await second.wait_until(lambda: second.queue.pod_view("web") is None)
                 return run, alive, [one.config.metadata.name for one in runtime.sandboxes]
 
     run, alive, left = asyncio.run(run_agents())
@@ -394,7 +394,7 @@ def test_a_uid_that_is_not_a_valid_directory_name_is_harmless(place, uid):
         await asyncio.sleep(0.3)
         run = harness.run(uid)
         await harness.end(uid)
-        await harness.wait_until(lambda: harness.queue.entry(uid) is None)
+        await harness.wait_until(lambda: harness.queue.pod_view(uid) is None)
         return run, harness.states("keeps"), sorted(path.name for path in place.iterdir())
 
     run, states, there = run_scenario(place, scenario)
@@ -410,7 +410,7 @@ def test_a_sandbox_that_appears_after_its_pod_was_released_is_removed(place):
         await harness.wait_running("web")
         (asked,) = harness.runtime.requests("RunPodSandbox")
         await harness.end("web", grace=0)
-        await harness.wait_until(lambda: harness.queue.entry("web") is None)
+        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
         late = Sandbox(asked.config)
         harness.runtime.service.sandboxes[late.id] = late
         await harness.wait_until(lambda: not harness.runtime.sandboxes)
@@ -445,10 +445,10 @@ def test_logs_of_finished_pods_are_removed_with_their_records(place, monkeypatch
         for uid in ("one", "two"):
             await harness.admit(manifest(uid, container("app", "echo", "done"), restartPolicy="Never"))
             await harness.wait_until(
-                lambda uid=uid: (found := harness.queue.entry(uid)) and found.status is AdmissionStatus.FINISHED
+                lambda uid=uid: (found := harness.queue.pod_view(uid)) and found.status is AdmissionStatus.FINISHED
             )
         await harness.wait_until(lambda: len(list((place / "logs").iterdir())) == 1)
-        return harness.queue.entry("one"), await harness.log("two")
+        return harness.queue.pod_view("one"), await harness.log("two")
 
     assert run_scenario(place, scenario) == (None, "done\n")
 
@@ -486,11 +486,11 @@ def test_terminated_pods_wait_while_the_checkpoint_cannot_be_written(place, monk
         await harness.wait_until(lambda: any("cannot be written" in one for one in harness.log_details()))
         await harness.wait_until(lambda: harness.states("job") == {"app": "Completed"})
         await asyncio.sleep(0.5)
-        kept = [entry.status for entry in harness.queue.entries()]
+        kept = [entry.status for entry in harness.queue.pod_views()]
         proof = [one.config.metadata.name for one in harness.runtime.sandboxes]
         full.clear()
-        await harness.wait_until(lambda: harness.queue.entry("web") is None)
-        await harness.wait_until(lambda: harness.queue.entry("job").status is AdmissionStatus.FINISHED)
+        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
+        await harness.wait_until(lambda: harness.queue.pod_view("job").status is AdmissionStatus.FINISHED)
         await harness.wait_until(lambda: not harness.runtime.sandboxes)
         return kept, proof, len(harness.runtime.requests("StartContainer"))
 
@@ -630,7 +630,7 @@ def test_a_foreign_container_in_our_sandbox_is_harmless(place, monkeypatch):
         await asyncio.sleep(0.5)
         alive = own.process is not None
         await harness.end("web", grace=0)
-        await harness.wait_until(lambda: harness.queue.entry("web") is None)
+        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
         return alive, harness.log_details(), harness.runtime.containers
 
     alive, details, left = run_scenario(place, scenario)

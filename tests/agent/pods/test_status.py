@@ -8,7 +8,7 @@ from alignup.agent.pods.actions import compute_pod_actions
 from alignup.agent.pods.pod_state import Backoff, PodStatus, PodTermination, ProbeStatus, WorkerState
 from alignup.agent.pods.status import StatusInputs, generate_pod_run
 from alignup.kube.podspec.types import PodSpec
-from alignup.schema.api import ContainerRunStatus, PodRunStatus
+from alignup.schema.api import ContainerRunStatus, PodRunStatus, timestamp
 from tests.agent.pods.statuses import (
     APP,
     CREATED,
@@ -119,7 +119,10 @@ def test_terminated_containers(one, reason, code):
     found = first(pod(restart=NEVER), pod_status(one))
 
     assert (found.state, found.reason, found.exit_code) == ("ended", reason, code)
-    assert (found.started, found.ended) == (NOW - 1000, NOW - 500 if one.state is EXITED else None)
+    assert (found.started, found.ended) == (
+        timestamp(NOW - 1000),
+        timestamp(NOW - 500) if one.state is EXITED else None,
+    )
     assert (found.id, found.restarts, found.ready) == ("app-0", 0, False)
 
 
@@ -143,7 +146,7 @@ def test_terminated_containers(one, reason, code):
 def test_readiness_of_running_containers(spec, probes, ready):
     found = first(pod(spec), pod_status(instance("app")), WorkerState(probes=probes))
 
-    assert (found.state, found.ready, found.pid, found.started) == ("running", ready, 77, NOW - 1000)
+    assert (found.state, found.ready, found.pid, found.started) == ("running", ready, 77, timestamp(NOW - 1000))
     assert found.reason == ""
 
 
@@ -210,13 +213,13 @@ def test_containers_of_a_terminating_pod_do_not_wait(spec, status, state):
 def test_placements_are_reported():
     found = run_status(pod(), pod_status(instance("app")), app=(0b1100, 0b10)).containers[0]
 
-    assert (found.cpus, found.nodes, found.image) == (0b1100, 0b10, "example.org/app")
+    assert (found.cpus, found.nodes, found.image) == ("2-3", "1", "example.org/app")
 
 
 def test_pod_level_fields():
     found = run_status(pod(), pod_status(instance("app")), WorkerState(termination=TERMINATING))
 
-    assert replace(found, containers=()) == PodRunStatus(
+    assert found.replace(containers=()) == PodRunStatus(
         phase="Running", ending=True, ips=("10.0.0.7",), warnings=("ignored",)
     )
 

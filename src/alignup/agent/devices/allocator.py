@@ -162,7 +162,7 @@ class DeviceAllocator:
             raise
         if admission.decision.admitted:
             self._failures.pop(pending.pod.uid, None)
-        elif admission.entry is not None:
+        elif admission.pod_view is not None:
             self._rest(pending.pod.uid)
         return admission
 

@@ -106,7 +106,7 @@ class ManifestWatcher:
             return str(answer)
         if isinstance(answer, Exception):
             self._log.warning("manifest", detail=f"{wanted.file}: {answer}")
-        if isinstance(answer, Exception) or answer.entry is None or answer.entry.source != wanted.file:
+        if isinstance(answer, Exception) or answer.pod_view is None or answer.pod_view.source != wanted.file:
             self._given_up[wanted.pod.uid] = wanted.pod
             self._why[wanted.pod.uid] = f"{wanted.file}: {_reason(wanted.pod, answer)}"
         else:

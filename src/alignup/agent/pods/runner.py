@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from alignup.agent.finished_pods import FinishedPod
@@ -28,7 +28,7 @@ from alignup.enforce.cri.resources import node_cgroup_resources
 from alignup.enforce.cri.types import CriSandbox
 from alignup.kube.podspec import pod_spec_of
 from alignup.kube.podspec.types import Permission, PodSpec
-from alignup.schema.api import ContainerRunStatus, LogQuery, OrphanSandbox, PodRunStatus, RuntimeStatus
+from alignup.schema.api import ContainerRunStatus, LogQuery, OrphanSandbox, PodRunStatus, RuntimeInfo, RuntimeStatus
 
 POLL_SECONDS = 1.0  #: between refreshes of the runtime's status
 MAINTENANCE_SECONDS = 10.0  #: between passes over cpusets and logs, as in the kubelet
@@ -83,17 +83,19 @@ class PodRunner:
         else:
             message = self._invalid[record.pod.uid]
             found = PodRunStatus(phase="Unknown", reason="InvalidManifest", message=message)
-        return replace(found, ending=record.ending is not None)
+        return found.replace(ending=record.ending is not None)
 
     def report(self) -> RuntimeStatus:
         context = self._context
         return RuntimeStatus(
-            name=context.version.name,
-            version=context.version.version,
-            endpoint=str(context.runtime.path),
-            ready=not self._problem,
-            network="host" if context.host_config.host_network else "cni",
-            others=context.cache.foreign_sandboxes,
+            runtime=RuntimeInfo(
+                name=context.version.name,
+                version=context.version.version,
+                endpoint=str(context.runtime.path),
+                ready=not self._problem,
+                network="host" if context.host_config.host_network else "cni",
+                others=context.cache.foreign_sandboxes,
+            ),
             strays=self._orphans,
             problems=(self._problem,) if self._problem else (),
         )

@@ -1,14 +1,15 @@
 """Build the status of a pod in Kubernetes' words, as ``kubectl get pod`` shows it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from alignup.agent.pods.actions import has_started, should_restart
 from alignup.agent.pods.pod_state import Backoff, PodActions, PodStatus, ProbeStatus, WorkerState
+from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.enforce.cri.types import ContainerState, CriContainer
 from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec
-from alignup.schema.api import ContainerRunStatus, PodRunStatus
+from alignup.schema.api import ContainerRunStatus, PodRunStatus, optional_timestamp
 
 WAITING, RUNNING, TERMINATED = "waiting", "running", "ended"  #: values of ``ContainerRunStatus.state``
 
@@ -60,33 +61,38 @@ def _sandbox_failure(inputs: StatusInputs) -> Backoff | None:
 def _container_run(inputs: StatusInputs, container: ContainerSpec) -> ContainerRunStatus:
     cpus, nodes = inputs.placements.get(container.name, (0, 0))
     run = ContainerRunStatus(
-        name=container.name, kind=container.kind, state=WAITING, image=container.image, cpus=cpus, nodes=nodes
+        name=container.name,
+        kind=container.kind,
+        state=WAITING,
+        image=container.image,
+        cpus=bits.show(cpus),
+        nodes=bits.show(nodes),
     )
     instances = inputs.status.instances(container.name)
     if not instances:
         return _missing(inputs, container, run)
     newest, *older = instances
     last = next((_terminated(run, one) for one in older if one.state is ContainerState.EXITED), None)
-    run = replace(run, id=newest.id, restarts=newest.attempt, last=last)
+    run = run.replace(id=newest.id, restarts=newest.attempt, last=last)
     if newest.state is ContainerState.RUNNING:
         ready = has_started(container, newest, inputs.state) and _is_ready(inputs, container, newest)
-        return replace(run, state=RUNNING, ready=ready, pid=newest.pid, started=newest.started or None)
+        return run.replace(state=RUNNING, ready=ready, pid=newest.pid, started=optional_timestamp(newest.started))
     if newest.state is ContainerState.CREATED:
         return _waiting(inputs, run, _start_failure(inputs, newest))
     restarts = not inputs.terminating and should_restart(inputs.spec, container, newest)
     failure = _start_failure(inputs, newest) if restarts else None
     if failure is not None:
-        return _waiting(inputs, replace(run, last=_terminated(run, newest)), failure)
+        return _waiting(inputs, run.replace(last=_terminated(run, newest)), failure)
     terminated = _terminated(run, newest)
     ready = container.kind is ContainerKind.INIT and terminated.exit_code == 0
-    return replace(terminated, last=last, ready=ready)
+    return terminated.replace(last=last, ready=ready)
 
 
 def _missing(inputs: StatusInputs, container: ContainerSpec, run: ContainerRunStatus) -> ContainerRunStatus:
     """A container that is not in the runtime waits, except for an init container that app containers have followed."""
     apps = [one.name for one in inputs.spec.containers if one.kind is ContainerKind.APP]
     if container.kind is ContainerKind.INIT and any(map(inputs.status.instances, apps)):
-        return replace(run, state=TERMINATED, ready=True, exit_code=0, reason="Completed", message=_REMOVED_MESSAGE)
+        return run.replace(state=TERMINATED, ready=True, exit_code=0, reason="Completed", message=_REMOVED_MESSAGE)
     failure = inputs.actions.backing_off.get(run.name) or inputs.state.backoffs.get(run.name)
     return _waiting(inputs, run, failure)
 
@@ -97,9 +103,9 @@ def _is_ready(inputs: StatusInputs, container: ContainerSpec, newest: CriContain
 
 def _waiting(inputs: StatusInputs, run: ContainerRunStatus, failure: Backoff | None) -> ContainerRunStatus:
     if failure is not None:
-        return replace(run, state=WAITING, reason=failure.reason, message=failure.message)
+        return run.replace(state=WAITING, reason=failure.reason, message=failure.message)
     only_apps = all(one.kind is ContainerKind.APP for one in inputs.spec.containers)
-    return replace(run, state=WAITING, reason="ContainerCreating" if only_apps else "PodInitializing")
+    return run.replace(state=WAITING, reason="ContainerCreating" if only_apps else "PodInitializing")
 
 
 def _start_failure(inputs: StatusInputs, newest: CriContainer) -> Backoff | None:
@@ -112,13 +118,12 @@ def _start_failure(inputs: StatusInputs, newest: CriContainer) -> Backoff | None
 def _terminated(run: ContainerRunStatus, one: CriContainer) -> ContainerRunStatus:
     known = one.state is ContainerState.EXITED
     default = "Completed" if one.exit_code == 0 else "Error"
-    return replace(
-        run,
+    return run.replace(
         state=TERMINATED,
         id=one.id,
         restarts=one.attempt,
-        started=one.started or None,
-        ended=one.finished or None,
+        started=optional_timestamp(one.started),
+        ended=optional_timestamp(one.finished),
         exit_code=one.exit_code if known else _SIGKILL_EXIT_CODE,
         reason=(one.reason or default) if known else "ContainerStatusUnknown",
         message=one.message if known else _UNKNOWN_MESSAGE,

@@ -87,7 +87,7 @@ class PodWorker:
         )
         found = generate_pod_run(inputs)
         if self._work.not_allowed:
-            return replace(found, reason="NotAllowed", message=self._work.not_allowed)
+            return found.replace(reason="NotAllowed", message=self._work.not_allowed)
         return found
 
     def terminate(self, request: TerminationRequest) -> None:
