@@ -1,7 +1,7 @@
-"""Run every ``bench/bench_*.py`` (or those named) and print each figure beside its budget; exit 1 when one is over.
+"""Run every ``bench/bench_*.py``, or those named, and print each figure beside its budget; exit 1 when one is over.
 
-A machine that others use too runs at half its speed for seconds on end. So what is over its budget is measured again,
-a few times, and the best counts: it can only be made worse by others.
+Other load can halve the speed of a shared machine for seconds. So a figure over its budget is measured again a few
+times, and the best counts.
 """
 
 import importlib
@@ -11,16 +11,16 @@ from pathlib import Path
 
 from bench.harness import Figure, show
 
-#: How often a benchmark is run again while one of its figures is over.
-AGAIN = 4
+#: Additional runs of a benchmark while one of its figures is over its budget.
+RETRIES = 4
 
 
 def main(names: list[str]) -> int:
-    """Run the benchmarks called *names*, all of them when none is named."""
+    """Run the benchmarks called *names* (default: all)."""
     known = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
     unknown = sorted(set(names) - set(known))
     if unknown:
-        print(f"no benchmark called {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
+        print(f"unknown benchmark: {', '.join(unknown)}; choose from {', '.join(known)}", file=sys.stderr)
         return 2
     over = 0
     for name in names or known:
@@ -31,12 +31,12 @@ def main(names: list[str]) -> int:
 
 
 def measure(figures: Callable[[], Iterable[Figure]]) -> int:
-    """Print all *figures*, those over their budget again until they are not; how many are in the end."""
+    """Print all figures, measure those over their budget again, and return how many stay over."""
     best = {}
     for figure in figures():
         best[figure.name] = figure
         print(line(figure), flush=True)
-    for _ in range(AGAIN):
+    for _ in range(RETRIES):
         late = {name for name, figure in best.items() if figure.over}
         if not late:
             break
@@ -49,7 +49,6 @@ def measure(figures: Callable[[], Iterable[Figure]]) -> int:
 
 
 def line(figure: Figure) -> str:
-    """One figure as a line of the table."""
     budget = "" if figure.budget is None else f"budget {show(figure.budget)}"
     verdict = "OVER" if figure.over else "ok" if figure.budget is not None else ""
     return f"{figure.name:<62}{show(figure.seconds):>10}  {budget:<16}{verdict:<5}{figure.note}".rstrip()

@@ -1,4 +1,4 @@
-"""The command line: CPU time of whole processes, since that is what a person waits for."""
+"""The command line: CPU time of whole processes, which is what the user waits for."""
 
 import os
 import subprocess
@@ -13,9 +13,8 @@ ROUNDS = 7
 
 
 def figures() -> Iterator[Figure]:
-    """Every budget of the command line."""
     yield Figure("python itself", cpu_seconds("-c", "pass"))
-    yield Figure("alignup --help", cpu_seconds("-m", "alignup", "--help"), budget=0.15, note="CPU time")
+    yield Figure("alignup --help", cpu_seconds("-m", "alignup", "--help"), budget=0.10, note="CPU time")
     yield Figure("alignup machine show --help", cpu_seconds("-m", "alignup", "machine", "show", "--help"))
     yield Figure("alignup machine show", cpu_seconds("-m", "alignup", "machine", "show"))
     large = synthetic.parse("pack:4 numa:2 l3:8 core:16 pu:2", distances=(10, 32))
@@ -24,7 +23,7 @@ def figures() -> Iterator[Figure]:
 
 
 def cpu_seconds(*arguments: str) -> float:
-    """The least CPU time, user and system, a run of Python with *arguments* took."""
+    """The least user and system time of several runs of Python with *arguments*."""
     least = float("inf")
     for _ in range(ROUNDS):
         with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL) as process:  # noqa: S603

@@ -1,4 +1,4 @@
-"""``alignup run -- true``: what it adds to a command, decided by the user's own ledger and through an agent."""
+"""``alignup run -- true``: the time it adds to a command, with the local ledger and with an agent."""
 
 import json
 import os
@@ -16,16 +16,15 @@ ROUNDS = 15
 
 
 def figures() -> Iterator[Figure]:
-    """Every budget of runs."""
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         root = Path(place)
         environment = _environment(root)
         bare = _seconds(["true"], environment)
         yield Figure("python itself", _seconds([sys.executable, "-c", "pass"], environment) - bare)
         own = [sys.executable, "-m", "alignup", "run", "--no-agent"]
-        yield Figure("alignup run, own ledger, adds", _seconds([*own, "--", "true"], environment) - bare, 0.250)
+        yield Figure("alignup run, local ledger, adds", _seconds([*own, "--", "true"], environment) - bare, 0.250)
         cpu = _seconds([*own, "--wait", "--cpus", "1", "--", "true"], environment) - bare
-        yield Figure("alignup run --cpus 1, own ledger, adds", cpu, 0.250)
+        yield Figure("alignup run --cpus 1, local ledger, adds", cpu, 0.250)
         (root / "kubelet.json").write_text(json.dumps(CONFIG))
         with agent(root):
             through = [sys.executable, "-m", "alignup", "run", "--agent", f"unix:{root / 'agent' / 'agent.sock'}"]
@@ -33,13 +32,13 @@ def figures() -> Iterator[Figure]:
 
 
 def _environment(root: Path) -> Mapping[str, str]:
-    """As a person has it: compiled modules are kept, and runs are not those of others."""
+    """As for a user: bytecode is cached, and the directory of runs is separate."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(root / "compiled"), "ALIGNUP_RUN_DIR": str(root / "run")}
 
 
 def _seconds(command: list[str], environment: Mapping[str, str]) -> float:
-    """The least time a command took from its start to its end, once it was run before."""
+    """The least wall-clock time of several runs of a command, after one to warm up."""
     least = float("inf")
     for round_ in range(ROUNDS + 1):
         start = time.perf_counter()

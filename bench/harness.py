@@ -1,4 +1,4 @@
-"""Measuring: the best of several runs, since a busy machine can only make a figure worse."""
+"""Measure the best of several runs: other load on the machine only ever makes a figure worse."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from math import inf
 from time import perf_counter
 from typing import TypeVar
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured time, the most it may be (``None``: only for comparison), and what stands beside it."""
+    """One measured time and its budget in seconds; ``None``: only for comparison."""
 
     name: str
     seconds: float
@@ -20,12 +20,11 @@ class Figure:
 
     @property
     def over(self) -> bool:
-        """Whether the budget is broken."""
         return self.budget is not None and self.seconds > self.budget
 
 
 def best(action: Callable[[], object], *, rounds: int = 15, seconds: float = 0.02) -> float:
-    """The least time one call of *action* took, each round averaging over about *seconds* of calls."""
+    """The least time of one call of *action*; each round averages over about *seconds* of calls."""
     action()
     start = perf_counter()
     action()
@@ -40,20 +39,20 @@ def best(action: Callable[[], object], *, rounds: int = 15, seconds: float = 0.0
     return least
 
 
-def best_over(make: Callable[[], Sequence[Thing]], action: Callable[[Thing], object], *, rounds: int = 100) -> float:
-    """The least time one call of *action* took on average over the things *make* made, which is not timed."""
+def best_over(make: Callable[[], Sequence[Item]], action: Callable[[Item], object], *, rounds: int = 100) -> float:
+    """The least average time of *action* over the items of *make*; making them is not timed."""
     least = inf
     for _ in range(rounds):
-        things = make()
+        items = make()
         start = perf_counter()
-        for thing in things:
-            action(thing)
-        least = min(least, (perf_counter() - start) / len(things))
+        for item in items:
+            action(item)
+        least = min(least, (perf_counter() - start) / len(items))
     return least
 
 
 def show(seconds: float) -> str:
-    """A time in the unit that fits it."""
+    """Format a time in a suitable unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"

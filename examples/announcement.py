@@ -1,6 +1,6 @@
-"""The worked example of the Topology Manager's announcement, step by step: hints, merging, the verdict of each policy.
+"""The example of the Topology Manager's announcement, step by step: hints, the merged hint, each policy's verdict.
 
-Two NUMA nodes, each with four CPUs, a GPU and a NIC; containers ask for 2 CPUs, 1 GPU and 1 NIC (``make run``).
+The machine has two NUMA nodes, each with four CPUs, a GPU and a NIC. Containers request 2 CPUs, 1 GPU and 1 NIC.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ALIGNED = {"cpu": "2", "memory": "200Mi", GPU: "1", NIC: "1"}
 
 
 def announcement_machine() -> Machine:
-    """Figure 1 of the announcement."""
+    """The machine in figure 1 of the announcement."""
     devices = tuple(
         Device(resource, f"{resource.rpartition('/')[2]}-{node}", nodes=1 << node)
         for resource in (GPU, NIC)
@@ -33,13 +33,13 @@ def announcement_machine() -> Machine:
 
 
 def pod(name: str, **limits: str) -> Pod:
-    """A pod of one container that has limits only, as the API server would store it."""
+    """A pod with one container that has only limits, with the defaults of the API server."""
     amounts = {resource: Quantity.parse(amount) for resource, amount in limits.items()}
     return accept(Pod(name=name, uid=name, containers=(Container("app", Resources(limits=amounts)),)))
 
 
 def host(policy: Policy) -> Host:
-    """The machine under *policy*; one CPU is kept for the system, as the kubelet wants it."""
+    """The machine with *policy*; the static CPU policy requires a reserved CPU."""
     one = Quantity.parse("1")
     settings = Settings(
         topology=TopologySettings(policy=policy),
@@ -50,25 +50,24 @@ def host(policy: Policy) -> Host:
 
 
 def main() -> None:
-    """Tell the story."""
     machine = announcement_machine()
     print("The machine")
     for node, cpus in machine.kubelet_view().node_cpus.items():
         devices = "  ".join(device.id for device in machine.devices if device.nodes == 1 << node)
         print(f"  node {node}   CPUs {bits.show(cpus)}   {devices}")
-    print("\nCPU 0 is kept for the system. Containers ask for 2 CPUs, 1 GPU and 1 NIC.")
-    scene("1. The machine is empty.", [])
-    scene("2. One such container runs on node 0. Here comes a second.", [pod("first", **ALIGNED)])
+    print("\nCPU 0 is reserved. Containers request 2 CPUs, 1 GPU and 1 NIC.")
+    explain("1. The machine is empty.", [])
+    explain("2. One such container runs on node 0. A second one arrives.", [pod("first", **ALIGNED)])
     elsewhere = [
         pod("renderer", **{GPU: "1", NIC: "1", "memory": "200Mi"}),
         pod("cruncher", cpu="4", memory="200Mi"),
     ]
-    scene("3. Free CPUs are left on node 0 only; a GPU and a NIC on node 1 only.", elsewhere)
-    workload()
+    explain("3. Node 0 has the only free CPUs, node 1 the only free GPU and NIC.", elsewhere)
+    run_workload()
 
 
-def scene(title: str, running: Sequence[Pod]) -> None:
-    """The next container on a machine where *running* are: what is said, how it is merged, each policy's verdict."""
+def explain(title: str, running: Sequence[Pod]) -> None:
+    """Print the hints, the merged hint and the verdict of each policy for one more pod beside *running*."""
     print(f"\n{title}\n")
     decisions = {}
     for policy in Policy:
@@ -77,56 +76,53 @@ def scene(title: str, running: Sequence[Pod]) -> None:
             one.admit(each)
         decisions[policy] = one.decide(pod("next", **ALIGNED))
     step = decisions[Policy.BEST_EFFORT].steps[0]
-    print("   Hints: sets of nodes that have enough (* preferred: as few nodes as an empty machine needs)")
-    for voice in step.resources:
-        if voice.resource:
-            print(f"     {voice.resource:<20} {' '.join(map(mark, shown_hints(voice).hints)):<18} free {free(voice)}")
-    print(f"\n   Merged: {merged(step)}\n")
+    print("   Hints: sets of nodes with enough free resources (* preferred: no more nodes than an empty machine needs)")
+    for hints in step.resources:
+        if hints.resource:
+            shown = " ".join(map(format_hint, shown_hints(hints).hints))
+            print(f"     {hints.resource:<20} {shown:<18} free {format_free(hints)}")
+    print(f"\n   Merged: {format_merged(step)}\n")
     for policy, decision in decisions.items():
-        print(f"     {policy:<18} {said(decision)}")
+        print(f"     {policy:<18} {format_verdict(decision)}")
 
 
-def free(voice: ResourceHints) -> str:
-    """What each node has of it."""
-    return ", ".join(f"{amount} on node {node}" for node, amount in (voice.free or {}).items())
+def format_free(hints: ResourceHints) -> str:
+    return ", ".join(f"{amount} on node {node}" for node, amount in (hints.free or {}).items())
 
 
-def mark(hint: Hint) -> str:
-    """A set of nodes, with a star when it is preferred."""
-    nodes = "anywhere" if hint.nodes is None else f"{{{bits.show(hint.nodes)}}}"
+def format_hint(hint: Hint) -> str:
+    """The set of nodes, with a star if it is preferred."""
+    nodes = "any node" if hint.nodes is None else f"{{{bits.show(hint.nodes)}}}"
     return nodes + ("*" if hint.preferred else "")
 
 
-def merged(step: MergeStep) -> str:
-    """Which set won, by which rule, and over which others."""
+def format_merged(step: MergeStep) -> str:
+    """The winner, the rule that chose it, and the runners-up."""
     others = ", ".join(f"{{{bits.show(nodes)}}}" for nodes in step.runners_up)
-    over = f"\n           (also possible: {others}; the lower node numbers win)" if others else ""
-    return f"{mark(step.hint)}, {step.rule}{over}"
+    over = f"\n           (also possible: {others}; the lowest node numbers win)" if others else ""
+    return f"{format_hint(step.hint)}, {step.rule}{over}"
 
 
-def said(decision: Decision) -> str:
-    """The verdict in a sentence."""
+def format_verdict(decision: Decision) -> str:
     if decision.rejection:
-        return f"refused:  {decision.rejection.reason}: {decision.rejection.message}"
+        return f"rejected: {decision.rejection.reason}: {decision.rejection.message}"
     placement = decision.placements[0]
     if decision.policy is Policy.NONE:
-        return f"admitted: nobody is asked, nothing is aligned: {given(placement)}"
-    return f"admitted: {mark(placement.hint)} {given(placement)}"
+        return f"admitted: not aligned: {format_placement(placement)}"
+    return f"admitted: {format_hint(placement.hint)} {format_placement(placement)}"
 
 
-def given(placement: Placement) -> str:
-    """What a container got of its own."""
-    own = [
-        f"CPUs {what}" if resource == "cpu" else what
+def format_placement(placement: Placement) -> str:
+    parts = [
+        f"CPUs {assigned}" if resource == "cpu" else assigned
         for resources in placement.as_text().values()
-        for resource, what in resources.items()
+        for resource, assigned in resources.items()
     ]
-    return ", ".join(own) or "(nothing of its own: it runs on the shared CPUs)"
+    return ", ".join(parts) or "shared CPU pool"
 
 
-def workload() -> None:
-    """A small workload comes and goes under single-numa-node."""
-    print("\n4. A small workload, under single-numa-node.\n")
+def run_workload() -> None:
+    print("\n4. A small workload with policy single-numa-node.\n")
     one = host(Policy.SINGLE_NUMA_NODE)
     for name, limits in (
         ("train-a", ALIGNED),
@@ -134,15 +130,15 @@ def workload() -> None:
         ("web", {"cpu": "500m", "memory": "100Mi"}),
         ("train-c", ALIGNED),
     ):
-        show(one.admit(pod(name, **limits)))
+        print_decision(one.admit(pod(name, **limits)))
     one.release("train-a")
     print("     train-a ends")
-    show(one.admit(pod("train-c", **ALIGNED)))
+    print_decision(one.admit(pod("train-c", **ALIGNED)))
 
 
-def show(decision: Decision) -> None:
-    """One line a decision; a refusal says what was missing where."""
-    print(f"     {decision.name:<9} {said(decision)}")
+def print_decision(decision: Decision) -> None:
+    """Print the verdict, and the shortfalls of a rejection."""
+    print(f"     {decision.name:<9} {format_verdict(decision)}")
     if decision.rejection:
         for short in decision.rejection.shortfalls:
             where = "the host" if short.nodes is None else f"node {bits.show(short.nodes)}"

@@ -73,5 +73,5 @@ def test_the_announcement_example_runs_to_its_end():
     ).stdout
 
     assert "   Merged: {0}*, preferred by every resource\n" in output
-    assert "     train-c   refused:  TopologyAffinityError: Resources cannot be allocated" in output
+    assert "     train-c   rejected: TopologyAffinityError: Resources cannot be allocated" in output
     assert output.rstrip().splitlines()[-1].startswith("     train-c   admitted: ")
