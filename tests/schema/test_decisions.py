@@ -39,7 +39,7 @@ def rejected_by_a_provider() -> Decision:
     return host(Policy.BEST_EFFORT).decide(pod(gpu="3"))
 
 
-def out_of_room() -> Decision:
+def too_many_pods() -> Decision:
     return host(Policy.NONE, max_pods=0).decide(pod())
 
 
@@ -59,12 +59,12 @@ def unaligned() -> Decision:
     return host(Policy.BEST_EFFORT, shape="numa:8 core:4 pu:1").decide(pod(cpu="9"))
 
 
-MAKERS = [admitted, rejected, rejected_by_a_provider, out_of_room, asking, kept, unaligned]
+MAKERS = [admitted, rejected, rejected_by_a_provider, too_many_pods, asking, kept, unaligned]
 every_kind = pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__.replace("_", " "))
 
 
 @every_kind
-def test_to_json_and_back(make):
+def test_a_decision_reads_back(make):
     decision = make()
 
     document = to_document(decision)
@@ -76,13 +76,13 @@ def test_to_json_and_back(make):
 
 @every_kind
 def test_the_document_is_plain_json(make):
-    """What JSON would change (tuples, sets of nodes as numbers) is not in it."""
+    """It contains no tuples and no sets as numbers."""
     document = to_document(make())
 
     assert json.loads(json.dumps(document)) == document
 
 
-def test_the_ledgers_are_no_part_of_the_record():
+def test_the_ledgers_are_not_part_of_the_document():
     decision = admitted()
 
     read = from_document(to_document(decision))
@@ -132,13 +132,13 @@ def test_version_1_called_a_rejection_a_refusal():
 
 
 @pytest.mark.parametrize("value", [None, [], "decision", 1, {}], ids=repr)
-def test_what_is_no_decision_at_all_is_refused(value):
+def test_other_values_are_rejected(value):
     with pytest.raises(ParseError):
         from_document(value)
 
 
 def paths(value: Any, here: tuple = ()):
-    """Every place in a document."""
+    """Yield every path in a document."""
     yield here
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -151,7 +151,7 @@ anything = st.sampled_from([GONE, None, True, 0, -1, 1.5, "", "x", "3-1", [], {}
 
 
 @given(st.sampled_from(PLACES), anything)
-def test_a_damaged_document_is_refused_or_read_as_a_decision(place, instead):
+def test_a_damaged_document_is_rejected_or_read_as_a_decision(place, instead):
     make, path = place
     document = deepcopy(to_document(make()))
     around = document
@@ -174,11 +174,14 @@ def test_a_damaged_document_is_refused_or_read_as_a_decision(place, instead):
     ("path", "instead", "message"),
     [
         pytest.param(("pod",), {}, "pod: object missing required field `uid`", id="a missing field"),
-        pytest.param(("pod", "name"), 5, "pod.name: expected `str`, got `int`", id="a number for a text"),
-        pytest.param(("kept",), "no", "kept: expected `bool`, got `str`", id="a text for a flag"),
-        pytest.param(("steps",), {}, "steps: expected `array`, got `object`", id="an object for a list"),
+        pytest.param(("pod", "name"), 5, "pod.name: expected `str`, got `int`", id="a number instead of a string"),
+        pytest.param(("kept",), "no", "kept: expected `bool`, got `str`", id="a string instead of a boolean"),
+        pytest.param(("steps",), {}, "steps: expected `array`, got `object`", id="an object instead of a list"),
         pytest.param(
-            ("steps", 0, "width"), 1.0, "steps[0].width: expected `int`, got `float`", id="a fraction for a number"
+            ("steps", 0, "width"),
+            1.0,
+            "steps[0].width: expected `int`, got `float`",
+            id="a float instead of an integer",
         ),
         pytest.param(
             ("steps", 0, "rule"), "LUCK", "steps[0].rule: expected `str` matching regex", id="an unknown rule"
@@ -188,11 +191,11 @@ def test_a_damaged_document_is_refused_or_read_as_a_decision(place, instead):
             ("steps", 0, "hint", "nodes"),
             "b",
             "steps[0].hint.nodes: expected `str` matching regex",
-            id="a set that is none",
+            id="an invalid set",
         ),
     ],
 )
-def test_what_is_wrong_is_said(path, instead, message):
+def test_errors_name_the_path(path, instead, message):
     document = to_document(admitted())
     around: Any = document
     for key in path[:-1]:
@@ -205,8 +208,8 @@ def test_what_is_wrong_is_said(path, instead, message):
     assert message in str(caught.value)
 
 
-def test_fields_that_came_later_are_passed_over():
-    """Adding a field does not make a new version."""
+def test_unknown_fields_are_ignored():
+    """A new field does not change the version."""
     decision = rejected()
     document = to_document(decision)
     for place in (document, document["pod"], document["steps"][0], document["rejection"]["shortfalls"][0]):

@@ -1,4 +1,4 @@
-"""Ledgers as documents and back: the same to the last crumb, or an error that says which pod lacks what."""
+"""A stored ledger restores as the same ledger, or the error names what each pod can no longer hold."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -33,19 +33,19 @@ Document = dict[str, Any]
 
 
 def stored(one: Host) -> Document:
-    """The ledger of a host after a way through a file."""
+    """Return the ledger of a host as decoded JSON."""
     document: Document = json.loads(codec.encode(ledger_document(one.ledger, providers=one.providers)))
     return document
 
 
 def ledger_of(document: Document, one: Host, **more: Any) -> Ledger:
-    """The stored ledger on the idle ledger of a host."""
+    """Restore a ledger on the idle ledger of a host."""
     read = codec.convert(document, LedgerDocument)
     return restore_ledger(read.pods, read.residue, idle=one.ledger, **more)
 
 
 def restored(document: Document, like: Host) -> Host:
-    """A host of the same machine and settings that goes on with a stored ledger."""
+    """Return a host with the same machine and settings, and a restored ledger."""
     idle = Host(like.machine, like.settings)
     return Host(like.machine, like.settings, ledger=ledger_of(document, idle, providers=idle.providers))
 
@@ -55,7 +55,7 @@ def without(document: Document, uids: Collection[str]) -> Document:
 
 
 def live(one: Host, data: st.DataObject) -> None:
-    """Pods come, start and go."""
+    """Admit, start and release pods at random."""
     for number in range(data.draw(st.integers(1, 6))):
         admit(one, data.draw(arrivals(f"u{number}")))
         residents = [resident.pod for resident in one.ledger.pods.values()]
@@ -69,7 +69,7 @@ def live(one: Host, data: st.DataObject) -> None:
 
 @settings(max_examples=80)
 @given(hosts(), st.data())
-def test_a_stored_ledger_is_the_same_to_the_last_crumb(host, data):
+def test_a_restored_ledger_is_the_same(host, data):
     live(host, data)
 
     document = stored(host)
@@ -88,8 +88,8 @@ def test_a_stored_ledger_is_the_same_to_the_last_crumb(host, data):
 
 @settings(max_examples=40)
 @given(hosts(), st.data())
-def test_plugins_that_come_back_find_everything_as_it_was(host, data):
-    """Announced devices are not stored, but what was held of them is, and their resources are remembered."""
+def test_plugins_that_register_again_complete_the_ledger(host, data):
+    """Only held devices and the names of resources are stored."""
     bare = Host(replace(host.machine, devices=()), host.settings)
     own = {name: data.draw(devices(name, [node.id for node in host.machine.nodes])) for name in (GPU, NIC)}
     for resource, announced in own.items():
@@ -101,14 +101,14 @@ def test_plugins_that_come_back_find_everything_as_it_was(host, data):
     before, after = bare.ledger.devices, again.ledger.devices
     assert (after.held, after.in_use, after.reusable) == (before.held, before.in_use, before.reusable)
     assert after.handled == before.handled
-    assert not any(after.free.values()), "nothing is given out before the plugins are back"
+    assert not any(after.free.values()), "nothing is allocated before the plugins register"
     for resource, announced in own.items():
         again.update_devices(resource, announced)
     assert again.ledger == bare.ledger
 
 
-def test_a_resource_is_remembered_without_its_plugin():
-    """A pod that asks for it is refused; a kubelet that forgot it would run the pod without the device."""
+def test_a_resource_is_known_without_its_plugin():
+    """A pod that requests it is rejected; a kubelet that forgot it would run the pod without the device."""
     one = host()
     again = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings))
 
@@ -121,18 +121,18 @@ def test_a_resource_is_remembered_without_its_plugin():
     )
 
 
-def test_held_devices_stay_where_they_were():
+def test_held_devices_keep_their_nodes():
     one = host()
     one.admit(pod("a", gpu="1"))
 
-    (piece,) = stored(one)["pods"]
-    book = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings)).devices
+    (entry,) = stored(one)["pods"]
+    ledger = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings)).devices
 
-    assert piece["devices"] == {"app": {GPU: {"gpu-0": "0"}}}
-    assert book.inventories[GPU].devices == (Device(GPU, "gpu-0", nodes=1, healthy=False),)
+    assert entry["devices"] == {"app": {GPU: {"gpu-0": "0"}}}
+    assert ledger.inventories[GPU].devices == (Device(GPU, "gpu-0", nodes=1, healthy=False),)
 
 
-def test_a_piece_can_be_read_by_people():
+def test_an_entry_is_readable():
     one = host()
     one.admit(pod("a", gpu="1"))
 
@@ -157,8 +157,7 @@ def test_a_piece_can_be_read_by_people():
     }
 
 
-def test_the_pieces_of_other_pods_stay_as_they_are():
-    """Who stores a ledger again and again writes down only the pod that came."""
+def test_entries_of_other_pods_do_not_change():
     one = host(Policy.BEST_EFFORT)
     one.admit(pod("a", gpu="1"))
     before = pod_entry(one.ledger, "a")
@@ -168,30 +167,30 @@ def test_the_pieces_of_other_pods_stay_as_they_are():
     assert pod_entry(one.ledger, "a") == before
 
 
-def as_one(uid: str, *, cpu: int, gibibytes: int, init: bool = False) -> Pod:
-    """A pod with resources of its own, one container with a part of them, and a helper on the rest."""
+def pod_level(uid: str, *, cpu: int, gibibytes: int, init: bool = False) -> Pod:
+    """Return a pod with pod-level resources, one container with a part of them, and a helper on the rest."""
     own = amounts({"cpu": str(cpu), "memory": f"{gibibytes}Gi"})
     app = guaranteed("app", {"cpu": str(max(1, cpu - 2)), "memory": "1Gi"})
     first = (guaranteed("first", {"cpu": "1", "memory": "1Gi"}),) if init else ()
     return Pod(name=uid, uid=uid, init=first, containers=(app, Container("helper")), resources=Resources(own, own))
 
 
-def host_of_pieces(shape: str = "pack:2 numa:1 core:4 pu:1") -> Host:
+def pod_level_host(shape: str = "pack:2 numa:1 core:4 pu:1") -> Host:
     gates = FeatureGates({"PodLevelResourceManagers": True})
     return host(Policy.BEST_EFFORT, Scope.POD, gates=gates, shape=shape)
 
 
-def test_a_pod_given_everything_in_one_piece_keeps_it_so():
-    """Its containers have parts of it, and nothing of it comes back before the last of them is gone."""
-    one = host_of_pieces()
-    assert one.admit(as_one("a", cpu=4, gibibytes=4)).admitted
+def test_a_pod_level_allocation_is_restored():
+    """Its containers share it, and it is released with the pod."""
+    one = pod_level_host()
+    assert one.admit(pod_level("a", cpu=4, gibibytes=4)).admitted
 
-    (piece,) = stored(one)["pods"]
+    (entry,) = stored(one)["pods"]
 
-    assert piece["cpus"] == {"pod": "4-7", "containers": {"app": "4-5", "helper": "6-7"}}
-    assert piece["memory"]["pod"] == [{"nodes": "1", "type": "memory", "bytes": 4 * GIB}]
+    assert entry["cpus"] == {"pod": "4-7", "containers": {"app": "4-5", "helper": "6-7"}}
+    assert entry["memory"]["pod"] == [{"nodes": "1", "type": "memory", "bytes": 4 * GIB}]
     with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(one), host_of_pieces(WITHOUT_SECOND))
+        ledger_of(stored(one), pod_level_host(WITHOUT_SECOND))
     assert list(caught.value.problems) == [
         "CPUs 4-5 of default/a (container app) no longer exist on this machine",
         "CPUs 6-7 of default/a (container helper) no longer exist on this machine",
@@ -200,15 +199,15 @@ def test_a_pod_given_everything_in_one_piece_keeps_it_so():
     ]
 
 
-pieces = st.tuples(st.integers(2, 5), st.integers(2, 20), st.booleans())
+requests = st.tuples(st.integers(2, 5), st.integers(2, 20), st.booleans())
 
 
 @settings(max_examples=40)
-@given(st.lists(pieces, min_size=1, max_size=4), st.integers(0, 4))
-def test_pods_in_one_piece_are_stored_to_the_last_crumb(asked, gone):
-    one = host_of_pieces("pack:3 numa:1 core:4 pu:1")
+@given(st.lists(requests, min_size=1, max_size=4), st.integers(0, 4))
+def test_restored_pod_level_allocations_are_the_same(asked, gone):
+    one = pod_level_host("pack:3 numa:1 core:4 pu:1")
     for number, (cpu, gibibytes, init) in enumerate(asked):
-        wanted = as_one(f"u{number}", cpu=cpu, gibibytes=gibibytes, init=init)
+        wanted = pod_level(f"u{number}", cpu=cpu, gibibytes=gibibytes, init=init)
         if one.admit(wanted).admitted and init:
             one.start_container(wanted.uid, "app")
     one.release(f"u{gone}")
@@ -218,37 +217,37 @@ def test_pods_in_one_piece_are_stored_to_the_last_crumb(asked, gone):
     assert again.ledger == one.ledger
     for uid in one.ledger.pods:
         again.release(uid)
-    assert again.ledger == host_of_pieces("pack:3 numa:1 core:4 pu:1").ledger
+    assert again.ledger == pod_level_host("pack:3 numa:1 core:4 pu:1").ledger
 
 
-def test_memory_spread_by_what_came_and_went_is_kept():
-    """A pod fills the first node and more, another follows; with the first gone the other is on the second node."""
+def test_the_spread_of_memory_over_a_group_is_restored():
+    """A pod overflows the first node; the next one is on the second node, and stays there after its release."""
     one = host(Policy.BEST_EFFORT)
     one.admit(pod("first", cpu="1", memory="18Gi"))
     one.admit(pod("other", cpu="1", memory="6Gi"))
     one.release("first")
 
-    book = restored(stored(one), one).ledger.memory
+    ledger = restored(stored(one), one).ledger.memory
 
-    assert book == one.ledger.memory
-    assert [node.tables["memory"].reserved for node in book.nodes.values()] == [0, 6 * GIB]
+    assert ledger == one.ledger.memory
+    assert [node.tables["memory"].reserved for node in ledger.nodes.values()] == [0, 6 * GIB]
 
 
 def shrunk(machine: Machine, by: int) -> Machine:
-    """The machine with less memory on its first node."""
+    """Return the machine with less memory on its first node."""
     first, *rest = machine.nodes
     return replace(machine, nodes=(replace(first, memory=(first.memory or 0) - by), *rest))
 
 
-def test_a_machine_with_a_little_less_memory_keeps_its_pods():
-    """Firmware and kernel take some more or less at each boot; what was spread to the brim is spread anew."""
+def test_a_machine_with_slightly_less_memory_keeps_its_pods():
+    """Firmware and kernel use a different amount at each boot."""
     one = host(Policy.BEST_EFFORT)
     one.admit(pod("wide", cpu="1", memory="20Gi"))
 
     smaller = Host(shrunk(one.machine, 4096), one.settings)
-    book = ledger_of(stored(one), smaller).memory
+    ledger = ledger_of(stored(one), smaller).memory
 
-    first, second = (node.tables["memory"] for node in book.nodes.values())
+    first, second = (node.tables["memory"] for node in ledger.nodes.values())
     assert (first.free, first.reserved + second.reserved) == (0, 20 * GIB)
 
 
@@ -262,26 +261,26 @@ WITHOUT_SECOND = "pack:1 numa:1 core:4 pu:1"
         pytest.param(
             host(shape=SMALLER),
             ["CPU 2 of default/a (container app) no longer exists on this machine"],
-            id="a CPU that is gone",
+            id="a missing CPU",
         ),
         pytest.param(
             host(cpus=CpuSettings(policy="static", reservation=Quantity.parse("2"), explicit=bits.of([0, 1]))),
             ["CPU 1 of default/a (container app) is now reserved for the system"],
-            id="a CPU that is reserved now",
+            id="a reserved CPU",
         ),
         pytest.param(
             host(cpus=CpuSettings()),
             ["CPUs 1-2 of default/a (container app) cannot be kept: this host does not allocate exclusive CPUs now"],
-            id="CPUs that nobody gives out",
+            id="no exclusive CPUs",
         ),
         pytest.param(
             host(memory=False),
             ["memory of default/a (container app) cannot be kept: this host does not allocate memory now"],
-            id="memory that nobody gives out",
+            id="no memory manager",
         ),
     ],
 )
-def test_what_cannot_be_had_any_more_is_named(now, problems):
+def test_each_holding_that_cannot_be_kept_is_named(now, problems):
     one = host()
     one.admit(pod("a"))
 
@@ -291,8 +290,8 @@ def test_what_cannot_be_had_any_more_is_named(now, problems):
     assert list(caught.value.problems) == problems
 
 
-def test_everything_in_the_way_is_said_at_once():
-    """A machine that lost its second node, and most of the memory of the first."""
+def test_all_conflicts_are_reported_at_once():
+    """The machine lost its second node, and most memory of the first."""
     one = host(Policy.BEST_EFFORT)
     one.admit(pod("a", memory="10Gi"))
     one.admit(pod("b", cpu="3", memory="12Gi", gpu="1"))
@@ -314,8 +313,8 @@ def test_everything_in_the_way_is_said_at_once():
     )
 
 
-def test_without_those_in_the_way_the_others_stay():
-    """Of three on one node the last to come has to go when there is room for two."""
+def test_the_other_pods_stay_without_the_conflicting_ones():
+    """Of three pods on one node, the newest is released if only two fit."""
     one = host(Policy.BEST_EFFORT, shape="pack:1 numa:1 core:8 pu:1")
     for uid in ("a", "b", "c"):
         one.admit(pod(uid, memory="4Gi"))
@@ -332,8 +331,8 @@ def test_without_those_in_the_way_the_others_stay():
     assert Host(smaller.machine, one.settings, ledger=ledger).admit(pod("d", memory="1Gi")).admitted
 
 
-def test_a_pod_that_has_to_go_has_nothing_to_use_again():
-    """What its init container left to it would be given for nothing when it is admitted anew."""
+def test_a_released_pod_leaves_nothing_to_reuse():
+    """Otherwise it would get the resources of its init container without a request when it is admitted again."""
     one = host()
     asked = {"cpu": "2", "memory": "2Gi", GPU: "1"}
     waiting = Pod(name="a", uid="a", init=(guaranteed("first", asked),), containers=(guaranteed("app", asked),))
@@ -347,7 +346,7 @@ def test_a_pod_that_has_to_go_has_nothing_to_use_again():
     assert again.admit(waiting).placements == host().admit(waiting).placements
 
 
-def test_pages_of_a_size_that_is_gone_are_named():
+def test_a_missing_huge_page_size_is_named():
     one = host()
     one.admit(pod("a"))
     document = stored(one)
@@ -358,7 +357,7 @@ def test_pages_of_a_size_that_is_gone_are_named():
 
 
 def both(kind: str) -> Callable[[Document], None]:
-    """The second pod is said to hold what the first does."""
+    """Make the second pod hold what the first holds."""
 
     def change(document: Document) -> None:
         first, second = document["pods"]
@@ -374,7 +373,7 @@ def both(kind: str) -> Callable[[Document], None]:
         pytest.param("devices", f"{GPU} gpu-0 of default/b (container app) is also held by default/a", id="devices"),
     ],
 )
-def test_nothing_is_given_twice(kind, problem):
+def test_nothing_has_two_owners(kind, problem):
     one = host()
     for uid in ("a", "b"):
         one.admit(pod(uid, gpu="1"))
@@ -388,7 +387,7 @@ def test_nothing_is_given_twice(kind, problem):
 
 
 def set_to(*path: Any, value: Any) -> Callable[[Document], None]:
-    """Some field has another value."""
+    """Set a field to another value."""
 
     def change(document: Document) -> None:
         *way, last = path
@@ -400,9 +399,9 @@ def set_to(*path: Any, value: Any) -> Callable[[Document], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
-        pytest.param(set_to("pods", value=None), "pods: expected `array`, got `null`", id="pods that are no list"),
+        pytest.param(set_to("pods", value=None), "pods: expected `array`, got `null`", id="pods that are not a list"),
         pytest.param(
             set_to("residue", value=[]), "residue: expected `object`, got `array`", id="a residue that is a list"
         ),
@@ -415,7 +414,7 @@ def set_to(*path: Any, value: Any) -> Callable[[Document], None]:
             set_to("pods", 0, value={}), r"pods\[0\]: object missing required field `pod`", id="an entry without a pod"
         ),
         pytest.param(set_to("pods", 0, "pod", "uid", value=""), "has no uid", id="a pod without a uid"),
-        pytest.param(set_to("pods", 0, "pod", "uid", value="b"), "have the same uid", id="two pods of one uid"),
+        pytest.param(set_to("pods", 0, "pod", "uid", value="b"), "have the same uid", id="two pods with one uid"),
         pytest.param(
             set_to("pods", 0, "pod", "name", value=7),
             r"pods\[0\].pod.name: expected `str`, got `int`",
@@ -457,12 +456,12 @@ def set_to(*path: Any, value: Any) -> Callable[[Document], None]:
         pytest.param(
             set_to("pods", 0, "pod", "priority", value="high"),
             "expected `int | null`, got `str`",
-            id="a priority in words",
+            id="a string as priority",
         ),
         pytest.param(
             set_to("pods", 0, "pod", "containers", 0, "limits", "cpu", value="2 CPUs"),
             "quantities must match",
-            id="an amount that is none",
+            id="an invalid quantity",
         ),
         pytest.param(
             set_to("residue", "providers", value={"cache": {}}),
@@ -471,18 +470,18 @@ def set_to(*path: Any, value: Any) -> Callable[[Document], None]:
         ),
     ],
 )
-def test_what_is_no_ledger_is_refused(change, complaint):
+def test_an_invalid_ledger_is_rejected(change, message):
     one = host()
     for uid in ("a", "b"):
         one.admit(pod(uid, cpu="1"))
     document = stored(one)
     change(document)
 
-    with pytest.raises((StateError, ParseError), match=complaint):
+    with pytest.raises((StateError, ParseError), match=message):
         ledger_of(document, host())
 
 
-def test_a_ledger_is_put_together_on_an_idle_one():
+def test_a_ledger_is_restored_on_an_idle_one():
     one = host()
     one.admit(pod("a"))
 
@@ -490,7 +489,7 @@ def test_a_ledger_is_put_together_on_an_idle_one():
         ledger_of(stored(one), one)
 
 
-def test_holdings_without_a_pod_are_not_lost_without_a_word():
+def test_holdings_without_a_pod_are_an_error():
     one = host()
     one.admit(pod("a"))
 
@@ -504,8 +503,8 @@ AMOUNTS = ("1", "2000m", "1.5Gi", "1e3", "5n", "0", "-3", "1536Mi", "12E", "1e-3
 @given(
     st.sampled_from(AMOUNTS) | st.from_regex(r"[0-9]{1,20}(\.[0-9]{1,12})?(m|k|Ki|Gi|E|e[0-9]{1,4})?", fullmatch=True)
 )
-def test_amounts_are_the_same_in_every_respect(text):
-    """Two amounts may be equal and yet not be taken alike: one written 1.5Gi is refused where 1536Mi is not."""
+def test_restored_amounts_have_the_same_form(text):
+    """Equal amounts are not always interchangeable: 1.5Gi is rejected where 1536Mi is not."""
     try:
         amount = Quantity.parse(text)
     except QuantityError:
@@ -519,7 +518,7 @@ def test_amounts_are_the_same_in_every_respect(text):
         assert (read.dec, read.text) == (each.dec, each.text)
 
 
-def test_every_field_of_a_pod_is_kept():
+def test_every_field_of_a_pod_is_stored():
     claimed = Resources(amounts({"cpu": "1"}), amounts({"cpu": "2"}), ("gpu",))
     full = Pod(
         name="a",
@@ -542,74 +541,74 @@ def test_every_field_of_a_pod_is_kept():
     assert read_pod(codec.decode(codec.encode(pod_document(full)), PodDocument)) == full
 
 
-Shelf = Mapping[str, int]
+Licences = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Licences(Provider[Shelf]):
-    """A provider from outside: one licence a pod; with ``lasting`` it says how that is stored."""
+class LicenceProvider(Provider[Licences]):
+    """A provider from outside this package: one licence per pod."""
 
     count: int = 1
     name = "licence"
 
-    def initial_ledger(self) -> Shelf:
+    def initial_ledger(self) -> Licences:
         return {}
 
-    def hints(self, book: Shelf, pod: Pod, container: Container | None) -> None:
+    def hints(self, held: Licences, pod: Pod, container: Container | None) -> None:
         return None
 
-    def allocate(self, book: Shelf, pod: Pod, container: Container | None, *, affinity: Hint) -> Shelf:
-        if len(book) == self.count:
-            raise ProviderError("no licence is left")
-        return {**book, pod.uid: len(book)}
+    def allocate(self, held: Licences, pod: Pod, container: Container | None, *, affinity: Hint) -> Licences:
+        if len(held) == self.count:
+            raise ProviderError("no licence is free")
+        return {**held, pod.uid: len(held)}
 
-    def release(self, book: Shelf, uid: str) -> Shelf:
-        return {pod: number for pod, number in book.items() if pod != uid}
+    def release(self, held: Licences, uid: str) -> Licences:
+        return {pod: number for pod, number in held.items() if pod != uid}
 
-    def describe(self, book: Shelf, uid: str, container: str) -> Mapping[str, str]:
-        return {"licence": str(book[uid])}
+    def describe(self, held: Licences, uid: str, container: str) -> Mapping[str, str]:
+        return {"licence": str(held[uid])}
 
 
-class LastingLicences(Licences):
-    def to_json(self, book: Shelf) -> object:
-        return dict(book)
+class StoredLicenceProvider(LicenceProvider):
+    def to_json(self, held: Licences) -> object:
+        return dict(held)
 
-    def from_json(self, document: object) -> Shelf:
+    def from_json(self, document: object) -> Licences:
         if not isinstance(document, dict) or len(document) > self.count:
             raise StateError("more licences are held than there are")
         return document
 
 
-def test_a_provider_from_outside_keeps_its_own_book():
+def test_a_provider_from_outside_stores_its_ledger():
     one = host()
-    joined = Host(one.machine, one.settings, others=[LastingLicences()])
+    joined = Host(one.machine, one.settings, others=[StoredLicenceProvider()])
     joined.admit(pod("a"))
     document = stored(joined)
-    idle = Host(one.machine, one.settings, others=[LastingLicences()])
+    idle = Host(one.machine, one.settings, others=[StoredLicenceProvider()])
 
     assert document["residue"]["providers"] == {"licence": {"a": 0}}
     assert ledger_of(document, idle, providers=idle.providers) == joined.ledger
     with pytest.raises(StateError, match="more licences are held than there are"):
-        ledger_of(document, idle, providers=[LastingLicences(count=0)])
+        ledger_of(document, idle, providers=[StoredLicenceProvider(count=0)])
     with pytest.raises(StateError, match="no provider can store the ledger of licence"):
         residue(joined.ledger)
 
 
-def test_a_provider_that_cannot_keep_its_book_says_so():
-    """At once, with nothing held yet: an agent finds out when it starts, not when the first pod comes."""
+def test_a_provider_that_cannot_store_its_ledger_raises():
+    """Even with nothing held: an agent fails when it starts, not when the first pod arrives."""
     one = host()
-    joined = Host(one.machine, one.settings, others=[Licences()])
+    joined = Host(one.machine, one.settings, others=[LicenceProvider()])
 
     with pytest.raises(StateError, match="the provider licence cannot store its ledger"):
         ledger_document(joined.ledger, providers=joined.providers)
     with pytest.raises(StateError, match="the provider licence cannot store its ledger"):
-        Licences().from_json({})
+        LicenceProvider().from_json({})
 
 
-def test_a_provider_that_is_new_starts_idle():
+def test_a_new_provider_starts_idle():
     one = host()
     one.admit(pod("a"))
-    idle = Host(one.machine, one.settings, others=[LastingLicences()])
+    idle = Host(one.machine, one.settings, others=[StoredLicenceProvider()])
 
     ledger = ledger_of(stored(one), idle, providers=idle.providers)
 

@@ -39,7 +39,7 @@ except FileError as error:
     print(error)
 """
 
-#: Tries to write where it may not; root may anywhere, so it becomes somebody else.
+#: Tries to write to a read-only directory; root can write there, so it becomes another user.
 STRANGER = """
 import os, sys
 from pathlib import Path
@@ -194,18 +194,18 @@ def test_other_files_are_not_read(tmp_path, make, why):
     path = tmp_path / "state"
     make(path)
 
-    with pytest.raises(FileError) as refused:
+    with pytest.raises(FileError) as caught:
         atomic_files.read(path, limit=100)
 
-    assert str(refused.value) == f"cannot read {path}: {why}"
+    assert str(caught.value) == f"cannot read {path}: {why}"
 
 
 def test_a_failing_disk_is_an_error():
     """Reading a process's memory at address 0 fails like a broken disk."""
-    with pytest.raises(FileError) as refused:
+    with pytest.raises(FileError) as caught:
         atomic_files.read(Path("/proc/self/mem"))
 
-    assert str(refused.value) == "cannot read /proc/self/mem: Input/output error"
+    assert str(caught.value) == "cannot read /proc/self/mem: Input/output error"
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_a_path_that_cannot_be_written_is_an_error(tmp_path, path, why):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
 
-    with pytest.raises(FileError) as refused:
+    with pytest.raises(FileError) as caught:
         atomic_files.write(tmp_path / path, b"x")
 
-    assert str(refused.value) == f"cannot write {tmp_path / path}: {why}"
+    assert str(caught.value) == f"cannot write {tmp_path / path}: {why}"
     assert names(tmp_path) == ["file", "folder"]
 
 

@@ -34,7 +34,7 @@ def read(text: bytes, gates: FeatureGates = NO_GATES, policy: str | None = "stat
     return parse(text, configured_policy=policy, gates=gates, path="/k/cpu_manager_state")
 
 
-def refused(text: bytes, gates: FeatureGates = NO_GATES) -> str:
+def cause(text: bytes, gates: FeatureGates = NO_GATES) -> str:
     """Return the cause in the kubelet's error about a file."""
     with pytest.raises(StateError) as error:
         read(text, gates)
@@ -71,7 +71,7 @@ def test_the_checksum_detects_every_changed_byte(state, data):
     other = data.draw(st.characters(exclude_characters=file["data"][at], exclude_categories=["Cs"]))
     file["data"] = file["data"][:at] + other + file["data"][at + 1 :]
 
-    assert refused(json.dumps(file).encode(), ALL).startswith("could not load v4 checkpoint: ")
+    assert cause(json.dumps(file).encode(), ALL).startswith("could not load v4 checkpoint: ")
 
 
 def older(number: int, name: str | None = None, **contents: object) -> bytes:
@@ -97,7 +97,7 @@ def test_files_of_older_kubelets_are_read_with_their_version(number, name, gates
     text = older(number, name, policyName="static", defaultCpuSet="0-3", entries={"p": {"c": "4"}})
 
     if read_as is None:
-        assert refused(text, gates) == "checkpoint is corrupted"
+        assert cause(text, gates) == "checkpoint is corrupted"
     else:
         state = read(text, gates)
         assert (state.version, state.default, state.entries) == (read_as, 0b1111, {"p": {"c": 1 << 4}})
@@ -144,12 +144,12 @@ def test_pod_entries_are_ignored_without_their_gate():
     ],
 )
 def test_invalid_files_raise_the_kubelets_message(file, error):
-    assert refused(json.dumps(file).encode()) == error
+    assert cause(json.dumps(file).encode()) == error
 
 
 @pytest.mark.parametrize("text", [pytest.param(b"{}", id="an empty object"), pytest.param(b"null", id="null")])
 def test_a_file_without_contents_has_no_policy(text):
-    assert refused(text) == 'configured policy "static" differs from state checkpoint policy ""'
+    assert cause(text) == 'configured policy "static" differs from state checkpoint policy ""'
     assert read(text, policy=None) == CpuState(policy="")
 
 

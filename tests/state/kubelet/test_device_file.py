@@ -64,10 +64,10 @@ def test_an_invalid_file_is_an_error_that_names_the_consequence(change, why):
     entry = DeviceEntry(uid="uid", container="c", resource="r", devices={0: ("dev-0",)})
     text = change(dump(DeviceState(entries=(entry,))))
 
-    with pytest.raises(StateError) as refused:
+    with pytest.raises(StateError) as caught:
         parse(text, path="/k/file")
 
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         f'could not read the device manager checkpoint file "/k/file": {why}; '
         "a kubelet continues without it and forgets which container holds which devices"
     )

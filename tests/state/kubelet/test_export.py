@@ -86,7 +86,7 @@ def test_a_host_continues_from_its_files(one, data):
     restored = restore_ledger(fresh, through_files(one), running)
     again = Host(one.machine, one.settings, ledger=restored.ledger)
 
-    event(f"{len(running)} pods, {len(again.ledger.cpus.held)} with CPUs of their own")
+    event(f"{len(running)} pods, {len(again.ledger.cpus.held)} with exclusive CPUs")
     assert restored.gaps == ()
     assert holdings(again) == holdings(one)
     assert again.ledger.used == one.ledger.used
@@ -192,16 +192,16 @@ def test_empty_blocks_of_missing_types_are_not_written():
     one = host()
     asked = {"cpu": "2", "memory": "1Gi", "hugepages-1Gi": "0"}
     assert one.admit(Pod(name="a", uid="a", containers=(guaranteed("app", asked),))).admitted
-    book = one.ledger.memory
-    assert [block.type for block in book.blocks("a", "app") or ()] == ["hugepages-1Gi", "memory"]
+    ledger = one.ledger.memory
+    assert [block.type for block in ledger.blocks("a", "app") or ()] == ["hugepages-1Gi", "memory"]
 
     states = export_ledger(one)
     restored = restore_ledger(host(), states)
 
     assert states.memory
     assert [block.type for block in states.memory.entries["a"]["app"]] == ["memory"]
-    assert restored.ledger.memory.nodes[0].tables == book.nodes[0].tables
-    written_as_it_is = replace(states.memory, machine_state=book.nodes, entries=book.held)
+    assert restored.ledger.memory.nodes[0].tables == ledger.nodes[0].tables
+    written_as_it_is = replace(states.memory, machine_state=ledger.nodes, entries=ledger.held)
     with pytest.raises(StateError, match="uses memory resource that does not exist"):
         restore_ledger(host(), replace(states, memory=written_as_it_is))
 

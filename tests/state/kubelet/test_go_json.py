@@ -53,10 +53,10 @@ from alignup.state.kubelet.go_json import MAX_DEPTH, GoArray, GoNumber, GoObject
     ],
 )
 def test_invalid_json_raises_gos_message(text, error):
-    with pytest.raises(ParseError) as refused:
+    with pytest.raises(ParseError) as caught:
         parse(text)
 
-    assert str(refused.value) == error
+    assert str(caught.value) == error
 
 
 @pytest.mark.parametrize(

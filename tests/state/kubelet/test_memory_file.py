@@ -101,10 +101,10 @@ def test_files_of_older_kubelets_are_read_with_their_version(version, checksum, 
     ],
 )
 def test_invalid_files_are_rejected(file, error):
-    with pytest.raises(StateError) as refused:
+    with pytest.raises(StateError) as caught:
         read(json.dumps(file).encode())
 
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         f"could not restore state from checkpoint: {error}, please drain this node and delete the memory manager "
         'checkpoint file "/k/memory_manager_state" before restarting Kubelet'
     )

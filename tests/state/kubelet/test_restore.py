@@ -21,7 +21,7 @@ from tests.align.hosts import GIB, GPU, NIC, host, pod
 from tests.soundness import check_sound
 from tests.strategies_pods import amounts, container, guaranteed
 
-#: Pods with resources of their own are given these in one piece.
+#: Pods with pod-level resources are allocated as a whole.
 IN_ONE_PIECE: dict[str, Any] = {"scope": Scope.POD, "gates": FeatureGates({"PodLevelResourceManagers": True})}
 
 
@@ -196,10 +196,10 @@ def spoiled(what: str) -> KubeletFiles:
     ],
 )
 def test_files_that_contradict_themselves_or_stop_a_kubelet_are_rejected(what, error):
-    with pytest.raises(StateError) as refused:
+    with pytest.raises(StateError) as caught:
         restore_ledger(host(), spoiled(what))
 
-    assert str(refused.value) == error
+    assert str(caught.value) == error
 
 
 def test_files_of_disabled_managers_are_ignored():
@@ -248,11 +248,11 @@ def test_unknown_devices_are_added_on_their_nodes():
 
     restored = restore_ledger(host(), KubeletFiles(devices=state))
 
-    book = restored.ledger.devices
-    fpgas = book.inventories["example.com/fpga"]
+    ledger = restored.ledger.devices
+    fpgas = ledger.inventories["example.com/fpga"]
     assert [(device.id, device.nodes) for device in fpgas.devices] == [("f0", 2), ("f1", None)]
-    assert book.allocatable() == {"example.com/fpga": 2, GPU: 0, NIC: 1}
-    assert book.holds("u", "c") == {"example.com/fpga": ("f0",)}
+    assert ledger.allocatable() == {"example.com/fpga": 2, GPU: 0, NIC: 1}
+    assert ledger.holds("u", "c") == {"example.com/fpga": ("f0",)}
     assert any("--devices example.com/fpga=" in gap for gap in restored.gaps)
 
 
@@ -277,21 +277,21 @@ device_states = st.builds(
 def test_any_device_file_is_rejected_or_gives_a_consistent_host(state):
     try:
         restored = restore_ledger(host(), KubeletFiles(devices=state))
-    except StateError as refused:
-        assert "held by another pod" in str(refused)
+    except StateError as error:
+        assert "held by another pod" in str(error)
         return
     one = Host(host().machine, host().settings, ledger=restored.ledger)
 
     check_sound(one, "restored")
     healthy = {resource: set(ids or ()) for resource, ids in state.registered.items()}
-    book = one.ledger.devices
+    ledger = one.ledger.devices
     for resource, listed in healthy.items():
-        assert set(book.inventories[resource].names(book.inventories[resource].healthy)) == listed
+        assert set(ledger.inventories[resource].names(ledger.inventories[resource].healthy)) == listed
     for uid in restored.unknown:
         one.release(uid)
-    book = one.ledger.devices
-    assert (book.held, book.in_use, one.ledger.used) == ({}, {}, UsedResources())
-    assert book.free == {resource: inventory.healthy for resource, inventory in book.inventories.items()}
+    ledger = one.ledger.devices
+    assert (ledger.held, ledger.in_use, one.ledger.used) == ({}, {}, UsedResources())
+    assert ledger.free == {resource: inventory.healthy for resource, inventory in ledger.inventories.items()}
 
 
 def test_only_held_devices_remain_without_the_plugin():
