@@ -1,4 +1,3 @@
-from dataclasses import replace
 from functools import reduce
 
 import pytest
@@ -120,14 +119,14 @@ def test_allocatable_is_read_from_a_nodes_list():
     ],
 )
 def test_a_host_offers_its_devices(devices, scalars):
-    assert LARGE.with_devices(devices) == replace(LARGE, scalars=scalars)
+    assert LARGE.with_devices(devices) == LARGE._replace(scalars=scalars)
 
 
 def test_an_unknown_extended_resource_is_not_held_against_a_pod():
     pod = pod_asking(requests={"cpu": "1", NIC: "3", GPU: "1", "kubernetes.io/batch": "1", "hugepages-1Gi": "1Gi"})
 
     assert fit.effective_request(pod, LARGE).scalars == {GPU: 1, "kubernetes.io/batch": 1, "hugepages-1Gi": 1 << 30}
-    assert fit.effective_request(pod, replace(LARGE, scalars={NIC: 0})).scalars[NIC] == 3
+    assert fit.effective_request(pod, LARGE._replace(scalars={NIC: 0})).scalars[NIC] == 3
 
 
 def test_an_unknown_extended_resource_counts_as_overhead():

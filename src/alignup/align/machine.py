@@ -13,12 +13,12 @@ merely odd passes: real machines have CPUs in no node, threads of one core on tw
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.caching import lock_free_cached_property
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
 
@@ -138,32 +138,32 @@ class KubeletView:
     nodes: tuple[NumaNode, ...]  #: all of them, rising, also those without CPUs
     distances: Distances | None = None
 
-    @cached_property
+    @lock_free_cached_property
     def all_nodes(self) -> NodeSet:
         """Every NUMA node a set can name: the mask a decision falls back to."""
         return bits.of(node.id for node in self.nodes if node.id >= 0)
 
-    @cached_property
+    @lock_free_cached_property
     def all_cpus(self) -> CpuSet:
         """Every CPU the kubelet sees."""
         return bits.of(cpu.id for cpu in self.cpus)
 
-    @cached_property
+    @lock_free_cached_property
     def node_cpus(self) -> dict[int, CpuSet]:
         """NUMA node → its CPUs, rising; nodes without CPUs are left out."""
         return _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
 
-    @cached_property
+    @lock_free_cached_property
     def socket_cpus(self) -> dict[int, CpuSet]:
         """Socket → its CPUs, rising."""
         return _grouped((cpu.socket, cpu.id) for cpu in self.cpus)
 
-    @cached_property
+    @lock_free_cached_property
     def core_cpus(self) -> dict[int, CpuSet]:
         """Core → its CPUs, rising."""
         return _grouped((cpu.core, cpu.id) for cpu in self.cpus)
 
-    @cached_property
+    @lock_free_cached_property
     def cache_cpus(self) -> dict[int, CpuSet]:
         """Uncore cache → its CPUs, rising."""
         return _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)
@@ -222,7 +222,7 @@ class Machine:
         """This machine as the kubelet numbers it."""
         return self._view
 
-    @cached_property
+    @lock_free_cached_property
     def _view(self) -> KubeletView:
         seen = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
         lowest: dict[tuple[int | None, int, int], int] = {}

@@ -11,11 +11,11 @@ its pod is the last one handled.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.caching import lock_free_cached_property
 from alignup.align.cpus.distributed import DistributedSelection
 from alignup.align.cpus.hints import NO_HINTS, CpuHints, CpuNodes
 from alignup.align.cpus.ledger import CpuLedger
@@ -110,21 +110,21 @@ class CpuProvider(Provider[CpuLedger]):
             kubelet_faults=kubelet_faults,
         )
 
-    @cached_property
+    @lock_free_cached_property
     def allocatable(self) -> CpuSet:
         """The CPUs that containers can own; none under policy none."""
         return 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
 
-    @cached_property
+    @lock_free_cached_property
     def reserved_cores(self) -> CpuSet:
         """All CPUs of cores with reserved CPUs."""
         return bits.union(core for core in self.view.core_cpus.values() if core & self.reserved)
 
-    @cached_property
+    @lock_free_cached_property
     def _selection(self) -> CpuSelection:
         return create_selection(self.view, self.options)
 
-    @cached_property
+    @lock_free_cached_property
     def _nodes(self) -> CpuNodes:
         return CpuNodes(self.view, by_socket=self.options.align_by_socket)
 

@@ -14,6 +14,7 @@ from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
+from alignup.align.caching import lock_free_cached_property
 from alignup.align.errors import StateError
 from alignup.align.machine import Device
 
@@ -91,7 +92,7 @@ class DeviceInventory:
         return bits.union(devices for mask, devices in self.groups.items() if mask & nodes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceLedger:
     """All devices of a machine and which container holds which.
 
@@ -120,7 +121,7 @@ class DeviceLedger:
             ledger = ledger.announce(resource, own, preferred_allocation=resource in preferred_allocation)
         return ledger
 
-    @property
+    @lock_free_cached_property
     def handled(self) -> set[str]:
         """The resources devices are given out of: with a plugin, or with a pod that still holds some."""
         return {name for name, own in self.inventories.items() if own.registered}.union(self.in_use)

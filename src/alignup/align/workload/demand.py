@@ -1,17 +1,16 @@
-"""What a pod asks for: of the fit check in totals, of the CPU, memory and device providers in plain ints.
+"""What a pod requests: totals for the fit check, and plain ints for the CPU, memory and device providers.
 
-One rule runs through all of it (:func:`aggregate`). Containers run side by side, and sidecars beside them, so their
-amounts add up; ordinary init containers run one after the other before that, each beside the sidecars already started.
-What counts is the larger of the two. Resources of the pod as a whole then replace what its containers come to, and
-overhead is added last. The providers heed different parts of this, and each function says which.
+One rule applies throughout (:func:`aggregate`). Containers and sidecars run side by side, so their amounts add up.
+Ordinary init containers run one after the other before that, each beside the sidecars started so far. The larger of the
+two counts. Pod-level resources then replace the result, and overhead is added last. The providers use different parts
+of this; each function says which.
 
-``pod_level_managers`` is the feature gate PodLevelResourceManagers: with it on, a pod with resources of its own is
-given those as one piece, and only containers that are Guaranteed by themselves get a share of their own.
+``pod_level_managers`` is the feature gate PodLevelResourceManagers: with it, pod-level resources are allocated as a
+whole, and only containers that are Guaranteed themselves get a share of their own.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from alignup.align.errors import ProviderError
 from alignup.align.quantity import Quantity
@@ -21,9 +20,8 @@ from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 Amount = TypeVar("Amount", int, Quantity)
 
 
-@dataclass(frozen=True, slots=True)
-class FitRequest:
-    """What the fit check compares with the free part of a host: thousandths of a CPU, bytes, pieces; never negative."""
+class FitRequest(NamedTuple):
+    """A request as the fit check compares it: millicores, bytes and counts, none of them negative."""
 
     milli_cpu: int
     memory: int
@@ -32,7 +30,7 @@ class FitRequest:
 
 
 def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) -> dict[str, Amount]:
-    """The most that *pod*'s containers need at any one time; a resource appears if any of them names it."""
+    """The most that the containers of *pod* need at any time, for every resource that one of them names."""
     together: dict[str, Amount] = {}
     for container in pod.containers:
         _add(together, amounts(container))
@@ -43,17 +41,17 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
         if container.restartable:
             _add(together, own)
             _add(sidecars, own)
-            _raise(starting, sidecars)
+            _raise_to(starting, sidecars)
         else:
             beside = dict(own)
             _add(beside, sidecars)
-            _raise(starting, beside)
-    _raise(together, starting)
+            _raise_to(starting, beside)
+    _raise_to(together, starting)
     return together
 
 
 def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
-    """The requests *pod* comes to; optionally without its own resources, or without overhead."""
+    """The total requests of *pod*, optionally without pod-level resources or overhead."""
     total = aggregate(pod, _requests)
     if pod_level:
         total |= pod_level_amounts(pod.resources.requests)
@@ -63,7 +61,7 @@ def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict
 
 
 def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
-    """The limits *pod* comes to; overhead raises a limit but never makes one."""
+    """The total limits of *pod*; overhead raises a limit but never creates one."""
     total = aggregate(pod, _limits)
     if pod_level:
         total |= pod_level_amounts(pod.resources.limits)
@@ -74,37 +72,37 @@ def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[s
 
 
 def pod_level_amounts(amounts: Amounts) -> Amounts:
-    """The amounts a pod as a whole can speak for."""
+    """Only the amounts that pod-level resources may contain."""
     return {name: amount for name, amount in amounts.items() if names.is_pod_level(name)}
 
 
 def fit_request(pod: Pod) -> FitRequest:
-    """What a host must have free for *pod*: requests with everything; names the check does not know are left out."""
+    """What a host must have free for *pod*; resources unknown to the fit check are omitted."""
     return _fit_request(requests(pod))
 
 
 def fit_used(pod: Pod) -> FitRequest:
-    """What a running *pod* takes of its host: the most of what it asks for, was allocated and has in force.
+    """What a running *pod* uses: the maximum of its requested, allocated and actual resources.
 
-    What a container's status does not say is taken from the step before: in force from allocated, allocated from asked
-    for. A pod resized to what it can never have counts as asking for nothing.
+    A missing allocated amount is the requested one, a missing actual amount the allocated one. A pod whose resize is
+    infeasible counts as requesting nothing.
     """
     if not pod.statuses and not pod.resize_infeasible:
         return fit_request(pod)
-    unsaid = ContainerStatus()
+    missing = ContainerStatus()
 
-    def asked(container: Container) -> Amounts:
+    def requested(container: Container) -> Amounts:
         return {} if pod.resize_infeasible else container.resources.requests
 
     def allocated(container: Container) -> Amounts:
-        return pod.statuses.get(container.name, unsaid).allocated or asked(container)
+        return pod.statuses.get(container.name, missing).allocated or requested(container)
 
     def actual(container: Container) -> Amounts:
-        return pod.statuses.get(container.name, unsaid).actual or allocated(container)
+        return pod.statuses.get(container.name, missing).actual or allocated(container)
 
-    total = aggregate(pod, asked)
-    _raise(total, aggregate(pod, allocated))
-    _raise(total, aggregate(pod, actual))
+    total = aggregate(pod, requested)
+    _raise_to(total, aggregate(pod, allocated))
+    _raise_to(total, aggregate(pod, actual))
     total |= pod_level_amounts(pod.resources.requests)
     _add(total, pod.overhead)
     return _fit_request(total)
@@ -113,40 +111,40 @@ def fit_used(pod: Pod) -> FitRequest:
 def _fit_request(total: Amounts) -> FitRequest:
     return FitRequest(
         milli_cpu=max(0, total[CPU].milli()) if CPU in total else 0,
-        memory=_pieces(total, MEMORY),
-        ephemeral_storage=_pieces(total, EPHEMERAL_STORAGE),
-        scalars={name: _pieces(total, name) for name in total if names.is_scalar(name)},
+        memory=_value(total, MEMORY),
+        ephemeral_storage=_value(total, EPHEMERAL_STORAGE),
+        scalars={name: _value(total, name) for name in total if names.is_scalar(name)},
     )
 
 
 def container_cpus(pod: Pod, container: Container, *, pod_level_managers: bool = False) -> int:
-    """The exclusive CPUs of one container; 0 when it shares the others' pool."""
+    """The number of exclusive CPUs of one container; 0 if it uses the shared pool."""
     if pod.qos is not QoS.GUARANTEED:
         return 0
-    if _as_one(pod, managed=pod_level_managers) and container.resources.qos is not QoS.GUARANTEED:
+    if _is_whole(pod, managed=pod_level_managers) and container.resources.qos is not QoS.GUARANTEED:
         return 0
     return container.resources.whole_cpus
 
 
 def pod_cpus(pod: Pod, *, pod_level_managers: bool = False) -> int:
-    """The exclusive CPUs of a whole pod: container by container, so a fraction counts nothing; never overhead."""
+    """The number of exclusive CPUs of a whole pod, without overhead; fractions of single containers count as 0."""
     if pod.qos is not QoS.GUARANTEED:
         return 0
-    if _as_one(pod, managed=pod_level_managers):
+    if _is_whole(pod, managed=pod_level_managers):
         return pod.resources.whole_cpus
     return aggregate(pod, _whole_cpus).get(CPU, 0)
 
 
 def container_memory(pod: Pod, container: Container, *, pod_level_managers: bool = False) -> Mapping[str, int]:
-    """The bytes of memory and of each huge-page size one container requests, whatever its QoS class."""
-    if _as_one(pod, managed=pod_level_managers) and container.resources.qos is not QoS.GUARANTEED:
+    """The requested bytes of memory and of each huge page size of one container, in any QoS class."""
+    if _is_whole(pod, managed=pod_level_managers) and container.resources.qos is not QoS.GUARANTEED:
         return {}
     return _bytes(container.resources)
 
 
 def pod_memory(pod: Pod, *, pod_level_managers: bool = False) -> dict[str, int]:
-    """The bytes of a whole pod; what only init containers and sidecars name is left out, as the kubelet does."""
-    if _as_one(pod, managed=pod_level_managers):
+    """The requested bytes of a whole pod; like the kubelet, without types that only init containers request."""
+    if _is_whole(pod, managed=pod_level_managers):
         return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
     total = aggregate(pod, _container_bytes)
     named = {name for container in pod.containers for name in container.resources.requests}
@@ -154,18 +152,18 @@ def pod_memory(pod: Pod, *, pod_level_managers: bool = False) -> dict[str, int]:
 
 
 def container_devices(container: Container, resources: Collection[str]) -> dict[str, int]:
-    """How many devices of each of *resources* one container is limited to."""
+    """The number of devices of each of *resources* in the limits of one container."""
     return {name: amount.value() for name, amount in container.resources.limits.items() if name in resources}
 
 
 def pod_devices(pod: Pod, resources: Collection[str]) -> dict[str, int]:
-    """How many devices of each of *resources* a whole pod is limited to; never overhead."""
+    """The number of devices of each of *resources* in the limits of a whole pod, without overhead."""
     total = limits(pod, overhead=False)
     return {name: amount.value() for name, amount in total.items() if name in resources}
 
 
-def _as_one(pod: Pod, *, managed: bool) -> bool:
-    """Whether the pod's own resources are given out as one piece."""
+def _is_whole(pod: Pod, *, managed: bool) -> bool:
+    """Whether pod-level resources are allocated as a whole."""
     return managed and pod.has_pod_level_resources
 
 
@@ -186,14 +184,14 @@ def _container_bytes(container: Container) -> Mapping[str, int]:
 
 
 def _bytes(resources: Resources) -> Mapping[str, int]:
-    """The amounts the memory provider deals in; it takes only those written as whole bytes."""
+    """The amounts the memory provider manages; it accepts only whole bytes."""
     sizes = resources.memory
     if sizes is None:
         raise ProviderError("[memorymanager] failed to represent quantity as int64")
     return sizes
 
 
-def _pieces(amounts: Amounts, name: str) -> int:
+def _value(amounts: Amounts, name: str) -> int:
     return max(0, amounts[name].value()) if name in amounts else 0
 
 
@@ -202,8 +200,8 @@ def _add(total: dict[str, Amount], more: Mapping[str, Amount]) -> None:
         total[name] = total[name] + amount if name in total else amount
 
 
-def _raise(total: dict[str, Amount], floor: Mapping[str, Amount]) -> None:
-    """Make *total* at least *floor*."""
+def _raise_to(total: dict[str, Amount], floor: Mapping[str, Amount]) -> None:
+    """Raise *total* to at least *floor*."""
     for name, amount in floor.items():
         if name not in total or amount > total[name]:
             total[name] = amount

@@ -8,9 +8,9 @@ is only a reading of a document: ``align.workload.validation`` makes of it what 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import Protocol
 
+from alignup.align.caching import lock_free_cached_property
 from alignup.align.quantity import Quantity
 from alignup.align.workload import names
 from alignup.align.workload.names import CPU, MEMORY
@@ -36,7 +36,7 @@ class Resources:
     limits: Amounts = field(default_factory=dict)
     claims: tuple[str, ...] = ()  #: names of the pod's resource claims
 
-    @cached_property
+    @lock_free_cached_property
     def qos(self) -> QoS:
         """The class these resources alone would give: what cpu and memory agree on, or Burstable."""
         cpu, memory = self._promise(CPU), self._promise(MEMORY)
@@ -50,7 +50,7 @@ class Resources:
             return QoS.BEST_EFFORT
         return QoS.GUARANTEED if asked and request == limit else QoS.BURSTABLE
 
-    @cached_property
+    @lock_free_cached_property
     def whole_cpus(self) -> int:
         """The CPU request, if it is a whole number of CPUs; else 0."""
         request = self.requests.get(CPU)
@@ -59,7 +59,7 @@ class Resources:
         value = request.value()
         return 0 if (value * 1000 - request.milli()) % _WRAP else value
 
-    @cached_property
+    @lock_free_cached_property
     def memory(self) -> Mapping[str, int] | None:
         """The bytes of memory and of each huge-page size requested; ``None`` when one is not written as whole bytes."""
         sizes = {}
@@ -118,23 +118,23 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     manifest: Manifest | None = field(default=None, compare=False, repr=False)  #: ``None``: the pod does not run here
 
-    @cached_property
+    @lock_free_cached_property
     def all_containers(self) -> tuple[Container, ...]:
         """All containers in the order they are admitted: init containers first."""
         return self.init + self.containers
 
-    @cached_property
+    @lock_free_cached_property
     def has_pod_level_resources(self) -> bool:
         """Whether the pod as a whole asks for, or is held to, anything it may."""
         own = self.resources
         return any(map(names.is_pod_level, own.requests)) or any(map(names.is_pod_level, own.limits))
 
-    @cached_property
+    @lock_free_cached_property
     def qos(self) -> QoS:
         """The class recorded in the status, else the one that follows from the resources."""
         return self.recorded_qos or self.computed_qos
 
-    @cached_property
+    @lock_free_cached_property
     def computed_qos(self) -> QoS:
         """What the pod as a whole says, if it says anything; else what all containers agree on, or Burstable."""
         if self.has_pod_level_resources:
