@@ -48,7 +48,7 @@ def agent(path, *responses):
         listening.listen()
         thread = threading.Thread(target=serve, args=[listening])
         thread.start()
-        found = client.find_agent(AgentOptions(agent=f"unix:{path}", token_file=None), advice="")
+        found = client.find_agent(AgentOptions(agent=f"unix:{path}", token_file=None))
         assert found is not None
         yield found, requests
         thread.join()
@@ -125,7 +125,7 @@ def test_invalid_and_error_responses_are_errors(tmp_path, sent, message):
 
 def test_a_named_agent_must_answer(tmp_path):
     with pytest.raises(AgentError, match="no agent answers at unix:"):
-        client.find_agent(AgentOptions(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None), advice="")
+        client.find_agent(AgentOptions(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None))
 
 
 def test_the_copied_annotation_names_are_correct():

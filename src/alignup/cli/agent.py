@@ -138,12 +138,11 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 
     session.advice = _ADVICE
     given = _daemon_options(host, options)
-    with _startup_errors():
-        if options.export is None:
-            daemon.run(given)
-        else:
-            for line in kubelet_export.export(given, options.export):
-                click.echo(line, err=True)
+    if options.export is None:
+        daemon.run(given)
+        return
+    for line in kubelet_export.export(given, options.export):
+        click.echo(line, err=True)
 
 
 @contextmanager
@@ -153,19 +152,6 @@ def _require_agent_extra() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise AgentError(f"{error.name} is not installed", advice="Run: pip install 'alignup[agent]'") from error
-
-
-@contextmanager
-def _startup_errors() -> Iterator[None]:
-    from alignup.align.errors import CheckpointError, EnforceError, ListenError  # noqa: PLC0415 - not needed for --help
-
-    try:
-        yield
-    except CheckpointError as error:
-        raise AgentError(error.what, where=error.where, advice=error.advice) from error
-    except (EnforceError, ListenError) as error:
-        what, *advice = str(error).splitlines()
-        raise AgentError(what, advice=" ".join(advice)) from error
 
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":

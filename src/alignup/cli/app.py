@@ -46,6 +46,7 @@ class Session:
 
     debug: bool = False
     advice: str = ""  #: printed below an error in the input
+    failure_code: int = 0  #: exit code of every failure; 0: that of the error
 
 
 class LazyGroup(click.Group):

@@ -36,7 +36,7 @@ def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
     from alignup.cli.run import run_directory  # noqa: PLC0415 - not needed for --help
     from alignup.runs import audit  # noqa: PLC0415
 
-    client = find_agent(agent, advice="give its address with --agent or ALIGNUP_AGENT")
+    client = find_agent(agent)
     report = audit.audit(run_directory(), agent=client, fix=fix)
     if output == "json":
         terminal.print_json(_document(report))

@@ -7,7 +7,7 @@ of ``alignup run``, and that time would be added to the start of every command.
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -84,8 +84,8 @@ class AgentClient:
         return isinstance(self._address, UnixAddress) or self._address.host in _LOOPBACK
 
     def ping(self) -> None:
-        """Connect and disconnect; raises :class:`OSError` when nothing listens there."""
-        open_socket(self._address).close()
+        """Connect and disconnect."""
+        self._connect().close()
 
     def get(self, path: str, **query: str | int | None) -> Document:
         return self._checked(*self._request("GET", path, query))
@@ -175,11 +175,7 @@ class AgentClient:
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         try:
-            connection = open_socket(self._address)
-        except OSError as error:
-            raise _no_answer(self.address, error.strerror or str(error)) from error
-        try:
-            with connection, connection.makefile("rb") as response:
+            with self._connect() as connection, connection.makefile("rb") as response:
                 connection.sendall(head.encode("ascii") + content)
                 status = _read_status(response)
                 if status is None:
@@ -195,6 +191,26 @@ class AgentClient:
                 f"the agent at {self.address} closed the connection: {error.strerror or error}",
                 advice="Read the agent's log, and check with 'alignup ps' whether the request took effect.",
             ) from error
+
+    def _connect(self) -> "socket.socket":
+        import socket  # noqa: PLC0415 - not needed without an agent
+
+        address = self._address
+        try:
+            if not isinstance(address, UnixAddress):
+                return socket.create_connection((address.host, address.port), timeout=TIMEOUT)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(TIMEOUT)
+            with ExitStack() as stack:
+                stack.callback(connection.close)
+                connection.connect(str(address.path))
+                stack.pop_all()
+        except OSError as error:
+            raise AgentError(
+                f"no agent answers at {self.address}: {error.strerror or error}",
+                advice="Start one with 'alignup agent', or give its address with --agent or ALIGNUP_AGENT.",
+            ) from error
+        return connection
 
     def _decode(self, content: bytes) -> Document:
         try:
@@ -222,7 +238,8 @@ class AgentClient:
 def connect(options: AgentOptions) -> AgentClient:
     """Return a client for the agent that *options* name (default: this user's). Nothing is sent yet."""
     try:
-        address = parse_address(options.agent) if options.agent else default_address()
+        default = UnixAddress(default_root(os.environ) / SOCKET_NAME)
+        address = parse_address(options.agent) if options.agent else default
     except ParseError as error:
         raise InputError(str(error), where="in --agent") from error
     try:
@@ -232,45 +249,20 @@ def connect(options: AgentOptions) -> AgentClient:
     return AgentClient(address, token=token)
 
 
-def find_agent(options: AgentOptions, *, advice: str) -> AgentClient | None:
-    """Like :func:`connect`, but return ``None`` when no agent is named and this user's agent is not running.
-
-    An agent that is named must answer; *advice* says what else the user can do.
-    """
+def find_agent(options: AgentOptions) -> AgentClient | None:
+    """Like :func:`connect`, but return ``None`` when no agent is named and this user's agent is not running."""
     client = connect(options)
     try:
         client.ping()
-    except OSError as error:
-        if not options.agent:
-            return None
-        raise AgentError(
-            f"no agent answers at {client.address}: {error.strerror or error}",
-            advice=f"Start one with 'alignup agent', or {advice}.",
-        ) from error
+    except AgentError:
+        if options.agent:
+            raise
+        return None
     return client
-
-
-def default_address() -> Address:
-    return UnixAddress(default_root(os.environ) / SOCKET_NAME)
 
 
 def pod_path(uid: str) -> str:
     return f"/v1/pods/{quote(uid, safe='')}"
-
-
-def open_socket(address: Address) -> "socket.socket":
-    import socket  # noqa: PLC0415 - not needed without an agent
-
-    if not isinstance(address, UnixAddress):
-        return socket.create_connection((address.host, address.port), timeout=TIMEOUT)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(TIMEOUT)
-    try:
-        connection.connect(str(address.path))
-    except OSError:
-        connection.close()
-        raise
-    return connection
 
 
 def _read_status(response: BufferedReader) -> int | None:
@@ -285,10 +277,3 @@ def _read_status(response: BufferedReader) -> int | None:
         if response.readline(_MAX_LINE).strip() == b"":
             return int(words[1])
     return None
-
-
-def _no_answer(address: str, reason: str) -> AgentError:
-    return AgentError(
-        f"no agent answers at {address}: {reason}",
-        advice="Start one with 'alignup agent', or give its address with --agent or ALIGNUP_AGENT.",
-    )

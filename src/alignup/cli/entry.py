@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
-from alignup.align.errors import AlignError
+from alignup.align.errors import AlignError, CheckpointError
 from alignup.cli.app import InputError, Session, app, escape_control
 
 #: 141 is what a shell reports for a process that SIGPIPE ended.
@@ -35,13 +35,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         _discard_output()  # the write that was interrupted would block again
         return INTERRUPTED
-    except click.UsageError as error:
-        error.show()
-        return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last handler
         _report(error, session)
         _discard_output()
-        return error.exit_code if isinstance(error, click.ClickException) else FAILED
+        return session.failure_code or getattr(error, "exit_code", FAILED)
     return code
 
 
@@ -61,13 +58,17 @@ def _report(error: Exception, session: Session) -> None:
 
         traceback.print_exception(error)
     match error:
+        case click.UsageError():
+            error.show()
         case InputError():
-            for what in error.what:
-                _print_error(what)
-            for line in filter(None, (error.where, error.advice)):
-                click.echo(f"  {escape_control(line)}", err=True)
+            _print_error(*error.what, details=(error.where, error.advice))
+        case CheckpointError():
+            _print_error(error.what, details=(error.where, error.advice))
         case AlignError():
-            _print_error(str(error), session.advice)
+            what, *details = str(error).splitlines() or [""]
+            _print_error(what, details=details)
+            if session.advice and not details:
+                click.echo(session.advice, err=True)
         case click.ClickException():
             _print_error(error.message)
         case OSError():
@@ -75,16 +76,17 @@ def _report(error: Exception, session: Session) -> None:
             named = isinstance(error.filename, str | bytes)
             _print_error(f"{os.fsdecode(error.filename)}: {reason}" if named else reason)
         case _:
-            _print_error(
-                f"internal error: {type(error).__name__}: {error}",
-                "This is a bug in alignup. Please report it with the command and its output with --debug.",
+            _print_error(f"internal error: {type(error).__name__}: {error}")
+            click.echo(
+                "This is a bug in alignup. Please report it with the command and its output with --debug.", err=True
             )
 
 
-def _print_error(what: str, advice: str = "") -> None:
-    click.echo(f"alignup: {escape_control(what)}", err=True)
-    if advice:
-        click.echo(advice, err=True)
+def _print_error(*what: str, details: Iterable[str] = ()) -> None:
+    for one in what:
+        click.echo(f"alignup: {escape_control(one)}", err=True)
+    for line in filter(None, details):
+        click.echo(f"  {escape_control(line)}", err=True)
 
 
 def _discard_output() -> None:

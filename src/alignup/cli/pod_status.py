@@ -100,17 +100,14 @@ def describe_outcome(rejection: Mapping[str, Any] | None, placements: Iterable[M
 
 def describe_placements(placements: Iterable[Mapping[str, Any]]) -> str:
     """The resources of each container, in one line."""
-    from alignup.align.bits import parse  # noqa: PLC0415 - slow to import
-    from alignup.align.decision import Placement  # noqa: PLC0415
+    from alignup.align.decision import Placement  # noqa: PLC0415 - slow to import
     from alignup.align.explain import sentences  # noqa: PLC0415
     from alignup.align.hint import Hint  # noqa: PLC0415
 
-    found = []
-    for one in placements:
-        nodes = one["hint"]["nodes"]
-        hint = Hint(None if nodes is None else parse(nodes), one["hint"]["preferred"])
-        found.append(Placement.of_text(one["container"], hint, one["given"]))
-    return sentences.describe_allocations(found)
+    unused = Hint(None, preferred=True)
+    return sentences.describe_allocations(
+        [Placement.of_text(one["container"], unused, one["given"]) for one in placements]
+    )
 
 
 def _split_containers(containers: Sequence[Document]) -> tuple[list[Document], list[Document]]:

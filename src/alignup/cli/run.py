@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from alignup.align import bits
-from alignup.align.errors import AlignError, CheckpointError
-from alignup.cli.app import COMMANDS, InputError, debug_option, escape_control, examples
+from alignup.cli.app import COMMANDS, InputError, Session, debug_option, escape_control, examples
 from alignup.cli.client import AgentClient, AgentError, AgentOptions, find_agent, with_agent_options
 from alignup.cli.options import choice_option, collect_options, flag_option, option, path_option, repeatable_option
 
@@ -33,30 +32,12 @@ _PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
 _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 
 
-class RunError(InputError):
-    """The command was not started."""
-
-    exit_code = FAILED
-
-
-class RunUsageError(click.UsageError):
-    """The command was not started because of a usage error."""
-
-    exit_code = FAILED
-
-
 class RunCommand(click.Command):
-    """A command whose own failures have exit codes that differ from those of the command it runs."""
+    """A command whose failures have an exit code that differs from those of the command it runs."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - as in click
-        try:
-            return super().make_context(*args, **kwargs)
-        except click.UsageError as error:
-            raise RunUsageError(error.format_message(), ctx=error.ctx) from error
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as in click
-        with _run_errors():
-            return super().invoke(ctx)
+        click.get_current_context().ensure_object(Session).failure_code = FAILED
+        return super().make_context(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +151,7 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
         scope=options.scope,
     )
     local = options.no_agent or options.machine is not None
-    client = None if local else find_agent(agent, advice="use --no-agent")
+    client = None if local else find_agent(agent)
     if client is None:
         raise click.exceptions.Exit(_run_with_ledger(request, words, options))
     raise click.exceptions.Exit(_run_with_agent(client, request, words, options))
@@ -316,19 +297,3 @@ def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:
     rejection = admission["decision"]["rejection"]
     for sentence in (*admission.get("story", ()), *([rejection["message"]] if rejection else ())):
         click.echo(escape_control(str(sentence)), file=file)
-
-
-@contextmanager
-def _run_errors() -> Iterator[None]:
-    """Turn every error into a :class:`RunError`."""
-    try:
-        yield
-    except InputError as error:
-        raise RunError(*error.what, where=error.where, advice=error.advice) from error
-    except CheckpointError as error:
-        raise RunError(error.what, where=error.where, advice=error.advice) from error
-    except AlignError as error:
-        raise RunError(str(error)) from error
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        raise RunError(f"{name}{error.strerror or error}") from error

@@ -30,7 +30,7 @@ from alignup.enforce.numa_nodes import NodeMap
 from alignup.runs import registry
 from alignup.runs.registry import RunRegistry
 from alignup.runs.request import CONTAINER, RunAllocation, RunRejectedError, RunRequest
-from alignup.schema import codec, decisions
+from alignup.schema import codec
 from alignup.schema.checkpoints import HeldPodDocument
 from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument, pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
@@ -165,9 +165,13 @@ class LocalAllocator:
         """What an admission assigns to a run."""
         machine = self._idle.machine
         with_memory = bits.of(node.id for node in machine.nodes if node.memory is None or node.memory > 0)
-        (placement,) = decisions.to_document(replace(decision, steps=()))["placements"]
+        (placement,) = decision.placements
+        nodes = placement.hint.nodes
         return RunAllocation(
-            placement=placement,
+            placement={
+                "hint": {"nodes": None if nodes is None else bits.show(nodes)},
+                "given": placement.as_text(),
+            },
             shared=self.shared(),
             devices=device_nodes(machine),
             node_map=NodeMap(machine.kubelet_view().node_cpus, with_memory),
