@@ -7,8 +7,8 @@ decode, and passes ``None`` in its place.
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import Any, TypeAlias, TypeVar
@@ -36,7 +36,6 @@ _CLIENT_OPTIONS = (
 )
 #: Go's names of status codes that differ from the joined words of the gRPC name.
 _GO_CODES = {"CANCELLED": "Canceled", "OK": "OK"}
-_CLOSING = "grpc: the client connection is closing"
 
 Response = TypeVar("Response", bound=Message)
 
@@ -67,7 +66,7 @@ def error_text(code: grpc.StatusCode, details: str | None) -> str:
 
 
 async def call(  # noqa: PLR0913 - the parts of a call
-    line: grpc.aio.Channel,
+    connection: grpc.aio.Channel,
     method: str,
     request: Message,
     *,
@@ -81,33 +80,26 @@ async def call(  # noqa: PLR0913 - the parts of a call
     *seconds* is the timeout, which includes connecting. Without *wait_for_ready* the call fails at once if no server
     listens.
     """
-    send: grpc.aio.UnaryUnaryMultiCallable[Message, bytes] = line.unary_unary(method, request_serializer=_serialize)
-    try:
-        raw = await send(request, timeout=seconds, wait_for_ready=wait_for_ready)
-    except grpc.aio.AioRpcError as failed:
-        raise error(failed.code(), failed.details() or "") from failed
-    except asyncio.CancelledError:
-        if _is_task_cancelled():
-            raise
-        raise error(grpc.StatusCode.CANCELLED, _CLOSING) from None
-    return _decode(response, raw, error=error)
+    send: grpc.aio.UnaryUnaryMultiCallable[Message, bytes] = connection.unary_unary(
+        method, request_serializer=_serialize
+    )
+    with _translated_errors(error):
+        received = response.FromString(await send(request, timeout=seconds, wait_for_ready=wait_for_ready))
+    return received
 
 
 async def stream(
-    line: grpc.aio.Channel, method: str, request: Message, *, response: type[Response], error: ErrorFactory
+    connection: grpc.aio.Channel, method: str, request: Message, *, response: type[Response], error: ErrorFactory
 ) -> AsyncIterator[Response]:
     """Yield the messages that *method* sends; raise what *error* builds if the stream breaks."""
-    send: grpc.aio.UnaryStreamMultiCallable[Message, bytes] = line.unary_stream(method, request_serializer=_serialize)
+    send: grpc.aio.UnaryStreamMultiCallable[Message, bytes] = connection.unary_stream(
+        method, request_serializer=_serialize
+    )
     messages = send(request)
     try:
-        async for raw in messages:
-            yield _decode(response, raw, error=error)
-    except grpc.aio.AioRpcError as failed:
-        raise error(failed.code(), failed.details() or "") from failed
-    except asyncio.CancelledError:
-        if _is_task_cancelled():
-            raise
-        raise error(grpc.StatusCode.CANCELLED, _CLOSING) from None
+        with _translated_errors(error):
+            async for raw in messages:
+                yield response.FromString(raw)
     finally:
         messages.cancel()
 
@@ -160,14 +152,6 @@ def check_socket_path(path: Path) -> None:
             )
 
 
-def _decode(kind: type[Response], raw: bytes, *, error: ErrorFactory) -> Response:
-    try:
-        return kind.FromString(raw)
-    except DecodeError as broken:
-        what = f"grpc: failed to unmarshal the received message: {broken}"
-        raise error(grpc.StatusCode.INTERNAL, what) from broken
-
-
 def _bind(server: grpc.aio.Server, path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
@@ -191,10 +175,22 @@ def _inode(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _is_task_cancelled() -> bool:
-    """Tell a cancelled task from a closed channel: grpcio raises ``CancelledError`` for both."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+@contextmanager
+def _translated_errors(error: ErrorFactory) -> Iterator[None]:
+    """Raise what *error* builds instead of errors of grpcio and protobuf."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as failed:
+        raise error(failed.code(), failed.details() or "") from failed
+    except DecodeError as broken:
+        what = f"grpc: failed to unmarshal the received message: {broken}"
+        raise error(grpc.StatusCode.INTERNAL, what) from broken
+    except asyncio.CancelledError:
+        # grpcio raises it for a closed channel as well as for a cancelled task.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise error(grpc.StatusCode.CANCELLED, "grpc: the client connection is closing") from None
 
 
 def _serialize(message: Message | bytes) -> bytes:

@@ -217,12 +217,13 @@ async def test_missing_containers_can_only_be_removed(runtime, client):
         with pytest.raises(CriError) as caught:
             await call
         assert caught.value.not_found
-    for method, request in (
-        ("StopContainer", wire.StopContainerRequest(container_id="missing")),
-        ("StopPodSandbox", wire.StopPodSandboxRequest(pod_sandbox_id="missing")),
+    service = runtime.service
+    for call in (
+        service.stop_container(wire.StopContainerRequest(container_id="missing")),
+        service.stop_pod_sandbox(wire.StopPodSandboxRequest(pod_sandbox_id="missing")),
     ):
         with pytest.raises(StatusError) as rejected:
-            await runtime.service.method(method)(request)
+            await call
         assert rejected.value.code == grpc.StatusCode.NOT_FOUND
 
 
@@ -234,7 +235,7 @@ async def test_lists_can_be_filtered(runtime, client):
 
     async def names(**wanted) -> list[str]:
         request = wire.ListContainersRequest(filter=wire.ContainerFilter(**wanted))
-        listed = await runtime.service.method("ListContainers")(request)
+        listed = await runtime.service.list_containers(request)
         return [seen.metadata.name for seen in listed.containers]
 
     assert [seen.name for seen in await client.sandboxes({"app": "batch"})] == ["batch"]
@@ -342,7 +343,7 @@ async def test_an_invalid_cpuset_is_rejected(runtime, client):
         await _update(runtime, made, wire.LinuxContainerResources(cpuset_cpus="all"))
     request = wire.CreateContainerRequest(pod_sandbox_id=runtime.sandboxes[0].id, config=_config(cpus="all"))
     with pytest.raises(StatusError, match="invalid cpuset"):
-        await runtime.service.method("CreateContainer")(request)
+        await runtime.service.create_container(request)
 
     assert runtime.container("main").resources.cpuset_cpus == ""
 

@@ -13,7 +13,7 @@ from alignup.cli.options import output_option
 
 if TYPE_CHECKING:
     from alignup.enforce.audit import Drift
-    from alignup.enforce.containers import ContainerProcesses
+    from alignup.enforce.container_audit import ContainerProcesses
     from alignup.runs.audit import AuditReport
 
 DRIFTED = 1

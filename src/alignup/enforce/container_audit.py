@@ -1,24 +1,52 @@
-"""Compare the containers an agent runs with what the kernel reports."""
+"""Compare the intended with the actual placement of an agent's containers, and restore it.
+
+A container is identified by the pid of its first process. Runtimes create a cgroup for each container, with the
+container's id in its name; a cgroup without the id belongs to something else and is left alone.
+"""
 
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from alignup.align import bits
-from alignup.enforce.audit import Drift, DriftKind
-from alignup.enforce.containers import (
-    ContainerProcesses,
-    PlacedContainer,
-    audit_container,
-    find_container_processes,
-    restore_container,
-)
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.enforce import cgroup
+from alignup.enforce.audit import Drift, DriftKind, collect_errors, find_drift, make_drift, restore_processes
+from alignup.enforce.process import PROC
 
 Document = Mapping[str, Any]
 
 _RECHECK_DELAY = 0.3  #: seconds until drift is checked again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedContainer:
+    """A running container, and where it belongs."""
+
+    uid: str  #: of its pod
+    pod: str  #: namespace/name
+    container: str
+    id: str  #: in the runtime
+    pid: int  #: of its first process
+    cpus: CpuSet = 0  #: empty: any
+    memory: NodeSet = 0  #: NUMA nodes; empty: any
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: resource → ids
+    cgroup: Path | None = None  #: ``None``: its first process is in no cgroup of the container
+
+    @property
+    def name(self) -> str:
+        return f"{self.pod}/{self.container}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerProcesses:
+    """A container and its current processes."""
+
+    container: PlacedContainer
+    pids: tuple[int, ...]
 
 
 class ContainerSource(Protocol):
@@ -77,6 +105,39 @@ def restore_containers(audit: ContainerAudit) -> tuple[str, ...]:
     }
     found = [one for one in audit.containers if (one.container.uid, one.container.container) in drifted]
     return tuple(failure for one in found for failure in restore_container(one))
+
+
+def find_container_processes(container: PlacedContainer, proc: Path = PROC) -> ContainerProcesses | None:
+    """Return a container with its cgroup and processes; ``None`` if it has exited."""
+    if not (proc / str(container.pid)).exists():
+        return None
+    group = _container_cgroup(cgroup.cpuset_cgroup(container.pid, proc), container.id)
+    members = cgroup.members(group) if group is not None else ()
+    return ContainerProcesses(replace(container, cgroup=group), tuple(sorted({container.pid, *members})))
+
+
+def audit_container(processes: ContainerProcesses) -> Iterator[Drift]:
+    """Yield what has drifted in a container."""
+    container = processes.container
+    found = list(find_drift(container, processes.pids))
+    if container.cgroup is None and (container.cpus or container.memory):
+        intended, where = f"in a cgroup of container {container.id}", f"process {container.pid}"
+        found.append(make_drift(container, DriftKind.MEMBER, where, intended=intended, actual="in none"))
+    yield from (replace(drift, container=container.container) for drift in found)
+
+
+def restore_container(processes: ContainerProcesses) -> tuple[str, ...]:
+    """Restore the placement of a container, and return an error for each part that failed."""
+    container, errors = processes.container, list[str]()
+    current = cgroup.read(container.cgroup) if container.cgroup is not None else None
+    if container.cgroup is None:
+        errors.append(
+            f"{container.name}: its processes are in no cgroup of the container; release and re-admit its pod"
+        )
+    elif current is not None and (container.cpus or container.memory):
+        with collect_errors(errors):  # what was not decided stays as the runtime set it
+            cgroup.write(container.cgroup, container.cpus or current.cpus, nodes=container.memory or current.nodes)
+    return (*errors, *restore_processes(container, processes.pids))
 
 
 def _audit_once(agent: ContainerSource) -> ContainerAudit:
@@ -151,3 +212,11 @@ def _orphan_drift(sandbox: Document) -> Drift:
         intended="removed",
         actual=f"present: {sandbox['why']}",
     )
+
+
+def _container_cgroup(directory: Path | None, id_: str) -> Path | None:
+    """Return the outermost ancestor with the container's id in its name; a container may create cgroups inside."""
+    if directory is None or not id_:
+        return None
+    ancestors = (directory, *directory.parents)
+    return next((one for one in reversed(ancestors) if id_ in one.name), None)

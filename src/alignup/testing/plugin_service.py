@@ -17,7 +17,7 @@ from alignup.testing.faults import InjectedError
 from alignup.testing.recording_server import RecordingServer
 from alignup.wire import device_plugin_pb2 as wire
 
-SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
+_SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
 
 
 @dataclass(kw_only=True)
@@ -33,15 +33,8 @@ class DevicePluginService:
     _streams: set[asyncio.Queue[wire.ListAndWatchResponse | None]] = field(default_factory=set)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        unary = self.calls.handler
-        methods: dict[str, rpc.Handler] = {
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
-            "GetDevicePluginOptions": unary("GetDevicePluginOptions", wire.Empty, self._options),
-            "GetPreferredAllocation": unary("GetPreferredAllocation", wire.PreferredAllocationRequest, self._preferred),
-            "Allocate": unary("Allocate", wire.AllocateRequest, self._allocate),
-            "PreStartContainer": unary("PreStartContainer", wire.PreStartContainerRequest, self._pre_start),
-        }
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        stream: rpc.Handler = grpc.unary_stream_rpc_method_handler(self._list_and_watch)
+        return self.calls.service(_SERVICE, self, ListAndWatch=stream)
 
     def end_streams(self) -> None:
         for stream in self._streams:
@@ -76,10 +69,12 @@ class DevicePluginService:
     def _list(self) -> wire.ListAndWatchResponse:
         return wire.ListAndWatchResponse(devices=self.devices.values())
 
-    async def _options(self, _: wire.Empty) -> wire.DevicePluginOptions:
+    async def get_device_plugin_options(self, _: wire.Empty) -> wire.DevicePluginOptions:
         return self.options()
 
-    async def _preferred(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
+    async def get_preferred_allocation(
+        self, request: wire.PreferredAllocationRequest
+    ) -> wire.PreferredAllocationResponse:
         return wire.PreferredAllocationResponse(
             container_responses=[
                 wire.ContainerPreferredAllocationResponse(
@@ -91,7 +86,7 @@ class DevicePluginService:
             ]
         )
 
-    async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
+    async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
         if self.crash_after is not None and len(self.calls.requests("Allocate")) > self.crash_after:
             os.kill(os.getpid(), signal.SIGKILL)
         return wire.AllocateResponse(
@@ -113,7 +108,7 @@ class DevicePluginService:
             ],
         )
 
-    async def _pre_start(self, _: wire.PreStartContainerRequest) -> wire.PreStartContainerResponse:
+    async def pre_start_container(self, _: wire.PreStartContainerRequest) -> wire.PreStartContainerResponse:
         return wire.PreStartContainerResponse()
 
 

@@ -1,6 +1,7 @@
 """A gRPC server for tests that records its calls and injects faults into them."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from alignup import rpc
@@ -84,9 +87,22 @@ class RecordingServer:
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
 
-    def handler(self, method: str, kind: type[Message], respond: Callable[[Any], Awaitable[Message]]) -> rpc.Handler:
-        """Return a handler that records each request and applies the fault that is set for *method*."""
+    def service(
+        self, descriptor: ServiceDescriptor, implementation: object, **streams: rpc.Handler
+    ) -> grpc.GenericRpcHandler:
+        """Return a handler of a service; ``RunPodSandbox`` calls ``implementation.run_pod_sandbox``."""
+        handlers = {
+            method.name: self._handler(
+                method.name,
+                message_factory.GetMessageClass(method.input_type),
+                getattr(implementation, re.sub("(?<!^)([A-Z])", r"_\1", method.name).lower()),
+            )
+            for method in descriptor.methods
+            if method.name not in streams
+        }
+        return grpc.method_handlers_generic_handler(descriptor.full_name, {**handlers, **streams})
 
+    def _handler(self, method: str, kind: type[Message], respond: Callable[[Any], Awaitable[Message]]) -> rpc.Handler:
         async def handle(request: Message) -> bytes:
             self.record(method, request)
             fault = self.take_fault(method)

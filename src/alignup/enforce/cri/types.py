@@ -25,8 +25,6 @@ class LinuxResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerMount:
-    """A host path mounted into a container."""
-
     container_path: str
     host_path: str
     read_only: bool = False
@@ -64,8 +62,6 @@ class SecurityOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceOptions:
-    """Which namespaces are shared."""
-
     host_network: bool = False
     host_pid: bool = False
     host_ipc: bool = False
@@ -84,8 +80,6 @@ class PortMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DnsConfig:
-    """The content of ``/etc/resolv.conf``."""
-
     servers: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -139,8 +133,6 @@ class ContainerConfig:
 
 
 class ContainerState(StrEnum):
-    """The state of a container in the runtime."""
-
     CREATED = "created"
     RUNNING = "running"
     EXITED = "exited"
@@ -206,8 +198,6 @@ class RuntimeVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """The outcome of a command in a container."""
-
     exit_code: int
     output: bytes = b""
     errors: bytes = b""
@@ -215,8 +205,6 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriImage:
-    """A local image."""
-
     id: str
     tags: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()

@@ -6,17 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-import grpc
-from google.protobuf import message_factory
-
 from alignup.rpc import check_socket_path
 from alignup.testing.recording_server import RecordingServer
 from alignup.testing.runtime.containers import ContainerOptions, RuntimeContainer, Sandbox
 from alignup.testing.runtime.images import ImageStore
 from alignup.testing.runtime.service import RuntimeService
 from alignup.wire import cri_pb2 as wire
-
-SERVICES = ("RuntimeService", "ImageService")
 
 
 class Runtime:
@@ -91,19 +86,10 @@ class Runtime:
     async def serve(self) -> None:
         """Listen, possibly again, with the state from before; raise ``ListenError`` if another server listens."""
         check_socket_path(self.socket)
-        await self.calls.serve(*map(self._handler, SERVICES))
+        services = wire.DESCRIPTOR.services_by_name.values()
+        await self.calls.serve(*(self.calls.service(one, self.service) for one in services))
 
     async def restart(self) -> None:
         """Break every connection and listen again."""
         await self.drop()
         await self.serve()
-
-    def _handler(self, service: str) -> grpc.GenericRpcHandler:
-        descriptor = wire.DESCRIPTOR.services_by_name[service]
-        handlers = {
-            one.name: self.calls.handler(
-                one.name, message_factory.GetMessageClass(one.input_type), self.service.method(one.name)
-            )
-            for one in descriptor.methods
-        }
-        return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)

@@ -2,12 +2,9 @@
 
 import asyncio
 import json
-import re
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import grpc
-from google.protobuf.message import Message
 
 from alignup.rpc import StatusError
 from alignup.testing.runtime import responses
@@ -32,22 +29,17 @@ class RuntimeService:
         self.network = True  #: whether pods can have their own network
         self.cgroup_driver = ""  #: ``systemd`` or ``cgroupfs``; empty: not reported, as by containerd 1.6
 
-    def method(self, name: str) -> Callable[[Any], Awaitable[Message]]:
-        """Return the function of a CRI method: ``RunPodSandbox`` is ``_run_pod_sandbox``."""
-        function: Callable[[Any], Awaitable[Message]] = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
-        return function
-
     async def fail(self, sandbox: Sandbox) -> None:
         """End a sandbox and its containers."""
         await asyncio.gather(*(one.stop(0) for one in self._in(sandbox)))
         sandbox.ready = False
 
-    async def _version(self, _: wire.VersionRequest) -> wire.VersionResponse:
+    async def version(self, _: wire.VersionRequest) -> wire.VersionResponse:
         return wire.VersionResponse(
             version="0.1.0", runtime_name=NAME, runtime_version=VERSION, runtime_api_version="v1"
         )
 
-    async def _status(self, request: wire.StatusRequest) -> wire.StatusResponse:
+    async def status(self, request: wire.StatusRequest) -> wire.StatusResponse:
         network = wire.RuntimeCondition(type="NetworkReady", status=self.network)
         if not self.network:
             network.reason = "NetworkPluginNotReady"
@@ -60,14 +52,14 @@ class RuntimeService:
             info={"config": json.dumps(config)} if request.verbose else {},
         )
 
-    async def _runtime_config(self, _: wire.RuntimeConfigRequest) -> wire.RuntimeConfigResponse:
+    async def runtime_config(self, _: wire.RuntimeConfigRequest) -> wire.RuntimeConfigResponse:
         if not self.cgroup_driver:
             what = "unknown method RuntimeConfig for service runtime.v1.RuntimeService"
             raise StatusError(what, code=grpc.StatusCode.UNIMPLEMENTED)
         driver = DRIVERS[self.cgroup_driver]
         return wire.RuntimeConfigResponse(linux=wire.LinuxRuntimeConfiguration(cgroup_driver=driver))
 
-    async def _run_pod_sandbox(self, request: wire.RunPodSandboxRequest) -> wire.RunPodSandboxResponse:
+    async def run_pod_sandbox(self, request: wire.RunPodSandboxRequest) -> wire.RunPodSandboxResponse:
         sandbox = Sandbox(request.config, request.runtime_handler)
         _check_name("sandbox", sandbox, self.sandboxes.values())
         sandbox.has_network = not sandbox.on_host_network
@@ -78,11 +70,11 @@ class RuntimeService:
             raise StatusError(f'failed to setup network for sandbox "{sandbox.id}": {NO_NETWORK}')
         return wire.RunPodSandboxResponse(pod_sandbox_id=sandbox.id)
 
-    async def _stop_pod_sandbox(self, request: wire.StopPodSandboxRequest) -> wire.StopPodSandboxResponse:
+    async def stop_pod_sandbox(self, request: wire.StopPodSandboxRequest) -> wire.StopPodSandboxResponse:
         await self._stop(self._sandbox(request.pod_sandbox_id))
         return wire.StopPodSandboxResponse()
 
-    async def _remove_pod_sandbox(self, request: wire.RemovePodSandboxRequest) -> wire.RemovePodSandboxResponse:
+    async def remove_pod_sandbox(self, request: wire.RemovePodSandboxRequest) -> wire.RemovePodSandboxResponse:
         if sandbox := self.sandboxes.get(request.pod_sandbox_id):
             try:
                 await self._stop(sandbox)
@@ -93,16 +85,16 @@ class RuntimeService:
             self.sandboxes.pop(sandbox.id, None)
         return wire.RemovePodSandboxResponse()
 
-    async def _pod_sandbox_status(self, request: wire.PodSandboxStatusRequest) -> wire.PodSandboxStatusResponse:
+    async def pod_sandbox_status(self, request: wire.PodSandboxStatusRequest) -> wire.PodSandboxStatusResponse:
         sandbox = self._sandbox(request.pod_sandbox_id)
         info = {"info": json.dumps({"pid": 0})} if request.verbose else {}
         return wire.PodSandboxStatusResponse(status=responses.sandbox_status(sandbox), info=info)
 
-    async def _list_pod_sandbox(self, request: wire.ListPodSandboxRequest) -> wire.ListPodSandboxResponse:
+    async def list_pod_sandbox(self, request: wire.ListPodSandboxRequest) -> wire.ListPodSandboxResponse:
         wanted = (one for one in self.sandboxes.values() if responses.matches_sandbox_filter(one, request.filter))
         return wire.ListPodSandboxResponse(items=map(responses.sandbox_summary, wanted))
 
-    async def _create_container(self, request: wire.CreateContainerRequest) -> wire.CreateContainerResponse:
+    async def create_container(self, request: wire.CreateContainerRequest) -> wire.CreateContainerResponse:
         sandbox = self.sandboxes.get(request.pod_sandbox_id)
         if not sandbox:
             raise _not_found(f'failed to find sandbox id "{request.pod_sandbox_id}": not found')
@@ -119,44 +111,44 @@ class RuntimeService:
         self.containers[container.id] = container
         return wire.CreateContainerResponse(container_id=container.id)
 
-    async def _start_container(self, request: wire.StartContainerRequest) -> wire.StartContainerResponse:
+    async def start_container(self, request: wire.StartContainerRequest) -> wire.StartContainerResponse:
         self._container(request.container_id).start()
         return wire.StartContainerResponse()
 
-    async def _stop_container(self, request: wire.StopContainerRequest) -> wire.StopContainerResponse:
+    async def stop_container(self, request: wire.StopContainerRequest) -> wire.StopContainerResponse:
         await self._container(request.container_id).stop(request.timeout)
         return wire.StopContainerResponse()
 
-    async def _remove_container(self, request: wire.RemoveContainerRequest) -> wire.RemoveContainerResponse:
+    async def remove_container(self, request: wire.RemoveContainerRequest) -> wire.RemoveContainerResponse:
         if container := self.containers.get(request.container_id):
             await container.stop(0)
             self.containers.pop(container.id, None)
         return wire.RemoveContainerResponse()
 
-    async def _list_containers(self, request: wire.ListContainersRequest) -> wire.ListContainersResponse:
+    async def list_containers(self, request: wire.ListContainersRequest) -> wire.ListContainersResponse:
         wanted = (one for one in self.containers.values() if responses.matches_container_filter(one, request.filter))
         return wire.ListContainersResponse(containers=map(responses.container_summary, wanted))
 
-    async def _container_status(self, request: wire.ContainerStatusRequest) -> wire.ContainerStatusResponse:
+    async def container_status(self, request: wire.ContainerStatusRequest) -> wire.ContainerStatusResponse:
         container = self._container(request.container_id)
         info = responses.container_info(container) if request.verbose else {}
         return wire.ContainerStatusResponse(status=responses.container_status(container), info=info)
 
-    async def _update_container_resources(
+    async def update_container_resources(
         self, request: wire.UpdateContainerResourcesRequest
     ) -> wire.UpdateContainerResourcesResponse:
         self._container(request.container_id).update(request.linux)
         return wire.UpdateContainerResourcesResponse()
 
-    async def _reopen_container_log(self, request: wire.ReopenContainerLogRequest) -> wire.ReopenContainerLogResponse:
+    async def reopen_container_log(self, request: wire.ReopenContainerLogRequest) -> wire.ReopenContainerLogResponse:
         self._container(request.container_id).reopen_log()
         return wire.ReopenContainerLogResponse()
 
-    async def _image_status(self, request: wire.ImageStatusRequest) -> wire.ImageStatusResponse:
+    async def image_status(self, request: wire.ImageStatusRequest) -> wire.ImageStatusResponse:
         image = self.images.find(request.image.image)
         return wire.ImageStatusResponse(image=image.to_message()) if image else wire.ImageStatusResponse()
 
-    async def _pull_image(self, request: wire.PullImageRequest) -> wire.PullImageResponse:
+    async def pull_image(self, request: wire.PullImageRequest) -> wire.PullImageResponse:
         image = self.images.pull(request.image.image)
         if image is None:
             name = full_name(request.image.image)
@@ -164,7 +156,7 @@ class RuntimeService:
             raise _not_found(f"{what}: {name}: not found")
         return wire.PullImageResponse(image_ref=image.id)
 
-    async def _exec_sync(self, request: wire.ExecSyncRequest) -> wire.ExecSyncResponse:
+    async def exec_sync(self, request: wire.ExecSyncRequest) -> wire.ExecSyncResponse:
         return await self._container(request.container_id).execute(tuple(request.cmd), seconds=request.timeout)
 
     async def _stop(self, sandbox: Sandbox) -> None:
