@@ -1,6 +1,6 @@
-"""Many pods, and many settings: what becomes of a workload on a machine, and which settings suit it best.
+"""Simulates workloads on a machine, and compares settings.
 
-``events`` is what a workload is: pods that come and go. ``trace`` reads and writes it, ``generate`` makes one up.
-``simulate`` plays it on a host, ``report`` tells what came of it, ``compare`` plays it under many settings
-(``variants``) side by side. Nothing here decides anything: ``align.host`` does.
+``events`` defines workloads: pods that arrive and depart. ``trace`` reads and writes them, ``generate`` makes them up.
+``simulate`` runs one on a host, ``report`` writes the result, and ``compare`` runs one under many settings
+(``settings_grid``). All decisions are made by ``align.host``.
 """

@@ -1,7 +1,7 @@
-"""Pods that come and go, in the order of time: what a simulation is made of.
+"""Pods that arrive and depart over time: the input of a simulation.
 
-At one and the same time departures come first, so that what is given back can be given out again; arrivals stay in
-the order they were written in.
+At the same time departures come before arrivals, so that released resources can be allocated again; arrivals keep
+their order.
 """
 
 from collections.abc import Iterable
@@ -14,17 +14,15 @@ from alignup.align.workload import Pod
 
 @dataclass(frozen=True, slots=True)
 class PodArrival:
-    """A pod comes to the host."""
-
-    time: float  #: seconds since the beginning
-    pod: Pod  #: as the API server hands it on, with a uid
+    time: float  #: seconds since the start
+    pod: Pod  #: as defaulted by the API server, with a uid
 
 
 @dataclass(frozen=True, slots=True)
 class PodDeparture:
-    """A pod is gone; nothing happens when it was refused, or never came."""
+    """Has no effect if the pod was rejected or never arrived."""
 
-    time: float  #: seconds since the beginning
+    time: float  #: seconds since the start
     uid: str
 
 
@@ -32,54 +30,51 @@ WorkloadEvent = PodArrival | PodDeparture
 
 
 def ordered(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
-    """*events* in the order they happen; :class:`TraceError` when they cannot (``find_invalid_event``)."""
+    """*events* in the order they happen; :class:`TraceError` if they are inconsistent."""
     found = sort_by_time(events)
-    if wrong := find_invalid_event(found):
-        raise TraceError(wrong[1])
+    if invalid := find_invalid_event(found):
+        raise TraceError(invalid[1])
     return found
 
 
 def sort_by_time(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
-    """*events* by time, departures first."""
-    return tuple(sorted(events, key=_turn))
+    return tuple(sorted(events, key=_sort_key))
 
 
 def find_invalid_event(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, str] | None:
-    """The first of *events*, which are in time, that cannot happen, and why: no time, or a pod that is there already.
+    """The first of the sorted *events* that cannot happen, and why: an invalid time, or a pod that is already present.
 
-    A pod is there from its arrival until it leaves, also if it is refused: nobody knows that beforehand.
+    A pod is present from its arrival to its departure, even if it is rejected: that depends on the settings.
     """
-    there: dict[str, float] = {}
+    present: dict[str, float] = {}
     missed: dict[str, float] = {}
     for event in events:
         time = event.time
         if not isfinite(time) or time < 0:
-            return event, f"{time} is no time: seconds since the beginning are wanted, 0 or more"
+            return event, f"{time} is not a time: must be seconds since the start, 0 or more"
         if isinstance(event, PodDeparture):
-            if there.pop(event.uid, None) is None:
+            if present.pop(event.uid, None) is None:
                 missed[event.uid] = time
             continue
         uid = event.pod.uid
-        if uid in there:
-            return (
-                event,
-                f"pod {uid} arrives at {format_seconds(time)}, but is there since {format_seconds(there[uid])}",
-            )
+        if uid in present:
+            since = format_seconds(present[uid])
+            return event, f"pod {uid} arrives at {format_seconds(time)} but is present since {since}"
         if missed.get(uid) == time:
-            return event, f"pod {uid} arrives and leaves at {format_seconds(time)}: it must stay for a while"
-        there[uid] = time
+            return event, f"pod {uid} arrives and departs at {format_seconds(time)}: it must stay for some time"
+        present[uid] = time
     return None
 
 
 def arrivals(pods: Iterable[Pod], *, every: float = 1.0) -> tuple[WorkloadEvent, ...]:
-    """One pod after the other, *every* so many seconds; nobody leaves."""
+    """One pod after the other, *every* so many seconds, without departures."""
     return ordered(PodArrival(number * every, pod) for number, pod in enumerate(pods))
 
 
 def format_seconds(time: float) -> str:
-    """A time as people read it: ``12 s``, ``0.25 s``."""
+    """``12 s``, ``0.25 s``."""
     return f"{time:.6f}".rstrip("0").rstrip(".") + " s"
 
 
-def _turn(event: WorkloadEvent) -> tuple[float, int, str]:
+def _sort_key(event: WorkloadEvent) -> tuple[float, int, str]:
     return (event.time, 0, event.uid) if isinstance(event, PodDeparture) else (event.time, 1, "")

@@ -1,15 +1,14 @@
-"""Workloads made up: pods of one of the profiles, coming and going, as many as keep a machine busy.
+"""Generates workloads: pods of a profile that arrive and depart and keep a machine busy.
 
     events = generate(Profile.TELCO, machine, seed=1)
 
-Kinds of pods and their figures stand in ``profiles``. From them:
+The kinds of pods and their figures are in ``profiles``. From them:
 
-* Each pod is of a kind drawn by weight, and asks for amounts drawn from the kind's lists, as far as the machine has
-  them at all: no more CPUs than its largest NUMA node has, huge pages and devices only where there are any.
-* Lifetimes are exponential or log-uniform. Arrivals are a Poisson process: gaps are exponential.
-* The mean gap is such that all pods together ask for *load* of the machine's scarcest resource, averaged over the time
-  in which they arrive. With a load of 0.9 some are refused for want of room, since they do not come evenly; above 1
-  there is more work than machine.
+* The kind of each pod is drawn by weight, and its requests from the kind's lists, as far as the machine has them: no
+  more CPUs than its largest NUMA node, huge pages and devices only if it has any.
+* Lifetimes are exponential or log-uniform. Arrivals are a Poisson process, so gaps are exponential.
+* The mean gap is chosen so that the pods together request *load* of the machine's scarcest resource on average. With a
+  load of 0.9 some pods are rejected, since arrivals are uneven; above 1 the machine is too small for the workload.
 
 The same seed gives the same workload on every version of Python: only ``Random.random`` is used, and times are rounded
 to milliseconds.
@@ -30,31 +29,31 @@ from alignup.align.workload.validation import accept
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, ordered
 from alignup.fleet.profiles import POD_KINDS, Lifetime, LifetimeDistribution, PodKind, Profile
 
-Thing = TypeVar("Thing")
+_T = TypeVar("_T")
 
 GIB = 1 << 30
-_KEPT = 0.1  #: part of CPUs and memory that accelerators' shares leave to the system and to others
+_SYSTEM_SHARE = 0.1  #: of CPUs and memory, not divided among the accelerators
 _ACCELERATOR_WORDS = ("gpu", "accelerator", "tpu", "npu", "gaudi")
 _NETWORK_WORDS = ("nic", "sriov", "net", "rdma", "hca", "dpu", "vf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCapacity:
-    """What a machine has, as far as workloads are made for it."""
+    """The resources of a machine that workloads request."""
 
     cpus: int
-    node_cpus: int  #: of its largest NUMA node
-    threads: int  #: CPUs of a core
-    memory: int  #: bytes in all that are not huge pages
+    node_cpus: int  #: of the largest NUMA node
+    threads: int  #: CPUs per core
+    memory: int  #: bytes, without huge pages
     huge: Mapping[str, int]  #: resource → bytes
-    accelerator: str | None = None  #: the resource; ``None``: there is none
+    accelerator: str | None = None  #: the resource name
     accelerators: int = 0
-    network: str | None = None
+    network: str | None = None  #: the resource name
     networks: int = 0
 
     @classmethod
     def of(cls, machine: Machine, *, accelerator: str | None = None, network: str | None = None) -> "MachineCapacity":
-        """What *machine* has; device resources are told by their names unless *accelerator* and *network* name them."""
+        """*accelerator* and *network* name device resources; by default they are recognized by their names."""
         view = machine.kubelet_view()
         devices: dict[str, int] = {}
         for device in machine.devices:
@@ -62,8 +61,8 @@ class MachineCapacity:
         huge: dict[str, int] = {}
         for pages in (pages for node in view.nodes for pages in node.hugepages if pages.bytes):
             huge[pages.resource] = huge.get(pages.resource, 0) + pages.bytes
-        accelerator = accelerator or _named(devices, _ACCELERATOR_WORDS)
-        network = network or _named(devices, _NETWORK_WORDS)
+        accelerator = accelerator or _most_common(devices, _ACCELERATOR_WORDS)
+        network = network or _most_common(devices, _NETWORK_WORDS)
         memory = sum(node.memory or 0 for node in view.nodes) - sum(huge.values())
         return cls(
             cpus=view.num_cpus,
@@ -78,7 +77,7 @@ class MachineCapacity:
         )
 
 
-def generate(  # noqa: PLR0913 - all but the first two have good defaults
+def generate(  # noqa: PLR0913 - all but the first two have defaults
     profile: Profile,
     machine: Machine,
     *,
@@ -88,19 +87,17 @@ def generate(  # noqa: PLR0913 - all but the first two have good defaults
     accelerator: str | None = None,
     network: str | None = None,
 ) -> tuple[WorkloadEvent, ...]:
-    """So many *pods* of *profile*, coming and going, that ask for *load* of *machine*; the same for the same *seed*.
+    """A workload of *pods* that request *load* of *machine* on average; ``SettingsError`` if *load* is out of range.
 
-    *accelerator* and *network* name the device resources to ask for; otherwise the machine's resources are told by
-    their names (``gpu``, ``nic``, and the like). ``SettingsError`` for a load that is none.
+    *accelerator* and *network* name the device resources to request; by default they are recognized by their names
+    (``gpu``, ``nic`` and the like).
     """
     if not 0 < load < 1e6 or pods < 0:
-        raise SettingsError(
-            f"a load of {load} on {pods} pods cannot be: more than 0 is wanted, 1 is all of the machine"
-        )
-    stock = MachineCapacity.of(machine, accelerator=accelerator, network=network)
+        raise SettingsError(f"invalid load {load} for {pods} pods: must be greater than 0; 1 is the whole machine")
+    capacity = MachineCapacity.of(machine, accelerator=accelerator, network=network)
     random = Random(seed)  # noqa: S311 - not cryptography
-    made = [(pod, _lifetime(random, kind.lifetime)) for kind, pod in _pods(random, profile, stock, pods)]
-    gap = _busy_seconds(made, stock) / load / max(pods, 1)
+    made = [(pod, _lifetime(random, kind.lifetime)) for kind, pod in _pods(random, profile, capacity, pods)]
+    gap = _busy_seconds(made, capacity) / load / max(pods, 1)
     events: list[WorkloadEvent] = []
     time = 0.0
     for pod, lifetime in made:
@@ -110,21 +107,21 @@ def generate(  # noqa: PLR0913 - all but the first two have good defaults
     return ordered(events)
 
 
-def _pods(random: Random, profile: Profile, stock: MachineCapacity, count: int) -> Iterator[tuple[PodKind, Pod]]:
-    kinds = [kind for kind in POD_KINDS[profile] if not kind.accelerators or stock.accelerators]
+def _pods(random: Random, profile: Profile, capacity: MachineCapacity, count: int) -> Iterator[tuple[PodKind, Pod]]:
+    kinds = [kind for kind in POD_KINDS[profile] if not kind.accelerators or capacity.accelerators]
     shapes: dict[tuple[str, str], Pod] = {}
     for number in range(1, count + 1):
-        kind = _one_of(random, [kind for kind in kinds for _ in range(kind.weight)])
-        amounts = _amounts(random, kind, stock)
-        shape = (kind.name, str(amounts))
+        kind = _choose(random, [kind for kind in kinds for _ in range(kind.weight)])
+        requests = _requests(random, kind, capacity)
+        shape = (kind.name, str(requests))
         if shape not in shapes:
-            shapes[shape] = accept(_pod(kind, amounts))
+            shapes[shape] = accept(_pod(kind, requests))
         name = f"{kind.name}-{number}"
         yield kind, replace(shapes[shape], name=name, uid=name)
 
 
-def _pod(kind: PodKind, amounts: Amounts) -> Pod:
-    main = Container(kind.name, _guaranteed(amounts) if kind.guaranteed else _burstable(amounts))
+def _pod(kind: PodKind, requests: Amounts) -> Pod:
+    main = Container(kind.name, _guaranteed(requests) if kind.guaranteed else _burstable(requests))
     init = []
     if kind.setup:
         init.append(Container("setup", _guaranteed({CPU: Quantity.parse("500m"), MEMORY: Quantity.parse("256Mi")})))
@@ -134,32 +131,32 @@ def _pod(kind: PodKind, amounts: Amounts) -> Pod:
     return Pod(name=kind.name, init=tuple(init), containers=(main,), labels={"app": kind.name})
 
 
-def _amounts(random: Random, kind: PodKind, stock: MachineCapacity) -> dict[str, Quantity]:
-    """What the main container of one pod asks for."""
-    amounts = {}
+def _requests(random: Random, kind: PodKind, capacity: MachineCapacity) -> dict[str, Quantity]:
+    """The requests of a pod's main container."""
+    requests = {}
     cpus: float
-    if kind.accelerators and stock.accelerator:
-        count = _one_of(random, [count for count in kind.accelerators if count <= stock.accelerators] or [1])
-        cores = int(stock.cpus * (1 - _KEPT)) // stock.accelerators // stock.threads
-        cpus = max(1, cores) * stock.threads * count
-        memory = int(stock.memory * (1 - _KEPT)) // stock.accelerators * count
+    if kind.accelerators and capacity.accelerator:
+        count = _choose(random, [count for count in kind.accelerators if count <= capacity.accelerators] or [1])
+        cores = int(capacity.cpus * (1 - _SYSTEM_SHARE)) // capacity.accelerators // capacity.threads
+        cpus = max(1, cores) * capacity.threads * count
+        memory = int(capacity.memory * (1 - _SYSTEM_SHARE)) // capacity.accelerators * count
         networks = max(1, count // 4) if kind.networks else 0
-        amounts[stock.accelerator] = Quantity.of(count)
+        requests[capacity.accelerator] = Quantity.of(count)
     else:
-        cpus = min(_one_of(random, kind.cpus), stock.node_cpus)
-        memory = min(int(cpus * kind.memory * GIB), int(stock.memory * (1 - _KEPT)))
+        cpus = min(_choose(random, kind.cpus), capacity.node_cpus)
+        memory = min(int(cpus * kind.memory * GIB), int(capacity.memory * (1 - _SYSTEM_SHARE)))
         networks = kind.networks
-    amounts |= {CPU: _cpus(cpus), MEMORY: _bytes(memory)}
-    if stock.network and min(networks, stock.networks):
-        amounts[stock.network] = Quantity.of(min(networks, stock.networks))
-    page = max(stock.huge, key=lambda name: stock.huge[name], default=None)
-    if kind.huge and page and stock.huge[page] >= kind.huge * GIB:
-        amounts[page] = _bytes(kind.huge * GIB)
-    return amounts
+    requests |= {CPU: _cpus(cpus), MEMORY: _bytes(memory)}
+    if capacity.network and min(networks, capacity.networks):
+        requests[capacity.network] = Quantity.of(min(networks, capacity.networks))
+    page = max(capacity.huge, key=lambda name: capacity.huge[name], default=None)
+    if kind.huge and page and capacity.huge[page] >= kind.huge * GIB:
+        requests[page] = _bytes(kind.huge * GIB)
+    return requests
 
 
 def _bytes(size: int) -> Quantity:
-    """Whole MiB, and one at least."""
+    """*size* in whole MiB, at least one."""
     return Quantity(max(size >> 20, 1) << 20, format=QuantityFormat.BINARY_SI)
 
 
@@ -172,7 +169,6 @@ def _guaranteed(amounts: Amounts) -> Resources:
 
 
 def _burstable(amounts: Amounts) -> Resources:
-    """Half of it asked for."""
     half = {
         CPU: Quantity.parse(f"{amounts[CPU].milli() // 2}m"),
         MEMORY: _bytes(amounts[MEMORY].value() // 2),
@@ -181,37 +177,36 @@ def _burstable(amounts: Amounts) -> Resources:
 
 
 def _lifetime(random: Random, lifetime: Lifetime) -> float:
-    if lifetime.stay is LifetimeDistribution.EXPONENTIAL:
+    if lifetime.distribution is LifetimeDistribution.EXPONENTIAL:
         return -log(1 - random.random()) * lifetime.low
     return float(lifetime.low * pow(lifetime.high / lifetime.low, random.random()))
 
 
-def _busy_seconds(made: Sequence[tuple[Pod, float]], stock: MachineCapacity) -> float:
-    """How long the machine would be busy with all pods if they came one after the other and used it up."""
-    asked: dict[str, float] = {}
+def _busy_seconds(made: Sequence[tuple[Pod, float]], capacity: MachineCapacity) -> float:
+    """How long the pods together would occupy all of the scarcest resource."""
+    requested: dict[str, float] = {}
     for pod, lifetime in made:
         request = demand.fit_request(pod)
         for name, amount in {CPU: request.milli_cpu, MEMORY: request.memory, **request.scalars}.items():
-            asked[name] = asked.get(name, 0.0) + amount * lifetime
-    there: dict[str, int] = {CPU: 1000 * stock.cpus, MEMORY: stock.memory, **stock.huge}
-    there |= {
+            requested[name] = requested.get(name, 0.0) + amount * lifetime
+    available: dict[str, int] = {CPU: 1000 * capacity.cpus, MEMORY: capacity.memory, **capacity.huge}
+    available |= {
         name: count
-        for name, count in ((stock.accelerator, stock.accelerators), (stock.network, stock.networks))
+        for name, count in ((capacity.accelerator, capacity.accelerators), (capacity.network, capacity.networks))
         if name
     }
-    return max((work / there[name] for name, work in asked.items() if there.get(name)), default=0.0)
+    return max((work / available[name] for name, work in requested.items() if available.get(name)), default=0.0)
 
 
-def _named(resources: Mapping[str, int], words: Sequence[str]) -> str | None:
-    """The resource with the most devices whose name says what it is."""
-    found = [name for name in resources if resources[name] and any(word in _last(name) for word in words)]
+def _most_common(resources: Mapping[str, int], words: Sequence[str]) -> str | None:
+    """The resource with the most devices whose name, without the domain, contains one of *words*."""
+    found = [
+        name
+        for name, count in resources.items()
+        if count and any(word in name.rpartition("/")[2].lower() for word in words)
+    ]
     return max(found, key=lambda name: resources[name], default=None)
 
 
-def _last(resource: str) -> str:
-    """What stands after the domain; ``kubernetes.io`` has a ``net`` in it."""
-    return resource.rpartition("/")[2].lower()
-
-
-def _one_of(random: Random, things: Sequence[Thing]) -> Thing:
-    return things[int(random.random() * len(things))]
+def _choose(random: Random, items: Sequence[_T]) -> _T:
+    return items[int(random.random() * len(items))]

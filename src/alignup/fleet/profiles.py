@@ -1,7 +1,7 @@
-"""What workloads look like: kinds of pods, how often they come, what they ask for, how long they stay.
+"""The workload profiles of ``generate``: kinds of pods, their frequency, requests and lifetimes.
 
-The figures are made up, but of the sort that platform teams know: a few large pods that want to be aligned, many small
-ones, some that do not care. They are tables, so that a person can read them and ``docs/simulate.md`` can print them.
+The figures are made up but typical: a few large pods that need alignment, many small ones, some that do not care.
+``docs/simulate.md`` prints these tables.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,6 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 class Profile(StrEnum):
-    """Whose workload it is."""
-
     TELCO = "telco"
     TRAINING = "training"
     INFERENCE = "inference"
@@ -22,40 +20,38 @@ class Profile(StrEnum):
 
 
 class LifetimeDistribution(StrEnum):
-    """How lifetimes are distributed."""
-
-    EXPONENTIAL = "exponential"  #: with a mean
-    LOG_UNIFORM = "log-uniform"  #: between two ends: as many of 1 to 2 hours as of 2 to 4
+    EXPONENTIAL = "exponential"
+    LOG_UNIFORM = "log-uniform"
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """How long pods of a kind stay, in seconds."""
+    """In seconds."""
 
-    stay: LifetimeDistribution
-    low: float  #: the shortest; of exponential ones the mean
-    high: float = 0.0  #: the longest; means nothing of exponential ones
+    distribution: LifetimeDistribution
+    low: float  #: the minimum; for exponential the mean
+    high: float = 0.0  #: the maximum; unused for exponential
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodKind:
     """One kind of pods.
 
-    ``cpus`` and ``accelerators`` are chosen evenly from what is listed; what is listed twice comes twice as often. With
-    accelerators a pod asks for their fair share of the machine's CPUs and memory, in place of ``cpus``. A pod that is
-    not ``guaranteed`` asks for half of its CPUs and memory, and is limited to all of it.
+    ``cpus`` and ``accelerators`` are drawn uniformly from the listed values; a value listed twice is twice as likely.
+    With accelerators a pod requests their share of the machine's CPUs and memory instead of ``cpus``. A pod that is
+    not ``guaranteed`` requests half of its limits.
     """
 
     name: str
-    weight: int  #: how often it comes, beside the others
+    weight: int  #: relative frequency
     lifetime: Lifetime
     cpus: tuple[float, ...] = ()
-    memory: int = 2  #: GiB for each CPU
+    memory: int = 2  #: GiB per CPU
     accelerators: tuple[int, ...] = ()
-    networks: int = 0  #: network devices; beside accelerators one for every four of them, but one at least
+    networks: int = 0  #: network devices; with accelerators, one for every four of them but at least one
     huge: int = 0  #: GiB of huge pages
-    sidecar: bool = False  #: a small container starts before and stays beside it
-    setup: bool = False  #: an ordinary init container of half a CPU runs first
+    sidecar: bool = False  #: whether it has a small sidecar
+    setup: bool = False  #: whether it has an init container of half a CPU
     guaranteed: bool = True
 
 
@@ -86,7 +82,6 @@ _INFERENCE = (
     PodKind(name="gateway", weight=2, cpus=(0.5, 1, 2), guaranteed=False, lifetime=_exponential(DAY)),
 )
 
-#: The kinds of pods of each profile; of mixed, all of the others, each as often as at home.
 POD_KINDS: Mapping[Profile, tuple[PodKind, ...]] = MappingProxyType(
     {
         Profile.TELCO: _TELCO,

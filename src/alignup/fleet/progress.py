@@ -1,26 +1,25 @@
-"""Saying how far a long piece of work has come, often enough for people and seldom enough for machines."""
+"""Limits how often progress is reported."""
 
 from collections.abc import Callable
 from time import monotonic
 
-Progress = Callable[[int, int], object]  #: called with how much is done, and how much there is to do
+Progress = Callable[[int, int], object]  #: called with the number of finished items and the total
 
-#: Seconds between two calls.
-MIN_INTERVAL = 0.05
+MIN_INTERVAL = 0.05  #: seconds between two calls
 
 
 class ProgressReporter:
-    """Tells *progress* what is done: at most once in ``MIN_INTERVAL`` seconds, and at the end."""
+    """Calls *progress* at most once per ``MIN_INTERVAL``, and at the end."""
 
     def __init__(self, progress: Progress | None, total: int, *, now: Callable[[], float] = monotonic) -> None:
         self._progress, self._total, self._now = progress, total, now
-        self._told = -1
+        self._reported = -1
         self._next = now() + MIN_INTERVAL
 
-    def done(self, count: int) -> None:
-        """So much of it is done."""
-        if self._progress is None or count == self._told or (count < self._total and self._now() < self._next):
+    def report(self, count: int) -> None:
+        """*count* items are finished."""
+        if self._progress is None or count == self._reported or (count < self._total and self._now() < self._next):
             return
-        self._told = count
+        self._reported = count
         self._progress(count, self._total)
         self._next = self._now() + MIN_INTERVAL

@@ -32,6 +32,10 @@ class Diagnostics:
     unknown: list[str] = field(default_factory=list)  #: paths of fields that do not exist
     permissions: dict[Problem, str] = field(default_factory=dict)  #: the permission that resolves a problem
 
+    def add(self, problem: Problem) -> None:
+        """Record *problem*; a subclass may raise it instead."""
+        self.problems.append(problem)
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectReader:
@@ -192,7 +196,7 @@ class ObjectReader:
 
     def error(self, name: str, what: str) -> None:
         """Record a problem with a field."""
-        self.diagnostics.problems.append(Problem(self.path_of(name), what))
+        self.diagnostics.add(Problem(self.path_of(name), what))
 
     def faults(self, name: str, text: str, faults: Iterable[str]) -> None:
         """Record each of the *faults* of a field's value."""
@@ -209,7 +213,7 @@ class ObjectReader:
             self.path_of(name), f"{what} is not allowed; start the agent with --allow {permission} to allow it"
         )
         self.diagnostics.permissions[problem] = permission
-        self.diagnostics.problems.append(problem)
+        self.diagnostics.add(problem)
 
     def _mapping(self, value: object, name: str) -> Mapping[str, Any]:
         if value is None:
