@@ -1,4 +1,4 @@
-"""Simulations: pods that come and go on 8 NUMA nodes and 256 CPUs, with everything that is told of them in the end."""
+"""Simulations: pods that arrive and depart on 8 NUMA nodes with 256 CPUs, including the report."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -20,19 +20,18 @@ ROUNDS = 3
 
 
 def figures() -> Iterator[Figure]:
-    """The issue's budget, and what stands around it."""
-    events = coming_and_going()
+    events = arrivals_and_departures()
     for policy in (Policy.BEST_EFFORT, Policy.SINGLE_NUMA_NODE):
         yield simulated(f"{policy}", events, policy, budget=1 / 2000)
     machine = host(8, Policy.NONE, cpus=256).machine
     for profile in Profile:
         made = generate(profile, machine, seed=1, pods=PODS // 4)
         yield simulated(f"generated, {profile}", made, Policy.SINGLE_NUMA_NODE, budget=None)
-    yield from around(events)
+    yield from workload_figures(events)
 
 
-def coming_and_going() -> tuple[WorkloadEvent, ...]:
-    """Pods of one container, each staying for a while; some forty at a time."""
+def arrivals_and_departures() -> tuple[WorkloadEvent, ...]:
+    """Pods with one container; about forty are present at a time."""
     random = Random(1)
     shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
     events: list[WorkloadEvent] = []
@@ -43,22 +42,21 @@ def coming_and_going() -> tuple[WorkloadEvent, ...]:
 
 
 def simulated(name: str, events: Sequence[WorkloadEvent], policy: Policy, *, budget: float | None) -> Figure:
-    """A whole simulation, by pod."""
+    """The time of a whole simulation per pod."""
     spent, result = min((once(events, policy) for _ in range(ROUNDS)), key=lambda one: one[0])
     each = spent / len(result.outcomes)
     return Figure(f"simulation, {name}, per pod", each, budget, f"{1 / each:,.0f} pods/s, {result.admitted} admitted")
 
 
 def once(events: Sequence[WorkloadEvent], policy: Policy) -> tuple[float, SimulationResult]:
-    """How long one run takes on an idle host, and what comes of it."""
+    """The time of one run on an idle host, and its result."""
     one = host(8, policy, cpus=256)
     start = perf_counter()
     result = run(one, events)
     return perf_counter() - start, result
 
 
-def around(events: Sequence[WorkloadEvent]) -> Iterator[Figure]:
-    """Making workloads up, and traces."""
+def workload_figures(events: Sequence[WorkloadEvent]) -> Iterator[Figure]:
     machine = host(8, Policy.NONE, cpus=256).machine
     made = best(partial(generate, Profile.MIXED, machine, seed=1, pods=1000), rounds=3)
     yield Figure("1,000 pods generated", made)

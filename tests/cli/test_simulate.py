@@ -28,7 +28,7 @@ def test_json_holds_the_whole_result():
     run = in_process("simulate", "-f", NODE / "running.yaml", *ON_NODE, "-o", "json")
 
     document = json.loads(run.stdout)
-    assert (document["admitted"], document["refused"]) == (5, 0)
+    assert (document["admitted"], document["rejected"]) == (5, 0)
     assert [pod["name"] for pod in document["pods"]][:2] == ["finetune", "inference-a"]
     assert set(document["nodes"]) == {"0", "1"}
 
@@ -101,10 +101,10 @@ BAD = {
     "two workloads": (("--generate", "telco", "--trace", "x"), "give exactly one workload"),
     "no trace": (("--trace", "nowhere.yaml"), "nowhere.yaml"),
     "no file": (("-f", "nowhere.yaml"), "cannot be read"),
-    "an unknown dimension": (("--generate", "telco", "--compare", "weather"), "there is no dimension weather"),
-    "no dimension": (("--generate", "telco", "--compare", ""), "there is no dimension"),
-    "a load that is no number": (("--generate", "telco", "--load", "nan"), "a load of nan"),
-    "an endless trace": (("--trace", "/dev/zero"), "more than 256 MiB are not read"),
+    "an unknown dimension": (("--generate", "telco", "--compare", "weather"), "unknown dimension weather"),
+    "no dimension": (("--generate", "telco", "--compare", ""), "unknown dimension"),
+    "a load that is no number": (("--generate", "telco", "--load", "nan"), "invalid load nan"),
+    "an endless trace": (("--trace", "/dev/zero"), "larger than 256 MiB"),
     "a picture of a comparison": (
         ("--generate", "telco", "--compare", "policy", "--svg", "x"),
         "--svg and --compare exclude each other",

@@ -1,5 +1,3 @@
-"""One workload under many settings."""
-
 import io
 import json
 import os
@@ -29,9 +27,9 @@ from tests.fleet.workloads import small
 
 ONE = host()
 MACHINE, BASE = ONE.machine, ONE.settings
-#: Memory prefers one node, so under policy restricted CPUs of two nodes are had only where nobody manages it.
+#: Managed memory prefers one node, so policy restricted allows CPUs of two nodes only without it.
 UNMANAGED = host(memory=False).settings
-#: Nobody has 5 CPUs on one node; two do not leave room for a third.
+#: No node has 5 CPUs.
 EVENTS = arrivals([small("a", cpu="5"), small("b", cpu="1"), small("c", cpu="2")])
 
 
@@ -39,7 +37,7 @@ def compared(*dimensions: str, events=EVENTS, **how):
     return compare(MACHINE, build_grid(BASE, dimensions, machine=MACHINE), events, **how)
 
 
-def test_variants_are_ranked_by_what_they_admit_and_align():
+def test_variants_are_ranked_by_admitted_and_aligned_pods():
     variants = build_grid(UNMANAGED, ["policy"], machine=MACHINE)
 
     found = compare(MACHINE, variants, arrivals([small("b", cpu="1"), small("a", cpu="5"), small("c", gpu="1")]))
@@ -52,15 +50,15 @@ def test_variants_are_ranked_by_what_they_admit_and_align():
     ]
 
 
-def test_scores_are_those_of_a_simulation():
+def test_scores_agree_with_a_simulation():
     for one in compared("policy", "scope").ranked:
         result = run(Host(MACHINE, one.variant.settings), EVENTS)
 
         assert (one.score.admitted, one.score.reasons) == (result.admitted, result.reasons)
-        assert one.score.stranded == result.height.stranded
+        assert one.score.stranded == result.peak.stranded
 
 
-def test_fewer_stranded_is_better():
+def test_fewer_stranded_devices_are_better():
     variants = build_grid(UNMANAGED, ["policy=single-numa-node|restricted"], machine=MACHINE)
 
     first, second = compare(MACHINE, variants, arrivals([small("a", cpu="5", gpu="2")])).ranked
@@ -76,22 +74,20 @@ def test_equal_scores_share_a_rank_in_the_order_given():
     assert found.ranked[0].variant.choices["cpu-options"] == "none"
 
 
-def test_what_a_kubelet_would_not_start_with_is_listed():
+def test_invalid_variants_are_listed():
     found = compared("policy=none|strict")
 
     assert [one.variant.label for one in found.ranked] == ["policy=none"]
-    assert [(one.label, one.error) for one in found.illegal] == [("policy=strict", 'unknown policy: "strict"')]
+    assert [(one.label, one.error) for one in found.invalid] == [("policy=strict", 'unknown policy: "strict"')]
 
 
 def test_nothing_to_compare():
     found = compare(MACHINE, (), EVENTS)
 
-    assert (found.ranked, found.illegal) == ((), ())
+    assert (found.ranked, found.invalid) == ((), ())
 
 
 class TestExecutors:
-    """Where jobs are done makes no difference."""
-
     EVENTS = generate(Profile.MIXED, MACHINE, seed=3, pods=60, load=1.5)
     DIMENSIONS = ("policy", "scope", "memory-policy", "cpu-options=full-pcpus-only|align-by-socket")
 
@@ -101,7 +97,7 @@ class TestExecutors:
 
         assert found == compared(*self.DIMENSIONS, events=self.EVENTS)
         assert len(found.ranked) == 28
-        assert len(found.illegal) == 28
+        assert len(found.invalid) == 28
 
     def test_threads(self):
         with ThreadPoolExecutor(2) as executor:
@@ -110,7 +106,7 @@ class TestExecutors:
         assert found == compared("policy", "scope", events=self.EVENTS)
 
 
-def test_progress_is_told_piece_by_piece():
+def test_progress_is_reported_per_variant():
     calls: list[tuple[int, int]] = []
 
     compared("policy", progress=lambda done, total: calls.append((done, total)), now=iter(range(99)).__next__)
@@ -118,7 +114,7 @@ def test_progress_is_told_piece_by_piece():
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_too_much_work_under_one_variant_does_not_end_the_others(monkeypatch):
+def test_a_work_limit_under_one_variant_does_not_stop_the_others(monkeypatch):
     def limited(one, events, progress):
         if one.settings.topology.policy == "restricted":
             raise WorkLimitError("too much work", sources=["cpu"])
@@ -129,10 +125,10 @@ def test_too_much_work_under_one_variant_does_not_end_the_others(monkeypatch):
     found = compared("policy")
 
     assert len(found.ranked) == 3
-    assert [(one.label, one.error) for one in found.illegal] == [("policy=restricted", "too much work")]
+    assert [(one.label, one.error) for one in found.invalid] == [("policy=restricted", "too much work")]
 
 
-def test_what_goes_wrong_goes_wrong_here(monkeypatch):
+def test_errors_of_jobs_are_raised(monkeypatch):
     def broken(one, events, progress):
         raise ZeroDivisionError
 
@@ -145,21 +141,21 @@ def test_what_goes_wrong_goes_wrong_here(monkeypatch):
 INTERRUPTED = """
 import sys
 from alignup.fleet.compare import compare
-from alignup.fleet.executors import processes
+from alignup.fleet.executors import process_pool
 from alignup.fleet.generate import generate
 from alignup.fleet.profiles import Profile
-from alignup.fleet.variants import combinations
+from alignup.fleet.settings_grid import build_grid
 from tests.align.hosts import host
 
 def main():
     one = host()
     events = generate(Profile.MIXED, one.machine, seed=1, pods=1500)
-    variants = combinations(one.settings, ("policy", "scope", "memory-policy", "cpu-options"), machine=one.machine)
+    variants = build_grid(one.settings, ("policy", "scope", "memory-policy", "cpu-options"), machine=one.machine)
 
     def progress(done, total):
         print(done, flush=True)
 
-    with processes(2) as executor:
+    with process_pool(2) as executor:
         compare(one.machine, variants, events, executor=executor, progress=progress)
 
 if __name__ == "__main__":
@@ -170,10 +166,10 @@ if __name__ == "__main__":
 """
 
 
-def test_an_interruption_ends_everything_at_once(tmp_path):
+def test_an_interruption_ends_the_comparison_quickly(tmp_path):
     script = tmp_path / "interrupted.py"
     script.write_text(textwrap.dedent(INTERRUPTED), encoding="utf-8")
-    with subprocess.Popen(  # noqa: S603 - ours
+    with subprocess.Popen(  # noqa: S603 - our own script
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -184,12 +180,12 @@ def test_an_interruption_ends_everything_at_once(tmp_path):
         process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)
         try:
-            _, complaints = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=30)
         finally:
             process.kill()
 
     assert process.returncode == 130
-    assert complaints == b""
+    assert errors == b""
 
 
 def test_a_table_and_a_document():
@@ -212,7 +208,7 @@ def test_a_table_and_a_document():
     ]
 
 
-def test_settings_are_compared_not_changed():
+def test_the_base_settings_are_not_changed():
     lenient = replace(BASE, memory_policy="None", reserved_memory=())
 
     compare(MACHINE, build_grid(lenient, ["memory-policy"], machine=MACHINE), EVENTS)

@@ -1,5 +1,3 @@
-"""How work travels."""
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -16,10 +14,10 @@ from tests.fleet.workloads import some, workloads
 
 @some
 @given(hosts(), workloads(max_pods=3))
-def test_what_is_packed_is_unpacked_as_it_was(one, events):
-    machine, settings, happened = unpack(pack((one.machine, one.settings, events)))
+def test_packing_round_trips(one, events):
+    machine, settings, unpacked = unpack(pack((one.machine, one.settings, events)))
 
-    assert (machine, settings, happened) == (one.machine, one.settings, events)
+    assert (machine, settings, unpacked) == (one.machine, one.settings, events)
 
 
 def test_read_only_views_stay_read_only():
@@ -29,21 +27,21 @@ def test_read_only_views_stay_read_only():
     assert isinstance(view, MappingProxyType)
 
 
-def test_serial_work_is_done_when_it_is_asked_for():
+def test_the_serial_executor_runs_jobs_at_once():
     future = SerialExecutor().submit(divmod, 7, 2)
 
     assert future.done()
     assert future.result() == (3, 1)
 
 
-def test_serial_work_fails_when_the_result_is_asked_for():
+def test_the_serial_executor_raises_errors_with_the_result():
     future = SerialExecutor().submit(divmod, 7, 0)
 
     with pytest.raises(ZeroDivisionError):
         future.result()
 
 
-def test_an_interruption_is_not_held_back():
+def test_the_serial_executor_does_not_catch_interruptions():
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -51,17 +49,17 @@ def test_an_interruption_is_not_held_back():
         SerialExecutor().submit(interrupted)
 
 
-def test_results_come_in_the_order_of_the_jobs_and_each_is_told_of():
-    told: list[int] = []
+def test_results_are_in_submission_order_and_progress_is_reported():
+    progress: list[int] = []
     with ThreadPoolExecutor(2) as executor:
-        jobs: JobBatch[float] = JobBatch(executor, told.append)
+        jobs: JobBatch[float] = JobBatch(executor, progress.append)
         for seconds in (0.05, 0.0, 0.02):
             jobs.submit(slept, seconds)
         found = jobs.results()
 
     assert found == [0.05, 0.0, 0.02]
-    assert told == sorted(told)
-    assert {1, 2, 3} <= set(told)
+    assert progress == sorted(progress)
+    assert {1, 2, 3} <= set(progress)
 
 
 def slept(seconds: float) -> float:
@@ -69,7 +67,7 @@ def slept(seconds: float) -> float:
     return seconds
 
 
-def test_what_goes_wrong_is_raised_when_all_are_done():
+def test_errors_are_raised_after_all_jobs():
     jobs: JobBatch[tuple[int, int]] = JobBatch(SerialExecutor(), lambda _: None)
     jobs.submit(divmod, 7, 0)
     jobs.submit(divmod, 7, 2)
@@ -78,7 +76,7 @@ def test_what_goes_wrong_is_raised_when_all_are_done():
         jobs.results()
 
 
-def test_jobs_that_are_given_up_are_not_begun():
+def test_cancelled_jobs_do_not_start():
     begun: list[int] = []
     leave = Event()
     with ThreadPoolExecutor(1) as executor:
@@ -92,17 +90,17 @@ def test_jobs_that_are_given_up_are_not_begun():
 
 
 def endless(started: str) -> None:
-    """A job that goes on until nobody wants it any more."""
+    """Run until cancelled."""
     Path(started).touch()
     while monotonic():
         raise_if_cancelled()
         sleep(0.01)
 
 
-def test_processes_that_are_left_in_a_hurry_stop_their_jobs(tmp_path):
+def test_an_error_stops_the_jobs_of_a_process_pool(tmp_path):
     started = tmp_path / "started"
 
-    with pytest.raises(ZeroDivisionError), process_pool(1) as executor:  # noqa: PT012 - leaving is what is tried
+    with pytest.raises(ZeroDivisionError), process_pool(1) as executor:  # noqa: PT012 - the exit is tested
         jobs = [executor.submit(endless, str(started)) for _ in range(5)]
         while not started.exists():
             sleep(0.01)
@@ -112,5 +110,5 @@ def test_processes_that_are_left_in_a_hurry_stop_their_jobs(tmp_path):
     assert any(job.cancelled() for job in jobs)
 
 
-def test_here_every_job_is_wanted():
+def test_jobs_outside_of_a_pool_are_never_cancelled():
     raise_if_cancelled()

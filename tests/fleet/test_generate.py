@@ -1,5 +1,3 @@
-"""Workloads made up."""
-
 import hashlib
 import io
 from dataclasses import replace
@@ -31,7 +29,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 
 
 def large():
-    """Two sockets of two nodes; on each node 32 CPUs, 128 GiB, 16 of them huge pages, 2 GPUs and 8 NICs."""
+    """Two sockets with two NUMA nodes each; per node 32 CPUs, 128 GiB (16 in huge pages), 2 GPUs and 8 NICs."""
     shape = parse("pack:2 numa:2 core:16 pu:2", memory=128 * GIB)
     nodes = tuple(NumaNode(node.id, node.memory, (HugePages(GIB, 16),)) for node in shape.nodes)
     gpus = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(8))
@@ -47,7 +45,7 @@ def pods(events):
 
 
 @pytest.mark.parametrize("profile", Profile)
-def test_every_kind_of_a_profile_comes(profile):
+def test_every_kind_of_a_profile_arrives(profile):
     came = {pod.labels["app"] for pod in pods(generate(profile, LARGE, seed=1, pods=300))}
 
     assert came == {kind.name for kind in POD_KINDS[profile]}
@@ -61,26 +59,26 @@ def test_the_same_seed_gives_the_same_workload(profile):
     assert generate(profile, LARGE, seed=8, pods=50) != first
 
 
-def test_the_same_on_every_python():
-    """A workload that somebody kept the seed of must not change; this is what it was in the beginning."""
-    told = [
+def test_workloads_are_the_same_on_every_python():
+    """The workload of a seed must never change."""
+    found = [
         (event.time, event.uid)
         if isinstance(event, PodDeparture)
         else (event.time, event.pod.uid, sorted(map(str, event.pod.containers[0].resources.limits.values())))
         for event in generate(Profile.MIXED, LARGE, seed=1, pods=100)
     ]
 
-    assert told[0] == (2914.678, "du-1", ["1", "16Gi", "1Gi", "8"])
-    assert hashlib.sha256(repr(told).encode()).hexdigest()[:16] == "f1569c0c82ec2aa3"
+    assert found[0] == (2914.678, "du-1", ["1", "16Gi", "1Gi", "8"])
+    assert hashlib.sha256(repr(found).encode()).hexdigest()[:16] == "f1569c0c82ec2aa3"
 
 
 @pytest.mark.parametrize("profile", Profile)
 @pytest.mark.parametrize("load", [0.5, 1.0, 2.0])
-def test_the_load_is_what_was_asked_for(profile, load):
-    """Of the scarcest resource, on average over the time of arrivals; gaps are drawn, so it is met only roughly."""
+def test_the_load_is_as_requested(profile, load):
+    """Of the scarcest resource, on average over the time of arrivals; gaps are random, so only roughly."""
     events = generate(profile, LARGE, seed=1, pods=2000, load=load)
     left = {event.uid: event.time for event in events if isinstance(event, PodDeparture)}
-    stock = MachineCapacity.of(LARGE)
+    capacity = MachineCapacity.of(LARGE)
     work = dict.fromkeys(("cpu", "memory", GPU, NIC), 0.0)
     for event in events:
         if isinstance(event, PodArrival):
@@ -92,7 +90,7 @@ def test_the_load_is_what_was_asked_for(profile, load):
                 )
                 work[name] += asked * (left[event.pod.uid] - event.time)
     span = max(event.time for event in events if isinstance(event, PodArrival))
-    there = {"cpu": stock.cpus, "memory": stock.memory, GPU: stock.accelerators, NIC: stock.networks}
+    there = {"cpu": capacity.cpus, "memory": capacity.memory, GPU: capacity.accelerators, NIC: capacity.networks}
 
     busiest = max(work[name] / there[name] / span for name in work)
 
@@ -103,12 +101,12 @@ def test_the_load_is_what_was_asked_for(profile, load):
     ("name", "qos", "resources"),
     [
         pytest.param("upf", QoS.GUARANTEED, {"cpu", "memory", NIC, "hugepages-1Gi"}, id="user plane"),
-        pytest.param("oam", QoS.BURSTABLE, {"cpu", "memory"}, id="small helpers"),
+        pytest.param("oam", QoS.BURSTABLE, {"cpu", "memory"}, id="management"),
         pytest.param("trainer", QoS.GUARANTEED, {"cpu", "memory", GPU, NIC}, id="training"),
         pytest.param("model", QoS.GUARANTEED, {"cpu", "memory", GPU}, id="inference"),
     ],
 )
-def test_pods_ask_for_what_their_kind_does(name, qos, resources):
+def test_pods_request_what_their_kind_defines(name, qos, resources):
     own = [pod for pod in pods(generate(Profile.MIXED, LARGE, seed=2, pods=400)) if pod.labels["app"] == name]
 
     assert own
@@ -116,7 +114,7 @@ def test_pods_ask_for_what_their_kind_does(name, qos, resources):
     assert {frozenset(pod.containers[0].resources.requests) for pod in own} == {frozenset(resources)}
 
 
-def test_a_machine_without_devices_gets_pods_that_ask_for_none():
+def test_a_machine_without_devices_gets_pods_without_device_requests():
     plain = replace(LARGE, devices=())
 
     for profile in Profile:
@@ -138,18 +136,18 @@ def test_resources_can_be_named():
 
 
 @pytest.mark.parametrize("wrong", [{"load": 0.0}, {"load": -1.0}, {"load": float("nan")}, {"pods": -1}])
-def test_what_cannot_be_is_refused(wrong):
-    with pytest.raises(SettingsError, match="cannot be"):
+def test_invalid_loads_are_rejected(wrong):
+    with pytest.raises(SettingsError, match="invalid load"):
         generate(Profile.TELCO, LARGE, seed=1, **wrong)
 
 
-def test_no_pods_are_no_workload():
+def test_zero_pods_give_no_events():
     assert generate(Profile.TELCO, LARGE, seed=1, pods=0) == ()
 
 
 @some
 @given(machines(max_nodes=4), st.sampled_from(Profile), st.integers())
-def test_every_machine_gets_a_workload_that_can_happen(machine, profile, seed):
+def test_every_machine_gets_a_consistent_workload(machine, profile, seed):
     events = generate(profile, machine, seed=seed, pods=20)
 
     assert ordered(events) == events
@@ -159,7 +157,7 @@ def test_every_machine_gets_a_workload_that_can_happen(machine, profile, seed):
 
 @some
 @given(hosts(), st.sampled_from(Profile), st.integers(0, 99))
-def test_it_can_be_played_and_saved(one, profile, seed):
+def test_generated_workloads_can_be_simulated_and_saved(one, profile, seed):
     events = generate(profile, one.machine, seed=seed, pods=10)
     text = io.StringIO()
     write(events, text)
@@ -181,7 +179,7 @@ def test_most_pods_of_a_moderate_load_are_admitted():
 
 
 @pytest.mark.parametrize("profile", Profile)
-def test_lifetimes_are_as_the_tables_say(profile):
+def test_lifetimes_match_the_tables(profile):
     events = generate(profile, LARGE, seed=5, pods=1500)
     left = {event.uid: event.time for event in events if isinstance(event, PodDeparture)}
     for kind in POD_KINDS[profile]:
@@ -190,7 +188,7 @@ def test_lifetimes_are_as_the_tables_say(profile):
             for event in events
             if isinstance(event, PodArrival) and event.pod.labels["app"] == kind.name
         ]
-        if kind.lifetime.stay is LifetimeDistribution.LOG_UNIFORM:
+        if kind.lifetime.distribution is LifetimeDistribution.LOG_UNIFORM:
             assert kind.lifetime.low * 0.99 <= min(stays)
             assert max(stays) <= kind.lifetime.high * 1.01
         else:
@@ -203,7 +201,7 @@ def duration(seconds: float) -> str:
 
 
 def row(profile: Profile, kind: PodKind) -> str:
-    """A kind as the page prints it."""
+    """The row of a kind in docs/simulate.md."""
     asks = "accelerators" if kind.accelerators else "CPUs"
     amounts = ", ".join(map("{:g}".format, kind.accelerators or kind.cpus))
     extras = {
@@ -214,8 +212,8 @@ def row(profile: Profile, kind: PodKind) -> str:
         "Burstable": not kind.guaranteed,
     }
     stay = kind.lifetime
-    mean = f"{stay.stay}, mean {duration(stay.low)}"
-    between = f"{stay.stay}, {duration(stay.low)} to {duration(stay.high or stay.low)}"
+    mean = f"{stay.distribution}, mean {duration(stay.low)}"
+    between = f"{stay.distribution}, {duration(stay.low)} to {duration(stay.high or stay.low)}"
     cells = (
         profile,
         kind.name,
@@ -223,13 +221,13 @@ def row(profile: Profile, kind: PodKind) -> str:
         f"{asks}: {amounts}",
         "" if kind.accelerators else kind.memory,
         ", ".join(name for name, there in extras.items() if there),
-        mean if stay.stay is LifetimeDistribution.EXPONENTIAL else between,
+        mean if stay.distribution is LifetimeDistribution.EXPONENTIAL else between,
     )
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
 @pytest.mark.parametrize("profile", [Profile.TELCO, Profile.TRAINING, Profile.INFERENCE])
-def test_the_page_prints_the_tables(profile):
+def test_the_documentation_has_the_tables(profile):
     page = PAGE.read_text(encoding="utf-8").splitlines()
 
     assert [line for line in page if line.startswith(f"| {profile} |")] == [
@@ -237,7 +235,7 @@ def test_the_page_prints_the_tables(profile):
     ]
 
 
-def test_of_mixed_a_third_is_of_each():
+def test_mixed_is_a_third_of_each_profile():
     weights = [sum(kind.weight for kind in POD_KINDS[profile]) for profile in Profile]
 
     assert weights == [10, 10, 10, 30]

@@ -1,5 +1,3 @@
-"""Where a pod's resources are."""
-
 from dataclasses import replace
 
 import pytest
@@ -21,72 +19,72 @@ NODE_0, NODE_1, BOTH = 1, 2, 3
 @pytest.mark.parametrize(
     ("sites", "one", "nodes"),
     [
-        pytest.param([], None, 0, id="nothing has a place"),
-        pytest.param([NODE_1], True, NODE_1, id="one thing on one node"),
-        pytest.param([BOTH], True, BOTH, id="a device on two nodes is on either"),
-        pytest.param([NODE_0, BOTH], True, NODE_0, id="and goes with what is on one of them"),
-        pytest.param([NODE_0, NODE_1], False, BOTH, id="things on two nodes"),
-        pytest.param([NODE_0, NODE_1, BOTH], False, BOTH, id="and nothing mends that"),
+        pytest.param([], None, 0, id="no sites"),
+        pytest.param([NODE_1], True, NODE_1, id="one site"),
+        pytest.param([BOTH], True, BOTH, id="a device on two nodes"),
+        pytest.param([NODE_0, BOTH], True, NODE_0, id="a device on two nodes and a resource on one of them"),
+        pytest.param([NODE_0, NODE_1], False, BOTH, id="resources on two nodes"),
+        pytest.param([NODE_0, NODE_1, BOTH], False, BOTH, id="resources on two nodes and a device on both"),
     ],
 )
-def test_where_all_of_it_is(sites, one, nodes):
+def test_common_nodes(sites, one, nodes):
     assert on_one_node(sites) is one
     assert common_nodes(sites) == nodes
 
 
-def place_of(one: Host, wanted: Pod):
+def placement_of(one: Host, wanted: Pod):
     assert admit(one, wanted).admitted
-    (place,) = container_placements(one, wanted)
-    return place
+    (placement,) = container_placements(one, wanted)
+    return placement
 
 
-def test_cpus_memory_and_devices_of_one_node():
-    place = place_of(host(), pod("a", cpu="2", memory="1Gi", gpu="1"))
+def test_cpus_memory_and_devices_on_one_node():
+    placement = placement_of(host(), pod("a", cpu="2", memory="1Gi", gpu="1"))
 
-    assert bits.show(place.cpus) == "1-2"
-    assert place.memory == (Block(NODE_0, "memory", GIB),)
-    assert place.devices == {GPU: ("gpu-0",)}
-    assert (place.on_one, place.nodes) == (True, NODE_0)
-
-
-def test_cpus_of_two_nodes_are_not_on_one():
-    place = place_of(host(Policy.BEST_EFFORT, memory=False), pod("a", cpu="5"))
-
-    assert (place.on_one, place.nodes) == (False, BOTH)
+    assert bits.show(placement.cpus) == "1-2"
+    assert placement.memory == (Block(NODE_0, "memory", GIB),)
+    assert placement.devices == {GPU: ("gpu-0",)}
+    assert (placement.on_one, placement.nodes) == (True, NODE_0)
 
 
-def test_memory_of_two_nodes_is_not_on_one():
-    place = place_of(host(Policy.BEST_EFFORT), pod("a", cpu="1", memory="20Gi"))
+def test_cpus_on_two_nodes():
+    placement = placement_of(host(Policy.BEST_EFFORT, memory=False), pod("a", cpu="5"))
 
-    assert (place.on_one, place.nodes) == (False, BOTH)
+    assert (placement.on_one, placement.nodes) == (False, BOTH)
 
 
-def test_a_container_on_the_shared_cpus_has_no_place():
+def test_memory_on_two_nodes():
+    placement = placement_of(host(Policy.BEST_EFFORT), pod("a", cpu="1", memory="20Gi"))
+
+    assert (placement.on_one, placement.nodes) == (False, BOTH)
+
+
+def test_a_container_on_shared_cpus_has_no_nodes():
     one = host(memory=False)
     shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "500m"}),))
 
-    assert place_of(one, shared).on_one is None
+    assert placement_of(one, shared).on_one is None
 
 
 @pytest.mark.parametrize(
     ("nodes", "one"),
     [
-        pytest.param(None, None, id="tells nothing"),
-        pytest.param(0, None, id="tells no node"),
-        pytest.param(1 << 9, None, id="tells a node there is not"),
-        pytest.param(BOTH, True, id="tells two"),
+        pytest.param(None, None, id="no topology"),
+        pytest.param(0, None, id="no nodes"),
+        pytest.param(1 << 9, None, id="an unknown node"),
+        pytest.param(BOTH, True, id="two nodes"),
     ],
 )
-def test_a_device_that(nodes, one):
+def test_devices_with_unusual_topology(nodes, one):
     machine = replace(host().machine, devices=(Device(NIC, "x", nodes=nodes),))
     lenient = Host(machine, host(Policy.BEST_EFFORT, memory=False).settings)
 
-    place = place_of(lenient, Pod(name="d", uid="d", containers=(container("app", {}, {NIC: "1"}),)))
+    placement = placement_of(lenient, Pod(name="d", uid="d", containers=(container("app", {}, {NIC: "1"}),)))
 
-    assert place.on_one is one
+    assert placement.on_one is one
 
 
-def test_every_container_has_its_own_place():
+def test_every_container_has_a_placement():
     wanted = Pod(
         name="two",
         uid="two",

@@ -1,5 +1,3 @@
-"""What came of a simulation, as a document and as a table."""
-
 import csv
 import io
 import json
@@ -14,7 +12,7 @@ from alignup.align.workload import Pod
 from alignup.fleet.report import COLUMNS, rows, shortfall, to_document, write_csv, write_rows
 from alignup.fleet.simulate import run
 from tests.align.hosts import GIB, GPU, host, hosts
-from tests.fleet.workloads import came, small, some, workloads
+from tests.fleet.workloads import arriving_in_order, small, some, workloads
 from tests.strategies_pods import container
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
@@ -22,10 +20,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 
 def example():
     shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "100m"}),))
-    return run(host(), came(small("a", gpu="1"), small("b", cpu="5"), shared))
+    return run(host(), arriving_in_order(small("a", gpu="1"), small("b", cpu="5"), shared))
 
 
-def test_a_row_tells_where_a_pod_is():
+def test_the_row_of_an_admitted_pod():
     first, *_ = rows(example())
 
     assert first == {
@@ -47,7 +45,7 @@ def test_a_row_tells_where_a_pod_is():
     }
 
 
-def test_a_row_tells_why_a_pod_was_refused():
+def test_the_row_of_a_rejected_pod():
     _, second, _ = rows(example())
 
     assert second["outcome"] == "rejected"
@@ -57,7 +55,7 @@ def test_a_row_tells_why_a_pod_was_refused():
     assert second["message"] == "Resources cannot be allocated with Topology locality"
 
 
-def test_a_pod_without_a_place_is_neither_aligned_nor_not():
+def test_the_row_of_a_pod_without_nodes():
     *_, third = rows(example())
 
     assert (third["aligned"], third["nodes"], third["cpus"]) == ("", "", "")
@@ -65,7 +63,7 @@ def test_a_pod_without_a_place_is_neither_aligned_nor_not():
 
 @some
 @given(hosts(), workloads())
-def test_tables_and_documents_can_be_read_back(one, events):
+def test_tables_and_documents_round_trip(one, events):
     result = run(one, events)
     text = io.StringIO()
 
@@ -75,13 +73,13 @@ def test_tables_and_documents_can_be_read_back(one, events):
     assert all(tuple(row) == COLUMNS for row in rows(result))
     document = to_document(result)
     assert json.loads(json.dumps(document)) == document
-    assert len(document["pods"]) == document["arrived"] == document["admitted"] + document["refused"]
+    assert len(document["pods"]) == document["arrived"] == document["admitted"] + document["rejected"]
 
 
-def test_the_document_adds_up():
+def test_the_document():
     document = to_document(example())
 
-    assert (document["arrived"], document["admitted"], document["refused"]) == (3, 2, 1)
+    assert (document["arrived"], document["admitted"], document["rejected"]) == (3, 2, 1)
     assert document["alignment"]["pods"] == {"onOne": 1, "onSeveral": 0, "anywhere": 1}
     assert document["uses"]["cpu"] == {"total": 7, "end": 2, "peak": 2, "mean": 2.0}
     assert document["nodes"]["0"]["cpu"]["end"] == 2
@@ -92,7 +90,7 @@ def test_the_document_adds_up():
 @pytest.mark.parametrize(
     ("shortfalls", "text"),
     [
-        pytest.param((), "", id="nothing in particular"),
+        pytest.param((), "", id="no shortfalls"),
         pytest.param((Shortfall("host", "pods", 1, 0),), "pods: 1 needed, 0 free", id="the host as a whole"),
         pytest.param((Shortfall("cpu", "cpu", 4, 3, 1 << 7),), "cpu: 4 needed, 3 free on node 7", id="one node"),
         pytest.param(
@@ -106,11 +104,11 @@ def test_the_document_adds_up():
         ),
     ],
 )
-def test_shortfalls_in_a_few_words(shortfalls, text):
+def test_shortfalls(shortfalls, text):
     assert shortfall(Rejection("Reason", "message", shortfalls=shortfalls)) == text
 
 
-def test_what_a_spreadsheet_would_reckon_is_kept_from_it():
+def test_spreadsheet_formulas_are_quoted():
     stream = io.StringIO()
 
     write_rows(("name",), [{"name": "=1+1"}, {"name": "plain"}], stream)

@@ -1,5 +1,3 @@
-"""Settings to compare."""
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +29,7 @@ def labels(*dimensions: str, base=BASE) -> list[str]:
         pytest.param(
             ("scope", "policy=none|restricted"),
             ["policy=none scope=-", "policy=restricted scope=container", "policy=restricted scope=pod"],
-            id="the scope means nothing beside policy none",
+            id="the scope has no effect with policy none",
         ),
         pytest.param(
             ("cpu-options=full-pcpus-only|strict-cpu-reservation",),
@@ -51,11 +49,11 @@ def labels(*dimensions: str, base=BASE) -> list[str]:
                 "cpu-policy=static cpu-options=none",
                 "cpu-policy=static cpu-options=full-pcpus-only",
             ],
-            id="what is asked for is tried",
+            id="given options are tried with every policy",
         ),
     ],
 )
-def test_combinations(dimensions, expected):
+def test_grid(dimensions, expected):
     assert labels(*dimensions) == expected
 
 
@@ -72,7 +70,7 @@ def test_choices_become_settings():
     assert chosen.cpus.options == {}
 
 
-def test_every_option_of_the_static_policy_whose_gate_is_on_is_combined():
+def test_enabled_cpu_options_are_combined():
     found = build_grid(BASE, ["cpu-options"], machine=MACHINE)
 
     alpha = [one for one in found if "Alpha" in one.error]
@@ -80,7 +78,7 @@ def test_every_option_of_the_static_policy_whose_gate_is_on_is_combined():
     assert [one.choices["cpu-options"] for one in alpha] == ["align-by-socket", "distribute-cpus-across-cores"]
 
 
-def test_with_the_gate_open_all_are():
+def test_with_the_gate_enabled_all_cpu_options_are_combined():
     opened = replace(BASE, gates=FeatureGates({"CPUManagerPolicyAlphaOptions": True}))
 
     assert len(build_grid(opened, ["cpu-options"], machine=MACHINE)) == 2**6
@@ -96,11 +94,13 @@ def test_with_the_gate_open_all_are():
             "cpu",
             id="options that contradict each other",
         ),
-        pytest.param(("policy=strict",), 'unknown policy: "strict"', "topology", id="no policy"),
-        pytest.param(("policy=restricted", "scope=node"), 'unknown scope: "node"', "topology", id="no scope"),
-        pytest.param(("cpu-policy=dynamic",), 'unknown policy: "dynamic"', "cpu", id="no CPU policy"),
-        pytest.param(("cpu-options=fast",), 'unknown CPU Manager Policy option: "fast"', "cpu", id="no CPU option"),
-        pytest.param(("memory-policy=dynamic",), 'unknown policy: "dynamic"', "memory", id="no memory policy"),
+        pytest.param(("policy=strict",), 'unknown policy: "strict"', "topology", id="an unknown policy"),
+        pytest.param(("policy=restricted", "scope=node"), 'unknown scope: "node"', "topology", id="an unknown scope"),
+        pytest.param(("cpu-policy=dynamic",), 'unknown policy: "dynamic"', "cpu", id="an unknown CPU policy"),
+        pytest.param(
+            ("cpu-options=fast",), 'unknown CPU Manager Policy option: "fast"', "cpu", id="an unknown CPU option"
+        ),
+        pytest.param(("memory-policy=dynamic",), 'unknown policy: "dynamic"', "memory", id="an unknown memory policy"),
         pytest.param(
             ("topology-options=prefer-closest-numa-nodes",),
             "cannot discover NUMA topology: error getting NUMA distances from cadvisor",
@@ -111,47 +111,47 @@ def test_with_the_gate_open_all_are():
             ("policy=restricted", "topology-options=fast"),
             'unknown Topology Manager Policy option: "fast"',
             "topology",
-            id="no topology option",
+            id="an unknown topology option",
         ),
     ],
 )
-def test_what_a_kubelet_would_not_start_with_keeps_its_error(dimensions, error, manager):
-    refused = [one for one in build_grid(BASE, dimensions, machine=MACHINE) if one.error]
+def test_invalid_settings_have_the_error_of_the_kubelet(dimensions, error, manager):
+    invalid = [one for one in build_grid(BASE, dimensions, machine=MACHINE) if one.error]
 
-    assert refused
-    assert {(one.error.removeprefix("new static policy error: "), one.manager) for one in refused} == {
+    assert invalid
+    assert {(one.error.removeprefix("new static policy error: "), one.manager) for one in invalid} == {
         (error.removeprefix("new static policy error: "), manager)
     }
 
 
-def test_the_first_error_stays():
-    (refused,) = build_grid(BASE, ("policy=strict", "memory-policy=dynamic"), machine=MACHINE)
+def test_the_first_error_is_kept():
+    (invalid,) = build_grid(BASE, ("policy=strict", "memory-policy=dynamic"), machine=MACHINE)
 
-    assert (refused.error, refused.manager) == ('unknown policy: "strict"', "topology")
+    assert (invalid.error, invalid.manager) == ('unknown policy: "strict"', "topology")
 
 
-def test_all_others_would_start():
+def test_all_other_variants_start():
     for variant in build_grid(BASE, ("policy", "scope", "cpu-options", "memory-policy"), machine=MACHINE):
         if not variant.error:
             assert Host(MACHINE, variant.settings).settings == variant.settings
 
 
 class TestMemory:
-    def test_what_is_kept_back_is_proposed_where_nothing_is_said(self):
-        silent = replace(BASE, memory_policy="None", reserved_memory=())
-        none, static = build_grid(silent, ["memory-policy"], machine=MACHINE)
+    def test_reserved_memory_is_proposed_if_not_set(self):
+        unset = replace(BASE, memory_policy="None", reserved_memory=())
+        none, static = build_grid(unset, ["memory-policy"], machine=MACHINE)
 
         assert not none.error
         assert not static.error
         kept = static.settings.reserved_memory
         assert sum(entry.limits["memory"].value() for entry in kept) == BASE.reservation["memory"].value()
 
-    def test_what_was_said_is_kept(self):
+    def test_reserved_memory_is_kept_if_set(self):
         _, static = build_grid(BASE, ["memory-policy"], machine=MACHINE)
 
         assert static.settings.reserved_memory == BASE.reserved_memory
 
-    def test_without_a_reservation_memory_cannot_be_managed(self):
+    def test_static_memory_requires_a_reservation(self):
         nothing = {name: amount for name, amount in BASE.reservation.items() if name != "memory"}
         base = replace(BASE, reservation=nothing, memory_policy="None", reserved_memory=())
         _, static = build_grid(base, ["memory-policy"], machine=MACHINE)
@@ -159,17 +159,17 @@ class TestMemory:
         assert static.error == "[memorymanager] you should specify the system reserved memory"
 
 
-def test_a_dimension_there_is_not_is_refused():
-    with pytest.raises(SettingsError, match="there is no dimension colour to compare; there are: policy, scope"):
+def test_unknown_dimensions_are_rejected():
+    with pytest.raises(SettingsError, match="unknown dimension colour; expected one of policy, scope"):
         build_grid(BASE, ["colour"], machine=MACHINE)
 
 
-def test_pods_that_may_choose_make_the_scope_matter():
+def test_the_scope_matters_if_pods_may_choose_a_policy():
     assert len(labels("policy=none", "scope", base=replace(BASE, pod_policy_annotations=True))) == 2
 
 
 @pytest.mark.parametrize("name", DIMENSIONS)
-def test_every_dimension_has_something_to_vary(name):
+def test_every_dimension_has_several_values(name):
     lenient = replace(BASE, topology=replace(BASE.topology, policy=Policy.RESTRICTED))
 
     assert len(build_grid(lenient, [name], machine=MACHINE)) > 1

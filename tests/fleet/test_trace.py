@@ -1,5 +1,3 @@
-"""Traces, read and written."""
-
 import io
 import json
 from dataclasses import replace
@@ -52,7 +50,7 @@ HEADER = (
 )
 
 
-def test_a_trace_is_read_in_the_order_it_happens():
+def test_events_are_sorted_by_time():
     events = read(YAML)
 
     assert [(event.time, event.pod.uid if isinstance(event, PodArrival) else event.uid) for event in events] == [
@@ -71,13 +69,13 @@ def pods_of(events):
     return {event.pod.uid: event.pod for event in events if isinstance(event, PodArrival)}
 
 
-def test_requests_make_a_guaranteed_pod_of_one_container():
+def test_requests_make_a_guaranteed_pod_with_one_container():
     (event,) = read(f'{HEADER}\n{{"at": 0, "arrive": "a", "requests": {{"cpu": 2, "memory": "1Gi"}}}}')
 
     assert event == PodArrival(0, accept(replace(small("a"), uid="a")))
 
 
-def test_a_template_can_be_changed():
+def test_requests_override_a_template():
     web_2 = pods_of(read(YAML))["web-2"]
 
     assert str(web_2.qos) == "Guaranteed"
@@ -100,7 +98,7 @@ def test_a_lifetime_is_exact():
 
 @some
 @given(workloads())
-def test_what_is_written_is_read_back(events):
+def test_traces_round_trip(events):
     text = io.StringIO()
 
     write(events, text)
@@ -109,7 +107,7 @@ def test_what_is_written_is_read_back(events):
     assert read(text.getvalue().encode()) == events
 
 
-def test_pods_that_are_alike_share_a_template():
+def test_equal_pods_share_a_template():
     text = io.StringIO()
     labelled = replace(
         small("c"), containers=(guaranteed("main", {"cpu": "1", "memory": "1Gi"}),), labels={"app": "db"}
@@ -132,93 +130,111 @@ def with_event(**event: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        pytest.param("", "t.json: no trace is here: it begins with", id="nothing"),
-        pytest.param("kind: Pod", "t.json, line 1, apiVersion: must be alignup.dev/v1, not null", id="something else"),
-        pytest.param("- 1", "t.json, line 1: must be an object with fields, not", id="a list"),
-        pytest.param("a: [", "t.json, line ", id="no YAML"),
-        pytest.param(f"{HEADER}\n{{", "t.json, line 2: ", id="no JSON"),
-        pytest.param(f'{HEADER}\n{{"at": 1, "at": 2}}', "line 2: at is there twice", id="a field twice"),
+        pytest.param("", "t.json: not a trace: it must start with", id="empty"),
+        pytest.param("kind: Pod", "t.json, line 1, apiVersion: must be alignup.dev/v1, not null", id="another kind"),
+        pytest.param("- 1", "t.json, line 1: must be an object, not a list", id="a list"),
+        pytest.param("a: [", "t.json, line ", id="invalid YAML"),
+        pytest.param(f"{HEADER}\n{{", "t.json, line 2: ", id="invalid JSON"),
+        pytest.param(f'{HEADER}\n{{"at": 1, "at": 2}}', "line 2: duplicate key at", id="a duplicate key"),
         pytest.param(
-            HEADER[:-1] + ', "event": []}', "line 1, event: is not known here; there are: apiV", id="misspelt"
+            HEADER[:-1] + ', "event": []}', "line 1, event: unknown field; expected one of apiV", id="an unknown field"
         ),
-        pytest.param(HEADER[:-1] + ', "events": {}}', "line 1, events: must be a list of events", id="events no list"),
-        pytest.param(with_event(), "line 2: an event has one of arrive", id="an event without a kind"),
-        pytest.param(with_event(leave="a", arrive="b"), "line 2: an event has one of", id="an event of two kinds"),
         pytest.param(
-            with_event(leave="a", lifetime=1), "line 2, lifetime: is not known here", id="what is not said so"
+            HEADER[:-1] + ', "events": {}}', "line 1, events: must be a list, not an object", id="an object as events"
         ),
-        pytest.param(with_event(leave=7), "line 2, leave: must be a text, not 7", id="a number for a name"),
-        pytest.param(with_event(leave="a", at=-1), "line 2, at: -1 is no time", id="before the beginning"),
-        pytest.param(with_event(leave="a", at="soon"), 'line 2, at: "soon" is no time', id="a text for a time"),
-        pytest.param(with_event(leave="a", at=None), "line 2, at: is missing", id="no time"),
-        pytest.param(with_event(leave="a", at=True), "line 2, at: true is no time", id="truth for a time"),
+        pytest.param(with_event(), "line 2: an event must have one of arrive", id="an event without a kind"),
         pytest.param(
-            with_event(arrive="a", template="web", lifetime=0), "line 2, lifetime: 0 is too short", id="no lifetime"
+            with_event(leave="a", arrive="b"), "line 2: an event must have one of", id="an event of two kinds"
         ),
-        pytest.param(with_event(arrive="a"), "line 2: what arrives is not said", id="nothing asked for"),
+        pytest.param(
+            with_event(leave="a", lifetime=1), "line 2, lifetime: unknown field", id="a lifetime of a departure"
+        ),
+        pytest.param(with_event(leave=7), "line 2, leave: must be a string, not a number", id="a number as name"),
+        pytest.param(with_event(leave="a", at=-1), "line 2, at: -1 is not a time", id="a negative time"),
+        pytest.param(with_event(leave="a", at="soon"), 'line 2, at: "soon" is not a time', id="a string as time"),
+        pytest.param(with_event(leave="a", at=None), "line 2, at: Required value", id="no time"),
+        pytest.param(with_event(leave="a", at=True), "line 2, at: true is not a time", id="a boolean as time"),
+        pytest.param(
+            with_event(arrive="a", template="web", lifetime=0), "line 2, lifetime: 0 is too short", id="a zero lifetime"
+        ),
+        pytest.param(
+            with_event(arrive="a"),
+            "line 2: the arriving pod has neither a template nor requests",
+            id="no template and no requests",
+        ),
         pytest.param(
             with_event(arrive="a", template="wob"),
-            "template: there is no template wob; there are: web",
-            id="no template",
+            "template: no template wob; the trace defines: web",
+            id="an unknown template",
         ),
-        pytest.param(with_event(arrive="A", template="web"), 'arrive: "A" is no name: it must be', id="no name"),
         pytest.param(
-            with_event(arrive="a", requests={"cpu": "2x"}), 'requests.cpu: "2x" is no amount: ', id="no quantity"
+            with_event(arrive="A", template="web"), 'arrive: Invalid value: "A": must be', id="an invalid name"
+        ),
+        pytest.param(
+            with_event(arrive="a", requests={"cpu": "2x"}),
+            "requests[cpu]: quantities must match",
+            id="an invalid quantity",
         ),
         pytest.param(
             with_event(arrive="a", requests={"cpu": None}),
-            "requests.cpu: null is no amount",
-            id="nothing for an amount",
+            "requests[cpu]: Required value",
+            id="null as quantity",
         ),
         pytest.param(
             with_event(arrive="a", requests={"hugepages-2Mi": "2Mi"}),
             "line 2: spec.containers[0].resources: Forbidden: HugePages require cpu or memory",
-            id="what the API server refuses",
+            id="a pod that the API server rejects",
         ),
         pytest.param(
             with_event(pod={"apiVersion": "v1", "kind": "Pod"}),
             "line 2, pod: metadata.name: Required value",
-            id="a pod without anything",
+            id="an empty pod",
         ),
-        pytest.param(with_event(pod={"kind": "Job"}), "line 2, pod: ", id="no pod"),
-        pytest.param(with_event(pod=3), "line 2, pod: must be an object with fields, not 3", id="a number for a pod"),
+        pytest.param(with_event(pod={"kind": "Job"}), "line 2, pod: ", id="another kind as pod"),
+        pytest.param(with_event(pod=3), "line 2, pod: must be an object, not a number", id="a number as pod"),
         pytest.param(
             with_event(arrive="a", template="web") + '{"at": 1, "arrive": "a", "template": "web"}',
-            "line 3: pod a arrives at 1 s, but is there since 0 s",
-            id="twice the same pod",
+            "line 3: pod a arrives at 1 s but is present since 0 s",
+            id="the same pod twice",
         ),
         pytest.param(
             HEADER.replace('{"requests"', '{"pod": {}, "requests"'),
-            "templates.web: a template is either",
-            id="two in one",
+            "templates.web: a template must have either",
+            id="a template with a pod and requests",
         ),
         pytest.param(
-            HEADER.replace('"requests"', '"limits"'), "templates.web.limits: is not known", id="misspelt template"
+            HEADER.replace('"requests"', '"limits"'),
+            "templates.web.limits: unknown field",
+            id="an unknown field of a template",
         ),
-        pytest.param(HEADER.replace('"1Gi"', '"-1Gi"'), "templates.web: spec.containers[0]", id="a template refused"),
+        pytest.param(
+            HEADER.replace('"1Gi"', '"-1Gi"'),
+            "templates.web: spec.containers[0]",
+            id="a template that the API server rejects",
+        ),
     ],
 )
-def test_mistakes_are_named_with_their_place(text, said):
-    with pytest.raises(TraceError) as caught:
+def test_errors_name_the_place(text, message):
+    with pytest.raises(TraceError) as raised:
         read(text, file="t.json")
 
-    assert said in str(caught.value)
-    assert str(caught.value).startswith("t.json")
-    assert "\n" not in str(caught.value)
+    assert message in str(raised.value)
+    assert str(raised.value).startswith("t.json")
+    assert "\n" not in str(raised.value)
 
 
-def test_the_place_of_a_mistake_can_be_asked_for():
-    with pytest.raises(TraceError) as caught:
+def test_errors_have_the_place_as_attributes():
+    with pytest.raises(TraceError) as raised:
         read(with_event(leave="a", at=-1), file="t.json")
 
-    error = caught.value
+    error = raised.value
     assert (error.file, error.line, error.field) == ("t.json", 2, "at")
 
 
-def test_events_in_a_list_are_named_by_their_number():
-    with pytest.raises(TraceError, match=r"events\[1\].at: is missing"):
+def test_errors_in_the_list_of_events_name_the_index():
+    with pytest.raises(TraceError, match=r"events\[1\].at: Required value"):
         read(HEADER[:-1] + ', "events": [{"at": 1, "leave": "a"}, {"leave": "b"}]}')
 
 
@@ -229,13 +245,13 @@ def test_files_are_read(tmp_path):
     assert read_file(path) == read(YAML)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_an_unreadable_file_is_reported(tmp_path):
     with pytest.raises(TraceError, match=r"none\.yaml: cannot be read: No such file"):
         read_file(tmp_path / "none.yaml")
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200))
-def test_whatever_is_no_trace_is_refused(text):
+def test_other_texts_are_rejected(text):
     with pytest.raises(AlignError):
         read(text)
 
@@ -252,7 +268,7 @@ def test_whatever_is_no_trace_is_refused(text):
         max_leaves=8,
     )
 )
-def test_no_event_whatever_makes_reading_fall_over(event):
+def test_any_event_is_read_or_rejected(event):
     try:
         read(f"{HEADER}\n{json.dumps(event)}")
     except AlignError as error:

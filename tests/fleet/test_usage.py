@@ -1,5 +1,3 @@
-"""How much is given out: at the end, at the most, over time."""
-
 from hypothesis import given
 
 from alignup.align.fit import PODS
@@ -12,76 +10,76 @@ from tests.align.hosts import GIB, GPU, NIC, host, hosts, pod
 from tests.fleet.workloads import some, workloads
 
 
-def test_an_idle_host_gives_nothing_out():
-    uses = UsageMeter(host(), 0.0).uses()
+def test_an_idle_host_has_no_usage():
+    usage = UsageMeter(host(), 0.0).stats()
 
-    assert uses[0] == {
+    assert usage[0] == {
         "cpu": UsageStats(3, 0, 0, 0.0),
         "memory": UsageStats(16 * GIB - (64 << 20), 0, 0, 0.0),
         GPU: UsageStats(1, 0, 0, 0.0),
         NIC: UsageStats(1, 0, 0, 0.0),
     }
-    assert uses[None]["cpu"] == UsageStats(7, 0, 0, 0.0)
-    assert uses[None][GPU] == UsageStats(2, 0, 0, 0.0)
-    assert uses[None][PODS] == UsageStats(110, 0, 0, 0.0)
+    assert usage[None]["cpu"] == UsageStats(7, 0, 0, 0.0)
+    assert usage[None][GPU] == UsageStats(2, 0, 0, 0.0)
+    assert usage[None][PODS] == UsageStats(110, 0, 0, 0.0)
 
 
-def test_the_mean_weighs_what_was_given_out_by_how_long_it_was():
+def test_the_mean_is_weighted_by_time():
     one = host()
     meter = UsageMeter(one, 10.0)
     admit(one, pod("a", cpu="2"))
-    meter.note(12.0, one.ledger)
+    meter.record(12.0, one.ledger)
     admit(one, pod("b", cpu="4"))
-    meter.note(13.0, one.ledger)
+    meter.record(13.0, one.ledger)
     one.release("b")
-    meter.note(14.0, one.ledger)
-    meter.note(20.0, one.ledger)
+    meter.record(14.0, one.ledger)
+    meter.record(20.0, one.ledger)
 
-    uses = meter.uses()
+    usage = meter.stats()
 
     assert meter.duration == 10.0
-    assert uses[None]["cpu"] == UsageStats(7, 2, 6, (2 * 1 + 6 * 1 + 2 * 6) / 10)
-    assert uses[0]["cpu"] == UsageStats(3, 2, 2, 2 * 8 / 10)
-    assert uses[1]["cpu"] == UsageStats(4, 0, 4, 4 / 10)
-    assert uses[None][PODS] == UsageStats(110, 1, 2, (1 + 2 + 6) / 10)
+    assert usage[None]["cpu"] == UsageStats(7, 2, 6, (2 * 1 + 6 * 1 + 2 * 6) / 10)
+    assert usage[0]["cpu"] == UsageStats(3, 2, 2, 2 * 8 / 10)
+    assert usage[1]["cpu"] == UsageStats(4, 0, 4, 4 / 10)
+    assert usage[None][PODS] == UsageStats(110, 1, 2, (1 + 2 + 6) / 10)
 
 
-def test_a_device_on_two_nodes_counts_on_both_and_once_in_all():
+def test_a_device_on_two_nodes_counts_on_both_and_once_in_total():
     one = host(Policy.BEST_EFFORT)
     one.update_devices(NIC, [Device(NIC, "x", nodes=3)])
     admit(one, pod("a", nic="1"))
 
-    uses = UsageMeter(one, 0.0).uses()
+    usage = UsageMeter(one, 0.0).stats()
 
-    assert [uses[node][NIC].end for node in (0, 1, None)] == [1, 1, 1]
+    assert [usage[node][NIC].end for node in (0, 1, None)] == [1, 1, 1]
 
 
-def test_what_nobody_manages_is_not_measured():
-    uses = UsageMeter(host(memory=False), 0.0).uses()
+def test_unmanaged_resources_are_not_measured():
+    usage = UsageMeter(host(memory=False), 0.0).stats()
 
-    assert set(uses[0]) == {"cpu", GPU, NIC}
+    assert set(usage[0]) == {"cpu", GPU, NIC}
 
 
 @some
 @given(hosts(), workloads())
-def test_nodes_add_up_and_nothing_exceeds_what_there_is(one, events):
+def test_nodes_add_up_and_usage_never_exceeds_the_total(one, events):
     meter = UsageMeter(one, 0.0)
     for event in events:
         if isinstance(event, PodArrival):
             admit(one, event.pod)
         else:
             one.release(event.uid)
-        meter.note(event.time, one.ledger)
+        meter.record(event.time, one.ledger)
 
-    uses = meter.uses()
+    usage = meter.stats()
 
-    for node, own in uses.items():
+    for node, own in usage.items():
         for resource, use in own.items():
             assert 0 <= use.end <= use.peak, (node, resource)
             assert use.peak <= use.total
             assert -1e-9 <= use.mean <= use.peak + 1e-9
     for resource in ("cpu", "memory"):
-        if resource in uses[None]:
-            per_node = [own[resource] for node, own in uses.items() if node is not None and resource in own]
-            assert sum(use.end for use in per_node) == uses[None][resource].end
-            assert sum(use.total for use in per_node) == uses[None][resource].total
+        if resource in usage[None]:
+            per_node = [own[resource] for node, own in usage.items() if node is not None and resource in own]
+            assert sum(use.end for use in per_node) == usage[None][resource].end
+            assert sum(use.total for use in per_node) == usage[None][resource].total

@@ -1,35 +1,33 @@
-"""Workloads for tests: pods that come and go, in any order and on any host."""
+"""Workloads for tests."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from alignup.align.workload import Pod
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, ordered
-from tests.align.hosts import arrivals as arriving
+from tests.align.hosts import arrivals as arriving_pods
 from tests.align.hosts import pod
 
-#: For properties of whole workloads: fewer examples, each of them many pods.
+#: For properties of whole workloads: fewer examples, each with many pods.
 some = settings(max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
 
 
-def came(*pods: Pod, every: float = 1.0) -> tuple[WorkloadEvent, ...]:
-    """One after the other."""
+def arriving_in_order(*pods: Pod, every: float = 1.0) -> tuple[WorkloadEvent, ...]:
     return tuple(PodArrival(number * every, one) for number, one in enumerate(pods))
 
 
-def small(uid: str, **asked: str) -> Pod:
-    """A Guaranteed pod of 2 CPUs and 1 GiB unless it asks for something else."""
-    return pod(uid, None, **asked)
+def small(uid: str, **requests: str) -> Pod:
+    """A Guaranteed pod with 2 CPUs and 1 GiB by default."""
+    return pod(uid, None, **requests)
 
 
 @st.composite
 def workloads(draw: st.DrawFn, *, max_pods: int = 5) -> tuple[WorkloadEvent, ...]:
-    """Pods that come, of which some leave, and nothing else."""
     events: list[WorkloadEvent] = []
     for number in range(draw(st.integers(0, max_pods))):
         start = draw(st.integers(0, 20)) / 2
         stays = draw(st.none() | st.integers(1, 20))
-        one = draw(arriving(f"u{number}"))
+        one = draw(arriving_pods(f"u{number}"))
         events.append(PodArrival(start, one))
         events += [PodDeparture(start + stays / 4, one.uid)] if stays else []
     return ordered(events)

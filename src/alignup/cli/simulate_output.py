@@ -123,7 +123,7 @@ def print_comparison(comparison: Comparison, output: str) -> None:
 
 def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     total = pluralize(len(result.outcomes), "pod")
-    yield (Cell(f"{total}: {result.admitted} admitted, {result.refused} rejected", "title"),)
+    yield (Cell(f"{total}: {result.admitted} admitted, {result.rejected} rejected", "title"),)
     topology = result.settings.topology
     duration = f" · {_format_duration(result.duration)} of workload" if result.duration and timed else ""
     yield (Cell(f"policy {topology.policy} · scope {topology.scope}{duration}", "dim"),)
@@ -150,7 +150,7 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
     yield from section("In use", caption=_LARGEST)
     yield from table(rows, ["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"])
     yield from section("Stranded", caption=_STRANDED)
-    yield (Cell(f"  {_format_stranded(result.height.stranded)}"),)
+    yield (Cell(f"  {_format_stranded(result.peak.stranded)}"),)
 
 
 def _format_duration(seconds: float) -> str:
@@ -163,7 +163,7 @@ def _format_duration(seconds: float) -> str:
 def _usage_rows(result: SimulationResult, node: int, uses: Mapping[str, UsageStats]) -> Iterator[list[str]]:
     for number, (resource, use) in enumerate(uses.items()):
         amounts = [use.total, use.mean, use.peak, use.end]
-        amounts += [moment.room.get(node, {}).get(resource, 0) for moment in (result.height, result.end)]
+        amounts += [moment.largest_by_node.get(node, {}).get(resource, 0) for moment in (result.peak, result.end)]
         figures = [_format_amount(resource, amount) for amount in amounts]
         yield ["" if number else f"node {node}", resource, *figures]
 
@@ -183,7 +183,7 @@ def _format_stranded(stranded: StrandedResources) -> str:
 def _pod_lines(result: SimulationResult) -> Iterator[Line]:
     """All pods, or of many only the rejected ones."""
     few = len(result.outcomes) <= _MAX_ROWS
-    number = len(result.outcomes) if few else result.refused
+    number = len(result.outcomes) if few else result.rejected
     if not number:
         return
     yield from section("Pods" if few else "Rejected pods")
@@ -203,7 +203,7 @@ def _pod_row(row: Mapping[str, str]) -> list[str]:
 
 
 def _comparison_lines(comparison: Comparison) -> Iterator[Line]:
-    ranked, invalid = comparison.ranked, comparison.illegal
+    ranked, invalid = comparison.ranked, comparison.invalid
     tried = pluralize(len(ranked) + len(invalid), "combination")
     best = ", best first" if ranked else ""
     yield (Cell(f"{tried}, {len(ranked)} of them valid{best}", "title"),)
@@ -225,7 +225,7 @@ def _comparison_lines(comparison: Comparison) -> Iterator[Line]:
 
 def _score_cells(score: Score) -> list[str]:
     reasons = ", ".join(f"{number} {reason}" for reason, number in score.reasons.items())
-    numbers = (score.admitted, score.refused, score.pods.on_one, score.stranded.cpus, score.stranded.all_devices)
+    numbers = (score.admitted, score.rejected, score.pods.on_one, score.stranded.cpus, score.stranded.all_devices)
     return [*map(str, numbers), reasons]
 
 

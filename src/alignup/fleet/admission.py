@@ -1,4 +1,4 @@
-"""One admission where nobody is there to be asked: device plugins that want to advise take what comes first."""
+"""Admission without device plugins: each preferred allocation is the first devices available."""
 
 from alignup.align.decision import Decision
 from alignup.align.devices import PreferenceRequest
@@ -7,14 +7,14 @@ from alignup.align.workload import Pod
 
 
 def admit(host: Host, pod: Pod) -> Decision:
-    """Decide, answering for device plugins, and apply when admitted."""
+    """Decide on *pod*, and apply the decision if it is admitted."""
     answers: dict[PreferenceRequest, tuple[str, ...]] = {}
     while (decision := host.admit(pod, answers)).preference_requests:
-        answers.update((ask, first_devices(ask)) for ask in decision.preference_requests)
+        answers.update((request, first_devices(request)) for request in decision.preference_requests)
     return decision
 
 
-def first_devices(ask: PreferenceRequest) -> tuple[str, ...]:
-    """The devices that must be among them, then the first ones that may."""
-    rest = [id_ for id_ in ask.available if id_ not in ask.must_include]
-    return (*ask.must_include, *rest)[: ask.size]
+def first_devices(request: PreferenceRequest) -> tuple[str, ...]:
+    """The devices that must be included, then the first available ones."""
+    rest = [id_ for id_ in request.available if id_ not in request.must_include]
+    return (*request.must_include, *rest)[: request.size]

@@ -1,12 +1,12 @@
-"""One workload under many settings, side by side: which of them suit it best?
+"""Compares settings: one workload under many variants, side by side.
 
-    variants = combinations(settings, ("policy", "scope"), machine=machine)
-    with processes() as executor:
+    variants = build_grid(settings, ("policy", "scope"), machine=machine)
+    with process_pool() as executor:
         comparison = compare(machine, variants, events, executor=executor)
 
-Any ``concurrent.futures.Executor`` will do; without one the variants are played one after the other. Variants are
-ranked by how many pods they admit, then by how many of these are on one NUMA node, then by how few devices, and how few
-CPUs, are stranded when demand is highest (``room.stranded``).
+Any ``concurrent.futures.Executor`` works; without one the variants run one after the other. They are ranked by admitted
+pods, then by pods on one NUMA node, then by the fewest devices and CPUs stranded at peak demand
+(``fragmentation.measure_stranded``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,13 +26,13 @@ from alignup.fleet.score import Score
 from alignup.fleet.settings_grid import Variant
 from alignup.fleet.simulate import run
 
-VERSION = 1  #: of the document; raised when a field changes its meaning or goes away, not when one is added
+VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
-#: The columns of a table of variants; dimensions stand after the first.
+#: The columns of a table of variants; the dimensions follow the first.
 COLUMNS = (
     "rank",
     "admitted",
-    "refused",
+    "rejected",
     "one node",
     "several nodes",
     "anywhere",
@@ -45,22 +45,18 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class RankedVariant:
-    """One variant and what came of it."""
-
-    rank: int  #: from 1; equal scores share one
+    rank: int  #: from 1; equal scores share a rank
     variant: Variant
     score: Score
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All variants: those that can be are ranked, the others have their error."""
-
     ranked: tuple[RankedVariant, ...]
-    illegal: tuple[Variant, ...]  #: in the order they were given
+    invalid: tuple[Variant, ...]  #: with their errors, in the order given
 
 
-def compare(  # noqa: PLR0913 - three of them are rarely said
+def compare(  # noqa: PLR0913 - three have defaults
     machine: Machine,
     variants: Iterable[Variant],
     events: Sequence[WorkloadEvent],
@@ -69,30 +65,34 @@ def compare(  # noqa: PLR0913 - three of them are rarely said
     progress: Progress | None = None,
     now: Callable[[], float] = monotonic,
 ) -> Comparison:
-    """Play *events* on *machine* under each of *variants*; *progress* is told how many are done.
+    """Simulate *events* on *machine* under each of *variants*; *progress* gets the number of finished ones.
 
-    Interrupted, it leaves no job waiting; those that run already are the executor's to end.
+    An interruption cancels the waiting jobs; the executor ends the running ones.
     """
     variants = tuple(variants)
-    legal = [variant for variant in variants if not variant.error]
-    parcel = pack((machine, ordered(events)))
-    scores = _scores(
-        executor or SerialExecutor(), parcel, legal, ticker=ProgressReporter(progress, len(legal), now=now)
-    )
-    played = iter(scores)
-    illegal: list[Variant] = []
-    ranked: list[tuple[Variant, Score]] = []
+    valid = [variant for variant in variants if not variant.error]
+    reporter = ProgressReporter(progress, len(valid), now=now)
+    jobs: JobBatch[Score | str] = JobBatch(executor or SerialExecutor(), reporter.report)
+    workload = pack((machine, ordered(events)))
+    try:
+        for variant in valid:
+            jobs.submit(score_variant, workload, pack(variant.settings))
+        scores = iter(jobs.results())
+    finally:
+        jobs.cancel()
+    invalid: list[Variant] = []
+    scored: list[tuple[Variant, Score]] = []
     for variant in variants:
-        score = variant.error or next(played)
+        score = variant.error or next(scores)
         if isinstance(score, str):
-            illegal.append(replace(variant, error=score))
+            invalid.append(replace(variant, error=score))
         else:
-            ranked.append((variant, score))
-    return Comparison(tuple(_ranked(ranked)), tuple(illegal))
+            scored.append((variant, score))
+    return Comparison(tuple(_rank(scored)), tuple(invalid))
 
 
 def to_document(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain JSON values."""
+    """The comparison as JSON values."""
     return {
         "version": VERSION,
         "ranked": [
@@ -100,20 +100,20 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
             for one in comparison.ranked
         ],
         "illegal": [
-            {"choices": dict(one.choices), "manager": one.manager, "error": one.error} for one in comparison.illegal
+            {"choices": dict(one.choices), "manager": one.manager, "error": one.error} for one in comparison.invalid
         ],
     }
 
 
 def columns(comparison: Comparison) -> tuple[str, ...]:
-    """The columns of its table: the rank, the dimensions, the figures."""
-    variants = (*(one.variant for one in comparison.ranked), *comparison.illegal)
+    """The rank, the dimensions, the figures."""
+    variants = (*(one.variant for one in comparison.ranked), *comparison.invalid)
     dimensions = dict.fromkeys(name for variant in variants for name in variant.choices)
     return (COLUMNS[0], *dimensions, *COLUMNS[1:])
 
 
 def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
-    """One row a variant, the best first; illegal ones come last, without a rank. ``report.write_rows`` writes CSV."""
+    """One row per variant, the best first and invalid ones last; ``report.write_rows`` writes them as CSV."""
     empty = dict.fromkeys(columns(comparison), "")
     for one in comparison.ranked:
         score = one.score
@@ -122,7 +122,7 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
             **one.variant.choices,
             "rank": str(one.rank),
             "admitted": str(score.admitted),
-            "refused": str(score.refused),
+            "rejected": str(score.rejected),
             "one node": str(score.pods.on_one),
             "several nodes": str(score.pods.on_several),
             "anywhere": str(score.pods.anywhere),
@@ -130,27 +130,14 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
             "stranded devices": _counts(score.stranded.devices),
             "reasons": _counts(score.reasons),
         }
-    for variant in comparison.illegal:
+    for variant in comparison.invalid:
         yield {**empty, **variant.choices, "error": variant.error}
 
 
-def _scores(
-    executor: Executor, parcel: bytes, variants: Iterable[Variant], *, ticker: ProgressReporter
-) -> list[Score | str]:
-    """What came of each variant."""
-    jobs: JobBatch[Score | str] = JobBatch(executor, ticker.done)
-    try:
-        for variant in variants:
-            jobs.submit(score_variant, parcel, pack(variant.settings))
-        return jobs.results()
-    finally:
-        jobs.cancel()
-
-
-def score_variant(parcel: bytes, settings: bytes) -> Score | str:
-    """One job: the machine and the events of *parcel* under *settings*; a text says why there is no score."""
+def score_variant(workload: bytes, settings: bytes) -> Score | str:
+    """Run one job: simulate the packed *workload* under *settings*; returns the error if there is no score."""
     raise_if_cancelled()
-    machine, events = _unpacked(parcel)
+    machine, events = _unpack_workload(workload)
     try:
         return Score.of(run(Host(machine, unpack(settings)), events, progress=raise_if_cancelled))
     except WorkLimitError as error:
@@ -158,17 +145,17 @@ def score_variant(parcel: bytes, settings: bytes) -> Score | str:
 
 
 @lru_cache(maxsize=1)
-def _unpacked(parcel: bytes) -> tuple[Machine, tuple[WorkloadEvent, ...]]:
-    """What all jobs have in common, unpacked once a process."""
-    machine, events = unpack(parcel)
+def _unpack_workload(workload: bytes) -> tuple[Machine, tuple[WorkloadEvent, ...]]:
+    """Unpack once per process."""
+    machine, events = unpack(workload)
     return machine, events
 
 
-def _ranked(scored: Iterable[tuple[Variant, Score]]) -> Iterator[RankedVariant]:
+def _rank(scored: Iterable[tuple[Variant, Score]]) -> Iterator[RankedVariant]:
     rank, before = 0, None
-    for place, (variant, score) in enumerate(sorted(scored, key=lambda one: one[1].order), start=1):
-        if score.order != before:
-            rank, before = place, score.order
+    for place, (variant, score) in enumerate(sorted(scored, key=lambda one: one[1].sort_key), start=1):
+        if score.sort_key != before:
+            rank, before = place, score.sort_key
         yield RankedVariant(rank, variant, score)
 
 

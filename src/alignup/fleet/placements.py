@@ -1,8 +1,8 @@
-"""Where a pod's resources really are, whatever its providers were asked to follow.
+"""Where the resources of a pod really are, whatever affinity its providers followed.
 
-A container is on one node when its own CPUs, its memory and its devices can all be found there. What has no place (the
-shared CPUs, memory nobody manages, a device that does not tell its nodes) stands in nobody's way; a device on two nodes
-is on either. The same goes for a pod, taken together.
+A container is on one NUMA node if its exclusive CPUs, memory and devices are all there. Resources without a node
+(shared CPUs, unmanaged memory, devices without topology) do not matter; a device on two nodes is on either. The same
+holds for a pod as a whole.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,27 +18,25 @@ from alignup.align.workload import Pod
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlacement:
-    """What one container was given, and where that is."""
+    """What a container was allocated."""
 
     container: str
-    cpus: CpuSet  #: its own; empty: it runs on the shared ones
+    cpus: CpuSet  #: exclusive; empty: it runs on the shared CPU pool
     memory: tuple[Block, ...]
     devices: Mapping[str, tuple[str, ...]]  #: resource → ids
-    sites: tuple[NodeSet, ...]  #: for every thing that has a place, the nodes it is on; each once
+    sites: tuple[NodeSet, ...]  #: the nodes of every resource that has any, without duplicates
 
     @property
     def on_one(self) -> bool | None:
-        """Whether all of it is on one node; ``None``: nothing of it has a place."""
         return on_one_node(self.sites)
 
     @property
     def nodes(self) -> NodeSet:
-        """The nodes all of it is on, or where there are none, those it is spread over."""
         return common_nodes(self.sites)
 
 
 def container_placements(host: Host, pod: Pod) -> tuple[ContainerPlacement, ...]:
-    """What each container of *pod*, which is there, was given."""
+    """The placement of each container of *pod*, which is admitted."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     found = []
     for container in pod.all_containers:
@@ -54,7 +52,7 @@ def container_placements(host: Host, pod: Pod) -> tuple[ContainerPlacement, ...]
 
 
 def on_one_node(sites: Iterable[NodeSet]) -> bool | None:
-    """Whether there is a node that is in every one of *sites*; ``None``: there are none."""
+    """Whether all *sites* have a node in common; ``None`` without sites."""
     common = -1
     for nodes in sites:
         common &= nodes
@@ -62,12 +60,12 @@ def on_one_node(sites: Iterable[NodeSet]) -> bool | None:
 
 
 def common_nodes(sites: Iterable[NodeSet]) -> NodeSet:
-    """The nodes in every one of *sites*, or where there is none, those in any."""
-    common, any_ = -1, 0
+    """The nodes that all *sites* have in common; if none, the nodes of any site."""
+    common, union = -1, 0
     for nodes in sites:
         common &= nodes
-        any_ |= nodes
-    return common & any_ or any_
+        union |= nodes
+    return common & union or union
 
 
 def _device_sites(ledger: DeviceLedger, held: Mapping[str, tuple[str, ...]]) -> Iterator[NodeSet]:

@@ -1,6 +1,6 @@
-"""What came of a simulation, as a JSON document and as a table with one row a pod.
+"""Writes a simulation result as a JSON document, or as a table with one row per pod.
 
-Sets are Linux lists, ``"0-3,8"``; memory is in bytes. The schema is in ``docs/simulate.md``.
+Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate.md`` describes the schema.
 """
 
 import csv
@@ -16,7 +16,7 @@ from alignup.fleet.score import Score, stranded_document
 from alignup.fleet.simulate import HostSnapshot, PodOutcome, SimulationResult
 from alignup.fleet.usage import UsageStats
 
-VERSION = 1  #: of the document; raised when a field changes its meaning or goes away, not when one is added
+VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
 #: The columns of a table of pods.
 COLUMNS = (
@@ -41,7 +41,7 @@ _ALIGNED = {True: "one node", False: "several nodes", None: ""}
 
 
 def to_document(result: SimulationResult) -> dict[str, Any]:
-    """All of *result* but the ledgers, as plain JSON values."""
+    """*result* without the ledgers, as JSON values."""
     topology = result.settings.topology
     return {
         "version": VERSION,
@@ -49,61 +49,61 @@ def to_document(result: SimulationResult) -> dict[str, Any]:
         "scope": str(topology.scope),
         "duration": result.duration,
         **Score.of(result).to_document(),
-        "uses": {resource: _use(use) for resource, use in result.uses.items()},
+        "uses": {resource: _usage(stats) for resource, stats in result.usage.items()},
         "nodes": {
-            str(node): {resource: _use(use) for resource, use in uses.items()} for node, uses in result.nodes.items()
+            str(node): {resource: _usage(stats) for resource, stats in usage.items()}
+            for node, usage in result.nodes.items()
         },
-        "height": _moment(result.height),
-        "end": _moment(result.end),
-        "pods": [_fate(fate) for fate in result.outcomes],
+        "height": _snapshot(result.peak),
+        "end": _snapshot(result.end),
+        "pods": [_outcome(outcome) for outcome in result.outcomes],
     }
 
 
 def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
-    """One row a pod, in the order they came; a text for each of ``COLUMNS``."""
-    for fate in result.outcomes:
-        refusal = fate.rejection
+    """One row per pod in the order of arrival, with a text for each of ``COLUMNS``."""
+    for outcome in result.outcomes:
+        rejection = outcome.rejection
         yield {
-            "time": f"{fate.time:g}" if fate.time < 1e6 else f"{fate.time:.3f}",
-            "namespace": fate.namespace,
-            "name": fate.name,
-            "uid": fate.uid,
-            "qos": str(fate.qos),
-            "outcome": "rejected" if refusal else "admitted",
-            "aligned": _ALIGNED[fate.on_one],
-            "nodes": bits.show(fate.nodes),
-            "cpus": bits.show(bits.union(place.cpus for place in fate.places)),
-            "memory": _joined(_memory(place) for place in fate.places),
-            "devices": _joined(_devices(place) for place in fate.places),
-            "reason": refusal.reason if refusal else "",
-            "container": (refusal.container or "") if refusal else "",
-            "shortfall": shortfall(refusal) if refusal else "",
-            "message": refusal.message if refusal else "",
+            "time": f"{outcome.time:g}" if outcome.time < 1e6 else f"{outcome.time:.3f}",
+            "namespace": outcome.namespace,
+            "name": outcome.name,
+            "uid": outcome.uid,
+            "qos": str(outcome.qos),
+            "outcome": "rejected" if rejection else "admitted",
+            "aligned": _ALIGNED[outcome.on_one],
+            "nodes": bits.show(outcome.nodes),
+            "cpus": bits.show(bits.union(one.cpus for one in outcome.placements)),
+            "memory": " ".join(filter(None, map(_memory, outcome.placements))),
+            "devices": " ".join(filter(None, map(_devices, outcome.placements))),
+            "reason": rejection.reason if rejection else "",
+            "container": (rejection.container or "") if rejection else "",
+            "shortfall": shortfall(rejection) if rejection else "",
+            "message": rejection.message if rejection else "",
         }
 
 
 def write_csv(result: SimulationResult, stream: TextIO) -> None:
-    """The table as CSV, with a line of column names."""
     write_rows(COLUMNS, rows(result), stream)
 
 
 def write_rows(columns: Iterable[str], table: Iterable[Mapping[str, str]], stream: TextIO) -> None:
-    """Any table as CSV, with a line of column names; what a spreadsheet would take for a formula is quoted."""
+    """Write a table as CSV with a header; values that a spreadsheet would take for a formula are quoted."""
     writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
     writer.writeheader()
     for row in table:
         writer.writerow({name: f"'{text}" if text[:1] in {"=", "+", "@"} else text for name, text in row.items()})
 
 
-def shortfall(refusal: Rejection) -> str:
-    """What there was too little of, in a few words: ``cpu: 10 needed, at most 8 free on nodes 0-1``."""
+def shortfall(rejection: Rejection) -> str:
+    """What is missing, in short: ``cpu: 10 needed, at most 8 free on nodes 0-1``."""
     by_resource: dict[str, list[Shortfall]] = {}
-    for short in refusal.shortfalls:
+    for short in rejection.shortfalls:
         by_resource.setdefault(short.resource, []).append(short)
-    return "; ".join(_short(resource, own) for resource, own in by_resource.items())
+    return "; ".join(_shortfall(resource, own) for resource, own in by_resource.items())
 
 
-def _short(resource: str, found: list[Shortfall]) -> str:
+def _shortfall(resource: str, found: list[Shortfall]) -> str:
     first = found[0]
     milli = first.provider == sentences.HOST
     needed, free = (
@@ -120,60 +120,56 @@ def _nodes(nodes: NodeSet) -> str:
     return f"node {bits.show(nodes)}" if nodes.bit_count() == 1 else f"nodes {bits.show(nodes)}"
 
 
-def _joined(texts: Iterable[str]) -> str:
-    return " ".join(text for text in texts if text)
+def _memory(placement: ContainerPlacement) -> str:
+    return " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in placement.memory)
 
 
-def _memory(place: ContainerPlacement) -> str:
-    return " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in place.memory)
+def _devices(placement: ContainerPlacement) -> str:
+    return " ".join(f"{resource}={','.join(ids)}" for resource, ids in placement.devices.items())
 
 
-def _devices(place: ContainerPlacement) -> str:
-    return " ".join(f"{resource}={','.join(ids)}" for resource, ids in place.devices.items())
-
-
-def _fate(fate: PodOutcome) -> dict[str, Any]:
-    refusal = fate.rejection
+def _outcome(outcome: PodOutcome) -> dict[str, Any]:
+    rejection = outcome.rejection
     return {
-        "time": fate.time,
-        "uid": fate.uid,
-        "name": fate.name,
-        "namespace": fate.namespace,
-        "qos": str(fate.qos),
-        "outcome": "rejected" if refusal else "admitted",
-        "onOne": fate.on_one,
-        "nodes": bits.show(fate.nodes),
-        "places": [_place(place) for place in fate.places],
-        "rejection": refusal
+        "time": outcome.time,
+        "uid": outcome.uid,
+        "name": outcome.name,
+        "namespace": outcome.namespace,
+        "qos": str(outcome.qos),
+        "outcome": "rejected" if rejection else "admitted",
+        "onOne": outcome.on_one,
+        "nodes": bits.show(outcome.nodes),
+        "places": [_placement(placement) for placement in outcome.placements],
+        "rejection": rejection
         and {
-            "reason": refusal.reason,
-            "message": refusal.message,
-            "container": refusal.container,
-            "provider": refusal.provider,
-            "shortfall": shortfall(refusal),
+            "reason": rejection.reason,
+            "message": rejection.message,
+            "container": rejection.container,
+            "provider": rejection.provider,
+            "shortfall": shortfall(rejection),
         },
     }
 
 
-def _place(place: ContainerPlacement) -> dict[str, Any]:
+def _placement(placement: ContainerPlacement) -> dict[str, Any]:
     return {
-        "container": place.container,
-        "onOne": place.on_one,
-        "nodes": bits.show(place.nodes),
-        "cpus": bits.show(place.cpus),
-        "memory": [{"type": one.type, "nodes": bits.show(one.nodes), "size": one.size} for one in place.memory],
-        "devices": {resource: list(ids) for resource, ids in place.devices.items()},
+        "container": placement.container,
+        "onOne": placement.on_one,
+        "nodes": bits.show(placement.nodes),
+        "cpus": bits.show(placement.cpus),
+        "memory": [{"type": one.type, "nodes": bits.show(one.nodes), "size": one.size} for one in placement.memory],
+        "devices": {resource: list(ids) for resource, ids in placement.devices.items()},
     }
 
 
-def _moment(moment: HostSnapshot) -> dict[str, Any]:
+def _snapshot(snapshot: HostSnapshot) -> dict[str, Any]:
     return {
-        "time": moment.time,
-        "room": {str(node): dict(own) for node, own in moment.room.items()},
-        "largest": moment.largest,
-        "stranded": stranded_document(moment.stranded),
+        "time": snapshot.time,
+        "room": {str(node): dict(own) for node, own in snapshot.largest_by_node.items()},
+        "largest": snapshot.largest,
+        "stranded": stranded_document(snapshot.stranded),
     }
 
 
-def _use(use: UsageStats) -> dict[str, Any]:
-    return {"total": use.total, "end": use.end, "peak": use.peak, "mean": round(use.mean, 3)}
+def _usage(stats: UsageStats) -> dict[str, Any]:
+    return {"total": stats.total, "end": stats.end, "peak": stats.peak, "mean": round(stats.mean, 3)}

@@ -1,4 +1,4 @@
-"""The figures by which results are compared."""
+"""The figures by which simulation results are compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,41 +10,36 @@ from alignup.fleet.simulate import AlignmentCounts, SimulationResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What came of a workload, in a few figures."""
-
     admitted: int
-    refused: int
-    reasons: Mapping[str, int]  #: why pods were refused, the most frequent reason first
+    rejected: int
+    reasons: Mapping[str, int]  #: of rejections, the most frequent first
     pods: AlignmentCounts
     containers: AlignmentCounts
-    stranded: StrandedResources  #: when demand was highest
-    largest: Mapping[str, int]  #: the most one container could still get on one NUMA node then, by resource
+    stranded: StrandedResources  #: at peak demand
+    largest: Mapping[str, int]  #: at peak demand: resource → the largest request that still fits on one NUMA node
 
     @classmethod
     def of(cls, result: SimulationResult) -> "Score":
-        """The score of *result*."""
-        height = result.height
         return cls(
             admitted=result.admitted,
-            refused=result.refused,
+            rejected=result.rejected,
             reasons=result.reasons,
             pods=result.pods,
             containers=result.containers,
-            stranded=height.stranded,
-            largest=height.largest,
+            stranded=result.peak.stranded,
+            largest=result.peak.largest,
         )
 
     @property
-    def order(self) -> tuple[int, int, int, int]:
-        """What scores are sorted by, the best first."""
+    def sort_key(self) -> tuple[int, int, int, int]:
+        """The best score first."""
         return -self.admitted, -self.pods.on_one, self.stranded.all_devices, self.stranded.cpus
 
     def to_document(self) -> dict[str, Any]:
-        """As plain JSON values."""
         return {
-            "arrived": self.admitted + self.refused,
+            "arrived": self.admitted + self.rejected,
             "admitted": self.admitted,
-            "refused": self.refused,
+            "rejected": self.rejected,
             "reasons": dict(self.reasons),
             "alignment": {"pods": _alignment(self.pods), "containers": _alignment(self.containers)},
             "stranded": stranded_document(self.stranded),
@@ -52,9 +47,8 @@ class Score:
         }
 
 
-def stranded_document(left: StrandedResources) -> dict[str, Any]:
-    """What is stranded, as plain JSON values."""
-    return {"cpus": left.cpus, "devices": dict(left.devices), "more": left.more}
+def stranded_document(stranded: StrandedResources) -> dict[str, Any]:
+    return {"cpus": stranded.cpus, "devices": dict(stranded.devices), "more": stranded.more}
 
 
 def _alignment(counts: AlignmentCounts) -> dict[str, int]:

@@ -1,19 +1,18 @@
-"""Settings to compare: some of a host's settings varied, each with each, and the rest as they are.
+"""Builds the settings to compare: every combination of values for some settings of a host.
 
-    combinations(settings, ("policy", "scope", "cpu-options"), machine=machine)
+    build_grid(settings, ("policy", "scope", "cpu-options"), machine=machine)
 
-A dimension is one setting, in the kubelet's terms. ``policy`` tries every value, ``policy=none|restricted`` only these.
-``cpu-options`` tries every set of the static policy's options whose feature gate is on, and each other option by
-itself, so that its error is seen; with values it tries the sets of these. A setting that another one makes meaningless
-(the scope beside policy none) is not varied and stands as ``-``.
+A dimension is one setting, named as in the kubelet. ``policy`` stands for every value, ``policy=none|restricted`` for
+these two. ``cpu-options`` stands for every set of the static policy's options whose feature gate is enabled, and for
+each other option alone, to show its error; with values, for the sets of these. A setting that has no effect beside
+another one (the scope with policy none) is not varied and shown as ``-``.
 
-What a kubelet would not start with stays in the list, with the kubelet's error.
+Settings with which a kubelet does not start are included, with the kubelet's error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from itertools import combinations as picks
+from itertools import chain, combinations
 from types import MappingProxyType
 
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
@@ -24,64 +23,59 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.memory.reserved_memory import propose_reserved_memory
 from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
 
-NO_OPTIONS = "none"  #: the set of options that has none
-NOT_APPLICABLE = "-"  #: instead of a value that would make no difference
+NO_OPTIONS = "none"  #: the empty set of options
+NOT_APPLICABLE = "-"  #: the value of a setting that has no effect
 _CLOSEST = "prefer-closest-numa-nodes"
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to set a host up."""
-
     choices: Mapping[str, str]  #: dimension → value
     settings: Settings
-    error: str = ""  #: why a kubelet would not start like that, in its words; empty: it would
-    manager: str | None = None  #: which of its managers would not, where that is known
+    error: str = ""  #: why a kubelet does not start with these settings; empty if it does
+    manager: str | None = None  #: the manager that fails, if known
 
     @property
     def label(self) -> str:
-        """All choices in one line."""
         return " ".join(f"{dimension}={value}" for dimension, value in self.choices.items())
 
 
 @dataclass(frozen=True, slots=True)
 class _Dimension:
-    """One setting: whose it is, the values to try beside what is chosen already, and what a value does."""
-
     manager: str
-    values: Callable[[Settings], Iterable[str]]
+    values: Callable[[Settings], Iterable[str]]  #: the values to try with the settings chosen so far
     change: Callable[[Settings, str, KubeletView], Settings]
-    sets: bool = False  #: values are sets of options
+    sets: bool = False  #: whether values are sets of options
 
 
 def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
-    """*base* with every combination of values of *dimensions*; :class:`SettingsError` for a dimension there is not."""
-    asked = _asked(dimensions)
+    """*base* with every combination of values of *dimensions*; :class:`SettingsError` for an unknown dimension."""
+    chosen = _parse_dimensions(dimensions)
     view = machine.kubelet_view()
     variants = [Variant({}, base)]
-    # In the order of the table, not of the question: what is meaningless depends on what was chosen before.
-    for name in (name for name in DIMENSIONS if name in asked):
-        variants = [later for one in variants for later in _varied(one, name, asked[name], view)]
-    return tuple(_judged(variant, machine) for variant in variants)
+    # In the order of the table: whether a setting has an effect depends on earlier ones.
+    for name in (name for name in DIMENSIONS if name in chosen):
+        variants = [later for one in variants for later in _vary(one, name, chosen[name], view)]
+    return tuple(_with_startup_error(variant, machine) for variant in variants)
 
 
-def _asked(dimensions: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Dimension → the values to try; none: all."""
-    asked = {}
+def _parse_dimensions(dimensions: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Dimension → the values to try; empty: all."""
+    chosen = {}
     for text in dimensions:
         name, _, values = text.partition("=")
         if name not in DIMENSIONS:
-            raise SettingsError(f"there is no dimension {name} to compare; there are: {', '.join(DIMENSIONS)}")
-        asked[name] = tuple(filter(None, values.split("|")))
-    return asked
+            raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
+        chosen[name] = tuple(filter(None, values.split("|")))
+    return chosen
 
 
-def _varied(variant: Variant, name: str, asked: Sequence[str], view: KubeletView) -> Iterator[Variant]:
-    """*variant* with each value of one dimension more; one that cannot be goes on as it is, with its error."""
+def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView) -> Iterator[Variant]:
+    """*variant* with each value of another dimension; an invalid value leaves the settings alone and sets the error."""
     dimension = DIMENSIONS[name]
     possible = tuple(dimension.values(variant.settings))
-    if asked and possible != (NOT_APPLICABLE,):
-        possible = tuple(_sets(asked)) if dimension.sets else tuple(asked)
+    if chosen and possible != (NOT_APPLICABLE,):
+        possible = tuple(_option_sets(chosen)) if dimension.sets else tuple(chosen)
     for value in possible:
         choices = {**variant.choices, name: value}
         try:
@@ -93,8 +87,7 @@ def _varied(variant: Variant, name: str, asked: Sequence[str], view: KubeletView
             yield replace(variant, choices=choices, settings=settings)
 
 
-def _judged(variant: Variant, machine: Machine) -> Variant:
-    """*variant* with the error a kubelet would end with, if it would."""
+def _with_startup_error(variant: Variant, machine: Machine) -> Variant:
     if variant.error:
         return variant
     try:
@@ -104,9 +97,9 @@ def _judged(variant: Variant, machine: Machine) -> Variant:
     return variant
 
 
-def _sets(options: Sequence[str]) -> Iterator[str]:
-    """Every set of *options*, small ones first, each as one text."""
-    for chosen in chain.from_iterable(picks(options, size) for size in range(len(options) + 1)):
+def _option_sets(options: Sequence[str]) -> Iterator[str]:
+    """Every set of *options*, the smallest first, as ``a+b``."""
+    for chosen in chain.from_iterable(combinations(options, size) for size in range(len(options) + 1)):
         yield "+".join(chosen) or NO_OPTIONS
 
 
@@ -115,30 +108,27 @@ def _options(value: str) -> dict[str, str]:
 
 
 def _cpu_option_sets(settings: Settings) -> Iterator[str]:
-    """Sets of options that may be used, and each that may not; policy none has no options."""
+    """The sets of enabled options, and each other option; policy none has no options."""
     if settings.cpus.policy == CpuPolicy.NONE:
         yield NO_OPTIONS
         return
-    barred = []
+    disabled = []
     for name in OPTION_STAGES:
         try:
             CpuOptions.parse({name: "true"}, gates=settings.gates)
         except SettingsError:
-            barred.append(name)
-    yield from _sets([name for name in OPTION_STAGES if name not in barred])
-    yield from barred
+            disabled.append(name)
+    yield from _option_sets([name for name in OPTION_STAGES if name not in disabled])
+    yield from disabled
 
 
-def _beside_policy(values: Iterable[str]) -> Callable[[Settings], Iterable[str]]:
-    """*values* of what means nothing beside policy none, unless pods may choose another."""
+def _with_topology_policy(values: Iterable[str]) -> Callable[[Settings], Iterable[str]]:
+    """*values* of a setting that has no effect with policy none, unless pods may choose another policy."""
     known = tuple(values)
 
     def possible(settings: Settings) -> Iterable[str]:
-        return (
-            (NOT_APPLICABLE,)
-            if settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
-            else known
-        )
+        no_effect = settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
+        return (NOT_APPLICABLE,) if no_effect else known
 
     return possible
 
@@ -168,20 +158,20 @@ def _with_cpu_options(settings: Settings, value: str, _: KubeletView) -> Setting
 
 
 def _with_memory_policy(settings: Settings, value: str, view: KubeletView) -> Settings:
-    """With memory managed, what the settings keep back of it, or as much spread over the nodes."""
+    """With policy Static, reserve memory as the settings do, or else spread the reservation over the nodes."""
     if MemoryPolicy.parse(value) is MemoryPolicy.NONE:
         return replace(settings, memory_policy=value, reserved_memory=())
-    kept = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)
-    return replace(settings, memory_policy=value, reserved_memory=kept)
+    reserved = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)
+    return replace(settings, memory_policy=value, reserved_memory=reserved)
 
 
-#: What can be varied, in the order of choosing.
+#: The settings that can be varied, in this order.
 DIMENSIONS: Mapping[str, _Dimension] = MappingProxyType(
     {
         "policy": _Dimension("topology", lambda _: tuple(Policy), _with_policy),
-        "scope": _Dimension("topology", _beside_policy(Scope), _with_scope),
+        "scope": _Dimension("topology", _with_topology_policy(Scope), _with_scope),
         "topology-options": _Dimension(
-            "topology", _beside_policy(_sets([_CLOSEST])), _with_topology_options, sets=True
+            "topology", _with_topology_policy(_option_sets([_CLOSEST])), _with_topology_options, sets=True
         ),
         "cpu-policy": _Dimension("cpu", lambda _: tuple(CpuPolicy), _with_cpu_policy),
         "cpu-options": _Dimension("cpu", _cpu_option_sets, _with_cpu_options, sets=True),

@@ -1,13 +1,13 @@
-"""A workload played on a host: what became of every pod, and of the machine.
+"""Runs a workload on a host and records what happens to every pod and to the machine.
 
     result = run(Host(machine, settings), events)
 
-The host decides as it always does; nothing here is an estimate. Containers are not started one by one: init containers
-keep what they have until their pod leaves, which is what the kubelet counts on when it admits.
+The host decides as always; nothing is estimated. Containers are not started one by one: init containers keep their
+resources until the pod departs, which is also what the kubelet assumes at admission.
 
-How fragmented the host is depends on when one looks. In the end it may be idle again, so it is also looked at when
-demand is highest: when the pods that have come and not left, refused or not, ask for the most CPUs. That moment is the
-same whatever the settings are.
+Fragmentation depends on the time. At the end the host may be idle again, so it is also measured at peak demand: when
+the pods that have arrived and not departed, admitted or not, request the most CPUs. That time does not depend on the
+settings.
 """
 
 from collections import Counter
@@ -30,92 +30,84 @@ from alignup.fleet.placements import ContainerPlacement, common_nodes, container
 from alignup.fleet.progress import Progress, ProgressReporter
 from alignup.fleet.usage import UsageMeter, UsageStats
 
-#: The reason of pods that no kubelet gets to see: the API server's own word.
-INVALID = "Invalid"
+INVALID = "Invalid"  #: the reason of pods that the API server rejects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOutcome:
-    """What became of one pod."""
-
-    time: float  #: when it came
+    time: float  #: of arrival
     uid: str
     name: str
     namespace: str
     qos: QoS
-    rejection: Rejection | None = None  #: ``None``: it was admitted
-    places: tuple[ContainerPlacement, ...] = ()  #: what its containers were given; nothing when it was refused
+    rejection: Rejection | None = None  #: ``None``: admitted
+    placements: tuple[ContainerPlacement, ...] = ()  #: empty if rejected
 
     @property
     def admitted(self) -> bool:
-        """Whether it may run."""
         return self.rejection is None
 
     @property
     def on_one(self) -> bool | None:
-        """Whether all of the pod is on one NUMA node; ``None``: nothing of it has a place."""
-        return on_one_node(site for place in self.places for site in place.sites)
+        """Whether the whole pod is on one NUMA node; ``None``: none of its resources has a node."""
+        return on_one_node(site for placement in self.placements for site in placement.sites)
 
     @property
     def nodes(self) -> NodeSet:
-        """The NUMA nodes all of the pod is on, or where there are none, those it is spread over."""
-        return common_nodes(site for place in self.places for site in place.sites)
+        """The NUMA nodes common to all its resources; if none, the nodes of any."""
+        return common_nodes(site for placement in self.placements for site in placement.sites)
 
 
 @dataclass(frozen=True, slots=True)
 class AlignmentCounts:
-    """How many admitted pods, or containers of them, are on one NUMA node."""
+    """How many admitted pods or containers are on one NUMA node."""
 
     on_one: int
     on_several: int
-    anywhere: int  #: nothing of theirs has a place
+    anywhere: int  #: none of their resources has a node
 
     @classmethod
     def of(cls, verdicts: Iterable[bool | None]) -> "AlignmentCounts":
-        """Counted."""
         counts = Counter(verdicts)
         return cls(counts[True], counts[False], counts[None])
 
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """A host at one time: who holds what, and what it could still take (``room``)."""
+    """A host at one time."""
 
     time: float
     ledger: Ledger
-    room: Mapping[int, Mapping[str, int]]  #: NUMA node → resource → the most one container could still get there
+    largest_by_node: Mapping[int, Mapping[str, int]]  #: NUMA node → resource → the largest request that still fits
     stranded: StrandedResources
 
     @property
     def largest(self) -> dict[str, int]:
-        """The most one container could still get on any one node, by resource."""
-        return {name: max(own.get(name, 0) for own in self.room.values()) for own in self.room.values() for name in own}
+        """Resource → the largest request that still fits on one NUMA node."""
+        nodes = self.largest_by_node.values()
+        return {name: max(own.get(name, 0) for own in nodes) for own in nodes for name in own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """A workload played to its end."""
-
     machine: Machine
     settings: Settings
-    outcomes: tuple[PodOutcome, ...]  #: of every pod, in the order they came
-    reasons: Mapping[str, int]  #: why pods were refused, the most frequent reason first
+    outcomes: tuple[PodOutcome, ...]  #: in the order of arrival
+    reasons: Mapping[str, int]  #: of rejections, the most frequent first
     pods: AlignmentCounts
     containers: AlignmentCounts
-    uses: Mapping[str, UsageStats]  #: in all, by resource; ``pods`` among them
-    nodes: Mapping[int, Mapping[str, UsageStats]]  #: by NUMA node, rising, and by resource
-    height: HostSnapshot  #: when demand was highest
+    usage: Mapping[str, UsageStats]  #: in total, by resource, ``pods`` included
+    nodes: Mapping[int, Mapping[str, UsageStats]]  #: by NUMA node, ascending, and by resource
+    peak: HostSnapshot  #: at peak demand
     end: HostSnapshot
     duration: float  #: seconds from the first event to the last
 
     @property
     def admitted(self) -> int:
-        """How many pods were."""
-        return len(self.outcomes) - self.refused
+        return len(self.outcomes) - self.rejected
 
     @property
-    def refused(self) -> int:
-        """How many pods were."""
+    def rejected(self) -> int:
         return sum(self.reasons.values())
 
 
@@ -126,72 +118,71 @@ def run(
     progress: Progress | None = None,
     now: Callable[[], float] = monotonic,
 ) -> SimulationResult:
-    """Let *events* happen to *host*, which is left as it then is; *progress* is told how many of them have.
+    """Apply *events* to *host*; *progress* gets the number of applied events.
 
-    :class:`TraceError` when they cannot happen like that (``events.ordered``), ``WorkLimitError`` as of ``Host``.
+    :class:`TraceError` if the events are inconsistent (``events.ordered``), ``WorkLimitError`` as in ``Host``.
     """
     events = ordered(events)
     start = events[0].time if events else 0.0
-    highest = _highest(events)
-    height = (start, host.ledger)
+    peak_index = _peak_index(events)
+    peak = (start, host.ledger)
     meter = UsageMeter(host, start)
-    ticker = ProgressReporter(progress, len(events), now=now)
-    fates: list[PodOutcome] = []
+    reporter = ProgressReporter(progress, len(events), now=now)
+    outcomes: list[PodOutcome] = []
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            fates.append(_arrive(host, event))
+            outcomes.append(_arrive(host, event))
         else:
             host.release(event.uid)
-        meter.note(event.time, host.ledger)
-        ticker.done(number + 1)
-        if number == highest:
-            height = (event.time, host.ledger)
-    invalid = {fate.uid for fate in fates if fate.rejection and fate.rejection.reason == INVALID}
-    came = distinct_shapes(
+        meter.record(event.time, host.ledger)
+        reporter.report(number + 1)
+        if number == peak_index:
+            peak = (event.time, host.ledger)
+    invalid = {outcome.uid for outcome in outcomes if outcome.rejection and outcome.rejection.reason == INVALID}
+    shapes = distinct_shapes(
         event.pod for event in events if isinstance(event, PodArrival) and event.pod.uid not in invalid
     )
-    end = _moment(host, (events[-1].time if events else start, host.ledger), came)
-    same = height[1] is host.ledger
-    return _result(host, fates, meter, (replace(end, time=height[0]) if same else _moment(host, height, came), end))
+    end = _snapshot(host, events[-1].time if events else start, host.ledger, shapes)
+    same = peak[1] is host.ledger
+    at_peak = replace(end, time=peak[0]) if same else _snapshot(host, *peak, shapes)
+    return _result(host, outcomes, meter, peak=at_peak, end=end)
 
 
-def _highest(events: Iterable[WorkloadEvent]) -> int:
-    """The place of the first event after which the most CPUs are asked for."""
-    there: dict[str, int] = {}
-    asked = most = place = 0
+def _peak_index(events: Iterable[WorkloadEvent]) -> int:
+    """The index of the first event after which the requested CPUs are at their maximum."""
+    present: dict[str, int] = {}
+    requested = highest = index = 0
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            there[event.pod.uid] = own = _milli(event.pod)
-            asked += own
+            present[event.pod.uid] = own = _milli_cpu(event.pod)
+            requested += own
         else:
-            asked -= there.pop(event.uid, 0)
-        if asked > most:
-            most, place = asked, number
-    return place
+            requested -= present.pop(event.uid, 0)
+        if requested > highest:
+            highest, index = requested, number
+    return index
 
 
-def _milli(pod: Pod) -> int:
-    """What the containers of *pod* ask for, in thousandths of a CPU."""
+def _milli_cpu(pod: Pod) -> int:
     return sum([one.resources.requests[CPU].milli() for one in pod.containers if CPU in one.resources.requests])
 
 
-def _moment(host: Host, when: tuple[float, Ledger], came: Iterable[Pod]) -> HostSnapshot:
-    """The host as it was then; it is left as it is."""
-    time, ledger = when
+def _snapshot(host: Host, time: float, ledger: Ledger, shapes: Iterable[Pod]) -> HostSnapshot:
+    """The host with an earlier *ledger*; its own ledger is restored."""
     now, host.ledger = host.ledger, ledger
     try:
-        return HostSnapshot(time, ledger, largest_requests(host), measure_stranded(host, came))
+        return HostSnapshot(time, ledger, largest_requests(host), measure_stranded(host, shapes))
     finally:
         host.ledger = now
 
 
 def _arrive(host: Host, event: PodArrival) -> PodOutcome:
     pod = event.pod
-    given: tuple[ContainerPlacement, ...] = ()
+    placements: tuple[ContainerPlacement, ...] = ()
     try:
         rejection = admit(host, pod).rejection
         if rejection is None:
-            given = container_placements(host, pod)
+            placements = container_placements(host, pod)
     except PodError as error:
         rejection = Rejection(INVALID, str(error))
     return PodOutcome(
@@ -201,25 +192,25 @@ def _arrive(host: Host, event: PodArrival) -> PodOutcome:
         namespace=pod.namespace,
         qos=pod.qos,
         rejection=rejection,
-        places=given,
+        placements=placements,
     )
 
 
 def _result(
-    host: Host, fates: list[PodOutcome], meter: UsageMeter, moments: tuple[HostSnapshot, HostSnapshot]
+    host: Host, outcomes: list[PodOutcome], meter: UsageMeter, *, peak: HostSnapshot, end: HostSnapshot
 ) -> SimulationResult:
-    uses = meter.uses()
-    admitted = [fate for fate in fates if fate.admitted]
+    usage = meter.stats()
+    admitted = [outcome for outcome in outcomes if outcome.admitted]
     return SimulationResult(
         machine=host.machine,
         settings=host.settings,
-        outcomes=tuple(fates),
-        reasons=dict(Counter(fate.rejection.reason for fate in fates if fate.rejection).most_common()),
-        pods=AlignmentCounts.of(fate.on_one for fate in admitted),
-        containers=AlignmentCounts.of(place.on_one for fate in admitted for place in fate.places),
-        uses=uses[None],
-        nodes={node: uses.get(node, {}) for node in moments[1].room},
-        height=moments[0],
-        end=moments[1],
+        outcomes=tuple(outcomes),
+        reasons=dict(Counter(outcome.rejection.reason for outcome in outcomes if outcome.rejection).most_common()),
+        pods=AlignmentCounts.of(outcome.on_one for outcome in admitted),
+        containers=AlignmentCounts.of(one.on_one for outcome in admitted for one in outcome.placements),
+        usage=usage[None],
+        nodes={node: usage.get(node, {}) for node in end.largest_by_node},
+        peak=peak,
+        end=end,
         duration=meter.duration,
     )

@@ -17,9 +17,9 @@ after the header. In JSON every line is one document (JSON Lines), which is what
 
 ``at`` and ``lifetime`` are seconds. A pod arrives as a Pod object (``pod``) or by name (``arrive``): from a template,
 from ``requests``, or from a template with some requests of its first container replaced. ``requests`` alone make a
-Guaranteed pod with one container. The uid of a pod without ``uid`` is its name, prefixed with ``namespace/`` outside the
-default namespace. A pod with a ``lifetime`` departs by itself, any other when a ``leave`` event names its uid. Every pod
-is validated and defaulted as by the API server.
+Guaranteed pod with one container. The default ``uid`` of a pod is its name, prefixed with ``namespace/`` outside the
+default namespace. A pod with a ``lifetime`` departs by itself, any other when a ``leave`` event names its uid. Pods are
+validated and defaulted as by the API server.
 """
 
 import json

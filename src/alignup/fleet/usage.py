@@ -1,8 +1,7 @@
-"""How much of each resource is given out, on each NUMA node and in all: at the end, at the most, and over time.
+"""Measures how much of each resource is allocated over time, per NUMA node and in total.
 
-Counted are things that are one container's own: CPUs, bytes of managed memory, devices. A block of memory on several
-nodes is charged to them from the lowest up, as the ledger does it; a device on several nodes counts on each of them,
-and once in all.
+Only exclusive resources count: CPUs, bytes of managed memory, devices. A memory block on several nodes is charged to
+them from the lowest up, as in the ledger. A device on several nodes counts on each of them, and once in the total.
 """
 
 from dataclasses import dataclass
@@ -16,22 +15,21 @@ from alignup.align.workload.names import CPU
 
 @dataclass(frozen=True, slots=True)
 class UsageStats:
-    """How much of a resource was given out."""
+    """The allocated amount of a resource."""
 
-    total: int  #: what could be given out: CPUs that are not reserved, bytes, healthy devices
+    total: int  #: the allocatable amount: CPUs that are not reserved, bytes, healthy devices
     end: int
     peak: int
     mean: float  #: over time, from the first event to the last
 
 
 class UsageMeter:
-    """Follows the ledger of one host, from *time* on."""
+    """Follows the ledger of a host from *time* on."""
 
     def __init__(self, host: Host, time: float) -> None:
         cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
-        given_out = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
-        ownable = cpus.available | given_out
-        self._cpus = [(node, (own & ownable).bit_count()) for node, own in cpus.node_cpus.items() if ownable]
+        allocatable = cpus.available | bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
+        self._cpus = [(node, (own & allocatable).bit_count()) for node, own in cpus.node_cpus.items() if allocatable]
         self._memory = [(node, type_) for node, own in memory.nodes.items() for type_ in own.tables]
         self._pools = [(resource, inventory.healthy) for resource, inventory in devices.inventories.items()]
         on_nodes = [
@@ -40,7 +38,7 @@ class UsageMeter:
             for node, own in inventory.on.items()
         ]
         self._devices = [(resource, own) for _, resource, own in on_nodes]
-        #: node (``None``: in all), resource and how much there is of it, in the order that values are read in
+        #: node (``None``: in total), resource and allocatable amount, in the order of ``_read``
         self._gauges: list[tuple[int | None, str, int]] = [
             *((node, CPU, total) for node, total in self._cpus),
             *((node, type_, memory.nodes[node].tables[type_].allocatable) for node, type_ in self._memory),
@@ -48,47 +46,46 @@ class UsageMeter:
             *((None, resource, healthy.bit_count()) for resource, healthy in self._pools),
             (None, PODS, host.settings.max_pods),
         ]
-        divided: dict[str, list[int]] = {}  # what is of one node alone, so that nodes add up
+        by_resource: dict[str, list[int]] = {}  # CPUs and memory, whose total is the sum over the nodes
         for place, (_, resource, _) in enumerate(self._gauges[: len(self._cpus) + len(self._memory)]):
-            divided.setdefault(resource, []).append(place)
-        self._sums = list(divided.values())
-        for resource, own in divided.items():
-            self._gauges.append((None, resource, sum(self._gauges[place][2] for place in own)))
+            by_resource.setdefault(resource, []).append(place)
+        self._sums = list(by_resource.values())
+        for resource, places in by_resource.items():
+            self._gauges.append((None, resource, sum(self._gauges[place][2] for place in places)))
         self._ledger = host.ledger
         self._start = self._since = self._now = time
         self._values = self._peaks = self._read(host.ledger)
         self._areas = [0.0] * len(self._values)
 
-    def note(self, time: float, ledger: Ledger) -> None:
-        """From *time* on the ledger is this one."""
+    def record(self, time: float, ledger: Ledger) -> None:
+        """From *time* on, *ledger* applies."""
         self._now = time
         if ledger is self._ledger:
             return
-        self._weigh()
+        self._integrate()
         self._ledger = ledger
         self._values = self._read(ledger)
         self._peaks = list(map(max, self._peaks, self._values))
 
     @property
     def duration(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds."""
         return self._now - self._start
 
-    def uses(self) -> dict[int | None, dict[str, UsageStats]]:
-        """What was seen until now, by NUMA node; under ``None`` what it was in all."""
-        self._weigh()
-        passed = self.duration
+    def stats(self) -> dict[int | None, dict[str, UsageStats]]:
+        """By NUMA node and resource; ``None`` is the total."""
+        self._integrate()
+        duration = self.duration
         found: dict[int | None, dict[str, UsageStats]] = {None: {}}
         for (node, resource, total), end, peak, area in zip(
             self._gauges, self._values, self._peaks, self._areas, strict=True
         ):
-            mean = area / passed if passed else float(end)
+            mean = area / duration if duration else float(end)
             found.setdefault(node, {})[resource] = UsageStats(total, end, peak, mean)
         return found
 
     def _read(self, ledger: Ledger) -> list[int]:
-        own = ledger
-        cpus, memory, devices = own.cpus.free, own.memory.nodes, own.devices.free
+        cpus, memory, devices = ledger.cpus.free, ledger.memory.nodes, ledger.devices.free
         values = [
             *[total - cpus[node] for node, total in self._cpus],
             *[memory[node].tables[type_].reserved for node, type_ in self._memory],
@@ -96,11 +93,11 @@ class UsageMeter:
             *[(healthy & ~devices[resource]).bit_count() for resource, healthy in self._pools],
             len(ledger.pods),
         ]
-        values += [sum([values[place] for place in own]) for own in self._sums]
+        values += [sum([values[place] for place in places]) for places in self._sums]
         return values
 
-    def _weigh(self) -> None:
-        """Add up what was given out since the last change."""
+    def _integrate(self) -> None:
+        """Add the amounts since the last change to the areas."""
         passed = self._now - self._since
         if passed:
             self._areas = [area + value * passed for area, value in zip(self._areas, self._values, strict=True)]
