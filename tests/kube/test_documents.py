@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import DocumentError
 from alignup.kube import documents
-from alignup.kube.documents import Document, DuplicateKey, NumberLiteral, read
+from alignup.kube.documents import DuplicateKey, NumberLiteral, ParsedDocument, read
 
 words = st.text(st.sampled_from('ab1":\\é\U0001f600 \t') | st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
 
@@ -360,7 +360,7 @@ def test_any_text_gives_documents_or_an_error(text):
         assert error.line >= 1
         assert error.document >= 1
     else:
-        assert all(isinstance(one, Document) and one.value is not None and one.line >= 1 for one in found)
+        assert all(isinstance(one, ParsedDocument) and one.value is not None and one.line >= 1 for one in found)
         json.dumps([one.value for one in found]).encode()
 
 

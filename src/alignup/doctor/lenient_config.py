@@ -11,7 +11,7 @@ from alignup.align.errors import ConfigurationError, DocumentError
 from alignup.align.machine import Machine
 from alignup.kube import configuration, documents
 from alignup.kube.configuration import Configuration, NodeReservations, StartupStage
-from alignup.kube.documents import Document
+from alignup.kube.documents import ParsedDocument
 
 _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file is unknown
 
@@ -66,7 +66,7 @@ def compute_reservations(config: LenientConfig, machine: Machine) -> tuple[Lenie
             return LenientConfig(found, tuple(errors), frozenset(dropped)), reservations
 
 
-def _first_document(text: bytes) -> Document | None:
+def _first_document(text: bytes) -> ParsedDocument | None:
     """The document the kubelet reads; ``None`` if it is not an object."""
     try:
         found = documents.read(text)
@@ -83,7 +83,7 @@ def _concerned_fields(error: ConfigurationError) -> set[str]:
     return {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
 
 
-def _without(document: Document, dropped: set[str]) -> bytes:
+def _without(document: ParsedDocument, dropped: set[str]) -> bytes:
     rest = {str(key): value for key, value in document.value.items() if key not in dropped}
     gates = rest.get("featureGates")
     if isinstance(gates, Mapping):
@@ -91,7 +91,7 @@ def _without(document: Document, dropped: set[str]) -> bytes:
     return documents.to_json(rest).encode()
 
 
-def _with_duplicate_warnings(found: Configuration, document: Document | None) -> Configuration:
+def _with_duplicate_warnings(found: Configuration, document: ParsedDocument | None) -> Configuration:
     """*found* with the duplicate keys of *document*, which are gone once it is written again."""
     if document is None:
         return found

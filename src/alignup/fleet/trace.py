@@ -127,7 +127,7 @@ def _is_json(line: str | bytes) -> bool:
         return False
 
 
-def _reject_duplicates(found: documents.Document, line: int) -> None:
+def _reject_duplicates(found: documents.ParsedDocument, line: int) -> None:
     if found.repeated:
         raise DocumentError(f"duplicate key {found.repeated[0].key}", line=line)
 

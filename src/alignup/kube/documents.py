@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any, NoReturn
 
 from alignup.align.errors import DocumentError
-from alignup.kube.yaml_documents import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, Document, DuplicateKey, parse_yaml
+from alignup.kube.yaml_documents import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, DuplicateKey, ParsedDocument, parse_yaml
 from alignup.kube.yaml_scalars import NumberLiteral
 
 __all__ = [
@@ -21,10 +21,10 @@ __all__ = [
     "MAX_DOCUMENTS",
     "MAX_MARKS",
     "MAX_NODES",
-    "Document",
     "DocumentError",
     "DuplicateKey",
     "NumberLiteral",
+    "ParsedDocument",
     "read",
     "to_json",
 ]
@@ -38,7 +38,7 @@ _UNUSUAL_KEY = re.compile(r'"[ \t\r\n]+:|\\\\":')  # white space before a colon,
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
 
 
-def read(text: str | bytes) -> tuple[Document, ...]:
+def read(text: str | bytes) -> tuple[ParsedDocument, ...]:
     """The documents of *text* that are not empty; :class:`DocumentError` if one cannot be parsed."""
     text = _decode(text)
     start = text.lstrip()
@@ -91,7 +91,7 @@ def _decode(text: str | bytes) -> str:
     return text.removeprefix("\ufeff")
 
 
-def _parse_json(text: str) -> Iterator[Document]:
+def _parse_json(text: str) -> Iterator[ParsedDocument]:
     if sum(map(text.count, ",:[{")) > MAX_MARKS:
         raise DocumentError(f"more than {MAX_MARKS:,} commas, colons and brackets: split the file", line=1)
     if "\\u" in text:
@@ -108,7 +108,7 @@ def _parse_json(text: str) -> Iterator[Document]:
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(text, start, end) if _may_have_duplicates(value, text, start, end) else ()
-            yield Document(count, line, value, tuple(DuplicateKey(line, key) for key in keys))
+            yield ParsedDocument(count, line, value, tuple(DuplicateKey(line, key) for key in keys))
         line += text.count("\n", start, end)
 
 

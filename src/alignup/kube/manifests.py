@@ -17,7 +17,7 @@ from alignup.align.bits import quote
 from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem
 from alignup.align.workload import Pod, validation
 from alignup.kube import documents
-from alignup.kube.documents import Document, NumberLiteral
+from alignup.kube.documents import NumberLiteral, ParsedDocument
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.pod import read_pod, read_type
 
@@ -229,7 +229,7 @@ class _Place:
     """An object of a document: the document itself, or an item of a list."""
 
     file: str
-    document: Document
+    document: ParsedDocument
     part: Any
     path: str = ""  #: in the document
     several: bool = False  #: whether the file has other documents

@@ -33,7 +33,7 @@ class DuplicateKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ParsedDocument:
     """One document of a text.
 
     ``value`` consists of dicts, lists, strings, booleans, ``None`` and ``NumberLiteral``. Aliases share parts of it: do
@@ -51,7 +51,7 @@ class Document:
         return self.lines.get(id(part), self.line)
 
 
-def parse_yaml(text: str) -> Iterator[Document]:
+def parse_yaml(text: str) -> Iterator[ParsedDocument]:
     """The documents of a YAML text that are not empty; :class:`DocumentError` for the first invalid one."""
     import yaml  # noqa: PLC0415 - not needed for JSON
 
@@ -130,7 +130,7 @@ class _Composer:
         self._repeated: list[DuplicateKey] = []
         self._lines: dict[int, int] = {}
 
-    def handlers(self) -> "dict[type[yaml.Event], Callable[[Any], Document | None]]":
+    def handlers(self) -> "dict[type[yaml.Event], Callable[[Any], ParsedDocument | None]]":
         """Event type → handler; the handler of a document's last event returns the document."""
         import yaml  # noqa: PLC0415 - see parse_yaml
 
@@ -164,12 +164,12 @@ class _Composer:
         self._open = [self._top]
         self._anchors, self._repeated, self._lines = {}, [], {}
 
-    def _end_document(self, _: "yaml.Event") -> Document | None:
+    def _end_document(self, _: "yaml.Event") -> ParsedDocument | None:
         self._open = []
         value = self._top.value[0]
         if value is None:
             return None
-        return Document(self._number, self._line, value, tuple(self._repeated), self._lines)
+        return ParsedDocument(self._number, self._line, value, tuple(self._repeated), self._lines)
 
     def _scalar(self, event: "yaml.ScalarEvent") -> None:
         self._count(1, event)

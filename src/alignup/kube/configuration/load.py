@@ -11,7 +11,7 @@ from alignup.kube import documents, feature_gates
 from alignup.kube.configuration import validation
 from alignup.kube.configuration.model import DEFAULT_EVICTION_HARD, Configuration, StartupStage
 from alignup.kube.configuration.schema import FIELDS, read_fields, suggest_field
-from alignup.kube.documents import Document
+from alignup.kube.documents import ParsedDocument
 from alignup.kube.object_reader import ObjectReader
 
 _VERSION = "kubelet.config.k8s.io/v1beta1"
@@ -69,7 +69,7 @@ def duplicate_key_warnings(keys: Iterable[documents.DuplicateKey], *, lines: boo
         yield f"{where}duplicate key {quote(one.key)}: the last value is used"
 
 
-def _first_document(text: str | bytes, *, is_json: bool, name: str) -> Document | None:
+def _first_document(text: str | bytes, *, is_json: bool, name: str) -> ParsedDocument | None:
     """The first document of *text*; ``None`` if it is empty."""
     if not text:
         raise _load_error("the file is empty", name)
@@ -85,7 +85,7 @@ def _first_document(text: str | bytes, *, is_json: bool, name: str) -> Document 
     return found[0] if found and found[0].number == 1 else None
 
 
-def _readable_documents(text: str | bytes) -> tuple[Document, ...]:
+def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
     """The documents of *text* up to the first that cannot be parsed."""
     try:
         return documents.read(text)
