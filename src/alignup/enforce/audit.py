@@ -56,7 +56,7 @@ class PlacedWorkload(Protocol):
 
     @property
     def cgroup(self) -> Path | None:
-        """``None``: it has no cgroup of its own."""
+        """``None`` if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from alignup.align.errors import ParseError
 from alignup.rpc import StatusError
 
 GARBAGE = b"\xff\xff\xff\xff not a message"
-ALL_METHODS = "*"  #: stands for every method without a fault of its own
+ALL_METHODS = "*"  #: every method for which no other fault is set
 
 
 class InjectedError(StatusError):

@@ -1,4 +1,4 @@
-"""A child process in a session of its own, optionally bound to CPUs, whose output goes to a handler."""
+"""A child process in a new session, optionally bound to CPUs, whose output goes to a handler."""
 
 import asyncio
 import os
