@@ -23,7 +23,7 @@ from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.synthetic import parse
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.schema import codec
-from alignup.schema.ledgers.documents import LedgerDocument, ledger_document, pod_entry, residue
+from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument, pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import PodDocument, pod_document, read_pod
 from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, host, hosts, pod
@@ -32,15 +32,22 @@ from tests.strategies_pods import amounts, guaranteed
 Document = dict[str, Any]
 
 
+class StoredLedger(codec.Document, frozen=True):
+    pods: list[PodEntryDocument]
+    residue: ResidueDocument
+
+
 def stored(one: Host) -> Document:
     """Return the ledger of a host as decoded JSON."""
-    document: Document = json.loads(codec.encode(ledger_document(one.ledger, providers=one.providers)))
-    return document
+    entries = [pod_entry(one.ledger, uid) for uid in one.ledger.pods]
+    document = StoredLedger(entries, residue(one.ledger, providers=one.providers))
+    plain: Document = json.loads(codec.encode(document))
+    return plain
 
 
 def ledger_of(document: Document, one: Host, **more: Any) -> Ledger:
     """Restore a ledger on the idle ledger of a host."""
-    read = codec.convert(document, LedgerDocument)
+    read = codec.convert(document, StoredLedger)
     return restore_ledger(read.pods, read.residue, idle=one.ledger, **more)
 
 
@@ -600,7 +607,7 @@ def test_a_provider_that_cannot_store_its_ledger_raises():
     joined = Host(one.machine, one.settings, others=[LicenceProvider()])
 
     with pytest.raises(StateError, match="the provider licence cannot store its ledger"):
-        ledger_document(joined.ledger, providers=joined.providers)
+        residue(joined.ledger, providers=joined.providers)
     with pytest.raises(StateError, match="the provider licence cannot store its ledger"):
         LicenceProvider().from_json({})
 

@@ -101,16 +101,6 @@ class ResidueDocument(Document, frozen=True):
     providers: dict[str, Any]  #: the ledgers of providers from outside this package
 
 
-class LedgerDocument(Document, frozen=True):
-    pods: list[PodEntryDocument]
-    residue: ResidueDocument
-
-
-def ledger_document(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> LedgerDocument:
-    """Return the whole ledger; *providers* are those of the host."""
-    return LedgerDocument([pod_entry(ledger, uid) for uid in ledger.pods], residue(ledger, providers=providers))
-
-
 def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
     """Return a pod's entry.
 
