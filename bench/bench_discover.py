@@ -1,4 +1,4 @@
-"""Discovery: this machine, and generated trees of files as large machines have them; archives and descriptions."""
+"""Discovery of this machine, of generated files of large machines, of archives and of descriptions."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ from tests.discover import kernel
 
 
 def figures() -> Iterator[Figure]:
-    """Every budget of discovery."""
     yield Figure("this machine", best(discover), budget=0.1)
     large = synthetic.parse("pack:8 numa:2 l3:4 core:16 pu:2", distances=(10, 21))
     with tempfile.TemporaryDirectory() as made:

@@ -51,7 +51,7 @@ def test_what_was_answered_is_in_the_history_at_once(agent):
 
     assert refused.status_code == 409
     assert [each["decision"]["pod"]["name"] for each in kept] == ["unseen", "seen"]
-    assert one["story"][0].startswith("Pod default/unseen is refused")
+    assert one["story"][0].startswith("Pod default/unseen is rejected")
     agent.release("seen")
 
 

@@ -121,7 +121,7 @@ def test_an_existing_file_is_overwritten_only_with_force(tmp_path):
         ),
         pytest.param(".", "/", "is a directory", id="a directory"),
         pytest.param("host.tar.gz", "nowhere", "nowhere", id="a root that is not there"),
-        pytest.param("host.tar.gz", ".", "describes no CPU", id="a root without a machine"),
+        pytest.param("host.tar.gz", ".", "has no online CPU", id="a root without a machine"),
     ],
 )
 def test_a_failed_recording_leaves_nothing_behind(file, root, message, tmp_path):

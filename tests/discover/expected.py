@@ -1,7 +1,7 @@
-"""What is known of a recorded machine, and how a discovered one is held against it.
+"""The known facts of a recorded machine, and the comparison with a discovered one.
 
-``NAME.json`` has the hardware, ``NAME.kubelet.json`` what the kubelet sees. Groups of CPUs are compared as
-partitions, since numbers are free; where several answers are defensible, any of ``accept`` will do.
+``NAME.json`` has the hardware, ``NAME.kubelet.json`` the kubelet's view. Groups of CPUs are compared as partitions,
+since their numbers are arbitrary; where several results are valid, any of ``accept`` matches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ Partition = frozenset[frozenset[int]]
 
 @dataclass
 class Verdict:
-    """How one machine went."""
+    """The result for one machine."""
 
     name: str
     view: str
@@ -34,9 +34,9 @@ VERDICTS = pytest.StashKey[list[Verdict]]()
 
 
 def hardware(machine: Machine, facts: Facts) -> Iterator[str]:
-    """Every way in which *machine* is not the one *facts* describe."""
-    yield from _same("CPUs that are on", sorted(cpu.id for cpu in machine.cpus), facts["cpus"]["online"])
-    yield from _same("CPUs that are off", list(bits.members(machine.offline)), facts["cpus"]["offline_with_dir"])
+    """Every difference between *machine* and *facts*."""
+    yield from _same("online CPUs", sorted(cpu.id for cpu in machine.cpus), facts["cpus"]["online"])
+    yield from _same("offline CPUs", list(bits.members(machine.offline)), facts["cpus"]["offline_with_dir"])
     for kind, key in _KINDS.items():
         yield from _same_partition(kind, _partition(machine.cpus, key), facts["partitions"][kind])
     lost = sorted(cpu.id for cpu in machine.cpus if cpu.node is None)
@@ -57,11 +57,11 @@ def hardware(machine: Machine, facts: Facts) -> Iterator[str]:
     for address in sorted(found.keys() & wanted.keys()):
         yield from _same(f"PCI device {address}", found[address], wanted[address])
     if any(_unknown(facts)) and not machine.gaps:
-        yield "something is not known, but the machine names no gaps"
+        yield "something is unknown, but the machine lists no gaps"
 
 
 def kubelet(machine: Machine, facts: Facts) -> Iterator[str]:
-    """Every way in which the kubelet would see *machine* otherwise than *facts* say it does."""
+    """Every difference between the kubelet's view of *machine* and *facts*."""
     view = machine.kubelet_view()
     assert machine.report is not None
     told, wanted_nodes = machine.report.nodes or (), facts["nodes"] or ()
@@ -82,12 +82,12 @@ def kubelet(machine: Machine, facts: Facts) -> Iterator[str]:
     yield from _same("huge pages in all", in_kib, wanted_pages)
     yield from _same("CPU manager's error", view.discovery_error, facts["discover_error"])
     if closest := (facts.get("topologymanager") or {}).get("prefer-closest-numa-nodes"):
-        refused = "cannot discover NUMA topology" in closest
-        yield from _same("distances are missing", view.distances is None, refused)
+        rejected = "cannot discover NUMA topology" in closest
+        yield from _same("distances are missing", view.distances is None, rejected)
 
 
 def cores(seen: CadvisorTopology, facts: Facts) -> Iterator[str]:
-    """Every way in which cAdvisor would list the cores of a machine otherwise than *facts* say it does.
+    """Every difference between cAdvisor's cores of a machine and *facts*.
 
     Only recordings of cAdvisor itself have them.
     """
@@ -96,7 +96,7 @@ def cores(seen: CadvisorTopology, facts: Facts) -> Iterator[str]:
         listed = [
             (core["core_id"], core["socket"], core["threads"], core.get("uncore", [])) for core in wanted["cores"]
         ]
-        yield from _same(f"cores of NUMA node {node.told.id}", found, listed)
+        yield from _same(f"cores of NUMA node {node.reported.id}", found, listed)
 
 
 _KINDS: dict[str, Callable[[Cpu], int | None]] = {
@@ -146,7 +146,7 @@ def _node(machine: Machine, node: NumaNode) -> tuple[object, ...]:
 
 
 def _nodes(facts: Sequence[Facts]) -> list[tuple[object, ...]]:
-    """The nodes as expected; of a CPU that several of them list, the lowest has it."""
+    """The expected nodes; a CPU in several of them belongs to the lowest."""
     taken: set[int] = set()
     wanted: list[tuple[object, ...]] = []
     for node in sorted(facts, key=lambda node: node["id"]):

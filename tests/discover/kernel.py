@@ -1,4 +1,4 @@
-"""A machine as a kernel would describe it: files and links for any ``Machine``, in memory or in a directory.
+"""The files of a kernel for any ``Machine``, in memory or in a directory.
 
 The kernel's habits are kept where they matter: core ids start again in every socket, lists name offline CPUs too.
 """
@@ -25,7 +25,7 @@ class Files:
         return ArchiveFiles.of(self.contents, self.links)
 
     def write(self, root: Path) -> Path:
-        """Put everything under *root*."""
+        """Write everything below *root*."""
         made: set[Path] = set()
         for path in (*self.contents, *self.links):
             place = root / path
@@ -42,7 +42,7 @@ class Files:
 
 
 def describe(machine: Machine) -> Files:
-    """*machine* in the files of a kernel of today."""
+    """The files of a current kernel for *machine*."""
     texts = dict(_texts(machine))
     links = {}
     for cpu in machine.cpus:
@@ -118,7 +118,7 @@ def _mask(cpus: int) -> str:
 
 
 def without(files: Files, *ends: str) -> Files:
-    """*files* less those whose paths end in one of *ends*, or lie in a directory that does."""
+    """*files* without those whose path, or a parent directory, ends in one of *ends*."""
 
     def kept(path: str) -> bool:
         parts = path.split("/")
@@ -131,5 +131,5 @@ def without(files: Files, *ends: str) -> Files:
 
 
 def with_(files: Files, texts: dict[str, str]) -> Files:
-    """*files* with some of them saying something else, or more of them."""
+    """*files* with some changed or added."""
     return Files(files.contents | {path: text.encode("latin-1") for path, text in texts.items()}, dict(files.links))

@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
     return files.write(tmp_path / "root")
 
 
-def test_a_recording_is_the_machine(root: Path, tmp_path: Path):
+def test_a_recording_gives_the_same_machine(root: Path, tmp_path: Path):
     file = tmp_path / "machine.tar.gz"
 
     recorded = record(root, file)
@@ -45,7 +45,7 @@ def test_a_recording_is_the_machine(root: Path, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir() if path.name != "root"] == ["machine.tar.gz"]
 
 
-def test_a_recording_tells_nothing_else(root: Path, tmp_path: Path):
+def test_a_recording_has_nothing_else(root: Path, tmp_path: Path):
     file = tmp_path / "machine.tar.gz"
 
     record(root, file)
@@ -67,7 +67,7 @@ def test_the_same_machine_gives_the_same_bytes(root: Path, tmp_path: Path):
     assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
 
 
-def test_a_directory_around_everything_does_not_matter(root: Path, tmp_path: Path):
+def test_a_top_level_directory_is_ignored(root: Path, tmp_path: Path):
     with tarfile.open(tmp_path / "around.tar.gz", "w:gz") as packed:
         packed.add(root, arcname="somebodys-machine")
     with tarfile.open(tmp_path / "dot.tar", "w") as packed:
@@ -87,34 +87,34 @@ def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfi
 
 
 @pytest.mark.parametrize(
-    ("bad", "why"),
+    ("bad", "reason"),
     [
-        pytest.param(member("../etc/passwd"), "'../etc/passwd' leads out of it", id="a path upwards"),
-        pytest.param(member("sys/../../x"), "leads out of it", id="a path that goes in first"),
-        pytest.param(member("/etc/passwd"), "leads out of it", id="an absolute path"),
+        pytest.param(member("../etc/passwd"), "'../etc/passwd' leads outside", id="a path upwards"),
+        pytest.param(member("sys/../../x"), "leads outside", id="a path that leaves later"),
+        pytest.param(member("/etc/passwd"), "leads outside", id="an absolute path"),
         pytest.param(
             member("sys/x", kind=tarfile.SYMTYPE, link="../../etc/passwd"),
-            "the link 'sys/x' leads out",
-            id="a link out",
+            "the link 'sys/x' leads outside",
+            id="a link that leads outside",
         ),
         pytest.param(
-            member("x", kind=tarfile.SYMTYPE, link="/etc/passwd"), "the link 'x' leads out", id="an absolute link"
+            member("x", kind=tarfile.SYMTYPE, link="/etc/passwd"), "the link 'x' leads outside", id="an absolute link"
         ),
         pytest.param(member("x", kind=tarfile.LNKTYPE, link="y"), "neither a file", id="a hard link"),
         pytest.param(member("x", kind=tarfile.FIFOTYPE), "neither a file", id="a pipe"),
         pytest.param(member("x", kind=tarfile.CHRTYPE), "neither a file", id="a device"),
     ],
 )
-def test_members_that_could_do_harm_are_refused(tmp_path: Path, bad, why):
+def test_dangerous_members_are_rejected(tmp_path: Path, bad, reason):
     file = tmp_path / "bad.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
         packed.addfile(bad)
 
-    with pytest.raises(SourceError, match=f"bad.tar.gz is refused: .*{why}"):
+    with pytest.raises(SourceError, match=f"bad.tar.gz is rejected: .*{reason}"):
         load(file)
 
 
-def test_links_that_lead_nowhere_inside_are_no_harm(tmp_path: Path):
+def test_dangling_links_inside_are_allowed(tmp_path: Path):
     files = with_(FILES, {"sys/bus/pci/devices/": "", f"{CPU}/cpu9/": ""})
     files.links[f"{CPU}/cpu0/node7"] = "../../node/node7"
     root = files.write(tmp_path / "root")
@@ -122,7 +122,7 @@ def test_links_that_lead_nowhere_inside_are_no_harm(tmp_path: Path):
     assert record(root, tmp_path / "machine.tar.gz") == discover(root)
 
 
-def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch):
+def test_an_archive_that_expands_without_limit_is_rejected(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_BYTES", 1 << 20)
     file = tmp_path / "bomb.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
@@ -132,21 +132,21 @@ def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path, monkeypatc
             packed.addfile(made, io.BytesIO(bytes(1 << 16)))
 
     assert file.stat().st_size < 1 << 14
-    with pytest.raises(SourceError, match="it unpacks to more than 1048576 bytes"):
+    with pytest.raises(SourceError, match="it decompresses to more than 1048576 bytes"):
         load(file)
 
 
-def test_a_header_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch):
+def test_a_header_that_expands_without_limit_is_rejected(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_BYTES", 1 << 20)
     file = tmp_path / "bomb.tar.gz"
     with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x" * (1 << 22)}) as packed:
         packed.addfile(member("sys/x"))
 
-    with pytest.raises(SourceError, match="it unpacks to more than 1048576 bytes"):
+    with pytest.raises(SourceError, match="it decompresses to more than 1048576 bytes"):
         load(file)
 
 
-def test_too_many_members_are_refused(tmp_path: Path, monkeypatch):
+def test_too_many_members_are_rejected(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_MEMBERS", 10)
     file = tmp_path / "many.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
@@ -158,7 +158,7 @@ def test_too_many_members_are_refused(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.parametrize("keep", [2, 20, 100, 2000])
-def test_an_archive_cut_short_is_a_clear_error(root: Path, tmp_path: Path, keep):
+def test_a_truncated_archive_is_an_error(root: Path, tmp_path: Path, keep):
     file = tmp_path / "machine.tar.gz"
     record(root, file)
     file.write_bytes(file.read_bytes()[:keep])

@@ -1,4 +1,4 @@
-"""cAdvisor's habits, one by one; whole machines are in ``test_machines``."""
+"""The behavior of cAdvisor in detail; ``test_machines`` has whole machines."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def view(files: Files):
     return system.read_machine(FileReader(files.packed()), name="the tree").kubelet_view()
 
 
-def told(files: Files):
+def message(files: Files):
     report = system.read_machine(FileReader(files.packed()), name="the tree").report
     assert report is not None
     return report
@@ -44,21 +44,19 @@ def caches(files: Files) -> dict[int, str]:
         pytest.param(
             with_(SHARED, {f"{CPU}/cpu{cpu}/cache/index2/id": str(9 - cpu // 8) for cpu in range(16)}),
             {8: "8-15", 9: "0-7"},
-            id="and its id is the kernel's",
+            id="its id is the kernel's",
         ),
-        pytest.param(
-            without(SPLIT, "cache/index0/id"), {0: "0-7", 1: "8-15"}, id="one cache without an id: none at all"
-        ),
-        pytest.param(without(SPLIT, "cache"), {0: "0-7", 1: "8-15"}, id="no caches described"),
-        pytest.param(without(SPLIT, "shared_cpu_map"), {0: "0-7", 1: "8-15"}, id="lists alone do not help"),
+        pytest.param(without(SPLIT, "cache/index0/id"), {0: "0-7", 1: "8-15"}, id="one cache without an id: no caches"),
+        pytest.param(without(SPLIT, "cache"), {0: "0-7", 1: "8-15"}, id="no caches"),
+        pytest.param(without(SPLIT, "shared_cpu_map"), {0: "0-7", 1: "8-15"}, id="lists alone are ignored"),
     ],
 )
 def test_uncore_caches(files, uncore):
     assert caches(files) == uncore
 
 
-def test_a_cache_that_cannot_be_read_ends_the_search_in_its_node():
-    """What was found before it stays: the first core has its cache, the others have that of their socket."""
+def test_an_unreadable_cache_ends_the_search_in_its_node():
+    """Earlier results stay: the first core has its cache, the others that of their socket."""
     files = without(with_(SPLIT, {f"{CPU}/cpu{cpu}/cache/index2/id": "5" for cpu in range(4)}), "cpu2/cache/index2/id")
 
     assert caches(files) == {0: "2-7", 2: "8-11", 3: "12-15", 5: "0-1"}
@@ -67,63 +65,63 @@ def test_a_cache_that_cannot_be_read_ends_the_search_in_its_node():
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
-        pytest.param(PLAIN, 8, id="as they are"),
+        pytest.param(PLAIN, 8, id="all described"),
         pytest.param(
             with_(PLAIN, {f"{CPU}/cpu{cpu}/topology/core_id": "0" for cpu in range(16)}),
             4,
-            id="by core id, in each node",
+            id="by core id within a node",
         ),
         pytest.param(
             with_(PLAIN, {f"{CPU}/cpu{cpu}/topology/core_cpus_list": str(cpu) for cpu in range(16)}),
             8,
-            id="siblings do not matter",
+            id="siblings are ignored",
         ),
         pytest.param(
-            without(PLAIN, "cpu0/topology/core_id"), 8, id="a CPU without a core id is not there, its core is"
+            without(PLAIN, "cpu0/topology/core_id"), 8, id="a CPU without a core id is skipped, its core stays"
         ),
     ],
 )
-def test_cores_are_those_of_one_id_in_one_node(files, cores):
+def test_cores_are_equal_ids_in_one_node(files, cores):
     assert view(files).num_cores == cores
 
 
-def test_cpus_that_no_node_links_to_are_not_there():
+def test_cpus_without_a_link_are_missing():
     files = without(PLAIN, "node1/cpu6", "node1/cpu7")
 
     assert bits.show(view(files).all_cpus) == "0-5,8-15"
     assert view(files).num_cpus == 14
 
 
-def test_links_that_a_recording_lost_are_those_of_the_list():
+def test_lost_links_are_replaced_by_the_list():
     links = [f"node{node}/cpu{cpu}" for node in range(4) for cpu in range(16)]
 
     assert view(without(PLAIN, *links)) == view(PLAIN)
 
 
-def test_nodes_stand_in_the_order_of_their_names():
+def test_nodes_are_ordered_by_name():
     files = kernel.describe(synthetic.parse("numa:12 core:1 pu:1", distances=(10, 20)))
 
-    assert [node.id for node in told(files).nodes or ()] == [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [node.id for node in message(files).nodes or ()] == [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
     assert [node.id for node in view(files).nodes] == list(range(12))
 
 
-def test_what_is_not_known_is_nothing():
+def test_unknown_values_are_zero():
     files = without(PLAIN, "node1/meminfo", "node1/distance")
 
     assert view(files).nodes[1].memory == 0
     assert view(files).distances is None
 
 
-def test_without_nodes_every_socket_is_one_and_cpus_that_are_off_count():
+def test_without_nodes_every_socket_is_one_and_offline_cpus_count():
     files = with_(without(PLAIN, "node"), {f"{CPU}/cpu{cpu}/topology/physical_package_id": "-1" for cpu in range(8)})
     offline = with_(files, {f"{CPU}/online": "1-15", f"{CPU}/cpu16/online": "0"})
 
-    seen = view(offline)
+    expected = view(offline)
 
-    assert seen.num_cpus == 17
-    assert [node.id for node in seen.nodes] == [-1, 1]
-    assert {cpu.id: (cpu.socket, cpu.node) for cpu in seen.cpus if cpu.id in {1, 15}} == {1: (-1, -1), 15: (1, 1)}
-    assert seen.all_nodes == 0b10
+    assert expected.num_cpus == 17
+    assert [node.id for node in expected.nodes] == [-1, 1]
+    assert {cpu.id: (cpu.socket, cpu.node) for cpu in expected.cpus if cpu.id in {1, 15}} == {1: (-1, -1), 15: (1, 1)}
+    assert expected.all_nodes == 0b10
 
 
 def test_sockets_are_counted_in_cpuinfo_first():
@@ -135,49 +133,53 @@ def test_sockets_are_counted_in_cpuinfo_first():
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"),
+    ("text", "expected"),
     [
         pytest.param("0-3,8", "0-3,8", id="a list"),
-        pytest.param("0-3,x,8", "0-3", id="up to where it cannot be read"),
-        pytest.param("0-3\n\0", "", id="a NUL is no blank for it"),
-        pytest.param("", "", id="an empty list has nobody on it"),
-        pytest.param("3-1", "", id="a range that falls"),
+        pytest.param("0-3,x,8", "0-3", id="up to the first error"),
+        pytest.param("0-3\n\0", "", id="a NUL is not a blank"),
+        pytest.param("", "", id="an empty list"),
+        pytest.param("3-1", "", id="a descending range"),
     ],
 )
-def test_who_is_on_by_its_reading(text, seen):
+def test_online_cpus(text, expected):
     files = with_(PLAIN, {f"{CPU}/online": text})
     tree = FileReader(files.packed())
 
     found = cadvisor_view.read_topology(tree).report()
 
-    assert bits.show(bits.of(cpu.id for cpu in found.cpus)) == seen
+    assert bits.show(bits.of(cpu.id for cpu in found.cpus)) == expected
 
 
 @pytest.mark.parametrize(
-    ("texts", "why"),
+    ("texts", "reason"),
     [
-        pytest.param({f"{NODE}/node1/meminfo": "MemTotal: many kB"}, "does not say how much memory", id="memory"),
-        pytest.param(
-            {f"{NODE}/node1/distance": "10  20"}, "is no row of distances", id="two blanks in a row of distances"
-        ),
-        pytest.param({f"{NODE}/node1/distance": ""}, "is no row of distances", id="no distances"),
+        pytest.param({f"{NODE}/node1/meminfo": "MemTotal: many kB"}, "has no valid MemTotal", id="memory"),
+        pytest.param({f"{NODE}/node1/distance": "10  20"}, "has no valid distances", id="two blanks between distances"),
+        pytest.param({f"{NODE}/node1/distance": ""}, "has no valid distances", id="no distances"),
         pytest.param({f"{CPU}/cpu1/topology/core_id": "x"}, 'parsing "x": invalid syntax', id="a core id"),
         pytest.param({f"{CPU}/cpu1/topology/physical_package_id": ""}, 'parsing ""', id="a socket"),
-        pytest.param({f"{NODE}/node0/hugepages/hugepages-2048kB/nr_hugepages": ""}, "does not count", id="huge pages"),
-        pytest.param({f"{NODE}/node0/hugepages/other/nr_hugepages": "1"}, "does not count", id="other pages"),
+        pytest.param(
+            {f"{NODE}/node0/hugepages/hugepages-2048kB/nr_hugepages": ""},
+            "has no valid huge page count",
+            id="huge pages",
+        ),
+        pytest.param(
+            {f"{NODE}/node0/hugepages/other/nr_hugepages": "1"}, "has no valid huge page count", id="other pages"
+        ),
     ],
 )
-def test_it_gives_up_easily_and_the_kubelet_is_told_of_nothing(texts, why):
+def test_cadvisor_gives_up_and_the_kubelet_gets_no_cpus(texts, reason):
     machine = system.read_machine(FileReader(with_(PLAIN, texts).packed()), name="the tree")
 
     assert machine.cpus
-    assert any("cAdvisor would give up" in gap and why in gap for gap in machine.gaps)
+    assert any("cAdvisor gives up" in gap and reason in gap for gap in machine.gaps)
     assert machine.kubelet_view().discovery_error == "could not detect number of cpus"
 
 
-def test_huge_pages_in_the_order_of_their_names():
+def test_huge_pages_are_ordered_by_name():
     sizes = {f"{NODE}/node0/hugepages/hugepages-{size}kB/nr_hugepages": "1" for size in (64, 2048, 32768)}
-    nodes = told(with_(PLAIN, sizes)).nodes
+    nodes = message(with_(PLAIN, sizes)).nodes
 
     assert nodes is not None
     assert nodes[0].hugepages == tuple(HugePages(size * 1024, 1) for size in (2048, 32768, 64))
@@ -186,22 +188,22 @@ def test_huge_pages_in_the_order_of_their_names():
 @pytest.mark.parametrize(
     "files", [PLAIN, SPLIT, SHARED], ids=["a cache a node", "caches in nodes", "a cache over nodes"]
 )
-def test_the_usual_report_is_what_a_kernel_leads_to(files):
+def test_the_inferred_report_matches_a_kernels_files(files):
     machine = system.read_machine(FileReader(files.packed()), name="the tree")
 
     assert cadvisor.infer_report(machine) == machine.report
 
 
 @given(strategies.machines())
-def test_a_machine_described_in_full_is_seen_as_a_synthetic_one_would_be(machine):
+def test_a_fully_described_machine_matches_a_synthetic_one(machine):
     found = system.read_machine(FileReader(kernel.describe(machine).packed()), name="the tree")
-    seen, plain = found.kubelet_view(), machine.kubelet_view()
+    expected, plain = found.kubelet_view(), machine.kubelet_view()
 
-    assert seen.node_cpus == plain.node_cpus
-    assert seen.socket_cpus == plain.socket_cpus
-    assert seen.core_cpus == plain.core_cpus
-    assert [(node.id, node.memory, set(node.hugepages)) for node in seen.nodes] == [
+    assert expected.node_cpus == plain.node_cpus
+    assert expected.socket_cpus == plain.socket_cpus
+    assert expected.core_cpus == plain.core_cpus
+    assert [(node.id, node.memory, set(node.hugepages)) for node in expected.nodes] == [
         (node.id, node.memory, set(node.hugepages)) for node in plain.nodes
     ]
-    assert seen.distances == plain.distances
+    assert expected.distances == plain.distances
     assert cadvisor.infer_report(found) == found.report

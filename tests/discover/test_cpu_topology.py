@@ -48,48 +48,46 @@ def topology(**texts: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("files", "on", "off"),
     [
-        pytest.param(PLAIN, "0-7", "", id="all are on"),
+        pytest.param(PLAIN, "0-7", "", id="all are online"),
         pytest.param(with_(PLAIN, {f"{CPU}/online": "2-5"}), "2-5", "0-1,6-7", id="the kernel's list decides"),
         pytest.param(
             with_(without(PLAIN, "cpu/online"), {f"{CPU}/cpu3/online": "0"}),
             "0-2,4-7",
             "3",
-            id="no list: CPUs are asked",
+            id="no list: the state of each CPU",
         ),
         pytest.param(
-            with_(without(PLAIN, "cpu/online"), {f"{CPU}/cpu3/online": ""}), "0-7", "", id="an empty answer means on"
+            with_(without(PLAIN, "cpu/online"), {f"{CPU}/cpu3/online": ""}), "0-7", "", id="an empty state means online"
         ),
         pytest.param(
             without(PLAIN, "cpu/online", "cpu0/online", "cpu5/online", "cpu5/topology"),
             "0-4,6-7",
             "5",
-            id="no answer: on if the place is known",
+            id="no state: online if the topology is known",
         ),
-        pytest.param(
-            without(PLAIN, "online", "topology"), "0-7", "", id="no answers and no places at all: everything is on"
-        ),
+        pytest.param(without(PLAIN, "online", "topology"), "0-7", "", id="no states and no topology: all are online"),
         pytest.param(
             with_(PLAIN, {f"{CPU}/possible": "0-191", f"{CPU}/offline": "20-63"}),
             "0-7",
             "",
-            id="possible CPUs are none",
+            id="possible CPUs do not count",
         ),
         pytest.param(
             with_(PLAIN, {f"{CPU}/cpufreq/policy0": "", f"{CPU}/cpuidle/x": ""}), "0-7", "", id="not all cpu… are CPUs"
         ),
-        pytest.param(with_(PLAIN, {f"{CPU}/online": "0-7\n\0"}), "0-7", "", id="a NUL at the end is nothing"),
-        pytest.param(with_(PLAIN, {f"{CPU}/online": "0-9"}), "0-7", "", id="on, but not there"),
+        pytest.param(with_(PLAIN, {f"{CPU}/online": "0-7\n\0"}), "0-7", "", id="a trailing NUL is ignored"),
+        pytest.param(with_(PLAIN, {f"{CPU}/online": "0-9"}), "0-7", "", id="online, but missing"),
     ],
 )
-def test_which_cpus_are_on(files, on, off):
+def test_online_cpus(files, on, off):
     machine = read(files)
 
     assert online(machine) == on
     assert bits.show(machine.offline) == off
 
 
-def test_no_cpu_is_an_error_that_says_where_it_looked():
-    with pytest.raises(SourceError, match="the tree describes no CPU that is on: expected sys/devices/system/cpu/cpu0"):
+def test_no_cpu_is_an_error_with_the_expected_path():
+    with pytest.raises(SourceError, match="the tree has no online CPU: expected sys/devices/system/cpu/cpu0"):
         read(Files({"proc/cpuinfo": b""}, {}))
 
 
@@ -115,10 +113,10 @@ def test_no_cpu_is_an_error_that_says_where_it_looked():
         pytest.param(
             with_(PLAIN, topology(core_cpus_list="2-3 2-3")),
             ["0-1", "2-3", "4-5", "6-7"],
-            id="siblings that do not count the CPU itself are wrong",
+            id="siblings without the CPU itself are wrong",
         ),
         pytest.param(
-            with_(PLAIN, {f"{CPU}/online": "1-7"}), ["1", "2-3", "4-5", "6-7"], id="siblings that are off do not count"
+            with_(PLAIN, {f"{CPU}/online": "1-7"}), ["1", "2-3", "4-5", "6-7"], id="offline siblings do not count"
         ),
         pytest.param(
             with_(
@@ -126,12 +124,12 @@ def test_no_cpu_is_an_error_that_says_where_it_looked():
                 topology(core_id="0 0 0 0 0 0 1 1", cluster_id="0 0 1 1 0 0 0 0"),
             ),
             ["0-1", "2-3", "4-5", "6-7"],
-            id="no siblings: by ids, which start again in each socket and cluster",
+            id="no siblings: by ids, which repeat in each socket and cluster",
         ),
         pytest.param(
             without(PLAIN, "core_cpus", "core_cpus_list", "thread_siblings", "thread_siblings_list", "core_id"),
             ["0", "1", "2", "3", "4", "5", "6", "7"],
-            id="nothing known: each CPU is one",
+            id="nothing known: each CPU is a core",
         ),
     ],
 )
@@ -157,25 +155,25 @@ def test_cores(files, cores):
         pytest.param(
             with_(PLAIN, topology(package_cpus_list="0-1 0-1 2-3 2-3 4-7 4-7 4-7 4-7")),
             {"0-3": 0, "4-7": 1},
-            id="siblings cut short by an old kernel do not matter",
+            id="siblings truncated by an old kernel are ignored",
         ),
         pytest.param(
             with_(PLAIN, topology(physical_package_id="-1 -1 -1 -1 -1 -1 -1 -1")),
             {"0-3": 0, "4-7": 1},
-            id="no ids: by siblings, numbered here",
+            id="no ids: by siblings, with new numbers",
         ),
-        pytest.param(without(PLAIN, "physical_package_id"), {"0-3": 0, "4-7": 1}, id="no files of ids: by siblings"),
+        pytest.param(without(PLAIN, "physical_package_id"), {"0-3": 0, "4-7": 1}, id="no id files: by siblings"),
         pytest.param(
             without(PLAIN, "physical_package_id", "package_cpus", "package_cpus_list"),
             {"0-7": -1},
-            id="nothing known: one socket of no number",
+            id="nothing known: one socket without a number",
         ),
         pytest.param(
             with_(PLAIN, topology(physical_package_id="2 2 2 2 2 2 2 2", book_id="0 0 0 0 1 1 1 1")),
             {"0-3": 2, "4-7": 0},
-            id="on IBM Z ids start again in each book",
+            id="on IBM Z ids repeat in each book",
         ),
-        pytest.param(with_(PLAIN, topology(die_id="0 0 2 2 0 0 2 2")), {"0-3": 0, "4-7": 1}, id="dies are no sockets"),
+        pytest.param(with_(PLAIN, topology(die_id="0 0 2 2 0 0 2 2")), {"0-3": 0, "4-7": 1}, id="dies are not sockets"),
     ],
 )
 def test_sockets(files, sockets):
@@ -196,39 +194,41 @@ def renamed(files: Files, old: str, new: str) -> Files:
 @pytest.mark.parametrize(
     ("files", "caches"),
     [
-        pytest.param(PLAIN, ["0-3", "4-7"], id="by the list of who shares it"),
+        pytest.param(PLAIN, ["0-3", "4-7"], id="by the shared list"),
         pytest.param(without(PLAIN, "shared_cpu_list"), ["0-3", "4-7"], id="by the mask"),
         pytest.param(without(PLAIN, "index2/id"), ["0-3", "4-7"], id="without an id"),
-        pytest.param(renamed(PLAIN, "index2", "index7"), ["0-3", "4-7"], id="found by level, not by place"),
+        pytest.param(renamed(PLAIN, "index2", "index7"), ["0-3", "4-7"], id="found by level, not by index"),
         pytest.param(
             with_(
                 without(PLAIN, "shared_cpu_list"), {f"{CPU}/cpu{c}/cache/index2/shared_cpu_map": "0" for c in range(8)}
             ),
             ["0-1", "2-3", "4-5", "6-7"],
-            id="shared by nobody: that of a core",
+            id="without sharers: the cache of a core",
         ),
         pytest.param(without(PLAIN, "index2"), [], id="no L3"),
-        pytest.param(without(PLAIN, "cache"), [], id="no caches described"),
+        pytest.param(without(PLAIN, "cache"), [], id="no caches"),
     ],
 )
 def test_caches(files, caches):
     assert groups(read(files), "cache") == caches
 
 
-def test_caches_keep_the_kernels_numbers_where_they_can():
+def test_caches_keep_the_kernels_numbers_if_possible():
     numbers = {f"{CPU}/cpu{cpu}/cache/index2/id": "6" if cpu < 4 else "2" for cpu in range(8)}
 
     assert {cpu.cache for cpu in read(with_(PLAIN, numbers)).cpus} == {6, 2}
     assert {cpu.cache for cpu in read(with_(PLAIN, dict.fromkeys(numbers, "6"))).cpus} == {6, 0}
 
 
-# ---- what is not known is said
+# ---- gaps
 
 
 @pytest.mark.parametrize(
     ("files", "gap"),
     [
-        pytest.param(without(PLAIN, "cpu/online"), "the kernel's list of CPUs that are on is missing", id="who is on"),
+        pytest.param(
+            without(PLAIN, "cpu/online"), "the kernel's list of online CPUs is missing", id="the list of online CPUs"
+        ),
         pytest.param(
             without(PLAIN, *(f"cpu{cpu}/cache" for cpu in range(4, 8))),
             "the caches of CPUs 4-7 are not described",
@@ -236,35 +236,35 @@ def test_caches_keep_the_kernels_numbers_where_they_can():
         ),
         pytest.param(
             without(PLAIN, "physical_package_id", "package_cpus", "package_cpus_list"),
-            "the sockets of CPUs 0-7 are not known",
+            "the sockets of CPUs 0-7 are unknown",
             id="sockets",
         ),
-        pytest.param(without(PLAIN, "node"), "the kernel describes no NUMA nodes", id="nodes"),
-        pytest.param(without(PLAIN, "node1/meminfo"), "the memory of NUMA nodes 1 is not known", id="memory of a node"),
-        pytest.param(PLAIN, "the memory of the machine as a whole is not known", id="memory in all"),
+        pytest.param(without(PLAIN, "node"), "the kernel reports no NUMA nodes", id="nodes"),
+        pytest.param(without(PLAIN, "node1/meminfo"), "the memory of NUMA nodes 1 is unknown", id="memory of a node"),
+        pytest.param(PLAIN, "the total memory of the machine is unknown", id="total memory"),
         pytest.param(
             without(PLAIN, "node1/distance"),
-            "the distances from NUMA node 1 are not known, so no distances are",
-            id="far",
+            "the distances from NUMA node 1 are unknown, so all distances are",
+            id="distances",
         ),
         pytest.param(
             with_(PLAIN, {f"{CPU}/cpu1/topology/physical_package_id": "x\xff\0y"}),
-            f'{CPU}/cpu1/topology/physical_package_id is no number: "xÿ\\x00y"',
-            id="what a file does not say",
+            f'{CPU}/cpu1/topology/physical_package_id is not a number: "xÿ\\x00y"',
+            id="an invalid file",
         ),
         pytest.param(
             with_(PLAIN, {f"{CPU}/online": "0-9"}),
-            "CPUs 8-9 are on, but nothing else is said of them; they are left out",
+            "CPUs 8-9 are online but not described; they are left out",
             id="CPUs without directories",
         ),
-        pytest.param(PLAIN, "no PCI bus is described", id="PCI"),
+        pytest.param(PLAIN, "the PCI bus is missing", id="PCI"),
     ],
 )
 def test_gaps(files, gap):
     assert any(each.startswith(gap) for each in read(files).gaps), read(files).gaps
 
 
-def test_a_machine_that_says_everything_has_no_gaps():
+def test_a_fully_described_machine_has_no_gaps():
     said = replace(synthetic.parse("numa:2 l3:1 core:2 pu:2", distances=(10, 20)), memory=2 << 30)
     files = with_(kernel.describe(said), {"sys/bus/pci/devices/": "", "sys/kernel/mm/hugepages/": ""})
     pages = {f"sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages": "0" for node in (0, 1)}
@@ -276,7 +276,7 @@ def test_a_machine_that_says_everything_has_no_gaps():
 
 
 @given(strategies.machines(max_id=255))
-def test_a_machine_described_by_a_kernel_is_that_machine(machine):
+def test_a_kernels_files_give_the_same_machine(machine):
     found = read(kernel.describe(machine))
 
     for kind in ("core", "socket", "cache", "node"):

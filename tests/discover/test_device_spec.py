@@ -17,20 +17,20 @@ def places(devices: tuple[Device, ...]) -> list[tuple[str, str | None]]:
     return [(device.id, None if device.nodes is None else bits.show(device.nodes)) for device in devices]
 
 
-def test_counts_and_the_nodes_they_are_near():
+def test_counts_and_nodes():
     found = parse(["example.com/gpu=2@0,1@2+3,1"])
 
     assert places(found) == [("gpu-0", "0"), ("gpu-1", "0"), ("gpu-2", "2-3"), ("gpu-3", None)]
     assert {device.resource for device in found} == {GPU}
 
 
-def test_several_texts_may_be_about_one_resource():
+def test_several_texts_may_declare_one_resource():
     found = parse(["example.com/gpu=1@0", "vendor.io/nic=1@0", "example.com/gpu=1@1"])
 
     assert places(found) == [("gpu-0", "0"), ("nic-0", "0"), ("gpu-1", "1")]
 
 
-def test_what_is_declared_takes_the_place_of_what_the_machine_has_of_the_same_resource():
+def test_declared_devices_replace_the_machines_own():
     machine = add_devices(machine_of("numa:4 pu:1"), [EXAMPLE, "vendor.io/nic=1@3"])
 
     changed = add_devices(machine, ["example.com/gpu=1@0"])
@@ -39,33 +39,33 @@ def test_what_is_declared_takes_the_place_of_what_the_machine_has_of_the_same_re
     assert not changed.problems()
 
 
-def test_none_at_all_can_be_declared():
+def test_zero_devices_can_be_declared():
     assert parse(["example.com/gpu=0"]) == ()
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        pytest.param("example.com/gpu", "names no number of devices", id="a name alone"),
-        pytest.param("gpu=4@0", "is no name of a device resource", id="a name without a domain"),
-        pytest.param("kubernetes.io/gpu=4@0", "is no name of a device resource", id="a name of Kubernetes"),
-        pytest.param("example.com/gpu=four", "is no count of devices", id="a word for a number"),
-        pytest.param("example.com/gpu=4@", "is no count of devices", id="no node after the sign"),
-        pytest.param("example.com/gpu=4@0-3", "is no count of devices", id="a range of nodes"),
-        pytest.param("example.com/gpu=-1@0", "is no count of devices", id="a negative number"),
-        pytest.param("example.com/gpu=4@0,", "is no count of devices", id="a comma at the end"),
+        pytest.param("example.com/gpu", "has no number of devices", id="a name alone"),
+        pytest.param("gpu=4@0", "is not a valid device resource", id="a name without a domain"),
+        pytest.param("kubernetes.io/gpu=4@0", "is not a valid device resource", id="a kubernetes.io name"),
+        pytest.param("example.com/gpu=four", "is not a device count", id="a number in words"),
+        pytest.param("example.com/gpu=4@", "is not a device count", id="no node after the sign"),
+        pytest.param("example.com/gpu=4@0-3", "is not a device count", id="a range of nodes"),
+        pytest.param("example.com/gpu=-1@0", "is not a device count", id="a negative number"),
+        pytest.param("example.com/gpu=4@0,", "is not a device count", id="a comma at the end"),
         pytest.param("example.com/gpu=999999@0", "more than 100000 devices", id="too many"),
-        pytest.param("example.com/gpu=1@999999999", "names NUMA node 999999999", id="a node no machine has"),
-        pytest.param("example.com/gpu=1@7", "there is no NUMA node 7 on this machine, only 0-1", id="an unknown node"),
+        pytest.param("example.com/gpu=1@999999999", "names NUMA node 999999999", id="a node number that is too large"),
+        pytest.param("example.com/gpu=1@7", "this machine has no NUMA node 7, only 0-1", id="an unknown node"),
     ],
 )
-def test_what_cannot_be_read_is_refused(text, told):
-    with pytest.raises(ParseError, match=told):
+def test_invalid_specs_are_rejected(text, message):
+    with pytest.raises(ParseError, match=message):
         add_devices(machine_of("numa:2 pu:1"), [text])
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_parsed_or_rejected(text):
     try:
         found = parse([f"example.com/gpu={text}"])
     except ParseError:

@@ -1,4 +1,4 @@
-"""The judge of recorded machines judged: every fact that is changed is missed."""
+"""The comparison of recorded machines notices every changed fact."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ FREE = {"name", "topologymanager"}
 
 
 def places(facts: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every number, text and ``None`` in *facts*."""
+    """The path of every number, text and ``None`` in *facts*."""
     inside = facts.items() if isinstance(facts, dict) else enumerate(facts) if isinstance(facts, list) else ()
     found = False
     for key, value in inside:
@@ -31,7 +31,7 @@ def places(facts: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(facts: Any, path: tuple[Any, ...]) -> Any:
-    """*facts* with one of them another; everything else as it was."""
+    """*facts* with one of them changed."""
     altered = copy.deepcopy(facts)
     inside = altered
     for key in path[:-1]:
@@ -53,7 +53,7 @@ def test_every_fact_counts(suffix, judge):
     assert [path for path in overlooked if path[-1] != "numa_node"] == []
 
 
-def test_any_accepted_partition_will_do():
+def test_any_accepted_partition_matches():
     machine = load(MACHINES / "guest-2n.tar.gz")
     facts = json.loads((MACHINES / "expected" / "guest-2n.json").read_text())
     found = facts["partitions"]["socket"]["partition"]

@@ -21,8 +21,8 @@ def tree_of(**texts: str) -> FileReader:
         pytest.param("7\n\0", 7, id="with a NUL"),
         pytest.param("", None, id="nothing"),
         pytest.param("seven", None, id="a word"),
-        pytest.param("9" * 5000, None, id="more digits than any number has"),
-        pytest.param("1_000", None, id="what only Python takes for a number"),
+        pytest.param("9" * 5000, None, id="too many digits"),
+        pytest.param("1_000", None, id="a Python number"),
     ],
 )
 def test_numbers(text, number):
@@ -41,8 +41,8 @@ def test_numbers(text, number):
         pytest.param("", None, id="nothing"),
         pytest.param("0x1", None, id="a prefix"),
         pytest.param("1,,2", None, id="an empty word"),
-        pytest.param("f" * 9, None, id="a word too long"),
-        pytest.param(",".join(["ffffffff"] * 40000), None, id="more CPUs than there can be"),
+        pytest.param("f" * 9, None, id="a long word"),
+        pytest.param(",".join(["ffffffff"] * 40000), None, id="too many CPUs"),
     ],
 )
 def test_masks(text, cpus):
@@ -51,35 +51,35 @@ def test_masks(text, cpus):
     assert (None if found is None else bits.show(found)) == cpus
 
 
-def test_the_first_file_that_can_be_read_decides():
+def test_the_first_readable_file_is_used():
     tree = tree_of(a_list="x", b="3", c_list="0-7")
 
     assert tree.cpus("none_list", "a_list", "b", "c_list") == 3
-    assert tree.gaps == ('a_list is no list of CPUs: "x"',)
+    assert tree.gaps == ('a_list is not a list of CPUs: "x"',)
 
 
-def test_what_is_not_there_is_no_gap():
+def test_a_missing_file_is_not_a_gap():
     tree = tree_of(file="1")
 
     assert (tree.number("other"), tree.text("file/inside"), tree.names("nowhere")) == (None, None, ())
     assert tree.gaps == ()
 
 
-def test_of_very_many_bad_files_only_the_first_are_named():
+def test_of_many_invalid_files_the_first_are_listed():
     tree = tree_of(**{f"file{number}": "x" for number in range(500)})
 
     for number in range(500):
         tree.number(f"file{number}")
 
     assert len(tree.gaps) == trees.MAX_GAPS + 1
-    assert tree.gaps[-1] == "480 more files cannot be read or understood"
+    assert tree.gaps[-1] == "480 more files are unreadable or invalid"
 
 
-def test_entries_are_numbered_only_if_they_are():
+def test_only_numbered_entries_are_returned():
     names = ("cpu0", "cpu10", "cpu2", "cpu02", "cpufreq", "cpu", "cpu-1", "cpu²", "cpu99999999999999999999")
     tree = FileReader(ArchiveFiles.of({f"d/{name}/": b"" for name in names}, {}))
 
-    assert tree.numbered("d", "cpu") == [0, 2, 10]
+    assert tree.read_numbered("d", "cpu") == [0, 2, 10]
     assert len(tree.gaps) == 1
 
 
@@ -109,7 +109,7 @@ LINKS = {
         ("none", None),
     ],
 )
-def test_links_are_followed_inside_the_root_only(tmp_path: Path, path, place):
+def test_links_are_followed_only_inside_the_root(tmp_path: Path, path, place):
     for name, target in LINKS.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(target)
@@ -119,7 +119,7 @@ def test_links_are_followed_inside_the_root_only(tmp_path: Path, path, place):
     assert FileReader(ArchiveFiles.of({"d/file": b"1"}, LINKS)).resolve(path) == place
 
 
-def test_nothing_in_a_directory_is_waited_for(tmp_path: Path):
+def test_no_file_blocks(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "directory").mkdir()
     (tmp_path / "loop").symlink_to("loop")
@@ -134,7 +134,7 @@ def test_nothing_in_a_directory_is_waited_for(tmp_path: Path):
     assert time.monotonic() - start < 1
 
 
-def test_files_without_end_are_not_read_to_it(tmp_path: Path):
+def test_endless_files_are_not_read(tmp_path: Path):
     with (tmp_path / "long").open("wb") as file:
         file.truncate(1 << 40)
     tree = FileReader(DirectoryFiles(os.fspath(tmp_path)))

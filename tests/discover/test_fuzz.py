@@ -1,4 +1,4 @@
-"""Trees as no kernel makes them: a machine with gaps or one clear error, soon, whatever the files hold."""
+"""Files that no kernel writes give a machine with gaps or one clear error, quickly."""
 
 import errno
 import os
@@ -73,7 +73,7 @@ BAD = (
 
 @dataclass(frozen=True)
 class Barred:
-    """Files of which some cannot be read."""
+    """Files, some of which are unreadable."""
 
     files: ArchiveFiles
     barred: frozenset[str]
@@ -95,7 +95,7 @@ class Barred:
 
 
 def judged(tree: FileReader) -> str:
-    """What came of it: the error, or that there is a machine and everything can be asked of it."""
+    """The error, or a machine on which every operation works."""
     start = time.process_time()
     try:
         machine = system.read_machine(tree, name="the tree")
@@ -125,7 +125,7 @@ contents = (
     dropped=st.sets(st.sampled_from(PATHS), max_size=12),
     barred=st.frozensets(st.sampled_from(PATHS), max_size=3),
 )
-def test_any_files_may_say_anything(changed, dropped, barred):
+def test_any_file_may_have_any_content(changed, dropped, barred):
     said = {path: BAD[held] if isinstance(held, int) else held for path, held in changed.items()}
     kept = {path: held for path, held in (FILES.contents | said).items() if path not in dropped}
 
@@ -133,7 +133,7 @@ def test_any_files_may_say_anything(changed, dropped, barred):
 
 
 @given(st.sampled_from(PATHS), st.integers(0, 40))
-def test_any_file_may_be_cut_short(path, size):
+def test_any_file_may_be_truncated(path, size):
     judged(FileReader(ArchiveFiles.of(FILES.contents | {path: FILES.contents[path][:size]}, FILES.links)))
 
 
@@ -149,7 +149,7 @@ def test_any_path_may_be_a_link_to_anywhere(links):
 
 
 @pytest.mark.parametrize("names", [("cpu",), ("node",), ("cpu", "node")])
-def test_whole_directories_of_strange_entries(names):
+def test_directories_of_strange_entries(names):
     strange = ("", "-1", "00", "999999999", "1048575", "1048576", "²", "x", "0x1", "9" * 300)
     made = {f"sys/devices/system/{name}/{name}{end}/": b"" for name in names for end in strange}
 
@@ -157,7 +157,7 @@ def test_whole_directories_of_strange_entries(names):
 
 
 @pytest.mark.parametrize("count", [8_192, 60_000])
-def test_more_cpus_than_there_are(count):
+def test_too_many_cpus(count):
     made = {f"sys/devices/system/cpu/cpu{number}/": b"" for number in range(count)}
     tree = FileReader(ArchiveFiles.of(made, {}))
 
@@ -173,7 +173,7 @@ def test_more_cpus_than_there_are(count):
 
 
 def spoiled(root: Path, random: Random) -> None:
-    """Do something bad to a few places under *root*."""
+    """Damage a few paths below *root*."""
     places = sorted(path for path in root.rglob("*") if not path.is_symlink())
     for place in random.sample(places, 6):
         if not place.exists() or place == root:
@@ -193,7 +193,7 @@ def spoiled(root: Path, random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_spoiled_directory(tmp_path: Path, seed):
+def test_a_damaged_directory(tmp_path: Path, seed):
     root = FILES.write(tmp_path / "root")
     spoiled(root, Random(seed))
 
@@ -217,7 +217,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_spoiled_archive(tmp_path: Path, packed, seed):
+def test_a_damaged_archive(tmp_path: Path, packed, seed):
     random = Random(seed)
     spoilt = bytearray(packed)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""GPUs through NVML: with a stand-in for the library, since it is somebody else's and needs a card."""
+"""GPUs from NVML, with a fake of the library, which needs a GPU."""
 
 import sys
 from dataclasses import replace
@@ -40,7 +40,7 @@ def library(*, fails: bool = False) -> ModuleType:
     return made
 
 
-def test_gpus_are_devices_near_the_node_of_their_card(monkeypatch):
+def test_gpus_have_the_node_of_their_pci_device(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library())
 
     found = gpu.add_gpus(WITH_CARD)
@@ -49,22 +49,22 @@ def test_gpus_are_devices_near_the_node_of_their_card(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("found", "why"),
+    ("found", "reason"),
     [
         pytest.param(None, "nvidia-ml-py is not installed", id="no library"),
         pytest.param(library(fails=True), "Driver Not Loaded", id="no driver"),
     ],
 )
-def test_cards_that_cannot_be_asked_are_a_gap(monkeypatch, found, why):
+def test_unreadable_gpus_are_a_gap(monkeypatch, found, reason):
     monkeypatch.setitem(sys.modules, "pynvml", found)
 
     machine = gpu.add_gpus(WITH_CARD)
 
     assert machine.devices == ()
-    assert machine.gaps == (f"1 NVIDIA GPUs are on the PCI bus, but their ids are not known: {why}",)
+    assert machine.gaps == (f"1 NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}",)
 
 
-def test_without_cards_nobody_is_asked(monkeypatch):
+def test_nvml_is_not_used_without_gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
 
     assert gpu.add_gpus(PLAIN) is PLAIN

@@ -64,7 +64,7 @@ FIRST = dedent("""
 """)
 
 
-def test_the_format_of_today():
+def test_the_current_format():
     machine = hwloc_xml.parse(SECOND)
 
     assert [(cpu.id, cpu.core, cpu.socket, cpu.node, cpu.cache) for cpu in machine.cpus] == [
@@ -85,16 +85,16 @@ def test_the_format_of_today():
         PciDevice("0000:9d:00.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xCC),
         PciDevice("0000:00:00.0", 0x060000),
     )
-    assert "hwloc tells of no memory on NUMA nodes 1, which may mean unknown" in machine.gaps
+    assert "hwloc reports no memory on NUMA nodes 1, which may mean unknown" in machine.gaps
 
 
-def test_the_kubelet_takes_a_cache_of_one_node_for_the_sockets():
+def test_the_kubelet_treats_a_cache_of_one_node_as_the_sockets():
     view = hwloc_xml.parse(SECOND).kubelet_view()
 
     assert {cache: bits.show(cpus) for cache, cpus in view.cache_cpus.items()} == {0: "0-1,4-5", 8: "2-3,6-7"}
 
 
-def test_the_format_of_old():
+def test_the_old_format():
     machine = load(FIRST)
 
     assert [(cpu.id, cpu.core, cpu.socket, cpu.node, cpu.cache) for cpu in machine.cpus] == [
@@ -115,7 +115,7 @@ def test_the_format_of_old():
         ("", ""),
     ],
 )
-def test_sets_as_hwloc_writes_them(text, cpus):
+def test_hwloc_bitmaps(text, cpus):
     assert bits.show(hwloc_xml._bitmap(text)) == cpus  # noqa: SLF001 - its cases are too many for whole files
 
 
@@ -123,20 +123,20 @@ BOMB = '<!DOCTYPE topology [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><topolog
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         pytest.param(BOMB, "it declares the entity 'a'", id="entities"),
-        pytest.param("<topology><object>", "begins like XML but is none", id="cut short"),
+        pytest.param("<topology><object>", "is not valid XML", id="truncated"),
         pytest.param("<html></html>", "expected <topology>, found <html>", id="other XML"),
-        pytest.param("<topology></topology>", "describes no CPUs", id="nothing in it"),
-        pytest.param("<topology>" + "<object>" * 500, "more than 128 deep", id="nesting"),
+        pytest.param("<topology></topology>", "has no CPUs", id="an empty topology"),
+        pytest.param("<topology>" + "<object>" * 500, "nested more than 128 levels deep", id="nesting"),
         pytest.param(
             '<topology><object type="Core" cpuset="0xf...f,0x1"/><object type="PU" os_index="0"/></topology>',
-            "is no finite set of CPUs",
+            "is not a finite set of CPUs",
             id="an infinite set",
         ),
     ],
 )
-def test_xml_that_is_no_machine(text, why):
-    with pytest.raises(SourceError, match=why):
+def test_invalid_xml(text, reason):
+    with pytest.raises(SourceError, match=reason):
         load(text)

@@ -43,7 +43,7 @@ ODD = Machine(
 
 
 @pytest.mark.parametrize("machine", [ODD, synthetic.parse("pack:2 numa:2 l3:2 core:4 pu:2")], ids=["odd", "synthetic"])
-def test_what_is_written_is_read_back(machine):
+def test_a_written_machine_is_read_back(machine):
     assert machine_file.parse(machine_file.dump(machine)) == machine
     assert load(machine_file.dump(machine)) == machine
     assert load(machine_file.dump_json(machine)) == machine
@@ -86,7 +86,7 @@ PLAIN = {"alignup": "machine/v1", "cpus": [{"socket": 0, "node": 0, "cores": "0-
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "reason"),
     [
         pytest.param(
             {"alignup": "machine/v9"}, "has the format 'machine/v9': expected 'machine/v1'", id="another format"
@@ -102,22 +102,22 @@ PLAIN = {"alignup": "machine/v1", "cpus": [{"socket": 0, "node": 0, "cores": "0-
             {"nodes": [{"id": 0, "distances": [10]}]}, "all of them under 'distances'", id="distances of a node"
         ),
         pytest.param({"distances": [[10, 20]]}, "expected 1 rows of 1", id="distances of other nodes"),
-        pytest.param({"sockets": 2}, "unknown field `sockets`", id="a field there is not"),
+        pytest.param({"sockets": 2}, "unknown field `sockets`", id="an unknown field"),
         pytest.param({"pci": [{"address": "a", "vendor": "zz"}]}, "'zz' is not a hexadecimal code", id="a code"),
     ],
 )
-def test_what_cannot_be_read_is_said(change, why):
-    with pytest.raises(SourceError, match=why):
+def test_invalid_documents_are_errors(change, reason):
+    with pytest.raises(SourceError, match=reason):
         load(json.dumps(PLAIN | change))
 
 
-def test_contradictions_are_named():
+def test_contradictions_are_errors():
     with pytest.raises(MachineError, match="NUMA node 3 has CPUs 0-1, but the machine has no such node"):
         load(yaml.safe_dump(PLAIN | {"cpus": [{"socket": 0, "node": 3, "cores": "0-1"}]}))
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         pytest.param("alignup: machine/v1\ncpus: &a [*a]\n", "uses the YAML alias 'a'", id="an alias"),
         pytest.param("alignup: " + "[" * 9000 + "\n", "nested more than 32 levels deep", id="nesting"),
@@ -133,12 +133,12 @@ def test_contradictions_are_named():
         pytest.param("- 1\n- 2\n", "does not describe a machine", id="a list"),
     ],
 )
-def test_texts_that_are_no_machines(text, why):
-    with pytest.raises(SourceError, match=why):
+def test_texts_that_do_not_describe_a_machine(text, reason):
+    with pytest.raises(SourceError, match=reason):
         load(text)
 
 
-def test_a_document_that_only_puts_things_in_another_order_is_the_same_machine():
+def test_the_order_of_a_document_does_not_matter():
     machine = synthetic.parse("numa:2 core:2 pu:2")
     turned = replace(machine, cpus=machine.cpus[::-1], nodes=machine.nodes[::-1])
 

@@ -69,7 +69,7 @@ def test_hardware_and_report():
     assert any("no memory on NUMA nodes 1" in gap for gap in machine.gaps)
 
 
-def test_a_socket_without_a_number_is_no_node():
+def test_a_socket_without_a_number_is_not_a_node():
     node = {"node_id": -1, "cores": [core(0, [0, 1], socket=-1)]}
 
     machine = read(topology=[node], num_cores=2)
@@ -79,7 +79,7 @@ def test_a_socket_without_a_number_is_no_node():
     assert [cpu.node for cpu in machine.kubelet_view().cpus] == [-1, -1]
 
 
-def test_it_is_read_from_a_file_too(tmp_path: Path):
+def test_it_is_read_from_a_file(tmp_path: Path):
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(INFO))
 
@@ -87,12 +87,12 @@ def test_it_is_read_from_a_file_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         pytest.param({"num_cores": "six"}, r"Expected `int`, got `str` - at `\$.num_cores`", id="a wrong type"),
         pytest.param({"topology": [{"node_id": 0, "cores": [core(0, [])]}]}, "a core without threads", id="no threads"),
     ],
 )
-def test_what_cannot_be_read_is_said(changes, why):
-    with pytest.raises(SourceError, match=why):
+def test_invalid_machine_info_is_an_error(changes, reason):
+    with pytest.raises(SourceError, match=reason):
         read(**changes)

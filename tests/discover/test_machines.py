@@ -1,4 +1,4 @@
-"""Recorded machines against what is known of them: ``--machines DIR`` takes any set of them."""
+"""Recorded machines against the known facts; ``--machines DIR`` selects another set."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def facts_of(recorded: Path, suffix: str) -> expected.Facts:
     return facts
 
 
-def test_the_hardware_is_what_it_is(request, recorded):
+def test_the_hardware_matches_the_facts(request, recorded):
     facts = facts_of(recorded, "")
     verdict = judged(request, recorded, "hardware")
 
@@ -40,7 +40,7 @@ def test_the_hardware_is_what_it_is(request, recorded):
     assert not verdict.differences, "\n".join(verdict.differences)
 
 
-def test_the_kubelet_sees_what_it_sees(request, recorded):
+def test_the_kubelets_view_matches_the_facts(request, recorded):
     facts = facts_of(recorded, ".kubelet")
     verdict = judged(request, recorded, "kubelet")
 

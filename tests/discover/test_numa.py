@@ -40,7 +40,7 @@ def lists(**texts: str) -> dict[str, str]:
         pytest.param(
             with_(without(PLAIN, "cpulist"), {f"{NODE}/node{n}/cpumap": f"0000,{3 << 2 * n:08x}" for n in range(4)}),
             USUAL,
-            id="by its mask, the first word of which is short",
+            id="by its mask with a short first word",
         ),
         pytest.param(without(PLAIN, "cpulist"), USUAL, id="by its links"),
         pytest.param(
@@ -48,30 +48,26 @@ def lists(**texts: str) -> dict[str, str]:
             USUAL,
             id="by the links of the CPUs",
         ),
-        pytest.param(
-            with_(PLAIN, lists(node3="6-175", node1="2-3\n\0")), USUAL, id="CPUs that are not there, and a NUL"
-        ),
-        pytest.param(
-            with_(PLAIN, {f"{CPU}/online": "0-3,5-7"}), USUAL | {2: "5"}, id="CPUs that are off are in no node"
-        ),
+        pytest.param(with_(PLAIN, lists(node3="6-175", node1="2-3\n\0")), USUAL, id="missing CPUs and a NUL"),
+        pytest.param(with_(PLAIN, {f"{CPU}/online": "0-3,5-7"}), USUAL | {2: "5"}, id="offline CPUs are in no node"),
         pytest.param(
             with_(PLAIN, lists(node1="", node3="\n")), {0: "0-1", 2: "4-5", None: "2-3,6-7"}, id="empty nodes"
         ),
         pytest.param(
             with_(PLAIN, dict.fromkeys(lists(node0="", node1="", node2="", node3=""), "0-7")),
             {0: "0-7"},
-            id="all nodes claim everything: the lowest has it",
+            id="all nodes list everything: the lowest counts",
         ),
         pytest.param(SPARSE, {0: "0-1", 2: "2-3", 33: "4-5", 250: "6-7"}, id="ids with gaps"),
-        pytest.param(without(PLAIN, "node/node0"), {None: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}, id="node 0 is off"),
+        pytest.param(without(PLAIN, "node/node0"), {None: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}, id="node 0 is offline"),
         pytest.param(without(PLAIN, "node"), {None: "0-7"}, id="no nodes at all"),
     ],
 )
-def test_which_node_a_cpu_is_of(files, nodes):
+def test_the_node_of_a_cpu(files, nodes):
     assert homes(files) == nodes
 
 
-def test_a_link_that_leads_elsewhere_is_none():
+def test_a_link_that_points_elsewhere_is_ignored():
     files = without(PLAIN, "cpulist", "node0/cpu1")
     bogus = Files(files.contents, files.links | {f"{NODE}/node0/cpu0": ".", f"{NODE}/node1/cpu99": "../../cpu/cpu99"})
 
@@ -82,20 +78,20 @@ def test_a_link_that_leads_elsewhere_is_none():
     ("text", "memory"),
     [
         pytest.param("Node 2 MemTotal:       131072 kB\nNode 2 MemFree: 1 kB\n", 128 * MIB, id="with its prefix"),
-        pytest.param("Node 2 MemTotal:       0 kB\n", 0, id="really none"),
+        pytest.param("Node 2 MemTotal:       0 kB\n", 0, id="no memory"),
         pytest.param("", None, id="empty"),
-        pytest.param("Node 2 MemTo", None, id="cut short"),
-        pytest.param(f"Node 2 MemTotal: {'9' * 40} kB", None, id="more than there can be"),
+        pytest.param("Node 2 MemTo", None, id="truncated"),
+        pytest.param(f"Node 2 MemTotal: {'9' * 40} kB", None, id="too much"),
     ],
 )
 def test_memory(text, memory):
     machine = read(with_(PLAIN, {f"{NODE}/node2/meminfo": text}))
 
     assert machine.nodes[2].memory == memory
-    assert ("the memory of NUMA nodes 2 is not known" in machine.gaps) is (memory is None)
+    assert ("the memory of NUMA nodes 2 is unknown" in machine.gaps) is (memory is None)
 
 
-def test_huge_pages_of_every_size_with_the_smallest_first():
+def test_huge_pages_are_sorted_by_size():
     files = with_(
         PLAIN,
         {
@@ -111,14 +107,14 @@ def test_huge_pages_of_every_size_with_the_smallest_first():
     assert machine.nodes[1].hugepages == (HugePages(1 << 16, 1), HugePages(2 * MIB, 128), HugePages(1 << 30, 0))
     assert machine.nodes[0].hugepages == ()
     assert machine.hugepages == (HugePages(2 * MIB, 130),)
-    assert "NUMA nodes 0,2-3 do not tell of huge pages" in machine.gaps
+    assert "NUMA nodes 0,2-3 do not report huge pages" in machine.gaps
 
 
-def test_more_huge_pages_than_memory_is_no_memory_to_rely_on():
+def test_memory_below_the_huge_pages_is_unknown():
     machine = read(with_(PLAIN, {f"{NODE}/node0/hugepages/hugepages-1048576kB/nr_hugepages": "2"}))
 
     assert machine.nodes[0].memory is None
-    assert any("tells of 1073741824 bytes of memory with 2147483648 bytes of huge pages" in gap for gap in machine.gaps)
+    assert any("reports 1073741824 bytes of memory, but 2147483648 bytes of huge pages" in gap for gap in machine.gaps)
 
 
 def row(node: int, text: str) -> dict[str, str]:
@@ -130,13 +126,13 @@ def row(node: int, text: str) -> dict[str, str]:
     [
         pytest.param(PLAIN, (0, 1, 2, 3), (10, 21, 21, 21), id="as many columns as nodes"),
         pytest.param(SPARSE, (0, 2, 33, 250), (10, 21, 21, 21), id="columns are nodes, not ids"),
-        pytest.param(with_(PLAIN, row(0, "10 12 28 17")), (0, 1, 2, 3), (10, 12, 28, 17), id="not the same both ways"),
+        pytest.param(with_(PLAIN, row(0, "10 12 28 17")), (0, 1, 2, 3), (10, 12, 28, 17), id="asymmetric"),
         pytest.param(without(PLAIN, "node2/distance"), None, None, id="one row is missing"),
         pytest.param(with_(PLAIN, row(2, "")), None, None, id="one row is empty"),
-        pytest.param(with_(PLAIN, row(2, "21 21 ten 21")), None, None, id="one row is no row"),
+        pytest.param(with_(PLAIN, row(2, "21 21 ten 21")), None, None, id="one row is invalid"),
         pytest.param(with_(PLAIN, row(2, "21 21 10")), None, None, id="one row is too short"),
-        pytest.param(with_(PLAIN, row(2, f"21 21 10 {1 << 31}")), None, None, id="farther than far"),
-        pytest.param(without(PLAIN, "node/node0"), (1, 2, 3), (10, 21, 21), id="a column for a node that is off"),
+        pytest.param(with_(PLAIN, row(2, f"21 21 10 {1 << 31}")), None, None, id="a distance that is too large"),
+        pytest.param(without(PLAIN, "node/node0"), (1, 2, 3), (10, 21, 21), id="a column for an offline node"),
         pytest.param(
             with_(without(SPARSE, "node/node33"), {f"{NODE}/online": "0,2,250", f"{NODE}/possible": "0,2,33,250"}),
             (0, 2, 250),

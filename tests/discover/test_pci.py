@@ -8,14 +8,14 @@ BUS = "sys/bus/pci/devices"
 
 
 def device(**texts: str) -> PciDevice:
-    """The one device, described by *texts* where the bus links to."""
+    """The only device, described by *texts* at the target of its link."""
     contents = {f"sys/devices/pci0000:00/0000:00:04.0/{name}": f"{text}\n".encode() for name, text in texts.items()}
     links = {f"{BUS}/0000:00:04.0": "../../../devices/pci0000:00/0000:00:04.0"}
     (found,) = pci.read_pci_devices(FileReader(ArchiveFiles.of(contents, links)))
     return found
 
 
-def test_a_device_with_everything():
+def test_a_fully_described_device():
     found = device(
         **{"class": "0x030200"}, vendor="0x10de", device="0x2335", numa_node="1", local_cpulist="4-7", local_cpus="f"
     )
@@ -28,11 +28,11 @@ def test_a_device_with_everything():
     [
         pytest.param({"numa_node": "-1", "local_cpulist": "0-3"}, None, 0xF, id="no node is not node 0"),
         pytest.param({"local_cpus": "ff"}, None, 0xFF, id="a mask only"),
-        pytest.param({"numa_node": "x"}, None, None, id="no number"),
-        pytest.param({"numa_node": "250"}, 250, None, id="a node of a high number"),
+        pytest.param({"numa_node": "x"}, None, None, id="not a number"),
+        pytest.param({"numa_node": "250"}, 250, None, id="a high node number"),
     ],
 )
-def test_locality_is_what_the_kernel_says(texts, node, cpus):
+def test_locality_is_the_kernels(texts, node, cpus):
     found = device(vendor="0x8086", **texts)
 
     assert (found.node, found.cpus) == (node, cpus)
@@ -46,9 +46,9 @@ def test_long_domains_and_odd_entries():
     assert [each.address for each in pci.read_pci_devices(tree)] == ["0000:00:00.0", "0000:00:1f.2", "10000:00:04.0"]
 
 
-def test_devices_that_lead_nowhere_are_a_gap():
+def test_dangling_devices_are_a_gap():
     links = {f"{BUS}/0000:00:00.0": "../../../devices/gone", f"{BUS}/0000:00:01.0": "/../../etc"}
     tree = FileReader(ArchiveFiles.of({}, links))
 
     assert pci.read_pci_devices(tree) == ()
-    assert tree.gaps == ("2 PCI devices are named, but not described",)
+    assert tree.gaps == ("2 PCI devices are listed, but not described",)

@@ -36,52 +36,55 @@ def test_synthetic_machines_as_texts_and_files(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("source", "why"),
+    ("source", "reason"),
     [
         pytest.param(
             Path("no-such-machine.yaml"),
-            "no-such-machine.yaml is not there: expected a machine's directory, archive or description",
-            id="a path to nothing",
+            "no-such-machine.yaml does not exist: expected a machine's directory, archive or description",
+            id="a missing path",
         ),
         pytest.param(
             "no-such-machine.yaml",
-            "no file or directory of that name, and none of YAML or JSON of ours, cAdvisor's JSON or hwloc's XML;"
+            "it is not an existing file or directory, our YAML or JSON, cAdvisor's JSON or hwloc's XML;"
             " read as a synthetic machine",
-            id="a text that is nothing",
+            id="a text without a format",
         ),
-        pytest.param("", "is no machine", id="an empty text"),
-        pytest.param("{", "begins like JSON but is none", id="half of JSON"),
+        pytest.param("", "does not describe a machine", id="an empty text"),
+        pytest.param("{", "is not valid JSON", id="half of JSON"),
         pytest.param(
             "{}", "does not describe a machine: expected a document with 'alignup: machine/v1'", id="empty JSON"
         ),
-        pytest.param("[" * 100_000, "is no machine", id="brackets without end"),
-        pytest.param('{"a":' * 100_000, "begins like JSON but is none", id="braces without end"),
-        pytest.param("\n\n", "is no machine", id="blank lines"),
-        pytest.param("a\0b", "is no machine", id="a NUL"),
+        pytest.param("[" * 100_000, "does not describe a machine", id="endless brackets"),
+        pytest.param('{"a":' * 100_000, "is not valid JSON", id="endless braces"),
+        pytest.param("\n\n", "does not describe a machine", id="blank lines"),
+        pytest.param("a\0b", "does not describe a machine", id="a NUL"),
     ],
 )
-def test_what_is_no_machine_is_said_with_what_was_tried(source, why):
+def test_errors_list_what_was_tried(source, reason):
     with pytest.raises(SourceError) as raised:
         load(source)
 
-    assert why in str(raised.value)
+    assert reason in str(raised.value)
 
 
-def test_files_that_are_no_machine(tmp_path: Path):
+def test_files_that_do_not_describe_a_machine(tmp_path: Path):
     path = tmp_path / "noise"
-    for content, why in ((b"\xff\xfe\x00noise", "neither an archive (tar, tar.gz) nor text"), (b"", "is no machine")):
+    for content, reason in (
+        (b"\xff\xfe\x00noise", "neither an archive (tar, tar.gz) nor text"),
+        (b"", "does not describe a machine"),
+    ):
         path.write_bytes(content)
         with pytest.raises(SourceError) as raised:
             load(path)
-        assert why in str(raised.value)
-    with pytest.raises(SourceError, match="describes no CPU that is on"):
+        assert reason in str(raised.value)
+    with pytest.raises(SourceError, match="has no online CPU"):
         load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
         load(tmp_path / "pipe")
-    with pytest.raises(SourceError, match="is no directory"):
+    with pytest.raises(SourceError, match="is not a directory"):
         discover(path)
-    with pytest.raises(SourceError, match="is no directory"):
+    with pytest.raises(SourceError, match="is not a directory"):
         record(path, tmp_path / "x.tar.gz")
 
 
@@ -92,7 +95,7 @@ def test_this_machine_has_cpus():
     assert machine.kubelet_view().all_cpus
 
 
-def test_looking_at_a_machine_loads_nothing_but_the_standard_library():
+def test_discovery_imports_only_the_standard_library():
     code = (
         "import sys; from alignup.discover import discover; discover();"
         "print([name for name in ('yaml', 'msgspec', 'tarfile', 'subprocess') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""Where a :class:`~alignup.align.machine.Machine` comes from: this system, a recording, or somebody's description."""
+"""Read a :class:`~alignup.align.machine.Machine` from this system, a recording or a description."""
 
 from alignup.discover.source import discover, load, record
 

@@ -1,11 +1,11 @@
-"""Recorded machines: an archive of the few files that describe one, and a tree read back from it.
+"""Recorded machines: archives of the few files that describe a machine.
 
-A recording holds what discovery reads and nothing that tells whose machine it is: no host name, serial number,
-address or product name. Of ``/proc/cpuinfo`` and the ``meminfo`` files only the lines that count are kept, and PCI
-devices are plain directories, since the way to them can name a virtual machine. The same machine gives the same bytes.
+A recording has what discovery reads and nothing that identifies the machine: no host name, serial number, address or
+product name. Of ``/proc/cpuinfo`` and the ``meminfo`` files only the needed lines are kept. PCI devices become plain
+directories, because the path of a device can name a virtual machine. The same machine gives the same bytes.
 
-An archive from elsewhere is never unpacked: its files are read into memory, up to a limit, and names or links that
-lead out of it are refused.
+Archives are untrusted and never unpacked to disk: their files are read into memory, up to a limit. Names and links that
+lead outside are rejected.
 """
 
 import gzip
@@ -23,7 +23,7 @@ from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReade
 from alignup.discover.numa import NODE
 from alignup.discover.pci import BUS
 
-#: The most an archive may hold, unpacked; a machine of 2048 CPUs takes some 130 MB of it, headers and all.
+#: The largest uncompressed archive; a machine with 2048 CPUs takes about 130 MB with headers.
 MAX_BYTES = 512 << 20
 MAX_MEMBERS = 1 << 19
 
@@ -40,14 +40,14 @@ _MEMINFO = re.compile(r"(Node [0-9]+ )?(MemTotal|HugePages_[A-Za-z]+|Hugepagesiz
 
 
 def record(root: Path, file: Path) -> None:
-    """Write what describes the machine at *root* to *file*, a ``.tar.gz``; an older one there is replaced whole."""
-    tree = FileReader(DirectoryFiles(os.fspath(root)))
+    """Write the machine at *root* to the ``.tar.gz`` *file*, replacing it atomically."""
+    files = FileReader(DirectoryFiles(os.fspath(root)))
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for member, content in _members(tree):
+        for member, content in _members(files):
             archive.addfile(member, io.BytesIO(content))
     written = file.with_name(f".{file.name}.part")
     try:
@@ -58,26 +58,25 @@ def record(root: Path, file: Path) -> None:
 
 
 def read_archive(file: Path) -> ArchiveFiles:
-    """The files in the archive *file*."""
     contents: dict[str, bytes] = {}
     links: dict[str, str] = {}
     with file.open("rb") as stored:
-        zipped = stored.read(2) == b"\x1f\x8b"
+        is_gzip = stored.read(2) == b"\x1f\x8b"
         stored.seek(0)
-        source: io.BufferedIOBase = gzip.GzipFile(fileobj=stored, mode="rb") if zipped else stored
+        source: io.BufferedIOBase = gzip.GzipFile(fileobj=stored, mode="rb") if is_gzip else stored
         try:
             with tarfile.open(fileobj=_Bounded(source, file), mode="r|") as archive:
                 for count, member in enumerate(archive):
                     if count >= MAX_MEMBERS:
-                        raise SourceError(f"{file} is refused: it has more than {MAX_MEMBERS} members")
-                    _take(archive, member, file=file, contents=contents, links=links)
+                        raise SourceError(f"{file} is rejected: it has more than {MAX_MEMBERS} members")
+                    _read_member(archive, member, file=file, contents=contents, links=links)
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError, ValueError) as error:
-            raise SourceError(f"{file} is no archive of a machine: {error}") from error
-    return _rooted(contents, links)
+            raise SourceError(f"{file} is not a machine archive: {error}") from error
+    return _strip_root(contents, links)
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends in an error rather than go on for ever."""
+    """A stream that raises an error at the size limit."""
 
     def __init__(self, source: io.BufferedIOBase, file: Path) -> None:
         self._source = source
@@ -89,35 +88,35 @@ class _Bounded(io.RawIOBase):
         chunk = self._source.read(wanted)
         self._left -= len(chunk)
         if self._left < 0:
-            raise SourceError(f"{self._file} is refused: it unpacks to more than {MAX_BYTES} bytes")
+            raise SourceError(f"{self._file} is rejected: it decompresses to more than {MAX_BYTES} bytes")
         return chunk
 
 
-def _take(
+def _read_member(
     archive: tarfile.TarFile, member: tarfile.TarInfo, *, file: Path, contents: dict[str, bytes], links: dict[str, str]
 ) -> None:
     parts = [part for part in member.name.split("/") if part not in {"", "."}]
     if member.name.startswith("/") or ".." in parts:
-        raise SourceError(f"{file} is refused: {member.name!r} leads out of it")
+        raise SourceError(f"{file} is rejected: {member.name!r} leads outside")
     path = "/".join(parts)
     if member.issym():
-        if not _stays(parts, member.linkname):
-            raise SourceError(f"{file} is refused: the link {member.name!r} leads out of it")
+        if not _stays_inside(parts, member.linkname):
+            raise SourceError(f"{file} is rejected: the link {member.name!r} leads outside")
         links[path] = member.linkname
     elif member.isreg():
         if member.size > MAX_BYTES:
-            raise SourceError(f"{file} is refused: {member.name!r} has {member.size} bytes")
-        held = archive.extractfile(member)
-        contents[path] = held.read() if held else b""
+            raise SourceError(f"{file} is rejected: {member.name!r} has {member.size} bytes")
+        content = archive.extractfile(member)
+        contents[path] = content.read() if content else b""
     elif member.isdir():
         links.pop(path, None)
         contents.setdefault(f"{path}/", b"")
     else:
-        raise SourceError(f"{file} is refused: {member.name!r} is neither a file, a directory nor a link")
+        raise SourceError(f"{file} is rejected: {member.name!r} is neither a file, a directory nor a link")
 
 
-def _stays(parts: list[str], target: str) -> bool:
-    """Whether a link at *parts* leads to a place inside the archive, be anything there or not."""
+def _stays_inside(parts: list[str], target: str) -> bool:
+    """Whether a link at *parts* points inside the archive, whether or not the target exists."""
     depth = len(parts) - 1
     for part in target.split("/"):
         depth += {"..": -1, "": 0, ".": 0}.get(part, 1)
@@ -126,72 +125,72 @@ def _stays(parts: list[str], target: str) -> bool:
     return not target.startswith("/")
 
 
-def _rooted(contents: dict[str, bytes], links: dict[str, str]) -> ArchiveFiles:
-    """The files; one directory around everything is taken off."""
+def _strip_root(contents: dict[str, bytes], links: dict[str, str]) -> ArchiveFiles:
+    """The files, without a single top-level directory."""
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
     if "sys" not in tops and len(tops) == 1:
         cut = len(tops.pop()) + 1
-        contents = {path[cut:]: held for path, held in contents.items()}
+        contents = {path[cut:]: content for path, content in contents.items()}
         links = {path[cut:]: target for path, target in links.items()}
     return ArchiveFiles.of(contents, links)
 
 
-def _members(tree: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    for path in _wanted(tree):
+def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    for path in _recorded_paths(files):
         member = tarfile.TarInfo(path)
-        target = tree.link(path)
+        target = files.link(path)
         if path.endswith("/"):
             member.type, member.mode = tarfile.DIRTYPE, 0o755
             yield member, b""
         elif target is not None:
             member.type, member.linkname = tarfile.SYMTYPE, target
             yield member, b""
-        elif (held := _kept(tree, path)) is not None:
-            member.size = len(held)
-            yield member, held
+        elif (content := _recorded_content(files, path)) is not None:
+            member.size = len(content)
+            yield member, content
 
 
-def _kept(tree: FileReader, path: str) -> bytes | None:
-    """What is recorded of a file; ``None`` when there is no such file."""
+def _recorded_content(files: FileReader, path: str) -> bytes | None:
+    """What is recorded of a file; ``None`` if it does not exist."""
     if path.startswith(BUS):
         address, _, name = path.removeprefix(f"{BUS}/").partition("/")
-        here = tree.resolve(f"{BUS}/{address}")
-        read = tree.read(f"{here}/{name}") if here else None
+        here = files.resolve(f"{BUS}/{address}")
+        read = files.read(f"{here}/{name}") if here else None
     else:
-        read = tree.read(path)
+        read = files.read(path)
     lines = {"cpuinfo": _CPUINFO, "meminfo": _MEMINFO}.get(path.rpartition("/")[2])
     if read is not None and lines:
         read = "".join(line for line in read.splitlines(keepends=True) if lines.match(line))
     return None if read is None else read.encode("latin-1")
 
 
-def _wanted(tree: FileReader) -> Iterator[str]:
-    """Every path that may say something about the machine; not all of them are there."""
+def _recorded_paths(files: FileReader) -> Iterator[str]:
+    """Every path that may describe the machine, existing or not."""
     yield from ("proc/cpuinfo", "proc/meminfo")
     yield from (f"{CPU}/{name}" for name in ("online", "offline", "present", "possible"))
-    for cpu in tree.numbered(CPU, "cpu"):
+    for cpu in files.read_numbered(CPU, "cpu"):
         here = f"{CPU}/cpu{cpu}"
         yield f"{here}/"
         yield f"{here}/online"
         yield from (f"{here}/topology/{name}" for name in _TOPOLOGY)
-        indexes = [name for name in tree.names(f"{here}/cache") if name.startswith("index")]
+        indexes = [name for name in files.names(f"{here}/cache") if name.startswith("index")]
         yield from (f"{here}/cache/{index}/{name}" for index in indexes for name in _CACHE)
-        yield from (f"{here}/node{node}" for node in tree.numbered(here, "node"))
+        yield from (f"{here}/node{node}" for node in files.read_numbered(here, "node"))
     yield from (f"{NODE}/{name}" for name in ("online", "possible"))
-    for node in tree.numbered(NODE, "node"):
+    for node in files.read_numbered(NODE, "node"):
         here = f"{NODE}/node{node}"
         yield f"{here}/"
         yield from (f"{here}/{name}" for name in ("cpulist", "cpumap", "distance", "meminfo"))
-        yield from (f"{here}/cpu{cpu}" for cpu in tree.numbered(here, "cpu"))
-        yield from _pages(tree, f"{here}/hugepages")
-    yield from _pages(tree, "sys/kernel/mm/hugepages")
-    if tree.has(BUS):
+        yield from (f"{here}/cpu{cpu}" for cpu in files.read_numbered(here, "cpu"))
+        yield from _hugepage_paths(files, f"{here}/hugepages")
+    yield from _hugepage_paths(files, "sys/kernel/mm/hugepages")
+    if files.has(BUS):
         yield f"{BUS}/"
-    for address in tree.names(BUS):
+    for address in files.names(BUS):
         yield from (f"{BUS}/{address}/{name}" for name in _PCI)
 
 
-def _pages(tree: FileReader, path: str) -> Iterator[str]:
-    if tree.has(path):
+def _hugepage_paths(files: FileReader, path: str) -> Iterator[str]:
+    if files.has(path):
         yield f"{path}/"
-    yield from (f"{path}/{size}/{name}" for size in tree.names(path) for name in ("nr_hugepages", "free_hugepages"))
+    yield from (f"{path}/{size}/{name}" for size in files.names(path) for name in ("nr_hugepages", "free_hugepages"))

@@ -1,7 +1,7 @@
-"""What cAdvisor tells the kubelet of a machine: its topology as types, as the ``CadvisorReport`` of a machine, and from JSON.
+"""cAdvisor's view of a machine, which the kubelet uses: as types, and as the report of a :class:`Machine`.
 
-The JSON is cAdvisor's ``MachineInfo``, as its API and the kubelet's ``/spec/`` serve it. It tells less than the kernel
-does (no CPUs outside nodes, no locality of devices), so a machine read from it has gaps, but its report is exact.
+``MachineInfo`` has fewer facts than the kernel: no CPUs outside nodes and no locality of devices. A machine
+read from it has gaps, but its report is exact.
 """
 
 from collections import Counter
@@ -16,50 +16,50 @@ from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, HugePages, 
 
 @dataclass(frozen=True, slots=True)
 class CadvisorCore:
-    """One physical core; ``core_id`` is the kernel's, so it repeats."""
+    """A physical core; ``core_id`` is the kernel's and may repeat."""
 
     core_id: int
     socket: int
     threads: tuple[int, ...]
-    uncore: tuple[int, ...] = ()  #: the caches above L2 that are no cache of the whole node
+    uncore: tuple[int, ...] = ()  #: caches above L2 that are not shared by the whole node
 
 
 @dataclass(frozen=True, slots=True)
 class CadvisorNodeTopology:
-    """One NUMA node, with the cores cAdvisor found in it."""
+    """A NUMA node with its cores."""
 
-    told: CadvisorNode
+    reported: CadvisorNode
     cores: tuple[CadvisorCore, ...] = ()
-    caches: tuple[int, ...] = ()  #: the L3 caches of the whole node
+    caches: tuple[int, ...] = ()  #: L3 caches of the whole node
 
 
 @dataclass(frozen=True, slots=True)
 class CadvisorTopology:
-    """A machine as cAdvisor sees it."""
-
     nodes: tuple[CadvisorNodeTopology, ...]
     num_cpus: int
     num_sockets: int
 
     def report(self) -> CadvisorReport:
-        """This as a part of a :class:`Machine`; a CPU told of twice is where it was told of last."""
+        """This as the report of a :class:`Machine`; for a CPU reported twice the last one counts."""
         cpus = {cpu.id: cpu for node in self.nodes for cpu in _threads(node)}
         return CadvisorReport(
             cpus=tuple(sorted(cpus.values(), key=lambda cpu: cpu.id)),
             num_cpus=self.num_cpus,
             num_sockets=self.num_sockets,
-            nodes=tuple(node.told for node in self.nodes),
+            nodes=tuple(node.reported for node in self.nodes),
         )
 
 
-def to_machine(seen: CadvisorTopology, *, memory: int | None = None, hugepages: tuple[HugePages, ...] = ()) -> Machine:
-    """The hardware that *seen* implies: what cAdvisor cannot say is a gap."""
-    gaps = ["cAdvisor does not tell of CPUs outside NUMA nodes, of CPUs that are off, or of PCI devices"]
-    report = seen.report()
-    nodes = [node.told for node in seen.nodes if node.told.id >= 0]
-    if len(nodes) < len(seen.nodes):
-        gaps.append("a socket without a number was told as a NUMA node; it is no node here")
-    caches = {node.told.id: node.caches[0] for node in seen.nodes if len(node.caches) == 1}
+def to_machine(
+    topology: CadvisorTopology, *, memory: int | None = None, hugepages: tuple[HugePages, ...] = ()
+) -> Machine:
+    """The hardware that *topology* implies; what cAdvisor does not report is a gap."""
+    gaps = ["cAdvisor does not report CPUs outside of NUMA nodes, offline CPUs or PCI devices"]
+    report = topology.report()
+    nodes = [node.reported for node in topology.nodes if node.reported.id >= 0]
+    if len(nodes) < len(topology.nodes):
+        gaps.append("a socket without a number was reported as a NUMA node; it is not counted as a node")
+    caches = {node.reported.id: node.caches[0] for node in topology.nodes if len(node.caches) == 1}
     cpus = tuple(
         Cpu(
             id=cpu.id,
@@ -70,13 +70,15 @@ def to_machine(seen: CadvisorTopology, *, memory: int | None = None, hugepages: 
         )
         for cpu in report.cpus
     )
-    silent = [node.id for node in nodes if not node.memory]
-    if silent:
-        gaps.append(f"cAdvisor tells of no memory on NUMA nodes {bits.show(bits.of(silent))}, which may mean unknown")
+    without_memory = [node.id for node in nodes if not node.memory]
+    if without_memory:
+        gaps.append(
+            f"cAdvisor reports no memory on NUMA nodes {bits.show(bits.of(without_memory))}, which may mean unknown"
+        )
     far = {node.id: node.distances for node in nodes if node.distances}
-    distances, why = _distances(far) if len(far) == len(nodes) else (None, "some are missing")
-    if why:
-        gaps.append(f"the distances between NUMA nodes are not known: {why}")
+    distances, reason = _distances(far) if len(far) == len(nodes) else (None, "some are missing")
+    if reason:
+        gaps.append(f"the distances between NUMA nodes are unknown: {reason}")
     return Machine(
         cpus=cpus,
         nodes=tuple(
@@ -92,15 +94,15 @@ def to_machine(seen: CadvisorTopology, *, memory: int | None = None, hugepages: 
 
 
 def infer_report(machine: Machine) -> CadvisorReport:
-    """What cAdvisor would tell of *machine* if its kernel describes it in full."""
+    """What cAdvisor reports for *machine* if its kernel describes it completely."""
     sharing = Counter(cpu.cache for cpu in machine.cpus)
-    told = [cpu for cpu in machine.cpus if cpu.node is not None]
-    cores = Counter((cpu.node, cpu.core) for cpu in told)
+    reported = [cpu for cpu in machine.cpus if cpu.node is not None]
+    cores = Counter((cpu.node, cpu.core) for cpu in reported)
     per_node = Counter(node for node, _ in cores)
-    # A cache of just the node's threads is the node's own; cAdvisor takes all cores of the node for ones like this.
+    # A cache that all threads of the node share is the node's; cAdvisor assumes that all its cores are equal.
     cpus = (
         replace(cpu, cache=None) if sharing[cpu.cache] == per_node[cpu.node] * cores[cpu.node, cpu.core] else cpu
-        for cpu in told
+        for cpu in reported
     )
     far = machine.distances
     nodes = (
@@ -114,7 +116,7 @@ def infer_report(machine: Machine) -> CadvisorReport:
     )
     return CadvisorReport(
         cpus=tuple(cpus),
-        num_cpus=len(told),
+        num_cpus=len(reported),
         num_sockets=len({cpu.socket for cpu in machine.cpus}),
         nodes=tuple(nodes),
     )
@@ -124,11 +126,11 @@ def _threads(node: CadvisorNodeTopology) -> Iterator[Cpu]:
     for core in node.cores:
         uncore = core.uncore[0] if core.uncore else None
         for thread in core.threads:
-            yield Cpu(id=thread, core=min(core.threads), socket=core.socket, node=node.told.id, cache=uncore)
+            yield Cpu(id=thread, core=min(core.threads), socket=core.socket, node=node.reported.id, cache=uncore)
 
 
 def _distances(rows: dict[int, tuple[int, ...]]) -> tuple[Distances | None, str]:
     try:
-        return Distances.of_rows(rows) if rows else None, "" if rows else "there are no NUMA nodes"
+        return Distances.of_rows(rows) if rows else None, "" if rows else "the machine has no NUMA nodes"
     except MachineError as error:
         return None, str(error)

@@ -1,9 +1,9 @@
-"""The CPUs of a machine, from ``/sys/devices/system/cpu``: which are on, and which share a core, a socket, an L3 cache.
+"""The CPUs of a machine, from ``/sys/devices/system/cpu``: which are online and share a core, socket or cache.
 
-The kernel numbers cores and sockets as the firmware does: core ids repeat (per die, per node, per cluster), socket
-ids have gaps or are -1, caches often have no id at all. The sets of siblings are what can be trusted, so groups come
-from them, read at the lowest CPU of each group, and always without the CPUs that are switched off. A core is numbered
-after its lowest CPU here; sockets and caches keep the kernel's number wherever it is one.
+The kernel numbers cores and sockets as the firmware does: core ids repeat (per die, node or cluster), socket ids have
+gaps or are -1, and caches often have no id. Only the sets of siblings are reliable, so groups come from them: they are
+read at the lowest CPU of each group, without offline CPUs. A core is numbered after its lowest CPU. Sockets and caches
+keep the kernel's numbers where they have one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,173 +16,174 @@ from alignup.align.machine import Cpu
 from alignup.discover.file_reader import FileReader
 
 CPU = "sys/devices/system/cpu"
-MAX_CPUS = 1 << 13  #: as many as the largest kernels run
+MAX_CPUS = 1 << 13  #: what the largest kernels support
 
-#: What the kernel calls the threads of one core and the CPUs of one socket, the newer name first.
+#: The kernel's names for the threads of a core and the CPUs of a socket, newest first.
 _CORE = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
 _SOCKET = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
 
 
 @dataclass(frozen=True, slots=True)
 class OnlineCpus:
-    """The CPUs that have a directory, by whether they are on."""
+    """The CPUs that have a directory, by state."""
 
     online: CpuSet
     offline: CpuSet
 
 
 def topology_path(cpu: int, name: str) -> str:
-    """The path of one file about the place of a CPU."""
     return f"{CPU}/cpu{cpu}/topology/{name}"
 
 
-def read_online_cpus(tree: FileReader) -> OnlineCpus:
-    """Which CPUs are on, from the kernel's list or, where that is missing, from each CPU."""
-    there = bits.of(tree.numbered(CPU, "cpu"))
-    if there.bit_count() > MAX_CPUS:
-        raise SourceError(f"{CPU} has {there.bit_count()} CPUs: expected at most {MAX_CPUS}")
-    listed = tree.read_cpu_list(f"{CPU}/online")
+def read_online_cpus(files: FileReader) -> OnlineCpus:
+    """The online CPUs, from the kernel's list or, if that is missing, from each CPU."""
+    present = bits.of(files.read_numbered(CPU, "cpu"))
+    if present.bit_count() > MAX_CPUS:
+        raise SourceError(f"{CPU} has {present.bit_count()} CPUs: expected at most {MAX_CPUS}")
+    listed = files.read_cpu_list(f"{CPU}/online")
     if not listed:
-        tree.gap("the kernel's list of CPUs that are on is missing; each CPU was asked")
-        on = bits.of(_asked(tree, there))
+        files.add_gap("the kernel's list of online CPUs is missing; the state of each CPU was read instead")
+        on = bits.of(_online_by_state(files, present))
     else:
-        on = listed & there
-        if lost := listed & ~there:
-            tree.gap(f"CPUs {bits.show(lost)} are on, but nothing else is said of them; they are left out")
-    return OnlineCpus(online=on, offline=there & ~on)
+        on = listed & present
+        if lost := listed & ~present:
+            files.add_gap(f"CPUs {bits.show(lost)} are online but not described; they are left out")
+    return OnlineCpus(online=on, offline=present & ~on)
 
 
-def _asked(tree: FileReader, there: CpuSet) -> Iterator[int]:
-    """The CPUs that say they are on; one that says nothing is on if its place is known, or nobody's is."""
-    placed = bits.of(cpu for cpu in bits.members(there) if tree.names(f"{CPU}/cpu{cpu}/topology"))
-    for cpu in bits.members(there):
-        said = tree.text(f"{CPU}/cpu{cpu}/online")
-        if said == "0":
+def _online_by_state(files: FileReader, present: CpuSet) -> Iterator[int]:
+    """The online CPUs; one without a state is online if its topology is known, or if no topology is."""
+    placed = bits.of(cpu for cpu in bits.members(present) if files.names(f"{CPU}/cpu{cpu}/topology"))
+    for cpu in bits.members(present):
+        state = files.text(f"{CPU}/cpu{cpu}/online")
+        if state == "0":
             continue
-        if said is not None or not placed or placed >> cpu & 1:
+        if state is not None or not placed or placed >> cpu & 1:
             yield cpu
 
 
-def read_cpus(tree: FileReader, online: CpuSet, homes: dict[int, int]) -> tuple[Cpu, ...]:
-    """Every CPU that is on, with its core, socket and cache; *homes* says which node it is of."""
-    sockets = number_groups(_sockets(tree, online))
-    cores = _cores(tree, online, sockets)
-    caches = number_groups(_caches(tree, online, cores))
+def read_cpus(files: FileReader, online: CpuSet, nodes: dict[int, int]) -> tuple[Cpu, ...]:
+    """Every online CPU with its core, socket and cache; *nodes* maps CPUs to NUMA nodes."""
+    sockets = number_groups(_sockets(files, online))
+    cores = _cores(files, online, sockets)
+    caches = number_groups(_caches(files, online, cores))
     return tuple(
-        Cpu(id=cpu, core=cores[cpu], socket=sockets.get(cpu, -1), node=homes.get(cpu), cache=caches.get(cpu))
+        Cpu(id=cpu, core=cores[cpu], socket=sockets.get(cpu, -1), node=nodes.get(cpu), cache=caches.get(cpu))
         for cpu in bits.members(online)
     )
 
 
 def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> Iterator[CpuSet]:
-    """*cpus* in groups, each as its lowest CPU tells it; a CPU that tells nothing is in none."""
+    """*cpus* in groups, as the lowest CPU of each lists them; a CPU without a list is in no group."""
     left = cpus
     while left:
         lowest = (left & -left).bit_length() - 1
-        told = siblings(lowest)
-        group = 1 << lowest | ((told or 0) & left)
+        members = siblings(lowest)
+        group = 1 << lowest | ((members or 0) & left)
         left &= ~group
-        if told is not None:
+        if members is not None:
             yield group
 
 
 def number_groups(found: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]:
-    """CPU → number of its group: the group's own where it has one that is free, else the first free one."""
-    given: dict[int, int] = {}
-    waiting: list[CpuSet] = []
+    """CPU → the number of its group: the group's own if it has a unique one, else the first unused."""
+    numbers: dict[int, int] = {}
+    unnumbered: list[CpuSet] = []
     taken: set[int] = set()
     for number, group in found:
         if number is None or number < 0 or number in taken:
-            waiting.append(group)
+            unnumbered.append(group)
             continue
         taken.add(number)
-        given |= dict.fromkeys(bits.members(group), number)
-    free = iter(number for number in range(len(taken) + len(waiting)) if number not in taken)
-    for group in waiting:
-        given |= dict.fromkeys(bits.members(group), next(free))
-    return given
+        numbers |= dict.fromkeys(bits.members(group), number)
+    free = iter(number for number in range(len(taken) + len(unnumbered)) if number not in taken)
+    for group in unnumbered:
+        numbers |= dict.fromkeys(bits.members(group), next(free))
+    return numbers
 
 
-def _sockets(tree: FileReader, online: CpuSet) -> Iterator[tuple[int | None, CpuSet]]:
-    """Sockets by the kernel's id, for an old kernel cut the sets of siblings short; by those sets where it has none.
+def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, CpuSet]]:
+    """Sockets by the kernel's id, because an old kernel truncated the sibling sets; by those sets if it has no id.
 
-    On IBM Z ids start again in every book and drawer.
+    On IBM Z ids repeat in every book and drawer.
     """
     named: dict[tuple[int | None, ...], CpuSet] = {}
     unnamed = 0
-    books = [name for name in ("book_id", "drawer_id") if _any_has(tree, online, name)]
+    books = [name for name in ("book_id", "drawer_id") if _any_has(files, online, name)]
     for cpu in bits.members(online):
-        number = tree.number(topology_path(cpu, "physical_package_id"))
+        number = files.number(topology_path(cpu, "physical_package_id"))
         if number is None or number < 0:
             unnamed |= 1 << cpu
             continue
-        key = (number, *(tree.number(topology_path(cpu, name)) for name in books))
+        key = (number, *(files.number(topology_path(cpu, name)) for name in books))
         named[key] = named.get(key, 0) | 1 << cpu
     yield from ((key[0], group) for key, group in named.items())
-    alone = unnamed
-    for group in sibling_groups(unnamed, lambda cpu: _told(tree, cpu, [topology_path(cpu, name) for name in _SOCKET])):
-        alone &= ~group
+    unknown = unnamed
+    for group in sibling_groups(
+        unnamed, lambda cpu: _first_valid_set(files, cpu, [topology_path(cpu, name) for name in _SOCKET])
+    ):
+        unknown &= ~group
         yield None, group
-    if unnamed & ~alone:
-        tree.gap(
-            f"the kernel does not number the sockets of CPUs {bits.show(unnamed & ~alone)}; they are numbered here"
+    if unnamed & ~unknown:
+        files.add_gap(
+            f"the kernel does not number the sockets of CPUs {bits.show(unnamed & ~unknown)}; new numbers were assigned"
         )
-    if alone:
-        tree.gap(f"the sockets of CPUs {bits.show(alone)} are not known")
+    if unknown:
+        files.add_gap(f"the sockets of CPUs {bits.show(unknown)} are unknown")
 
 
-def _told(tree: FileReader, cpu: int, paths: Iterable[str]) -> CpuSet | None:
-    """The first set that has *cpu* itself in it; one that has not is wrong."""
+def _first_valid_set(files: FileReader, cpu: int, paths: Iterable[str]) -> CpuSet | None:
+    """The first set that contains *cpu*; others are wrong."""
     for path in paths:
-        found = tree.cpus(path)
+        found = files.cpus(path)
         if found is not None and found >> cpu & 1:
             return found
     return None
 
 
-def _any_has(tree: FileReader, online: CpuSet, name: str) -> bool:
-    """Whether the kernel knows *name*; what it knows it says of every CPU, so the first few are enough."""
+def _any_has(files: FileReader, online: CpuSet, name: str) -> bool:
+    """Whether the kernel has *name*; it has it for every CPU or for none, so a few are enough."""
     first = [cpu for cpu, _ in zip(bits.members(online), range(4), strict=False)]
-    return any(tree.read(topology_path(cpu, name)) is not None for cpu in first)
+    return any(files.read(topology_path(cpu, name)) is not None for cpu in first)
 
 
-def _cores(tree: FileReader, online: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
+def _cores(files: FileReader, online: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
     """CPU → the lowest CPU of its core.
 
-    Core ids do not matter where siblings are told: they repeat, and the two halves of an AMD module, which the kernel
-    takes for threads of one core, have different ones.
+    Core ids are ignored where siblings are known: they repeat, and the two halves of an AMD module, which the kernel
+    treats as threads of one core, have different ones.
     """
 
     def siblings(cpu: int) -> CpuSet | None:
-        told = _told(tree, cpu, [topology_path(cpu, name) for name in _CORE])
-        if told is None:
+        members = _first_valid_set(files, cpu, [topology_path(cpu, name) for name in _CORE])
+        if members is None:
             return None
-        return bits.of(other for other in bits.members(told & online) if sockets.get(other) == sockets.get(cpu))
+        return bits.of(other for other in bits.members(members & online) if sockets.get(other) == sockets.get(cpu))
 
     cores = {cpu: cpu for cpu in bits.members(online)}
-    unsaid = online
+    without_siblings = online
     for group in sibling_groups(online, siblings):
-        unsaid &= ~group
+        without_siblings &= ~group
         cores |= dict.fromkeys(bits.members(group), (group & -group).bit_length() - 1)
-    return cores | _cores_by_id(tree, unsaid, sockets) if unsaid else cores
+    return cores | _cores_by_id(files, without_siblings, sockets) if without_siblings else cores
 
 
-def _cores_by_id(tree: FileReader, cpus: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
-    """CPU → the lowest CPU of its core, from ids only: they start again in each socket, die and cluster."""
-    tree.gap(f"the kernel does not say which of CPUs {bits.show(cpus)} are threads of one core; core ids were used")
+def _cores_by_id(files: FileReader, cpus: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
+    """CPU → the lowest CPU of its core, by ids, which repeat in each socket, die and cluster."""
+    files.add_gap(f"CPUs {bits.show(cpus)} have no thread siblings; core ids were used instead")
     lowest: dict[tuple[object, ...], int] = {}
     cores = {}
     for cpu in bits.members(cpus):
-        core, *around = (tree.number(topology_path(cpu, name)) for name in ("core_id", "die_id", "cluster_id"))
-        key = ("alone", cpu) if core is None else (sockets.get(cpu), *around, core)
+        core, *parents = (files.number(topology_path(cpu, name)) for name in ("core_id", "die_id", "cluster_id"))
+        key = ("alone", cpu) if core is None else (sockets.get(cpu), *parents, core)
         cores[cpu] = lowest.setdefault(key, cpu)
     return cores
 
 
-def _caches(tree: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterator[tuple[int | None, CpuSet]]:
-    """The L3 caches; found by level, since their place among the caches differs.
+def _caches(files: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterator[tuple[int | None, CpuSet]]:
+    """The L3 caches, found by level, since their index differs.
 
-    A cache that nobody is said to share is that of a core: Itanium tells of its own so.
+    A cache without sharers belongs to one core: Itanium reports its caches this way.
     """
     ids: dict[int, int | None] = {}
     undescribed = 0
@@ -193,17 +194,19 @@ def _caches(tree: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterator
     def sharing(cpu: int) -> CpuSet | None:
         nonlocal undescribed
         here = f"{CPU}/cpu{cpu}/cache"
-        indexes = [name for name in tree.names(here) if name.startswith("index")]
+        indexes = [name for name in files.names(here) if name.startswith("index")]
         if not indexes:
             undescribed |= 1 << cpu
         for name in indexes:
-            if tree.number(f"{here}/{name}/level") == 3:
-                ids[cpu] = tree.number(f"{here}/{name}/id")
-                told = _told(tree, cpu, [f"{here}/{name}/shared_cpu_list", f"{here}/{name}/shared_cpu_map"])
-                return threads[cores[cpu]] if told is None else told
+            if files.number(f"{here}/{name}/level") == 3:
+                ids[cpu] = files.number(f"{here}/{name}/id")
+                members = _first_valid_set(
+                    files, cpu, [f"{here}/{name}/shared_cpu_list", f"{here}/{name}/shared_cpu_map"]
+                )
+                return threads[cores[cpu]] if members is None else members
         return None
 
     for group in sibling_groups(online, sharing):
         yield ids[(group & -group).bit_length() - 1], group
     if undescribed:
-        tree.gap(f"the caches of CPUs {bits.show(undescribed)} are not described")
+        files.add_gap(f"the caches of CPUs {bits.show(undescribed)} are not described")

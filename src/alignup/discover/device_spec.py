@@ -1,7 +1,7 @@
-"""Devices declared in a line of text, for machines that do not tell theirs: ``example.com/gpu=4@0,4@1,1@2+3``.
+"""Devices declared in a line of text, for machines that do not report theirs: ``example.com/gpu=4@0,4@1,1@2+3``.
 
-Four near NUMA node 0, four near node 1, one near nodes 2 and 3 together; ``example.com/tpu=2`` are two that say nothing
-of where they are. They are called by the end of their resource's name and a number: ``gpu-0``, ``gpu-1``, and so on.
+Four are near NUMA node 0, four near node 1, and one near nodes 2 and 3 together; ``example.com/tpu=2`` are two without
+a location. They are named after their resource: ``gpu-0``, ``gpu-1``, and so on.
 """
 
 import re
@@ -14,35 +14,35 @@ from alignup.align.machine import Device, Machine
 from alignup.align.workload import names
 
 EXAMPLE = "example.com/gpu=4@0,4@1,1@2+3"
-MAX_DEVICES = 100_000  #: devices in all; more is a slip of the finger
+MAX_DEVICES = 100_000  #: in total; more is a typing error
 
 _GROUP = re.compile(r"(?P<count>[0-9]{1,9})(?:@(?P<nodes>[0-9]{1,9}(?:\+[0-9]{1,9})*))?", re.ASCII)
 
 
 def add_devices(machine: Machine, texts: Iterable[str]) -> Machine:
-    """*machine* with the devices of *texts*, in place of those it has of the same resources."""
+    """*machine* with the devices of *texts*, which replace its own devices of the same resources."""
     declared = parse(texts)
     known = {node.id for node in machine.nodes}
     for device in declared:
-        strange = [node for node in bits.members(device.nodes or 0) if node not in known]
-        if strange:
-            there = bits.show(bits.of(known))
-            raise ParseError(f"{device.resource}: there is no NUMA node {strange[0]} on this machine, only {there}")
+        unknown = [node for node in bits.members(device.nodes or 0) if node not in known]
+        if unknown:
+            available = bits.show(bits.of(known))
+            raise ParseError(f"{device.resource}: this machine has no NUMA node {unknown[0]}, only {available}")
     resources = {device.resource for device in declared}
     kept = (device for device in machine.devices if device.resource not in resources)
     return replace(machine, devices=(*kept, *declared))
 
 
 def parse(texts: Iterable[str]) -> tuple[Device, ...]:
-    """The devices that *texts* declare; several texts may be about one resource."""
+    """The devices of *texts*; several texts may declare one resource."""
     found: list[Device] = []
     counts: dict[str, int] = {}
     for text in texts:
         resource, equals, groups = text.partition("=")
         if not equals:
-            raise ParseError(f"{bits.quote(text)} names no number of devices; write it like {EXAMPLE}")
+            raise ParseError(f"{bits.quote(text)} has no number of devices; write it like {EXAMPLE}")
         if faults := _name_faults(resource):
-            raise ParseError(f"{bits.quote(resource)} is no name of a device resource: {faults}")
+            raise ParseError(f"{bits.quote(resource)} is not a valid device resource: {faults}")
         for group in groups.split(","):
             own = _group(resource, group, after=counts.get(resource, 0), room=MAX_DEVICES - len(found))
             counts[resource] = counts.get(resource, 0) + len(own)
@@ -51,16 +51,14 @@ def parse(texts: Iterable[str]) -> tuple[Device, ...]:
 
 
 def _group(resource: str, text: str, *, after: int, room: int) -> list[Device]:
-    """One count, with the nodes it is at."""
     shape = _GROUP.fullmatch(text)
     if not shape:
         raise ParseError(
-            f"{resource}: {bits.quote(text)} is no count of devices with the NUMA nodes they are near; "
-            f"write it like {EXAMPLE}"
+            f"{resource}: {bits.quote(text)} is not a device count with NUMA nodes; write it like {EXAMPLE}"
         )
     count = int(shape["count"])
     if count > room:
-        raise ParseError(f"{resource}: more than {MAX_DEVICES} devices in all")
+        raise ParseError(f"{resource}: more than {MAX_DEVICES} devices in total")
     nodes = None
     if shape["nodes"]:
         ids = [int(id_) for id_ in shape["nodes"].split("+")]
@@ -73,5 +71,5 @@ def _group(resource: str, text: str, *, after: int, room: int) -> list[Device]:
 
 def _name_faults(name: str) -> str:
     if not names.is_extended(name):
-        return "it needs a domain that is not kubernetes.io, as in example.com/gpu"
+        return "it needs a domain other than kubernetes.io, as in example.com/gpu"
     return "; ".join(names.qualified_faults(name))

@@ -1,7 +1,7 @@
-"""GPUs of the running system, asked through NVML (``nvidia-ml-py``) where it is installed; never required.
+"""GPUs of the running system from NVML (``nvidia-ml-py``), if it is installed.
 
-They become devices as NVIDIA's device plugin announces them, under the UUIDs it uses, with the NUMA node of their PCI
-device. The UUIDs are the machine's own, so recordings do not hold them.
+They become devices as NVIDIA's device plugin announces them, with its UUIDs and the NUMA node of their PCI device.
+Recordings leave them out, because UUIDs identify the machine.
 """
 
 from collections.abc import Iterator
@@ -13,24 +13,24 @@ from alignup.align.machine import Device, Machine
 
 RESOURCE = "nvidia.com/gpu"
 NVIDIA = 0x10DE
-_DISPLAY = 0x03  #: the class of GPUs, with or without a screen
+_DISPLAY = 0x03  #: the PCI base class of GPUs
 
 
 def add_gpus(machine: Machine) -> Machine:
-    """*machine* with the GPUs NVML finds; where it finds none, but PCI shows some, a gap says so."""
-    shown = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
-    if not shown:
+    """*machine* with its GPUs; a gap if PCI lists GPUs that NVML does not."""
+    gpus = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
+    if not gpus:
         return machine
     try:
         nvml = import_module("pynvml")
     except ImportError:
-        why = "nvidia-ml-py is not installed"
+        reason = "nvidia-ml-py is not installed"
     else:
         try:
             return replace(machine, devices=(*machine.devices, *_gpus(nvml, machine))).checked()
         except nvml.NVMLError as error:
-            why = str(error)
-    gap = f"{len(shown)} NVIDIA GPUs are on the PCI bus, but their ids are not known: {why}"
+            reason = str(error)
+    gap = f"{len(gpus)} NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}"
     return replace(machine, gaps=(*machine.gaps, gap))
 
 
@@ -48,7 +48,7 @@ def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[Device]:
 
 
 def _bus(address: str) -> str:
-    """An address as both name it: NVML writes the domain with eight digits, the kernel with four."""
+    """A comparable address: NVML writes the domain with eight digits, the kernel with four."""
     domain, _, rest = address.lower().partition(":")
     return f"{int(domain, 16):x}:{rest}"
 

@@ -1,8 +1,8 @@
 """A machine from hwloc's XML, as ``lstopo machine.xml`` writes it (formats 1 and 2).
 
-Every object carries the set of its CPUs, so the nesting of objects matters only for devices. hwloc gives nodes of
-memory only the CPUs near them, and does not mark them: where nodes share CPUs, the smallest has them, and of equals
-the first. What cAdvisor would tell of such a machine is inferred as for an ordinary kernel.
+Every object has its set of CPUs, so nesting matters only for devices. hwloc gives memory-only nodes the CPUs near them
+and does not mark them: where nodes share CPUs, the smallest node has them, and of equal ones the first. The report of
+cAdvisor is inferred for an ordinary kernel.
 """
 
 import re
@@ -29,7 +29,7 @@ _NO_INDEX = (1 << 32) - 1
 class _Object:
     kind: str
     attributes: dict[str, str]
-    inside: "_Object | None"
+    parent: "_Object | None"
     pages: list[HugePages] = field(default_factory=list)
 
     @property
@@ -43,65 +43,64 @@ class _Object:
 
 
 @dataclass(slots=True)
-class _Far:
-    """One ``distances`` element: numbers as they come, over nodes by id or, in format 1, by their order."""
+class _DistanceElement:
+    """A ``distances`` element: values as written, over nodes by id or, in format 1, in order."""
 
     indexes: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
 
 
 def parse(text: str, *, name: str = "the text") -> Machine:
-    """The machine in *text*; *name* is what people call it."""
+    """The machine in *text*; errors refer to it by *name*."""
     reader = _Reader(name)
     try:
         reader.feed(text)
     except expat.ExpatError as error:
-        raise SourceError(f"{name} begins like XML but is none: {error}") from error
+        raise SourceError(f"{name} is not valid XML: {error}") from error
     return _machine(reader, name=name)
 
 
 class _Reader:
-    """Gathers the objects of the file, in its order; entities are refused, since they can grow without end."""
+    """Collects the objects of the file in order; rejects entities, which can expand without limit."""
 
     def __init__(self, name: str) -> None:
         self.objects: list[_Object] = []
-        self.far: list[_Far] = []
+        self.distances: list[_DistanceElement] = []
         self._name = name
         self._open: list[_Object | None] = []
         self._text: list[str] | None = None
 
     def feed(self, text: str) -> None:
-        """Read *text*."""
         parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._characters
         parser.EntityDeclHandler = self._entity
-        # Encoded here, so whatever encoding the file declares no longer holds.
+        # The text is encoded here, so the declared encoding no longer applies.
         parser.Parse(re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode(), True)  # noqa: FBT003 - expat takes no keywords
 
     def _entity(self, name: str, *_: object) -> None:
-        raise SourceError(f"{self._name} is refused: it declares the entity {name!r}")
+        raise SourceError(f"{self._name} is rejected: it declares the entity {name!r}")
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         if not self._open and tag != "topology":
-            raise SourceError(f"{self._name} is XML, but not hwloc's: expected <topology>, found <{tag[:40]}>")
+            raise SourceError(f"{self._name} is XML, but not from hwloc: expected <topology>, found <{tag[:40]}>")
         if len(self._open) > MAX_DEPTH:
-            raise SourceError(f"{self._name} is refused: its objects lie more than {MAX_DEPTH} deep")
-        around = self._open[-1] if self._open else None
-        self._open.append(around)
+            raise SourceError(f"{self._name} is rejected: its objects are nested more than {MAX_DEPTH} levels deep")
+        parent = self._open[-1] if self._open else None
+        self._open.append(parent)
         if tag == "object":
-            found = _Object(attributes.get("type", ""), attributes, around)
+            found = _Object(attributes.get("type", ""), attributes, parent)
             self._open[-1] = found
             self.objects.append(found)
-        elif tag == "page_type" and around:
+        elif tag == "page_type" and parent:
             size, count = _integer(attributes.get("size")), _integer(attributes.get("count"))
-            around.pages.append(HugePages(size or 0, count or 0))
+            parent.pages.append(HugePages(size or 0, count or 0))
         elif tag == "distances" or (tag == "distances2" and attributes.get("type") == "NUMANode"):
-            self.far.append(_Far())
-        elif tag == "latency" and self.far:
-            self.far[-1].values.append(attributes.get("value", ""))
+            self.distances.append(_DistanceElement())
+        elif tag == "latency" and self.distances:
+            self.distances[-1].values.append(attributes.get("value", ""))
         elif tag in {"indexes", "u64values"}:
             self._text = []
 
@@ -111,90 +110,102 @@ class _Reader:
 
     def _end(self, tag: str) -> None:
         self._open.pop()
-        if self._text is not None and self.far:
-            into = self.far[-1].indexes if tag == "indexes" else self.far[-1].values
+        if self._text is not None and self.distances:
+            into = self.distances[-1].indexes if tag == "indexes" else self.distances[-1].values
             into += "".join(self._text).split()
         self._text = None
 
 
 def _machine(reader: _Reader, *, name: str) -> Machine:
-    kinds: dict[str, list[_Object]] = {}
+    by_type: dict[str, list[_Object]] = {}
     for each in reader.objects:
-        kinds.setdefault(_kind(each), []).append(each)
-    online = bits.of(pu.index for pu in kinds.get("pu", ()) if pu.index is not None and 0 <= pu.index < bits.MAX_MEMBER)
+        by_type.setdefault(_object_type(each), []).append(each)
+    online = bits.of(
+        pu.index for pu in by_type.get("pu", ()) if pu.index is not None and 0 <= pu.index < bits.MAX_MEMBER
+    )
     if not online:
-        raise SourceError(f"{name} describes no CPUs: expected objects of type PU with an os_index")
-    nodes = [node for node in kinds.get("numa", ()) if node.index is not None and 0 <= node.index < bits.MAX_MEMBER]
-    homes = _homes(nodes, online)
-    sockets = number_groups((each.index, each.cpus & online) for each in kinds.get("package", ()))
-    caches = number_groups((each.index, each.cpus & online) for each in kinds.get("l3", ()))
-    cores = {cpu: min(bits.members(core.cpus & online)) for core in kinds.get("core", ()) for cpu in _in(core, online)}
-    gaps = ["hwloc does not tell what cAdvisor would; an ordinary kernel is assumed"]
+        raise SourceError(f"{name} has no CPUs: expected objects of type PU with an os_index")
+    nodes = [node for node in by_type.get("numa", ()) if node.index is not None and 0 <= node.index < bits.MAX_MEMBER]
+    node_by_cpu = _map_cpus_to_nodes(nodes, online)
+    sockets = number_groups((each.index, each.cpus & online) for each in by_type.get("package", ()))
+    caches = number_groups((each.index, each.cpus & online) for each in by_type.get("l3", ()))
+    cores = {
+        cpu: min(bits.members(core.cpus & online))
+        for core in by_type.get("core", ())
+        for cpu in _online_cpus(core, online)
+    }
+    gaps = ["the report of cAdvisor is inferred for an ordinary kernel"]
     if not sockets:
-        gaps.append("hwloc knows of no sockets")
-    distances = _distances(reader.far, nodes)
+        gaps.append("hwloc reports no sockets")
+    distances = _distances(reader.distances, nodes)
     if distances is None:
-        gaps.append("the distances between NUMA nodes are not known")
-    silent = bits.of(node.index or 0 for node in nodes if "local_memory" not in node.attributes)
-    if silent:
-        gaps.append(f"hwloc tells of no memory on NUMA nodes {bits.show(silent)}, which may mean unknown")
+        gaps.append("the distances between NUMA nodes are unknown")
+    without_memory = bits.of(node.index or 0 for node in nodes if "local_memory" not in node.attributes)
+    if without_memory:
+        gaps.append(f"hwloc reports no memory on NUMA nodes {bits.show(without_memory)}, which may mean unknown")
     machine = Machine(
         cpus=tuple(
-            Cpu(cpu, core=cores.get(cpu, cpu), socket=sockets.get(cpu, -1), node=homes.get(cpu), cache=caches.get(cpu))
+            Cpu(
+                cpu,
+                core=cores.get(cpu, cpu),
+                socket=sockets.get(cpu, -1),
+                node=node_by_cpu.get(cpu),
+                cache=caches.get(cpu),
+            )
             for cpu in bits.members(online)
         ),
         nodes=tuple(sorted(map(_node, nodes), key=lambda node: node.id)),
         distances=distances,
-        pci=tuple(_pci(device, homes) for device in kinds.get("pci", ())),
+        pci=tuple(_pci(device, node_by_cpu) for device in by_type.get("pci", ())),
         gaps=tuple(gaps),
     ).checked()
     return replace(machine, report=cadvisor.infer_report(machine)).checked()
 
 
-def _kind(found: _Object) -> str:
+def _object_type(found: _Object) -> str:
     if found.kind == "Cache":
         return f"l{found.attributes.get('depth', '')}"
     known = {"Package": "package", "Socket": "package", "NUMANode": "numa", "L3Cache": "l3", "PCIDev": "pci"}
     return known.get(found.kind, found.kind.lower())
 
 
-def _in(found: _Object, online: CpuSet) -> Iterator[int]:
+def _online_cpus(found: _Object, online: CpuSet) -> Iterator[int]:
     return bits.members(found.cpus & online)
 
 
-def _homes(nodes: list[_Object], online: CpuSet) -> dict[int, int]:
-    homes: dict[int, int] = {}
+def _map_cpus_to_nodes(nodes: list[_Object], online: CpuSet) -> dict[int, int]:
+    node_by_cpu: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: node.cpus.bit_count()):
-        homes = dict.fromkeys(_in(node, online), node.index or 0) | homes
-    return homes
+        node_by_cpu = dict.fromkeys(_online_cpus(node, online), node.index or 0) | node_by_cpu
+    return node_by_cpu
 
 
 def _node(found: _Object) -> NumaNode:
-    """A node with its huge pages; the smallest pages listed are the ordinary ones."""
+    """A node with its huge pages; the smallest listed size is the base page."""
     sizes = sorted((pages for pages in found.pages if pages.size), key=lambda pages: pages.size)
     memory = _integer(found.attributes.get("local_memory"))
     return NumaNode(found.index or 0, memory=memory, hugepages=tuple(sizes[1:]))
 
 
-def _distances(far: list[_Far], nodes: list[_Object]) -> Distances | None:
-    for each in far:
+def _distances(elements: list[_DistanceElement], nodes: list[_Object]) -> Distances | None:
+    for each in elements:
         ids = [_integer(index) for index in each.indexes] or [node.index for node in nodes]
         values = [_integer(value.partition(".")[0]) for value in each.values]
-        whole = [node for node in ids if node is not None]
-        far_off = [value for value in values if value is not None]
-        if set(whole) == {node.index for node in nodes} and len(far_off) == len(whole) ** 2 > 0:
-            rows = [far_off[start : start + len(whole)] for start in range(0, len(far_off), len(whole))]
-            return Distances({a: dict(zip(whole, row, strict=True)) for a, row in zip(whole, rows, strict=True)})
+        node_ids = [node for node in ids if node is not None]
+        distances = [value for value in values if value is not None]
+        if set(node_ids) == {node.index for node in nodes} and len(distances) == len(node_ids) ** 2 > 0:
+            rows = [distances[start : start + len(node_ids)] for start in range(0, len(distances), len(node_ids))]
+            return Distances({a: dict(zip(node_ids, row, strict=True)) for a, row in zip(node_ids, rows, strict=True)})
     return None
 
 
-def _pci(found: _Object, homes: dict[int, int]) -> PciDevice:
-    """A device near the CPUs of what it hangs on; one that hangs on the machine is near none."""
-    around = found.inside
-    while around and "cpuset" not in around.attributes:
-        around = around.inside
-    near = around.cpus if around and around.kind != "Machine" else None
-    nodes = {homes.get(cpu) for cpu in bits.members(near or 0)}
+def _pci(found: _Object, node_by_cpu: dict[int, int]) -> PciDevice:
+    """A device is near the CPUs of its closest ancestor with CPUs; directly below the machine it is near none."""
+    parent = found.parent
+    while parent and "cpuset" not in parent.attributes:
+        parent = parent.parent
+    near = parent.cpus if parent and parent.kind != "Machine" else None
+    nodes = {node_by_cpu.get(cpu) for cpu in bits.members(near or 0)}
     kind = _PCI_TYPE.fullmatch(found.attributes.get("pci_type", "").lower())
     vendor, device = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
     return PciDevice(
@@ -208,10 +219,10 @@ def _pci(found: _Object, homes: dict[int, int]) -> PciDevice:
 
 
 def _bitmap(text: str | None) -> CpuSet:
-    """A set as hwloc writes it: words of 32 bits with the highest first, an empty word for 0."""
+    """A set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
     words = (text or "").split(",")
     if len(words) * 32 > bits.MAX_MEMBER or not all(_WORD.fullmatch(word) for word in words):
-        raise SourceError(f"{(text or '')[:60]!r} is no finite set of CPUs")
+        raise SourceError(f"{(text or '')[:60]!r} is not a finite set of CPUs")
     return int("".join(word.removeprefix("0x").zfill(8) for word in words) or "0", 16)
 
 

@@ -1,4 +1,4 @@
-"""cAdvisor's ``MachineInfo`` from JSON, as its API and the kubelet's ``/spec/`` serve it."""
+"""A machine from cAdvisor's ``MachineInfo`` in JSON, as its API and the kubelet's ``/spec/`` return it."""
 
 import msgspec
 
@@ -43,21 +43,21 @@ class _Info(msgspec.Struct):
 
 
 def convert(found: object, *, name: str = "the text") -> Machine:
-    """The machine in a decoded ``MachineInfo``; *name* is what people call it."""
+    """The machine in a decoded ``MachineInfo``; errors refer to it by *name*."""
     try:
         info = msgspec.convert(found, _Info)
     except msgspec.ValidationError as error:
-        raise SourceError(f"{name} looks like cAdvisor's MachineInfo but is none: {error}") from error
+        raise SourceError(f"{name} is not a valid MachineInfo of cAdvisor: {error}") from error
     if any(not core.thread_ids for node in info.topology or () for core in node.cores or ()):
-        raise SourceError(f"{name} has a core without threads, which cAdvisor never tells of")
-    seen = CadvisorTopology(
+        raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")
+    topology = CadvisorTopology(
         tuple(map(_node, info.topology or ())), num_cpus=info.num_cores, num_sockets=info.num_sockets
     )
-    return cadvisor.to_machine(seen, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
+    return cadvisor.to_machine(topology, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
 
 
 def _node(node: _Node) -> CadvisorNodeTopology:
-    told = CadvisorNode(
+    reported = CadvisorNode(
         node.node_id,
         memory=node.memory,
         hugepages=_pages(node.hugepages),
@@ -69,7 +69,9 @@ def _node(node: _Node) -> CadvisorNodeTopology:
         )
         for core in node.cores or ()
     )
-    return CadvisorNodeTopology(told, tuple(cores), tuple(cache.id for cache in node.caches or () if cache.level == 3))
+    return CadvisorNodeTopology(
+        reported, tuple(cores), tuple(cache.id for cache in node.caches or () if cache.level == 3)
+    )
 
 
 def _pages(pages: list[_Pages] | None) -> tuple[HugePages, ...]:

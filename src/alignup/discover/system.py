@@ -1,4 +1,4 @@
-"""A whole machine from one tree of files: the hardware, what the kubelet would be told of it, and what is missing."""
+"""A whole machine from one tree of files: the hardware, cAdvisor's report, and what is unknown."""
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import CadvisorReport, Machine
@@ -8,49 +8,49 @@ from alignup.discover.file_reader import FileReader
 _HUGEPAGES = "sys/kernel/mm/hugepages"
 
 
-def read_machine(tree: FileReader, *, name: str) -> Machine:
-    """The machine *tree* describes; *name* is what people call it."""
-    switched = cpu_topology.read_online_cpus(tree)
-    if not switched.online:
-        raise SourceError(f"{name} describes no CPU that is on: expected {cpu_topology.CPU}/cpu0 and so on in it")
-    ids = numa.read_node_ids(tree)
-    cpus = cpu_topology.read_cpus(tree, switched.online, numa.map_cpus_to_nodes(tree, ids, switched.online))
-    nodes = numa.read_nodes(tree, ids)
-    distances = numa.read_distances(tree, ids)
-    memory = numa.read_memory(tree, "proc/meminfo")
+def read_machine(files: FileReader, *, name: str) -> Machine:
+    """The machine that *files* describe; errors refer to it by *name*."""
+    online_cpus = cpu_topology.read_online_cpus(files)
+    if not online_cpus.online:
+        raise SourceError(f"{name} has no online CPU: expected {cpu_topology.CPU}/cpu0 and so on")
+    ids = numa.read_node_ids(files)
+    cpus = cpu_topology.read_cpus(files, online_cpus.online, numa.map_cpus_to_nodes(files, ids, online_cpus.online))
+    nodes = numa.read_nodes(files, ids)
+    distances = numa.read_distances(files, ids)
+    memory = numa.read_memory(files, "proc/meminfo")
     if memory is None:
-        tree.gap("the memory of the machine as a whole is not known")
+        files.add_gap("the total memory of the machine is unknown")
     elif nodes and all(node.memory is not None for node in nodes):
-        _compared(tree, memory, sum(node.memory or 0 for node in nodes))
-    if not tree.has(_HUGEPAGES):
-        tree.gap("the huge pages of the machine as a whole are not known")
-    devices = pci.read_pci_devices(tree)
-    report = _report(tree)
+        _compare_memory(files, memory, sum(node.memory or 0 for node in nodes))
+    if not files.has(_HUGEPAGES):
+        files.add_gap("the huge pages of the whole machine are unknown")
+    devices = pci.read_pci_devices(files)
+    report = _read_report(files)
     return Machine(
         cpus=cpus,
         nodes=nodes,
         distances=distances,
         pci=devices,
         memory=memory,
-        hugepages=numa.read_hugepages(tree, _HUGEPAGES),
-        offline=switched.offline,
+        hugepages=numa.read_hugepages(files, _HUGEPAGES),
+        offline=online_cpus.offline,
         report=report,
-        gaps=tree.gaps,
+        gaps=files.gaps,
     ).checked()
 
 
-def _compared(tree: FileReader, whole: int, parts: int) -> None:
-    """Nodes and machine count memory at different times; what was added or switched off since shows."""
+def _compare_memory(files: FileReader, whole: int, parts: int) -> None:
+    """Nodes and machine are read at different times; a large difference means that memory was added or removed."""
     if abs(whole - parts) > whole // 16:
-        tree.gap(f"the NUMA nodes tell of {parts} bytes of memory in all, the machine as a whole of {whole}")
+        files.add_gap(f"the NUMA nodes have {parts} bytes of memory in total, but the machine reports {whole}")
 
 
-def _report(tree: FileReader) -> CadvisorReport:
+def _read_report(files: FileReader) -> CadvisorReport:
     try:
-        seen = cadvisor_view.read_topology(tree)
-    except cadvisor_view.CadvisorError as why:
-        tree.gap(f"cAdvisor would give up on this machine, and the kubelet be told of no CPUs: {why}")
-        return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor_view.count_sockets(tree), nodes=())
-    if any(node.told.id < 0 for node in seen.nodes):
-        tree.gap("the kubelet takes a socket without a number for NUMA node -1, which no set of nodes can hold")
-    return seen.report()
+        topology = cadvisor_view.read_topology(files)
+    except cadvisor_view.CadvisorError as error:
+        files.add_gap(f"cAdvisor gives up on this machine, so the kubelet gets no CPUs: {error}")
+        return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor_view.count_sockets(files), nodes=())
+    if any(node.reported.id < 0 for node in topology.nodes):
+        files.add_gap("the kubelet treats a socket without a number as NUMA node -1, which no set of nodes can contain")
+    return topology.report()
