@@ -70,7 +70,7 @@ def test_a_machine_on_which_the_kubelet_fails_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("machine", "message"),
     [
-        pytest.param("nowhere.yaml", "nowhere.yaml is not there", id="no such file"),
+        pytest.param("nowhere.yaml", "nowhere.yaml does not exist", id="no such file"),
         pytest.param("pack:x", "'pack:x'", id="no such level"),
         pytest.param("", "no machine", id="nothing"),
         pytest.param("\x1b]0;:1", "\\x1b", id="control characters"),

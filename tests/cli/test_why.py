@@ -207,7 +207,7 @@ BAD = {
     "no state": (("--state", "nowhere"), pod(), "nowhere: no such directory"),
     "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --state"),
     "no device": (("--devices", "gpu=1"), pod(), "is not a valid device resource"),
-    "no machine": (("--machine", "nowhere.xml"), pod(), "nowhere.xml is not there"),
+    "no machine": (("--machine", "nowhere.xml"), pod(), "nowhere.xml does not exist"),
     "no time": (("--search", "nan"), pod(), "--search nan: not a number of seconds"),
     "a directory without state": (("--state", "."), pod(), "none of the kubelet's state files exists"),
     "no such workload": (("--pod", "q"), pod(), "workload 'q' not found; found p"),
