@@ -1,0 +1,43 @@
+"""Device lists of plugins, as they arrive."""
+
+from alignup.align.machine import Device
+from alignup.plugins.endpoint import parse_devices
+from alignup.wire import device_plugin_pb2 as wire
+
+GPU = "example.com/gpu"
+
+
+def listed(*devices):
+    response = wire.ListAndWatchResponse(devices=devices)
+    return parse_devices(GPU, wire.ListAndWatchResponse.FromString(response.SerializeToString()))
+
+
+def topology(*nodes):
+    return wire.TopologyInfo(nodes=[wire.NUMANode(ID=node) for node in nodes])
+
+
+def test_devices_are_sorted_by_id():
+    assert listed(wire.Device(ID="b", health="Healthy"), wire.Device(ID="a", health="Healthy")) == (
+        Device(GPU, "a", None),
+        Device(GPU, "b", None),
+    )
+
+
+def test_the_last_entry_of_an_id_wins():
+    assert listed(wire.Device(ID="a", health="Healthy"), wire.Device(ID="a", health="Broken")) == (
+        Device(GPU, "a", None, healthy=False),
+    )
+
+
+def test_devices_without_an_id_are_ignored():
+    assert listed(wire.Device(health="Healthy")) == ()
+
+
+def test_invalid_numa_nodes_are_ignored():
+    (device,) = listed(wire.Device(ID="a", health="Healthy", topology=topology(-1, 1, 1 << 40)))
+
+    assert device.nodes == 0b10
+
+
+def test_a_topology_without_nodes_is_not_a_missing_topology():
+    assert [one.nodes for one in listed(wire.Device(ID="a", topology=topology()), wire.Device(ID="b"))] == [0, None]
