@@ -151,19 +151,19 @@ def test_admit_waits_for_a_waiting_pod(call, agent, manifest):
 
 
 def test_past_decisions_are_listed_and_explained(call, manifest):
-    call("admit", "-f", manifest("told", cpu="2"))
-    call("admit", "-f", manifest("untold", cpu="9"))
+    call("admit", "-f", manifest("small", cpu="2"))
+    call("admit", "-f", manifest("large", cpu="9"))
 
-    code, out, _ = call("decisions", "--pod", "told")
+    code, out, _ = call("decisions", "--pod", "small")
     number = out.splitlines()[1].split()[0]
     explanation = call("decisions", number)
     rejected = call("decisions", "--outcome", "rejected", "--limit", "1", "-o", "json")
-    none = call("decisions", "--pod", "default/nobody")
+    none = call("decisions", "--pod", "default/missing")
 
     assert code == 0
     assert out.splitlines()[0].split()[:4] == ["ID", "TIME", "POD", "OUTCOME"]
-    assert "Pod default/told is admitted" in explanation[1]
-    assert json.loads(rejected[1])["decisions"][0]["decision"]["pod"]["name"] == "untold"
+    assert "Pod default/small is admitted" in explanation[1]
+    assert json.loads(rejected[1])["decisions"][0]["decision"]["pod"]["name"] == "large"
     assert none == (0, "", "No matching decisions.\n")
     assert call("decisions", 10**9)[0] == 1
 
@@ -173,14 +173,14 @@ def test_an_ambiguous_name_is_an_error(call, agent, manifest):
 
     both = call("release", "web")
     one = call("release", "other/web")
-    unknown = call("release", "nobody")
+    unknown = call("release", "missing")
     by_uid = call("release", next(iter(agent.pods())))
 
     assert both[0] == 2
     assert "web matches 2 pods" in both[2]
     assert one[1].startswith("other/web is released")
     assert unknown[0] == 1
-    assert "pod nobody not found" in unknown[2]
+    assert "pod missing not found" in unknown[2]
     assert by_uid[1].startswith("default/web is released")
 
 

@@ -60,7 +60,7 @@ def test_ps_lists_pods_with_their_status(node, call):
 
 
 def test_admit_prints_notes_on_ignored_fields(node, call, tmp_path):
-    node.admit("web", run_of(warnings=("spec.hostAliases is not heeded",)))
+    node.admit("web", run_of(warnings=("spec.hostAliases is ignored",)))
     file = tmp_path / "web.yaml"
     limits = '{limits: {cpu: "1", memory: 1Gi}}'
     metadata = "{name: web, uid: default-web}"
@@ -72,7 +72,7 @@ def test_admit_prints_notes_on_ignored_fields(node, call, tmp_path):
     run = call("admit", "-f", file)
 
     assert run.stdout.startswith("default/web is already admitted: app: CPU 2 ")
-    assert (run.returncode, run.stderr) == (0, "note: default/web: spec.hostAliases is not heeded\n")
+    assert (run.returncode, run.stderr) == (0, "note: default/web: spec.hostAliases is ignored\n")
 
 
 def test_a_pod_is_sent_with_its_own_manifest():
@@ -148,9 +148,9 @@ def test_logs_print_the_output_of_a_container(node, call, words, text):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        pytest.param(("nobody",), 1, "pod nobody not found", id="no such pod"),
-        pytest.param(("web", "-c", "x"), 1, "pod default-web has no container x", id="no such container"),
-        pytest.param(("web",), 1, "container app has no log", id="no such log"),
+        pytest.param(("missing",), 1, "pod missing not found", id="an unknown pod"),
+        pytest.param(("web", "-c", "x"), 1, "pod default-web has no container x", id="an unknown container"),
+        pytest.param(("web",), 1, "container app has no log", id="a missing log"),
         pytest.param(("web", "--tail", "-1"), 2, "-1 is not in the range", id="no number of lines"),
     ],
 )

@@ -170,10 +170,12 @@ def test_json(damaged):
             ("--write",), "--write repairs state files: add --kubelet-dir DIR", id="write without a directory"
         ),
         pytest.param(("--pods", "x"), "--pods names the pods in the state files: add", id="pods without a directory"),
-        pytest.param(("--config", "none.yaml"), "none.yaml: No such file or directory", id="no such configuration"),
-        pytest.param(("--kubelet-dir", "none"), "none: no such directory", id="no such directory"),
-        pytest.param(("--machine", "none.yaml"), "none.yaml", id="no such machine"),
-        pytest.param(("-o", "xml"), "'xml' is not one of", id="no such form"),
+        pytest.param(
+            ("--config", "none.yaml"), "none.yaml: No such file or directory", id="a missing configuration file"
+        ),
+        pytest.param(("--kubelet-dir", "none"), "none: no such directory", id="a missing directory"),
+        pytest.param(("--machine", "none.yaml"), "none.yaml", id="a missing machine file"),
+        pytest.param(("-o", "xml"), "'xml' is not one of", id="an unknown format"),
     ],
 )
 def test_invalid_input_exits_with_2(arguments, message, tmp_path):

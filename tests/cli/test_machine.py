@@ -70,8 +70,8 @@ def test_a_machine_on_which_the_kubelet_fails_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("machine", "message"),
     [
-        pytest.param("nowhere.yaml", "nowhere.yaml does not exist", id="no such file"),
-        pytest.param("pack:x", "'pack:x'", id="no such level"),
+        pytest.param("nowhere.yaml", "nowhere.yaml does not exist", id="a missing file"),
+        pytest.param("pack:x", "'pack:x'", id="an unknown level"),
         pytest.param("", "no machine", id="nothing"),
         pytest.param("\x1b]0;:1", "\\x1b", id="control characters"),
     ],
@@ -116,11 +116,9 @@ def test_an_existing_file_is_overwritten_only_with_force(tmp_path):
 @pytest.mark.parametrize(
     ("file", "root", "message"),
     [
-        pytest.param(
-            "no/such/dir/host.tar.gz", "/", "no/such/dir is not a directory", id="a directory that is not there"
-        ),
+        pytest.param("no/such/dir/host.tar.gz", "/", "no/such/dir is not a directory", id="a missing directory"),
         pytest.param(".", "/", "is a directory", id="a directory"),
-        pytest.param("host.tar.gz", "nowhere", "nowhere", id="a root that is not there"),
+        pytest.param("host.tar.gz", "nowhere", "nowhere", id="a missing root"),
         pytest.param("host.tar.gz", ".", "has no online CPU", id="a root without a machine"),
     ],
 )

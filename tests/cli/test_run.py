@@ -47,7 +47,7 @@ def bench(tmp_path):
             for pid in cgroup.members(Path(one["cgroup"])):
                 os.kill(pid, signal.SIGKILL)
             wait_for(partial(cgroup.remove, Path(one["cgroup"])))
-    # Other tests may have runs of their own; a leaked cgroup would be empty.
+    # Other tests may have active runs; a leaked cgroup would be empty.
     wait_for(lambda: all(cgroup.members(group) for group in groups() - before))
 
 

@@ -99,18 +99,21 @@ def test_compare_as_text():
 BAD = {
     "no workload": ((), "give exactly one workload"),
     "two workloads": (("--generate", "telco", "--trace", "x"), "give exactly one workload"),
-    "no trace": (("--trace", "nowhere.yaml"), "nowhere.yaml"),
-    "no file": (("-f", "nowhere.yaml"), "cannot be read"),
+    "a missing trace": (("--trace", "nowhere.yaml"), "nowhere.yaml"),
+    "a missing manifest": (("-f", "nowhere.yaml"), "cannot be read"),
     "an unknown dimension": (("--generate", "telco", "--compare", "weather"), "unknown dimension weather"),
-    "no dimension": (("--generate", "telco", "--compare", ""), "unknown dimension"),
-    "a load that is no number": (("--generate", "telco", "--load", "nan"), "invalid load nan"),
+    "an empty dimension": (("--generate", "telco", "--compare", ""), "unknown dimension"),
+    "an invalid load": (("--generate", "telco", "--load", "nan"), "invalid load nan"),
     "an endless trace": (("--trace", "/dev/zero"), "larger than 256 MiB"),
-    "a picture of a comparison": (
+    "an SVG of a comparison": (
         ("--generate", "telco", "--compare", "policy", "--svg", "x"),
         "--svg and --compare exclude each other",
     ),
-    "a picture nowhere": (("--generate", "telco", "--count", "1", "--svg", "nowhere/x.svg"), "nowhere/x.svg"),
-    "a trace saved nowhere": (("--generate", "telco", "--count", "1", "--save", "nowhere/x"), "nowhere/x"),
+    "an SVG in a missing directory": (
+        ("--generate", "telco", "--count", "1", "--svg", "nowhere/x.svg"),
+        "nowhere/x.svg",
+    ),
+    "a trace in a missing directory": (("--generate", "telco", "--count", "1", "--save", "nowhere/x"), "nowhere/x"),
 }
 
 

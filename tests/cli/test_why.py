@@ -197,20 +197,20 @@ def test_other_kinds_are_skipped_with_a_note(manifest):
 
 BAD = {
     "an empty file": ((), "", "is empty"),
-    "no YAML": ((), "a: [", "flow"),
-    "no quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: quantities must match"),
+    "invalid YAML": ((), "a: [", "flow"),
+    "an invalid quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: quantities must match"),
     "an unknown policy": (("--set", "topologyManagerPolicy=strict"), pod(), "topologyManagerPolicy"),
     "an unknown feature gate": (("--set", "featureGates.Nonsense=true"), pod(), "unrecognized feature gate: Nonsense"),
-    "a change that says nothing": (("--set", "topologyManagerPolicy"), pod(), "use an override like"),
-    "a kubelet that would not start": (("--set", "cpuManagerPolicy=static"), pod(), "reserved CPU resources"),
-    "no configuration": (("--config", "nowhere.yaml"), pod(), "nowhere.yaml: No such file"),
-    "no state": (("--state", "nowhere"), pod(), "nowhere: no such directory"),
+    "an override without a value": (("--set", "topologyManagerPolicy"), pod(), "use an override like"),
+    "a configuration that does not start": (("--set", "cpuManagerPolicy=static"), pod(), "reserved CPU resources"),
+    "a missing configuration file": (("--config", "nowhere.yaml"), pod(), "nowhere.yaml: No such file"),
+    "a missing state directory": (("--state", "nowhere"), pod(), "nowhere: no such directory"),
     "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --state"),
-    "no device": (("--devices", "gpu=1"), pod(), "is not a valid device resource"),
-    "no machine": (("--machine", "nowhere.xml"), pod(), "nowhere.xml does not exist"),
-    "no time": (("--search", "nan"), pod(), "--search nan: not a number of seconds"),
+    "an invalid device resource": (("--devices", "gpu=1"), pod(), "is not a valid device resource"),
+    "a missing machine file": (("--machine", "nowhere.xml"), pod(), "nowhere.xml does not exist"),
+    "an invalid search time": (("--search", "nan"), pod(), "--search nan: not a number of seconds"),
     "a directory without state": (("--state", "."), pod(), "none of the kubelet's state files exists"),
-    "no such workload": (("--pod", "q"), pod(), "workload 'q' not found; found p"),
+    "an unknown workload": (("--pod", "q"), pod(), "workload 'q' not found; found p"),
 }
 
 

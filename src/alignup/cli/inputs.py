@@ -21,7 +21,6 @@ from alignup.cli.options import HostOptions
 from alignup.discover import device_spec
 from alignup.kube import configuration, documents, manifests
 from alignup.kube.configuration import Configuration, StartupStage
-from alignup.kube.documents import NumberLiteral
 from alignup.kube.manifests import Workload
 from alignup.state.kubelet import restore, state_dir
 
@@ -219,17 +218,4 @@ def _apply_overrides(text: bytes, changes: tuple[str, ...]) -> bytes:
             inner = document.get(top)
             new = {**(inner if isinstance(inner, Mapping) else {}), rest[0]: new}
         document[top] = new
-    return _json(document).encode()
-
-
-def _json(value: object) -> str:
-    """Encode *value* as JSON, with number literals unchanged."""
-    match value:
-        case Mapping():
-            return "{" + ",".join(f"{json.dumps(str(key))}:{_json(one)}" for key, one in value.items()) + "}"
-        case list() | tuple():
-            return "[" + ",".join(map(_json, value)) + "]"
-        case NumberLiteral():
-            return str(value)
-        case _:
-            return json.dumps(value)
+    return documents.to_json(document).encode()

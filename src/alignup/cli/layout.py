@@ -69,7 +69,7 @@ def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int) -> 
 
 
 def _wrap(words: Iterable[str], width: int) -> list[str]:
-    """Fill lines of *width* columns; a longer word gets a line of its own. Returns at least one line."""
+    """Fill lines of *width* columns; a longer word is put on a separate line. Returns at least one line."""
     lines = [""]
     for word in words:
         longer = f"{lines[-1]} {word}" if lines[-1] else word

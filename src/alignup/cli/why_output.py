@@ -10,7 +10,6 @@ from alignup.align.explain import advice, remedies, sentences
 from alignup.align.explain.decision_parts import decision_parts
 from alignup.align.explain.remedies import Remedies
 from alignup.align.ledger import Ledger
-from alignup.align.workload import Pod
 from alignup.cli import inputs, terminal
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
@@ -28,7 +27,6 @@ class Explanation:
     """The decision on one replica of a workload, and the changes that would admit it."""
 
     workload: Workload
-    pod: Pod
     decision: Decision
     remedies: Remedies
 
@@ -39,7 +37,7 @@ def explain(node: HostInput, workload: Workload, *, seconds: float) -> Explanati
         decision = node.host.decide(workload.pod)
         end = time.monotonic() + seconds
         found = remedies.find_remedies(node.host, workload.pod, should_stop=lambda: time.monotonic() > end)
-    return Explanation(workload, workload.pod, decision, found)
+    return Explanation(workload, decision, found)
 
 
 def print_text(node: HostInput, explanations: Sequence[Explanation]) -> None:
@@ -56,7 +54,9 @@ def _lines(node: HostInput, one: Explanation) -> Iterator[Line]:
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
     yield from paragraph(sentences.describe_rules(decision), style="dim")
-    yield from picture.draw(host.machine, decision, decision_parts(host, one.pod, decision), width=terminal.width())
+    yield from picture.draw(
+        host.machine, decision, decision_parts(host, one.workload.pod, decision), width=terminal.width()
+    )
     if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
         yield from _proposal_lines(one, host.ledger)
@@ -84,7 +84,7 @@ def _document(node: HostInput, one: Explanation) -> dict[str, Any]:
         "misfits": list(sentences.describe_rejection(decision)),
         "proposals": [advice.to_document(proposal, node.host.ledger) for proposal in one.remedies.proposals],
         "unsearched": list(one.remedies.unsearched),
-        "notes": [*node.notes, *inputs.ignored_requests(node, [one.pod])],
+        "notes": [*node.notes, *inputs.ignored_requests(node, [one.workload.pod])],
     }
 
 
