@@ -5,8 +5,8 @@ import json
 from alignup.align.errors import DocumentError, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.kube import documents
-from alignup.kube.documents import NumberLiteral
 from alignup.kube.object_reader import ObjectReader
+from alignup.kube.yaml_scalars import NumberLiteral
 from tests.conformance.harness import Case, run
 
 

@@ -77,16 +77,16 @@ def test_errors_are_raised_after_all_jobs():
 
 
 def test_cancelled_jobs_do_not_start():
-    begun: list[int] = []
+    started: list[int] = []
     leave = Event()
     with ThreadPoolExecutor(1) as executor:
         jobs: JobBatch[object] = JobBatch(executor, lambda _: None)
         jobs.submit(leave.wait)
-        jobs.submit(begun.append, 1)
+        jobs.submit(started.append, 1)
         jobs.cancel()
         leave.set()
 
-    assert begun == []
+    assert started == []
 
 
 def endless(started: str) -> None:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import DocumentError
 from alignup.kube import documents
-from alignup.kube.documents import DuplicateKey, NumberLiteral, ParsedDocument, read
+from alignup.kube.documents import read
+from alignup.kube.yaml_documents import DuplicateKey, ParsedDocument
+from alignup.kube.yaml_scalars import NumberLiteral
 
 words = st.text(st.sampled_from('ab1":\\é\U0001f600 \t') | st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
 

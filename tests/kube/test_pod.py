@@ -22,9 +22,9 @@ def asking(**requests):
 
 
 def problems_of(read, written):
-    with pytest.raises(PodError) as refusal:
+    with pytest.raises(PodError) as rejection:
         read(written)
-    return [(problem.field, problem.what) for problem in refusal.value.problems]
+    return [(problem.field, problem.what) for problem in rejection.value.problems]
 
 
 def test_all_used_fields_are_read():
@@ -317,8 +317,8 @@ def test_any_document_gives_a_pod_or_problems(written, as_text):
     written |= {"apiVersion": "v1", "kind": "Pod"}
     try:
         pod = read_pod_text(json.dumps(written)) if as_text else read_pod(written)
-    except PodError as refusal:
-        assert refusal.problems
+    except PodError as rejection:
+        assert rejection.problems
     else:
         assert isinstance(pod, Pod)
 

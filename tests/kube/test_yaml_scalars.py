@@ -155,10 +155,10 @@ def test_tags(text, tag, meaning):
     ],
 )
 def test_scalars_that_do_not_match_their_tag(text, tag):
-    with pytest.raises(ScalarError) as refusal:
+    with pytest.raises(ScalarError) as rejection:
         yaml_scalars.resolve_tagged(text, tag)
 
-    assert len(str(refusal.value)) < 80
+    assert len(str(rejection.value)) < 80
 
 
 @given(st.integers(-(1 << 63), (1 << 64) - 1))

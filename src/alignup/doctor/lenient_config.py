@@ -11,7 +11,7 @@ from alignup.align.errors import ConfigurationError, DocumentError
 from alignup.align.machine import Machine
 from alignup.kube import configuration, documents
 from alignup.kube.configuration import Configuration, NodeReservations, StartupStage
-from alignup.kube.documents import ParsedDocument
+from alignup.kube.yaml_documents import ParsedDocument
 
 _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file is unknown
 

@@ -67,7 +67,7 @@ def find_invalid_event(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, 
 
 
 def arrivals(pods: Iterable[Pod], *, every: float = 1.0) -> tuple[WorkloadEvent, ...]:
-    """One pod after the other, *every* so many seconds, without departures."""
+    """One pod after the other, *every* given number of seconds, without departures."""
     return ordered(PodArrival(number * every, pod) for number, pod in enumerate(pods))
 
 

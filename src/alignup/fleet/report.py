@@ -19,22 +19,8 @@ from alignup.fleet.usage import UsageStats
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
 #: The columns of a table of pods.
-COLUMNS = (
-    "time",
-    "namespace",
-    "name",
-    "uid",
-    "qos",
-    "outcome",
-    "aligned",
-    "nodes",
-    "cpus",
-    "memory",
-    "devices",
-    "reason",
-    "container",
-    "shortfall",
-    "message",
+COLUMNS = tuple(
+    "time namespace name uid qos outcome aligned nodes cpus memory devices reason container shortfall message".split()  # noqa: SIM905
 )
 
 _ALIGNED = {True: "one node", False: "several nodes", None: ""}

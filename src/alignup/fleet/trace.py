@@ -34,10 +34,11 @@ from alignup.align.workload import Amounts, Container, Pod, Resources, names
 from alignup.align.workload.validation import accept
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, find_invalid_event, sort_by_time
 from alignup.kube import documents
-from alignup.kube.documents import NumberLiteral
 from alignup.kube.object_reader import Diagnostics, ObjectReader
 from alignup.kube.pod import read_pod
 from alignup.kube.pod_to_dict import amounts_to_dict, pod_to_dict
+from alignup.kube.yaml_documents import ParsedDocument
+from alignup.kube.yaml_scalars import NumberLiteral
 
 API_VERSION, KIND = "alignup.dev/v1", "Trace"
 MAX_BYTES = 256 << 20  #: a million pods and more
@@ -127,7 +128,7 @@ def _is_json(line: str | bytes) -> bool:
         return False
 
 
-def _reject_duplicates(found: documents.ParsedDocument, line: int) -> None:
+def _reject_duplicates(found: ParsedDocument, line: int) -> None:
     if found.repeated:
         raise DocumentError(f"duplicate key {found.repeated[0].key}", line=line)
 

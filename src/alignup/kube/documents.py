@@ -12,22 +12,8 @@ from itertools import chain, islice
 from typing import Any, NoReturn
 
 from alignup.align.errors import DocumentError
-from alignup.kube.yaml_documents import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, DuplicateKey, ParsedDocument, parse_yaml
+from alignup.kube.yaml_documents import MAX_DEPTH, MAX_DOCUMENTS, DuplicateKey, ParsedDocument, parse_yaml
 from alignup.kube.yaml_scalars import NumberLiteral
-
-__all__ = [
-    "MAX_BYTES",
-    "MAX_DEPTH",
-    "MAX_DOCUMENTS",
-    "MAX_MARKS",
-    "MAX_NODES",
-    "DocumentError",
-    "DuplicateKey",
-    "NumberLiteral",
-    "ParsedDocument",
-    "read",
-    "to_json",
-]
 
 MAX_BYTES = 32 << 20  #: of one text
 MAX_MARKS = 3_000_000  #: commas, colons and brackets in a JSON text, which parses faster than YAML

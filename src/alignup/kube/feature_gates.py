@@ -103,6 +103,49 @@ _OFF = """
 """
 
 
+#: A required gate, and the gates that depend on it.
+_DEPENDENTS = """
+    ClusterTrustBundle: ClusterTrustBundleProjection
+    DynamicResourceAllocation: DRAAdminAccess DRAConsumableCapacity DRADerivedAttributes
+        DRADeviceBindingConditions DRADeviceCompatibilityGroups DRADeviceTaints DRAExtendedResource
+        DRAListTypeAttributes DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevices
+        DRAPartitionableDevicesType DRAPrioritizedList DRAResourceClaimGranularStatusAuthorization
+        DRAResourcePoolStatus DRASchedulerFilterTimeout DRAWorkloadResourceClaims ResourceHealthStatus
+    DRADeviceTaints: DRADeviceTaintRules
+    DRAConsumableCapacity: DRAFractionalCapacityRange
+    DeclarativeValidation: DeclarativeValidationBeta DeclarativeValidationTakeover
+    MultiCIDRServiceAllocator: DisableAllocatorDualWrite
+    PLEGOnDemandRelist: EventedPLEG
+    GracefulNodeShutdown: GracefulNodeShutdownBasedOnPodPriority WindowsGracefulNodeShutdown
+    ImageVolume: ImageVolumeWithDigest
+    InPlacePodVerticalScaling: InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingExclusiveCPUs
+        InPlacePodVerticalScalingExclusiveMemory InPlacePodVerticalScalingInitContainers
+        InPlacePodVerticalScalingMemoryBackedVolumes InPlacePodVerticalScalingSchedulerPreemption
+        KubeletAllocatedPodsEndpoint
+    MatchLabelKeysInPodTopologySpread: MatchLabelKeysInPodTopologySpreadSelectorMerge
+    AtomicFIFO: NodeControllerLeaseCircuitBreaker StaleControllerConsistencyDaemonSet
+        StaleControllerConsistencyHPA StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
+        StaleControllerConsistencyStatefulSet
+    UserNamespacesSupport: ProcMountType UserNamespacesHostNetworkSupport
+    ResourceHealthStatus: ResourceHealthStatusMessage
+    ContainerRestartRules: RestartAllContainersOnContainerExits
+    ServiceAccountTokenNodeBindingValidation: ServiceAccountTokenNodeBinding
+    APIServerIdentity: StorageVersionAPI UnknownVersionInteroperabilityProxy
+    DRAPartitionableDevices: DRADeviceCompatibilityGroups DRAPartitionableDevicesType
+    DRAResourceClaimDeviceStatus: DRADeviceBindingConditions DRAResourceClaimGranularStatusAuthorization
+    GenericWorkload: CompositePodGroup DRAWorkloadResourceClaims PodGroupPreemptionPolicy
+        TopologyAwareWorkloadScheduling WorkloadWithJob
+    PodLevelResources: InPlacePodLevelResourcesVerticalScaling PodLevelResourceManagers
+        PodLevelResourcesFixDefaulting PodLevelResourcesFixKubeletQOSClass
+    DRAResourcePoolStatus: DRAPartitionableDevicesType
+    TopologyAwareWorkloadScheduling: CompositePodGroup
+    NodeDeclaredFeatures: DRAOptionalNodeOperations ExtendWebSocketsToKubelet H2CContainerProbe
+        InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingInitContainers
+        InPlacePodVerticalScalingMemoryBackedVolumes RestartAllContainersOnContainerExits
+        UserNamespacesHostNetworkSupport
+"""
+
+
 def _gates(names: str, stage: FeatureStage, *, default: bool, locked: bool = False) -> dict[str, FeatureGate]:
     gate = FeatureGate(stage, default=default, locked=locked)
     return dict.fromkeys(names.split(), gate)
@@ -121,77 +164,20 @@ KUBELET_GATES: Mapping[str, FeatureGate] = MappingProxyType(
     }
 )
 
-#: Gate → the gates that it requires.
-DEPENDENCIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "ClusterTrustBundleProjection": ("ClusterTrustBundle",),
-        "CompositePodGroup": ("GenericWorkload", "TopologyAwareWorkloadScheduling"),
-        "DRAAdminAccess": ("DynamicResourceAllocation",),
-        "DRAConsumableCapacity": ("DynamicResourceAllocation",),
-        "DRADerivedAttributes": ("DynamicResourceAllocation",),
-        "DRADeviceBindingConditions": ("DynamicResourceAllocation", "DRAResourceClaimDeviceStatus"),
-        "DRADeviceCompatibilityGroups": ("DynamicResourceAllocation", "DRAPartitionableDevices"),
-        "DRADeviceTaintRules": ("DRADeviceTaints",),
-        "DRADeviceTaints": ("DynamicResourceAllocation",),
-        "DRAExtendedResource": ("DynamicResourceAllocation",),
-        "DRAFractionalCapacityRange": ("DRAConsumableCapacity",),
-        "DRAListTypeAttributes": ("DynamicResourceAllocation",),
-        "DRANodeAllocatableResources": ("DynamicResourceAllocation",),
-        "DRAOptionalNodeOperations": ("DynamicResourceAllocation", "NodeDeclaredFeatures"),
-        "DRAPartitionableDevices": ("DynamicResourceAllocation",),
-        "DRAPartitionableDevicesType": (
-            "DynamicResourceAllocation",
-            "DRAPartitionableDevices",
-            "DRAResourcePoolStatus",
-        ),
-        "DRAPrioritizedList": ("DynamicResourceAllocation",),
-        "DRAResourceClaimGranularStatusAuthorization": ("DynamicResourceAllocation", "DRAResourceClaimDeviceStatus"),
-        "DRAResourcePoolStatus": ("DynamicResourceAllocation",),
-        "DRASchedulerFilterTimeout": ("DynamicResourceAllocation",),
-        "DRAWorkloadResourceClaims": ("DynamicResourceAllocation", "GenericWorkload"),
-        "DeclarativeValidationBeta": ("DeclarativeValidation",),
-        "DeclarativeValidationTakeover": ("DeclarativeValidation",),
-        "DisableAllocatorDualWrite": ("MultiCIDRServiceAllocator",),
-        "EventedPLEG": ("PLEGOnDemandRelist",),
-        "ExtendWebSocketsToKubelet": ("NodeDeclaredFeatures",),
-        "GracefulNodeShutdownBasedOnPodPriority": ("GracefulNodeShutdown",),
-        "H2CContainerProbe": ("NodeDeclaredFeatures",),
-        "ImageVolumeWithDigest": ("ImageVolume",),
-        "InPlacePodLevelResourcesVerticalScaling": (
-            "InPlacePodVerticalScaling",
-            "PodLevelResources",
-            "NodeDeclaredFeatures",
-        ),
-        "InPlacePodVerticalScalingExclusiveCPUs": ("InPlacePodVerticalScaling",),
-        "InPlacePodVerticalScalingExclusiveMemory": ("InPlacePodVerticalScaling",),
-        "InPlacePodVerticalScalingInitContainers": ("InPlacePodVerticalScaling", "NodeDeclaredFeatures"),
-        "InPlacePodVerticalScalingMemoryBackedVolumes": ("InPlacePodVerticalScaling", "NodeDeclaredFeatures"),
-        "InPlacePodVerticalScalingSchedulerPreemption": ("InPlacePodVerticalScaling",),
-        "KubeletAllocatedPodsEndpoint": ("InPlacePodVerticalScaling",),
-        "MatchLabelKeysInPodTopologySpreadSelectorMerge": ("MatchLabelKeysInPodTopologySpread",),
-        "NodeControllerLeaseCircuitBreaker": ("AtomicFIFO",),
-        "PodGroupPreemptionPolicy": ("GenericWorkload",),
-        "PodLevelResourceManagers": ("PodLevelResources",),
-        "PodLevelResourcesFixDefaulting": ("PodLevelResources",),
-        "PodLevelResourcesFixKubeletQOSClass": ("PodLevelResources",),
-        "ProcMountType": ("UserNamespacesSupport",),
-        "ResourceHealthStatus": ("DynamicResourceAllocation",),
-        "ResourceHealthStatusMessage": ("ResourceHealthStatus",),
-        "RestartAllContainersOnContainerExits": ("ContainerRestartRules", "NodeDeclaredFeatures"),
-        "ServiceAccountTokenNodeBinding": ("ServiceAccountTokenNodeBindingValidation",),
-        "StaleControllerConsistencyDaemonSet": ("AtomicFIFO",),
-        "StaleControllerConsistencyHPA": ("AtomicFIFO",),
-        "StaleControllerConsistencyJob": ("AtomicFIFO",),
-        "StaleControllerConsistencyReplicaSet": ("AtomicFIFO",),
-        "StaleControllerConsistencyStatefulSet": ("AtomicFIFO",),
-        "StorageVersionAPI": ("APIServerIdentity",),
-        "TopologyAwareWorkloadScheduling": ("GenericWorkload",),
-        "UnknownVersionInteroperabilityProxy": ("APIServerIdentity",),
-        "UserNamespacesHostNetworkSupport": ("UserNamespacesSupport", "NodeDeclaredFeatures"),
-        "WindowsGracefulNodeShutdown": ("GracefulNodeShutdown",),
-        "WorkloadWithJob": ("GenericWorkload",),
-    }
-)
+
+def _dependencies() -> dict[str, tuple[str, ...]]:
+    """Gate → the gates that it requires, in the kubelet's order."""
+    found: dict[str, tuple[str, ...]] = {}
+    required = ""
+    for word in _DEPENDENTS.split():
+        if word.endswith(":"):
+            required = word[:-1]
+        else:
+            found[word] = (*found.get(word, ()), required)
+    return dict(sorted(found.items()))
+
+
+DEPENDENCIES: Mapping[str, tuple[str, ...]] = MappingProxyType(_dependencies())
 
 _ALL = MappingProxyType({"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA})
 

@@ -17,9 +17,10 @@ from alignup.align.bits import quote
 from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem
 from alignup.align.workload import Pod, validation
 from alignup.kube import documents
-from alignup.kube.documents import NumberLiteral, ParsedDocument
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.pod import read_pod, read_type
+from alignup.kube.yaml_documents import ParsedDocument
+from alignup.kube.yaml_scalars import NumberLiteral
 
 MAX_REPLICAS = 100_000  #: of one workload
 SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory

@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 #: White space that JSON strings can hold unescaped: Kubernetes trims a quantity before it decodes escapes.
 _UNESCAPED_SPACE = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-_MAX_INT_BITS = 2_000  # Python refuses to print much longer integers
+_MAX_INT_BITS = 2_000  # Python does not print much longer integers
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ def _message(error: "yaml.MarkedYAMLError", text: str) -> str:
         return "found a tab where YAML allows only spaces" if found == "\t" else f"unexpected character {found!r}"
     if not error.context:
         return str(error.problem)
-    begun = f" that begins on line {error.context_mark.line + 1}" if error.context_mark else ""
-    return f"{error.problem} {error.context}{begun}"
+    start = f" that begins on line {error.context_mark.line + 1}" if error.context_mark else ""
+    return f"{error.problem} {error.context}{start}"
 
 
 def _line(error: "yaml.MarkedYAMLError") -> int:
@@ -153,10 +153,10 @@ class _Composer:
         return self._number if self._open else self._number + 1
 
     def error(self, what: str, event: "yaml.Event") -> DocumentError:
-        return DocumentError(what, line=_begun(event), document=self.current)
+        return DocumentError(what, line=_line_of(event), document=self.current)
 
     def _begin_document(self, event: "yaml.Event") -> None:
-        self._line = _begun(event)
+        self._line = _line_of(event)
         self._number += 1
         if self._number > MAX_DOCUMENTS:
             raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file", event)
@@ -238,7 +238,7 @@ class _Composer:
 
     def _begin_object(self, event: "yaml.MappingStartEvent") -> None:
         value: dict[str, Any] = {}
-        self._lines[id(value)] = _begun(event)
+        self._lines[id(value)] = _line_of(event)
         self._begin(value, event)
 
     def _begin(self, value: "list[Any] | dict[str, Any]", event: "yaml.CollectionStartEvent") -> None:
@@ -273,7 +273,7 @@ class _Composer:
         top = self._top
         top.key = key
         if key in top.value and key not in top.merged:
-            self._repeated.append(DuplicateKey(_begun(event), key))
+            self._repeated.append(DuplicateKey(_line_of(event), key))
 
     def _put(self, value: Any, event: "yaml.Event") -> None:  # noqa: ANN401 - any value of a document
         """Add *value* to the current list, or to the current object under the last key."""
@@ -305,5 +305,5 @@ class _Composer:
             raise self.error(f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON", event)
 
 
-def _begun(event: "yaml.Event") -> int:
+def _line_of(event: "yaml.Event") -> int:
     return event.start_mark.line + 1 if event.start_mark else 0

@@ -11,8 +11,8 @@ from alignup.kube import documents, feature_gates
 from alignup.kube.configuration import validation
 from alignup.kube.configuration.model import DEFAULT_EVICTION_HARD, Configuration, StartupStage
 from alignup.kube.configuration.schema import FIELDS, read_fields, suggest_field
-from alignup.kube.documents import ParsedDocument
 from alignup.kube.object_reader import ObjectReader
+from alignup.kube.yaml_documents import DuplicateKey, ParsedDocument
 
 _VERSION = "kubelet.config.k8s.io/v1beta1"
 _KIND = "KubeletConfiguration"
@@ -22,14 +22,9 @@ _ATTRIBUTES = {field.name.replace("_", ""): field.name for field in fields(Confi
 _USED: Mapping[str, str] = {name: _ATTRIBUTES[name.lower()] for name in FIELDS if name.lower() in _ATTRIBUTES}
 
 #: Fields whose default also replaces an empty string or 0.
-_DEFAULT_IF_ZERO = (
-    "topologyManagerPolicy",
-    "topologyManagerScope",
-    "cpuManagerPolicy",
-    "memoryManagerPolicy",
-    "maxPods",
-    "containerLogMaxSize",
-)
+_DEFAULT_IF_ZERO = """
+    topologyManagerPolicy topologyManagerScope cpuManagerPolicy memoryManagerPolicy maxPods containerLogMaxSize
+"""
 _MAX_WARNINGS = 100  # of one sort
 _MAX_NAME = 200  # characters
 
@@ -63,7 +58,7 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
     return configuration
 
 
-def duplicate_key_warnings(keys: Iterable[documents.DuplicateKey], *, lines: bool = True) -> Iterator[str]:
+def duplicate_key_warnings(keys: Iterable[DuplicateKey], *, lines: bool = True) -> Iterator[str]:
     for one in keys:
         where = f"line {one.line}: " if lines else ""
         yield f"{where}duplicate key {quote(one.key)}: the last value is used"
@@ -119,7 +114,7 @@ def _typed_fields(top: ObjectReader) -> dict[str, Any]:
 def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a :class:`Configuration` that differ from its defaults."""
     used = {name: given[name] for name in _USED if name in given}
-    for name in _DEFAULT_IF_ZERO:
+    for name in _DEFAULT_IF_ZERO.split():
         if not used.get(name, True):
             del used[name]
     if "cpuManagerReconcilePeriod" in used and not used["cpuManagerReconcilePeriod"].nanoseconds:

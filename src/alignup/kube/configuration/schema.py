@@ -8,6 +8,7 @@ capitals, are ignored. The types of all fields are checked; only those that affe
 import difflib
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from alignup.align.errors import ParseError
@@ -18,6 +19,12 @@ from alignup.kube.yaml_scalars import NumberLiteral
 
 #: Decodes one field, or records why it cannot.
 FieldDecoder = Callable[[ObjectReader, str], Any]
+
+_text = ObjectReader.text
+_flag = ObjectReader.flag
+_int32 = ObjectReader.integer
+_int64 = partial(ObjectReader.integer, bits=64)
+_strings = ObjectReader.strings
 
 
 def read_fields(document: ObjectReader) -> dict[str, Any]:
@@ -37,22 +44,6 @@ def suggest_field(name: str) -> str | None:
     known = {one.lower(): one for one in FIELDS}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     return known[close[0]] if close else None
-
-
-def _text(owner: ObjectReader, name: str) -> str:
-    return owner.text(name)
-
-
-def _flag(owner: ObjectReader, name: str) -> bool:
-    return owner.flag(name)
-
-
-def _int32(owner: ObjectReader, name: str) -> int | None:
-    return owner.integer(name)
-
-
-def _int64(owner: ObjectReader, name: str) -> int | None:
-    return owner.integer(name, bits=64)
 
 
 def _number(owner: ObjectReader, name: str) -> float:
@@ -78,10 +69,6 @@ def _nullable_duration(owner: ObjectReader, name: str) -> Duration | None:
     return _duration(owner, name) if owner.has(name) else None
 
 
-def _strings(owner: ObjectReader, name: str) -> tuple[str, ...]:
-    return owner.strings(name)
-
-
 def _map_of(decode: FieldDecoder) -> FieldDecoder:
     return lambda owner, name: owner.map_of(name, decode)
 
@@ -99,10 +86,6 @@ def _object(**fields: FieldDecoder) -> FieldDecoder:
     return read
 
 
-def _quantities(owner: ObjectReader, name: str) -> Mapping[str, Any]:
-    return owner.quantities(name)
-
-
 def _reserved_memory(owner: ObjectReader, name: str) -> ReservedMemory:
     entry = _RESERVED_MEMORY(owner, name)
     return ReservedMemory(entry.get("numaNode") or 0, entry.get("limits") or {})
@@ -112,7 +95,7 @@ def _any(owner: ObjectReader, name: str) -> object:
     return owner.fields[name]
 
 
-_RESERVED_MEMORY = _object(numaNode=_int32, limits=_quantities)
+_RESERVED_MEMORY = _object(numaNode=_int32, limits=ObjectReader.quantities)
 _TAINT = _object(key=_text, value=_text, effect=_text, timeAdded=_text)
 
 _TYPES: tuple[tuple[FieldDecoder, str], ...] = (

@@ -18,21 +18,10 @@ from alignup.kube.podspec.types import PodSpec
 MAX_WARNINGS = 50  #: further warnings are only counted
 
 #: Metadata that the API server maintains; it is not kept.
-_SERVER_METADATA = frozenset(
-    {
-        "creationTimestamp",
-        "deletionGracePeriodSeconds",
-        "deletionTimestamp",
-        "finalizers",
-        "generateName",
-        "generation",
-        "managedFields",
-        "ownerReferences",
-        "resourceVersion",
-        "selfLink",
-        "uid",
-    }
-)
+_SERVER_METADATA = """
+    creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName generation managedFields
+    ownerReferences resourceVersion selfLink uid
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +49,9 @@ class PodManifest:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "PodManifest":
         """The manifest in a decoded Pod object."""
-        metadata = {
-            key: value
-            for key, value in (document.get("metadata") or {}).items()
-            if key not in _SERVER_METADATA and value is not None
-        }
+        server = _SERVER_METADATA.split()
+        metadata = document.get("metadata") or {}
+        metadata = {key: value for key, value in metadata.items() if key not in server and value is not None}
         kept = {"metadata": metadata, "spec": document.get("spec") or {}}
         return cls(to_json(kept), kept)
 
