@@ -37,7 +37,7 @@ def test_an_admission_is_answered_and_on_disk(agent):
     (placement,) = answer.json()["decision"]["placements"]
     assert answer.status_code == 201
     assert placement["given"]["cpu"]["cpu"] == "1-3"
-    assert [one["cpus"]["containers"]["app"] for one in stored["pods"]] == ["1-3"]
+    assert [one["entry"]["cpus"]["containers"]["app"] for one in stored["pods"]] == ["1-3"]
     assert agent.release("web").status_code == 200
     assert json.loads((agent.root / "checkpoint.json").read_bytes())["pods"] == []
 

@@ -45,7 +45,7 @@ def test_a_disk_that_is_full_stops_admissions_and_nothing_else(tmp_path):
         after = agent.pods()
 
     assert answer.status_code == 503
-    assert "see that the disk is not full" in answer.json()["detail"]
+    assert "the disk is writable and not full" in answer.json()["detail"]
     assert ready.status_code == 503
     assert len(promised) > 20
     assert shown.keys() == promised.keys()
@@ -74,7 +74,7 @@ def test_a_disk_that_goes_away_and_comes_back_is_waited_for(tmp_path):
     assert refused.status_code == 503
     assert list(shown) == ["before"]
     assert admitted.status_code == 201
-    assert [one["pod"]["uid"] for one in json.loads((root / NAME).read_bytes())["pods"]] == ["before", "after"]
+    assert [one["entry"]["pod"]["uid"] for one in json.loads((root / NAME).read_bytes())["pods"]] == ["before", "after"]
 
 
 def test_nonsense_does_it_no_harm(tmp_path):
