@@ -262,7 +262,7 @@ def test_pods_survive_an_unavailable_runtime(place):
         await harness.admit(manifest("web"))
         await harness.wait_running("web")
         await harness.runtime.drop()
-        await harness.wait_until(lambda: not harness.runner.report().ready)
+        await harness.wait_until(lambda: not harness.runner.report().runtime.ready)
         await harness.admit(manifest("later"))
         await asyncio.sleep(0.5)
         await harness.runtime.serve()
@@ -272,7 +272,7 @@ def test_pods_survive_an_unavailable_runtime(place):
     run, report = run_scenario(place, scenario)
 
     assert run.containers[0].restarts == 0
-    assert report.ready
+    assert report.runtime.ready
 
 
 def test_a_restarted_agent_adopts_running_containers(place):
