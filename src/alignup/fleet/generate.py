@@ -2,14 +2,7 @@
 
     events = generate(Profile.TELCO, machine, seed=1)
 
-The kinds of pods and their figures are in ``profiles``. From them:
-
-* The kind of each pod is drawn by weight, and its requests from the kind's lists, as far as the machine has them: no
-  more CPUs than its largest NUMA node, huge pages and devices only if it has any.
-* Lifetimes are exponential or log-uniform. Arrivals are a Poisson process, so gaps are exponential.
-* The mean gap is chosen so that the pods together request *load* of the machine's scarcest resource on average. With a
-  load of 0.9 some pods are rejected, since arrivals are uneven; above 1 the machine is too small for the workload.
-
+``profiles`` has the kinds of pods and their figures, and ``docs/simulate.md`` describes how pods are drawn from them.
 The same seed gives the same workload on every version of Python: only ``Random.random`` is used, and times are rounded
 to milliseconds.
 """

@@ -1,25 +1,17 @@
-"""Traces: files of pods that arrive and depart.
+"""Traces: YAML or JSON files of pods that arrive and depart.
 
-A trace is YAML or JSON. Its first document is the header; events are in its list ``events``, or each is a document
-after the header. In JSON every line is one document (JSON Lines), which is what :func:`write` produces::
+The first document is the header; events are in its list ``events``, or each is a document after the header. In JSON
+every line is one document (JSON Lines), which is what :func:`write` produces. ``docs/simulate.md`` describes the
+fields::
 
     apiVersion: alignup.dev/v1
     kind: Trace
-    templates:                                     # pods that events refer to by name
+    templates:
       web: {requests: {cpu: 2, memory: 1Gi}}
-      trainer: {pod: {apiVersion: v1, kind: Pod, …}}
     events:
     - {at: 0, arrive: web-1, template: web, lifetime: 300}
-    - {at: 2.5, arrive: web-2, template: web, requests: {cpu: 4}}
-    - {at: 10, arrive: db, namespace: prod, requests: {cpu: 8, memory: 32Gi}}
-    - {at: 20, pod: {apiVersion: v1, kind: Pod, …}, lifetime: 60}
+    - {at: 20, pod: {apiVersion: v1, kind: Pod, …}}
     - {at: 30, leave: web-2}
-
-``at`` and ``lifetime`` are seconds. A pod arrives as a Pod object (``pod``) or by name (``arrive``): from a template,
-from ``requests``, or from a template with some requests of its first container replaced. ``requests`` alone make a
-Guaranteed pod with one container. The default ``uid`` of a pod is its name, prefixed with ``namespace/`` outside the
-default namespace. A pod with a ``lifetime`` departs by itself, any other when a ``leave`` event names its uid. Pods are
-validated and defaulted as by the API server.
 """
 
 import json

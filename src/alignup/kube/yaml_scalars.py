@@ -8,6 +8,7 @@ float. Scalars that other YAML parsers resolve differently: ``yes``, ``on`` and 
 
 import base64
 import binascii
+import math
 import re
 import struct
 from datetime import UTC, datetime
@@ -156,25 +157,22 @@ def _spelled(number: float) -> str:
 
 def _short(number: float) -> str:
     """The spelling as a key: 32-bit precision, with an exponent below 10⁻⁴ and from 10⁶ on."""
-    try:
-        single: float = struct.unpack("f", struct.pack("f", number))[0]
-    except OverflowError:
-        single = float("inf") if number > 0 else float("-inf")
+    single = to_float32(number)
     if single != single or abs(single) == float("inf"):  # noqa: PLR0124 - only NaN differs from itself
         return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}[repr(single)]
-    digits = next(text for width in range(17) if _single(text := f"{single:.{width}e}") == single)
+    digits = next(text for width in range(17) if to_float32(float(text := f"{single:.{width}e}")) == single)
     mantissa, _, exponent = digits.partition("e")
     if -4 <= int(exponent) < 6:
         return format(Decimal(digits), "f")
     return f"{mantissa}e{exponent}"
 
 
-def _single(text: str) -> float:
+def to_float32(number: float) -> float:
+    """*number* rounded to 32 bits, to infinity if it is too large."""
     try:
-        found: float = struct.unpack("f", struct.pack("f", float(text)))[0]
+        return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:
-        return float("inf")
-    return found
+        return math.copysign(math.inf, number)
 
 
 def _binary(text: str) -> str:

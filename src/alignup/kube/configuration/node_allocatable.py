@@ -6,7 +6,6 @@ when its container manager runs, so the CPU and memory managers get a reservatio
 
 import math
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Amounts
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.kube.configuration.model import Configuration, StartupStage, StringMap
+from alignup.kube.yaml_scalars import to_float32
 
 _PID = "pid"
 _RESERVABLE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, _PID})
@@ -229,7 +229,7 @@ def _threshold(signal: str, text: str) -> EvictionThreshold | None:
     if text in {"0%", "100%"}:
         return None
     if text.endswith("%"):
-        percentage = _single(_parse_float(text.rstrip("%")) / 100)
+        percentage = to_float32(_parse_float(text.rstrip("%")) / 100)
         if percentage < 0:
             raise QuantityError(f"eviction percentage threshold {signal} must be >= 0%: {text}")
         if percentage > 1:
@@ -249,18 +249,10 @@ def _parse_float(text: str) -> float:
         number = float.fromhex(text.replace("_", ""))
     else:
         raise QuantityError(f"strconv.ParseFloat: parsing {quote(text)}: invalid syntax")
-    try:
-        single = _single(number)
-    except OverflowError:
-        single = math.inf
+    single = to_float32(number)
     if math.isinf(single) and not _NAMED_FLOAT.fullmatch(text):
         raise QuantityError(f"strconv.ParseFloat: parsing {quote(text)}: value out of range")
     return single
-
-
-def _single(number: float) -> float:
-    """*number* rounded to 32 bits."""
-    return float(struct.unpack("f", struct.pack("f", number))[0])
 
 
 def _reservation(
