@@ -15,7 +15,7 @@ from alignup.cli.client import AgentError, AgentOptions
 from alignup.cli.run import _print_admission
 from alignup.runs import agent_allocator
 from alignup.runs.agent_allocator import AgentAllocator, pod_manifest
-from alignup.runs.request import RunRejectedError, RunRequest, build_environment, resolve_placement
+from alignup.runs.request import RunRejectedError, RunRequest, build_environment
 
 REQUEST = RunRequest(uid="1", name="web", amounts={"cpu": "1", "example.com/gpu": "1"}, policy="restricted")
 PLACEMENT = {
@@ -69,11 +69,11 @@ def allocator(found):
 
 def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
     with agent(tmp_path / "sock", response(201, ADMITTED), response(200, MACHINE)) as (found, requests):
-        allocation = allocator(found).admit(REQUEST)
+        placement = allocator(found).admit(REQUEST)
 
     head, _, body = requests[0].partition(b"\r\n\r\n")
     sent = json.loads(body)
-    variables = build_environment(REQUEST, resolve_placement(allocation))
+    variables = build_environment(REQUEST, placement)
     assert head.startswith(b"POST /v1/pods HTTP/1.0\r\n")
     assert sent["metadata"]["annotations"] == {
         service.SELF_RUN_ANNOTATION: "true",
@@ -86,8 +86,8 @@ def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
     }
     assert variables["GPU_SLOT"] == "3"
     assert variables["ALIGNUP_DEVICES_EXAMPLE_COM_GPU"] == "gpu-3"
-    assert allocation.devices == {"example.com/gpu": {"gpu-3": 1}}
-    assert allocation.strict
+    assert placement.devices == {"example.com/gpu": {"gpu-3": 1}}
+    assert placement.strict
 
 
 def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):

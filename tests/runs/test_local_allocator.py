@@ -21,7 +21,6 @@ from alignup.runs.local_allocator import (
     restrict_memory,
 )
 from alignup.runs.request import (
-    RunAllocation,
     RunRequest,
     build_environment,
     parse_amounts,
@@ -55,7 +54,7 @@ def test_cpus_and_memory_that_are_not_permitted_are_never_allocated():
 
     host = build_host(machine, PolicyOverrides(), permitted=permitted.cpus)
     allocator = allocator_of(host, permitted.cpus)
-    placement = resolve_placement(allocator.allocation(host.decide(build_pod(request(cpu="3", memory="1Gi")))))
+    placement = allocator.placement(host.decide(build_pod(request(cpu="3", memory="1Gi"))))
 
     assert host.ledger.cpus.reserved == bits.parse("0-2,6-7")
     assert (placement.cpus, placement.memory) == (bits.parse("3-5"), bits.parse("0"))
@@ -131,7 +130,7 @@ def test_a_ledger_with_other_settings_is_an_error_with_advice(tmp_path):
 def test_the_environment_describes_the_placement():
     idle = build_host(TWO, PolicyOverrides())
     allocator = allocator_of(idle, TWO.kubelet_view().all_cpus)
-    placement = resolve_placement(allocator.allocation(idle.decide(build_pod(request(cpu="4")))))
+    placement = allocator.placement(idle.decide(build_pod(request(cpu="4"))))
 
     assert (placement.cpus, placement.exclusive, placement.nodes, placement.memory) == (bits.parse("4-7"), True, 2, 2)
     assert build_environment(request(), placement) == {
@@ -144,10 +143,10 @@ def test_the_environment_describes_the_placement():
 
 
 def test_gpus_are_passed_to_cuda():
-    placement = {"given": {"device": {"nvidia.com/gpu": "GPU-1,GPU-2"}}, "hint": {"nodes": None}}
-    allocation = RunAllocation(placement=placement, shared=3, devices={}, node_map=NodeMap({0: 3}, 1), strict=False)
+    document = {"given": {"device": {"nvidia.com/gpu": "GPU-1,GPU-2"}}, "hint": {"nodes": None}}
+    placement = resolve_placement(document, shared=3, devices={}, node_map=NodeMap({0: 3}, 1), strict=False)
 
-    variables = build_environment(request(), resolve_placement(allocation))
+    variables = build_environment(request(), placement)
 
     assert variables["CUDA_VISIBLE_DEVICES"] == variables["ALIGNUP_DEVICES_NVIDIA_COM_GPU"] == "GPU-1,GPU-2"
 

@@ -262,7 +262,7 @@ def _run(allocator: "Allocator", request: "RunRequest", words: tuple[str, ...], 
 
 def _print_dry_run(allocator: "LocalAllocator", request: "RunRequest") -> int:
     from alignup.runs.local_allocator import build_pod  # noqa: PLC0415 - not needed for --help
-    from alignup.runs.request import build_environment, resolve_placement  # noqa: PLC0415
+    from alignup.runs.request import build_environment  # noqa: PLC0415
 
     pod = build_pod(request)
     _explain(allocator.host, pod)
@@ -270,8 +270,7 @@ def _print_dry_run(allocator: "LocalAllocator", request: "RunRequest") -> int:
     if not decision.admitted:
         return REJECTED
     click.echo("\nEnvironment of the command")
-    placement = resolve_placement(allocator.allocation(decision))
-    for name, value in build_environment(request, placement).items():
+    for name, value in build_environment(request, allocator.placement(decision)).items():
         if value and name not in _PER_RUN_VARIABLES:
             click.echo(f"  {name}={value}")
     return 0

@@ -1,13 +1,14 @@
 """Admit runs through the node agent: a run is a pod with one container."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from alignup.align.bits import CpuSet
 from alignup.align.errors import EnforceError
 from alignup.enforce import numa_nodes
 from alignup.enforce.run_record import RunDevices
-from alignup.runs.request import CONTAINER, RunAllocation, RunRejectedError, RunRequest
+from alignup.runs.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 
 Document = Mapping[str, Any]
 
@@ -54,7 +55,7 @@ class AgentAllocator:
         for uid in finished:
             self._agent.release(uid)
 
-    def admit(self, request: RunRequest) -> RunAllocation:
+    def admit(self, request: RunRequest) -> RunPlacement:
         """Admit a run. One that the agent would queue is rejected: ``alignup run --wait`` tries again itself."""
         admission = self._agent.admit(pod_manifest(request))
         decision = admission["decision"]
@@ -68,15 +69,15 @@ class AgentAllocator:
                 f"the agent uses policy {decision['policy']} and does not let pods choose another; "
                 "omit --policy, or run without the agent: --no-agent"
             )
-        (placement,) = decision["placements"]
-        return RunAllocation(
-            placement=placement,
-            shared=0 if placement["given"].get("cpu") else self.shared(),
-            devices=self._agent.devices() if placement["given"].get("device") else {},
+        (document,) = decision["placements"]
+        placement = resolve_placement(
+            document,
+            shared=0 if document["given"].get("cpu") else self.shared(),
+            devices=self._agent.devices() if document["given"].get("device") else {},
             node_map=numa_nodes.read(),
             strict=decision["policy"] in {"restricted", "single-numa-node"},
-            environment=_plugin_environment(admission["pod"]),
         )
+        return replace(placement, environment=_plugin_environment(admission["pod"]))
 
     def shared(self) -> CpuSet:
         return self._online & ~self._agent.exclusive_cpus()

@@ -20,14 +20,7 @@ from alignup.enforce.process import ProcessIdentity
 from alignup.enforce.run_record import RunRecord
 from alignup.runs import registry
 from alignup.runs.registry import RunRegistry
-from alignup.runs.request import (
-    RunAllocation,
-    RunPlacement,
-    RunRejectedError,
-    RunRequest,
-    build_environment,
-    resolve_placement,
-)
+from alignup.runs.request import RunPlacement, RunRejectedError, RunRequest, build_environment
 
 _RETRY_INTERVAL = 1.0  #: seconds between attempts of a waiting run, at most
 _POLL_INTERVAL = 0.02  #: seconds between checks whether another run has ended
@@ -42,7 +35,7 @@ class Allocator(Protocol):
     def load(self, *, active: Collection[str], finished: Collection[str]) -> None:
         """Load the ledger, and drop the finished runs from it."""
 
-    def admit(self, request: RunRequest) -> RunAllocation:
+    def admit(self, request: RunRequest) -> RunPlacement:
         """Raises ``RunRejectedError`` when the run does not fit."""
 
     def shared(self) -> CpuSet:
@@ -119,9 +112,8 @@ def _admit(allocator: Allocator, job: RunJob) -> _Admitted:
         if allocator.address:
             job.registry.put(record)  # if we are killed now, the next run releases the pod at the agent
         try:
-            allocation = allocator.admit(job.request)
-            placement = resolve_placement(allocation)
-            record = _place(job, record, placement, strict=allocation.strict)
+            placement = allocator.admit(job.request)
+            record = _place(job, record, placement)
             job.registry.put(record)
             allocator.save()
         except BaseException:
@@ -146,14 +138,14 @@ def _roll_back(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
         job.registry.remove(record)
 
 
-def _place(job: RunJob, record: RunRecord, placement: RunPlacement, *, strict: bool) -> RunRecord:
+def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord:
     """Create the cgroup, and return the record with the placement to enforce."""
     # Binding is pointless when all memory is on the chosen nodes anyway.
     nodes = placement.memory if numa_nodes.read().with_memory & ~placement.memory else 0
     folder = _create_cgroup(job, placement.cpus, nodes=nodes)
     if folder is None and nodes and not memory.can_bind(nodes):
         message = f"this process may not bind memory to NUMA nodes {bits.show(nodes)}"
-        if strict:
+        if placement.strict:
             raise EnforceError(message)
         job.notify(f"memory is not bound: {message}")
         nodes = 0

@@ -29,7 +29,7 @@ from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.numa_nodes import NodeMap
 from alignup.runs import registry
 from alignup.runs.registry import RunRegistry
-from alignup.runs.request import CONTAINER, RunAllocation, RunRejectedError, RunRequest
+from alignup.runs.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.schema import codec
 from alignup.schema.checkpoints import HeldPodDocument
 from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument, pod_entry, residue
@@ -149,7 +149,7 @@ class LocalAllocator:
             finished = {record.uid for record in registry.finished_runs(records)}
             self.load(active=[record.uid for record in records if record.uid not in finished])
 
-    def admit(self, request: RunRequest) -> RunAllocation:
+    def admit(self, request: RunRequest) -> RunPlacement:
         pod = build_pod(request)
         decision = self.host.admit(pod)
         if decision.rejection is not None:
@@ -159,19 +159,16 @@ class LocalAllocator:
                 decision.rejection.reason, lambda: self._explain(current, pod), impossible=impossible
             )
         self.changed = True
-        return self.allocation(decision)
+        return self.placement(decision)
 
-    def allocation(self, decision: Decision) -> RunAllocation:
-        """What an admission assigns to a run."""
+    def placement(self, decision: Decision) -> RunPlacement:
+        """Where an admitted run belongs."""
         machine = self._idle.machine
         with_memory = bits.of(node.id for node in machine.nodes if node.memory is None or node.memory > 0)
         (placement,) = decision.placements
         nodes = placement.hint.nodes
-        return RunAllocation(
-            placement={
-                "hint": {"nodes": None if nodes is None else bits.show(nodes)},
-                "given": placement.as_text(),
-            },
+        return resolve_placement(
+            {"hint": {"nodes": None if nodes is None else bits.show(nodes)}, "given": placement.as_text()},
             shared=self.shared(),
             devices=device_nodes(machine),
             node_map=NodeMap(machine.kubelet_view().node_cpus, with_memory),

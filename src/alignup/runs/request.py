@@ -28,18 +28,6 @@ class RunRequest:
     scope: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunAllocation:
-    """What the allocator assigns to a run."""
-
-    placement: Mapping[str, Any]  #: as in a decision document
-    shared: CpuSet  #: the shared CPU pool
-    devices: RunDevices  #: all known devices
-    node_map: NodeMap
-    strict: bool  #: whether the policy requires alignment, so that every part of it must be enforced
-    environment: Mapping[str, str] = field(default_factory=dict)  #: variables from device plugins
-
-
 class RunRejectedError(Exception):
     """A run is rejected. ``show`` prints the reasons; computing them may take seconds."""
 
@@ -57,8 +45,9 @@ class RunPlacement:
     exclusive: bool
     nodes: NodeSet  #: of the CPUs
     memory: NodeSet  #: nodes to take memory from; empty: any
-    devices: RunDevices = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    devices: RunDevices
+    strict: bool  #: whether the policy requires alignment, so that every part of it must be enforced
+    environment: Mapping[str, str] = field(default_factory=dict)  #: variables from device plugins
 
 
 def parse_amounts(
@@ -86,15 +75,17 @@ def run_name(name: str | None, command: str, uid: str) -> str:
     return f"{plain or 'run'}-{uid}"
 
 
-def resolve_placement(allocation: RunAllocation) -> RunPlacement:
-    """Translate an allocation into CPUs and nodes of this machine.
+def resolve_placement(
+    document: Mapping[str, Any], *, shared: CpuSet, devices: RunDevices, node_map: NodeMap, strict: bool
+) -> RunPlacement:
+    """Translate the placement in a decision document into CPUs and nodes of this machine.
 
-    Without allocated memory, a run with exclusive CPUs takes its memory from the nodes it is aligned to, or from the
-    nodes of its CPUs.
+    *shared* is the shared CPU pool, *devices* are all known devices. Without allocated memory, a run with exclusive
+    CPUs takes its memory from the nodes it is aligned to, or from the nodes of its CPUs.
     """
-    assigned: Mapping[str, Mapping[str, str]] = allocation.placement["given"]
+    assigned: Mapping[str, Mapping[str, str]] = document["given"]
     exclusive = bits.parse(assigned.get("cpu", {}).get("cpu", ""))
-    cpus = exclusive or allocation.shared
+    cpus = exclusive or shared
     if not cpus:
         raise EnforceError("the shared CPU pool is empty: all CPUs are exclusive or reserved")
     memory = 0
@@ -103,20 +94,19 @@ def resolve_placement(allocation: RunAllocation) -> RunPlacement:
         if resource.startswith(_MEMORY_RESOURCES) and int(size):
             memory |= bits.parse(nodes)
     if not memory and exclusive:
-        hint = allocation.placement["hint"]["nodes"]
-        memory = bits.parse(hint) if hint else allocation.node_map.of(exclusive)
-    devices = {
-        resource: {id_: allocation.devices.get(resource, {}).get(id_) for id_ in text.split(",")}
-        for resource, text in assigned.get("device", {}).items()
-        if text
-    }
+        hint = document["hint"]["nodes"]
+        memory = bits.parse(hint) if hint else node_map.of(exclusive)
     return RunPlacement(
         cpus=cpus,
         exclusive=bool(exclusive),
-        nodes=allocation.node_map.of(cpus),
-        memory=memory & allocation.node_map.with_memory,
-        devices=devices,
-        environment=allocation.environment,
+        nodes=node_map.of(cpus),
+        memory=memory & node_map.with_memory,
+        devices={
+            resource: {id_: devices.get(resource, {}).get(id_) for id_ in text.split(",")}
+            for resource, text in assigned.get("device", {}).items()
+            if text
+        },
+        strict=strict,
     )
 
 
