@@ -87,14 +87,12 @@ def compute(spec: PodSpec, status: PodStatus, state: WorkerState | None = None, 
         pytest.param(
             pod(sidecar("side"), init("i"), APP), pod_status(SIDE), "+i#0", id="an init container after a sidecar"
         ),
-        pytest.param(
-            pod(*WITH_SIDECAR), pod_status(SIDE), "+app#0", id="a removed init container does not run restarting"
-        ),
+        pytest.param(pod(*WITH_SIDECAR), pod_status(SIDE), "+app#0", id="a removed init container does not run again"),
         pytest.param(
             pod(*WITH_SIDECAR),
             pod_status(instance("app")),
             "+side#0",
-            id="a removed sidecar starts restarting beside the apps",
+            id="a removed sidecar starts again beside the apps",
         ),
         pytest.param(
             pod(),

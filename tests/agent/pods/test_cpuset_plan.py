@@ -132,7 +132,7 @@ def applied_cpusets(**last: str) -> AppliedCpusets:
         pytest.param(
             {"app": ObservedContainer(ContainerPhase.TERMINATED, "x")},
             [],
-            id="of one that has ended do_nothing is said",
+            id="a terminated container",
         ),
         pytest.param(
             {"app": ObservedContainer(ContainerPhase.RUNNING, "x")},
