@@ -3,11 +3,11 @@
 Texts of errors are the kubelet's own, so that what an operator reads here can be searched for elsewhere.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 from alignup.align.bits import parse_integer, quote
 from alignup.align.errors import ParseError, SettingsError
@@ -88,10 +88,6 @@ class FeatureGates:
 #: The most NUMA nodes the kubelet works on unless told otherwise.
 KUBELET_MAX_NODES = 8
 
-_ALPHA_OPTIONS: frozenset[str] = frozenset()
-_BETA_OPTIONS: frozenset[str] = frozenset()
-_STABLE_OPTIONS = frozenset({"prefer-closest-numa-nodes", "max-allowable-numa-nodes"})
-
 
 @dataclass(frozen=True, slots=True)
 class TopologyOptions:
@@ -101,16 +97,14 @@ class TopologyOptions:
     max_nodes: int = KUBELET_MAX_NODES  #: the most NUMA nodes a machine may have
 
     @classmethod
-    def parse(cls, options: Mapping[str, str], *, gates: FeatureGates) -> Self:
-        """Read ``topologyManagerPolicyOptions``."""
-        prefer_closest, max_nodes = False, KUBELET_MAX_NODES
+    def parse(cls, options: Mapping[str, str], *, gates: FeatureGates, base: Self | None = None) -> Self:
+        """Read ``topologyManagerPolicyOptions``; options that are not named keep the values of *base*."""
+        values: dict[str, Any] = {}
         for name, value in sorted(options.items()):
             _check_stage(name, gates)
-            if name == "prefer-closest-numa-nodes":
-                prefer_closest = parse_bool(name, value)
-            else:
-                max_nodes = _parse_max_nodes(name, value)
-        return cls(prefer_closest=prefer_closest, max_nodes=max_nodes)
+            option = TOPOLOGY_OPTIONS[name]
+            values[option.field] = option.parse(name, value)
+        return replace(base or cls(), **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +151,17 @@ class TopologySettings:
 
 
 def _check_stage(name: str, gates: FeatureGates) -> None:
-    for stage, names, gate in (
-        (FeatureStage.ALPHA, _ALPHA_OPTIONS, "TopologyManagerPolicyAlphaOptions"),
-        (FeatureStage.BETA, _BETA_OPTIONS, "TopologyManagerPolicyBetaOptions"),
-    ):
-        if name in names and not gates.on(gate):
-            raise SettingsError(
-                f"topology manager policy {stage}-level options not enabled, but option {quote(name)} provided"
-            )
-    if name not in _ALPHA_OPTIONS | _BETA_OPTIONS | _STABLE_OPTIONS:
+    option = TOPOLOGY_OPTIONS.get(name)
+    if option is None:
         raise SettingsError(f"unknown Topology Manager Policy option: {quote(name)}")
+    gate = {
+        FeatureStage.ALPHA: "TopologyManagerPolicyAlphaOptions",
+        FeatureStage.BETA: "TopologyManagerPolicyBetaOptions",
+    }.get(option.stage)
+    if gate and not gates.on(gate):
+        raise SettingsError(
+            f"topology manager policy {option.stage}-level options not enabled, but option {quote(name)} provided"
+        )
 
 
 def parse_bool(option: str, value: str) -> bool:
@@ -188,3 +183,29 @@ def _parse_max_nodes(option: str, value: str) -> int:
     if most < KUBELET_MAX_NODES:
         raise SettingsError(f"the minimum value of {quote(option)} should not be less than {KUBELET_MAX_NODES}")
     return most
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyOption:
+    """How one option of the topology manager's policies is read."""
+
+    field: str  #: of :class:`TopologyOptions`
+    parse: Callable[[str, str], bool | int] = parse_bool
+    values: str = "true or false"  #: for messages
+    stage: FeatureStage = FeatureStage.GA
+
+    @property
+    def is_switch(self) -> bool:
+        return self.parse is parse_bool
+
+
+#: By the kubelet's name. Remedies, comparisons, `alignup run --option` and checkpoints all follow this table.
+TOPOLOGY_OPTIONS: Mapping[str, TopologyOption] = MappingProxyType(
+    {
+        "prefer-closest-numa-nodes": TopologyOption("prefer_closest"),
+        "max-allowable-numa-nodes": TopologyOption(
+            "max_nodes", _parse_max_nodes, values=f"{KUBELET_MAX_NODES} or more"
+        ),
+    }
+)
+TOPOLOGY_SWITCHES = tuple(name for name, option in TOPOLOGY_OPTIONS.items() if option.is_switch)

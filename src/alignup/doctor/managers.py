@@ -14,7 +14,7 @@ from alignup.align.errors import SettingsError
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.settings import Policy, TopologyOptions, TopologySettings
+from alignup.align.settings import TOPOLOGY_OPTIONS, Policy, TopologyOptions, TopologySettings
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.doctor.findings import Area, Finding, error, note, ok
 from alignup.doctor.manager_inputs import OPTION_GATES, ManagerInputs, error_message
@@ -57,9 +57,8 @@ def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         message = error_message(partial(TopologyOptions.parse, {name: value}, gates=inputs.gates))
         if message:
             del options[name]
-            advice = (
-                "valid options are prefer-closest-numa-nodes (true or false) and max-allowable-numa-nodes (8 or more)"
-            )
+            valid = (f"{option} ({known.values})" for option, known in TOPOLOGY_OPTIONS.items())
+            advice = f"valid options are {' and '.join(valid)}"
             errors.append(_topology_error(name, message, advice))
     settings = TopologySettings(policy=inputs.policy, options=TopologyOptions.parse(options, gates=inputs.gates))
     errors += _check_machine(inputs, settings)

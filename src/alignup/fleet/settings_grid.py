@@ -21,11 +21,10 @@ from alignup.align.host import Host, Settings
 from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.memory.reserved_memory import propose_reserved_memory
-from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions, TopologySettings
 
 NO_OPTIONS = "none"  #: the empty set of options
 NOT_APPLICABLE = "-"  #: the value of a setting that has no effect
-_CLOSEST = "prefer-closest-numa-nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +143,10 @@ def _with_scope(settings: Settings, value: str, _: KubeletView) -> Settings:
 
 
 def _with_topology_options(settings: Settings, value: str, _: KubeletView) -> Settings:
-    before = settings.topology
-    parsed = TopologyOptions.parse(_options(value), gates=settings.gates)
-    return replace(settings, topology=replace(before, options=replace(parsed, max_nodes=before.options.max_nodes)))
+    topology = settings.topology
+    off = replace(topology.options, **{TOPOLOGY_OPTIONS[name].field: False for name in TOPOLOGY_SWITCHES})
+    options = TopologyOptions.parse(_options(value), gates=settings.gates, base=off)
+    return replace(settings, topology=replace(topology, options=options))
 
 
 def _with_cpu_policy(settings: Settings, value: str, _: KubeletView) -> Settings:
@@ -171,7 +171,7 @@ DIMENSIONS: Mapping[str, _Dimension] = MappingProxyType(
         "policy": _Dimension("topology", lambda _: tuple(Policy), _with_policy),
         "scope": _Dimension("topology", _with_topology_policy(Scope), _with_scope),
         "topology-options": _Dimension(
-            "topology", _with_topology_policy(_option_sets([_CLOSEST])), _with_topology_options, sets=True
+            "topology", _with_topology_policy(_option_sets(TOPOLOGY_SWITCHES)), _with_topology_options, sets=True
         ),
         "cpu-policy": _Dimension("cpu", lambda _: tuple(CpuPolicy), _with_cpu_policy),
         "cpu-options": _Dimension("cpu", _cpu_option_sets, _with_cpu_options, sets=True),

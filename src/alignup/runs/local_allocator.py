@@ -253,12 +253,7 @@ def _parse_options(texts: Sequence[str], settings: Settings) -> tuple[TopologyOp
     named = dict(map(_parse_option, texts))
     cpu_options = {name: value for name, value in named.items() if name in OPTION_STAGES}
     topology_options = {name: value for name, value in named.items() if name not in OPTION_STAGES}
-    parsed = TopologyOptions.parse(topology_options, gates=settings.gates)
-    options = settings.topology.options
-    if "prefer-closest-numa-nodes" in topology_options:
-        options = replace(options, prefer_closest=parsed.prefer_closest)
-    if "max-allowable-numa-nodes" in topology_options:
-        options = replace(options, max_nodes=parsed.max_nodes)
+    options = TopologyOptions.parse(topology_options, gates=settings.gates, base=settings.topology.options)
     return options, {**settings.cpus.options, **cpu_options}
 
 

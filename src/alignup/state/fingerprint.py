@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from alignup.align import bits
 from alignup.align.host import Settings
 from alignup.align.machine import KubeletView, Machine, NumaNode
+from alignup.align.settings import TOPOLOGY_OPTIONS, TopologySettings
 from alignup.align.workload import Amounts
 from alignup.schema.checkpoints import Fingerprint
 
@@ -36,8 +37,7 @@ def settings_fingerprint(settings: Settings) -> Fingerprint:
         {
             "topology manager policy": topology.policy,
             "topology manager scope": topology.scope,
-            "prefer-closest-numa-nodes": _on_off(topology.options.prefer_closest),
-            "max-allowable-numa-nodes": str(topology.options.max_nodes) if topology.limit_nodes else "any",
+            **{name: _option_value(topology, option.field) for name, option in TOPOLOGY_OPTIONS.items()},
             "CPU manager policy": cpus.policy,
             "CPU manager options": _pairs(cpus.options),
             "reserved CPUs": bits.show(cpus.explicit),
@@ -53,6 +53,13 @@ def settings_fingerprint(settings: Settings) -> Fingerprint:
             "kubelet defects": _on_off(settings.kubelet_faults),
         }
     )
+
+
+def _option_value(topology: TopologySettings, field: str) -> str:
+    value = getattr(topology.options, field)
+    if field == "max_nodes" and not topology.limit_nodes:
+        return "any"
+    return _on_off(value) if isinstance(value, bool) else str(value)
 
 
 def _node(node: NumaNode, view: KubeletView) -> str:

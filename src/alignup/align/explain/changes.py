@@ -18,7 +18,7 @@ from alignup.align.host import Host, Settings
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.settings import Policy, Scope, TopologySettings, parse_bool
+from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, Resources
 from alignup.align.workload.names import CPU
 
@@ -26,7 +26,6 @@ POLICY = "topologyManagerPolicy"
 SCOPE = "topologyManagerScope"
 TOPOLOGY_OPTION = "topologyManagerPolicyOptions."
 CPU_OPTION = "cpuManagerPolicyOptions."
-CLOSEST = TOPOLOGY_OPTION + "prefer-closest-numa-nodes"
 #: The annotations of a pod that chooses its policy and scope.
 OWN_POLICY = f"metadata.annotations[{POLICY_ANNOTATION}]"
 OWN_SCOPE = f"metadata.annotations[{SCOPE_ANNOTATION}]"
@@ -102,14 +101,15 @@ class SettingChange:
         if self.field.startswith(CPU_OPTION):
             options = {**old.cpus.options, self.field.removeprefix(CPU_OPTION): self.now}
             return replace(old, cpus=replace(old.cpus, options=options))
-        return replace(old, topology=self._topology(old.topology))
+        return replace(old, topology=self._topology(old.topology, old.gates))
 
-    def _topology(self, old: TopologySettings) -> TopologySettings:
+    def _topology(self, old: TopologySettings, gates: FeatureGates) -> TopologySettings:
         if self.field == POLICY:
             return replace(old, policy=Policy(self.now))
         if self.field == SCOPE:
             return replace(old, scope=Scope(self.now))
-        return replace(old, options=replace(old.options, prefer_closest=parse_bool(self.field, self.now)))
+        option = {self.field.removeprefix(TOPOLOGY_OPTION): self.now}
+        return replace(old, options=TopologyOptions.parse(option, gates=gates, base=old.options))
 
 
 @dataclass(frozen=True, slots=True)

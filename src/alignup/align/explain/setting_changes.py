@@ -12,17 +12,17 @@ from itertools import combinations, product
 from alignup.align.admit import effective_policy
 from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy
 from alignup.align.explain.changes import (
-    CLOSEST,
     CPU_OPTION,
     OWN_POLICY,
     OWN_SCOPE,
     POLICY,
     SCOPE,
+    TOPOLOGY_OPTION,
     Proposal,
     SettingChange,
 )
 from alignup.align.explain.what_if import WhatIf
-from alignup.align.settings import Policy, Scope, parse_bool
+from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, parse_bool
 
 _IRRELEVANT = "strict-cpu-reservation"  #: it affects the shared pool only
 
@@ -54,7 +54,10 @@ def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
     ways.append(
         [SettingChange(OWN_SCOPE if own else SCOPE, str(scope), str(other)) for other in Scope if other is not scope]
     )
-    ways.append([_toggle(CLOSEST, on=settings.topology.options.prefer_closest)])
+    ways += [
+        [_toggle(TOPOLOGY_OPTION + name, on=getattr(settings.topology.options, TOPOLOGY_OPTIONS[name].field))]
+        for name in TOPOLOGY_SWITCHES
+    ]
     if settings.cpus.policy == CpuPolicy.STATIC:
         options = settings.cpus.options
         ways += [
