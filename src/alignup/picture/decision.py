@@ -64,11 +64,11 @@ class _DecisionRenderer:
         """One container, or the whole pod."""
         yield ()
         yield (Cell(f"Container {clean(part.container)}" if part.container else "Whole pod", "title"),)
-        for resource in part.voices:
+        for resource in part.resources:
             yield from self.resource_box(resource, asked=part.step is not None)
         if part.step:
             yield from self._sentence("chosen", _chosen(part.step, decision))
-        elif not part.voices:
+        elif not part.resources:
             yield from self._sentence("requests", "nothing exclusive")
         for placement in part.placements:
             name = "allocated" if part.container else placement.container

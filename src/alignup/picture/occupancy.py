@@ -182,11 +182,11 @@ def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]
     known = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
         return tuple(known.values())
-    book: DeviceLedger = ledger.devices
-    for resource, inventory in book.inventories.items():
+    devices = ledger.devices
+    for resource, inventory in devices.inventories.items():
         known = {key: device for key, device in known.items() if key[0] != resource}
         known |= {(resource, device.id): device for device in inventory.devices}
-    for resource, ids in book.in_use.items():
+    for resource, ids in devices.in_use.items():
         for id_ in sorted(ids):
             known.setdefault((resource, id_), Device(resource, id_, nodes=None, healthy=False))
     return tuple(known.values())
@@ -235,10 +235,10 @@ def _sharing(ledger: Ledger, cpus: CpuLedger) -> Iterator[str]:
             yield _name(ledger, uid)
 
 
-def _cpu_occupancy(book: CpuLedger, holders: Iterable[Holder], *, shared: bool) -> dict[int, UseInfo]:
-    occupancy = dict.fromkeys(bits.members(book.lost), UseInfo(UseState.LOST))
-    occupancy |= dict.fromkeys(bits.members(book.available), UseInfo(UseState.SHARED) if shared else FREE)
-    occupancy |= dict.fromkeys(bits.members(book.reserved), UseInfo(UseState.RESERVED))
+def _cpu_occupancy(ledger: CpuLedger, holders: Iterable[Holder], *, shared: bool) -> dict[int, UseInfo]:
+    occupancy = dict.fromkeys(bits.members(ledger.lost), UseInfo(UseState.LOST))
+    occupancy |= dict.fromkeys(bits.members(ledger.available), UseInfo(UseState.SHARED) if shared else FREE)
+    occupancy |= dict.fromkeys(bits.members(ledger.reserved), UseInfo(UseState.RESERVED))
     for holder in holders:
         occupancy |= dict.fromkeys(bits.members(holder.cpus), UseInfo(UseState.HELD, holder))
     return occupancy

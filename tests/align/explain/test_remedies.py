@@ -8,18 +8,17 @@ import pytest
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import ProviderError, StateError, WorkLimitError
-from alignup.align.explain.migrate import migrate_host
-from alignup.align.explain.remedies import (
+from alignup.align.explain.changes import (
     Change,
     Eviction,
     NodeReservationChange,
-    Remedies,
     RequestChange,
     ReservationChange,
     SettingChange,
     Unit,
-    find_remedies,
 )
+from alignup.align.explain.migrate import migrate_host
+from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.machine import Device, HugePages, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
@@ -79,32 +78,32 @@ class Seats(Provider[Mapping[str, int]]):
     def initial_ledger(self) -> Mapping[str, int]:
         return {}
 
-    def hints(self, book, pod, container):
+    def hints(self, ledger, pod, container):
         return None
 
-    def allocate(self, book, pod, container, *, affinity):
+    def allocate(self, ledger, pod, container, *, affinity):
         count = 0 if container is None else container_devices(container, [SEAT]).get(SEAT, 0)
-        if sum(book.values()) + count > 3:
+        if sum(ledger.values()) + count > 3:
             raise ProviderError(f"{count} seats are too many")
-        return {**book, pod.uid: book.get(pod.uid, 0) + count}
+        return {**ledger, pod.uid: ledger.get(pod.uid, 0) + count}
 
-    def release(self, book, uid):
-        return {pod: count for pod, count in book.items() if pod != uid}
+    def release(self, ledger, uid):
+        return {pod: count for pod, count in ledger.items() if pod != uid}
 
-    def capacity(self, book, uid):
+    def capacity(self, ledger, uid):
         return {SEAT: 3}
 
-    def describe(self, book, uid, container):
-        return {SEAT: str(book[uid])} if book.get(uid) else {}
+    def describe(self, ledger, uid, container):
+        return {SEAT: str(ledger[uid])} if ledger.get(uid) else {}
 
 
 class HardSeats(Seats):
     """Allocating three seats exceeds the work limit."""
 
-    def allocate(self, book, pod, container, *, affinity):
+    def allocate(self, ledger, pod, container, *, affinity):
         if container_devices(container, [SEAT]) == {SEAT: 3}:
             raise WorkLimitError("three seats are hard", sources=[self.name])
-        return super().allocate(book, pod, container, affinity=affinity)
+        return super().allocate(ledger, pod, container, affinity=affinity)
 
 
 def test_nothing_is_proposed_for_a_pod_that_is_admitted():

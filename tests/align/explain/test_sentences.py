@@ -195,14 +195,14 @@ def test_missing_memory_is_reported_together_with_missing_cpus():
 
 def test_types_of_memory_that_are_not_on_the_same_nodes():
     one = host(shape="pack:2 numa:1 core:4 pu:1")
-    voices = (
+    resources = (
         ResourceHints("memory", "memory", 4 << 30, {0: 8 << 30, 1: 1 << 30}, DONT_CARE),
         ResourceHints("memory", "hugepages-2Mi", 2 << 20, {0: 0, 1: 4 << 20}, DONT_CARE),
     )
     decision = one.decide(pod())
-    step = replace(decision.steps[0], resources=voices)
-    refusal = Rejection("UnexpectedAdmissionError", "Allocate failed", container="app", provider="memory")
-    rejected = replace(decision, outcome=Outcome.REJECTED, rejection=refusal, steps=(step,))
+    step = replace(decision.steps[0], resources=resources)
+    rejection = Rejection("UnexpectedAdmissionError", "Allocate failed", container="app", provider="memory")
+    rejected = replace(decision, outcome=Outcome.REJECTED, rejection=rejection, steps=(step,))
 
     assert sentences.describe_rejection(rejected) == (
         "4Gi memory and 2Mi hugepages-2Mi: not free on the same NUMA nodes",
@@ -315,7 +315,7 @@ def test_parts_without_a_merge_still_list_the_requests():
     (part,) = decision_parts(one, wanted, one.decide(wanted))
 
     assert (part.container, part.step) == ("app", None)
-    assert {voice.resource: voice.request for voice in part.voices} == {GPU: 1, "cpu": 2, "memory": 1 << 30}
+    assert {one.resource: one.request for one in part.resources} == {GPU: 1, "cpu": 2, "memory": 1 << 30}
     assert [placed.container for placed in part.placements] == ["app"]
 
 

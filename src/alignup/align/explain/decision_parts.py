@@ -18,7 +18,7 @@ class DecisionPart:
     """One container, or the whole pod."""
 
     container: str | None  #: ``None``: the whole pod
-    voices: tuple[ResourceHints, ...]  #: only requested resources
+    resources: tuple[ResourceHints, ...]  #: only requested resources
     step: MergeStep | None  #: ``None``: nothing was merged
     placements: tuple[Placement, ...] = ()
 
@@ -31,7 +31,7 @@ def decision_parts(host: Host, pod: Pod, decision: Decision) -> tuple[DecisionPa
 def _with_merges(decision: Decision) -> Iterator[DecisionPart]:
     for step in decision.steps:
         placements = tuple(one for one in decision.placements if step.container in (None, one.container))
-        yield DecisionPart(step.container, tuple(voice for voice in step.resources if voice.resource), step, placements)
+        yield DecisionPart(step.container, tuple(one for one in step.resources if one.resource), step, placements)
 
 
 def _without_merges(host: Host, pod: Pod, decision: Decision) -> Iterator[DecisionPart]:

@@ -33,37 +33,37 @@ def migrate_host(host: Host, settings: Settings) -> Host:
     return other
 
 
-def _migrate_cpus(rules: CpuProvider, book: CpuLedger) -> CpuLedger:
+def _migrate_cpus(rules: CpuProvider, ledger: CpuLedger) -> CpuLedger:
     if rules.policy is CpuPolicy.NONE:
-        return book
+        return ledger
     excluded = rules.reserved if rules.options.strict_cpu_reservation else 0
-    owned = union(map(book.owned, {*book.held, *book.pod_held}))
+    owned = union(map(ledger.owned, {*ledger.held, *ledger.pod_held}))
     shared = rules.view.all_cpus & ~(owned | excluded)
-    if (shared, rules.reserved) == (book.shared, book.reserved):
-        return book
-    return replace(rules.restore_ledger(shared, book.held, pod_held=book.pod_held), reusable=book.reusable)
+    if (shared, rules.reserved) == (ledger.shared, ledger.reserved):
+        return ledger
+    return replace(rules.restore_ledger(shared, ledger.held, pod_held=ledger.pod_held), reusable=ledger.reusable)
 
 
-def _migrate_memory(rules: MemoryProvider, book: MemoryLedger) -> MemoryLedger:
-    """The blocks of *book*, allocated again under another reservation."""
+def _migrate_memory(rules: MemoryProvider, ledger: MemoryLedger) -> MemoryLedger:
+    """The blocks of *ledger*, allocated again under another reservation."""
     idle = rules.initial_ledger()
-    if idle.allocatable() == book.allocatable():
-        return book
-    again = idle
-    for uid, container, blocks in sorted(_held_blocks(book), key=lambda held: -held[2][0].nodes.bit_count()):
-        again = again.give(uid, container, blocks=blocks)
-    if _total_reserved(again) != _total_reserved(book):
+    if idle.allocatable() == ledger.allocatable():
+        return ledger
+    migrated = idle
+    for uid, container, blocks in sorted(_held_blocks(ledger), key=lambda held: -held[2][0].nodes.bit_count()):
+        migrated = migrated.give(uid, container, blocks=blocks)
+    if _total_reserved(migrated) != _total_reserved(ledger):
         raise StateError("the reservation takes memory that running pods hold")
-    return MemoryLedger(again.nodes, book.held, book.pod_held, book.last_pod, book.reusable)
+    return MemoryLedger(migrated.nodes, ledger.held, ledger.pod_held, ledger.last_pod, ledger.reusable)
 
 
-def _held_blocks(book: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ...]]]:
+def _held_blocks(ledger: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ...]]]:
     """All allocated blocks; those of one container on the same nodes together."""
-    pods = [(uid, "", blocks) for uid, blocks in book.pod_held.items()]
+    pods = [(uid, "", blocks) for uid, blocks in ledger.pod_held.items()]
     alone = [
         (uid, container, blocks)
-        for uid, containers in book.held.items()
-        if uid not in book.pod_held
+        for uid, containers in ledger.held.items()
+        if uid not in ledger.pod_held
         for container, blocks in containers.items()
     ]
     for uid, container, blocks in (*pods, *alone):
@@ -71,9 +71,9 @@ def _held_blocks(book: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ..
             yield uid, container, tuple(together)
 
 
-def _total_reserved(book: MemoryLedger) -> Counter[str]:
+def _total_reserved(ledger: MemoryLedger) -> Counter[str]:
     """Type → bytes held on all nodes together."""
     sizes: Counter[str] = Counter()
-    for node in book.nodes.values():
+    for node in ledger.nodes.values():
         sizes.update({type_: table.reserved for type_, table in node.tables.items()})
     return +sizes

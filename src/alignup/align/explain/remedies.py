@@ -16,36 +16,13 @@ from fractions import Fraction
 
 from alignup.align.devices import PreferenceAnswers
 from alignup.align.explain.amounts import RequestedAmount, nearest_amounts, requested_amounts
-from alignup.align.explain.changes import (
-    Change,
-    Eviction,
-    NodeReservationChange,
-    Proposal,
-    RequestChange,
-    ReservationChange,
-    SettingChange,
-    Unit,
-)
+from alignup.align.explain.changes import Eviction, Proposal, RequestChange, ReservationChange, SettingChange
 from alignup.align.explain.evictions import smallest_eviction
 from alignup.align.explain.reservations import reservation_changes
 from alignup.align.explain.setting_changes import setting_changes
 from alignup.align.explain.what_if import SearchTimeoutError, WhatIf
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-
-__all__ = [
-    "Change",
-    "Eviction",
-    "NodeReservationChange",
-    "Proposal",
-    "Remedies",
-    "RequestChange",
-    "ReservationChange",
-    "SettingChange",
-    "Unit",
-    "find_remedies",
-    "never",
-]
 
 _ORDER = (RequestChange, SettingChange, Eviction, ReservationChange)  #: least disruptive first
 
@@ -71,8 +48,8 @@ def find_remedies(
     *answers* are the preferred allocations that device plugins returned. *should_stop* is called before each decision.
     """
     what_if = WhatIf(host, pod, answers=answers or {}, should_stop=should_stop)
-    refusal = what_if.decision.rejection
-    if refusal is None or (refusal.provider == "host" and not refusal.shortfalls):
+    rejection = what_if.decision.rejection
+    if rejection is None or (rejection.provider == "host" and not rejection.shortfalls):
         return Remedies()  # admitted, or made for another operating system
     found: list[Proposal] = []
     for what, ways in _sections(what_if):
@@ -85,8 +62,8 @@ def find_remedies(
 
 def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
     """Everything to search, by name: what is likely and quick first."""
-    refusal = what_if.decision.rejection
-    short = {one.resource for one in refusal.shortfalls} if refusal else set()
+    rejection = what_if.decision.rejection
+    short = {one.resource for one in rejection.shortfalls} if rejection else set()
     # The sort is stable: resources that fell short come first, the others keep the pod's order.
     questions = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda one: one.resource not in short)
     likely = [one for one in questions if one.resource in short]

@@ -20,6 +20,7 @@ from alignup.align.decision import (
 )
 from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
+from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import Policy
 from alignup.align.workload import QoS
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
@@ -27,7 +28,6 @@ from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 HOST = "host"  #: the provider of a rejection by the fit check, which counts milli-CPUs
 _SMT_ERROR = "SMTAlignmentError"
 _SHARED_POOL = "shared CPU pool"
-_UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
 def verdict(decision: Decision) -> str:
@@ -68,10 +68,7 @@ def format_number(resource: str, number: int, *, milli: bool = False) -> str:
 
 def format_quantity(number: int) -> str:
     """Bytes as an exact Kubernetes quantity: ``4Gi``, ``3919Mi``, ``17``."""
-    for unit, suffix in _UNITS:
-        if number and number % unit == 0:
-            return f"{number // unit}{suffix}"
-    return str(number)
+    return Quantity.of(number, QuantityFormat.BINARY_SI).canonical()
 
 
 def format_nodes(mask: NodeSet | None) -> str:
