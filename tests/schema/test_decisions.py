@@ -13,10 +13,11 @@ from alignup.align.decision import Decision, Outcome
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device
 from alignup.align.settings import Policy, Scope
+from alignup.schema import codec
 from alignup.schema.decisions import (
     VERSION,
-    decode_decision,
-    encode_decision,
+    DecisionDocument,
+    decision_document,
     from_document,
     to_document,
     upgrade,
@@ -71,7 +72,7 @@ def test_a_decision_reads_back(make):
     read = from_document(json.loads(json.dumps(document)))
 
     assert to_document(read) == document
-    assert decode_decision(encode_decision(decision)) == read
+    assert codec.decode(codec.encode(decision_document(decision)), DecisionDocument) == decision_document(read)
 
 
 @every_kind

@@ -175,18 +175,6 @@ def from_document(document: Mapping[str, Any]) -> Decision:
         raise ParseError(f"not a decision: {error}") from error
 
 
-def encode_decision(decision: Decision) -> bytes:
-    return codec.encode(decision_document(decision))
-
-
-def decode_decision(data: bytes) -> Decision:
-    """Return the decision in *data*; ``ParseError`` if there is none."""
-    try:
-        return _decision(codec.decode(data, DecisionDocument))
-    except ParseError:  # an older version, or an error to report
-        return from_document(codec.load(data))
-
-
 def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return *document* as version 2; ``ParseError`` if its version is unknown."""
     version = document.get("version") if isinstance(document, Mapping) else None

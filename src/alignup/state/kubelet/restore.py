@@ -4,8 +4,10 @@ The files know pods by uid and containers by name, and only their exclusive reso
 provides the rest. A pod that is not in the list is replaced by a stand-in that requests exactly what it holds.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from alignup.align import bits
 from alignup.align.cpus.ledger import CpuLedger
@@ -192,7 +194,8 @@ def _guaranteed(amounts: Amounts) -> Resources:
 
 def _usage(uid: str, ledger: Ledger) -> FitRequest:
     """Return what a pod holds in total; its containers may use the same CPUs and devices one after the other."""
-    sizes = _sizes(ledger.memory.pod_held.get(uid) or _blocks(uid, ledger.memory))
+    blocks = chain.from_iterable(ledger.memory.held.get(uid, {}).values())
+    sizes = _sizes(ledger.memory.pod_held.get(uid) or blocks)
     resources = {resource for own in ledger.devices.held.get(uid, {}).values() for resource in own}
     devices = {resource: len(ledger.devices.owned(uid, resource)) for resource in sorted(resources)}
     return FitRequest(
@@ -203,14 +206,8 @@ def _usage(uid: str, ledger: Ledger) -> FitRequest:
     )
 
 
-def _blocks(uid: str, ledger: MemoryLedger) -> Iterator[Block]:
-    for blocks in ledger.held.get(uid, {}).values():
-        yield from blocks
-
-
 def _sizes(blocks: Iterable[Block]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for block in blocks:
-        if block.size:
-            sizes[block.type] = sizes.get(block.type, 0) + block.size
-    return sizes
+        sizes[block.type] += block.size
+    return dict(+sizes)  # without empty ones
