@@ -8,8 +8,8 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, debug_option, examples
-from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path, with_agent_options
-from alignup.cli.options import option, output_option, workload_option
+from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path
+from alignup.cli.options import output_option, with_options, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
 
 if TYPE_CHECKING:
@@ -28,17 +28,16 @@ _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
         "alignup admit -f examples/node/trainer.yaml --dry-run",
     ),
 )
-@workload_option()
+@workload_option
 @click.option("--dry-run", is_flag=True, help="Show what the agent would decide; change nothing.")
-@option(
+@click.option(
     "--wait",
-    "SECONDS",
-    "Wait up to SECONDS for waiting pods to be admitted",
-    "0",
     type=click.FloatRange(0, 86_400),
     default=0.0,
+    metavar="SECONDS",
+    help="Wait up to SECONDS for waiting pods to be admitted (default: 0).",
 )
-@with_agent_options
+@with_options("agent", AgentOptions)
 @output_option("text", "json")
 @debug_option
 def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait: float, output: str) -> None:

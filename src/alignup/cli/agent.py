@@ -1,4 +1,5 @@
 """``alignup agent``: run the node agent."""
+# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import os
 from collections.abc import Iterator
@@ -14,11 +15,11 @@ from alignup.cli.client import AgentError
 from alignup.cli.options import (
     HostOptions,
     choice_option,
-    collect_options,
     count_option,
     option,
     path_option,
-    with_host_options,
+    repeatable_option,
+    with_options,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port",
 LOG_DIR = "logs"  #: in the root directory
 
 _ADVICE = "See 'alignup agent --help'."
+_CONTAINERD = "unix:///run/containerd/containerd.sock"
 _IN_ROOT = "in the root directory"
 _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 
@@ -41,74 +43,43 @@ _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 class AgentCommandOptions:
     """The options of ``alignup agent``, except those that describe the node."""
 
-    root_dir: Path | None
-    manifest_dir: Path | None
-    listen: str | None
-    token_file: Path | None
-    device_plugin_dir: Path | None
-    pod_resources_socket: Path | None
-    on_misfit: str
-    patience: int
-    waiting_room: int
-    history: int
-    runtime: str
-    runtime_endpoint: str
-    allow: tuple[str, ...]
-    network: str
-    cgroup_driver: str
-    cgroup_root: str
-    log_dir: Path | None
-    recover: tuple[str, ...]
-    export: Path | None
-
-
-_with_agent_command_options = collect_options(
-    "options",
-    AgentCommandOptions,
-    path_option("--root-dir", "DIR", "Directory of the checkpoint, history and socket", _ROOTS),
-    path_option("--manifest-dir", "DIR", "Admit the pods whose manifests are in DIR"),
-    option("--listen", "ADDRESS", "unix:PATH, HOST:PORT, or :PORT on the loopback interface", f"agent.sock {_IN_ROOT}"),
-    path_option("--token-file", "FILE", "Require the token in FILE from clients; mandatory on the network"),
-    path_option(
-        "--device-plugin-dir", "DIR", "Where device plugins register, as with a kubelet", f"device-plugins {_IN_ROOT}"
-    ),
-    path_option(
-        "--pod-resources-socket", "PATH", "Socket of the PodResources API", f"pod-resources/kubelet.sock {_IN_ROOT}"
-    ),
-    choice_option("--on-misfit", ["reject", "wait"], "Handling of a pod that fits only on an empty node"),
-    count_option("--patience", 16, "How many later pods may overtake a waiting pod"),
-    count_option("--waiting-room", 1000, "How many pods may wait"),
-    count_option("--history", 10_000, "How many past decisions to keep", minimum=1),
-    choice_option("--runtime", ["none", "cri"], "Who enforces decisions: the clients (none), or this agent (cri)"),
-    option(
-        "--runtime-endpoint",
-        "SOCKET",
-        "Socket of the container runtime: containerd, CRI-O, or another with CRI v1",
-        default="unix:///run/containerd/containerd.sock",
-    ),
-    click.option(
-        "--allow",
-        type=click.Choice(PERMISSIONS),
-        multiple=True,
-        help="Permit manifests to use this (default: none of them). Repeatable.",
-    ),
-    choice_option(
-        "--network",
+    root_dir: Path | None = path_option("DIR", "Directory of the checkpoint, history and socket", _ROOTS)
+    manifest_dir: Path | None = path_option("DIR", "Admit the pods whose manifests are in DIR")
+    listen: str | None = option(
+        "ADDRESS", "unix:PATH, HOST:PORT, or :PORT on the loopback interface", f"agent.sock {_IN_ROOT}"
+    )
+    token_file: Path | None = path_option("FILE", "Require the token in FILE from clients; mandatory on the network")
+    device_plugin_dir: Path | None = path_option(
+        "DIR", "Where device plugins register, as with a kubelet", f"device-plugins {_IN_ROOT}"
+    )
+    pod_resources_socket: Path | None = path_option(
+        "PATH", "Socket of the PodResources API", f"pod-resources/kubelet.sock {_IN_ROOT}"
+    )
+    on_misfit: str = choice_option(["reject", "wait"], "Handling of a pod that fits only on an empty node")
+    patience: int = count_option(16, "How many later pods may overtake a waiting pod")
+    waiting_room: int = count_option(1000, "How many pods may wait")
+    history: int = count_option(10_000, "How many past decisions to keep", minimum=1)
+    runtime: str = choice_option(["none", "cri"], "Who enforces decisions: the clients (none), or this agent (cri)")
+    runtime_endpoint: str = option(
+        "SOCKET", "Socket of containerd, CRI-O, or another runtime with CRI v1", default=_CONTAINERD
+    )
+    allow: tuple[str, ...] = repeatable_option(
+        "", "Permit manifests to use this, which is rejected otherwise", type=click.Choice(PERMISSIONS)
+    )
+    network: str = choice_option(
         ["auto", "cni", "host"],
         "Network of the pods: their own (cni) or the host's",
         "auto, cni if the runtime supports it",
-    ),
-    choice_option("--cgroup-driver", ["auto", "cgroupfs", "systemd"], "cgroup driver", "auto, ask the runtime"),
-    option("--cgroup-root", "NAME", "Parent cgroup of the pods; none leaves it to the runtime", default="alignup"),
-    path_option("--log-dir", "DIR", "Directory of the container logs", f"logs {_IN_ROOT}"),
-    click.option(
-        "--recover",
+    )
+    cgroup_driver: str = choice_option(["auto", "cgroupfs", "systemd"], "cgroup driver", "auto, ask the runtime")
+    cgroup_root: str = option("NAME", "Parent cgroup of the pods; none leaves it to the runtime", default="alignup")
+    log_dir: Path | None = path_option("DIR", "Directory of the container logs", f"logs {_IN_ROOT}")
+    recover: tuple[str, ...] = repeatable_option(
+        "",
+        "previous: fall back to the previous checkpoint. drop-misfits: release pods that no longer fit",
         type=click.Choice(["previous", "drop-misfits"]),
-        multiple=True,
-        help="previous: use the previous checkpoint. drop-misfits: release pods that no longer fit. Repeatable.",
-    ),
-    path_option("--export", "DIR", "Write the kubelet's state files for the current pods to DIR, and exit"),
-)
+    )
+    export: Path | None = path_option("DIR", "Write the kubelet's state files for the current pods to DIR, and exit")
 
 
 @click.command(
@@ -117,8 +88,8 @@ _with_agent_command_options = collect_options(
         "alignup agent --config examples/node/kubelet.yaml --machine examples/node/machine.yaml --root-dir run/agent",
     ),
 )
-@with_host_options
-@_with_agent_command_options
+@with_options("host", HostOptions)
+@with_options("options", AgentCommandOptions)
 @debug_option
 @click.pass_obj
 def command(session: Session, *, host: HostOptions, options: AgentCommandOptions) -> None:

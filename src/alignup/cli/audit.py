@@ -8,8 +8,8 @@ import click
 from alignup.align import bits
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, debug_option, examples
-from alignup.cli.client import AgentOptions, find_agent, with_agent_options
-from alignup.cli.options import output_option
+from alignup.cli.client import AgentOptions, find_agent
+from alignup.cli.options import output_option, with_options
 
 if TYPE_CHECKING:
     from alignup.enforce.audit import Drift
@@ -23,7 +23,7 @@ VERSION = 1  #: of the JSON document
 @click.command(short_help=COMMANDS["audit"], epilog=examples("alignup audit", "alignup audit -o json"))
 @click.option("--fix", is_flag=True, help="Restore the intended placement.")
 @output_option("text", "json", "prometheus")
-@with_agent_options
+@with_options("agent", AgentOptions)
 @debug_option
 def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
     """Compare the placement of everything that 'alignup run' or the agent runs with what the kernel reports.

@@ -3,6 +3,7 @@
 It writes HTTP/1.0 to a plain socket. Importing ``http.client`` or an HTTP library takes longer than all the requests
 of ``alignup run``, and that time would be added to the start of every command.
 """
+# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import json
 import os
@@ -21,7 +22,7 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import ParseError
 from alignup.cli.app import InputError
-from alignup.cli.options import collect_options, option
+from alignup.cli.options import option
 
 if TYPE_CHECKING:
     import socket
@@ -45,29 +46,19 @@ class AgentError(InputError):
 class AgentOptions:
     """The options that locate the agent."""
 
-    agent: str | None
-    token_file: Path | None
-
-
-with_agent_options = collect_options(
-    "agent",
-    AgentOptions,
-    option(
-        "--agent",
+    agent: str | None = option(
         "ADDRESS",
         "Address of the agent, unix:PATH or HOST:PORT",
         "ALIGNUP_AGENT, or this user's agent",
         envvar="ALIGNUP_AGENT",
-    ),
-    option(
-        "--token-file",
+    )
+    token_file: Path | None = option(
         "FILE",
         "File with the token of an agent on the network",
         "ALIGNUP_TOKEN_FILE",
         type=click.Path(path_type=Path),
         envvar="ALIGNUP_TOKEN_FILE",
-    ),
-)
+    )
 
 
 class AgentClient:

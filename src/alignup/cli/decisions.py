@@ -6,16 +6,18 @@ import click
 
 from alignup.cli import pod_status, terminal
 from alignup.cli.app import COMMANDS, debug_option, examples
-from alignup.cli.client import AgentOptions, connect, with_agent_options
-from alignup.cli.options import option, output_option
+from alignup.cli.client import AgentOptions, connect
+from alignup.cli.options import output_option, with_options
 
 
 @click.command(short_help=COMMANDS["decisions"], epilog=examples("alignup decisions --pod web", "alignup decisions 17"))
 @click.argument("number", required=False, type=click.IntRange(min=1), metavar="[ID]")
 @click.option("--pod", metavar="POD", help="Show only decisions about this pod: a name, namespace/name, or uid.")
 @click.option("--outcome", type=click.Choice(["admitted", "rejected"]), help="Show only decisions with this outcome.")
-@option("--limit", "N", "Show at most N decisions", type=click.IntRange(1, 1000), default=20)
-@with_agent_options
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="Show at most N decisions (default: 20)."
+)
+@with_options("agent", AgentOptions)
 @output_option("text", "json")
 @debug_option
 def command(  # noqa: PLR0913 - one per option

@@ -1,4 +1,5 @@
 """``alignup doctor``: check a kubelet's configuration and state files, and repair them."""
+# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,6 @@ import click
 
 from alignup.cli.app import COMMANDS, debug_option, examples
 from alignup.cli.options import (
-    collect_options,
     config_option,
     devices_option,
     flag_option,
@@ -16,6 +16,7 @@ from alignup.cli.options import (
     path_option,
     pods_option,
     set_option,
+    with_options,
 )
 
 UNHEALTHY = 1
@@ -24,13 +25,15 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    config: Path | None
-    changes: tuple[str, ...]
-    machine: str | None
-    devices: tuple[str, ...]
-    kubelet_dir: Path | None
-    pods: tuple[str, ...]
-    write: bool
+    config: Path | None = config_option("config.yaml in --kubelet-dir, or the kubelet's defaults")
+    changes: tuple[str, ...] = set_option()
+    machine: str | None = machine_option()
+    devices: tuple[str, ...] = devices_option()
+    kubelet_dir: Path | None = path_option(
+        "DIR", "Check the state files in this kubelet directory, such as /var/lib/kubelet"
+    )
+    pods: tuple[str, ...] = pods_option("to name them, and to keep their resources first")
+    write: bool = flag_option("Repair the state files, after a backup of each")
 
 
 @click.command(
@@ -40,17 +43,7 @@ class DoctorOptions:
         f"alignup doctor {_NODE} --kubelet-dir examples/doctor/state",
     ),
 )
-@collect_options(
-    "options",
-    DoctorOptions,
-    config_option("config.yaml in --kubelet-dir, or the kubelet's defaults"),
-    set_option,
-    machine_option,
-    devices_option,
-    path_option("--kubelet-dir", "DIR", "Check the state files in this kubelet directory, such as /var/lib/kubelet"),
-    pods_option("to name them, and to keep their resources first"),
-    flag_option("--write", help_text="Repair the state files, after a backup of each"),
-)
+@with_options("options", DoctorOptions)
 @output_option("text", "json")
 @debug_option
 def command(*, options: DoctorOptions, output: str) -> None:

@@ -22,7 +22,6 @@ from alignup.discover import device_spec
 from alignup.kube import configuration, documents, manifests
 from alignup.kube.configuration import Configuration, StartupStage
 from alignup.kube.manifests import Workload
-from alignup.kube.yaml_scalars import NumberLiteral
 from alignup.state.kubelet import restore, state_dir
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file

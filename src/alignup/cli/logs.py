@@ -6,18 +6,20 @@ from dataclasses import dataclass
 import click
 
 from alignup.cli.app import COMMANDS, debug_option, examples
-from alignup.cli.client import AgentOptions, connect, pod_path, with_agent_options
-from alignup.cli.options import collect_options, flag_option, option
+from alignup.cli.client import AgentOptions, connect, pod_path
+from alignup.cli.options import flag_option, option, with_options
 from alignup.cli.pod_status import find_pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    container: str | None
-    follow: bool
-    previous: bool
-    tail: int | None
-    timestamps: bool
+    container: str | None = option(
+        "NAME", "Print the log of this container", "the first app container", "-c", "--container"
+    )
+    follow: bool = flag_option("Follow the log until the container ends", "-f", "--follow")
+    previous: bool = flag_option("Print the log of the previous instance of the container", "-p", "--previous")
+    tail: int | None = option("N", "Print only the last N lines", "all", type=click.IntRange(min=0))
+    timestamps: bool = flag_option("Print a timestamp before each line")
 
 
 @click.command(
@@ -25,18 +27,8 @@ class LogOptions:
     epilog=examples("alignup logs web", "alignup logs ml/trainer-0 -c train --tail 20 -f"),
 )
 @click.argument("pod", metavar="POD")
-@collect_options(
-    "options",
-    LogOptions,
-    click.option(
-        "-c", "--container", metavar="NAME", help="Print the log of this container (default: the first app container)."
-    ),
-    flag_option("-f", "--follow", help_text="Follow the log until the container ends"),
-    flag_option("-p", "--previous", help_text="Print the log of the previous instance of the container"),
-    option("--tail", "N", "Print only the last N lines", "all", type=click.IntRange(min=0)),
-    flag_option("--timestamps", help_text="Print a timestamp before each line"),
-)
-@with_agent_options
+@with_options("options", LogOptions)
+@with_options("agent", AgentOptions)
 @debug_option
 def command(*, agent: AgentOptions, pod: str, options: LogOptions) -> None:
     """Print the log of a container of POD, which is a name, a namespace/name, or a uid.

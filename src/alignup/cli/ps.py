@@ -9,8 +9,8 @@ import click
 from alignup.align import bits
 from alignup.cli import pod_status, terminal
 from alignup.cli.app import COMMANDS, debug_option, examples
-from alignup.cli.client import AgentError, AgentOptions, connect, with_agent_options
-from alignup.cli.options import output_option
+from alignup.cli.client import AgentError, AgentOptions, connect
+from alignup.cli.options import output_option, with_options
 
 if TYPE_CHECKING:
     from alignup.enforce.audit import RunProcesses
@@ -21,7 +21,7 @@ _RUN_HEADS = ("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND
 
 
 @click.command(short_help=COMMANDS["ps"], epilog=examples("alignup ps", "alignup ps -o wide", "alignup ps -o json"))
-@with_agent_options
+@with_options("agent", AgentOptions)
 @output_option("text", "wide", "json")
 @debug_option
 def command(agent: AgentOptions, output: str) -> None:

@@ -8,8 +8,8 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, debug_option, examples
-from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path, with_agent_options
-from alignup.cli.options import option, output_option
+from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path
+from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_placements, find_pod, full_name, is_terminating
 
 _MIN_POLL, _MAX_POLL = 0.05, 1.0  #: seconds between checks of a terminating pod
@@ -20,15 +20,14 @@ _MIN_POLL, _MAX_POLL = 0.05, 1.0  #: seconds between checks of a terminating pod
     epilog=examples("alignup release web", "alignup release ml/trainer-0 ml/trainer-1"),
 )
 @click.argument("pods", nargs=-1, required=True, metavar="POD…")
-@option(
+@click.option(
     "--grace",
-    "SECONDS",
-    "Kill containers that have not stopped after SECONDS",
-    "the pod's terminationGracePeriodSeconds",
     type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="Kill containers that have not stopped after SECONDS (default: the pod's terminationGracePeriodSeconds).",
 )
 @click.option("--wait/--no-wait", "waits", default=True, help="Wait until all containers are gone (default: wait).")
-@with_agent_options
+@with_options("agent", AgentOptions)
 @output_option("text", "json")
 @debug_option
 def command(*, agent: AgentOptions, pods: tuple[str, ...], grace: int | None, waits: bool, output: str) -> None:

@@ -1,4 +1,5 @@
 """``alignup run``: run a command on aligned CPUs, memory and devices."""
+# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import os
 import sys
@@ -13,8 +14,8 @@ import click
 
 from alignup.align import bits
 from alignup.cli.app import COMMANDS, InputError, Session, debug_option, escape_control, examples
-from alignup.cli.client import AgentClient, AgentError, AgentOptions, find_agent, with_agent_options
-from alignup.cli.options import choice_option, collect_options, flag_option, option, path_option, repeatable_option
+from alignup.cli.client import AgentClient, AgentError, AgentOptions, find_agent
+from alignup.cli.options import choice_option, flag_option, option, path_option, repeatable_option, with_options
 
 if TYPE_CHECKING:
     from alignup.align.host import Host, Settings
@@ -44,21 +45,38 @@ class RunCommand(click.Command):
 class RunOptions:
     """The options of ``alignup run``, except those that locate the agent."""
 
-    cpus: str | None
-    memory: str | None
-    hugepages: tuple[str, ...]
-    device: tuple[str, ...]
-    policy: str | None
-    scope: str | None
-    option: tuple[str, ...]
-    config: Path | None
-    devices: tuple[str, ...]
-    name: str | None
-    wait: str | None
-    by: str
-    dry_run: bool
-    machine: str | None
-    no_agent: bool
+    cpus: str | None = option("N", "CPUs. Whole CPUs are exclusive; fractions (500m) use the shared pool")
+    memory: str | None = option("SIZE", "Memory to allocate, such as 4Gi")
+    hugepages: tuple[str, ...] = repeatable_option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi")
+    device: tuple[str, ...] = repeatable_option("RESOURCE=N", "Devices, such as nvidia.com/gpu=1")
+    policy: str | None = option("", "Topology policy", "best-effort, or as in --config", type=click.Choice(_POLICIES))
+    scope: str | None = option(
+        "", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"])
+    )
+    policy_options: tuple[str, ...] = repeatable_option(
+        "NAME=VALUE", "Option of the topology or CPU manager policy, such as prefer-closest-numa-nodes=true", "--option"
+    )
+    config: Path | None = path_option("FILE", "Use the settings of this KubeletConfiguration")
+    devices: tuple[str, ...] = repeatable_option(
+        "RESOURCE=N@NODE,…", "Devices that discovery does not find, such as example.com/gpu=4@0,4@1"
+    )
+    name: str | None = option("NAME", "Name of the run", "derived from the command")
+    wait: str | None = option(
+        "[SECONDS]",
+        "Wait until the run fits, forever or for SECONDS. A run that never fits is rejected at once",
+        is_flag=False,
+        flag_value=_FOREVER,
+    )
+    by: str = choice_option(
+        ["auto", "cgroup", "affinity"],
+        "How to enforce the placement: a cpuset cgroup, or CPU affinity and memory policy",
+        "auto, the first that is permitted",
+    )
+    dry_run: bool = flag_option("Print the decision; run nothing")
+    machine: str | None = option(
+        "MACHINE", "With --dry-run, decide for this machine, as in 'machine show'", "this machine"
+    )
+    no_agent: bool = flag_option("Use this user's own ledger even if an agent is running")
 
     @property
     def timeout(self) -> float:
@@ -76,42 +94,6 @@ class RunOptions:
         return seconds
 
 
-_with_run_options = collect_options(
-    "options",
-    RunOptions,
-    option("--cpus", "N", "CPUs. Whole CPUs are exclusive; fractions (500m) use the shared pool"),
-    option("--memory", "SIZE", "Memory to allocate, such as 4Gi"),
-    repeatable_option("--hugepages", "PAGE=SIZE", "Huge pages, such as 2Mi=64Mi"),
-    repeatable_option("--device", "RESOURCE=N", "Devices, such as nvidia.com/gpu=1"),
-    option("--policy", "", "Topology policy", "best-effort, or as in --config", type=click.Choice(_POLICIES)),
-    option("--scope", "", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"])),
-    repeatable_option(
-        "--option", "NAME=VALUE", "Option of the topology or CPU manager policy: prefer-closest-numa-nodes=true"
-    ),
-    path_option("--config", "FILE", "Use the settings of this KubeletConfiguration"),
-    repeatable_option(
-        "--devices", "RESOURCE=N@NODE,…", "Devices that discovery does not find, such as example.com/gpu=4@0,4@1"
-    ),
-    option("--name", "NAME", "Name of the run", "derived from the command"),
-    click.option(
-        "--wait",
-        is_flag=False,
-        flag_value=_FOREVER,
-        metavar="[SECONDS]",
-        help="Wait until the run fits, forever or for SECONDS. A run that never fits is rejected at once.",
-    ),
-    choice_option(
-        "--by",
-        ["auto", "cgroup", "affinity"],
-        "How to enforce the placement: a cpuset cgroup, or CPU affinity and memory policy",
-        "auto, the first that is permitted",
-    ),
-    flag_option("--dry-run", help_text="Print the decision; run nothing"),
-    option("--machine", "MACHINE", "With --dry-run, decide for this machine, as in 'machine show'", "this machine"),
-    flag_option("--no-agent", help_text="Use this user's own ledger even if an agent is running"),
-)
-
-
 @click.command(
     cls=RunCommand,
     short_help=COMMANDS["run"],
@@ -122,8 +104,8 @@ _with_run_options = collect_options(
     ),
 )
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND…", type=click.UNPROCESSED)
-@_with_run_options
-@with_agent_options
+@with_options("options", RunOptions)
+@with_options("agent", AgentOptions)
 @debug_option
 def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions) -> None:
     """Run COMMAND on aligned CPUs, memory and devices.
@@ -168,7 +150,7 @@ def run_directory() -> Path:
 def _run_with_agent(client: AgentClient, request: "RunRequest", words: tuple[str, ...], options: RunOptions) -> int:
     from alignup.runs.agent_allocator import AgentAllocator, pod_manifest  # noqa: PLC0415 - not needed for --help
 
-    if options.config or options.option or options.devices:
+    if options.config or options.policy_options or options.devices:
         raise InputError(
             f"--config, --option and --devices do not apply: the agent at {client.address} has its own settings",
             advice="Omit them, or run without the agent: --no-agent.",
@@ -202,7 +184,7 @@ def _run_with_ledger(request: "RunRequest", words: tuple[str, ...], options: Run
     overrides = PolicyOverrides(
         policy=options.policy,
         scope=options.scope,
-        options=options.option,
+        options=options.policy_options,
         settings=_read_settings(options.config, machine),
     )
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)

@@ -1,4 +1,5 @@
 """``alignup simulate``: simulate a workload on a node, and compare policies."""
+# ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,15 +8,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, InputError, debug_option, examples
-from alignup.cli.options import (
-    HostOptions,
-    collect_options,
-    option,
-    output_option,
-    path_option,
-    with_host_options,
-    workload_option,
-)
+from alignup.cli.options import HostOptions, option, output_option, path_option, with_options, workload_field
 
 _PROFILES = ("telco", "training", "inference", "mixed")
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
@@ -23,47 +16,30 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    files: tuple[str, ...]
-    trace: Path | None
-    generate: str | None
-    count: int
-    load: float
-    seed: int
-    save: Path | None
-    compare: str | None
-    jobs: int | None
-    svg: Path | None
-
-
-_with_simulate_options = collect_options(
-    "options",
-    SimulateOptions,
-    workload_option(required=False),
-    option(
-        "--trace",
+    files: tuple[str, ...] = workload_field()
+    trace: Path | None = option(
         "FILE",
         "Trace of arriving and departing pods, as described in docs/simulate.md; - for standard input",
         type=click.Path(path_type=Path, allow_dash=True),
-    ),
-    option("--generate", "", "Generate a workload of this kind, sized to the machine", type=click.Choice(_PROFILES)),
-    option("--count", "N", "Number of pods to generate", type=click.IntRange(1, 1_000_000), default=1000),
-    option(
-        "--load",
+    )
+    generate: str | None = option(
+        "", "Generate a workload of this kind, sized to the machine", type=click.Choice(_PROFILES)
+    )
+    count: int = option("N", "Number of pods to generate", type=click.IntRange(1, 1_000_000), default=1000)
+    load: float = option(
         "SHARE",
         "Average share of the machine that generated pods request; 1 is all of it",
         type=click.FloatRange(0, 100, min_open=True),
         default=0.9,
-    ),
-    option("--seed", "N", "Random seed for --generate", type=int, default=0),
-    path_option("--save", "FILE", "Write the workload to FILE as a trace"),
-    option(
-        "--compare",
+    )
+    seed: int = option("N", "Random seed for --generate", type=int, default=0)
+    save: Path | None = path_option("FILE", "Write the workload to FILE as a trace")
+    compare: str | None = option(
         "SETTING,…",
         "Simulate every combination of policy, scope, topology-options, cpu-policy, cpu-options and memory-policy",
-    ),
-    option("--jobs", "N", "Number of processes for --compare", "one per CPU", type=click.IntRange(1, 1024)),
-    path_option("--svg", "FILE", "Write a picture of the final state to FILE"),
-)
+    )
+    jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=click.IntRange(1, 1024))
+    svg: Path | None = path_option("FILE", "Write a picture of the final state to FILE")
 
 
 @click.command(
@@ -74,8 +50,8 @@ _with_simulate_options = collect_options(
         f"alignup simulate --generate mixed --count 200 {_NODE} --compare policy,scope",
     ),
 )
-@_with_simulate_options
-@with_host_options
+@with_options("options", SimulateOptions)
+@with_options("host", HostOptions)
 @output_option("text", "json", "csv")
 @debug_option
 def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None:

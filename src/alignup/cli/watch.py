@@ -7,13 +7,13 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, debug_option, examples
-from alignup.cli.client import AgentError, AgentOptions, connect, with_agent_options
-from alignup.cli.options import output_option
+from alignup.cli.client import AgentError, AgentOptions, connect
+from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_outcome, full_name
 
 
 @click.command(short_help=COMMANDS["watch"], epilog=examples("alignup watch", "alignup watch -o json"))
-@with_agent_options
+@with_options("agent", AgentOptions)
 @output_option("text", "json")
 @debug_option
 def command(agent: AgentOptions, output: str) -> None:

@@ -6,7 +6,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, InputError, debug_option, examples
-from alignup.cli.options import HostOptions, option, output_option, with_host_options, workload_option
+from alignup.cli.options import HostOptions, output_option, with_options, workload_option
 
 REJECTED = 1
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
@@ -19,16 +19,15 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
         f"alignup why -f examples/node/trainer.yaml {_NODE}",
     ),
 )
-@workload_option()
-@with_host_options
+@workload_option
+@with_options("host", HostOptions)
 @click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
-@option(
+@click.option(
     "--search",
-    "SECONDS",
-    "Search up to SECONDS for changes that would admit a rejected pod",
-    "2",
     type=click.FloatRange(0, 3600),
     default=2.0,
+    metavar="SECONDS",
+    help="Search up to SECONDS for changes that would admit a rejected pod (default: 2).",
 )
 @output_option("text", "json", "yaml")
 @debug_option
