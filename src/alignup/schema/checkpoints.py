@@ -6,7 +6,7 @@ Version 2 is written. Version 1 is upgraded when it is read.
 from collections.abc import Mapping
 from typing import Any
 
-from alignup.schema.api import PodRunStatus, timestamp
+from alignup.schema.api import PodGrants, PodRunStatus, timestamp
 from alignup.schema.codec import Count, Document
 from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
 from alignup.schema.pods import PodDocument
@@ -40,28 +40,24 @@ class HeldPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     entry: PodEntryDocument
     since: float | None = None  #: seconds since 1970
     source: str | None = None
-    grants: Mapping[
-        str, Mapping[str, Mapping[str, Any]]
-    ] = {}  #: container → resource → what the plugin's Allocate returned
+    grants: PodGrants = {}  # noqa: RUF012 - msgspec copies it
     manifest: str | None = None
     termination: TerminationDocument | None = None
 
 
-class WaitingPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
+class _StoredPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     pod: PodDocument
-    since: float
+    since: float  #: seconds since 1970
     source: str
     manifest: str | None = None
     termination: TerminationDocument | None = None
+
+
+class WaitingPodDocument(_StoredPodDocument, frozen=True, omit_defaults=True, kw_only=True):
     overtaken: Count
 
 
-class FinishedPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
-    pod: PodDocument
-    since: float
-    source: str
-    manifest: str | None = None
-    termination: TerminationDocument | None = None
+class FinishedPodDocument(_StoredPodDocument, frozen=True, omit_defaults=True, kw_only=True):
     run: PodRunStatus
     decision: dict[str, Any]
 

@@ -1,1 +1,1 @@
-"""What survives a crash: our own checkpoint and history, and the kubelet's state files, with a host made from them."""
+"""What survives a crash: our checkpoint and history, and the kubelet's state files."""

@@ -1,1 +1,1 @@
-"""The kubelet's own state files, read, verified and written byte for byte."""
+"""The kubelet's state files, read and written byte for byte."""
