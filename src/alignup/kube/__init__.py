@@ -1,1 +1,1 @@
-"""Reading what Kubernetes people already have: pods as they are written for a cluster."""
+"""Reads the files of Kubernetes users: manifests and KubeletConfiguration files."""

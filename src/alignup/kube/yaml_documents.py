@@ -59,13 +59,10 @@ def parse_yaml(text: str) -> Iterator[ParsedDocument]:
         raise DocumentError(f"more than {_MAX_DIRECTIVES} directives", line=1)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader if PyYAML has it
     composer = _Composer()
-    handlers = composer.handlers()
     try:
-        for event in iter(loader(text).get_event, None):
-            if document := handlers[type(event)](event):
-                yield document
+        yield from composer.documents(loader(text).get_event)
     except ScalarError as error:
-        raise composer.error(str(error), event) from None
+        raise composer.error(str(error)) from None
     except yaml.MarkedYAMLError as error:
         raise DocumentError(_message(error, text), line=_line(error), document=composer.current) from None
     except yaml.reader.ReaderError as error:
@@ -95,214 +92,182 @@ def _line(error: "yaml.MarkedYAMLError") -> int:
 
 @dataclass(slots=True)
 class _Anchor:
-    """The value of an alias; a scalar is not yet converted to a value or a key."""
-
-    what: Any
+    value: Any  #: a list, an object, or a scalar that is not yet converted to a value or a key
     nodes: int = 0  #: how many nodes it counts for; 0: not complete
     depth: int = 0  #: of nested lists and objects
 
 
-@dataclass(slots=True)
-class _Open:
-    """An incomplete list or object."""
-
-    value: Any
-    before: int = 0  #: nodes counted before it
-    depth: int = 0  #: of its contents
-    anchor: _Anchor | None = None
-    key: str | None = None  #: the key whose value comes next
-    merging: bool = False  #: the next value is merged (``<<``)
-    merged: set[str] = field(default_factory=set)  #: keys that come from a merge
-
-
 class _Composer:
-    """Builds documents event by event."""
+    """Builds documents by recursive descent."""
 
     def __init__(self) -> None:
+        import yaml  # noqa: PLC0415 - not needed for JSON
+
+        self._yaml = yaml
+        self._number = 0
+        self._inside = False  #: a document
+        self._nodes = 0
+        self._deepest = 0  #: level reached in the current anchor or document
         self._values: dict[str, Any] = {}  #: plain scalars resolved before, as values
         self._keys: dict[str, str] = {}  #: the same as keys
-        self._nodes = 0
-        self._number = 0
-        self._line = 0
-        self._top = _Open([])
-        self._open: list[_Open] = []
         self._anchors: dict[str, _Anchor] = {}
         self._repeated: list[DuplicateKey] = []
         self._lines: dict[int, int] = {}
 
-    def handlers(self) -> "dict[type[yaml.Event], Callable[[Any], ParsedDocument | None]]":
-        """Event type → handler; the handler of a document's last event returns the document."""
-        import yaml  # noqa: PLC0415 - see parse_yaml
-
-        return {
-            yaml.StreamStartEvent: lambda _: None,
-            yaml.StreamEndEvent: lambda _: None,
-            yaml.DocumentStartEvent: self._begin_document,
-            yaml.DocumentEndEvent: self._end_document,
-            yaml.ScalarEvent: self._scalar,
-            yaml.AliasEvent: self._alias,
-            yaml.SequenceStartEvent: self._begin_list,
-            yaml.SequenceEndEvent: self._end,
-            yaml.MappingStartEvent: self._begin_object,
-            yaml.MappingEndEvent: self._end,
-        }
-
     @property
     def current(self) -> int:
         """The number of the current document, or of the next one."""
-        return self._number if self._open else self._number + 1
+        return self._number if self._inside else self._number + 1
 
-    def error(self, what: str, event: "yaml.Event") -> DocumentError:
-        return DocumentError(what, line=_line_of(event), document=self.current)
+    def error(self, what: str) -> DocumentError:
+        """An error at the current event."""
+        return DocumentError(what, line=_line_of(self._event), document=self.current)
 
-    def _begin_document(self, event: "yaml.Event") -> None:
-        self._line = _line_of(event)
-        self._number += 1
-        if self._number > MAX_DOCUMENTS:
-            raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file", event)
-        self._top = _Open([])  # a list whose only item is the document
-        self._open = [self._top]
-        self._anchors, self._repeated, self._lines = {}, [], {}
+    def documents(self, get_event: "Callable[[], yaml.Event]") -> Iterator[ParsedDocument]:
+        self._get_event = get_event
+        self._next()  # the start of the stream
+        while type(event := self._next()) is self._yaml.DocumentStartEvent:
+            line = _line_of(event)
+            self._number += 1
+            if self._number > MAX_DOCUMENTS:
+                raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file")
+            self._inside = True
+            self._anchors, self._repeated, self._lines = {}, [], {}
+            value = self._value(self._next(), 0)
+            self._next()  # the end of the document
+            self._inside = False
+            if value is not None:
+                yield ParsedDocument(self._number, line, value, tuple(self._repeated), self._lines)
 
-    def _end_document(self, _: "yaml.Event") -> ParsedDocument | None:
-        self._open = []
-        value = self._top.value[0]
-        if value is None:
-            return None
-        return ParsedDocument(self._number, self._line, value, tuple(self._repeated), self._lines)
+    def _next(self) -> Any:  # noqa: ANN401 - any event
+        self._event = event = self._get_event()
+        return event
 
-    def _scalar(self, event: "yaml.ScalarEvent") -> None:
-        self._count(1, event)
-        if event.tag is not None or event.anchor is not None or not event.implicit[0]:
-            self._decorated_scalar(event)
-            return
-        text = event.value
-        if not self._expects_key():
+    def _value(self, event: Any, level: int) -> Any:  # noqa: ANN401 - any event, any value
+        """The value that begins at *event*, inside *level* lists and objects."""
+        kind = type(event)
+        if kind is self._yaml.ScalarEvent:
+            self._count(1)
+            if event.tag is not None or event.anchor is not None or not event.implicit[0]:
+                return yaml_scalars.to_value(self._resolve(event))
+            text = event.value
             value = self._values.get(text, self)
-            self._put(self._value_of(text) if value is self else value, event)
-        elif text == "<<":
-            self._top.merging = True
-        else:
-            self._key(self._keys.get(text) or self._key_of(text), event)
+            return self._cache_value(text) if value is self else value
+        if kind is self._yaml.AliasEvent:
+            value = self._alias(event, level).value
+            return value if type(value) is dict or type(value) is list else yaml_scalars.to_value(value)
+        return self._collection(event, level + 1)
 
-    def _value_of(self, text: str) -> Any:  # noqa: ANN401 - any value of a document
+    def _key(self, event: Any, level: int) -> str | None:  # noqa: ANN401 - any event
+        """The key that begins at *event*; ``None`` for a merge key."""
+        kind = type(event)
+        if kind is self._yaml.ScalarEvent:
+            self._count(1)
+            text, tag, plain = event.value, event.tag, event.implicit[0]
+            if tag is None and event.anchor is None and plain:
+                return None if text == "<<" else self._keys.get(text) or self._cache_key(text)
+            scalar = self._resolve(event)
+            return None if text == "<<" and (plain or tag == _MERGE) else yaml_scalars.to_key(scalar)
+        if kind is self._yaml.AliasEvent:
+            value = self._alias(event, level).value
+            if type(value) is not dict and type(value) is not list:
+                return yaml_scalars.to_key(value)
+        else:
+            self._collection(event, level + 1)
+        raise self.error("a list or an object cannot be a key")
+
+    def _collection(self, event: Any, level: int) -> Any:  # noqa: ANN401 - any event, any value
+        before, outer = self._nodes, self._deepest
+        self._count(1)
+        self._descend(level)
+        value: list[Any] | dict[str, Any] = [] if type(event) is self._yaml.SequenceStartEvent else {}
+        anchor = None
+        if event.anchor is not None:
+            anchor = self._anchors[event.anchor] = _Anchor(value)
+            self._deepest = level
+        if isinstance(value, list):
+            self._fill_list(value, level)
+        else:
+            self._lines[id(value)] = _line_of(event)
+            self._fill_object(value, level)
+        if anchor is not None:
+            anchor.nodes, anchor.depth = self._nodes - before, self._deepest - level + 1
+            self._deepest = max(outer, self._deepest)
+        return value
+
+    def _fill_list(self, value: list[Any], level: int) -> None:
+        end = self._yaml.SequenceEndEvent
+        while type(event := self._next()) is not end:
+            value.append(self._value(event, level))
+
+    def _fill_object(self, value: dict[str, Any], level: int) -> None:
+        end = self._yaml.MappingEndEvent
+        merged: set[str] = set()
+        while type(event := self._next()) is not end:
+            key = self._key(event, level)
+            if key is None:
+                self._merge(value, merged, level)
+                continue
+            if key in value and key not in merged:
+                self._repeated.append(DuplicateKey(_line_of(event), key))
+            value[key] = self._value(self._next(), level)
+
+    def _merge(self, value: dict[str, Any], merged: set[str], level: int) -> None:
+        """Merge the keys of the next value, an object or a list of objects; the first object wins."""
+        event = self._next()
+        if type(event) is self._yaml.AliasEvent:
+            sources = [self._alias(event, level).value]
+        else:
+            found = self._value(event, level)
+            sources = found[::-1] if isinstance(found, list) else [found]
+        for source in sources:
+            if not isinstance(source, dict):
+                raise self.error(_NO_MERGE)
+            value.update(source)
+            merged.update(source)
+
+    def _alias(self, event: "yaml.AliasEvent", level: int) -> _Anchor:
+        anchor = self._anchors.get(event.anchor or "")
+        if anchor is None:
+            raise self.error(f"unknown anchor {event.anchor!r} referenced")
+        if not anchor.nodes:
+            raise self.error(f"anchor {event.anchor!r} value contains itself")
+        self._count(anchor.nodes)
+        self._descend(level + anchor.depth)
+        return anchor
+
+    def _resolve(self, event: "yaml.ScalarEvent") -> yaml_scalars.Scalar:
+        """Resolve a scalar with quotes, a tag or an anchor."""
+        scalar: yaml_scalars.Scalar = event.value
+        if event.tag is not None:
+            scalar = yaml_scalars.resolve_tagged(event.value, event.tag)
+        elif event.implicit[0]:
+            scalar = yaml_scalars.resolve_plain(event.value)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchor(scalar, 1)
+        return scalar
+
+    def _cache_value(self, text: str) -> Any:  # noqa: ANN401 - any scalar
         value = yaml_scalars.to_value(yaml_scalars.resolve_plain(text))
         if len(self._values) < _MAX_CACHED:
             self._values[text] = value
         return value
 
-    def _key_of(self, text: str) -> str:
+    def _cache_key(self, text: str) -> str:
         key = yaml_scalars.to_key(yaml_scalars.resolve_plain(text))
         if len(self._keys) < _MAX_CACHED:
             self._keys[text] = key
         return key
 
-    def _decorated_scalar(self, event: "yaml.ScalarEvent") -> None:
-        """A scalar with quotes, a tag or an anchor."""
-        text, tag, plain = event.value, event.tag, event.implicit[0]
-        scalar: yaml_scalars.Scalar = text
-        if tag is not None:
-            scalar = yaml_scalars.resolve_tagged(text, tag)
-        elif plain:
-            scalar = yaml_scalars.resolve_plain(text)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = _Anchor(scalar, 1)
-        if text == "<<" and (plain or tag == _MERGE) and self._expects_key():
-            self._top.merging = True
-        else:
-            self._add_scalar(scalar, event)
+    def _descend(self, level: int) -> None:
+        if level > MAX_DEPTH:
+            raise self.error(f"nested more than {MAX_DEPTH} levels deep")
+        self._deepest = max(self._deepest, level)
 
-    def _add_scalar(self, scalar: yaml_scalars.Scalar, event: "yaml.Event") -> None:
-        if self._expects_key():
-            self._key(yaml_scalars.to_key(scalar), event)
-        else:
-            self._put(yaml_scalars.to_value(scalar), event)
-
-    def _alias(self, event: "yaml.AliasEvent") -> None:
-        anchor = self._anchors.get(event.anchor or "")
-        if anchor is None:
-            raise self.error(f"unknown anchor {event.anchor!r} referenced", event)
-        if not anchor.nodes:
-            raise self.error(f"anchor {event.anchor!r} value contains itself", event)
-        self._count(anchor.nodes, event)
-        self._deepen(anchor.depth, event)
-        if self._top.merging and type(anchor.what) is not dict:
-            raise self.error(_NO_MERGE, event)
-        if type(anchor.what) is dict or type(anchor.what) is list:
-            self._put(anchor.what, event)
-        else:
-            self._add_scalar(anchor.what, event)
-
-    def _begin_list(self, event: "yaml.SequenceStartEvent") -> None:
-        self._begin([], event)
-
-    def _begin_object(self, event: "yaml.MappingStartEvent") -> None:
-        value: dict[str, Any] = {}
-        self._lines[id(value)] = _line_of(event)
-        self._begin(value, event)
-
-    def _begin(self, value: "list[Any] | dict[str, Any]", event: "yaml.CollectionStartEvent") -> None:
-        opened = _Open(value, self._nodes)
-        self._count(1, event)
-        if event.anchor is not None:
-            opened.anchor = self._anchors[event.anchor] = _Anchor(value)
-        self._deepen(1, event)
-        self._open.append(opened)
-        self._top = opened
-
-    def _end(self, event: "yaml.CollectionEndEvent") -> None:
-        ended = self._open.pop()
-        self._top = self._open[-1]
-        if ended.anchor is not None:
-            ended.anchor.nodes = self._nodes - ended.before
-            ended.anchor.depth = ended.depth + 1
-        self._top.depth = max(self._top.depth, ended.depth + 1)
-        self._put(ended.value, event)
-
-    def _deepen(self, depth: int, event: "yaml.Event") -> None:
-        """Account for a nested value of *depth*."""
-        if len(self._open) - 1 + depth > MAX_DEPTH:
-            raise self.error(f"nested more than {MAX_DEPTH} levels deep", event)
-        self._top.depth = max(self._top.depth, depth)
-
-    def _expects_key(self) -> bool:
-        top = self._top
-        return top.key is None and not top.merging and type(top.value) is dict
-
-    def _key(self, key: str, event: "yaml.Event") -> None:
-        top = self._top
-        top.key = key
-        if key in top.value and key not in top.merged:
-            self._repeated.append(DuplicateKey(_line_of(event), key))
-
-    def _put(self, value: Any, event: "yaml.Event") -> None:  # noqa: ANN401 - any value of a document
-        """Add *value* to the current list, or to the current object under the last key."""
-        top = self._top
-        if type(top.value) is list:
-            top.value.append(value)
-        elif top.key is not None:
-            top.value[top.key] = value
-            top.key = None
-        elif top.merging:
-            self._merge(value, event)
-        else:
-            raise self.error("a list or an object cannot be a key", event)
-
-    def _merge(self, value: object, event: "yaml.Event") -> None:
-        """Merge the keys of *value*, an object or a list of objects; the first object wins."""
-        top = self._top
-        top.merging = False
-        sources = value[::-1] if isinstance(value, list) else [value]
-        for source in sources:
-            if not isinstance(source, dict):
-                raise self.error(_NO_MERGE, event)
-            top.value.update(source)
-            top.merged.update(source)
-
-    def _count(self, nodes: int, event: "yaml.Event") -> None:
+    def _count(self, nodes: int) -> None:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
-            raise self.error(f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON", event)
+            raise self.error(f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON")
 
 
 def _line_of(event: "yaml.Event") -> int:

@@ -87,7 +87,7 @@ def ignored_fields(configuration: Configuration) -> tuple[str, ...]:
 
 
 def _problems(configuration: Configuration) -> Iterator[Problem]:
-    """What keeps the kubelet from starting, in its words."""
+    """The errors with which the kubelet does not start."""
     period = configuration.cpu_cfs_quota_period
     custom = feature_gates.is_enabled(_PERIOD_GATE, configuration.feature_gates)
     field = "cpuCFSQuotaPeriod"

@@ -1,4 +1,4 @@
-"""A KubeletConfiguration as the kubelet holds it once its defaults are filled in."""
+"""A KubeletConfiguration with the kubelet's defaults."""
 
 import re
 from collections.abc import Mapping

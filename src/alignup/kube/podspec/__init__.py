@@ -1,4 +1,4 @@
-"""What a pod's manifest asks to run: parsed, defaulted as by the API server, and checked against permissions.
+"""What a pod runs, from its manifest: parsed, defaulted as by the API server, and checked against permissions.
 
 Every field is handled in one of three ways. It takes effect; or it asks for something unavailable or forbidden, and
 the pod is rejected with all such fields at once; or it has no effect here, and a warning says so. No field is dropped

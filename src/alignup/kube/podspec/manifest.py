@@ -26,7 +26,7 @@ _SERVER_METADATA = """
 
 @dataclass(frozen=True, slots=True)
 class ParsedPodSpec:
-    """What a manifest asks to run, with everything found on the way."""
+    """The spec in a manifest, and everything found while parsing it."""
 
     spec: PodSpec
     warnings: tuple[str, ...] = ()  #: fields that have no effect here
