@@ -16,11 +16,11 @@ from tests.picture.gallery import decorated, superchip
 def test_every_cpu_node_and_device_is_in_one_place(machine):
     layout = layout_machine(machine)
 
-    boxes = [*layout.boxes, *layout.bare]
+    boxes = [*layout.boxes, *layout.nodes_without_cpus]
     cpus = [cpu for box in boxes for core_group in box.core_groups for core in core_group.cores for cpu in core.cpus]
     nodes = [box.node.id for box in boxes if box.node]
     device_groups = [kind for box in boxes for kind in box.device_groups] + [
-        kind for _, device_groups in layout.loose for kind in device_groups
+        kind for _, device_groups in layout.unplaced_devices for kind in device_groups
     ]
     devices = [(device.resource, device.id) for kind in device_groups for device in kind.devices]
     assert sorted(cpus) == sorted(cpu.id for cpu in machine.cpus)
@@ -79,9 +79,9 @@ def test_frames_group_sockets_and_nodes(cpus, frames):
 def test_nodes_without_cpus_list_the_nearest_nodes():
     layout = layout_machine(superchip())
 
-    assert [box.node.id for box in layout.bare if box.node] == list(range(2, 36))
-    assert layout.near[2] == "near node 0"
-    assert layout.near[35] == "near node 1"
+    assert [box.node.id for box in layout.nodes_without_cpus if box.node] == list(range(2, 36))
+    assert layout.nearest_nodes[2] == "near node 0"
+    assert layout.nearest_nodes[35] == "near node 1"
 
 
 def test_devices_of_several_nodes_or_none_have_a_location():
@@ -93,7 +93,7 @@ def test_devices_of_several_nodes_or_none_have_a_location():
 
     layout = layout_machine(replace(superchip(), devices=devices))
 
-    assert {where: device_groups[0].devices[0].id for where, device_groups in layout.loose} == {
+    assert {where: device_groups[0].devices[0].id for where, device_groups in layout.unplaced_devices} == {
         "near no NUMA node": "nowhere",
         "near NUMA nodes 0-1": "both",
         "near NUMA node 77, not on this machine": "gone",

@@ -34,11 +34,10 @@ from alignup.state.kubelet.go_types import GoMap, GoStruct, decode
 _PARTIAL_DEPTH = 3
 _MAX_DEPTH = 50
 
-_WHITESPACE = frozenset(" \t\r\n")
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_TOKEN = re.compile(r'[ \t\r\n]*([{}\[\],:]|"(?:[^"\\\x00-\x1f]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null)')
+_CLOSING = {"}": "{", "]": "["}
 _DATA = re.compile(r'"data"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")')
 _DATA_SUM = re.compile(r'"dataChecksum"\s*:\s*([0-9]{1,10})')
-_SCALAR = re.compile(r"-?[0-9][0-9.eE+-]*|true|false|null")
 
 
 class SalvageSource(StrEnum):
@@ -82,12 +81,84 @@ def readable_prefix(text: bytes) -> JsonPrefix:
 
     Reading ends at the first error: what follows might belong elsewhere.
     """
-    try:
-        value = _Reader(text.decode("utf-8", "replace")).value()
-    except _BrokenError as broken:
-        part = broken.part if isinstance(broken.part, dict) else {}
-        return JsonPrefix(json.dumps(part), cut=broken.at_end)
-    return JsonPrefix(json.dumps(value), whole=True) if isinstance(value, dict) else JsonPrefix("{}")
+    reader = _PrefixReader(text.decode("utf-8", "replace").rstrip(" \t\r\n\0"))
+    while reader.step():
+        pass
+    value = json.loads(reader.complete)
+    if not isinstance(value, dict):
+        return JsonPrefix("{}", cut=reader.at_end)
+    return JsonPrefix(json.dumps(value), whole=not reader.open, cut=reader.at_end)
+
+
+class _PrefixReader:
+    """Reads JSON token by token up to the first error, and keeps what is complete so far."""
+
+    def __init__(self, text: str) -> None:
+        self.complete = "null"  #: what was read, with its open containers closed
+        self.at_end = False  #: whether the text ended before the value
+        self.open: list[str] = []  #: the open brackets
+        self._text, self._position = text, 0
+        self._expected = "value"  #: value, key, colon, separator, "first value" or "first key"
+
+    def step(self) -> bool:
+        """Read a token; false at an error or at the end of the value."""
+        match = _TOKEN.match(self._text, self._position)
+        value_or_key = self._expected.endswith(("value", "key"))
+        if match is None:
+            rest = self._text[self._position :].lstrip()
+            self.at_end = not rest or (value_or_key and rest.startswith('"'))
+            return False
+        symbol, self._position = match[1], match.end()
+        if symbol in _CLOSING:
+            return self._close(symbol)
+        if symbol in ",:":
+            return self._continue(symbol)
+        if not value_or_key or (self._expected.endswith("key") and symbol[0] != '"'):
+            return False
+        if symbol in "{[":
+            return self._enter(symbol)
+        # A number or a literal at the very end may be incomplete.
+        self.at_end = symbol[0] != '"' and self._position == len(self._text)
+        try:
+            json.loads(symbol)
+        except ValueError:
+            return False
+        if self._expected.endswith("key"):
+            self._expected = "colon"
+            return not self.at_end
+        return not self.at_end and self._end_value()
+
+    def _enter(self, bracket: str) -> bool:
+        if len(self.open) >= _MAX_DEPTH:
+            return False
+        self.open.append(bracket)
+        self._expected = "first key" if bracket == "{" else "first value"
+        self._keep()
+        return True
+
+    def _close(self, bracket: str) -> bool:
+        empty = self._expected in {"first key", "first value"}
+        if not self.open or self.open[-1] != _CLOSING[bracket] or not (empty or self._expected == "separator"):
+            return False
+        self.open.pop()
+        return self._end_value()
+
+    def _continue(self, symbol: str) -> bool:
+        if self._expected != ("separator" if symbol == "," else "colon"):
+            return False
+        self._expected = "key" if symbol == "," and self.open[-1] == "{" else "value"
+        return True
+
+    def _end_value(self) -> bool:
+        self._expected = "separator"
+        self._keep()
+        return bool(self.open)
+
+    def _keep(self) -> None:
+        """Parts of deep containers, and of containers in lists, are not kept."""
+        if len(self.open) <= _PARTIAL_DEPTH and "[" not in self.open[:-1]:
+            closing = "".join("}" if bracket == "{" else "]" for bracket in reversed(self.open))
+            self.complete = self._text[: self._position] + closing
 
 
 def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load_error: str) -> Salvage:
@@ -237,88 +308,3 @@ def _device_entry(entry: Any) -> DeviceEntry | None:  # noqa: ANN401 - any JSON
 
 def _are_strings(values: object) -> bool:
     return isinstance(values, list | tuple) and all(isinstance(one, str) for one in values)
-
-
-class _BrokenError(Exception):
-    """Invalid JSON; ``part`` is what precedes it, ``at_end`` whether the text ended."""
-
-    def __init__(self, part: dict[str, Any] | list[Any] | None = None, *, at_end: bool) -> None:
-        super().__init__()
-        self.part, self.at_end = part, at_end
-
-
-class _Reader:
-    """Reads JSON up to the first error."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.position = text.rstrip(" \t\r\n\0"), 0
-
-    def value(self, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON
-        first = self._next()
-        if first in {"{", "["} and depth < _MAX_DEPTH:
-            self.position += 1
-            return self._object(depth + 1) if first == "{" else self._array(depth + 1)
-        match = (_STRING if first == '"' else _SCALAR).match(self.text, self.position)
-        # A number or a literal at the very end may be incomplete.
-        if match is None or (first != '"' and match.end() == len(self.text)):
-            raise _BrokenError(at_end=first in {"", '"'} or match is not None)
-        self.position = match.end()
-        try:
-            return json.loads(match[0])
-        except ValueError:
-            raise _BrokenError(at_end=False) from None
-
-    def _object(self, depth: int) -> dict[str, Any]:
-        members: dict[str, Any] = {}
-        key = None
-        try:
-            more = not self._accept("}")
-            while more:
-                key = None
-                key = self._key()
-                members[key] = self.value(depth)
-                more = not self._ended("}")
-        except _BrokenError as broken:
-            if key is not None and broken.part is not None:
-                members[key] = broken.part
-            raise _BrokenError(members if depth <= _PARTIAL_DEPTH else None, at_end=broken.at_end) from None
-        return members
-
-    def _array(self, depth: int) -> list[Any]:
-        items: list[Any] = []
-        try:
-            more = not self._accept("]")
-            while more:
-                items.append(self.value(depth))
-                more = not self._ended("]")
-        except _BrokenError as broken:
-            raise _BrokenError(items if depth <= _PARTIAL_DEPTH else None, at_end=broken.at_end) from None
-        return items
-
-    def _key(self) -> str:
-        if self._next() != '"':
-            raise _BrokenError(at_end=not self._next())
-        key: str = self.value()
-        self._expect(":")
-        return key
-
-    def _ended(self, end: str) -> bool:
-        """Whether *end* follows; otherwise a comma has to."""
-        if self._accept(end):
-            return True
-        self._expect(",")
-        return False
-
-    def _expect(self, char: str) -> None:
-        if not self._accept(char):
-            raise _BrokenError(at_end=not self._next())
-
-    def _accept(self, char: str) -> bool:
-        accepted = self._next() == char
-        self.position += accepted
-        return accepted
-
-    def _next(self) -> str:
-        while self.text[self.position : self.position + 1] in _WHITESPACE:
-            self.position += 1
-        return self.text[self.position : self.position + 1]

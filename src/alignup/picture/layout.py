@@ -75,10 +75,7 @@ class NodeBox:
 
     @property
     def cpus(self) -> CpuSet:
-        found = 0
-        for core_group in self.core_groups:
-            found |= core_group.cpus
-        return found
+        return bits.union(core_group.cpus for core_group in self.core_groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +97,9 @@ class MachineLayout:
     title: str
     facts: tuple[str, ...]
     frames: tuple[SocketFrame, ...]
-    bare: tuple[NodeBox, ...] = ()  #: NUMA nodes without CPUs
-    near: dict[int, str] = field(default_factory=dict)  #: node without CPUs → the nodes with CPUs near it
-    loose: tuple[tuple[str, tuple[DeviceGroup, ...]], ...] = ()  #: devices of several nodes or none, by location
+    nodes_without_cpus: tuple[NodeBox, ...] = ()  #: NUMA nodes without CPUs
+    nearest_nodes: dict[int, str] = field(default_factory=dict)  #: node without CPUs → the nodes with CPUs near it
+    unplaced_devices: tuple[tuple[str, tuple[DeviceGroup, ...]], ...] = ()  #: of several nodes or none, by location
     pci: tuple[str, ...] = ()  #: descriptions of PCI devices of no node
     table: distances.DistanceTable | None = None
     occupancy: Occupancy = field(default_factory=Occupancy)
@@ -113,9 +110,13 @@ class MachineLayout:
         """The boxes with CPUs."""
         return tuple(box for frame in self.frames for box in frame.boxes)
 
+    @property
+    def cpus(self) -> CpuSet:
+        return bits.union(box.cpus for box in self.boxes)
+
     def nearest_to(self, box: NodeBox) -> str:
         """The nodes with CPUs nearest to a box without any; empty if unknown."""
-        return self.near.get(box.node.id, "") if box.node else ""
+        return self.nearest_nodes.get(box.node.id, "") if box.node else ""
 
 
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
@@ -124,14 +125,16 @@ def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLay
     near = _DevicesByNode(devices, machine.pci)
     frames = tuple(_frames(machine, near))
     with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}
-    bare = tuple(_box(node, (), near=near) for node in machine.nodes if node.id not in with_cpus)
+    without_cpus = tuple(_box(node, (), near=near) for node in machine.nodes if node.id not in with_cpus)
     return MachineLayout(
         title=_title(machine),
         facts=tuple(_facts(machine)),
         frames=frames,
-        bare=bare,
-        near=_nearest_nodes(machine, with_cpus, bare=[box.node.id for box in bare if box.node]),
-        loose=tuple(_unplaced_devices(machine, devices)),
+        nodes_without_cpus=without_cpus,
+        nearest_nodes=_nearest_nodes(
+            machine, with_cpus, without_cpus=[box.node.id for box in without_cpus if box.node]
+        ),
+        unplaced_devices=tuple(_unplaced_devices(machine, devices)),
         pci=tuple(_describe_pci(_unplaced_pci(machine))),
         table=distances.build_table(machine.distances) if machine.distances else None,
         occupancy=read_occupancy(ledger),
@@ -303,12 +306,12 @@ def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
             yield f"{name} {', '.join(addresses)}"
 
 
-def _nearest_nodes(machine: Machine, with_cpus: set[int], *, bare: Sequence[int]) -> dict[int, str]:
+def _nearest_nodes(machine: Machine, with_cpus: set[int], *, without_cpus: Sequence[int]) -> dict[int, str]:
     """Node without CPUs → its nearest nodes with CPUs, if the distances differ."""
     found: dict[int, str] = {}
     if machine.distances is None or len(with_cpus) < 2 or not with_cpus <= set(machine.distances.ids):
         return found
-    for node in set(bare).intersection(machine.distances.ids):
+    for node in set(without_cpus).intersection(machine.distances.ids):
         away = {other: machine.distances.both_ways(node)[other] for other in with_cpus}
         nearest = [other for other, far in away.items() if far == min(away.values())]
         if len(nearest) < len(with_cpus):

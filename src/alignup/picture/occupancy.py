@@ -60,6 +60,15 @@ class UseInfo:
         )
 
     @property
+    def label(self) -> str:
+        return self.mark if self.holder else str(self.state)
+
+    @property
+    def style(self) -> str:
+        """The style name in the terminal, and the CSS class."""
+        return f"holder{self.holder.index % 8}" if self.holder else str(self.state)
+
+    @property
     def description(self) -> str:
         return f"held by {self.holder.name}" if self.holder else str(self.state)
 
@@ -92,7 +101,6 @@ class MemoryBar:
 
     @property
     def name(self) -> str:
-        """How much of what, in words."""
         return f"{self.total // self.page} of {format_size(self.page)}" if self.page else format_size(self.total)
 
 

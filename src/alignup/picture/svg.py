@@ -67,7 +67,7 @@ def _page(layout: MachineLayout) -> Iterator[Drawable]:
     if layout.facts:
         yield flow((label(fact, 13, style="dim") for fact in layout.facts), _PAGE_WIDTH, gap=24)
     total = sum(box.cpus.bit_count() for box in layout.boxes)
-    digits = len(str(max((_union(box.cpus for box in layout.boxes)).bit_length() - 1, 0)))
+    digits = len(str(max((layout.cpus).bit_length() - 1, 0)))
     painter = _Painter(layout.occupancy, digits=digits if total <= _MAX_NUMBERED else 0)
     if total > _MAX_SHOWN or len(layout.boxes) > _MAX_BOXES:
         groups = group_adjacent(layout.boxes, key=lambda box: fold_key(box, layout.occupancy))
@@ -82,13 +82,13 @@ def _page(layout: MachineLayout) -> Iterator[Drawable]:
 
 def _outside_sockets(layout: MachineLayout, painter: "_Painter") -> Iterator[Drawable]:
     """Nodes without CPUs, devices of several nodes or none, distances, unknown facts."""
-    if layout.bare:
+    if layout.nodes_without_cpus:
         boxes = flow(painter.nodes_without_cpus(layout), _PAGE_WIDTH * 0.6 - 30, gap=8)
         yield framed(label("NUMA nodes without CPUs", 13, style="strong"), boxes, style="frame")
-    if layout.loose or layout.pci:
+    if layout.unplaced_devices or layout.pci:
         parts = [
             element
-            for where, device_groups in layout.loose
+            for where, device_groups in layout.unplaced_devices
             for element in (label(where, style="dim"), *painter.devices(device_groups))
         ]
         parts += [label(f"PCI: {text}", 11) for text in layout.pci]
@@ -129,7 +129,7 @@ class _Painter:
     def folded(self, group: Sequence[NodeBox]) -> Drawable:
         """One box for equal nodes."""
         first, each = group[0], "each: " if len(group) > 1 else ""
-        cpus = _union(box.cpus for box in group)
+        cpus = bits.union(box.cpus for box in group)
         ids = [box.node.id for box in group if box.node]
         sockets = format_ids("socket", {socket for box in group for socket in box.sockets})
         shape = (
@@ -150,10 +150,10 @@ class _Painter:
 
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Drawable]:
         """Nodes without CPUs; equal ones share a box if they are many or have no memory."""
-        many = len(layout.bare) > _MAX_BOXES
+        many = len(layout.nodes_without_cpus) > _MAX_BOXES
         drawn = []
         for run in group_adjacent(
-            layout.bare, key=lambda box: (fold_key(box, self._occupancy), layout.nearest_to(box))
+            layout.nodes_without_cpus, key=lambda box: (fold_key(box, self._occupancy), layout.nearest_to(box))
         ):
             empty = run[0].node is not None and not run[0].node.memory
             drawn += [
@@ -191,9 +191,9 @@ class _Painter:
                 name = shorten(clean(device.id), 28) + (f" · {use.mark}" if use.holder else "")
                 name += "" if device.healthy else " · unhealthy"
                 title = f"{clean(device.resource)} {clean(device.id)}, {clean(use.description)}"
-                pills.append(block([name], style=_css_class(use), data={"device": clean(device.id), "title": title}))
+                pills.append(block([name], style=use.style, data={"device": clean(device.id), "title": title}))
             if rest:
-                style = _css_class(UseInfo(UseState.FREE if self._occupancy.known else UseState.PLAIN))
+                style = UseInfo(UseState.FREE if self._occupancy.known else UseState.PLAIN).style
                 pills.append(
                     block([f"{rest} {'more' if shown else 'devices'}"], style=style, data={"devices": str(rest)})
                 )
@@ -221,7 +221,7 @@ class _Painter:
         parts = [grid([core_group._replace(width=widest) for core_group in core_groups], across, gap=12)]
         if self._occupancy.known:
             split = self._occupancy.split(bits.members(box.cpus)).items()
-            labels = [label(f"{_short(use)} {own.bit_count()}", 11, style="dim") for use, own in split]
+            labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split]
             parts.append(flow(labels, max(most, _MIN_WIDTH), gap=14))
         return stack(parts, 6)
 
@@ -248,16 +248,16 @@ class _Painter:
         title = f"CPU {cpu}, core {core.id}" + ("" if use.state is UseState.PLAIN else f", {clean(use.description)}")
         if not self._digits:
             data = {"cpu": str(cpu)} | ({"title": title} if use.holder else {})
-            return block([], style=_css_class(use), corner=1, data=data)._replace(width=8, height=12)
+            return block([], style=use.style, corner=1, data=data)._replace(width=8, height=12)
         lines = [str(cpu), use.mark or " "] if self._occupancy.known else [str(cpu)]
-        element = block(lines, style=_css_class(use), data={"cpu": str(cpu), "title": title})
+        element = block(lines, style=use.style, data={"cpu": str(cpu), "title": title})
         return element._replace(width=max(element.width, width_in_em("0") * 11 * max(2, self._digits) + 10))
 
     def _shares(self, cpus: CpuSet) -> Drawable:
         """CPUs as one bar, divided by use."""
         split = self._occupancy.split(bits.members(cpus))
-        shares = [(_css_class(use), own.bit_count() / cpus.bit_count()) for use, own in split.items()]
-        labels = [label(f"{_short(use)} {own.bit_count()}", 11, style="dim") for use, own in split.items()]
+        shares = [(use.style, own.bit_count() / cpus.bit_count()) for use, own in split.items()]
+        labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split.items()]
         return (
             stack([bar(shares, height=14), flow(labels, 560, gap=14)])
             if self._occupancy.known
@@ -314,11 +314,11 @@ def _distances(table: distances.DistanceTable) -> Drawable:
 
 def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     occupancy = layout.occupancy
-    found = occupancy.split(bits.members(_union(box.cpus for box in layout.boxes)))
+    found = occupancy.split(bits.members(layout.cpus))
     states = [
         row(
             [
-                block([use.mark or " "], style=_css_class(use)),
+                block([use.mark or " "], style=use.style),
                 label(f"{use.state}: {pluralize(cpus.bit_count(), 'CPU')}"),
             ],
             6,
@@ -355,23 +355,8 @@ def _sentences(layout: MachineLayout) -> Iterator[str]:
         yield f"{where}: CPUs {format_list(bits.members(box.cpus))}{memory}{devices}."
     if len(layout.boxes) > _MAX_DESCRIBED:
         yield f"{len(layout.boxes) - _MAX_DESCRIBED} more NUMA nodes."
-    if layout.bare:
-        yield f"{pluralize(len(layout.bare), 'NUMA node')} without CPUs."
+    if layout.nodes_without_cpus:
+        yield f"{pluralize(len(layout.nodes_without_cpus), 'NUMA node')} without CPUs."
     for holder in layout.occupancy.holders:
         cpus = f"CPUs {format_list(bits.members(holder.cpus))}" if holder.cpus else "no exclusive CPUs"
         yield f"{clean(holder.name)} holds {cpus}."
-
-
-def _css_class(use: UseInfo) -> str:
-    return f"holder{use.holder.index % 8}" if use.holder else str(use.state)
-
-
-def _short(use: UseInfo) -> str:
-    return use.mark if use.holder else str(use.state)
-
-
-def _union(sets: Iterable[CpuSet]) -> CpuSet:
-    joined = 0
-    for cpus in sets:
-        joined |= cpus
-    return joined

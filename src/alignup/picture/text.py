@@ -32,7 +32,7 @@ MIN_WIDTH = 60
 
 #: The most CPUs of a machine and of a node that are shown by number.
 _MAX_NUMBERED, _MAX_NUMBERED_PER_NODE = 160, 64
-#: The most devices of one resource in one index that are all listed.
+#: The most devices of one resource in one place that are all listed.
 _MAX_DEVICES = 16
 #: The most boxes with CPUs that are drawn; more get one line each.
 _MAX_BOXES = 8
@@ -62,10 +62,10 @@ def _picture(layout: MachineLayout, renderer: "_Renderer") -> Iterator[Line]:
         numbers = sum(sizes) <= _MAX_NUMBERED and max(sizes, default=0) <= _MAX_NUMBERED_PER_NODE
         for frame in layout.frames:
             yield from renderer.frame(frame, numbers=numbers)
-    if layout.bare:
-        yield from renderer.boxed("NUMA nodes without CPUs", inside.bare(layout))
-    if layout.loose or layout.pci:
-        yield from renderer.boxed("Devices near several NUMA nodes, or none", inside.loose(layout))
+    if layout.nodes_without_cpus:
+        yield from renderer.boxed("NUMA nodes without CPUs", inside.nodes_without_cpus(layout))
+    if layout.unplaced_devices or layout.pci:
+        yield from renderer.boxed("Devices near several NUMA nodes, or none", inside.unplaced_devices(layout))
     if layout.table and len(layout.table.groups) != 1:
         yield from renderer.boxed("Distances", inside.distances(layout.table))
     if layout.gaps:
@@ -134,7 +134,7 @@ class _Renderer:
         for cpu in core.cpus:
             use = self.occupancy.of_cpu(cpu)
             cells += [Cell(",", "dim")] if cells else []
-            cells.append(Cell(f"{cpu}{use.mark}", _style(use)))
+            cells.append(Cell(f"{cpu}{use.mark}", use.style))
         return tuple(cells)
 
     def folded(self, box: NodeBox) -> list[Line]:
@@ -146,8 +146,8 @@ class _Renderer:
             for part in [run] if len(run) > 4 else [(core_group,) for core_group in run]:
                 lines += self.field(*_describe_groups(part), between=" ")
         for use, cpus in self.occupancy.split(bits.members(box.cpus)).items() if self.occupancy.known else ():
-            head = (Cell(f"{cpus.bit_count()}:", _style(use)),)
-            lines += self.field(_short(use), [head, *_list_chunks(cpus, _style(use))], between=" ")
+            head = (Cell(f"{cpus.bit_count()}:", use.style),)
+            lines += self.field(use.label, [head, *_list_chunks(cpus, use.style)], between=" ")
         return lines
 
     def extras(self, box: NodeBox) -> list[Line]:
@@ -174,18 +174,18 @@ class _Renderer:
             yield (Cell(f"{len(rest)}: ", "dim"), Cell(ends))
         for device in shown:
             use = self.occupancy.of_device(device)
-            cells = [Cell(shorten(clean(device.id), self.width // 3), _style(use))]
-            cells += [Cell(f"={use.mark}", _style(use))] if use.holder else []
+            cells = [Cell(shorten(clean(device.id), self.width // 3), use.style)]
+            cells += [Cell(f"={use.mark}", use.style)] if use.holder else []
             cells += [] if device.healthy else [Cell(" unhealthy", "warn")]
             yield tuple(cells)
 
     def pci(self, texts: Sequence[str]) -> list[Line]:
         return self.field("PCI", [(Cell(text),) for text in texts], between=" · ") if texts else []
 
-    def loose(self, layout: MachineLayout) -> list[Line]:
+    def unplaced_devices(self, layout: MachineLayout) -> list[Line]:
         """Devices of several nodes or none, by location."""
         lines: list[Line] = []
-        for where, device_groups in layout.loose:
+        for where, device_groups in layout.unplaced_devices:
             lines += [(Cell(shorten(where, self.width), "label"),), *self.device_groups(device_groups)]
         return lines + self.pci(layout.pci)
 
@@ -198,7 +198,7 @@ class _Renderer:
 
     def _row(self, group: Sequence[NodeBox]) -> list[Line]:
         first, each = group[0], "each " if len(group) > 1 else ""
-        cpus = _union(group)
+        cpus = bits.union(box.cpus for box in group)
         ids = [box.node.id for box in group if box.node]
         shapes = [core_group.shape for core_group in first.core_groups]
         shape = shapes[0] if len(shapes) == 1 else f"{len(shapes)} core_groups, {first.cpus.bit_count()} CPUs"
@@ -210,15 +210,15 @@ class _Renderer:
             *_list_chunks(cpus, "plain"),
         ]
         for use, own in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
-            chunks.append((Cell(f"{_short(use)} {own.bit_count()}", _style(use)),))
+            chunks.append((Cell(f"{use.label} {own.bit_count()}", use.style),))
         lines = self.field(format_ids("node", ids) if ids else "no node", chunks, between=" ", column=11)
         return lines + self.extras(first)
 
-    def bare(self, layout: MachineLayout) -> list[Line]:
+    def nodes_without_cpus(self, layout: MachineLayout) -> list[Line]:
         """Nodes without CPUs, equal ones in one line."""
         lines: list[Line] = []
         for group in group_adjacent(
-            layout.bare, key=lambda box: (fold_key(box, self.occupancy), layout.nearest_to(box))
+            layout.nodes_without_cpus, key=lambda box: (fold_key(box, self.occupancy), layout.nearest_to(box))
         ):
             first, each = group[0], f"{len(group)} nodes, each " if len(group) > 1 else ""
             bars = self.occupancy.bars(first.node) if first.node else ()
@@ -260,18 +260,18 @@ class _Renderer:
     def legend(self, layout: MachineLayout) -> list[Line]:
         """What the marks mean, and what each pod holds."""
         lines: list[Line] = []
-        for use, cpus in self.occupancy.split(bits.members(_union(layout.boxes))).items():
+        for use, cpus in self.occupancy.split(bits.members(layout.cpus)).items():
             if not use.holder:
                 text = f"{pluralize(cpus.bit_count(), 'CPU')} {_meaning(use, self.occupancy)}"
                 lines += self.field(
-                    f"{use.mark} {use.state}".strip(), split_words((Cell(text, _style(use)),)), between=" "
+                    f"{use.mark} {use.state}".strip(), split_words((Cell(text, use.style),)), between=" "
                 )
         for holder in self.occupancy.holders:
             lines += self._holder(holder)
         return lines
 
     def _holder(self, holder: Holder) -> list[Line]:
-        style = _style(UseInfo(UseState.HELD, holder))
+        style = UseInfo(UseState.HELD, holder).style
         chunks: list[Chunk] = [(Cell(shorten(clean(holder.name), self.width // 2), style),)]
         if holder.cpus:
             chunks += [(Cell("CPUs"),), *_list_chunks(holder.cpus, style)]
@@ -301,9 +301,7 @@ def _padded(chunk: Chunk, column: int) -> Chunk:
 
 
 def _describe_groups(core_groups: Sequence[CoreGroup]) -> tuple[str, list[Chunk]]:
-    cpus = 0
-    for core_group in core_groups:
-        cpus |= core_group.cpus
+    cpus = bits.union(core_group.cpus for core_group in core_groups)
     if len(core_groups) == 1:
         return core_groups[0].name or "CPUs", [(Cell(f"{core_groups[0].shape}: CPUs"),), *_list_chunks(cpus, "plain")]
     where, _, _ = core_groups[0].name.rpartition("cache ")
@@ -333,18 +331,3 @@ def _meaning(use: UseInfo, occupancy: Occupancy) -> str:
         UseState.LOST: "unassigned until the host restarts",
         UseState.UNSEEN: "unknown to the host",
     }.get(use.state, "free (no mark)")
-
-
-def _union(boxes: Iterable[NodeBox]) -> CpuSet:
-    cpus = 0
-    for box in boxes:
-        cpus |= box.cpus
-    return cpus
-
-
-def _short(use: UseInfo) -> str:
-    return use.mark if use.holder else str(use.state)
-
-
-def _style(use: UseInfo) -> str:
-    return f"holder{use.holder.index % 8}" if use.holder else str(use.state)
