@@ -1,6 +1,6 @@
 """Build valid states from salvaged ones: a kubelet with this configuration starts on them on this machine.
 
-A container keeps all_cpus it holds or loses all of it. With fewer CPUs or less memory than it requests, the kubelet
+A container keeps everything it holds or loses all of it. With fewer CPUs or less memory than it requests, the kubelet
 would reject its pod at startup; with none, it allocates again. An allocation without a competitor is kept; of two that
 conflict, the one of a running pod.
 """
