@@ -21,7 +21,7 @@ from alignup.plugins.endpoint import PluginTimeouts
 from alignup.plugins.manager import DevicePluginManager
 from alignup.testing import Plugin, Preference
 from tests.agent.agents import wait_for
-from tests.agent.rooms import standing
+from tests.agent.states import empty_state
 from tests.align.hosts import GPU
 from tests.plugins.listener import RecordingMetrics
 
@@ -45,7 +45,7 @@ class Room:
 
     def healthy(self, resource: str = GPU) -> int:
         inventory = self.desk.host.ledger.devices.inventories.get(resource)
-        return inventory.healthy.bit_count() if inventory and resource in self.desk.standing.plugins else 0
+        return inventory.healthy.bit_count() if inventory and resource in self.desk.state.plugins else 0
 
     def devices(self, uid: str, container: str = "app") -> dict[str, tuple[str, ...]]:
         return dict(self.desk.host.ledger.devices.holds(uid, container))
@@ -56,10 +56,10 @@ class Room:
 
     def pod_view(self, uid: str) -> Any:
         """A pod that has to be known."""
-        return self.desk.pod_view(uid)
+        return self.desk.state.pod_view(uid)
 
     def status(self, uid: str) -> str:
-        entry = self.desk.pod_view(uid)
+        entry = self.desk.state.pod_view(uid)
         return str(entry.status) if entry else ""
 
     @asynccontextmanager
@@ -88,10 +88,10 @@ async def room(
 ) -> AsyncIterator[Room]:
     """A desk that is open for plugins in *directory*."""
     desk = AdmissionQueue(
-        now or standing(),
+        now or empty_state(),
         save,
-        clock=Clock(now=time.time, watch=time.perf_counter),
-        tell=lambda _: None,
+        clock=Clock(now=time.time, monotonic=time.perf_counter),
+        dispatch=lambda _: None,
     )
     exchange = DevicePluginManager(directory, PluginEvents(desk), metrics=RecordingMetrics(), timeouts=deadlines)
     errands = DeviceAllocator(desk, exchange, log=structlog.get_logger())

@@ -288,7 +288,7 @@ def test_addresses(text, shown):
 
 @pytest.mark.parametrize("text", ["", "unix:", "8080", "host:", "host:99999", "http://host:80", "::1:80"])
 def test_what_is_no_address_is_said_so(text):
-    with pytest.raises(ParseError, match="is no address"):
+    with pytest.raises(ParseError, match="is not an address"):
         parse_address(text)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.agent import finished_pods
+from alignup.agent import state
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.pod_record import TerminationRequest, same_workload
 from alignup.agent.recovery import RecoveryOptions, recover
@@ -19,7 +19,7 @@ from alignup.schema import codec
 from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
 from alignup.schema.checkpoints import upgrade_version_1
 from alignup.state.checkpoint import CheckpointStore
-from tests.agent.rooms import clock, standing
+from tests.agent.states import clock, empty_state
 from tests.agent.test_state import FILE, admits, after, the
 from tests.align.hosts import host, pod
 from tests.soundness import check_sound
@@ -35,7 +35,7 @@ def runnable(uid, *, image="a", label="x", **asked):
 
 
 def ends(uid, grace=None):
-    return lambda draft: draft.end(uid, grace=grace)
+    return lambda draft: draft.terminate(uid, grace=grace)
 
 
 def finishes(uid, run=DONE):
@@ -43,17 +43,17 @@ def finishes(uid, run=DONE):
 
 
 def test_a_pod_told_to_end_keeps_what_it_has():
-    before = after(standing(), admits("a", cpu="2"))
+    before = after(empty_state(), admits("a", cpu="2"))
     draft = Transaction(before, clock())
 
-    entry = the(draft.end("a"))
+    entry = the(draft.terminate("a"))
 
-    now = draft.standing()
+    now = draft.state()
     assert entry.status is AdmissionStatus.ADMITTED
-    assert now.held["a"].ending == TerminationRequest(1000.0, None)
+    assert now.admitted["a"].termination == TerminationRequest(1000.0, None)
     assert now.host.ledger == before.host.ledger
     assert draft.durable
-    assert [happening.kind for happening in draft.happenings] == [EventKind.TERMINATING]
+    assert [happening.kind for happening in draft.events] == [EventKind.TERMINATING]
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def test_a_pod_told_to_end_keeps_what_it_has():
     ],
 )
 def test_told_twice_the_earlier_end_counts(first, then, grace):
-    now = after(standing(), admits("a"), ends("a", first), ends("a", then))
+    now = after(empty_state(), admits("a"), ends("a", first), ends("a", then))
 
-    assert the(now.held["a"].ending).grace == grace
+    assert the(now.admitted["a"].termination).grace == grace
 
 
 def test_one_that_waits_has_nothing_to_end_and_is_gone():
-    now = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), ends("b"))
+    now = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), ends("b"))
 
     assert now.pod_view("b") is None
 
 
 def test_nobody_ends_who_is_not_known():
-    assert Transaction(standing(), clock()).end("a") is None
+    assert Transaction(empty_state(), clock()).terminate("a") is None
 
 
 def test_a_finished_pod_gives_back_what_it_has_and_is_remembered():
-    now = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), finishes("a"))
+    now = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), finishes("a"))
 
     assert the(now.pod_view("b")).status is AdmissionStatus.ADMITTED
     entry = the(now.pod_view("a"))
@@ -92,31 +92,31 @@ def test_a_finished_pod_gives_back_what_it_has_and_is_remembered():
 
 
 def test_a_finished_pod_that_comes_again_does_not_run_again():
-    now = after(standing(), admits("a", source=FILE), finishes("a"), admits("a", source=FILE))
+    now = after(empty_state(), admits("a", source=FILE), finishes("a"), admits("a", source=FILE))
 
-    assert now.held == {}
+    assert now.admitted == {}
     assert the(now.pod_view("a")).status is AdmissionStatus.FINISHED
 
 
 def test_a_finished_pod_is_forgotten_when_it_is_released():
-    now = after(standing(), admits("a"), finishes("a"), ends("a"))
+    now = after(empty_state(), admits("a"), finishes("a"), ends("a"))
 
-    assert the(now.finished["a"].known.ending)
+    assert the(now.finished["a"].record.termination)
     assert after(now, lambda draft: draft.release("a")).pod_views() == ()
 
 
 def test_of_finished_pods_that_came_from_no_file_only_so_many_are_remembered(monkeypatch):
-    monkeypatch.setattr(finished_pods, "MAX_FINISHED", 2)
+    monkeypatch.setattr(state, "MAX_FINISHED", 2)
     jobs = [job for uid in "abc" for job in (admits(uid), finishes(uid))]
 
-    now = after(standing(), admits("kept", source=FILE), finishes("kept"), *jobs)
+    now = after(empty_state(), admits("kept", source=FILE), finishes("kept"), *jobs)
 
     assert list(now.finished) == ["kept", "b", "c"]
 
 
 def test_endings_and_finished_pods_survive_a_crash(tmp_path):
     now = after(
-        standing(),
+        empty_state(),
         lambda draft: draft.admit(runnable("a")),
         lambda draft: draft.admit(runnable("b"), source=FILE),
         lambda draft: draft.admit(runnable("c")),
@@ -125,16 +125,16 @@ def test_endings_and_finished_pods_survive_a_crash(tmp_path):
     )
     Checkpointer(CheckpointStore(tmp_path), now.host)(now)
 
-    found = recover(CheckpointStore(tmp_path), host(), terms=RecoveryOptions(), now=9.0)
+    found = recover(CheckpointStore(tmp_path), host(), options=RecoveryOptions(), now=9.0)
 
     assert found.problems == found.notes == ()
-    again = found.standing
-    assert again.held["a"].ending == now.held["a"].ending
-    assert again.held["c"].ending is None
-    assert [one.pod.manifest for one in again.held.values()] == [one.pod.manifest for one in now.held.values()]
+    again = found.state
+    assert again.admitted["a"].termination == now.admitted["a"].termination
+    assert again.admitted["c"].termination is None
+    assert [one.pod.manifest for one in again.admitted.values()] == [one.pod.manifest for one in now.admitted.values()]
     assert again.finished["b"].run == DONE
-    assert again.finished["b"].known.source == FILE
-    assert again.finished["b"].known.pod.manifest == runnable("b").manifest
+    assert again.finished["b"].record.source == FILE
+    assert again.finished["b"].record.pod.manifest == runnable("b").manifest
 
 
 @pytest.mark.parametrize(

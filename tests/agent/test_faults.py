@@ -13,11 +13,12 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue as Queue
+from alignup.schema.decisions import to_document
 from alignup.state.checkpoint import NAME, CheckpointStore
 from alignup.state.history import History
 from tests.agent.agents import CONFIG, pod, running, wait_for
 from tests.agent.load import come_and_go, kill_again_and_again, memory_of, nonsense
-from tests.agent.rooms import clock, standing
+from tests.agent.states import clock, empty_state
 from tests.align.hosts import host
 from tests.align.hosts import pod as made
 
@@ -115,18 +116,18 @@ def test_a_client_that_leaves_before_its_answer_does_no_harm(tmp_path):
 @given(st.data())
 def test_any_bit_that_flips_and_any_length_that_is_lost_is_noticed(tmp_path_factory, data):
     directory = tmp_path_factory.mktemp("root")
-    draft = Transaction(standing(), clock())
+    draft = Transaction(empty_state(), clock())
     draft.admit(made("a", gpu="1"))
-    Checkpointer(CheckpointStore(directory), draft.standing().host)(draft.standing())
+    Checkpointer(CheckpointStore(directory), draft.state().host)(draft.state())
     whole = (directory / NAME).read_bytes()
     place = data.draw(st.integers(0, len(whole) - 1))
     flipped = whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7))]) + whole[place + 1 :]
     (directory / NAME).write_bytes(data.draw(st.sampled_from((flipped, whole[:place]))))
 
-    recovered = recover(CheckpointStore(directory), host(), terms=RecoveryOptions(line=Queue()), now=0.0)
+    recovered = recover(CheckpointStore(directory), host(), options=RecoveryOptions(waiting=Queue()), now=0.0)
 
     assert recovered.problems
-    assert recovered.standing.pod_views() == ()
+    assert recovered.state.pod_views() == ()
 
 
 @settings(max_examples=20)
@@ -134,26 +135,24 @@ def test_any_bit_that_flips_and_any_length_that_is_lost_is_noticed(tmp_path_fact
 def test_a_clock_that_jumps_changes_no_order(tmp_path_factory, times):
     directory = tmp_path_factory.mktemp("root")
     jumping = iter(times * 50)
-    clocked = Clock(now=lambda: next(jumping), watch=time.perf_counter)
-    now = standing(wait=True)
+    clocked = Clock(now=lambda: next(jumping), monotonic=time.perf_counter)
+    now = empty_state(wait_enabled=True)
     history = History(directory)
     for number in range(5):
         draft = Transaction(now, clocked)
         draft.admit(made(f"p{number}", cpu="4"))
-        for happening in draft.happenings:
-            assert (
-                history.add(happening.record.to_document() if happening.record else {}, time=happening.time).problem
-                == ""
-            )
-        now = draft.standing()
+        for happening in draft.events:
+            assert happening.decision is not None
+            assert history.add(to_document(happening.decision), time=happening.time).problem == ""
+        now = draft.state()
     history.close()
     Checkpointer(CheckpointStore(directory), now.host)(now)
 
     again = recover(
-        CheckpointStore(directory), host(), terms=RecoveryOptions(line=Queue(), wait=True), now=0.0
-    ).standing
+        CheckpointStore(directory), host(), options=RecoveryOptions(waiting=Queue(), wait_enabled=True), now=0.0
+    ).state
 
     assert [entry.pod.uid for entry in again.pod_views()] == ["p0", "p1", "p2", "p3", "p4"]
-    assert [known.since for known in again.everyone()] == [known.since for known in now.everyone()]
+    assert [known.since for known in again.all_records()] == [known.since for known in now.all_records()]
     assert [one.document["pod"]["uid"] for one in history.latest()] == ["p4", "p3", "p2", "p1", "p0"]
     history.close()

@@ -7,19 +7,19 @@ import pytest
 
 from alignup.agent import log
 from alignup.agent.transaction import Transaction
-from tests.agent.rooms import clock, standing
+from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 
 
 def told(*, readable: bool) -> str:
     """The log of a pod that is admitted, one that is refused, and a release."""
-    draft = Transaction(standing(), clock())
+    draft = Transaction(empty_state(), clock())
     draft.admit(pod("a", cpu="3"))
     draft.admit(pod("b", cpu="9"))
     draft.release("a")
     out = io.StringIO()
     made = log.make_logger(out, readable=readable)
-    for happening in draft.happenings:
+    for happening in draft.events:
         log.log_event(made, happening)
     return out.getvalue()
 

@@ -12,6 +12,7 @@ import pytest
 from alignup import rpc
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.recovery import RecoveryOptions, recover
+from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import FileError, PluginError
@@ -25,7 +26,7 @@ from alignup.wire import pod_resources_pb2 as wire
 from tests.agent.agents import arguments, running, wait_for
 from tests.agent.load import kill_plugins_too
 from tests.agent.plugs import STRICT, process, room, until, wait_for_devices
-from tests.agent.rooms import standing
+from tests.agent.states import empty_state
 from tests.align.hosts import GPU, NIC, host, pod
 from tests.cli.commands import alignup
 
@@ -71,7 +72,7 @@ async def test_a_pod_gets_the_devices_its_plugin_prefers_and_what_it_gives_with_
         assert here.devices("a") == {GPU: ("gpu-1",)}
         assert grant["envs"] == {"GPU_DEVICES": "gpu-1"}
         assert grant["devices"][0]["container_path"] == "/dev/gpu/gpu-1"
-        assert (here.desk.standing.pending, here.free()) == ({}, 3)
+        assert (here.desk.state.pending, here.free()) == ({}, 3)
 
 
 async def test_a_pod_without_devices_of_plugins_has_nothing_to_do_with_them(directory):
@@ -85,10 +86,10 @@ async def test_a_pod_without_devices_of_plugins_has_nothing_to_do_with_them(dire
 
 async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
     async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
-        admission = await here.errands.consider(pod("a", gpu="1"))
+        admission = await here.errands.dry_run(pod("a", gpu="1"))
 
         assert admission.decision.placements[0].as_text()["device"] == {GPU: "gpu-1"}
-        assert (plugin.requests("Allocate"), here.desk.pod_views(), here.free()) == ((), (), 4)
+        assert (plugin.requests("Allocate"), here.desk.state.pod_views(), here.free()) == ((), (), 4)
 
 
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
@@ -143,16 +144,16 @@ async def test_a_plugin_that_hangs_holds_up_nobody_else(directory):
         async with asyncio.timeout(5):
             plain = await here.admit(pod("b", cpu="1"))
             other = await here.admit(pod("c", cpu="1", nic="1"))
-            gone = await here.desk.release("b")
+            gone = await here.desk.run(Transaction.release, "b")
 
         assert plain.decision.admitted
         assert other.decision.admitted
         assert gone is not None
         assert not hanging.done()
         assert here.free(GPU) == 3
-        assert here.desk.settled.ledger.pods.keys() == {"c"}
+        assert here.desk.settled_host.ledger.pods.keys() == {"c"}
         await here.errands.close()
-        with pytest.raises(NotReadyError, match="stops"):
+        with pytest.raises(NotReadyError, match="is stopping"):
             await hanging
 
 
@@ -160,7 +161,7 @@ async def test_nobody_else_gets_what_a_pod_on_its_way_in_has(directory):
     async with room(directory) as here, here.plugin("1@0") as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
         first = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
-        await until(lambda: "a" in here.desk.standing.pending)
+        await until(lambda: "a" in here.desk.state.pending)
 
         second = await here.admit(pod("b", cpu="1", gpu="1"))
 
@@ -172,7 +173,7 @@ async def test_a_pod_sent_again_on_its_way_in_is_the_same_pod(directory):
     async with room(directory) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
         first = asyncio.create_task(here.admit(pod("a", gpu="1")))
-        await until(lambda: "a" in here.desk.standing.pending)
+        await until(lambda: "a" in here.desk.state.pending)
 
         both = await asyncio.gather(first, here.admit(pod("a", gpu="1")))
 
@@ -184,14 +185,14 @@ async def test_a_pod_released_on_its_way_in_is_gone(directory):
     async with room(directory) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
         asked = asyncio.create_task(here.admit(pod("a", gpu="1")))
-        await until(lambda: "a" in here.desk.standing.pending)
+        await until(lambda: "a" in here.desk.state.pending)
 
-        gone: Any = await here.desk.release("a")
+        gone: Any = await here.desk.run(Transaction.release, "a")
         admission = await asked
 
         assert gone.pod.uid == "a"
         assert (admission.pod_view, admission.decision.rejection.reason) == (None, "Released")
-        assert (here.free(), here.desk.standing.pending) == (4, {})
+        assert (here.free(), here.desk.state.pending) == (4, {})
 
 
 async def test_containers_are_prepared_in_their_order_and_init_containers_too(directory):
@@ -212,7 +213,7 @@ async def test_containers_are_prepared_in_their_order_and_init_containers_too(di
 
 
 async def test_a_late_plugin_is_waited_for(directory):
-    now = standing(wait=True)
+    now = empty_state(wait_enabled=True)
     async with room(directory, now=now) as here:
         waits = await here.admit(pod("a", cpu="1", **FPGA))
         too_much = await here.admit(pod("b", cpu="9", **FPGA))
@@ -228,7 +229,7 @@ async def test_a_late_plugin_is_waited_for(directory):
 
 
 async def test_who_waits_for_a_plugin_holds_up_nobody(directory):
-    async with room(directory, now=standing(wait=True, patience=1)) as here:
+    async with room(directory, now=empty_state(wait_enabled=True, max_overtakes=1)) as here:
         await here.admit(pod("late", cpu="1", **FPGA))
 
         others = [await here.admit(pod(f"p{number}", cpu="1")) for number in range(3)]
@@ -237,7 +238,7 @@ async def test_who_waits_for_a_plugin_holds_up_nobody(directory):
 
 
 async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(directory):
-    async with room(directory, now=standing(wait=True)) as here, here.plugin() as plugin:
+    async with room(directory, now=empty_state(wait_enabled=True)) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(error="not yet"))
 
         refused = await here.admit(pod("a", gpu="1"))
@@ -246,16 +247,19 @@ async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(direct
 
         assert str(refused.pod_view.status) == "waiting"
         assert "not yet" in refused.decision.rejection.message
-        assert here.desk.standing.backing_off == frozenset()
+        assert here.desk.state.backing_off == frozenset()
         assert here.pod_view("a").grants["app"].keys() == {GPU}
 
 
 async def test_a_release_lets_in_who_waits_for_its_devices(directory):
-    async with room(directory, now=standing(wait=True)) as here, here.plugin("1@0", preference=Preference.LOWEST):
+    async with (
+        room(directory, now=empty_state(wait_enabled=True)) as here,
+        here.plugin("1@0", preference=Preference.LOWEST),
+    ):
         await here.admit(pod("a", cpu="1", gpu="1"))
         waits = await here.admit(pod("b", cpu="1", gpu="1"))
 
-        await here.desk.release("a")
+        await here.desk.run(Transaction.release, "a")
         await until(lambda: here.status("b") == "admitted")
 
         assert str(waits.pod_view.status) == "waiting"
@@ -266,7 +270,9 @@ async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(di
     async with room(directory) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
 
-        answers: Any = await here.desk.exchange([], [(pod("a", gpu="1"), "a.yaml"), (pod("b"), "b.yaml")])
+        answers: Any = await here.desk.run(
+            Transaction.replace_pods, [], [(pod("a", gpu="1"), "a.yaml"), (pod("b"), "b.yaml")]
+        )
         with_devices, plain = answers
         waiting = here.status("a")
         await until(lambda: here.status("a") == "admitted")
@@ -311,25 +317,25 @@ async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(direct
 
 
 async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
-    async with room(directory, now=standing(wait=True)) as here:
+    async with room(directory, now=empty_state(wait_enabled=True)) as here:
         for number in range(12):
             async with here.plugin(preference=Preference.LOWEST):
                 await here.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
         async with here.plugin():
             await until(lambda: here.free() == 0)
-            admitted = [one.pod.uid for one in here.desk.pod_views() if str(one.status) == "admitted"]
+            admitted = [one.pod.uid for one in here.desk.state.pod_views() if str(one.status) == "admitted"]
             held = [id_ for uid in admitted for id_ in here.devices(uid)[GPU]]
-            for one in here.desk.pod_views():
-                await here.desk.release(one.pod.uid)
+            for one in here.desk.state.pod_views():
+                await here.desk.run(Transaction.release, one.pod.uid)
 
             assert sorted(held) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
-            assert here.desk.pod_views() == ()
+            assert here.desk.state.pod_views() == ()
             await until(lambda: here.free() == 4)  # the last plugin may not have been heard before
 
 
 async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory):
     async with (
-        room(directory, now=standing(wait=True, room=100)) as here,
+        room(directory, now=empty_state(wait_enabled=True, capacity=100)) as here,
         here.plugin(preference=Preference.HIGHEST) as plugin,
     ):
 
@@ -338,7 +344,7 @@ async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory)
                 uid = f"p{number}-{turn}"
                 await here.admit(pod(uid, cpu="10m", memory="1Mi", gpu="1"))
                 await asyncio.sleep(0.001 * number)
-                await here.desk.release(uid)
+                await here.desk.run(Transaction.release, uid)
 
         async def disturb():
             for number in range(8):
@@ -351,7 +357,7 @@ async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory)
         for id_ in ("gpu-0", "gpu-1", "gpu-2", "gpu-3"):
             plugin.set_health(id_, "Healthy")
         await until(lambda: here.free() == 4)
-        assert (here.desk.standing.pending, here.desk.pod_views()) == ({}, ())
+        assert (here.desk.state.pending, here.desk.state.pod_views()) == ({}, ())
         assert here.desk.host.ledger.pods == {}
 
 
@@ -368,28 +374,30 @@ async def test_what_cannot_be_written_down_did_not_happen(directory):
         with pytest.raises(NotReadyError, match="No space left"):
             await here.admit(pod("a", gpu="1"))
 
-        assert (here.free(), here.desk.standing.pending, here.desk.pod_views()) == (4, {}, ())
+        assert (here.free(), here.desk.state.pending, here.desk.state.pod_views()) == (4, {}, ())
         full.clear()
         assert (await here.admit(pod("a", gpu="1"))).decision.admitted
 
 
 async def test_nothing_of_a_pod_on_its_way_in_is_on_disk(directory):
     root = directory / "root"
-    saving = room(directory, now=standing(wait=True), save=Checkpointer(CheckpointStore(root), host()))
+    saving = room(directory, now=empty_state(wait_enabled=True), save=Checkpointer(CheckpointStore(root), host()))
     async with saving as here, here.plugin() as plugin:
         await here.admit(pod("kept", cpu="1", gpu="1"))
         plugin.inject("Allocate", Fault(hang=True))
         asked = asyncio.create_task(here.admit(pod("half", cpu="1", gpu="1")))
-        await until(lambda: "half" in here.desk.standing.pending)
+        await until(lambda: "half" in here.desk.state.pending)
         await here.admit(pod("plain", cpu="1"))
 
-        again = recover(CheckpointStore(root), host(), terms=RecoveryOptions(line=WaitQueue(), wait=True), now=0.0)
+        again = recover(
+            CheckpointStore(root), host(), options=RecoveryOptions(waiting=WaitQueue(), wait_enabled=True), now=0.0
+        )
 
         assert again.problems == ()
-        assert list(again.standing.held) == ["kept", "plain"]
-        assert again.standing.held["kept"].grants == here.desk.standing.held["kept"].grants
-        assert again.standing.plugins == {GPU}
-        assert again.standing.host.ledger.devices.inventories[GPU].healthy == 0
+        assert list(again.state.admitted) == ["kept", "plain"]
+        assert again.state.admitted["kept"].grants == here.desk.state.admitted["kept"].grants
+        assert again.state.plugins == {GPU}
+        assert again.state.host.ledger.devices.inventories[GPU].healthy == 0
         await here.errands.close()
         with pytest.raises(NotReadyError):
             await asked
@@ -408,7 +416,7 @@ async def test_plugins_are_told_of_a_start_if_they_want_to_be(directory):
         plugin.inject("PreStartContainer", Fault(error="no"))
         with pytest.raises(PluginError, match="device plugin PreStartContainer rpc failed with err: "):
             await here.errands.pre_start("a", "app")
-        with pytest.raises(PluginError, match="there is no container app of pod b here"):
+        with pytest.raises(PluginError, match="pod b has no container app"):
             await here.errands.pre_start("b", "app")
 
 

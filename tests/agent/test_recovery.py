@@ -21,38 +21,38 @@ from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
 from alignup.state.checkpoint import NAME, CheckpointStore
-from tests.agent.rooms import clock, standing
+from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod
 
-WAITS = RecoveryOptions(line=WaitQueue(patience=3, room=10), wait=True)
+WAITS = RecoveryOptions(waiting=WaitQueue(max_overtakes=3, capacity=10), wait_enabled=True)
 PREVIOUS, DROP = frozenset({RecoveryMode.PREVIOUS}), frozenset({RecoveryMode.DROP_MISFITS})
 
 
 def kept(directory, *pods, release=()) -> AgentState:
     """What stands after pods came and some went, each step written down in *directory*."""
-    now = standing(wait=True, patience=3)
+    now = empty_state(wait_enabled=True, max_overtakes=3)
     keeper = Checkpointer(CheckpointStore(directory), now.host)
     jobs = [lambda draft, one=one: draft.admit(one) for one in pods]
     jobs += [lambda draft, uid=uid: draft.release(uid) for uid in release]
     for job in jobs:
         draft = Transaction(now, clock())
         job(draft)
-        now = draft.standing()
+        now = draft.state()
         keeper(now)
     return now
 
 
-def found(directory, one=None, *, terms=WAITS, imported=None):
-    return recover(CheckpointStore(directory), one or host(), terms=terms, now=5.0, imported=imported)
+def found(directory, one=None, *, options=WAITS, imported=None):
+    return recover(CheckpointStore(directory), one or host(), options=options, now=5.0, imported=imported)
 
 
 def facts(one: AgentState):
     """Everything that has to survive."""
     return {
         "ledger": one.host.ledger,
-        "held": [(known.pod, known.since, known.source) for known in one.held.values()],
-        "line": [(known.pod, known.since, known.source) for known in one.line.pods.values()],
-        "overtaken": one.line.overtakes,
+        "held": [(known.pod, known.since, known.source) for known in one.admitted.values()],
+        "line": [(known.pod, known.since, known.source) for known in one.waiting.pods.values()],
+        "overtaken": one.waiting.overtakes,
     }
 
 
@@ -63,15 +63,15 @@ def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
 
     recovered = found(tmp_path, host(Policy.BEST_EFFORT))
 
-    state = recovered.standing
+    state = recovered.state
     assert recovered.problems == ()
     assert recovered.notes == ("the checkpoint has version 1; the next one will have version 2",)
-    assert list(state.held) == ["trainer", "big", "small"]
-    assert state.held["trainer"].ending == TerminationRequest(1700.5, 30.0)
-    assert state.held["trainer"].pod.manifest.text.startswith('{"apiVersion"')
-    assert state.line.overtakes == {"next": 1}
+    assert list(state.admitted) == ["trainer", "big", "small"]
+    assert state.admitted["trainer"].termination == TerminationRequest(1700.5, 30.0)
+    assert state.admitted["trainer"].pod.manifest.text.startswith('{"apiVersion"')
+    assert state.waiting.overtakes == {"next": 1}
     assert state.finished["job"].run.containers[0].cpus == "1-2"
-    assert state.finished["job"].known.record.decision.admitted
+    assert state.finished["job"].record.decision.admitted
     assert state.plugins == {GPU}
 
 
@@ -79,7 +79,7 @@ def test_where_nothing_was_stored_nothing_is_here(tmp_path):
     recovered = found(tmp_path / "root")
 
     assert recovered.problems == recovered.notes == ()
-    assert recovered.standing.pod_views() == ()
+    assert recovered.state.pod_views() == ()
 
 
 def test_everything_is_found_again(tmp_path):
@@ -90,19 +90,19 @@ def test_everything_is_found_again(tmp_path):
     recovered = found(tmp_path)
 
     assert recovered.problems == recovered.notes == ()
-    assert facts(recovered.standing) == facts(before)
-    assert list(before.line.pods) == ["b", "e"]
-    assert recovered.standing.line.overtakes == {"b": 2}
-    assert recovered.standing.idle == before.idle
+    assert facts(recovered.state) == facts(before)
+    assert list(before.waiting.pods) == ["b", "e"]
+    assert recovered.state.waiting.overtakes == {"b": 2}
+    assert recovered.state.idle_ledger == before.idle_ledger
 
 
 def test_a_pod_that_is_found_again_keeps_what_it_has(tmp_path):
     before = kept(tmp_path, pod("a", gpu="1"))
 
-    decision = found(tmp_path).standing.held["a"].record.decision
+    decision = found(tmp_path).state.admitted["a"].decision
 
     assert decision.kept
-    assert decision.placements == before.held["a"].record.decision.placements
+    assert decision.placements == before.admitted["a"].decision.placements
 
 
 def test_a_changed_machine_on_which_all_still_fits_is_no_trouble_but_said(tmp_path):
@@ -113,7 +113,7 @@ def test_a_changed_machine_on_which_all_still_fits_is_no_trouble_but_said(tmp_pa
 
     assert recovered.problems == ()
     assert any("the machine changed: CPUs: was 0-7, is 0-11" in note for note in recovered.notes)
-    assert recovered.standing.held.keys() == before.held.keys()
+    assert recovered.state.admitted.keys() == before.admitted.keys()
 
 
 def test_changed_settings_that_harm_nobody_are_said(tmp_path):
@@ -154,25 +154,25 @@ def test_those_that_can_stay_are_shown_meanwhile(tmp_path):
     recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"))
 
     assert len(recovered.problems) >= 1
-    assert [entry.pod.uid for entry in recovered.standing.pod_views()] == ["a"]
+    assert [entry.pod.uid for entry in recovered.state.pod_views()] == ["a"]
 
 
 def test_misfits_are_released_when_somebody_says_so(tmp_path):
     kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
-    recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"), terms=replace(WAITS, recover=DROP))
+    recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"), options=replace(WAITS, modes=DROP))
 
     assert recovered.problems == ()
-    assert any(note.startswith("released, as it cannot stay: ") and "default/b" in note for note in recovered.notes)
-    assert list(recovered.standing.held) == ["a"]
+    assert any(note.startswith("released because it cannot keep its resources: ") and "default/b" in note for note in recovered.notes)
+    assert list(recovered.state.admitted) == ["a"]
 
 
 def test_nothing_is_released_that_can_stay(tmp_path):
     before = kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
-    recovered = found(tmp_path, terms=replace(WAITS, recover=DROP | PREVIOUS))
+    recovered = found(tmp_path, options=replace(WAITS, modes=DROP | PREVIOUS))
 
-    assert facts(recovered.standing) == facts(before)
+    assert facts(recovered.state) == facts(before)
 
 
 def test_devices_whose_plugin_is_not_back_stay_with_their_pods(tmp_path):
@@ -183,7 +183,7 @@ def test_devices_whose_plugin_is_not_back_stay_with_their_pods(tmp_path):
     recovered = found(tmp_path, bare)
 
     assert recovered.problems == ()
-    assert recovered.standing.held["a"].record.decision.placements[0].as_text()["device"][GPU] == "gpu-0"
+    assert recovered.state.admitted["a"].decision.placements[0].as_text()["device"][GPU] == "gpu-0"
 
 
 @pytest.mark.parametrize(
@@ -203,21 +203,21 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_there(tmp_path
     damaged = (tmp_path / NAME).read_bytes()
 
     refused = found(tmp_path)
-    recovered = found(tmp_path, terms=replace(WAITS, recover=PREVIOUS))
+    recovered = found(tmp_path, options=replace(WAITS, modes=PREVIOUS))
 
     assert "--recover previous" in refused.problems[0]
-    assert refused.standing.pod_views() == ()
+    assert refused.state.pod_views() == ()
     assert (tmp_path / NAME).read_bytes() == damaged
-    assert facts(recovered.standing) == facts(before)
+    assert facts(recovered.state) == facts(before)
     assert any("using the previous checkpoint" in note for note in recovered.notes)
 
 
 def test_a_good_checkpoint_counts_even_when_the_one_before_it_may(tmp_path):
     before = kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="2"))
 
-    recovered = found(tmp_path, terms=replace(WAITS, recover=PREVIOUS))
+    recovered = found(tmp_path, options=replace(WAITS, modes=PREVIOUS))
 
-    assert facts(recovered.standing) == facts(before)
+    assert facts(recovered.state) == facts(before)
 
 
 def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
@@ -239,12 +239,12 @@ def test_what_a_kubelet_left_is_taken_over_once(tmp_path):
     ledger = there.ledger
 
     first = found(tmp_path, imported=lambda: ImportedState(ledger))
-    Checkpointer(CheckpointStore(tmp_path), first.standing.host)(first.standing)
+    Checkpointer(CheckpointStore(tmp_path), first.state.host)(first.state)
     second = found(tmp_path, imported=lambda: pytest.fail("there is a checkpoint"))
 
-    assert first.standing.host.ledger == ledger
-    assert "there is a checkpoint, so the kubelet's state files were not looked at" in second.notes
-    assert facts(second.standing) == facts(first.standing)
+    assert first.state.host.ledger == ledger
+    assert "there is a checkpoint, so the kubelet's state files are ignored" in second.notes
+    assert facts(second.state) == facts(first.state)
 
 
 def test_who_cannot_wait_under_new_settings_is_named(tmp_path):
@@ -254,30 +254,30 @@ def test_who_cannot_wait_under_new_settings_is_named(tmp_path):
     recovered = found(tmp_path, host(pod_policy_annotations=True))
 
     assert recovered.problems == ()
-    assert any(note.startswith("default/b waits no longer: ") for note in recovered.notes)
-    assert [entry.pod.uid for entry in recovered.standing.pod_views()] == ["a"]
+    assert any(note.startswith("default/b is removed from the wait queue: ") for note in recovered.notes)
+    assert [entry.pod.uid for entry in recovered.state.pod_views()] == ["a"]
 
 
 def test_a_line_longer_than_the_room_there_is_now_stays(tmp_path):
     before = kept(tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="4"))
 
-    recovered = found(tmp_path, terms=replace(WAITS, line=WaitQueue(patience=1, room=1)))
+    recovered = found(tmp_path, options=replace(WAITS, waiting=WaitQueue(max_overtakes=1, capacity=1)))
 
-    assert list(recovered.standing.line.pods) == list(before.line.pods) == ["b", "c"]
+    assert list(recovered.state.waiting.pods) == list(before.waiting.pods) == ["b", "c"]
 
 
 def test_only_what_is_new_is_encoded_but_all_is_written(tmp_path):
-    now = standing()
+    now = empty_state()
     keeper = Checkpointer(CheckpointStore(tmp_path), now.host)
     for uid in ("a", "b"):
         draft = Transaction(now, clock())
         draft.admit(pod(uid, cpu="1", gpu="1"))
-        now = draft.standing()
+        now = draft.state()
         keeper(now)
     draft = Transaction(now, clock())
-    draft.announce(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
+    draft.set_devices(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
 
-    keeper(draft.standing())
+    keeper(draft.state())
 
     stored = json.loads((tmp_path / NAME).read_bytes())["pods"]
     assert [one["entry"]["devices"]["app"][GPU] for one in stored] == [{"gpu-0": "1"}, {"gpu-1": "0"}]
@@ -287,7 +287,7 @@ def test_only_what_is_new_is_encoded_but_all_is_written(tmp_path):
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("1234"), st.booleans()), max_size=14))
 def test_whatever_stood_is_found_again_and_goes_on_the_same(tmp_path_factory, jobs):
     directory = tmp_path_factory.mktemp("root")
-    now = standing(wait=True, patience=3)
+    now = empty_state(wait_enabled=True, max_overtakes=3)
     keeper = Checkpointer(CheckpointStore(directory), now.host)
     keeper(now)
     for uid, cpu, comes in jobs:
@@ -296,10 +296,10 @@ def test_whatever_stood_is_found_again_and_goes_on_the_same(tmp_path_factory, jo
             draft.admit(pod(uid, cpu=cpu)) if comes else draft.release(uid)
         except PodError:
             continue
-        now = draft.standing()
+        now = draft.state()
         keeper(now)
 
-    again = found(directory).standing
+    again = found(directory).state
 
     assert facts(again) == facts(now)
     assert again.host.decide(pod("next", gpu="1")) == now.host.decide(pod("next", gpu="1"))

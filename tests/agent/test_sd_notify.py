@@ -21,7 +21,7 @@ def test_messages_arrive_together(listener):
     address, heard = listener
     notifier = Notifier.of_environment({"NOTIFY_SOCKET": address}, pid=1)
 
-    told = notifier.tell(READY, status_line("12 pods\nare here"))
+    told = notifier.send(READY, status_line("12 pods\nare here"))
 
     assert told
     assert heard.recv(1000) == b"READY=1\nSTATUS=12 pods are here"
@@ -46,4 +46,4 @@ def test_who_wants_signs_of_life(environment, seconds):
 
 @pytest.mark.parametrize("address", ["", "relative", "/no/such/socket", "@nobody-is-here"])
 def test_that_nobody_listens_is_no_error(address):
-    assert not Notifier.of_environment({"NOTIFY_SOCKET": address}, pid=1).tell(WATCHDOG)
+    assert not Notifier.of_environment({"NOTIFY_SOCKET": address}, pid=1).send(WATCHDOG)

@@ -13,7 +13,7 @@ from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
 from alignup.schema.api import AdmissionResult, AdmissionStatus, BusyError
-from tests.agent.rooms import NOTHING, clock, standing
+from tests.agent.states import ANY_DECISION, clock, empty_state
 from tests.align.hosts import GPU, pod
 from tests.soundness import check_sound
 
@@ -25,7 +25,7 @@ def after(before: AgentState, *jobs) -> AgentState:
     for job in jobs:
         draft = Transaction(before, clock())
         job(draft)
-        before = draft.standing()
+        before = draft.state()
     return before
 
 
@@ -51,19 +51,19 @@ def releases(uid):
 
 
 def test_a_pod_that_fits_is_admitted_and_known():
-    draft = Transaction(standing(), clock())
+    draft = Transaction(empty_state(), clock())
 
     admission = sent(draft, pod("a"))
 
-    entry = the(draft.standing().pod_view("a"))
+    entry = the(draft.state().pod_view("a"))
     assert admission.decision.admitted
     assert admission.pod_view == entry
     assert (entry.status, entry.source, entry.position) == (AdmissionStatus.ADMITTED, "api", None)
-    assert [(one.kind, the(one.pod).uid) for one in draft.happenings] == [(EventKind.ADMITTED, "a")]
+    assert [(one.kind, the(one.pod).uid) for one in draft.events] == [(EventKind.ADMITTED, "a")]
 
 
 def test_a_draft_changes_nothing_until_it_counts():
-    before = standing()
+    before = empty_state()
     ledger = before.host.ledger
 
     Transaction(before, clock()).admit(pod("a"))
@@ -73,32 +73,32 @@ def test_a_draft_changes_nothing_until_it_counts():
 
 
 def test_a_refused_pod_leaves_what_stood():
-    before = after(standing(), admits("a", cpu="4"))
+    before = after(empty_state(), admits("a", cpu="4"))
     draft = Transaction(before, clock())
 
     admission = sent(draft, pod("b", cpu="4"))
 
     assert admission.pod_view is None
-    assert draft.standing() is before
-    assert [one.kind for one in draft.happenings] == [EventKind.REJECTED]
+    assert draft.state() is before
+    assert [one.kind for one in draft.events] == [EventKind.REJECTED]
 
 
 def test_a_pod_sent_twice_keeps_what_it_has():
-    before = after(standing(), admits("a"))
+    before = after(empty_state(), admits("a"))
     draft = Transaction(before, clock())
 
     again = sent(draft, pod("a"))
 
     assert again.decision.kept
     assert the(again.pod_view).since == the(before.pod_view("a")).since
-    assert draft.standing() is before
+    assert draft.state() is before
 
 
 @pytest.mark.parametrize(
     "others", [pytest.param([], id="that runs"), pytest.param([("x", "4"), ("y", "3")], id="that waits")]
 )
 def test_another_pod_under_a_known_uid_is_refused_by_its_field(others):
-    before = after(standing(wait=True), *(admits(uid, cpu=cpu) for uid, cpu in others), admits("a", cpu="3"))
+    before = after(empty_state(wait_enabled=True), *(admits(uid, cpu=cpu) for uid, cpu in others), admits("a", cpu="3"))
 
     with pytest.raises(PodError) as refused:
         Transaction(before, clock()).admit(pod("a", cpu="1"))
@@ -107,19 +107,19 @@ def test_another_pod_under_a_known_uid_is_refused_by_its_field(others):
 
 
 def test_a_pod_that_does_not_fit_now_waits_where_it_may():
-    before = after(standing(wait=True), admits("a", cpu="4"))
+    before = after(empty_state(wait_enabled=True), admits("a", cpu="4"))
     draft = Transaction(before, clock())
 
     admission = sent(draft, pod("b", cpu="4"))
 
     assert (the(admission.pod_view).status, the(admission.pod_view).position) == (AdmissionStatus.WAITING, 1)
     assert the(admission.decision.rejection).reason == "TopologyAffinityError"
-    assert the(draft.standing().pod_view("b")).decision == admission.decision
-    assert [one.kind for one in draft.happenings] == [EventKind.WAITING]
+    assert the(draft.state().pod_view("b")).decision == admission.decision
+    assert [one.kind for one in draft.events] == [EventKind.WAITING]
 
 
 def test_a_pod_that_waits_and_is_sent_again_keeps_its_place():
-    before = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
+    before = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
 
     again = sent(Transaction(before, clock()), pod("b", cpu="4"))
 
@@ -127,13 +127,13 @@ def test_a_pod_that_waits_and_is_sent_again_keeps_its_place():
 
 
 def test_a_pod_that_could_never_fit_is_refused_at_once():
-    admission = sent(Transaction(standing(wait=True), clock()), pod("huge", cpu="5"))
+    admission = sent(Transaction(empty_state(wait_enabled=True), clock()), pod("huge", cpu="5"))
 
     assert admission.pod_view is None
 
 
 def test_pods_from_manifests_wait_even_where_others_are_rejected():
-    before = after(standing(), admits("a", cpu="4"), admits("b", cpu="4", source=FILE), admits("c", cpu="4"))
+    before = after(empty_state(), admits("a", cpu="4"), admits("b", cpu="4", source=FILE), admits("c", cpu="4"))
 
     assert [entry.pod.uid for entry in before.pod_views()] == ["a", "b"]
     assert the(before.pod_view("b")).status is AdmissionStatus.WAITING
@@ -141,47 +141,52 @@ def test_pods_from_manifests_wait_even_where_others_are_rejected():
 
 
 def test_a_release_lets_in_who_waits_in_their_order():
-    before = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
+    before = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
     draft = Transaction(before, clock())
 
     gone = the(draft.release("a"))
 
     assert gone.pod.uid == "a"
-    assert [(one.kind, the(one.pod).uid) for one in draft.happenings] == [
+    assert [(one.kind, the(one.pod).uid) for one in draft.events] == [
         (EventKind.RELEASED, "a"),
         (EventKind.ADMITTED, "b"),
     ]
-    assert the(draft.standing().pod_view("c")).position == 1
+    assert the(draft.state().pod_view("c")).position == 1
 
 
 def test_who_does_not_fit_does_not_hold_up_who_does():
-    before = after(standing(wait=True), admits("a", cpu="4"), admits("b", cpu="3"), admits("big", cpu="4"))
+    before = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="3"), admits("big", cpu="4"))
 
     now = after(before, admits("small", cpu="3"), releases("b"))
 
     assert the(now.pod_view("small")).status is AdmissionStatus.ADMITTED
     assert the(now.pod_view("big")).status is AdmissionStatus.WAITING
-    assert now.line.overtakes == {"big": 1}
+    assert now.waiting.overtakes == {"big": 1}
 
 
 def test_who_was_overtaken_often_enough_lets_nobody_pass():
-    before = after(standing(wait=True, patience=2), admits("a", cpu="4"), admits("big", cpu="4"))
+    before = after(empty_state(wait_enabled=True, max_overtakes=2), admits("a", cpu="4"), admits("big", cpu="4"))
     before = after(before, admits("s1", cpu="1"), admits("s2", cpu="1"))
     draft = Transaction(before, clock())
 
     admission = sent(draft, pod("s3", cpu="1"))
 
-    assert before.line.overtakes == {"big": 2}
+    assert before.waiting.overtakes == {"big": 2}
     assert the(admission.decision.rejection).reason == WAITS_ITS_TURN
     assert "default/big" in the(admission.decision.rejection).message
     assert the(admission.pod_view).position == 2
-    assert the(after(draft.standing(), releases("s1")).pod_view("s3")).status is AdmissionStatus.WAITING
-    assert {entry.pod.uid for entry in after(draft.standing(), releases("a")).pod_views()} == {"big", "s1", "s2", "s3"}
-    assert not after(draft.standing(), releases("a")).line.pods
+    assert the(after(draft.state(), releases("s1")).pod_view("s3")).status is AdmissionStatus.WAITING
+    assert {entry.pod.uid for entry in after(draft.state(), releases("a")).pod_views()} == {"big", "s1", "s2", "s3"}
+    assert not after(draft.state(), releases("a")).waiting.pods
 
 
 def test_patience_that_ends_on_the_way_stops_those_behind():
-    before = after(standing(wait=True, patience=1), admits("a", cpu="4"), admits("b", cpu="3"), admits("big", cpu="4"))
+    before = after(
+        empty_state(wait_enabled=True, max_overtakes=1),
+        admits("a", cpu="4"),
+        admits("b", cpu="3"),
+        admits("big", cpu="4"),
+    )
     before = after(before, admits("s1", cpu="1"), admits("s2", cpu="1"))
 
     now = after(before, releases("b"))
@@ -191,7 +196,12 @@ def test_patience_that_ends_on_the_way_stops_those_behind():
 
 
 def test_who_gives_up_waiting_lets_those_behind_it_pass():
-    before = after(standing(wait=True, patience=0), admits("a", cpu="4"), admits("big", cpu="4"), admits("s", cpu="1"))
+    before = after(
+        empty_state(wait_enabled=True, max_overtakes=0),
+        admits("a", cpu="4"),
+        admits("big", cpu="4"),
+        admits("s", cpu="1"),
+    )
 
     now = after(before, releases("big"))
 
@@ -199,71 +209,72 @@ def test_who_gives_up_waiting_lets_those_behind_it_pass():
 
 
 def test_too_many_that_wait_are_said_so_and_nothing_changes():
-    before = after(standing(wait=True, room=1), admits("a", cpu="4"), admits("b", cpu="4"))
+    before = after(empty_state(wait_enabled=True, capacity=1), admits("a", cpu="4"), admits("b", cpu="4"))
 
     with pytest.raises(BusyError):
         Transaction(before, clock()).admit(pod("c", cpu="4"))
 
 
 def test_nobody_is_released_who_is_not_known():
-    before = standing()
+    before = empty_state()
     draft = Transaction(before, clock())
 
     assert draft.release("nobody") is None
-    assert draft.standing() is before
+    assert draft.state() is before
 
 
 def test_an_exchange_gives_the_new_pod_what_the_old_one_had_before_others_get_it():
-    before = after(standing(wait=True), admits("old", cpu="4", source=FILE), admits("waits", cpu="4"))
+    before = after(empty_state(wait_enabled=True), admits("old", cpu="4", source=FILE), admits("waits", cpu="4"))
     draft = Transaction(before, clock())
 
-    (admission,) = the(draft.exchange(["old"], [(pod("new", cpu="4"), FILE)]))
+    (admission,) = the(draft.replace_pods(["old"], [(pod("new", cpu="4"), FILE)]))
 
     assert the(admission.pod_view).status is AdmissionStatus.ADMITTED
-    assert [(one.pod.uid, one.status) for one in draft.standing().pod_views()] == [
+    assert [(one.pod.uid, one.status) for one in draft.state().pod_views()] == [
         ("new", AdmissionStatus.ADMITTED),
         ("waits", AdmissionStatus.WAITING),
     ]
 
 
 def test_one_pod_of_an_exchange_that_cannot_be_taken_keeps_nobody_from_it():
-    before = after(standing(), admits("a", cpu="1"))
+    before = after(empty_state(), admits("a", cpu="1"))
     draft = Transaction(before, clock())
 
-    wrong, right = the(draft.exchange([], [(pod("a", cpu="2"), FILE), (pod("b", cpu="2"), FILE)]))
+    wrong, right = the(draft.replace_pods([], [(pod("a", cpu="2"), FILE), (pod("b", cpu="2"), FILE)]))
 
     assert isinstance(wrong, PodError)
     assert the(right.pod_view).status is AdmissionStatus.ADMITTED
 
 
 def test_one_that_cannot_be_decided_on_keeps_nobody_from_anything():
-    before = after(standing(wait=True, pod_policy_annotations=True), admits("a", cpu="4"), admits("b", cpu="4"))
+    before = after(
+        empty_state(wait_enabled=True, pod_policy_annotations=True), admits("a", cpu="4"), admits("b", cpu="4")
+    )
     choosy = replace(pod("odd", cpu="1"), annotations={"topology.alignup.dev/policy": "strictest"})
-    odd = PodRecord(pod=choosy, since=0.0, source="api", record=NOTHING)
-    before = replace(before, line=replace(before.line, pods={"odd": odd, **before.line.pods}))
+    odd = PodRecord(pod=choosy, since=0.0, source="api", decision=ANY_DECISION)
+    before = replace(before, waiting=replace(before.waiting, pods={"odd": odd, **before.waiting.pods}))
 
     now = after(before, releases("a"))
 
     assert the(now.pod_view("b")).status is AdmissionStatus.ADMITTED
-    assert list(now.line.pods) == ["odd"]
+    assert list(now.waiting.pods) == ["odd"]
 
 
 def test_devices_announced_let_in_who_waited_for_them():
     asks = {"cpu": "1", "gpu": "1"}
-    before = after(standing(wait=True), *(admits(uid, **asks) for uid in "abc"))
+    before = after(empty_state(wait_enabled=True), *(admits(uid, **asks) for uid in "abc"))
     more = [Device(GPU, f"gpu-{number}", nodes=1 << number % 2) for number in range(4)]
     draft = Transaction(before, clock())
 
-    draft.announce(GPU, more)
+    draft.set_devices(GPU, more)
 
-    (pending,) = draft.begun
+    (pending,) = draft.started
     assert the(before.pod_view("c")).status is AdmissionStatus.WAITING
     assert (
-        the(after(draft.standing(), lambda one: one.commit(pending, {})).pod_view("c")).status
-        is AdmissionStatus.ADMITTED
+        the(after(draft.state(), lambda one: one.commit(pending, {})).pod_view("c")).status is AdmissionStatus.ADMITTED
     )
-    assert draft.happenings[0].kind is EventKind.ANNOUNCED
-    assert "4 of 4 devices" in draft.happenings[0].detail
+    assert draft.events[0].kind is EventKind.ANNOUNCED
+    assert "4 of 4 devices" in draft.events[0].detail
 
 
 @settings(max_examples=50)
@@ -279,7 +290,7 @@ def test_devices_announced_let_in_who_waited_for_them():
 )
 def test_whatever_comes_and_goes_the_books_are_right(jobs, wait, patience):
     """Ledger and known pods agree, nobody is in two places, and everybody waits only for good reason."""
-    now = standing(wait=wait, patience=patience)
+    now = empty_state(wait_enabled=wait, max_overtakes=patience)
     idle = now.host.ledger
     for uid, cpu, what in jobs:
         draft = Transaction(now, clock())
@@ -287,12 +298,12 @@ def test_whatever_comes_and_goes_the_books_are_right(jobs, wait, patience):
             draft.admit(pod(uid, cpu=cpu)) if what == "admit" else draft.release(uid)
         except PodError:
             continue
-        now = draft.standing()
+        now = draft.state()
 
         check_sound(now.host, f"after {what} {uid}")
-        assert list(now.held) == list(now.host.ledger.pods)
-        assert not now.held.keys() & now.line.pods.keys()
-        first = next(iter(now.line.pods.values()), None)
+        assert list(now.admitted) == list(now.host.ledger.pods)
+        assert not now.admitted.keys() & now.waiting.pods.keys()
+        first = next(iter(now.waiting.pods.values()), None)
         if first is not None:
             assert wait
             assert not now.host.decide(first.pod).admitted

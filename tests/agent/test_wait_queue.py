@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from alignup.agent.pod_record import PodRecord
 from alignup.agent.wait_queue import WaitQueue
 from alignup.schema.api import BusyError
-from tests.agent.rooms import NOTHING
+from tests.agent.states import ANY_DECISION
 from tests.align.hosts import pod
 
 
 def known(uid: str) -> PodRecord:
-    return PodRecord(pod=pod(uid), since=1.0, source="api", record=NOTHING)
+    return PodRecord(pod=pod(uid), since=1.0, source="api", decision=ANY_DECISION)
 
 
-def line(*uids: str, patience: int | None = 2, room: int = 5) -> WaitQueue:
-    made = WaitQueue(patience=patience, room=room)
+def line(*uids: str, max_overtakes: int | None = 2, capacity: int = 5) -> WaitQueue:
+    made = WaitQueue(max_overtakes=max_overtakes, capacity=capacity)
     for uid in uids:
-        made = made.joined(known(uid))
+        made = made.added(known(uid))
     return made
 
 
@@ -29,11 +29,11 @@ def test_places_are_in_the_order_of_coming():
 
 
 def test_no_more_wait_than_there_is_room_for():
-    full = line("a", "b", room=2)
+    full = line("a", "b", capacity=2)
 
-    with pytest.raises(BusyError, match="2 pods wait already"):
-        full.joined(known("c"))
-    assert list(full.without("a").joined(known("c")).pods) == ["b", "c"]
+    with pytest.raises(BusyError, match="2 pods are waiting"):
+        full.added(known("c"))
+    assert list(full.without("a").added(known("c")).pods) == ["b", "c"]
 
 
 def test_who_goes_ahead_overtakes_those_in_front_of_it():
@@ -55,7 +55,7 @@ def test_patience_ends_and_the_first_who_lost_it_is_known():
 
 
 def test_without_a_limit_patience_never_ends():
-    waiting = line("a", patience=None)
+    waiting = line("a", max_overtakes=None)
     for _ in range(1_000):
         waiting = waiting.with_overtakes()
 
@@ -71,7 +71,7 @@ def test_who_leaves_is_forgotten_altogether():
 
 @given(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), st.data())
 def test_a_line_keeps_its_order_whatever_happens(uids, data):
-    waiting = line(*uids, room=8)
+    waiting = line(*uids, capacity=8)
     left = list(uids)
     for _ in range(len(uids)):
         uid = data.draw(st.sampled_from(left))

@@ -242,7 +242,7 @@ def test_an_invalid_address_is_an_error(capfd):
     code = run_command("ps", "--agent", "nowhere")
 
     assert code == 2
-    assert "'nowhere' is no address" in capfd.readouterr().err
+    assert "'nowhere' is not an address" in capfd.readouterr().err
 
 
 def test_an_agent_with_a_corrupt_checkpoint_says_what_to_do(tmp_path, capfd, manifest):

@@ -1,126 +1,95 @@
-"""What stands, written down: the checkpoint after every change, encoding only what is new in it."""
+"""Writes the agent's state to the checkpoint, and encodes only the pods that have changed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from alignup.agent.finished_pods import FinishedPod
-from alignup.agent.pod_record import PodRecord
+from alignup.agent.pod_record import FinishedPod, PodRecord
 from alignup.agent.state import AgentState
-from alignup.agent.wait_queue import WaitQueue
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.schema import codec
 from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationDocument, WaitingPodDocument
+from alignup.schema.decisions import to_document
 from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.pods import pod_document
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
+_Record = TypeVar("_Record", PodRecord, FinishedPod)
+_Encoded = dict[str, tuple[object, bytes]]  # uid → the object whose identity stands for the document, and the document
+
 
 class Checkpointer:
-    """Stores what stands on a host; ``CheckpointError`` when it cannot be stored.
+    """Saves states of a host; raises ``CheckpointError``.
 
-    Whoever changes what a pod holds has to make a new :class:`PodRecord` of it.
+    A pod whose holdings change must get a new :class:`PodRecord`, or its old encoding is written again.
     """
 
     def __init__(self, store: CheckpointStore, host: Host) -> None:
         self._store = store
         self._machine = machine_fingerprint(host.machine)
         self._settings = settings_fingerprint(host.settings)
-        self._running: dict[str, tuple[PodRecord, bytes]] = {}  #: by uid
-        self._inventories: object = None  #: the devices there were when these were made
-        self._waiting: dict[str, tuple[object, bytes]] = {}  #: uid → the pod, and its document up to the last value
-        self._finished: dict[str, tuple[FinishedPod, bytes]] = {}  #: by uid
+        self._inventories: object = None  #: the devices when the admitted pods were encoded
+        self._admitted: _Encoded = {}
+        self._waiting: _Encoded = {}  #: documents without their last value
+        self._finished: _Encoded = {}
 
-    def __call__(self, standing: AgentState) -> None:
-        """Store *standing* for good."""
-        ledger = standing.settled().ledger
+    def __call__(self, state: AgentState) -> None:
+        ledger = state.settled_host().ledger
+        if ledger.devices.inventories is not self._inventories:
+            self._admitted, self._inventories = {}, ledger.devices.inventories
+        self._admitted = _encode_new(self._admitted, state.admitted, lambda one: _admitted(ledger, one))
+        self._waiting = _encode_new(self._waiting, state.waiting.pods, _waiting)
+        self._finished = _encode_new(self._finished, state.finished, _finished)
+        overtakes = state.waiting.overtakes
         self._store.save(
             Checkpoint(
                 machine=self._machine,
                 settings=self._settings,
-                residue=residue(ledger, providers=standing.host.providers),
-                plugins=sorted(standing.plugins),
-                pods=self._pods(ledger, standing.held),
-                waiting=self._line(standing.line),
-                finished=self._finished_pods(standing.finished),
+                residue=residue(ledger, providers=state.host.providers),
+                plugins=sorted(state.plugins),
+                pods=[encoded for _, encoded in self._admitted.values()],
+                waiting=[b"%s%d}" % (text, overtakes.get(uid, 0)) for uid, (_, text) in self._waiting.items()],
+                finished=[encoded for _, encoded in self._finished.values()],
             )
         )
 
-    def _pods(self, ledger: Ledger, held: Mapping[str, PodRecord]) -> list[bytes]:
-        """The fragment of every pod that runs here: made once, and anew when plugins say where devices are now."""
-        inventories = ledger.devices.inventories
-        if inventories is not self._inventories:
-            self._running, self._inventories = {}, inventories
-        now = {}
-        for uid, known in held.items():
-            before = self._running.get(uid)
-            now[uid] = before if before is not None and before[0] is known else (known, _held(ledger, known))
-        self._running = now
-        return [encoded for _, encoded in now.values()]
 
-    def _finished_pods(self, finished: Mapping[str, FinishedPod]) -> list[bytes]:
-        now = {}
-        for uid, one in finished.items():
-            before = self._finished.get(uid)
-            now[uid] = before if before is not None and before[0] is one else (one, _finished(one))
-        self._finished = now
-        return [encoded for _, encoded in now.values()]
-
-    def _line(self, line: WaitQueue) -> list[bytes]:
-        now = {}
-        for uid, known in line.pods.items():
-            before = self._waiting.get(uid)
-            now[uid] = before if before is not None and before[0] is known.pod else (known.pod, _waiting(known))
-        self._waiting = now
-        return [b"%s%d}" % (encoded, line.overtakes.get(uid, 0)) for uid, (_, encoded) in now.items()]
+def _encode_new(before: _Encoded, records: Mapping[str, _Record], encode: Callable[[_Record], bytes]) -> _Encoded:
+    """Encode the records that have changed; a waiting pod's document does not contain its latest decision."""
+    encoded: _Encoded = {}
+    for uid, record in records.items():
+        identity = record.pod if isinstance(record, PodRecord) and encode is _waiting else record
+        known = before.get(uid)
+        encoded[uid] = known if known is not None and known[0] is identity else (identity, encode(record))
+    return encoded
 
 
-def _held(ledger: Ledger, known: PodRecord) -> bytes:
-    return codec.encode(
-        HeldPodDocument(
-            entry=pod_entry(ledger, known.pod.uid),
-            since=known.since,
-            source=known.source,
-            grants=known.grants,
-            manifest=_manifest(known),
-            termination=_termination(known),
-        )
-    )
+def _admitted(ledger: Ledger, record: PodRecord) -> bytes:
+    entry = pod_entry(ledger, record.pod.uid)
+    return codec.encode(HeldPodDocument(entry=entry, grants=record.grants, **_common(record)))
 
 
-def _waiting(known: PodRecord) -> bytes:
-    """Return a waiting pod's document without its last value, which changes with every pod that overtakes it."""
-    document = codec.encode(
-        WaitingPodDocument(
-            pod=pod_document(known.pod),
-            since=known.since,
-            source=known.source,
-            manifest=_manifest(known),
-            termination=_termination(known),
-            overtaken=0,
-        )
-    )
-    return document.removesuffix(b"0}")
+def _waiting(record: PodRecord) -> bytes:
+    """Return the document without its last value, which changes with every pod that overtakes."""
+    document = WaitingPodDocument(pod=pod_document(record.pod), overtaken=0, **_common(record))
+    return codec.encode(document).removesuffix(b"0}")
 
 
 def _finished(finished: FinishedPod) -> bytes:
-    known = finished.known
+    record = finished.record
     return codec.encode(
         FinishedPodDocument(
-            pod=pod_document(known.pod),
-            since=known.since,
-            source=known.source,
-            manifest=_manifest(known),
-            termination=_termination(known),
-            run=finished.run,
-            decision=dict(known.record.to_document()),
+            pod=pod_document(record.pod), run=finished.run, decision=to_document(record.decision), **_common(record)
         )
     )
 
 
-def _manifest(known: PodRecord) -> str | None:
-    return known.pod.manifest.text if known.pod.manifest else None
-
-
-def _termination(known: PodRecord) -> TerminationDocument | None:
-    return None if known.ending is None else TerminationDocument(known.ending.since, known.ending.grace)
+def _common(record: PodRecord) -> dict[str, Any]:
+    request = record.termination
+    return {
+        "since": record.since,
+        "source": record.source,
+        "manifest": record.pod.manifest.text if record.pod.manifest else None,
+        "termination": None if request is None else TerminationDocument(request.since, request.grace),
+    }

@@ -1,4 +1,4 @@
-"""The agent as a process: what stood is put together again, then it listens until it is told to stop."""
+"""The agent as a process: restore the state, then serve until a signal arrives."""
 
 import asyncio
 import gc
@@ -30,6 +30,7 @@ from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResul
 from alignup.agent.sd_notify import Notifier
 from alignup.agent.service import AgentService, accept_runnable, read_pod
 from alignup.agent.state import Clock
+from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
 from alignup.schema.api import NotReadyError
@@ -46,52 +47,59 @@ if TYPE_CHECKING:
     from alignup.agent.pods.runner import PodRunner
     from alignup.agent.pods.wiring import PodRuntimeOptions
 
-#: In the root unless said otherwise: the directory of device plugins, and the socket of PodResources.
+#: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
-    """What the agent is to do."""
-
     host: Host  #: idle
-    root: Path  #: where everything is that has to survive
+    root: Path  #: directory of everything durable
     address: Address
     token_file: Path | None = None
     manifests: Path | None = None
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
-    history: int = 10_000  #: decisions of the past that are kept
-    plugins: Path | None = None  #: the directory of device plugins; ``None``: in the root
-    pod_resources_socket: Path | None = None  #: the socket of PodResources; ``None``: in the root
-    imported: Callable[[], ImportedState] | None = None  #: what a kubelet left, for a root that is empty
-    containers: "PodRuntimeOptions | None" = None  #: how pods are run; ``None``: they are not
-    notes: tuple[str, ...] = ()  #: what to say first
-    clock: Clock = field(default_factory=lambda: Clock(now=time.time, watch=time.perf_counter))
+    history: int = 10_000  #: decisions to keep
+    plugins: Path | None = None  #: directory of device plugins; ``None``: in the root directory
+    pod_resources_socket: Path | None = None  #: ``None``: in the root directory
+    imported: Callable[[], ImportedState] | None = None  #: a kubelet's state, for an empty root directory
+    containers: "PodRuntimeOptions | None" = None  #: ``None``: run no containers
+    notes: tuple[str, ...] = ()  #: to log first
+    clock: Clock = field(default_factory=lambda: Clock(now=time.time, monotonic=time.perf_counter))
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    queue: AdmissionQueue
+    history: History
+    event_bus: EventBus
+    metrics: Metrics
+    dispatcher: EventDispatcher
 
 
 def run(options: DaemonOptions) -> None:
-    """Be the agent until somebody says stop; ``CheckpointError`` or ``ListenError`` where it cannot even begin."""
+    """Run the agent until a signal stops it; raise ``CheckpointError`` or ``ListenError`` if it cannot start."""
     log = logs.make_logger()
     store = CheckpointStore(options.root)
     with lock(options.root), logs.relay_logging(log):
         for note in options.notes:
             log.warning("note", detail=note)
-        recovered = recover(
-            store, options.host, terms=options.recovery, now=options.clock.now(), imported=options.imported
-        )
-        _tell_recovered(recovered, log, watched=options.manifests is not None)
-        # What is here now stays; without this every pod would be looked at each time memory is tidied.
+        now = options.clock.now()
+        recovered = recover(store, options.host, options=options.recovery, now=now, imported=options.imported)
+        _log_recovery(recovered, log, watched=options.manifests is not None)
+        # Everything allocated so far stays; freezing it spares the garbage collector from scanning every pod.
         gc.collect()
         gc.freeze()
         asyncio.run(_main(options, store, recovered, log=log))
 
 
-def _tell_recovered(recovered: RecoveryResult, log: FilteringBoundLogger, *, watched: bool) -> None:
+def _log_recovery(recovered: RecoveryResult, log: FilteringBoundLogger, *, watched: bool) -> None:
     for note in recovered.notes:
         log.warning("recovered", detail=note)
-    orphans = [known.pod.name for known in recovered.standing.everyone() if known.source != API_SOURCE]
-    if orphans and not watched:
-        log.warning("recovered", detail=f"pods of manifests that are not watched now stay: {', '.join(orphans)}")
+    unwatched = [record.pod.name for record in recovered.state.all_records() if record.source != API_SOURCE]
+    if unwatched and not watched:
+        detail = f"pods from manifests stay, but their directory is not watched: {', '.join(unwatched)}"
+        log.warning("recovered", detail=detail)
     for problem in recovered.problems:
         log.error("not ready", detail=problem)
 
@@ -99,161 +107,160 @@ def _tell_recovered(recovered: RecoveryResult, log: FilteringBoundLogger, *, wat
 async def _main(
     options: DaemonOptions, store: CheckpointStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
 ) -> None:
-    """Everything that lives in the event loop."""
-    stop = _signals(log)
+    stop = _handle_signals(log)
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
     async with AsyncExitStack() as stack:
-        desk, history, feed, metrics, teller = _assembled(options, store, recovered, log=log)
-        stack.callback(history.close)
-        stack.push_async_callback(asyncio.to_thread, desk.close)
-        with suppress(NotReadyError):  # said by /readyz, and those who wait are tried again at the next release
-            await desk.try_waiting()
-        errands = await stack.enter_async_context(_plugged(options, desk, metrics, log=log))
-        runner = None
-        if options.containers is not None:
-            runner = await stack.enter_async_context(
-                _running(options, options.containers, desk, errands=errands, teller=teller, log=log)
-            )
+        core = _build_core(options, store, recovered, log=log)
+        queue = core.queue
+        stack.callback(core.history.close)
+        stack.push_async_callback(asyncio.to_thread, queue.close)
+        with suppress(NotReadyError):  # /readyz reports the reason, and the next release retries the waiting pods
+            await queue.run(Transaction.retry_waiting)
+        allocator = await stack.enter_async_context(_serve_plugins(options, queue, core.metrics, log=log))
+        runner = await stack.enter_async_context(_run_pods(options, core, allocator, log=log))
         watcher = None
         if options.manifests is not None and not recovered.problems:
-            watcher = ManifestWatcher(_folder(options, options.manifests), desk, log=log, ends=runner is not None)
-        front = AgentService(desk, errands, history, feed, runner, watcher)
+            watcher = ManifestWatcher(
+                _manifest_dir(options, options.manifests), queue, log=log, terminates=runner is not None
+            )
+        service = AgentService(queue, allocator, core.history, core.event_bus, runner, watcher)
         if runner is not None:
-            metrics.show_containers(lambda: [(one.pod, one.run) for one in front.pod_views() if one.run is not None])
-        await stack.enter_async_context(_listening(options, front, metrics))
-        stack.push_async_callback(errands.close)  # before requests are waited for, some of which wait for plugins
-        await stack.enter_async_context(_beside(watcher, desk, notifier))
-        pods, waiting = len(desk.standing.held), len(desk.standing.line.pods)
+            core.metrics.show_containers(
+                lambda: [(one.pod, one.run) for one in service.pod_views() if one.run is not None]
+            )
+        await stack.enter_async_context(_serve_api(options, service, core.metrics))
+        stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
+        await stack.enter_async_context(_background_tasks(watcher, queue, notifier))
+        pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
         log.info("listening", at=str(options.address), pods=pods, waiting=waiting)
-        notifier.tell(sd_notify.READY, sd_notify.status_line(f"{pods} pods are here, {waiting} wait"))
+        notifier.send(sd_notify.READY, sd_notify.status_line(f"{pods} pods admitted, {waiting} waiting"))
         await stop.wait()
-        notifier.tell(sd_notify.STOPPING)
+        notifier.send(sd_notify.STOPPING)
         log.info("stopping")
     log.info("stopped")
 
 
-def _assembled(
+def _build_core(
     options: DaemonOptions, store: CheckpointStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
-) -> tuple[AdmissionQueue, History, EventBus, Metrics, EventDispatcher]:
-    """The desk, and whoever hears what happens there."""
+) -> _Core:
     history = History(options.root, rows=options.history)
     if note := history.open():
         log.warning("history", detail=note)
-    feed = EventBus(now=options.clock.now)
-    made: list[AdmissionQueue] = []
+    event_bus = EventBus(now=options.clock.now)
+    queues: list[AdmissionQueue] = []  # the metrics read the queue, which does not exist before its dispatcher
     metrics = Metrics(
-        lambda: made[0].settled if made else recovered.standing.host,
-        waiting=lambda: len(made[0].standing.line.pods) if made else 0,
+        lambda: queues[0].settled_host if queues else recovered.state.host,
+        waiting=lambda: len(queues[0].state.waiting.pods) if queues else 0,
     )
-    teller = EventDispatcher(asyncio.get_running_loop(), log=log, history=history, metrics=metrics, feed=feed)
-    keeper = Checkpointer(store, options.host)
-    desk = AdmissionQueue(recovered.standing, keeper, clock=options.clock, tell=teller, problems=recovered.problems)
-    made.append(desk)
-    return desk, history, feed, metrics, teller
+    dispatcher = EventDispatcher(
+        asyncio.get_running_loop(), log=log, history=history, metrics=metrics, event_bus=event_bus
+    )
+    checkpointer = Checkpointer(store, options.host)
+    queue = AdmissionQueue(
+        recovered.state, checkpointer, clock=options.clock, dispatch=dispatcher, problems=recovered.problems
+    )
+    queues.append(queue)
+    return _Core(queue, history, event_bus, metrics, dispatcher)
 
 
-def _plugged(
-    options: DaemonOptions, desk: AdmissionQueue, metrics: Metrics, *, log: FilteringBoundLogger
+def _serve_plugins(
+    options: DaemonOptions, queue: AdmissionQueue, metrics: Metrics, *, log: FilteringBoundLogger
 ) -> AbstractAsyncContextManager[DeviceAllocator]:
-    """Device plugins and PodResources."""
-    from alignup.agent.devices.plugin_wiring import serve_plugins  # noqa: PLC0415 - gRPC is for whoever runs an agent, and nobody else
+    from alignup.agent.devices.plugin_wiring import serve_plugins  # noqa: PLC0415 - gRPC is slow to import
 
     directory = options.plugins or options.root / PLUGIN_DIR
-    lister = options.pod_resources_socket or options.root / POD_RESOURCES_DIR / POD_RESOURCES_SOCKET
-    return serve_plugins(desk, directory=directory, lister=lister, metrics=metrics, log=log)
+    pod_resources = options.pod_resources_socket or options.root / POD_RESOURCES_DIR / POD_RESOURCES_SOCKET
+    return serve_plugins(queue, directory=directory, pod_resources=pod_resources, metrics=metrics, log=log)
 
 
 @asynccontextmanager
-async def _running(  # noqa: PLR0913 - everybody who is spoken to
-    options: DaemonOptions,
-    containers: "PodRuntimeOptions",
-    desk: AdmissionQueue,
-    *,
-    errands: DeviceAllocator,
-    teller: EventDispatcher,
-    log: FilteringBoundLogger,
+async def _run_pods(
+    options: DaemonOptions, core: _Core, allocator: DeviceAllocator, *, log: FilteringBoundLogger
 ) -> "AsyncIterator[PodRunner | None]":
-    """Pods run as long as this lasts; where nothing may be decided, they are left as they are."""
-    if desk.barred:
-        log.warning("runtime", detail="containers are left as they are while nothing can be decided")
+    """Run the containers of the admitted pods; a read-only agent leaves them as they are."""
+    if options.containers is None:
         yield None
         return
-    from alignup.agent.pods.wiring import run_pods  # noqa: PLC0415 - for whoever runs pods, and nobody else
+    if core.queue.read_only:
+        log.warning("runtime", detail="the agent is read-only, so containers are neither started nor stopped")
+        yield None
+        return
+    from alignup.agent.pods.wiring import run_pods  # noqa: PLC0415 - CRI is slow to import
 
     async with run_pods(
-        containers,
-        desk,
+        options.containers,
+        core.queue,
         root=options.root,
-        pre_start=errands.pre_start,
+        pre_start=allocator.pre_start,
         clock=options.clock,
-        emit=lambda happening: teller([happening]),
+        emit=lambda event: core.dispatcher([event]),
         log=log,
     ) as runner:
-        teller.wake(runner.nudge)
+        core.dispatcher.on_event(runner.nudge)
         yield runner
 
 
-def _folder(options: DaemonOptions, manifests: Path) -> ManifestDir:
-    """The directory of manifests; those that are run have to be runnable."""
+def _manifest_dir(options: DaemonOptions, manifests: Path) -> ManifestDir:
     if options.containers is None:
         return ManifestDir(manifests)
     return ManifestDir(manifests, accept=accept_runnable(options.containers.allowed), keep=True)
 
 
-def _signals(log: FilteringBoundLogger) -> asyncio.Event:
-    """Set when the agent is to stop."""
+def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(
-        signal.SIGHUP, lambda: log.info("SIGHUP is not heeded: stop and start the agent to change its settings")
+        signal.SIGHUP, lambda: log.info("SIGHUP is ignored: restart the agent to change its settings")
     )
     return stop
 
 
 @asynccontextmanager
-async def _listening(options: DaemonOptions, front: AgentService, metrics: Metrics) -> AsyncIterator[None]:
-    """Answer requests as long as this lasts."""
+async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[None]:
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     stopping = asyncio.Event()
     reader: ReadPod = read_pod
     if options.containers is not None:
         reader = partial(read_pod, accept=accept_runnable(options.containers.allowed), keep=True)
-    behind = Dependencies(
-        service=front,
+    dependencies = Dependencies(
+        service=service,
         read_pod=reader,
         machine_document=machine_to_document,
         metrics=metrics,
         version=__version__,
     )
-    made = app.build_app(behind, token=token, stopping=stopping)
-    with _socket(options.address, token=token) as bound:
-        async with sockets.serve_app(made, bound, stopping=stopping):
+    api = app.build_app(dependencies, token=token, stopping=stopping)
+    with _socket(options.address, token=token) as listener:
+        async with sockets.serve_app(api, listener, stopping=stopping):
             yield
 
 
 @contextmanager
 def _socket(address: Address, *, token: bytes | None) -> Iterator[socket.socket]:
-    """Where requests come in; on the network only with a token."""
+    """Yield the listening socket; TCP requires a token."""
     if not isinstance(address, TcpAddress):
-        with sockets.unix_socket(address.path) as bound:
-            yield bound
+        with sockets.unix_socket(address.path) as listener:
+            yield listener
         return
     if token is None:
-        raise ListenError(f"nobody may talk to {address} without a token\nname a file that holds one: --token-file")
-    with sockets.tcp_socket(address.port, address.host) as bound:
-        yield bound
+        raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
+    with sockets.tcp_socket(address.port, address.host) as listener:
+        yield listener
 
 
 @asynccontextmanager
-async def _beside(watcher: ManifestWatcher | None, desk: AdmissionQueue, notifier: Notifier) -> AsyncIterator[None]:
-    """What goes on beside requests: manifests are watched, and systemd gets its signs of life."""
+async def _background_tasks(
+    watcher: ManifestWatcher | None, queue: AdmissionQueue, notifier: Notifier
+) -> AsyncIterator[None]:
+    """Watch manifests, and notify systemd's watchdog."""
     tasks = []
     if watcher is not None:
-        tasks.append(asyncio.ensure_future(watcher.watch()))
+        tasks.append(asyncio.ensure_future(watcher.run()))
     if notifier.watchdog is not None:
-        tasks.append(asyncio.ensure_future(_live(desk, notifier, every=notifier.watchdog / 3)))
+        tasks.append(asyncio.ensure_future(_notify_watchdog(queue, notifier, interval=notifier.watchdog / 3)))
     try:
         yield
     finally:
@@ -264,8 +271,7 @@ async def _beside(watcher: ManifestWatcher | None, desk: AdmissionQueue, notifie
                 await task
 
 
-async def _live(desk: AdmissionQueue, notifier: Notifier, *, every: float) -> None:
-    """Give signs of life while the desk is alive."""
-    while desk.alive:
-        notifier.tell(sd_notify.WATCHDOG)
-        await asyncio.sleep(every)
+async def _notify_watchdog(queue: AdmissionQueue, notifier: Notifier, *, interval: float) -> None:
+    while queue.alive:
+        notifier.send(sd_notify.WATCHDOG)
+        await asyncio.sleep(interval)

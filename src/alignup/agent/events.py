@@ -1,7 +1,6 @@
-"""Whoever wants to hear what happened: the log, the history, metrics, and those who listen to events.
+"""Dispatches events to the log, the history, the metrics and the event streams, once they are durable.
 
-All of it is made from what happened, here, once it is durable. None of it may keep a pod from being admitted: that the
-history cannot be written is said in the log, and nothing else comes of it.
+A failure here never affects an admission: a history that cannot be written is only logged.
 """
 
 import asyncio
@@ -11,20 +10,21 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent import log as logs
+from alignup.agent.log import log_event
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
+from alignup.schema.decisions import to_document
 from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
 from alignup.state.history import History
 
-#: Decisions that count as the kubelet counts: one that waits is not decided on yet, one that was there is not again.
+#: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)
 
 
 class EventDispatcher:
-    """Tells everybody; called by the desk, while others live in *loop*."""
+    """Called by the queue's thread; metrics and event streams belong to *loop*."""
 
     def __init__(
         self,
@@ -33,66 +33,58 @@ class EventDispatcher:
         log: FilteringBoundLogger,
         history: History,
         metrics: Metrics,
-        feed: EventBus,
+        event_bus: EventBus,
     ) -> None:
         self._loop = loop
         self._log = log
         self._history = history
         self._metrics = metrics
-        self._feed = feed
-        self._complaint = ""  #: what is wrong with the history, as last said
-        self._wake: Callable[[], None] | None = None
+        self._event_bus = event_bus
+        self._history_problem = ""  #: the last one logged
+        self._listener: Callable[[], None] | None = None
 
-    def wake(self, somebody: Callable[[], None]) -> None:
-        """Have *somebody* know whenever something has happened; called from any thread."""
-        self._wake = somebody
+    def on_event(self, listener: Callable[[], None]) -> None:
+        """Call *listener*, from any thread, after every batch of events."""
+        self._listener = listener
 
-    def __call__(self, happenings: Sequence[AgentEvent]) -> None:
-        """Tell what happened; nothing is raised."""
-        if self._wake is not None:
-            self._wake()
-        told = []
-        for happening in happenings:
-            logs.log_event(self._log, happening)
-            document = None if happening.record is None else happening.record.to_document()
-            if document is not None and happening.kind is not EventKind.KEPT:
-                self._remember(document, happening.time)
-            told.append((happening, event_document(happening, document)))
-        with suppress(RuntimeError):  # the loop has ended, and all who listened with it
-            self._loop.call_soon_threadsafe(self._publish, told)
+    def __call__(self, events: Sequence[AgentEvent]) -> None:
+        if self._listener is not None:
+            self._listener()
+        documents = []
+        for event in events:
+            log_event(self._log, event)
+            decision = None if event.decision is None else to_document(event.decision)
+            if decision is not None and event.kind is not EventKind.KEPT:
+                self._store(decision, event.time)
+            documents.append((event, event_document(event, decision)))
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._publish, documents)
 
-    def _remember(self, document: Document, time: float) -> None:
-        """Write a decision into the history; what is wrong with that is said once."""
-        added = self._history.add(document, time=time)
+    def _store(self, decision: Document, time: float) -> None:
+        """Add a decision to the history; log each problem once."""
+        added = self._history.add(decision, time=time)
         for what in filter(None, (added.note, added.problem)):
-            if what != self._complaint:
+            if what != self._history_problem:
                 self._log.warning("history", detail=what)
-        self._complaint = added.problem
+        self._history_problem = added.problem
 
-    def _publish(self, happenings: Sequence[tuple[AgentEvent, Document]]) -> None:
-        """Metrics and events live in the loop."""
-        for happening, told in happenings:
-            decision, pod = happening.decision, happening.pod
-            behind = (
-                decision is not None and decision.rejection is not None and decision.rejection.reason == WAITS_ITS_TURN
-            )
-            if happening.kind in _COUNTED and decision is not None and pod is not None and not behind:
-                self._metrics.decided(decision, pod=pod, seconds=happening.seconds)
-            self._feed.publish(str(happening.kind), told)
+    def _publish(self, documents: Sequence[tuple[AgentEvent, Document]]) -> None:
+        for event, document in documents:
+            decision = event.decision
+            if event.kind in _COUNTED and event.pod is not None and decision is not None:
+                rejection = decision.rejection
+                if rejection is None or rejection.reason != WAITS_ITS_TURN:
+                    self._metrics.decided(decision, pod=event.pod, seconds=event.seconds)
+            self._event_bus.publish(str(event.kind), document)
 
 
-def event_document(happening: AgentEvent, document: Document | None) -> Document:
-    """What happened, as those who listen are told; *document* is the decision, where there was one."""
-    told: dict[str, Any] = {"source": happening.source}
-    if happening.pod is not None:
-        told["pod"] = {
-            "uid": happening.pod.uid,
-            "name": happening.pod.name,
-            "namespace": happening.pod.namespace,
-        }
-    if document is not None:
-        told["placements"] = document["placements"]
-        told["rejection"] = document["rejection"]
-    if happening.detail:
-        told["detail"] = happening.detail
-    return told
+def event_document(event: AgentEvent, decision: Document | None) -> Document:
+    """Return the ``detail`` of an event on the stream; *decision*: the document of its decision."""
+    document: dict[str, Any] = {"source": event.source}
+    if event.pod is not None:
+        document["pod"] = {"uid": event.pod.uid, "name": event.pod.name, "namespace": event.pod.namespace}
+    if decision is not None:
+        document |= {"placements": decision["placements"], "rejection": decision["rejection"]}
+    if event.detail:
+        document["detail"] = event.detail
+    return document

@@ -1,15 +1,15 @@
-"""What stands, as the state files of a kubelet with the same configuration, which can go on from there; and back."""
+"""Exports the agent's state to a kubelet's state files, and reads device grants from them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from alignup.agent.daemon import DaemonOptions
-from alignup.agent.pending_admission import PodGrants
 from alignup.agent.recovery import recover
 from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
+from alignup.schema.api import PodGrants
 from alignup.state.checkpoint import CheckpointStore
 from alignup.state.kubelet import export as states
 from alignup.state.kubelet import state_dir
@@ -17,37 +17,37 @@ from alignup.state.lock import lock
 
 
 def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
-    """Write the files to *directory*, and say what was written; the agent must not run meanwhile."""
+    """Write the state files to *directory* and yield messages; the agent must not be running."""
     store = CheckpointStore(options.root)
     with lock(options.root):
-        recovered = recover(store, options.host, terms=options.recovery, now=options.clock.now())
+        recovered = recover(store, options.host, options=options.recovery, now=options.clock.now())
     if recovered.problems:
         raise StateError("; ".join(recovered.problems))
-    found = states.export_ledger(recovered.standing.host, responses=allocate_responses(recovered.standing))
+    found = states.export_ledger(recovered.state.host, responses=allocate_responses(recovered.state))
     for path in state_dir.write_dir(directory, found, gates=options.host.settings.gates):
         yield f"wrote {path}"
     for gap in found.gaps:
         yield f"note: {gap}"
-    if waiting := len(recovered.standing.line.pods):
-        yield f"note: {waiting} pods wait; a kubelet knows nothing of them"
+    if waiting := len(recovered.state.waiting.pods):
+        yield f"note: {waiting} waiting pods are not exported"
 
 
-def allocate_responses(standing: AgentState) -> dict[tuple[str, str, str], bytes]:
-    """What plugins gave with devices, as the kubelet keeps it; by pod, container and resource."""
-    from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415 - gRPC is for whoever needs it
+def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:
+    """Return uid, container and resource → the serialized response of the plugin's Allocate."""
+    from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415 - gRPC is slow to import
 
     return {
-        (uid, container, resource): AllocateResponse.from_document(given)
+        (uid, container, resource): AllocateResponse.from_document(grant)
         .to_message()
         .SerializeToString(deterministic=True)
-        for uid, known in standing.held.items()
-        for container, own in known.grants.items()
-        for resource, given in own.items()
+        for uid, record in state.admitted.items()
+        for container, grants in record.grants.items()
+        for resource, grant in grants.items()
     }
 
 
 def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]:
-    """What plugins gave with devices, as a kubelet kept it in *directory*; by uid."""
+    """Return uid → the grants in a kubelet's state directory."""
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - see above
 
     from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415
@@ -59,9 +59,9 @@ def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]
         if not entry.response:
             continue
         try:
-            given = AllocateResponse.from_message(ContainerAllocateResponse.FromString(entry.response))
+            grant = AllocateResponse.from_message(ContainerAllocateResponse.FromString(entry.response))
         except DecodeError as error:
-            what = f"what a device plugin gave pod {entry.uid} with its {entry.resource} cannot be read"
+            what = f"cannot decode the Allocate response for {entry.resource} of pod {entry.uid}"
             raise StateError(f"{directory}: {what}: {error}") from error
-        found.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = given.to_document()
+        found.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = grant.to_document()
     return found

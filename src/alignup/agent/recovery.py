@@ -1,8 +1,8 @@
-"""What stood when the agent last wrote it down, put together again on the host as it is now.
+"""Restores the state from the checkpoint.
 
-The host may have changed since. Where every pod can still have what it had, the agent goes on and says what changed.
-Where one cannot, it starts all the same, answers questions, and decides nothing: the checkpoint stays untouched until
-somebody has said what to do. So nothing is lost without a word, and nobody is restarted for ever.
+The host may have changed since. If every pod can keep its resources, the agent continues and logs the changes. If not,
+it starts read-only and leaves the checkpoint untouched until an option says what to drop, so nothing is lost silently
+and the agent does not crash in a loop.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,9 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from alignup.agent.devices import device_state
-from alignup.agent.finished_pods import FinishedPod
-from alignup.agent.pending_admission import PodGrants
-from alignup.agent.pod_record import API_SOURCE, PodRecord, StoredRecord, TerminationRequest
+from alignup.agent.pod_record import API_SOURCE, FinishedPod, PodRecord, TerminationRequest
 from alignup.agent.state import AgentState
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.errors import AlignError, CheckpointError, PodError, RestoreError, StateError, WorkLimitError
@@ -22,6 +20,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.kube.podspec import PodManifest
 from alignup.schema import codec
+from alignup.schema.api import PodGrants
 from alignup.schema.checkpoints import (
     CheckpointDocument,
     FinishedPodDocument,
@@ -35,32 +34,27 @@ from alignup.schema.pods import PodDocument, read_pod
 from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
-_ADVICE = (
-    "put the machine or the configuration back as it was, "
-    "or start with --recover drop-misfits to release just these pods"
-)
-_DAMAGE = "start the alignup that wrote it, or with --recover previous once it is moved away"
+_ADVICE = "restore the machine or the configuration, or start with --recover drop-misfits to release only these pods"
+_DAMAGE = "start the alignup version that wrote it, or move it away and start with --recover previous"
 
 
 class RecoveryMode(StrEnum):
-    """What may be given up when not everything can be had again."""
+    """What may be lost if not everything can be restored."""
 
-    PREVIOUS = "previous"  #: where the checkpoint is no good, the one before it counts
-    DROP_MISFITS = "drop-misfits"  #: pods that cannot have what they had are released
+    PREVIOUS = "previous"  #: fall back to the previous checkpoint
+    DROP_MISFITS = "drop-misfits"  #: release pods that cannot keep their resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryOptions:
-    """How the agent was told to go about it."""
-
-    line: WaitQueue = field(default_factory=WaitQueue)  #: empty, with its limits
-    wait: bool = False
-    recover: frozenset[RecoveryMode] = frozenset()
+    waiting: WaitQueue = field(default_factory=WaitQueue)  #: empty, with its limits
+    wait_enabled: bool = False
+    modes: frozenset[RecoveryMode] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedState:
-    """What a kubelet left."""
+    """The state of a kubelet."""
 
     ledger: Ledger
     grants: Mapping[str, PodGrants] = field(default_factory=dict)  #: by uid
@@ -68,29 +62,27 @@ class ImportedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryResult:
-    """What stands again."""
-
-    standing: AgentState
-    problems: tuple[str, ...] = ()  #: why nothing may be decided, each with what to do; then nothing may be written
-    notes: tuple[str, ...] = ()  #: what people should know, a sentence each
+    state: AgentState
+    problems: tuple[str, ...] = ()  #: each with a remedy; if there are any, the agent must be read-only
+    notes: tuple[str, ...] = ()
 
 
 def recover(
     store: CheckpointStore,
     host: Host,
     *,
-    terms: RecoveryOptions,
+    options: RecoveryOptions,
     now: float,
     imported: Callable[[], ImportedState] | None = None,
 ) -> RecoveryResult:
-    """What stood on *host*, which is idle; where nothing was ever stored, what *imported* tells, or nothing."""
-    empty = AgentState(host=host, idle=host.ledger, line=terms.line, wait=terms.wait)
+    """Restore the state on an idle *host*; without a checkpoint, the *imported* state or an empty one."""
+    empty = AgentState(host=host, idle_ledger=host.ledger, waiting=options.waiting, wait_enabled=options.wait_enabled)
     try:
-        loaded = _loaded(store, terms)
+        loaded = _load(store, options)
     except CheckpointError as error:
-        return RecoveryResult(standing=empty, problems=(str(error),))
+        return RecoveryResult(state=empty, problems=(str(error),))
     if loaded is None:
-        return RecoveryResult(standing=empty if imported is None else _imported(empty, imported(), now=now))
+        return RecoveryResult(state=empty if imported is None else _imported(empty, imported(), now=now))
     document = loaded.document
     changes = (
         *(f"the machine changed: {what}" for what in document.machine.differences(machine_fingerprint(host.machine))),
@@ -99,43 +91,45 @@ def recover(
             for what in document.settings.differences(settings_fingerprint(host.settings))
         ),
     )
-    found = _rebuilt(document, _unplugged(empty, document.plugins), terms=terms, now=now)
+    found = _rebuild(document, _without_plugins(empty, document.plugins), options=options, now=now)
     finished, lost = _finished(document.finished)
-    found = replace(found, standing=replace(found.standing, finished=finished), notes=(*found.notes, *lost))
-    unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files were not looked at",)
+    found = replace(found, state=replace(found.state, finished=finished), notes=(*found.notes, *lost))
+    unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files are ignored",)
     return replace(found, notes=(*loaded.notes, *unused, *changes, *found.notes))
 
 
-def _loaded(store: CheckpointStore, terms: RecoveryOptions) -> LoadedCheckpoint | None:
-    """The checkpoint; the one before it only where this one is no good, so that leaving the option on does no harm."""
+def _load(store: CheckpointStore, options: RecoveryOptions) -> LoadedCheckpoint | None:
+    """Load the checkpoint; the previous one only if this one is damaged, so the option can stay set."""
     try:
         return store.load()
     except CheckpointError:
-        if RecoveryMode.PREVIOUS not in terms.recover:
+        if RecoveryMode.PREVIOUS not in options.modes:
             raise
         return store.load(previous=True)
 
 
-def _unplugged(empty: AgentState, served: Iterable[str]) -> AgentState:
-    """*empty*, where devices of resources that plugins served are unknown until these are back."""
+def _without_plugins(empty: AgentState, served: Iterable[str]) -> AgentState:
+    """Return *empty* without the devices of plugins, which are unknown until the plugins reconnect."""
     plugins = frozenset(served)
-    host = _with(empty.host, device_state.without_resources(empty.host.ledger, plugins))
+    host = _with_ledger(empty.host, device_state.without_resources(empty.host.ledger, plugins))
     return replace(empty, host=host, plugins=plugins)
 
 
-def _rebuilt(document: CheckpointDocument, empty: AgentState, *, terms: RecoveryOptions, now: float) -> RecoveryResult:
+def _rebuild(
+    document: CheckpointDocument, empty: AgentState, *, options: RecoveryOptions, now: float
+) -> RecoveryResult:
     """Return the state that the checkpoint describes, as far as the host still allows it."""
     pods, ledger, misfits = _restorable(document, empty.host)
     if ledger is None:
-        return RecoveryResult(standing=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
+        return RecoveryResult(state=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
     try:
-        standing, dropped = _standing(pods, ledger, document.waiting, empty, now=now)
+        state, dropped = _restore(pods, ledger, document.waiting, empty, now=now)
     except (AlignError, ValueError) as error:
-        return RecoveryResult(standing=empty, problems=(f"the checkpoint is invalid: {error}; {_DAMAGE}",))
-    if misfits and RecoveryMode.DROP_MISFITS not in terms.recover:
-        return RecoveryResult(standing=standing, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
-    released = (f"released, as it cannot stay: {what}" for what in misfits)
-    return RecoveryResult(standing=standing, notes=(*released, *dropped))
+        return RecoveryResult(state=empty, problems=(f"the checkpoint is invalid: {error}; {_DAMAGE}",))
+    if misfits and RecoveryMode.DROP_MISFITS not in options.modes:
+        return RecoveryResult(state=state, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
+    released = (f"released because it cannot keep its resources: {what}" for what in misfits)
+    return RecoveryResult(state=state, notes=(*released, *dropped))
 
 
 def _restorable(
@@ -161,7 +155,7 @@ def _restorable(
             return pods, ledger, misfits
 
 
-def _standing(
+def _restore(
     documents: Sequence[HeldPodDocument],
     ledger: Ledger,
     waiting: Sequence[WaitingPodDocument],
@@ -170,24 +164,26 @@ def _standing(
     now: float,
 ) -> tuple[AgentState, list[str]]:
     """Return the restored state, and why some pods no longer wait."""
-    host = _with(empty.host, ledger)
-    held = {}
-    for one, (uid, admitted) in zip(documents, ledger.pods.items(), strict=True):
-        pod = _with_manifest(admitted.pod, one.manifest)
+    host = _with_ledger(empty.host, ledger)
+    admitted = {}
+    for one, (uid, entry) in zip(documents, ledger.pods.items(), strict=True):
+        pod = _with_manifest(entry.pod, one.manifest)
         since = now if one.since is None else one.since
-        known = _known(pod, host, since=since, source=one.source or API_SOURCE)
-        held[uid] = replace(known, grants=one.grants, ending=_termination(one.termination))
-    pods, overtaken, dropped = {}, {}, []
+        record = _record(pod, host, since=since, source=one.source or API_SOURCE)
+        admitted[uid] = replace(record, grants=one.grants, termination=_termination(one.termination))
+    pods, overtakes, dropped = {}, {}, []
     for each in waiting:
         pod = _read_pod(each.pod, each.manifest)
         try:
-            pods[pod.uid] = _known(pod, host, since=each.since, source=each.source)
-        except (PodError, WorkLimitError) as error:  # by settings that are new
-            dropped.append(f"{pod.namespace}/{pod.name} waits no longer: {error}")
+            pods[pod.uid] = _record(pod, host, since=each.since, source=each.source)
+        except (PodError, WorkLimitError) as error:  # under changed settings
+            dropped.append(f"{pod.namespace}/{pod.name} is removed from the wait queue: {error}")
         else:
-            overtaken[pod.uid] = each.overtaken
-    line = replace(empty.line, pods=pods, overtakes={uid: times for uid, times in overtaken.items() if times})
-    return replace(empty, host=host, held=held, line=line), dropped
+            overtakes[pod.uid] = each.overtaken
+    waiting_pods = replace(
+        empty.waiting, pods=pods, overtakes={uid: count for uid, count in overtakes.items() if count}
+    )
+    return replace(empty, host=host, admitted=admitted, waiting=waiting_pods), dropped
 
 
 def _finished(documents: Iterable[object]) -> tuple[dict[str, FinishedPod], list[str]]:
@@ -197,12 +193,14 @@ def _finished(documents: Iterable[object]) -> tuple[dict[str, FinishedPod], list
         try:
             one = codec.convert(document, FinishedPodDocument)
             pod = _read_pod(one.pod, one.manifest)
-            kept = StoredRecord(from_document(one.decision))
-            kept.to_document()
-            known = PodRecord(
-                pod=pod, since=one.since, source=one.source, record=kept, ending=_termination(one.termination)
+            record = PodRecord(
+                pod=pod,
+                since=one.since,
+                source=one.source,
+                decision=from_document(one.decision),
+                termination=_termination(one.termination),
             )
-            found[pod.uid] = FinishedPod(known=known, run=one.run)
+            found[pod.uid] = FinishedPod(record=record, run=one.run)
         except (AlignError, KeyError, TypeError, ValueError) as error:
             lost.append(f"a finished pod is forgotten because it cannot be read: {error}")
     return found, lost
@@ -221,25 +219,23 @@ def _termination(document: TerminationDocument | None) -> TerminationRequest | N
 
 
 def _imported(empty: AgentState, found: ImportedState, *, now: float) -> AgentState:
-    """What stands where a kubelet left off; devices the machine does not tell of are those of plugins."""
-    host = _with(empty.host, found.ledger)
-    held = {
-        uid: replace(_known(one.pod, host, since=now, source=API_SOURCE), grants=found.grants.get(uid, {}))
+    """Continue from the state of a kubelet; devices that the machine does not declare belong to plugins."""
+    host = _with_ledger(empty.host, found.ledger)
+    admitted = {
+        uid: replace(_record(one.pod, host, since=now, source=API_SOURCE), grants=found.grants.get(uid, {}))
         for uid, one in found.ledger.pods.items()
     }
     declared = {device.resource for device in host.machine.devices}
-    return replace(empty, host=host, held=held, plugins=frozenset(host.ledger.devices.inventories) - declared)
+    return replace(empty, host=host, admitted=admitted, plugins=frozenset(host.ledger.devices.inventories) - declared)
 
 
-def _with(host: Host, ledger: Ledger) -> Host:
-    """The same host with another ledger."""
+def _with_ledger(host: Host, ledger: Ledger) -> Host:
     other = copy(host)
     other.ledger = ledger
     return other
 
 
-def _known(pod: Pod, host: Host, *, since: float, source: str) -> PodRecord:
-    """A pod as it is found again: of one that runs here the newest decision is that it keeps what it has."""
-    kept = StoredRecord(host.decide(pod))
-    kept.to_document()
-    return PodRecord(pod=pod, since=since, source=source, record=kept)
+def _record(pod: Pod, host: Host, *, since: float, source: str) -> PodRecord:
+    """Return the record of a restored pod; the latest decision about an admitted pod is that it keeps its resources."""
+    decision = replace(host.decide(pod), before=None, after=None)
+    return PodRecord(pod=pod, since=since, source=source, decision=decision)

@@ -1,7 +1,6 @@
-"""What systemd wants to hear of a service: that it is ready, that it stops, that it is still alive.
+"""Notifies systemd that the service is ready, stopping or alive (sd_notify(3)).
 
-Messages go to the datagram socket that ``NOTIFY_SOCKET`` names, which may be a file or, with an ``@``, a name in the
-kernel's own space. Without one nobody listens, and nothing is said.
+``NOTIFY_SOCKET`` names a datagram socket: a path, or with an ``@`` an abstract address.
 """
 
 import socket
@@ -16,23 +15,21 @@ WATCHDOG = "WATCHDOG=1"
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Tells systemd; to be asked for anew in every process."""
-
-    address: str  #: empty: nobody listens
-    watchdog: float | None = None  #: seconds within which it wants a sign of life; ``None``: it does not
+    address: str  #: empty: not started by systemd
+    watchdog: float | None = None  #: seconds between required notifications; ``None``: no watchdog
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], *, pid: int) -> Self:
-        """What the environment of process *pid* says."""
-        said = environment.get("NOTIFY_SOCKET", "")
-        address = said if said[:1] in {"/", "@"} else ""
+        """Read the environment of the process *pid*."""
+        path = environment.get("NOTIFY_SOCKET", "")
+        address = path if path[:1] in {"/", "@"} else ""
         micros = environment.get("WATCHDOG_USEC", "")
-        meant = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
-        watched = bool(address) and meant and micros.isdecimal() and int(micros) > 0
+        for_this_process = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
+        watched = bool(address) and for_this_process and micros.isdecimal() and int(micros) > 0
         return cls(address, int(micros) / 1_000_000 if watched else None)
 
-    def tell(self, *messages: str) -> bool:
-        """Whether the messages went out; that nobody takes them is no reason to stop working."""
+    def send(self, *messages: str) -> bool:
+        """Return whether the messages were sent; failures are ignored."""
         if not self.address:
             return False
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
@@ -46,5 +43,5 @@ class Notifier:
 
 
 def status_line(text: str) -> str:
-    """A line for ``systemctl status``."""
+    """Format a line for ``systemctl status``."""
     return f"STATUS={' '.join(text.split())}"

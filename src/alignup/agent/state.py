@@ -1,81 +1,72 @@
-"""How things stand: the pods that are here, those on their way in and those that wait; and what can happen to them.
-
-Everything here is a value that never changes; ``agent.transaction`` makes the next one.
-"""
+"""The state of the agent as an immutable value, and the events that change it; ``agent.transaction`` makes the next."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from alignup.agent.finished_pods import FinishedPod
 from alignup.agent.pending_admission import PendingAdmission
-from alignup.agent.pod_record import API_SOURCE, PodRecord, StoredRecord
+from alignup.agent.pod_record import API_SOURCE, FinishedPod, PodRecord
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionStatus, PodView
+from alignup.schema.api import AdmissionStatus, PodRunStatus, PodView
+
+MAX_FINISHED = 1_000  #: finished pods from the API; older ones are removed
 
 
 class EventKind(StrEnum):
-    """What can happen to a pod, or to the host."""
-
     ADMITTED = "admitted"
-    KEPT = "kept"  #: it was there already
+    KEPT = "kept"  #: the pod was admitted before
     REJECTED = "rejected"
     WAITING = "waiting"
     RELEASED = "released"
-    ANNOUNCED = "announced"
-    STOPPED = "stopped"  #: a device plugin
-    GONE = "gone"  #: and it was not back in time
-    TERMINATING = "ending"  #: a pod was told to stop
-    FINISHED = "finished"  #: it has run to its end
+    ANNOUNCED = "announced"  #: a device plugin listed its devices
+    STOPPED = "stopped"  #: a device plugin disconnected
+    GONE = "gone"  #: a device plugin did not reconnect in time
+    TERMINATING = "ending"
+    FINISHED = "finished"
     STARTED = "started"  #: a container
     ENDED = "ended"  #: a container
-    TROUBLE = "trouble"  #: something cannot be done for a pod now, and is tried again
+    TROUBLE = "trouble"  #: an operation on a pod failed and is retried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEvent:
-    """Something that happened, for logs, metrics, history and whoever listens."""
+    """Source of log lines, metrics, history and event streams."""
 
     kind: EventKind
     time: float  #: seconds since 1970
     pod: Pod | None = None
     source: str = API_SOURCE
     decision: Decision | None = None
-    record: StoredRecord | None = None  #: the same decision, to be kept
-    seconds: float = 0.0  #: what deciding took
+    seconds: float = 0.0  #: spent on the decision
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Time, handed in: what o'clock it is, and a watch that never jumps."""
-
-    now: Callable[[], float]
-    watch: Callable[[], float]
+    now: Callable[[], float]  #: seconds since 1970
+    monotonic: Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentState:
-    """The host, whose ledger is left alone from now on, and the pods that are known."""
-
-    host: Host
-    idle: Ledger  #: of the same host with no pods, all of whose devices are healthy
-    held: Mapping[str, PodRecord] = field(default_factory=dict)  #: those admitted, by uid, in the order they came
-    line: WaitQueue = field(default_factory=WaitQueue)  #: those that wait
-    wait: bool = False  #: whether pods that do not fit now wait; those from manifests always do
-    plugins: frozenset[str] = frozenset()  #: resources that are, or were, served by device plugins
-    #: those on their way in, by uid: they have a place in the ledger, and are not written down; some wait in line too
+    host: Host  #: must not be changed
+    idle_ledger: Ledger  #: of the host without pods, with all devices healthy
+    admitted: Mapping[str, PodRecord] = field(default_factory=dict)  #: by uid, in admission order
+    waiting: WaitQueue = field(default_factory=WaitQueue)
+    wait_enabled: bool = False  #: whether pods from the API wait if they do not fit; pods from manifests always do
+    plugins: frozenset[str] = frozenset()  #: resources that device plugins serve or have served
+    #: by uid; they hold resources in the ledger and are not checkpointed. Pods from manifests are also ``waiting``.
     pending: Mapping[str, PendingAdmission] = field(default_factory=dict)
-    backing_off: frozenset[str] = frozenset()  #: of those that wait, whom a plugin refused a moment ago
-    finished: Mapping[str, FinishedPod] = field(default_factory=dict)  #: those that have run, by uid, as they ended
+    backing_off: frozenset[str] = frozenset()  #: uids of waiting pods that a plugin rejected recently
+    finished: Mapping[str, FinishedPod] = field(default_factory=dict)  #: by uid, in completion order
 
-    def settled(self) -> Host:
-        """The host with just the pods that are here for good."""
+    def settled_host(self) -> Host:
+        """Return the host without pending pods."""
         if not self.pending:
             return self.host
         host = copy(self.host)
@@ -84,44 +75,89 @@ class AgentState:
         return host
 
     def pod_view(self, uid: str) -> PodView | None:
-        """The pod of that uid, as others are told of it."""
-        if known := self.held.get(uid):
-            return pod_view(known, AdmissionStatus.ADMITTED)
-        if known := self.line.pods.get(uid):
-            return pod_view(known, AdmissionStatus.WAITING, position=self.line.position(uid))
+        if record := self.admitted.get(uid):
+            return pod_view(record, AdmissionStatus.ADMITTED)
+        if record := self.waiting.pods.get(uid):
+            return pod_view(record, AdmissionStatus.WAITING, position=self.waiting.position(uid))
         if finished := self.finished.get(uid):
-            return finished_pod_view(finished)
+            return pod_view(finished.record, AdmissionStatus.FINISHED, run=finished.run)
         return None
 
     def pod_views(self) -> tuple[PodView, ...]:
-        """Every pod that is known, those admitted first, those that have run last."""
-        running = [pod_view(known, AdmissionStatus.ADMITTED) for known in self.held.values()]
-        waiting = [
-            pod_view(known, AdmissionStatus.WAITING, position=place)
-            for place, known in enumerate(self.line.pods.values(), start=1)
-        ]
-        return (*running, *waiting, *map(finished_pod_view, self.finished.values()))
+        """Return all pods: admitted, waiting, finished."""
+        return (
+            *(pod_view(record, AdmissionStatus.ADMITTED) for record in self.admitted.values()),
+            *(
+                pod_view(record, AdmissionStatus.WAITING, position=position)
+                for position, record in enumerate(self.waiting.pods.values(), start=1)
+            ),
+            *(pod_view(one.record, AdmissionStatus.FINISHED, run=one.run) for one in self.finished.values()),
+        )
 
-    def everyone(self) -> Iterator[PodRecord]:
-        """Every pod that is known."""
-        yield from self.held.values()
-        yield from self.line.pods.values()
-        yield from (one.known for one in self.finished.values())
+    def all_records(self) -> Iterator[PodRecord]:
+        yield from self.admitted.values()
+        yield from self.waiting.pods.values()
+        yield from (one.record for one in self.finished.values())
 
 
-def pod_view(known: PodRecord, status: AdmissionStatus, *, position: int | None = None) -> PodView:
-    """A pod that is known, as others are told of it."""
+class StateDraft:
+    """A mutable copy of a state."""
+
+    def __init__(self, state: AgentState) -> None:
+        self.host = copy(state.host)  # its ledger is a value, so the copy can change independently
+        self.admitted = dict(state.admitted)
+        self.waiting = state.waiting
+        self.pending = dict(state.pending)
+        self.backing_off = set(state.backing_off)
+        self.finished = dict(state.finished)
+
+    def freeze(self, before: AgentState) -> AgentState:
+        return replace(
+            before,
+            host=self.host,
+            admitted=self.admitted,
+            waiting=self.waiting,
+            pending=self.pending,
+            backing_off=frozenset(self.backing_off),
+            finished=self.finished,
+        )
+
+    def find(self, uid: str) -> PodRecord | PendingAdmission | None:
+        if finished := self.finished.get(uid):
+            return finished.record
+        return self.admitted.get(uid) or self.waiting.pods.get(uid) or self.pending.get(uid)
+
+    def update(self, record: PodRecord) -> None:
+        """Replace the record of an admitted or finished pod."""
+        uid = record.pod.uid
+        if uid in self.admitted:
+            self.admitted[uid] = record
+        else:
+            self.finished[uid] = replace(self.finished[uid], record=record)
+
+
+def pod_view(
+    record: PodRecord, status: AdmissionStatus, *, position: int | None = None, run: PodRunStatus | None = None
+) -> PodView:
     return PodView(
-        pod=known.pod,
+        pod=record.pod,
         status=status,
-        since=known.since,
-        source=known.source,
-        decision=known.record.decision,
+        since=record.since,
+        source=record.source,
+        decision=record.decision,
         position=position,
-        grants=known.grants,
+        grants=record.grants,
+        run=run,
     )
 
 
-def finished_pod_view(finished: FinishedPod) -> PodView:
-    """A pod that has run, as others are told of it."""
-    return replace(pod_view(finished.known, AdmissionStatus.FINISHED), run=finished.run)
+def add_finished(finished: Mapping[str, FinishedPod], one: FinishedPod) -> dict[str, FinishedPod]:
+    """Add a finished pod, and remove the oldest beyond ``MAX_FINISHED``.
+
+    Pods from manifests are never removed: the manifest would run them again.
+    """
+    pods = {**finished, one.record.pod.uid: one}
+    from_api = [uid for uid, each in pods.items() if each.record.source == API_SOURCE]
+    for uid in from_api[: max(len(from_api) - MAX_FINISHED, 0)]:
+        del pods[uid]
+    return pods

@@ -1,420 +1,404 @@
-"""How one job changes what stands: pods that come and go, devices that are announced, one after the other.
+"""One change of the agent's state: pods come and go, device plugins list devices.
 
-Everything here is pure: a :class:`Transaction` is the next standing in the making. Whoever holds it makes it durable first
-and lets it count then, or drops it, and nothing has happened.
+A transaction is pure. The queue makes its result durable and then current, or drops it, and nothing has happened.
 """
 
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 
-from alignup.agent import finished_pods as finishing
-from alignup.agent import pending_admission as on_the_way
+from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
-from alignup.agent.finished_pods import FinishedPod
-from alignup.agent.pending_admission import PendingAdmission, PodGrants, decide_without_preferences
-from alignup.agent.pod_record import API_SOURCE, PodRecord, TerminationRequest, same_workload
-from alignup.agent.state import EventKind, pod_view
-from alignup.agent.transaction_base import TransactionBase
+from alignup.agent.pending_admission import DecidedPod, PendingAdmission, decide_without_preferences, pending_pod_view
+from alignup.agent.pod_record import API_SOURCE, FinishedPod, PodRecord, TerminationRequest, same_workload
+from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, StateDraft, add_finished, pod_view
 from alignup.align.decision import Decision
-from alignup.align.devices import PreferenceAnswers, PreferenceRequest
+from alignup.align.devices import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodRunStatus, PodView
+from alignup.schema.api import (
+    AdmissionResult,
+    AdmissionStatus,
+    BusyError,
+    NotReadyError,
+    PodGrants,
+    PodRunStatus,
+    PodView,
+)
 
 
-class Transaction(TransactionBase):
-    """What a job can do with what stands."""
+class Transaction:
+    def __init__(self, state: AgentState, clock: Clock) -> None:
+        self._before = state
+        self._clock = clock
+        self._next = StateDraft(state)
+        self._changed = False
+        self.durable = False  #: whether a change must survive a crash
+        self.events: list[AgentEvent] = []
+        self.started: list[PendingAdmission] = []  #: waiting pods whose device plugins must be called now
 
-    def consider(
-        self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers | None = None
-    ) -> tuple[Decision, tuple[PreferenceRequest, ...], float]:
-        """What would become of a pod now, what plugins should be asked first, and how many seconds it took to know."""
-        start = self._clock.watch()
-        decision, asks = decide_without_preferences(self._host, pod, answers or {})
-        if (
-            decision.admitted
-            and self._waits(source)
-            and (missing := tuple(device_state.unknown_resources(self._host, pod)))
-        ):
-            decision = on_the_way.rejected_for_missing_devices(decision, missing)
-        asks = tuple(ask for ask in asks if ask.resource in self._before.plugins) if decision.admitted else ()
-        return decision, asks, self._clock.watch() - start
+    def state(self) -> AgentState:
+        """Return the new state; the same object if nothing has changed."""
+        return self._next.freeze(self._before) if self._changed else self._before
+
+    def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers | None = None) -> DecidedPod:
+        """Decide on a pod without changing anything."""
+        start = self._clock.monotonic()
+        decision, requests = decide_without_preferences(self._next.host, pod, answers or {})
+        if decision.admitted and (self._before.wait_enabled or source != API_SOURCE):
+            missing = tuple(device_state.unknown_resources(self._next.host, pod))
+            if missing:
+                decision = pending_admission.rejected_for_missing_devices(decision, missing)
+        plugins = self._before.plugins
+        requests = tuple(one for one in requests if one.resource in plugins) if decision.admitted else ()
+        return DecidedPod(pod, source, decision, requests, self._clock.monotonic() - start)
 
     def admit(self, pod: Pod, *, source: str = API_SOURCE) -> AdmissionResult | PendingAdmission:
-        """Admit a pod, refuse it, or let it wait; one that is known stays as it is.
+        """Admit a pod, reject it, or let it wait; a known pod stays as it is.
 
-        One whose devices have to be prepared has its place, and is on its way in. ``PodError`` when a pod of this uid
-        is known that asks for something else, ``BusyError`` when too many wait.
+        If device plugins must be called first, the pod holds its resources and is pending. Raise ``PodError`` if
+        another pod has the same uid, ``BusyError`` if the wait queue is full.
         """
-        if known := self._find(pod.uid):
-            return self._again(pod, known, source=source)
-        decision, asks, seconds = self.consider(pod, source=source)
-        first = next((known for uid, known in self._line.pods.items() if self._holds_up(uid)), None)
-        if decision.admitted and first is None:
-            if pending := self._place(pod, decision, source=source, asks=asks, seconds=seconds):
-                return pending if source == API_SOURCE else self._follow(pending)
-            self._line = self._line.with_overtakes()
-            return self._take(pod, decision, since=self._clock.now(), source=source, seconds=seconds)
-        if decision.admitted and first is not None:
-            decision = on_the_way.waiting_behind(decision, first.pod)
-        elif not self._may_wait(pod, source):
-            return self._refuse(pod, decision, source=source, seconds=seconds)
-        return self._queue(pod, decision, source=source, seconds=seconds)
+        if known := self._next.find(pod.uid):
+            return self._admit_again(pod, known, source=source)
+        decided = self.decide(pod, source=source)
+        blocking = next((one for uid, one in self._next.waiting.pods.items() if self._blocks(uid)), None)
+        if decided.decision.admitted and blocking is None:
+            if pending := self._reserve(decided):
+                return pending if source == API_SOURCE else self._wait_for_plugins(pending)
+            self._next.waiting = self._next.waiting.with_overtakes()
+            self._next.host.apply(decided.decision)
+            return self._admit(decided)
+        if blocking is not None and decided.decision.admitted:
+            return self._wait(
+                replace(decided, decision=pending_admission.waiting_behind(decided.decision, blocking.pod))
+            )
+        return self._wait(decided) if self._may_wait(pod, source) else self._reject(decided)
 
-    def advise(
+    def apply_preferences(
         self, pending: PendingAdmission, answers: PreferenceAnswers, *, last: bool = False
     ) -> AdmissionResult | PendingAdmission:
-        """Place a pod again, now that plugins have given *answers*; after the *last* they are asked no more."""
-        if not self._leave(pending):
-            return AdmissionResult(on_the_way.released_while_pending(pending.decision), None)
-        decision, asks, seconds = self.consider(pending.pod, source=pending.source, answers=answers)
-        if not decision.admitted:
-            return self._back(pending, decision)
-        again = self._place(
-            pending.pod,
-            decision,
-            source=pending.source,
-            asks=() if last else asks,
-            seconds=pending.seconds + seconds,
-            ticket=pending.ticket,
-        )
+        """Place a pod again with the plugins' *answers*; after the *last* round, plugins are not asked again."""
+        if not self._unreserve(pending):
+            return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
+        decided = self.decide(pending.pod, source=pending.source, answers=answers)
+        if not decided.decision.admitted:
+            return self._reject_pending(pending, decided.decision)
+        requests = () if last else decided.preference_requests
+        decided = replace(decided, preference_requests=requests, seconds=pending.seconds + decided.seconds)
+        again = self._reserve(decided, ticket=pending.ticket)
         if again is None:
-            raise AssertionError("a pod whose plugins were asked has devices of theirs")
+            raise AssertionError("a pod whose plugins stated preferences has devices of these plugins")
         return again
 
     def commit(self, pending: PendingAdmission, grants: PodGrants) -> AdmissionResult:
-        """A pod's plugins have prepared all its devices: it is here from now on, with what they gave along."""
+        """Admit a pod whose devices are allocated."""
         uid = pending.pod.uid
-        if not self._has_place(pending):
-            return AdmissionResult(on_the_way.released_while_pending(pending.decision), None)
-        del self._pending[uid]
-        if uid in self._line.pods:
-            self._line = self._line.with_overtakes(uid).without(uid)
-        else:
-            self._line = self._line.with_overtakes()
-        return self._keep(
-            pending.pod,
-            pending.decision,
-            since=self._clock.now(),
-            source=pending.source,
-            seconds=pending.seconds,
-            grants=grants,
-        )
+        if not self._is_current(pending):
+            return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
+        del self._next.pending[uid]
+        self._next.waiting = self._next.waiting.with_overtakes(uid).without(uid)
+        return self._admit(pending.decided(pending.decision), grants=grants)
 
     def fail(self, pending: PendingAdmission, error: ProviderError) -> AdmissionResult:
-        """A pod's plugin said no: it gives its place back, and is refused, or waits, and rests for a while."""
-        decision = on_the_way.rejected_by_plugin(pending.decision, error)
-        if not self._leave(pending):
-            return AdmissionResult(on_the_way.released_while_pending(decision), None)
-        return self._back(pending, decision)
+        """Reject a pod, or let it wait and back off, because a device plugin failed."""
+        decision = pending_admission.rejected_by_plugin(pending.decision, error)
+        if not self._unreserve(pending):
+            return AdmissionResult(pending_admission.released_while_pending(decision), None)
+        return self._reject_pending(pending, decision)
 
     def undo(self, pending: PendingAdmission) -> None:
-        """A pod gives its place back; if it waits it goes on waiting, and rests for a while."""
-        if self._leave(pending) and pending.pod.uid in self._line.pods:
-            self._resting.add(pending.pod.uid)
+        """Release the resources of a pending pod; a waiting pod backs off."""
+        if self._unreserve(pending) and pending.pod.uid in self._next.waiting.pods:
+            self._next.backing_off.add(pending.pod.uid)
 
-    def wake(self, uid: str) -> bool:
-        """One that rests is tried again, with everybody else; whether it still waits then."""
-        self._changed = self._changed or uid in self._resting
-        self._resting.discard(uid)
-        self._retry()
-        return uid in self._line.pods
+    def end_backoff(self, uid: str) -> bool:
+        """Retry the waiting pods; return whether the pod is still waiting."""
+        self._changed = self._changed or uid in self._next.backing_off
+        self._next.backing_off.discard(uid)
+        self.retry_waiting()
+        return uid in self._next.waiting.pods
 
     def release(self, uid: str) -> PodView | None:
-        """A pod is gone, running or waiting; whoever waits is tried again. ``None`` when nobody knew it."""
-        entry = self._remove(uid)
-        if entry is not None:
-            self._retry()
-        return entry
+        """Remove a pod and retry the waiting pods; ``None``: unknown uid."""
+        view = self._remove(uid)
+        if view is not None:
+            self.retry_waiting()
+        return view
 
-    def end(self, uid: str, *, grace: float | None = None) -> PodView | None:
-        """A pod that somebody runs is to end, in *grace* seconds or as it says itself; one that waits is released.
+    def terminate(self, uid: str, *, grace: float | None = None) -> PodView | None:
+        """Request the termination of a pod that the agent runs; the runner releases it when it has ended.
 
-        Whoever runs it releases it when nothing of it is left. Told twice, it ends the earlier of the two.
-        ``None`` when nobody knows it.
+        Of two requests the sooner counts. A waiting pod is released at once. ``None``: unknown uid.
         """
-        known = self._find(uid)
-        if not isinstance(known, PodRecord) or uid in self._line.pods:
+        record = self._next.find(uid)
+        if not isinstance(record, PodRecord) or uid in self._next.waiting.pods:
             return self.release(uid)
-        ending = TerminationRequest(self._clock.now(), grace)
-        if known.ending is None or ending.is_sooner_than(known.ending):
-            self._note(replace(known, ending=ending))
-            self._happened(EventKind.TERMINATING, pod=known.pod, source=known.source)
-        return self._drafted().pod_view(uid)
+        request = TerminationRequest(self._clock.now(), grace)
+        if record.termination is None or request.is_sooner_than(record.termination):
+            self._next.update(replace(record, termination=request))
+            self._changed = self.durable = True
+            self._emit(EventKind.TERMINATING, pod=record.pod, source=record.source)
+        return self._next.freeze(self._before).pod_view(uid)
 
     def finish(self, uid: str, run: PodRunStatus) -> None:
-        """A pod has run to its end: it gives back all it has, and is remembered with how it ended."""
-        known = self._held.pop(uid, None)
-        if known is None:
+        """Release the resources of a pod that ran to completion, and keep its final status."""
+        record = self._next.admitted.pop(uid, None)
+        if record is None:
             return
-        self._host.release(uid)
-        self._finished = finishing.add_finished(self._finished, FinishedPod(known=known, run=run))
+        self._next.host.release(uid)
+        self._next.finished = add_finished(self._next.finished, FinishedPod(record=record, run=run))
         self._changed = self.durable = True
         detail = ": ".join(filter(None, (run.phase, run.reason, run.message)))
-        self._happened(EventKind.FINISHED, pod=known.pod, source=known.source, detail=detail)
-        self._retry()
+        self._emit(EventKind.FINISHED, pod=record.pod, source=record.source, detail=detail)
+        self.retry_waiting()
 
-    def started(self, uid: str, container: str) -> None:
-        """A container of a pod that is here starts; init containers before it may give back what nobody reuses."""
-        if uid not in self._held:
+    def container_started(self, uid: str, container: str) -> None:
+        """Release what earlier init containers held and no later container reuses."""
+        if uid not in self._next.admitted:
             return
-        before = self._host.ledger
-        self._host.start_container(uid, container)
-        if self._host.ledger.by_provider() != before.by_provider():
-            self._note(replace(self._held[uid]))
-            self._retry()
+        before = self._next.host.ledger
+        self._next.host.start_container(uid, container)
+        if self._next.host.ledger.by_provider() != before.by_provider():
+            self._next.update(replace(self._next.admitted[uid]))
+            self._changed = self.durable = True
+            self.retry_waiting()
 
-    def exchange(self, gone: Iterable[str], come: Iterable[tuple[Pod, str]]) -> tuple[AdmissionResult | Exception, ...]:
-        """Pods of manifests go and others come, with their sources, before anybody who waits is tried again.
+    def replace_pods(
+        self, removed: Iterable[str], added: Iterable[tuple[Pod, str]]
+    ) -> tuple[AdmissionResult | Exception, ...]:
+        """Remove pods of manifests and add others, with their sources, before any waiting pod is retried.
 
-        For each that comes what became of it; one that cannot be taken keeps nobody else from it.
+        Return one result for each added pod; an error does not affect the others.
         """
-        left = [self._remove(uid) for uid in gone]
-        answers = tuple(self._tried(pod, source) for pod, source in come)
-        if any(left):
-            self._retry()
-        return answers
+        views = [self._remove(uid) for uid in removed]
+        results = tuple(self._try_admit(pod, source) for pod, source in added)
+        if any(views):
+            self.retry_waiting()
+        return results
 
-    def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> None:
-        """A device plugin says which devices there are; whoever waits is tried again."""
+    def set_devices(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> None:
+        """Replace the devices of a plugin, and retry the waiting pods."""
         devices = tuple(devices)
-        before = device_state.persistent_facts(self._host, resource)
-        device_state.set_devices(self._host, resource, devices, preferred_allocation=preferred_allocation)
-        idle = copy(self._host)
-        idle.ledger = self._before.idle
+        before = device_state.persistent_facts(self._next.host, resource)
+        device_state.set_devices(self._next.host, resource, devices, preferred_allocation=preferred_allocation)
+        idle = copy(self._next.host)
+        idle.ledger = self._before.idle_ledger
         device_state.set_devices(idle, resource, (replace(device, healthy=True) for device in devices))
-        self._before = replace(self._before, idle=idle.ledger, plugins=self._before.plugins | {resource})
-        self._hardware_changed(resource, before)
+        self._before = replace(self._before, idle_ledger=idle.ledger, plugins=self._before.plugins | {resource})
+        self._devices_changed(resource, before)
         detail = f"{resource}: {sum(device.healthy for device in devices)} of {len(devices)} devices are healthy"
-        self._happened(EventKind.ANNOUNCED, detail=detail)
-        self._retry()
+        self._emit(EventKind.ANNOUNCED, detail=detail)
+        self.retry_waiting()
 
-    def stop(self, resource: str) -> None:
-        """A device plugin is gone: none of its devices can be given out until it comes back."""
-        device_state.mark_stopped(self._host, resource)
+    def plugin_stopped(self, resource: str) -> None:
+        """Stop allocating the devices of a plugin until it reconnects."""
+        device_state.mark_stopped(self._next.host, resource)
         self._changed = True
-        detail = f"{resource}: its device plugin is gone, and its devices are not given out until it is back"
-        self._happened(EventKind.STOPPED, detail=detail)
+        detail = f"{resource}: the device plugin disconnected; its devices are not allocated until it reconnects"
+        self._emit(EventKind.STOPPED, detail=detail)
 
-    def give_up(self, resource: str) -> None:
-        """A device plugin did not come back in time: its resource is known only as long as pods hold some of it."""
-        before = device_state.persistent_facts(self._host, resource)
-        device_state.remove_resource(self._host, resource)
-        self._hardware_changed(resource, before)
-        detail = f"{resource}: its device plugin did not come back in time, and it is given up"
-        self._happened(EventKind.GONE, detail=detail)
+    def remove_resource(self, resource: str) -> None:
+        """Remove the devices of a plugin that did not reconnect; pods keep those they hold."""
+        before = device_state.persistent_facts(self._next.host, resource)
+        device_state.remove_resource(self._next.host, resource)
+        self._devices_changed(resource, before)
+        detail = f"{resource}: the device plugin did not reconnect in time; the resource is removed"
+        self._emit(EventKind.GONE, detail=detail)
 
-    def try_waiting(self) -> None:
-        """Try again whoever waits, as after a restart."""
-        self._retry()
+    def retry_waiting(self) -> None:
+        """Admit the waiting pods that fit now, in order."""
+        misfits: set[str] = set()  # request keys that do not fit the current ledger
+        passed: list[str] = []
+        for uid, record in self._next.waiting.pods.items():
+            if uid in self._next.pending or uid in self._next.backing_off:
+                continue
+            if record.request_key not in misfits and self._retry(record):
+                misfits.clear()
+                overtaken = passed
+            else:
+                misfits.add(record.request_key)
+                passed.append(uid)
+                overtaken = [uid]
+            if any(map(self._blocks, overtaken)):
+                return
 
-    def _again(self, pod: Pod, known: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
-        """What is said of a pod that is known."""
-        if not same_workload(pod, known.pod):
-            name = f"{known.pod.namespace}/{known.pod.name}"
-            raise PodError(
-                [Problem("metadata.uid", f"pod {name} has it and asks for something else; release it first")]
-            )
-        if isinstance(known, PendingAdmission):
-            raise NotReadyError(f"the devices of pod {pod.namespace}/{pod.name} are being prepared already")
-        runs = pod.uid in self._held
-        decision = self._host.decide(known.pod) if runs else known.record.decision
-        if runs:
-            self._decided(EventKind.KEPT, known.pod, source=source, decision=decision)
-        return AdmissionResult(decision, self._drafted().pod_view(pod.uid))
-
-    def _tried(self, pod: Pod, source: str) -> AdmissionResult | Exception:
+    def _retry(self, record: PodRecord) -> bool:
+        """Return whether a waiting pod fits now; it is then admitted or pending."""
         try:
-            admission = self.admit(pod, source=source)
+            decided = self.decide(record.pod, source=record.source)
+        except (AlignError, NotReadyError):  # must not keep other pods waiting
+            return False
+        if not decided.decision.admitted:
+            self._next.waiting = self._next.waiting.updated(record.with_decision(decided.decision))
+            self._changed = True
+            return False
+        if pending := self._reserve(decided):
+            decision = pending_admission.waiting_for_devices(pending)
+            self._next.waiting = self._next.waiting.updated(record.with_decision(decision))
+            self.started.append(pending)
+            return True
+        uid = record.pod.uid
+        self._next.waiting = self._next.waiting.with_overtakes(uid).without(uid)
+        self._next.host.apply(decided.decision)
+        self._admit(decided)
+        return True
+
+    def _blocks(self, uid: str) -> bool:
+        """Whether no pod behind a waiting pod may be admitted; a pod that waits for a plugin blocks no other."""
+        return (
+            self._next.waiting.is_blocking(uid)
+            and uid not in self._next.pending
+            and uid not in self._next.backing_off
+            and not device_state.lacks_healthy_devices(self._next.host, self._next.waiting.pods[uid].pod)
+        )
+
+    def _emit(self, kind: EventKind, *, pod: Pod | None = None, source: str = API_SOURCE, detail: str = "") -> None:
+        self.events.append(AgentEvent(kind=kind, time=self._clock.now(), pod=pod, source=source, detail=detail))
+
+    def _emit_decision(self, kind: EventKind, decided: DecidedPod) -> None:
+        self.events.append(
+            AgentEvent(
+                kind=kind,
+                time=self._clock.now(),
+                pod=decided.pod,
+                source=decided.source,
+                decision=decided.decision,
+                seconds=decided.seconds,
+            )
+        )
+
+    def _admit_again(self, pod: Pod, known: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
+        name = f"{known.pod.namespace}/{known.pod.name}"
+        if not same_workload(pod, known.pod):
+            what = f"is the uid of pod {name}, which has other requests; release that pod first"
+            raise PodError([Problem("metadata.uid", what)])
+        if isinstance(known, PendingAdmission):
+            raise NotReadyError(f"the devices of pod {name} are being prepared")
+        decision = known.decision
+        if pod.uid in self._next.admitted:
+            decision = self._next.host.decide(known.pod)
+            self._emit_decision(EventKind.KEPT, DecidedPod(known.pod, source, decision, (), 0.0))
+        return AdmissionResult(decision, self._next.freeze(self._before).pod_view(pod.uid))
+
+    def _try_admit(self, pod: Pod, source: str) -> AdmissionResult | Exception:
+        try:
+            result = self.admit(pod, source=source)
         except (AlignError, BusyError, NotReadyError) as error:
             return error
-        # Pods of manifests wait in line while their devices are prepared.
-        return AdmissionResult(admission.decision, None) if isinstance(admission, PendingAdmission) else admission
+        return AdmissionResult(result.decision, None) if isinstance(result, PendingAdmission) else result
 
-    def _place(  # noqa: PLR0913 - what is known of a pod on its way in
-        self,
-        pod: Pod,
-        decision: Decision,
-        *,
-        source: str,
-        asks: tuple[PreferenceRequest, ...],
-        seconds: float,
-        ticket: object = None,
-    ) -> PendingAdmission | None:
-        """Give an admitted pod its place, if its plugins have to be asked; ``None``: they need not."""
-        wants = device_state.device_requests(decision, pod, served=self._before.plugins)
-        if not wants:
+    def _reserve(self, decided: DecidedPod, *, ticket: object = None) -> PendingAdmission | None:
+        """Make an admitted pod pending if plugins must allocate its devices; ``None`` if not."""
+        requests = device_state.device_requests(decided.decision, decided.pod, served=self._before.plugins)
+        if not requests:
             return None
-        self._host.apply(decision)
-        pending = self._pending[pod.uid] = PendingAdmission(
-            pod=pod,
-            source=source,
-            decision=decision,
-            asks=asks,
-            device_requests=wants,
-            seconds=seconds,
+        self._next.host.apply(decided.decision)
+        pending = self._next.pending[decided.pod.uid] = PendingAdmission(
+            pod=decided.pod,
+            source=decided.source,
+            decision=decided.decision,
+            preference_requests=decided.preference_requests,
+            device_requests=requests,
+            seconds=decided.seconds,
             ticket=ticket or object(),
         )
         self._changed = True
         return pending
 
-    def _follow(self, pending: PendingAdmission) -> AdmissionResult:
-        """Let a pod that has a place wait for its plugins, and nobody wait for it."""
-        try:
-            admission = self._queue(
-                pending.pod, on_the_way.waiting_for_devices(pending), source=pending.source, seconds=pending.seconds
-            )
-        except BusyError:
-            self._leave(pending)
-            raise
-        self.begun.append(pending)
-        return admission
+    def _unreserve(self, pending: PendingAdmission) -> bool:
+        """Release the resources of a pending pod; return whether it still held them."""
+        if not self._is_current(pending):
+            return False
+        self._next.host.release(pending.pod.uid)
+        del self._next.pending[pending.pod.uid]
+        self._changed = True
+        return True
 
-    def _has_place(self, pending: PendingAdmission) -> bool:
-        """Whether a pod is still on its way in; it may have been released meanwhile."""
-        found = self._pending.get(pending.pod.uid)
+    def _is_current(self, pending: PendingAdmission) -> bool:
+        """Whether the pod is still pending; it may have been released meanwhile."""
+        found = self._next.pending.get(pending.pod.uid)
         return found is not None and found.ticket is pending.ticket
 
-    def _leave(self, pending: PendingAdmission) -> bool:
-        """Take back a pod's place; whether it had one."""
-        if not self._has_place(pending):
-            return False
-        self._host.release(pending.pod.uid)
-        del self._pending[pending.pod.uid]
-        self._changed = True
-        return True
-
-    def _back(self, pending: PendingAdmission, decision: Decision) -> AdmissionResult:
-        """What becomes of a pod that had a place, and is refused now; others may have that place."""
-        pod = pending.pod
-        known = self._line.pods.get(pod.uid)
-        if known is not None:
-            self._line = self._line.updated(known.told(decision))
-            self._decided(EventKind.WAITING, pod, source=pending.source, decision=decision, seconds=pending.seconds)
-        elif self._may_wait(pod, pending.source):
-            self._queue(pod, decision, source=pending.source, seconds=pending.seconds)
-        else:
-            self._refuse(pod, decision, source=pending.source, seconds=pending.seconds)
-        if pod.uid in self._line.pods:
-            self._resting.add(pod.uid)
-        self._retry()
-        return AdmissionResult(decision, self._drafted().pod_view(pod.uid))
-
-    def _take(self, pod: Pod, decision: Decision, *, since: float, source: str, seconds: float) -> AdmissionResult:
-        """Give the pod what was decided."""
-        self._host.apply(decision)
-        return self._keep(pod, decision, since=since, source=source, seconds=seconds)
-
-    def _keep(  # noqa: PLR0913 - all that is known of a pod
-        self,
-        pod: Pod,
-        decision: Decision,
-        *,
-        since: float,
-        source: str,
-        seconds: float,
-        grants: PodGrants | None = None,
-    ) -> AdmissionResult:
-        """The pod is here from now on."""
-        record = self._decided(EventKind.ADMITTED, pod, source=source, decision=decision, seconds=seconds)
-        known = PodRecord(pod=pod, since=since, source=source, record=record, grants=grants or {})
-        self._held[pod.uid] = known
-        self._changed = self.durable = True
-        return AdmissionResult(decision, pod_view(known, AdmissionStatus.ADMITTED))
-
-    def _refuse(self, pod: Pod, decision: Decision, *, source: str, seconds: float) -> AdmissionResult:
-        self._decided(EventKind.REJECTED, pod, source=source, decision=decision, seconds=seconds)
-        return AdmissionResult(decision, None)
-
-    def _queue(self, pod: Pod, decision: Decision, *, source: str, seconds: float) -> AdmissionResult:
-        """Let the pod wait."""
-        self._line.check_capacity()
-        record = self._decided(EventKind.WAITING, pod, source=source, decision=decision, seconds=seconds)
-        known = PodRecord(pod=pod, since=self._clock.now(), source=source, record=record)
-        self._line = self._line.joined(known)
-        self._changed = self.durable = True
-        return AdmissionResult(decision, pod_view(known, AdmissionStatus.WAITING, position=len(self._line.pods)))
-
-    def _remove(self, uid: str) -> PodView | None:
-        """Forget a pod, and take back what it has."""
-        entry = self._drafted().pod_view(uid)
-        if pending := self._pending.get(uid):
-            self._leave(pending)
-            entry = entry or on_the_way.pending_pod_view(pending, since=self._clock.now())
-        if entry is None:
-            return None
-        if uid in self._held:
-            self._host.release(uid)
-            del self._held[uid]
-        elif uid in self._finished:
-            del self._finished[uid]
-        else:
-            self._line = self._line.without(uid)
-            self._resting.discard(uid)
-        self._changed = self.durable = True
-        self._happened(EventKind.RELEASED, pod=entry.pod, source=entry.source)
-        return entry
-
-    def _retry(self) -> None:
-        """Admit of those who wait all that fit now, in their order."""
-        hopeless: set[str] = set()  # shapes that do not fit the ledger as it is
-        passed: list[str] = []
-        for uid, known in self._line.pods.items():
-            if uid in self._pending or uid in self._resting:
-                continue
-            if known.shape not in hopeless and self._retried(known):
-                hopeless.clear()
-                overtaken = passed
-            else:
-                hopeless.add(known.shape)
-                passed.append(uid)
-                overtaken = [uid]
-            if any(map(self._holds_up, overtaken)):
-                return
-
-    def _retried(self, known: PodRecord) -> bool:
-        """Whether one that waits fits now; then it is admitted, or on its way in."""
-        pod, source = known.pod, known.source
+    def _wait_for_plugins(self, pending: PendingAdmission) -> AdmissionResult:
+        """Let a pending pod wait for its plugins in the wait queue."""
         try:
-            decision, asks, seconds = self.consider(pod, source=source)
-        except (AlignError, NotReadyError):  # that one cannot be decided on must not keep others from anything
-            return False
-        if not decision.admitted:
-            self._line = self._line.updated(known.told(decision))
-            self._changed = True
-            return False
-        if pending := self._place(pod, decision, source=source, asks=asks, seconds=seconds):
-            self._line = self._line.updated(known.told(on_the_way.waiting_for_devices(pending)))
-            self.begun.append(pending)
-            return True
-        self._line = self._line.with_overtakes(pod.uid).without(pod.uid)
-        self._take(pod, decision, since=self._clock.now(), source=source, seconds=seconds)
-        return True
+            result = self._wait(pending.decided(pending_admission.waiting_for_devices(pending)))
+        except BusyError:
+            self._unreserve(pending)
+            raise
+        self.started.append(pending)
+        return result
 
-    def _holds_up(self, uid: str) -> bool:
-        """Whether nobody behind one that waits may be admitted; whoever waits for a device plugin holds up nobody."""
-        return (
-            self._line.is_blocking(uid)
-            and uid not in self._pending
-            and uid not in self._resting
-            and not device_state.lacks_healthy_devices(self._host, self._line.pods[uid].pod)
-        )
+    def _reject_pending(self, pending: PendingAdmission, decision: Decision) -> AdmissionResult:
+        """Reject a pod that was pending, or let it wait; others may get its resources."""
+        uid, decided = pending.pod.uid, pending.decided(decision)
+        if (record := self._next.waiting.pods.get(uid)) is not None:
+            self._next.waiting = self._next.waiting.updated(record.with_decision(decision))
+            self._emit_decision(EventKind.WAITING, decided)
+        elif self._may_wait(pending.pod, pending.source):
+            self._wait(decided)
+        else:
+            self._reject(decided)
+        if uid in self._next.waiting.pods:
+            self._next.backing_off.add(uid)
+        self.retry_waiting()
+        return AdmissionResult(decision, self._next.freeze(self._before).pod_view(uid))
 
-    def _waits(self, source: str) -> bool:
-        """Whether pods from there may wait."""
-        return self._before.wait or source != API_SOURCE
+    def _admit(self, decided: DecidedPod, *, grants: PodGrants | None = None) -> AdmissionResult:
+        """Record a pod whose resources the ledger holds."""
+        self._emit_decision(EventKind.ADMITTED, decided)
+        record = self._next.admitted[decided.pod.uid] = self._record(decided, grants or {})
+        self._changed = self.durable = True
+        return AdmissionResult(decided.decision, pod_view(record, AdmissionStatus.ADMITTED))
+
+    def _reject(self, decided: DecidedPod) -> AdmissionResult:
+        self._emit_decision(EventKind.REJECTED, decided)
+        return AdmissionResult(decided.decision, None)
+
+    def _wait(self, decided: DecidedPod) -> AdmissionResult:
+        record = self._record(decided, {})
+        self._next.waiting = self._next.waiting.added(record)
+        self._emit_decision(EventKind.WAITING, decided)
+        self._changed = self.durable = True
+        view = pod_view(record, AdmissionStatus.WAITING, position=len(self._next.waiting.pods))
+        return AdmissionResult(decided.decision, view)
+
+    def _record(self, decided: DecidedPod, grants: PodGrants) -> PodRecord:
+        decision = replace(decided.decision, before=None, after=None)
+        now = self._clock.now()
+        return PodRecord(pod=decided.pod, since=now, source=decided.source, decision=decision, grants=grants)
 
     def _may_wait(self, pod: Pod, source: str) -> bool:
-        """Whether a refused pod waits: it may, and it would fit if nothing else were here."""
-        if not self._waits(source):
+        """Whether a rejected pod may wait: waiting is enabled, and the pod fits the empty host."""
+        if not self._before.wait_enabled and source == API_SOURCE:
             return False
-        alone = copy(self._host)
-        alone.ledger = self._before.idle
-        return decide_without_preferences(alone, pod, {})[0].admitted
+        empty = copy(self._next.host)
+        empty.ledger = self._before.idle_ledger
+        return decide_without_preferences(empty, pod, {})[0].admitted
 
-    def _hardware_changed(self, resource: str, before: tuple[object, ...]) -> None:
-        """What plugins say is said again after a crash: just what pods hold of it has to be written down."""
+    def _remove(self, uid: str) -> PodView | None:
+        """Remove a pod and release its resources."""
+        view = self._next.freeze(self._before).pod_view(uid)
+        if pending := self._next.pending.get(uid):
+            self._unreserve(pending)
+            view = view or pending_pod_view(pending, since=self._clock.now())
+        if view is None:
+            return None
+        if uid in self._next.admitted:
+            self._next.host.release(uid)
+            del self._next.admitted[uid]
+        elif uid in self._next.finished:
+            del self._next.finished[uid]
+        else:
+            self._next.waiting = self._next.waiting.without(uid)
+            self._next.backing_off.discard(uid)
+        self._changed = self.durable = True
+        self._emit(EventKind.RELEASED, pod=view.pod, source=view.source)
+        return view
+
+    def _devices_changed(self, resource: str, before: tuple[object, ...]) -> None:
+        """Plugins list their devices again after a crash; only what pods hold must be durable."""
         self._changed = True
-        self.durable = self.durable or device_state.persistent_facts(self._host, resource) != before
+        self.durable = self.durable or device_state.persistent_facts(self._next.host, resource) != before

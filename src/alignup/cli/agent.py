@@ -170,9 +170,9 @@ def _recovery_options(options: AgentCommandOptions) -> "RecoveryOptions":
 
     wait = options.on_misfit == "wait"
     return RecoveryOptions(
-        line=WaitQueue(patience=options.patience if wait else None, room=options.waiting_room),
-        wait=wait,
-        recover=frozenset(map(RecoveryMode, options.recover)),
+        waiting=WaitQueue(max_overtakes=options.patience if wait else None, capacity=options.waiting_room),
+        wait_enabled=wait,
+        modes=frozenset(map(RecoveryMode, options.recover)),
     )
 
 

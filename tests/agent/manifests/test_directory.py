@@ -6,7 +6,7 @@ import pytest
 
 from alignup.agent.manifests.directory import ManifestDir, plan_changes
 from alignup.agent.pod_record import PodRecord
-from tests.agent.rooms import NOTHING
+from tests.agent.states import ANY_DECISION
 
 POD = """\
 apiVersion: v1
@@ -27,13 +27,13 @@ def write(directory, file, name="web", *, cpu="2", uid="", comment=""):
 
 def settled(folder):
     """What the directory wants, once everything in it has been the same for two looks."""
-    folder.look()
-    return folder.look()
+    folder.scan()
+    return folder.scan()
 
 
 def known(look):
     """All that is wanted, as the desk would know it."""
-    return [PodRecord(pod=one.pod, since=0.0, source=one.file, record=NOTHING) for one in look.pods]
+    return [PodRecord(pod=one.pod, since=0.0, source=one.file, decision=ANY_DECISION) for one in look.pods]
 
 
 def names(look):
@@ -47,21 +47,21 @@ def test_at_the_first_look_every_file_counts(tmp_path):
     (tmp_path / "README.md").write_text("no manifest")
     (tmp_path / "nested.yaml").mkdir()
 
-    look = ManifestDir(tmp_path).look()
+    look = ManifestDir(tmp_path).scan()
 
     assert names(look) == ["db", "web"]
-    assert look.unreadable == frozenset()
+    assert look.unknown == frozenset()
 
 
 def test_a_file_that_still_changes_does_not_count_yet(tmp_path):
     folder = ManifestDir(tmp_path)
-    folder.look()
+    folder.scan()
     write(tmp_path, "web.yaml")
 
-    first, second = folder.look(), folder.look()
+    first, second = folder.scan(), folder.scan()
 
     assert names(first) == []
-    assert first.unreadable == {str(tmp_path / "web.yaml")}
+    assert first.unknown == {str(tmp_path / "web.yaml")}
     assert names(second) == ["web"]
 
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_said_once(tmp_path):
     folder = ManifestDir(tmp_path)
     (tmp_path / "web.yaml").write_text("kind: Pod\n")
 
-    first, second = folder.look(), folder.look()
+    first, second = folder.scan(), folder.scan()
 
     (note,) = first.notes
     assert note.startswith(f"{tmp_path / 'web.yaml'} cannot be used")
@@ -91,10 +91,10 @@ def test_what_cannot_be_read_is_said_once(tmp_path):
 
 def test_pods_of_a_file_that_cannot_be_read_after_a_restart_stay(tmp_path):
     write(tmp_path, "web.yaml")
-    before = ManifestDir(tmp_path).look()
+    before = ManifestDir(tmp_path).scan()
     (tmp_path / "web.yaml").write_text("{")
 
-    now = ManifestDir(tmp_path).look()
+    now = ManifestDir(tmp_path).scan()
 
     assert not plan_changes(now, known(before))
 
@@ -102,27 +102,27 @@ def test_pods_of_a_file_that_cannot_be_read_after_a_restart_stay(tmp_path):
 def test_a_directory_that_cannot_be_read_leaves_everything(tmp_path):
     write(tmp_path, "web.yaml")
     folder = ManifestDir(tmp_path)
-    before = folder.look()
+    before = folder.scan()
     tmp_path.rename(tmp_path.with_name("elsewhere"))
 
-    now = folder.look()
+    now = folder.scan()
 
     assert now.failed
     assert "its pods stay as they are" in now.notes[0]
     assert not plan_changes(now, known(before))
-    assert folder.look().notes == ()
+    assert folder.scan().notes == ()
 
 
 def test_a_file_gone_for_a_moment_is_not_gone(tmp_path):
     folder = ManifestDir(tmp_path)
     write(tmp_path, "web.yaml")
-    folder.look()
+    folder.scan()
     (tmp_path / "web.yaml").rename(tmp_path / "web.backup")
-    gone = folder.look()
+    gone = folder.scan()
     (tmp_path / "web.backup").rename(tmp_path / "web.yaml")
 
     assert names(gone) == ["web"]
-    assert names(folder.look()) == ["web"]
+    assert names(folder.scan()) == ["web"]
 
 
 def test_a_removed_file_releases_its_pods(tmp_path):
@@ -133,7 +133,7 @@ def test_a_removed_file_releases_its_pods(tmp_path):
 
     change = plan_changes(settled(folder), known(before))
 
-    assert change.gone == (before.pods[0].pod.uid,)
+    assert change.removed == (before.pods[0].pod.uid,)
     assert change.added == ()
 
 
@@ -146,7 +146,7 @@ def test_an_edited_pod_takes_the_place_of_the_one_before(tmp_path, uid):
 
     change = plan_changes(settled(folder), known(before))
 
-    assert change.gone == (before.pods[0].pod.uid,)
+    assert change.removed == (before.pods[0].pod.uid,)
     assert [one.pod.containers[0].resources.whole_cpus for one in change.added] == [4]
     assert (change.added[0].pod.uid == before.pods[0].pod.uid) is bool(uid)
 
@@ -163,14 +163,14 @@ def test_an_edited_comment_changes_nothing(tmp_path):
 def test_pods_are_the_same_after_a_restart(tmp_path):
     write(tmp_path, "web.yaml")
 
-    assert ManifestDir(tmp_path).look().pods == ManifestDir(tmp_path).look().pods
+    assert ManifestDir(tmp_path).scan().pods == ManifestDir(tmp_path).scan().pods
 
 
 def test_pods_of_one_name_in_two_files_are_two_pods(tmp_path):
     write(tmp_path, "a.yaml")
     write(tmp_path, "b.yaml")
 
-    first, second = ManifestDir(tmp_path).look().pods
+    first, second = ManifestDir(tmp_path).scan().pods
 
     assert first.pod.uid != second.pod.uid
 
@@ -179,20 +179,20 @@ def test_of_two_files_with_one_uid_the_first_counts(tmp_path):
     write(tmp_path, "a.yaml", "one", uid="same")
     write(tmp_path, "b.yaml", "two", uid="same")
 
-    look = ManifestDir(tmp_path).look()
+    look = ManifestDir(tmp_path).scan()
 
     assert names(look) == ["one"]
-    assert "the uid same is taken" in look.notes[0]
+    assert "has the same uid same" in look.notes[0]
 
 
 def test_what_came_over_the_api_is_not_the_directorys_business(tmp_path):
     write(tmp_path, "web.yaml", uid="mine")
-    look = ManifestDir(tmp_path).look()
-    sent = PodRecord(pod=look.pods[0].pod, since=0.0, source="api", record=NOTHING)
+    look = ManifestDir(tmp_path).scan()
+    sent = PodRecord(pod=look.pods[0].pod, since=0.0, source="api", decision=ANY_DECISION)
 
     change = plan_changes(look, [sent])
 
-    assert change.gone == ()
+    assert change.removed == ()
     assert change.added == look.pods
 
 
@@ -216,11 +216,11 @@ spec:
     change = plan_changes(settled(folder), known(before))
 
     assert names(before) == ["web-0", "web-1", "web-2"]
-    assert change.gone == (before.pods[2].pod.uid,)
+    assert change.removed == (before.pods[2].pod.uid,)
     assert change.added == ()
 
 
 def test_a_pipe_in_place_of_a_manifest_is_passed_over(tmp_path):
     os.mkfifo(tmp_path / "web.yaml")
 
-    assert ManifestDir(tmp_path).look().pods == ()
+    assert ManifestDir(tmp_path).scan().pods == ()

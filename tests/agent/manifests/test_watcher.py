@@ -10,11 +10,12 @@ from alignup.agent import log
 from alignup.agent.manifests.directory import ManifestDir
 from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.queue import AdmissionQueue
+from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError
 from alignup.schema.api import AdmissionStatus
 from tests.agent.agents import pod as document
 from tests.agent.agents import running, wait_for
-from tests.agent.rooms import clock, standing
+from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 
 
@@ -39,29 +40,29 @@ class Room:
         self.full = False
         self.directory = directory
         self.out = io.StringIO()
-        self.desk = AdmissionQueue(standing(**options), self._save, clock=clock(), tell=lambda _: None)
+        self.desk = AdmissionQueue(empty_state(**options), self._save, clock=clock(), dispatch=lambda _: None)
         self.watcher = ManifestWatcher(ManifestDir(directory), self.desk, log=log.make_logger(self.out, readable=False))
 
     def _save(self, _standing):
         if self.full:
             raise FileError("cannot write: No space left on device")
 
-    def look(self, times=2):
-        async def turns():
+    def scan(self, times=2):
+        async def scans():
             for _ in range(times):
                 await self.watcher.scan_once()
 
-        asyncio.run(turns())
+        asyncio.run(scans())
 
     def admit(self, one):
-        return asyncio.run(self.desk.admit(one))
+        return asyncio.run(self.desk.run(Transaction.admit, one))
 
     def release(self, uid):
-        return asyncio.run(self.desk.release(uid))
+        return asyncio.run(self.desk.run(Transaction.release, uid))
 
     @property
     def pods(self):
-        return {entry.pod.name: entry.status for entry in self.desk.pod_views()}
+        return {entry.pod.name: entry.status for entry in self.desk.state.pod_views()}
 
     @property
     def said(self):
@@ -84,10 +85,10 @@ def rooms(tmp_path):
 def test_pods_come_with_their_files_and_go_with_them(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "a.json", written("web"), written("db"))
-    room.look()
+    room.scan()
     here = room.pods
     (tmp_path / "a.json").unlink()
-    room.look(3)
+    room.scan(3)
 
     assert here == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
     assert room.pods == {}
@@ -96,10 +97,10 @@ def test_pods_come_with_their_files_and_go_with_them(rooms, tmp_path):
 def test_an_edited_pod_is_exchanged_even_if_only_its_own_place_is_large_enough(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "a.json", written("web", cpu="4"))
-    room.look()
+    room.scan()
     room.admit(pod("other", cpu="3"))
     put(tmp_path, "a.json", written("web", cpu="4", gpu="0"), written("more", cpu="3"))
-    room.look()
+    room.scan()
 
     assert room.pods == {
         "web": AdmissionStatus.ADMITTED,
@@ -112,7 +113,7 @@ def test_a_pod_that_does_not_fit_is_tried_again_when_something_is_released(rooms
     room = rooms()
     room.admit(pod("other", cpu="4"))
     put(tmp_path, "a.json", written("web", cpu="4"))
-    room.look()
+    room.scan()
     before = room.pods
     room.release("other")
 
@@ -123,10 +124,10 @@ def test_a_pod_that_does_not_fit_is_tried_again_when_something_is_released(rooms
 def test_a_pod_that_never_fits_is_tried_once_until_its_file_changes(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "a.json", written("huge", cpu="40"))
-    room.look(4)
+    room.scan(4)
     refused = room.pods
     put(tmp_path, "a.json", written("huge", cpu="4"))
-    room.look()
+    room.scan()
 
     assert refused == {}
     assert room.pods == {"huge": AdmissionStatus.ADMITTED}
@@ -135,10 +136,10 @@ def test_a_pod_that_never_fits_is_tried_once_until_its_file_changes(rooms, tmp_p
 def test_a_pod_released_by_hand_comes_back_while_its_file_is_there(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "a.json", document("web"))
-    room.look()
+    room.scan()
     room.release("web")
     gone = room.pods
-    room.look()
+    room.scan()
 
     assert gone == {}
     assert room.pods == {"web": AdmissionStatus.ADMITTED}
@@ -148,10 +149,10 @@ def test_a_uid_that_somebody_else_has_is_told_of_once(rooms, tmp_path):
     room = rooms()
     room.admit(pod("web", cpu="3"))
     put(tmp_path, "a.json", document("web", cpu="1"), document("db"))
-    room.look(4)
+    room.scan(4)
 
     assert room.pods == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
-    assert len([what for what in room.said if "asks for something else" in what]) == 1
+    assert len([what for what in room.said if "has other requests" in what]) == 1
 
 
 def test_a_full_disk_is_waited_for_and_told_of_once(rooms, tmp_path):
@@ -159,10 +160,10 @@ def test_a_full_disk_is_waited_for_and_told_of_once(rooms, tmp_path):
     wait_for(lambda: not room.desk.problems())
     room.full = True
     put(tmp_path, "a.json", written("web"))
-    room.look(4)
+    room.scan(4)
     nothing, said = room.pods, room.said
     room.full = False
-    room.look()
+    room.scan()
 
     assert nothing == {}
     assert len([what for what in said if "No space left on device" in what]) == 1
@@ -170,15 +171,15 @@ def test_a_full_disk_is_waited_for_and_told_of_once(rooms, tmp_path):
 
 
 def test_too_many_that_wait_are_tried_again(rooms, tmp_path):
-    room = rooms(room=1)
+    room = rooms(capacity=1)
     put(tmp_path, "a.json", *(written(f"web-{number}", cpu="4") for number in range(3)))
-    room.look(3)
+    room.scan(3)
     before = room.pods
-    room.release(next(entry.pod.uid for entry in room.desk.pod_views()))
+    room.release(next(entry.pod.uid for entry in room.desk.state.pod_views()))
 
     assert list(before.values()) == [AdmissionStatus.ADMITTED, AdmissionStatus.WAITING]
-    assert len([what for what in room.said if "as many as may" in what]) == 1
-    room.look()
+    assert len([what for what in room.said if "which is the limit" in what]) == 1
+    room.scan()
     assert AdmissionStatus.WAITING in room.pods.values()
 
 
@@ -203,7 +204,7 @@ def test_an_agent_follows_its_directory_over_a_restart(tmp_path):
 
     assert {one["source"] for one in before.values()} == {str(directory / "web.yaml"), str(directory / "db.yaml")}
     assert sorted(one["name"] for one in unwatched.values()) == ["db", "web"]
-    assert "pods of manifests that are not watched now stay: web, db" in notes
+    assert "pods from manifests stay, but their directory is not watched: web, db" in notes
     assert [(uid, one["placements"]) for uid, one in after.items()] == [
         (uid, one["placements"]) for uid, one in before.items() if one["name"] == "web"
     ]
@@ -213,13 +214,13 @@ def test_what_is_wrong_now_is_told_to_whoever_asks(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "large.json", written("large", cpu="9"))
     (tmp_path / "bad.yaml").write_text("{")
-    room.look()
+    room.scan()
     wrong = room.watcher.notes
     (tmp_path / "large.json").unlink()
     (tmp_path / "bad.yaml").unlink()
-    room.look(3)
+    room.scan(3)
 
     assert len(wrong) == 2
     assert any("bad.yaml cannot be used" in note for note in wrong)
-    assert any("pod default/large is refused: " in note for note in wrong)
+    assert any("pod default/large is rejected: " in note for note in wrong)
     assert room.watcher.notes == ()

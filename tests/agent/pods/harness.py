@@ -16,20 +16,21 @@ from alignup.agent.pods.wiring import PodRuntimeOptions, run_pods
 from alignup.agent.queue import AdmissionQueue, SaveState
 from alignup.agent.service import AgentService, read_pod
 from alignup.agent.state import AgentEvent, AgentState, Clock
+from alignup.agent.transaction import Transaction
 from alignup.align.workload import Amounts
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.kube.configuration import ContainerSettings
 from alignup.kube.podspec.types import Permission
 from alignup.schema.api import LogQuery, PodRunStatus, PodView
 from alignup.testing.runtime import Runtime
-from tests.agent.rooms import standing
+from tests.agent.states import empty_state
 
 IMAGE = "busybox:1"
 SLEEP = ("sleep", "1000")
 ALL = frozenset(Permission)
 TIMEOUT = 25.0  #: seconds
 
-_CLOCK = Clock(now=time.time, watch=time.perf_counter)
+_CLOCK = Clock(now=time.time, monotonic=time.perf_counter)
 
 
 def container(name: str = "app", *command: str, **more: Any) -> dict[str, Any]:
@@ -83,9 +84,9 @@ class PodHarness:
         """Admit a pod, which starts to run."""
         pod = read_pod(json.dumps(document).encode(), "", keep=True)
         if source == "api":
-            await self.queue.admit(pod)
+            await self.queue.run(Transaction.admit, pod)
         else:
-            await self.queue.exchange((), [(pod, source)])
+            await self.queue.run(Transaction.replace_pods, (), [(pod, source)])
         self.runner.nudge()
 
     async def end(self, uid: str, grace: int | None = None) -> PodView | None:
@@ -109,7 +110,7 @@ class PodHarness:
         """Wait until a condition holds."""
         deadline = time.monotonic() + seconds
         while not what():
-            assert time.monotonic() < deadline, f"{self.out.getvalue()}\n{self.queue.pod_views()}"
+            assert time.monotonic() < deadline, f"{self.out.getvalue()}\n{self.queue.state.pod_views()}"
             await asyncio.sleep(0.02)
 
     async def wait_running(self, uid: str, *names: str) -> None:
@@ -163,7 +164,7 @@ async def pod_harness_on(
 ) -> AsyncIterator[PodHarness]:
     """Run an agent on *runtime*; containers keep running afterwards."""
     out, events, pre_start = io.StringIO(), list[AgentEvent](), PreStartRecorder()
-    queue = AdmissionQueue(state, save, clock=clock, tell=events.extend)
+    queue = AdmissionQueue(state, save, clock=clock, dispatch=events.extend)
     options = PodRuntimeOptions(
         endpoint=runtime.socket,
         log_root=directory / "logs",
@@ -193,6 +194,6 @@ async def pod_harness(directory: Path, *, state: AgentState | None = None, **opt
     """Run an agent on a new runtime with an image."""
     async with (
         runtime_in(directory) as runtime,
-        pod_harness_on(directory, runtime, state or standing(wait=True), **options) as made,
+        pod_harness_on(directory, runtime, state or empty_state(wait_enabled=True), **options) as made,
     ):
         yield made

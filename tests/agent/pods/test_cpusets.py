@@ -15,7 +15,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.errors import CriError
 from alignup.enforce.cri.types import CriContainer, LinuxResources
 from tests.agent.pods.statuses import CREATED, EXITED, RUNNING, instance, sandbox
-from tests.agent.rooms import clock, standing
+from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 
 SHARED, EXCLUSIVE = ("shares", "app"), ("owns", "app")
@@ -49,7 +49,7 @@ class Fixture:
     out: io.StringIO = field(default_factory=io.StringIO)
 
     def __post_init__(self) -> None:
-        self._now = standing()
+        self._now = empty_state()
         log = logs.make_logger(self.out, readable=False)
         runtime = cast("Any", self.runtime)
         self.cpusets = CpusetReconciler(lambda: self._now.host, lambda: self.pods, runtime, log)
@@ -61,7 +61,7 @@ class Fixture:
     def admit(self, uid: str, **asked: Any) -> None:
         transaction = Transaction(self._now, clock())
         transaction.admit(pod(uid, **asked))
-        self._now = transaction.standing()
+        self._now = transaction.state()
 
     def shows(self, uid: str, *containers: CriContainer) -> None:
         self.pods[uid] = PodStatus(sandboxes=(sandbox(),), containers=containers)

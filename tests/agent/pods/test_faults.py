@@ -78,7 +78,8 @@ async def run_case(method, fault, *, stopping, lock):
                 await wait_started(harness)
                 await stop_pods(harness)
             await harness.wait_until(
-                lambda: harness.queue.pod_view("web") is None and harness.queue.pod_view("owns") is None, seconds=20
+                lambda: harness.queue.state.pod_view("web") is None and harness.queue.state.pod_view("owns") is None,
+                seconds=20,
             )
             assert not harness.runtime.sandboxes
             assert not any((place / "root" / "pods").iterdir())

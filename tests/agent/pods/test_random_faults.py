@@ -19,7 +19,7 @@ from alignup.enforce.cri.client import CriTimeouts
 from alignup.schema.api import AdmissionStatus, NotReadyError
 from alignup.testing.faults import Fault
 from tests.agent.pods.harness import SLEEP, PodHarness, container, exclusive, manifest, pod_harness_on, runtime_in
-from tests.agent.rooms import standing
+from tests.agent.states import empty_state
 from tests.short_paths import short_directory
 
 METHODS = (
@@ -156,8 +156,8 @@ class Simulation:
 
     def has_converged(self, harness: PodHarness) -> bool:
         serving = all(self.serves(harness, uid) for uid in self.serving)
-        jobs = [harness.queue.pod_view(uid) for uid in self.jobs]
-        known = {entry.pod.uid for entry in harness.queue.pod_views()}
+        jobs = [harness.queue.state.pod_view(uid) for uid in self.jobs]
+        known = {entry.pod.uid for entry in harness.queue.state.pod_views()}
         return (
             serving
             and all(entry is not None and entry.status is AdmissionStatus.FINISHED for entry in jobs)
@@ -193,7 +193,7 @@ class Simulation:
         runs = {uid: harness.states(uid) for uid in self.serving | self.jobs}
         boxes = [(one.name, one.ready) for one in self.runtime.sandboxes]
         alive = [(one.name, one.state, one.resources.cpuset_cpus) for one in self.runtime.containers]
-        return f"{runs}\n{harness.queue.pod_views()}\n{boxes}\n{alive}\n{harness.out.getvalue()[-5000:]}"
+        return f"{runs}\n{harness.queue.state.pod_views()}\n{boxes}\n{alive}\n{harness.out.getvalue()[-5000:]}"
 
 
 async def run_simulation(place, seed, *, steps=25, runs=3):
@@ -201,7 +201,7 @@ async def run_simulation(place, seed, *, steps=25, runs=3):
     rng = random.Random(seed)
     async with runtime_in(place) as runtime:
         simulation = Simulation(runtime, rng)
-        state = standing(wait=True)
+        state = empty_state(wait_enabled=True)
         timeouts = CriTimeouts(request=1.0, sandbox=1.0, pull=1.0)
         for number in range(runs):
             async with pod_harness_on(place, runtime, state, deadlines=timeouts, save=simulation.disk) as harness:
@@ -226,7 +226,7 @@ async def settle(simulation, harness, place):
     assert "internal error" not in harness.out.getvalue()
     for uid in simulation.serving | simulation.jobs:
         await harness.end(uid, grace=0)
-    await harness.wait_until(lambda: not harness.queue.pod_views())
+    await harness.wait_until(lambda: not harness.queue.state.pod_views())
     assert not simulation.runtime.sandboxes
     assert [path.name for root in ("root/pods", "logs") for path in (place / root).glob("*")] == []
 

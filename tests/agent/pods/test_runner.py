@@ -18,7 +18,7 @@ from alignup.testing.faults import Fault
 from alignup.testing.runtime import RuntimeContainer, Sandbox
 from alignup.wire import cri_pb2 as wire
 from tests.agent.pods.harness import container, exclusive, manifest, pod_harness, pod_harness_on, runtime_in
-from tests.agent.rooms import standing
+from tests.agent.states import empty_state
 from tests.short_paths import short_directory
 
 
@@ -88,7 +88,7 @@ def test_shared_cpus_grow_when_a_pod_is_released(place):
         await harness.wait_running("owns", "mine")
         await harness.wait_running("shares")
         await harness.end("owns")
-        await harness.wait_until(lambda: harness.queue.pod_view("owns") is None)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("owns") is None)
         await harness.wait_until(lambda: harness.cpus("app") == "0-7")
 
     run_scenario(place, scenario)
@@ -164,7 +164,7 @@ def test_a_completed_pod_releases_its_resources(place, policy, code, phase):
     async def scenario(harness):
         task = container("app", "sh", "-c", f"echo done; exit {code}", resources=exclusive(4))
         await harness.admit(manifest("job", task, restartPolicy=policy))
-        await harness.wait_until(lambda: harness.queue.pod_view("job").status is AdmissionStatus.FINISHED)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("job").status is AdmissionStatus.FINISHED)
         await harness.wait_until(lambda: not harness.runtime.sandboxes)
         await harness.admit(manifest("next", container("app", resources=exclusive(4))))
         await harness.wait_running("next")
@@ -189,7 +189,7 @@ def test_a_terminated_pod_gets_its_grace_period_and_leaves_nothing(place):
         await asyncio.sleep(0.3)
         entry = await harness.end("web")
         kept = harness.queue.host.ledger.pods.keys() >= {"web"}
-        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
         boxes = harness.directory / "boxes"
         left = [path.name for path in (harness.directory / "root" / "pods").glob("*")]
         left += [path.name for path in (harness.directory / "logs").glob("*")]
@@ -211,7 +211,7 @@ def test_a_container_that_ignores_the_signal_is_killed(place):
         )
         await harness.wait_running("web")
         await harness.end("web", grace=1)
-        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
 
     run_scenario(place, scenario)
 
@@ -222,7 +222,7 @@ def test_a_missing_image_is_reported_and_pulled_again_later(place):
         await harness.wait_until(lambda: harness.states("web").get("app") in {"ErrImagePull", "ImagePullBackOff"})
         run = harness.run("web")
         await harness.end("web")
-        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
         return run
 
     run = run_scenario(place, scenario)
@@ -278,13 +278,13 @@ def test_pods_survive_an_unavailable_runtime(place):
 def test_a_restarted_agent_adopts_running_containers(place):
     async def run_agents():
         async with asyncio.timeout(60), runtime_in(place) as runtime:
-            async with pod_harness_on(place, runtime, standing(wait=True)) as first:
+            async with pod_harness_on(place, runtime, empty_state(wait_enabled=True)) as first:
                 await first.admit(manifest("web", container("app", resources=exclusive(2))))
                 await first.admit(manifest("shares", container("other")))
                 await first.wait_running("web")
                 await first.wait_running("shares", "other")
                 pids = first.pids("web", "shares")
-                state = first.queue.standing
+                state = first.queue.state
             made = len(runtime.requests("CreateContainer"))
             async with pod_harness_on(place, runtime, state) as second:
                 await second.wait_running("web")
@@ -305,10 +305,10 @@ def test_orphan_sandboxes_are_reported_and_left_alone(place, monkeypatch):
 
     async def run_agents():
         async with asyncio.timeout(60), runtime_in(place) as runtime:
-            async with pod_harness_on(place, runtime, standing()) as first:
+            async with pod_harness_on(place, runtime, empty_state()) as first:
                 await first.admit(manifest("web"))
                 await first.wait_running("web")
-            async with pod_harness_on(place, runtime, standing()) as second:
+            async with pod_harness_on(place, runtime, empty_state()) as second:
                 await second.wait_until(lambda: second.runner.report().strays)
                 (app,) = runtime.containers
                 return second.runner.report().strays, app.process is not None
@@ -322,8 +322,8 @@ def test_orphan_sandboxes_are_reported_and_left_alone(place, monkeypatch):
 def test_container_events_are_emitted(place):
     async def scenario(harness):
         await harness.admit(manifest("job", container("app", "sh", "-c", "sleep 0.3; exit 2"), restartPolicy="Never"))
-        await harness.wait_until(lambda: harness.queue.pod_view("job").status is AdmissionStatus.FINISHED)
-        await harness.queue.told()
+        await harness.wait_until(lambda: harness.queue.state.pod_view("job").status is AdmissionStatus.FINISHED)
+        await harness.queue.wait_for_events()
         return [(one.kind, one.detail) for one in harness.events]
 
     events = run_scenario(place, scenario)
@@ -359,19 +359,19 @@ def test_a_worker_that_fails_with_a_bug_is_restarted(place, monkeypatch):
 def test_an_invalid_manifest_does_not_affect_other_pods(place):
     async def run_agents():
         async with asyncio.timeout(60), runtime_in(place) as runtime:
-            async with pod_harness_on(place, runtime, standing(wait=True)) as first:
+            async with pod_harness_on(place, runtime, empty_state(wait_enabled=True)) as first:
                 await first.admit(manifest("web"))
                 await first.wait_running("web")
-                state = first.queue.standing
-            known = state.held["web"]
+                state = first.queue.state
+            known = state.admitted["web"]
             changed = replace(known, pod=replace(known.pod, manifest=PodManifest('{"spec": {"containers": 7}}')))
-            async with pod_harness_on(place, runtime, replace(state, held={"web": changed})) as second:
+            async with pod_harness_on(place, runtime, replace(state, admitted={"web": changed})) as second:
                 await second.admit(manifest("other"))
                 await second.wait_running("other")
                 run = second.run("web")
                 alive = runtime.containers[0].process is not None
                 await second.end("web")
-                await second.wait_until(lambda: second.queue.pod_view("web") is None)
+                await second.wait_until(lambda: second.queue.state.pod_view("web") is None)
                 return run, alive, [one.config.metadata.name for one in runtime.sandboxes]
 
     run, alive, left = asyncio.run(run_agents())
@@ -393,8 +393,8 @@ def test_a_uid_that_is_not_a_valid_directory_name_is_harmless(place, uid):
         await harness.wait_until(lambda: harness.run(uid) is not None)
         await asyncio.sleep(0.3)
         run = harness.run(uid)
-        await harness.end(uid)
-        await harness.wait_until(lambda: harness.queue.pod_view(uid) is None)
+        await harness.terminate(uid)
+        await harness.wait_until(lambda: harness.queue.state.pod_view(uid) is None)
         return run, harness.states("keeps"), sorted(path.name for path in place.iterdir())
 
     run, states, there = run_scenario(place, scenario)
@@ -410,7 +410,7 @@ def test_a_sandbox_that_appears_after_its_pod_was_released_is_removed(place):
         await harness.wait_running("web")
         (asked,) = harness.runtime.requests("RunPodSandbox")
         await harness.end("web", grace=0)
-        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
         late = Sandbox(asked.config)
         harness.runtime.service.sandboxes[late.id] = late
         await harness.wait_until(lambda: not harness.runtime.sandboxes)
@@ -445,10 +445,12 @@ def test_logs_of_finished_pods_are_removed_with_their_records(place, monkeypatch
         for uid in ("one", "two"):
             await harness.admit(manifest(uid, container("app", "echo", "done"), restartPolicy="Never"))
             await harness.wait_until(
-                lambda uid=uid: (found := harness.queue.pod_view(uid)) and found.status is AdmissionStatus.FINISHED
+                lambda uid=uid: (
+                    (found := harness.queue.state.pod_view(uid)) and found.status is AdmissionStatus.FINISHED
+                )
             )
         await harness.wait_until(lambda: len(list((place / "logs").iterdir())) == 1)
-        return harness.queue.pod_view("one"), await harness.log("two")
+        return harness.queue.state.pod_view("one"), await harness.log("two")
 
     assert run_scenario(place, scenario) == (None, "done\n")
 
@@ -486,11 +488,11 @@ def test_terminated_pods_wait_while_the_checkpoint_cannot_be_written(place, monk
         await harness.wait_until(lambda: any("cannot be written" in one for one in harness.log_details()))
         await harness.wait_until(lambda: harness.states("job") == {"app": "Completed"})
         await asyncio.sleep(0.5)
-        kept = [entry.status for entry in harness.queue.pod_views()]
+        kept = [entry.status for entry in harness.queue.state.pod_views()]
         proof = [one.config.metadata.name for one in harness.runtime.sandboxes]
         full.clear()
-        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
-        await harness.wait_until(lambda: harness.queue.pod_view("job").status is AdmissionStatus.FINISHED)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("job").status is AdmissionStatus.FINISHED)
         await harness.wait_until(lambda: not harness.runtime.sandboxes)
         return kept, proof, len(harness.runtime.requests("StartContainer"))
 
@@ -630,7 +632,7 @@ def test_a_foreign_container_in_our_sandbox_is_harmless(place, monkeypatch):
         await asyncio.sleep(0.5)
         alive = own.process is not None
         await harness.end("web", grace=0)
-        await harness.wait_until(lambda: harness.queue.pod_view("web") is None)
+        await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
         return alive, harness.log_details(), harness.runtime.containers
 
     alive, details, left = run_scenario(place, scenario)

@@ -23,7 +23,7 @@ from tests.agent.pods.statuses import (
     sandbox,
     sidecar,
 )
-from tests.agent.rooms import NOTHING
+from tests.agent.states import ANY_DECISION
 
 POD = Pod(name="pod", uid="uid")
 
@@ -94,8 +94,8 @@ def run_worker(operations, spec, scenario, *, not_allowed="", time=None):
     time = time or Time()
 
     async def run():
-        record = PodRecord(pod=POD, since=NOW, source="api", record=NOTHING)
-        clock = Clock(now=lambda: time.now, watch=lambda: time.watch)
+        record = PodRecord(pod=POD, since=NOW, source="api", decision=ANY_DECISION)
+        clock = Clock(now=lambda: time.now, monotonic=lambda: time.watch)
         worker = PodWorker(
             PodWork(record=record, spec=spec, not_allowed=not_allowed), operations, clock=clock, emit=lambda event: None
         )

@@ -1,10 +1,8 @@
-"""Errands: device plugins are asked on behalf of pods that are on their way in, outside the queue of the desk.
+"""Calls device plugins for pending pods, outside the admission queue.
 
-Each pod has an errand of its own, so a plugin that is slow, or never answers, holds up nobody but the pods that need
-it. Whatever becomes of an errand, at its end the pod is here with all that plugins gave it, or has no place any more.
-
-The surprising rule: where devices come and go faster than a plugin says which it prefers, it is asked a few times, and
-then the pod keeps those it has.
+Each pod has its own task, so a slow or dead plugin delays only the pods that need it. When the task ends, the pod is
+admitted with everything its plugins returned, or it holds no resources. If devices change faster than a plugin states
+its preferences, the plugin is asked a limited number of times, and then the pod keeps the devices it has.
 """
 
 import asyncio
@@ -15,90 +13,80 @@ from typing import Any, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.devices.device_state import RequestedDevices
-from alignup.agent.pending_admission import PendingAdmission, PluginRejectedError, PodGrants
+from alignup.agent.pending_admission import PendingAdmission, PluginRejectedError
 from alignup.agent.pod_record import same_workload
 from alignup.agent.queue import AdmissionQueue
+from alignup.agent.transaction import Transaction
 from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
 from alignup.align.workload import Pod, demand
-from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
+from alignup.schema.api import AdmissionResult, BusyError, NotReadyError, PodGrants
 
-MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again for a pod because the devices there are have changed
-INITIAL_BACKOFF, MAX_BACKOFF = (
-    0.5,
-    30.0,
-)  #: seconds until a pod a plugin refused is tried again: twice as long each time, and at most
+MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
+INITIAL_BACKOFF, MAX_BACKOFF = 0.5, 30.0  #: seconds before a pod is retried; the delay doubles with each failure
 
-_STOPS = "the agent stops; start it again"
+_STOPPING = "the agent is stopping; start it again"
+
+_Answers = dict[PreferenceRequest, tuple[str, ...] | str]
 
 
 class DeviceGrant(Protocol):
-    """What a plugin gives with devices."""
+    """The response of a plugin's Allocate."""
 
-    def to_document(self) -> dict[str, Any]:
-        """As JSON values."""
-        ...
+    def to_document(self) -> dict[str, Any]: ...
 
 
 class DevicePlugins(Protocol):
-    """Whoever calls device plugins, each call with a deadline; ``PluginError`` when one fails."""
+    """Calls device plugins, each call with a timeout; raises ``PluginError``."""
 
-    async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
-        """Which devices the plugin would have taken."""
-        ...
+    async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]: ...
 
-    async def allocate(self, resource: str, ids: Sequence[str]) -> DeviceGrant:
-        """Have devices prepared for a container."""
-        ...
+    async def allocate(self, resource: str, ids: Sequence[str]) -> DeviceGrant: ...
 
-    async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
-        """A container with these devices starts."""
-        ...
+    async def pre_start(self, resource: str, ids: Sequence[str]) -> None: ...
 
 
 class DeviceAllocator:
-    """Runs errands between *desk* and *plugins*, in the event loop it was made in, until it is closed."""
+    """Runs in the event loop it is created in, until it is closed."""
 
-    def __init__(self, desk: AdmissionQueue, plugins: DevicePlugins, *, log: FilteringBoundLogger) -> None:
-        self._desk = desk
+    def __init__(self, queue: AdmissionQueue, plugins: DevicePlugins, *, log: FilteringBoundLogger) -> None:
+        self._queue = queue
         self._plugins = plugins
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._under_way: dict[str, tuple[Pod, asyncio.Task[AdmissionResult]]] = {}  #: by uid
-        self._naps: dict[str, asyncio.Task[None]] = {}  #: by uid, of pods that rest
-        self._failures: dict[str, int] = {}  #: uid → how often in a row plugins refused it
+        self._tasks: dict[str, tuple[Pod, asyncio.Task[AdmissionResult]]] = {}  #: by uid
+        self._backoffs: dict[str, asyncio.Task[None]] = {}  #: by uid
+        self._failures: dict[str, int] = {}  #: uid → consecutive failures
         self._closed = False
-        desk.on_pending(self._begin_all)
+        queue.on_pending(self._start_all)
 
     async def admit(self, pod: Pod) -> AdmissionResult:
-        """Decide on a pod, and have its devices prepared; one that is on its way in already is waited for."""
-        known = self._under_way.get(pod.uid)
-        if known is not None and same_workload(known[0], pod):
-            return await self._ended(known[1])
-        step = await self._desk.admit(pod)
-        return step if isinstance(step, AdmissionResult) else await self._ended(self._begin(step))
+        """Decide on a pod and have its devices allocated; wait for a pod that is pending already."""
+        pending = self._tasks.get(pod.uid)
+        if pending is not None and same_workload(pending[0], pod):
+            return await self._finished(pending[1])
+        step = await self._queue.run(Transaction.admit, pod)
+        return step if isinstance(step, AdmissionResult) else await self._finished(self._start(step))
 
-    async def consider(self, pod: Pod) -> AdmissionResult:
-        """What would become of a pod; plugins say which devices they prefer, and prepare none."""
-        answers: dict[PreferenceRequest, tuple[str, ...] | str] = {}
+    async def dry_run(self, pod: Pod) -> AdmissionResult:
+        """Decide on a pod; plugins state their preferences, but allocate nothing."""
+        answers: _Answers = {}
         for _ in range(MAX_PREFERENCE_ROUNDS + len(pod.all_containers)):
-            decision, asks = await self._desk.consider(pod, answers)
-            if not asks:
+            decided = await asyncio.to_thread(self._queue.transaction().decide, pod, answers=answers)
+            if not decided.preference_requests:
                 break
-            answers |= await self._asked(asks)
-        return AdmissionResult(decision, None)
+            answers |= await self._preferences(decided.preference_requests)
+        return AdmissionResult(decided.decision, None)
 
     async def pre_start(self, uid: str, container: str) -> None:
-        """A container of a pod that is here starts: plugins that want to know are told.
-
-        For whoever starts containers. ``PluginError`` where a plugin fails: then the container is not to start.
-        """
-        resident = self._desk.host.ledger.pods.get(uid)
-        one = next((one for one in resident.pod.all_containers if one.name == container), None) if resident else None
-        if one is None:
-            raise PluginError(f"there is no container {container} of pod {uid} here")
-        held = self._desk.host.ledger.devices.holds(uid, container)
-        for resource, count in sorted(demand.container_devices(one, self._desk.standing.plugins).items()):
+        """Call PreStartContainer of the plugins that want it; on ``PluginError`` the container must not start."""
+        admitted = self._queue.host.ledger.pods.get(uid)
+        containers = admitted.pod.all_containers if admitted else ()
+        found = next((one for one in containers if one.name == container), None)
+        if found is None:
+            raise PluginError(f"pod {uid} has no container {container}")
+        held = self._queue.host.ledger.devices.holds(uid, container)
+        for resource, count in sorted(demand.container_devices(found, self._queue.state.plugins).items()):
             if count and resource not in held:
                 raise PluginError(
                     f"no devices found allocated in local cache for pod {uid}, container {container}, "
@@ -108,156 +96,150 @@ class DeviceAllocator:
                 await self._plugins.pre_start(resource, held[resource])
 
     async def close(self) -> None:
-        """End every errand; nothing of them was written down, so nothing has happened."""
+        """Cancel all tasks; nothing of them is durable, so nothing has happened."""
         self._closed = True
-        tasks = (*(task for _, task in self._under_way.values()), *self._naps.values())
+        tasks = (*(task for _, task in self._tasks.values()), *self._backoffs.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin_all(self, pending: Sequence[PendingAdmission]) -> None:
-        """Begin errands nobody waits for; called by the desk, in its own thread."""
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._begin_each, tuple(pending))
+    def _start_all(self, pending: Sequence[PendingAdmission]) -> None:
+        """Start tasks that no client waits for; called by the queue's thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._start_each, tuple(pending))
 
-    def _begin_each(self, pending: Iterable[PendingAdmission]) -> None:
+    def _start_each(self, pending: Iterable[PendingAdmission]) -> None:
         for one in pending:
-            self._begin(one).add_done_callback(self._look)
+            self._start(one).add_done_callback(self._log_bug)
 
-    def _begin(self, pending: PendingAdmission) -> asyncio.Task[AdmissionResult]:
+    def _start(self, pending: PendingAdmission) -> asyncio.Task[AdmissionResult]:
         if self._closed:
-            raise NotReadyError(_STOPS)
+            raise NotReadyError(_STOPPING)
         pod = pending.pod
         task = asyncio.create_task(self._run(pending), name=f"devices of {pod.uid}")
-        self._under_way[pod.uid] = pod, task
-        task.add_done_callback(lambda done: self._over(pod.uid, done))
+        self._tasks[pod.uid] = pod, task
+        task.add_done_callback(lambda done: self._forget(pod.uid, done))
         return task
 
-    def _over(self, uid: str, task: asyncio.Task[AdmissionResult]) -> None:
-        if uid in self._under_way and self._under_way[uid][1] is task:
-            del self._under_way[uid]
+    def _forget(self, uid: str, task: asyncio.Task[AdmissionResult]) -> None:
+        if uid in self._tasks and self._tasks[uid][1] is task:
+            del self._tasks[uid]
 
-    def _look(self, task: asyncio.Task[AdmissionResult]) -> None:
-        """Say what went wrong with an errand nobody waits for."""
+    def _log_bug(self, task: asyncio.Task[AdmissionResult]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, NotReadyError | BusyError):
-            self._log.error("devices", detail=f"a fault of alignup: {type(error).__name__}: {error}")
+            self._log.error("devices", detail=f"bug in alignup: {type(error).__name__}: {error}")
 
-    async def _ended(self, task: asyncio.Task[AdmissionResult]) -> AdmissionResult:
-        """What became of an errand, which goes on if nobody waits for it any more."""
+    async def _finished(self, task: asyncio.Task[AdmissionResult]) -> AdmissionResult:
+        """Wait for a task, which continues if the client disconnects."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise NotReadyError(_STOPS) from None
+                raise NotReadyError(_STOPPING) from None
             raise
 
     async def _run(self, pending: PendingAdmission) -> AdmissionResult:
-        """Have a pod's plugins asked; whatever goes wrong, its place is given back."""
+        """Call the plugins of a pod; on any error its resources are released."""
         try:
-            admission = await self._answered(pending)
+            result = await self._allocate_pod(pending)
         except BaseException:
             if not self._closed:
                 await self._undo(pending)
             raise
-        if admission.decision.admitted:
+        if result.decision.admitted:
             self._failures.pop(pending.pod.uid, None)
-        elif admission.pod_view is not None:
-            self._rest(pending.pod.uid)
-        return admission
+        elif result.pod_view is not None:
+            self._back_off(pending.pod.uid)
+        return result
 
-    async def _answered(self, pending: PendingAdmission) -> AdmissionResult:
-        """What becomes of a pod by what its plugins say."""
-        step = await self._placed(pending)
+    async def _allocate_pod(self, pending: PendingAdmission) -> AdmissionResult:
+        step = await self._apply_preferences(pending)
         if isinstance(step, AdmissionResult):
             return step
         try:
-            grants = await self._prepared(step.device_requests)
+            grants = await self._allocate_all(step.device_requests)
         except ProviderError as error:
-            return await self._desk.fail(step, error)
-        return await self._desk.commit(step, grants)
+            return await self._queue.run(Transaction.fail, step, error)
+        return await self._queue.run(Transaction.commit, step, grants)
 
-    async def _placed(self, pending: PendingAdmission) -> PendingAdmission | AdmissionResult:
-        """A pod where its plugins would have it."""
-        answers: dict[PreferenceRequest, tuple[str, ...] | str] = {}
-        turns = MAX_PREFERENCE_ROUNDS + len(
-            pending.pod.all_containers
-        )  # each container may have its own question, after the one before
+    async def _apply_preferences(self, pending: PendingAdmission) -> PendingAdmission | AdmissionResult:
+        answers: _Answers = {}
+        rounds = MAX_PREFERENCE_ROUNDS + len(pending.pod.all_containers)  # containers are asked one after the other
         step: PendingAdmission | AdmissionResult = pending
-        while isinstance(step, PendingAdmission) and step.asks:
-            turns -= 1
-            answers |= await self._asked(step.asks)
-            step = await self._desk.advise(step, answers, last=turns <= 0)
+        while isinstance(step, PendingAdmission) and step.preference_requests:
+            rounds -= 1
+            answers |= await self._preferences(step.preference_requests)
+            step = await self._queue.run(Transaction.apply_preferences, step, answers, last=rounds <= 0)
         return step
 
-    async def _asked(self, asks: Iterable[PreferenceRequest]) -> dict[PreferenceRequest, tuple[str, ...] | str]:
-        """What plugins say, all at once; the text of its error where one fails."""
-        asks = tuple(asks)
-        return dict(zip(asks, await asyncio.gather(*map(self._preferred, asks)), strict=True))
+    async def _preferences(self, requests: Iterable[PreferenceRequest]) -> _Answers:
+        """Ask all plugins at once; the answer of a plugin that fails is the error message."""
+        requests = tuple(requests)
+        return dict(zip(requests, await asyncio.gather(*map(self._preferred, requests)), strict=True))
 
-    async def _preferred(self, ask: PreferenceRequest) -> tuple[str, ...] | str:
+    async def _preferred(self, request: PreferenceRequest) -> tuple[str, ...] | str:
         try:
-            return await self._plugins.preferred(ask)
+            return await self._plugins.preferred(request)
         except PluginError as error:
             return str(error)
 
-    async def _prepared(self, wants: Iterable[RequestedDevices]) -> PodGrants:
-        """What plugins give with the devices: each prepares one container after the other, all plugins at once."""
+    async def _allocate_all(self, requests: Iterable[RequestedDevices]) -> PodGrants:
+        """Call all plugins concurrently, each for one container after the other."""
         by_resource: dict[str, list[RequestedDevices]] = {}
-        for want in wants:
-            by_resource.setdefault(want.resource, []).append(want)
-        tasks = [asyncio.create_task(self._allocated(own)) for own in by_resource.values()]
+        for request in requests:
+            by_resource.setdefault(request.resource, []).append(request)
+        tasks = [asyncio.create_task(self._allocate(own)) for own in by_resource.values()]
         try:
-            found = await asyncio.gather(*tasks)
+            allocated = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         grants: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for want, given in (pair for one in found for pair in one):
-            grants.setdefault(want.container, {})[want.resource] = given
+        for request, grant in (pair for one in allocated for pair in one):
+            grants.setdefault(request.container, {})[request.resource] = grant
         return grants
 
-    async def _allocated(self, wants: Iterable[RequestedDevices]) -> list[tuple[RequestedDevices, Mapping[str, Any]]]:
-        """What one plugin gives; :class:`PluginRejectedError` when it does not."""
+    async def _allocate(self, requests: Iterable[RequestedDevices]) -> list[tuple[RequestedDevices, Mapping[str, Any]]]:
+        """Call one plugin; :class:`PluginRejectedError` if it fails."""
         found: list[tuple[RequestedDevices, Mapping[str, Any]]] = []
-        for want in wants:
+        for request in requests:
             try:
-                given = await self._plugins.allocate(want.resource, want.ids)
+                grant = await self._plugins.allocate(request.resource, request.ids)
             except PluginError as error:
-                raise PluginRejectedError(str(error), container=want.container) from error
-            found.append((want, given.to_document()))
+                raise PluginRejectedError(str(error), container=request.container) from error
+            found.append((request, grant.to_document()))
         return found
 
     async def _undo(self, pending: PendingAdmission) -> None:
-        """Give a pod's place back, and let others have it."""
+        """Release the resources of a pod, and retry the waiting pods."""
         while True:
             try:
-                await self._desk.undo(pending)
+                await self._queue.undo(pending)
                 break
             except BusyError:
                 await asyncio.sleep(INITIAL_BACKOFF)
-        self._rest(pending.pod.uid)
-        with suppress(NotReadyError, BusyError):  # they are tried again at the next release
-            await self._desk.try_waiting()
+        self._back_off(pending.pod.uid)
+        with suppress(NotReadyError, BusyError):  # the next release retries them
+            await self._queue.run(Transaction.retry_waiting)
 
-    def _rest(self, uid: str) -> None:
-        """Have a pod tried again after a while, if it waits."""
-        if self._closed or uid in self._naps:
+    def _back_off(self, uid: str) -> None:
+        """Retry a waiting pod after a delay."""
+        if self._closed or uid in self._backoffs:
             return
         failures = self._failures[uid] = self._failures.get(uid, 0) + 1
         seconds = min(INITIAL_BACKOFF * 2 ** min(failures - 1, 16), MAX_BACKOFF)
-        self._naps[uid] = asyncio.create_task(self._wake(uid, seconds), name=f"wake {uid}")
+        self._backoffs[uid] = asyncio.create_task(self._end_backoff(uid, seconds), name=f"back-off of {uid}")
 
-    async def _wake(self, uid: str, seconds: float) -> None:
-        """Wake a pod; one that nobody knows any more is forgotten here too."""
+    async def _end_backoff(self, uid: str, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
-                waits = await self._desk.wake(uid)
+                waiting = await self._queue.run(Transaction.end_backoff, uid)
                 break
-            except (NotReadyError, BusyError):  # nothing can be written now
+            except (NotReadyError, BusyError):
                 seconds = MAX_BACKOFF
-        del self._naps[uid]
-        if not waits:
+        del self._backoffs[uid]
+        if not waiting:
             self._failures.pop(uid, None)

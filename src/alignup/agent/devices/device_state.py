@@ -1,7 +1,4 @@
-"""Devices of device plugins in the books of a host: they are announced, fall silent, and are given up.
-
-A host is changed here as ``Host.announce`` changes it: by another ledger in the place of the one it had.
-"""
+"""The devices of device plugins in a host's ledger. Functions that change a host replace its ledger."""
 
 from collections.abc import Collection, Iterable, Iterator
 from copy import copy
@@ -18,7 +15,7 @@ from alignup.align.workload import Pod, demand, names
 
 @dataclass(frozen=True, slots=True)
 class RequestedDevices:
-    """Devices that a plugin has to prepare for a container."""
+    """Devices that a plugin must allocate for a container."""
 
     container: str
     resource: str
@@ -26,24 +23,23 @@ class RequestedDevices:
 
 
 def set_devices(host: Host, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> None:
-    """A plugin says which devices there are, in place of all it said before, and whether it wants to be asked."""
-    _write(host, host.ledger.devices.announce(resource, devices, preferred_allocation=preferred_allocation))
+    """Replace the devices of a plugin."""
+    _set_ledger(host, host.ledger.devices.announce(resource, devices, preferred_allocation=preferred_allocation))
 
 
 def mark_stopped(host: Host, resource: str) -> None:
-    """The plugin is gone: none of its devices is healthy until it comes back."""
+    """Mark all devices of a plugin as unhealthy."""
     if resource in host.ledger.devices.inventories:
-        _write(host, host.ledger.devices.stop(resource))
+        _set_ledger(host, host.ledger.devices.stop(resource))
 
 
 def remove_resource(host: Host, resource: str) -> None:
-    """The plugin did not come back in time."""
     if resource in host.ledger.devices.inventories:
-        _write(host, host.ledger.devices.give_up(resource))
+        _set_ledger(host, host.ledger.devices.give_up(resource))
 
 
 def without_resources(ledger: Ledger, resources: Collection[str]) -> Ledger:
-    """An idle ledger that has never heard of *resources*."""
+    """Return an idle *ledger* without the devices of *resources*."""
     idle = ledger.devices
     known = replace(
         idle,
@@ -54,7 +50,7 @@ def without_resources(ledger: Ledger, resources: Collection[str]) -> Ledger:
 
 
 def persistent_facts(host: Host, resource: str) -> tuple[object, ...]:
-    """What has to survive of a resource: that it is served, and where the devices are that pods hold."""
+    """Return what must survive a crash: whether a plugin serves the resource, and where the held devices are."""
     devices = host.ledger.devices
     inventory = devices.inventories.get(resource)
     if inventory is None:
@@ -64,20 +60,20 @@ def persistent_facts(host: Host, resource: str) -> tuple[object, ...]:
 
 
 def device_requests(decision: Decision, pod: Pod, *, served: Collection[str]) -> tuple[RequestedDevices, ...]:
-    """What plugins have to prepare for an admitted pod; *served* are the resources that have one."""
+    """Return what plugins must allocate for an admitted pod; *served*: the resources of all plugins."""
     if not served or decision.kept or decision.after is None:
         return ()
-    given = decision.after.devices
+    ledger = decision.after.devices
     return tuple(
         RequestedDevices(container.name, resource, ids)
         for container in pod.all_containers
-        for resource, ids in sorted(given.holds(pod.uid, container.name).items())
+        for resource, ids in sorted(ledger.holds(pod.uid, container.name).items())
         if resource in served
     )
 
 
 def unknown_resources(host: Host, pod: Pod) -> Iterator[InsufficientResource]:
-    """What a pod asks for and nobody has announced; the kubelet would have it run without."""
+    """Yield requested resources that no plugin has registered; the kubelet would ignore them."""
     known = host.ledger.devices.handled
     for name, amount in demand.limits(pod, overhead=False).items():
         if names.is_extended(name) and name not in known and amount.value() > 0:
@@ -85,7 +81,7 @@ def unknown_resources(host: Host, pod: Pod) -> Iterator[InsufficientResource]:
 
 
 def lacks_healthy_devices(host: Host, pod: Pod) -> bool:
-    """Whether a pod waits for a plugin: it needs more devices than there are healthy ones, whoever holds them."""
+    """Whether a pod waits for a plugin: it requests more devices than are healthy, free or not."""
     known = host.ledger.devices.inventories
     for name, amount in demand.limits(pod, overhead=False).items():
         if names.is_extended(name):
@@ -96,7 +92,7 @@ def lacks_healthy_devices(host: Host, pod: Pod) -> bool:
 
 
 def with_announced_devices(host: Host) -> Host:
-    """The same host, whose machine has the devices that plugins have announced."""
+    """Return the host with the devices of all registered plugins in its machine."""
     announced = tuple(
         device
         for _, inventory in sorted(host.ledger.devices.inventories.items())
@@ -110,5 +106,5 @@ def with_announced_devices(host: Host) -> Host:
     return other
 
 
-def _write(host: Host, devices: DeviceLedger) -> None:
+def _set_ledger(host: Host, devices: DeviceLedger) -> None:
     host.ledger = replace(host.ledger, devices=devices)

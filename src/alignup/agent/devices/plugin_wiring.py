@@ -1,4 +1,4 @@
-"""The sockets of device plugins and of PodResources, and what comes and goes there."""
+"""Connects the device plugin manager and the PodResources API to the admission queue."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -8,6 +8,7 @@ from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.queue import AdmissionQueue
+from alignup.agent.transaction import Transaction
 from alignup.align.machine import Device
 from alignup.plugins.manager import DevicePluginManager
 from alignup.plugins.pod_resources import serve_pod_resources
@@ -16,45 +17,44 @@ from alignup.serve.plugin_metrics import DevicePluginMetrics
 
 
 class PluginEvents:
-    """Hears what plugins say of their devices, and has the desk write it down."""
+    """Passes changes of the devices to the admission queue; implements ``plugins.change_notifier.DeviceListener``."""
 
-    def __init__(self, desk: AdmissionQueue) -> None:
-        self._desk = desk
+    def __init__(self, queue: AdmissionQueue) -> None:
+        self._queue = queue
 
     async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
-        """These are the devices there are."""
-        await self._desk.announce(resource, devices, preferred_allocation=preferred_allocation)
+        await self._queue.run(Transaction.set_devices, resource, devices, preferred_allocation=preferred_allocation)
 
     async def plugin_stopped(self, resource: str) -> None:
-        """The plugin is gone."""
-        await self._desk.stop(resource)
+        await self._queue.run(Transaction.plugin_stopped, resource)
 
     async def resource_removed(self, resource: str) -> None:
-        """And did not come back in time."""
-        await self._desk.give_up(resource)
+        await self._queue.run(Transaction.remove_resource, resource)
 
 
 @asynccontextmanager
 async def serve_plugins(
-    desk: AdmissionQueue, *, directory: Path, lister: Path, metrics: Metrics, log: FilteringBoundLogger
+    queue: AdmissionQueue, *, directory: Path, pod_resources: Path, metrics: Metrics, log: FilteringBoundLogger
 ) -> AsyncIterator[DeviceAllocator]:
-    """Take device plugins in *directory*, and tell at *lister* who has what; ``ListenError`` where that cannot be.
+    """Serve device plugins in *directory* and the PodResources API at *pod_resources*; raise ``ListenError``.
 
-    A desk at which nothing may be decided takes no plugins.
+    A read-only queue accepts no plugins.
     """
     plugin_metrics = DevicePluginMetrics(metrics.registry)
-    exchange = DevicePluginManager(directory, PluginEvents(desk), metrics=plugin_metrics)
-    errands = DeviceAllocator(desk, exchange, log=log)
+    manager = DevicePluginManager(directory, PluginEvents(queue), metrics=plugin_metrics)
+    allocator = DeviceAllocator(queue, manager, log=log)
     async with AsyncExitStack() as stack:
-        if not desk.barred:
-            await stack.enter_async_context(exchange)
-            exchange.expect(expected_resources(desk))
-        await stack.enter_async_context(serve_pod_resources(lister, lambda: desk.settled, metrics=plugin_metrics))
-        stack.push_async_callback(errands.close)
-        yield errands
+        if not queue.read_only:
+            await stack.enter_async_context(manager)
+            manager.expect(expected_resources(queue))
+        await stack.enter_async_context(
+            serve_pod_resources(pod_resources, lambda: queue.settled_host, metrics=plugin_metrics)
+        )
+        stack.push_async_callback(allocator.close)
+        yield allocator
 
 
-def expected_resources(desk: AdmissionQueue) -> tuple[str, ...]:
-    """The resources whose plugins were there before a restart."""
-    known = desk.host.ledger.devices.inventories
-    return tuple(name for name in sorted(desk.standing.plugins) if name in known and known[name].registered)
+def expected_resources(queue: AdmissionQueue) -> tuple[str, ...]:
+    """Return the resources whose plugins were registered before a restart."""
+    known = queue.host.ledger.devices.inventories
+    return tuple(name for name in sorted(queue.state.plugins) if name in known and known[name].registered)

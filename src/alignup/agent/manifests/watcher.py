@@ -1,132 +1,129 @@
-"""Keeps the pods of a manifest directory here: looks every second, and has the desk do what has changed."""
+"""Keeps the admitted pods in line with a manifest directory."""
 
 import asyncio
 from collections.abc import Iterable
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.manifests.directory import ManifestChanges, ManifestDir, ManifestPod, plan_changes
+from alignup.agent.manifests.directory import ManifestDir, ManifestPod, plan_changes
 from alignup.agent.queue import AdmissionQueue
+from alignup.agent.transaction import Transaction
 from alignup.align.workload import Pod
 from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
 
-SCAN_INTERVAL = 1.0  #: seconds between looks
-
-_Pods = dict[str, Pod]  # by uid
+SCAN_INTERVAL = 1.0  #: seconds
 
 
 class ManifestWatcher:
-    """Looks at *folder* for *desk*.
+    """Scans *directory* and passes changes to *queue*.
 
-    A pod of a manifest that does not fit waits at the desk as any other. One that could never fit, or is wrong, is told
-    of once and left until its file changes.
-
-    Where somebody runs the pods, one that goes has to end first (*ends*), and who comes in its place waits for that.
+    A pod that does not fit waits like any other. A pod that is invalid or can never fit is logged once, and ignored
+    until its file changes. If the agent runs the pods, a removed pod is terminated first (*terminates*), and a pod
+    that replaces it is added afterwards.
     """
 
     def __init__(
         self,
-        folder: ManifestDir,
-        desk: AdmissionQueue,
+        directory: ManifestDir,
+        queue: AdmissionQueue,
         *,
         log: FilteringBoundLogger,
-        every: float = SCAN_INTERVAL,
-        ends: bool = False,
+        interval: float = SCAN_INTERVAL,
+        terminates: bool = False,
     ) -> None:
-        self._folder = folder
-        self._desk = desk
+        self._directory = directory
+        self._queue = queue
         self._log = log
-        self._every = every
-        self._ends = ends
-        self._given_up: _Pods = {}  #: those that cannot be had here
-        self._why: dict[str, str] = {}  #: uid → why not
-        self._complaint = ""  #: why the desk would not do it, the last time
+        self._interval = interval
+        self._terminates = terminates
+        self._rejected: dict[str, Pod] = {}  #: by uid
+        self._reasons: dict[str, str] = {}  #: uid → why the pod is rejected
+        self._queue_problem = ""  #: why the queue did not accept the last changes
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is wrong with the manifests now, a sentence each."""
-        return (*self._folder.problems, *self._why.values(), *filter(None, (self._complaint,)))
+        """What is wrong with the manifests now."""
+        return (*self._directory.problems, *self._reasons.values(), *filter(None, (self._queue_problem,)))
 
-    async def watch(self) -> None:
-        """Look for ever."""
+    async def run(self) -> None:
+        """Scan forever."""
         while True:
             try:
                 await self.scan_once()
-            except Exception as error:  # noqa: BLE001 - whatever one file can do, the others are looked after
-                self._log.error("manifest", detail=f"a fault of alignup: {type(error).__name__}: {error}")
-            await asyncio.sleep(self._every)
+            except Exception as error:  # noqa: BLE001 - a bug must not stop the watcher
+                self._log.error("manifest", detail=f"bug in alignup: {type(error).__name__}: {error}")
+            await asyncio.sleep(self._interval)
 
     async def scan_once(self) -> None:
-        """Look once, and have done what has changed."""
-        look = await asyncio.to_thread(self._folder.look)
-        for note in look.notes:
+        scan = await asyncio.to_thread(self._directory.scan)
+        for note in scan.notes:
             self._log.warning("manifest", detail=note)
-        wanted = {one.pod.uid for one in look.pods}
-        self._why = {uid: why for uid, why in self._why.items() if uid in wanted}
-        found = plan_changes(look, self._desk.standing.everyone())
-        come = tuple(wanted for wanted in found.added if self._given_up.get(wanted.pod.uid) != wanted.pod)
-        if self._ends:
-            found, come = await self._ended(found.gone), tuple(one for one in come if not self._occupied(one.pod))
-        if found.gone or come:
-            await self._exchange(ManifestChanges(found.gone, come))
+        uids = {one.pod.uid for one in scan.pods}
+        self._reasons = {uid: why for uid, why in self._reasons.items() if uid in uids}
+        changes = plan_changes(scan, self._queue.state.all_records())
+        removed = changes.removed
+        added = tuple(one for one in changes.added if self._rejected.get(one.pod.uid) != one.pod)
+        if self._terminates:
+            await self._terminate(removed)
+            removed, added = (), tuple(one for one in added if not self._is_occupied(one.pod))
+        if removed or added:
+            await self._replace(removed, added)
 
-    async def _ended(self, gone: Iterable[str]) -> ManifestChanges:
-        """Have pods end that are gone, each told once."""
-        ending = {known.pod.uid for known in self._desk.standing.everyone() if known.ending}
+    async def _terminate(self, removed: Iterable[str]) -> None:
+        """Terminate removed pods, each once."""
+        terminating = {record.pod.uid for record in self._queue.state.all_records() if record.termination}
         try:
-            for uid in gone:
-                if uid not in ending:
-                    await self._desk.end(uid)
+            for uid in removed:
+                if uid not in terminating:
+                    await self._queue.run(Transaction.terminate, uid)
         except (NotReadyError, BusyError) as error:
-            self._complain(str(error))
-        return ManifestChanges()
+            self._set_queue_problem(str(error))
 
-    def _occupied(self, pod: Pod) -> bool:
-        """Whether one that ends still has the uid or the name of a pod."""
+    def _is_occupied(self, pod: Pod) -> bool:
+        """Whether a terminating pod still has the uid or the name of *pod*."""
         return any(
-            known.ending and (known.pod.uid == pod.uid or _name(known.pod) == _name(pod))
-            for known in self._desk.standing.everyone()
+            record.termination and (record.pod.uid == pod.uid or _name(record.pod) == _name(pod))
+            for record in self._queue.state.all_records()
         )
 
-    async def _exchange(self, change: ManifestChanges) -> None:
-        """Hand a change to the desk; what it cannot do now is tried at the next look."""
+    async def _replace(self, removed: tuple[str, ...], added: tuple[ManifestPod, ...]) -> None:
+        """Pass changes to the queue; the next scan retries what it does not accept."""
         try:
-            answers = await self._desk.exchange(change.gone, [(wanted.pod, wanted.file) for wanted in change.added])
+            results = await self._queue.run(Transaction.replace_pods, removed, [(one.pod, one.file) for one in added])
         except (NotReadyError, BusyError) as error:
-            self._complain(str(error))
+            self._set_queue_problem(str(error))
             return
-        busy = ""
-        for wanted, answer in zip(change.added, answers, strict=True):
-            busy = self._heard(wanted, answer) or busy
-        self._complain(busy)
+        problem = ""
+        for one, result in zip(added, results, strict=True):
+            problem = self._note_result(one, result) or problem
+        self._set_queue_problem(problem)
 
-    def _heard(self, wanted: ManifestPod, answer: AdmissionResult | Exception) -> str:
-        """Remember what became of a pod; why it has to be tried again, if it has."""
-        if isinstance(answer, BusyError | NotReadyError):
-            return str(answer)
-        if isinstance(answer, Exception):
-            self._log.warning("manifest", detail=f"{wanted.file}: {answer}")
-        if isinstance(answer, Exception) or answer.pod_view is None or answer.pod_view.source != wanted.file:
-            self._given_up[wanted.pod.uid] = wanted.pod
-            self._why[wanted.pod.uid] = f"{wanted.file}: {_reason(wanted.pod, answer)}"
+    def _note_result(self, added: ManifestPod, result: AdmissionResult | Exception) -> str:
+        """Remember a rejected pod; return why a pod must be retried, if it must."""
+        if isinstance(result, BusyError | NotReadyError):
+            return str(result)
+        if isinstance(result, Exception):
+            self._log.warning("manifest", detail=f"{added.file}: {result}")
+        if isinstance(result, Exception) or result.pod_view is None or result.pod_view.source != added.file:
+            self._rejected[added.pod.uid] = added.pod
+            self._reasons[added.pod.uid] = f"{added.file}: {_reason(added.pod, result)}"
         else:
-            self._why.pop(wanted.pod.uid, None)
+            self._reasons.pop(added.pod.uid, None)
         return ""
 
-    def _complain(self, why: str) -> None:
-        """Say once why the manifests cannot be followed."""
-        if why and why != self._complaint:
-            self._log.warning("manifest", detail=f"the manifests cannot be followed now: {why}")
-        self._complaint = why
+    def _set_queue_problem(self, why: str) -> None:
+        """Log each new problem once."""
+        if why and why != self._queue_problem:
+            self._log.warning("manifest", detail=f"manifests cannot be applied now: {why}")
+        self._queue_problem = why
 
 
-def _reason(pod: Pod, answer: AdmissionResult | Exception) -> str:
-    """Why a pod of a manifest is not here."""
+def _reason(pod: Pod, result: AdmissionResult | Exception) -> str:
     name = f"pod {pod.namespace}/{pod.name}"
-    if isinstance(answer, Exception):
-        return f"{name}: {answer}"
-    if answer.decision.rejection is not None:
-        return f"{name} is refused: {answer.decision.rejection.reason}: {answer.decision.rejection.message}"
+    if isinstance(result, Exception):
+        return f"{name}: {result}"
+    if result.decision.rejection is not None:
+        return f"{name} is rejected: {result.decision.rejection.reason}: {result.decision.rejection.message}"
     return f"{name}: another pod has its uid"
 
 

@@ -27,6 +27,7 @@ from alignup.agent.pods.probes import ExecSync, Prober, ProbeTarget
 from alignup.agent.pods.retry import describe_bug
 from alignup.agent.pods.runtime_context import RuntimeContext
 from alignup.agent.pods.status import Placements
+from alignup.agent.transaction import Transaction
 from alignup.align.errors import CriError, EnforceError, PluginError, StateError
 from alignup.enforce.cri.resources import container_resources, pod_cgroup_resources
 from alignup.enforce.cri.types import (
@@ -76,7 +77,7 @@ class PodOperations:
         return self._status
 
     def placements(self) -> Placements:
-        host = self._context.queue.settled
+        host = self._context.queue.settled_host
         if self._pod.uid not in host.ledger.pods:
             return {}
         found = {one.name: placement_of(host, self._pod.uid, one.name) for one in self._spec.containers}
@@ -155,7 +156,7 @@ class PodOperations:
         cgroups = self._context.cgroups
         if cgroups is None:
             return
-        host = self._context.queue.settled
+        host = self._context.queue.settled_host
         exclusive = any(placement_of(host, self._pod.uid, one.name).exclusive for one in self._spec.containers)
         resources = pod_cgroup_resources(self._pod, node_limits=self._context.node_limits, exclusive=exclusive)
         for warning in cgroups.create(self._pod, resources):
@@ -165,7 +166,7 @@ class PodOperations:
         """Record that a container starts, and call ``PreStartContainer`` of its device plugins."""
         uid = self._pod.uid
         try:
-            await self._context.queue.started(uid, container.name)
+            await self._context.queue.run(Transaction.container_started, uid, container.name)
             await self._context.pre_start(uid, container.name)
         except (PluginError, StateError, NotReadyError, BusyError) as error:
             raise PodStartError("PreStartHookError", str(error)) from error

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from alignup.agent.finished_pods import FinishedPod
-from alignup.agent.pod_record import PodRecord
+from alignup.agent.pod_record import FinishedPod, PodRecord
 from alignup.agent.pods import logs, volumes
 from alignup.agent.pods.cleanup import clean_up_pod
 from alignup.agent.pods.operations import PodOperations
@@ -22,6 +21,7 @@ from alignup.agent.pods.retry import describe_bug, retry_forever
 from alignup.agent.pods.runtime_context import RuntimeContext
 from alignup.agent.pods.worker import EventSink, PodWork, PodWorker
 from alignup.agent.state import Clock
+from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.enforce.cri.resources import node_cgroup_resources
@@ -83,7 +83,7 @@ class PodRunner:
         else:
             message = self._invalid[record.pod.uid]
             found = PodRunStatus(phase="Unknown", reason="InvalidManifest", message=message)
-        return found.replace(ending=record.ending is not None)
+        return found.replace(ending=record.termination is not None)
 
     def report(self) -> RuntimeStatus:
         context = self._context
@@ -151,10 +151,10 @@ class PodRunner:
         self._sync_pods()
         if self._problem or self._maintenance is not None:
             return
-        due = self._clock.watch() - self._maintained_at >= MAINTENANCE_SECONDS
+        due = self._clock.monotonic() - self._maintained_at >= MAINTENANCE_SECONDS
         if due:
-            self._maintained_at = self._clock.watch()
-        unbalanced = self._context.cgroups is not None and self._queue.standing.held is not self._balanced
+            self._maintained_at = self._clock.monotonic()
+        unbalanced = self._context.cgroups is not None and self._queue.state.admitted is not self._balanced
         if due or unbalanced or self._context.cpusets.is_stale:
             # A task, because the runtime may be slow and pods come and go meanwhile.
             self._maintenance = asyncio.create_task(self._maintain(full=due), name="maintenance")
@@ -189,7 +189,7 @@ class PodRunner:
     async def _balance(self) -> None:
         """Give the Burstable QoS cgroup its share of CPU time when pods have come or gone."""
         cgroups, before = self._context.cgroups, self._balanced
-        admitted = self._balanced = self._queue.standing.held  # a failure would repeat until the pods change
+        admitted = self._balanced = self._queue.state.admitted  # a failure would repeat until the pods change
         if cgroups is None or admitted.keys() == before.keys():
             return
         pods = [record.pod for record in admitted.values() if record.pod.manifest]
@@ -216,21 +216,21 @@ class PodRunner:
 
     def _sync_pods(self) -> None:
         """Start workers, terminate pods, and clean up after those that are gone."""
-        state, cached = self._queue.standing, self._context.cache.pod_uids
-        for uid, record in state.held.items():
+        state, cached = self._queue.state, self._context.cache.pod_uids
+        for uid, record in state.admitted.items():
             try:
                 self._sync_pod(uid, record)
             except Exception as error:  # noqa: BLE001 - a bug with one pod must not stop the others
                 self._context.warn_once(f"pod {record.pod.namespace}/{record.pod.name}: {describe_bug(error)}")
-        self._invalid = {uid: why for uid, why in self._invalid.items() if uid in state.held}
+        self._invalid = {uid: why for uid, why in self._invalid.items() if uid in state.admitted}
         for uid, finished in state.finished.items():
-            if finished.known.ending is not None or uid in cached:
+            if finished.record.termination is not None or uid in cached:
                 self._start_cleanup(uid, self._clean_up_finished(finished))
-        for uid in self._finished.keys() - state.finished.keys() - state.held.keys() - self._released.keys():
+        for uid in self._finished.keys() - state.finished.keys() - state.admitted.keys() - self._released.keys():
             # Dropped because there were too many finished pods: its logs are no longer accessible.
-            self._start_cleanup(uid, self._clean_up(self._finished[uid].known.pod, with_logs=True))
+            self._start_cleanup(uid, self._clean_up(self._finished[uid].record.pod, with_logs=True))
         self._finished = state.finished
-        for uid in (cached & self._released.keys()) - state.held.keys() - state.finished.keys():
+        for uid in (cached & self._released.keys()) - state.admitted.keys() - state.finished.keys():
             # The runtime completed a request after the pod was cleaned up.
             self._start_cleanup(uid, self._clean_up(self._released[uid], with_logs=True))
 
@@ -238,18 +238,18 @@ class PodRunner:
         running = self._workers.get(uid)
         if running is None:
             self._start_worker(record)
-        elif record.ending is not None:
-            running.worker.terminate(record.ending)
+        elif record.termination is not None:
+            running.worker.terminate(record.termination)
 
     def _start_worker(self, record: PodRecord) -> None:
         uid = record.pod.uid
         if not record.pod.manifest:
-            if record.ending is not None:
+            if record.termination is not None:
                 self._start_cleanup(uid, self._release(record.pod))
             return
         if uid in self._cleanups:
             return  # of an earlier pod with this uid
-        if uid in self._invalid and record.ending is None:
+        if uid in self._invalid and record.termination is None:
             return
         work = self._work(record)
         if work is None:
@@ -272,7 +272,7 @@ class PodRunner:
             parsed = pod_spec_of(pod)
             parsed.check(frozenset(Permission))
         except (PodError, ValueError, TypeError, KeyError, AttributeError) as error:
-            if record.ending is None:
+            if record.termination is None:
                 self._invalid[pod.uid] = f"cannot parse the manifest: {error}; {_INVALID_MANIFEST}"
                 self._context.warn_once(f"pod {pod.namespace}/{pod.name}: {self._invalid[pod.uid]}")
                 return None
@@ -293,7 +293,7 @@ class PodRunner:
                 await self._release(pod)
             else:
                 # The containers prove that the pod has run, so they stay until its end is recorded.
-                await retry_forever(lambda: self._queue.finish(pod.uid, run), self._log)
+                await retry_forever(lambda: self._queue.run(Transaction.finish, pod.uid, run), self._log)
                 await self._clean_up(pod, with_logs=False)
         finally:
             del self._workers[pod.uid]
@@ -301,8 +301,8 @@ class PodRunner:
 
     async def _clean_up_finished(self, finished: FinishedPod) -> None:
         """Clean up a finished pod; if it was released, delete its logs and forget it."""
-        record = finished.known
-        released = record.ending is not None
+        record = finished.record
+        released = record.termination is not None
         await self._clean_up(record.pod, with_logs=released)
         if released:
             await self._release(record.pod)
@@ -311,7 +311,7 @@ class PodRunner:
         await retry_forever(lambda: clean_up_pod(self._context, pod, with_logs=with_logs), self._log)
 
     async def _release(self, pod: Pod) -> None:
-        await retry_forever(lambda: self._queue.release(pod.uid), self._log)
+        await retry_forever(lambda: self._queue.run(Transaction.release, pod.uid), self._log)
         self._released[pod.uid] = pod
         if len(self._released) > MAX_RELEASED_PODS:
             del self._released[next(iter(self._released))]
@@ -331,16 +331,16 @@ class PodRunner:
 
     def _remove_leftovers(self, on_disk: frozenset[str]) -> None:
         """Remove directories that a crash during a cleanup left; orphans keep theirs."""
-        state = self._queue.standing
-        for uid in on_disk - state.held.keys() - self._context.cache.pod_uids:
+        state = self._queue.state
+        for uid in on_disk - state.admitted.keys() - self._context.cache.pod_uids:
             finished = state.finished.get(uid)
-            pod = finished.known.pod if finished is not None else Pod(name="", uid=uid)
+            pod = finished.record.pod if finished is not None else Pod(name="", uid=uid)
             self._start_cleanup(uid, self._clean_up(pod, with_logs=False))
 
     def _find_orphans(self) -> None:
         """Report sandboxes that an agent with this root directory created for pods it no longer knows."""
-        state, now, cache = self._queue.standing, self._clock.watch(), self._context.cache
-        known = state.held.keys() | state.finished.keys() | self._workers.keys() | self._cleanups.keys()
+        state, now, cache = self._queue.state, self._clock.monotonic(), self._context.cache
+        known = state.admitted.keys() | state.finished.keys() | self._workers.keys() | self._cleanups.keys()
         found = {one.id: one for uid in cache.pod_uids - known for one in cache.of(uid).sandboxes}
         self._unknown = {id_: self._unknown.get(id_, now) for id_ in found}
         before = {orphan.id for orphan in self._orphans}

@@ -82,7 +82,7 @@ async def run_pods(  # noqa: PLR0913
             runtime=runtime,
             version=version,
             cache=cache,
-            cpusets=CpusetReconciler(lambda: queue.settled, cache.pods, runtime, log),
+            cpusets=CpusetReconciler(lambda: queue.settled_host, cache.pods, runtime, log),
             images=ImageManager(runtime),
             cgroups=cgroups,
             node_limits=_node_limits(options.settings, cgroups or PodCgroups(), queue.host),

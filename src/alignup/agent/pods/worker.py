@@ -67,8 +67,8 @@ class PodWorker:
         self._refresh_error = ""
         self._actions = PodActions()
         self._request: TerminationRequest | None = None
-        if work.record.ending is not None:
-            self.terminate(work.record.ending)
+        if work.record.termination is not None:
+            self.terminate(work.record.termination)
 
     @property
     def termination_requested(self) -> bool:
@@ -159,7 +159,7 @@ class PodWorker:
 
     async def _wait(self) -> None:
         """Wait for a change, a retry or ``wake_at``."""
-        now, monotonic = self._clock.now(), self._clock.watch()
+        now, monotonic = self._clock.now(), self._clock.monotonic()
         delays = [until - monotonic for _, until in self._failures.values() if until > monotonic]
         if self._actions.wake_at is not None:
             # At least a moment, and not too long, because the clock may be set meanwhile.
@@ -182,7 +182,7 @@ class PodWorker:
         if isinstance(action, RemoveFromRuntime) and _start_subjects(action, self._status or PodStatus()) & busy:
             return False
         _, until = self._failures.get(subject, (0, -math.inf))
-        return until <= self._clock.watch()
+        return until <= self._clock.monotonic()
 
     def _is_initializing(self) -> bool:
         """Whether an init container is being started: it may run already, but its postStart hook must finish."""
@@ -212,7 +212,7 @@ class PodWorker:
             self._back_off(action, error)
         except Exception as error:  # noqa: BLE001 - a bug must not stop the worker
             failures = self._failures.get(subject, (0, 0.0))[0] + 1
-            self._failures[subject] = failures, self._clock.watch() + retry_delay(failures - 1)
+            self._failures[subject] = failures, self._clock.monotonic() + retry_delay(failures - 1)
             self._emit_trouble(str(error) if isinstance(error, AlignError) else describe_bug(error))
         else:
             self._failures.pop(subject, None)
