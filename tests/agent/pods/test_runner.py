@@ -393,7 +393,7 @@ def test_a_uid_that_is_not_a_valid_directory_name_is_harmless(place, uid):
         await harness.wait_until(lambda: harness.run(uid) is not None)
         await asyncio.sleep(0.3)
         run = harness.run(uid)
-        await harness.terminate(uid)
+        await harness.end(uid)
         await harness.wait_until(lambda: harness.queue.state.pod_view(uid) is None)
         return run, harness.states("keeps"), sorted(path.name for path in place.iterdir())
 
@@ -439,7 +439,7 @@ def test_old_containers_are_removed_with_their_logs(place, monkeypatch):
 
 
 def test_logs_of_finished_pods_are_removed_with_their_records(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.finished_pods.MAX_FINISHED", 1)
+    monkeypatch.setattr("alignup.agent.state.MAX_FINISHED", 1)
 
     async def scenario(harness):
         for uid in ("one", "two"):
