@@ -38,7 +38,7 @@ def test_counting_folding_and_dealing_agree_with_the_product(data):
     assert set(reachability.reachable_sets(voices, nodes)) == expected
     assert reachability.intersect_lists(voices, nodes, WorkBudget(PLENTY)) == expected
     for mask in subsets(nodes):
-        assert reachability.is_reachable(mask, voices, nodes=nodes, purse=WorkBudget(PLENTY)) is (mask in expected)
+        assert reachability.is_reachable(mask, voices, nodes=nodes, budget=WorkBudget(PLENTY)) is (mask in expected)
 
 
 @given(st.data())
@@ -68,7 +68,7 @@ def test_amounts_are_dealt_out_exactly(data):
 
     for mask in subsets(nodes):
         expected = mask in set(reachability.count_reachable_sets(voices, nodes))
-        assert reachability.is_reachable(mask, voices, nodes=nodes, purse=WorkBudget(PLENTY)) is expected
+        assert reachability.is_reachable(mask, voices, nodes=nodes, budget=WorkBudget(PLENTY)) is expected
 
 
 def test_no_voices_reach_all_nodes():

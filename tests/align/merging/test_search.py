@@ -10,14 +10,14 @@ from alignup.align.merging.search import BudgetExceededError, SearchQuery, WorkB
 from tests.strategies_hints import distances_between, node_sets
 
 
-def query(width, among, *, accept, purse=10**9):
+def query(width, among, *, accept, budget=10**9):
     return SearchQuery(
         width=width,
         among=among,
         completing_nodes=lambda _: among,
         accept=accept,
         promising=lambda _beginning, _more, _below: True,
-        purse=WorkBudget(purse),
+        budget=WorkBudget(budget),
     )
 
 
@@ -54,7 +54,7 @@ def test_hopeless_beginnings_are_not_gone_on_with():
         completing_nodes=lambda _: bits.of(range(40)),
         accept=refuse,
         promising=lambda beginning, _more, _below: beginning < 1 << 5,
-        purse=WorkBudget(1_000),
+        budget=WorkBudget(1_000),
     )
 
     assert find_best(only_low, None) == []
@@ -63,4 +63,4 @@ def test_hopeless_beginnings_are_not_gone_on_with():
 
 def test_work_is_paid_for():
     with pytest.raises(BudgetExceededError):
-        find_best(query(4, bits.of(range(40)), accept=lambda _: False, purse=1_000), None)
+        find_best(query(4, bits.of(range(40)), accept=lambda _: False, budget=1_000), None)

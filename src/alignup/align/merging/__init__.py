@@ -1,1 +1,1 @@
-"""How hints become one set of nodes: ``merge`` has the rule, ``reach`` what can be had, ``search`` the best of it."""
+"""Merging of hints: ``merge`` has the rule, ``reachability`` the possible sets, ``search`` the best of them."""

@@ -1,15 +1,15 @@
-"""How the hints of several sources become one set of NUMA nodes, without walking their product.
+"""Merging the hints of several resources into one set of NUMA nodes, without their product.
 
-The kubelet tries every combination of one hint from each source: 255³ of them on eight nodes. Two observations make
-that unnecessary (``docs/why/merging.md`` has the proof):
+The kubelet tries every combination of one hint per resource: 255³ of them on eight nodes. Two observations make that
+unnecessary (``docs/why/merging.md`` has the proof):
 
-* A combination is preferred only if every source prefers the *same* set. So the preferred winner is the best set in
-  the intersection of what they prefer.
-* Otherwise all combinations are alike in not being preferred, so the winner is simply the best set, under one total
-  order, that can be had by intersecting at all: those as wide as the *target width* first, then narrower ones from
-  wide to narrow, then wider ones. The target width is the largest of the sources' min_width hints.
+* A combination is preferred only if every resource prefers the *same* set. So the preferred winner is the best set in
+  the intersection of the preferred sets.
+* Otherwise no combination is preferred, so the winner is the best set, under one total order, that is the intersection
+  of some combination: sets as wide as the *target width* first, then narrower ones from wide to narrow, then wider
+  ones. The target width is the largest of the resources' smallest hints.
 
-Among sets of one width the closest (where distances count) and then the lowest node numbers win.
+Among sets of one width, the closest (with distances) and then the lowest node numbers win.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -22,22 +22,18 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
-from alignup.align.hint import Hint, HintFamily, HintList, MergeInput, preferred_single_nodes
+from alignup.align.hint import Hint, HintFamily, HintList, Hints, MergeInput, preferred_single_nodes
 from alignup.align.merging import reachability
 from alignup.align.merging.search import MAX_RESULTS, BudgetExceededError, SearchQuery, WorkBudget, find_best
 
-#: Up to this many nodes all sets can be looked at, in time that does not depend on what the hints say.
-DENSE_NODES = 8
-#: Steps that families are searched there before all sets are counted: far less time than counting takes.
-SHORT_SEARCH_STEPS = 100
-#: Up to this many nodes they can be looked at when nothing else was fast enough.
-MAX_DENSE_NODES = 16
-#: Steps a merge may take beyond that before it gives up: some tenths of a second.
-WORK_LIMIT = 300_000
+DENSE_NODES = 8  #: up to this many nodes, all sets are counted, in time independent of the hints
+SHORT_SEARCH_STEPS = 100  #: steps to search families before that, far less than counting takes
+MAX_DENSE_NODES = 16  #: up to this many nodes, all sets are counted if nothing else is fast enough
+WORK_LIMIT = 300_000  #: steps of a merge above that: some tenths of a second
 
 
 class MergeRule(StrEnum):
-    """What decided a merge."""
+    """The rule that decided a merge."""
 
     PREFERRED = "preferred by every resource"
     AT_TARGET = "not preferred by all; as many nodes as the target width"
@@ -47,93 +43,90 @@ class MergeRule(StrEnum):
 
 
 class MergeResult(NamedTuple):
-    """What a merge found, and what it takes to follow it."""
-
     nodes: NodeSet
     preferred: bool
-    width: int  #: the target width; 0 when no hint names nodes
+    width: int  #: the target width; 0 if no hint has nodes
     rule: MergeRule
-    runners_up: tuple[NodeSet, ...]  #: sets the same rule allowed but that were less close or higher in number; a few
+    runners_up: tuple[NodeSet, ...]  #: a few sets with the same rule that are less close or have higher numbers
 
     @property
     def hint(self) -> Hint:
-        """The result as a hint."""
         return Hint(self.nodes, self.preferred)
 
 
 def merge(
-    voices: Sequence[MergeInput],
+    inputs: Sequence[MergeInput],
     *,
     nodes: NodeSet,
     distances: Distances | None = None,
     work_limit: int = WORK_LIMIT,
     dense: int = DENSE_NODES,
 ) -> MergeResult:
-    """The set of *nodes* (all of the machine) that serves all *voices* best; with *distances*, closeness counts.
+    """The set of *nodes* (all of the machine) that is best for all *inputs*; with *distances*, closeness counts.
 
-    Up to *dense* nodes all sets are looked at; above, only those that could win, within *work_limit* steps. Raises
-    ``WorkLimitError`` where more than ``MAX_DENSE_NODES`` nodes and contrived hints would take longer.
+    Up to *dense* nodes all sets are counted; above, only possible winners are searched, within *work_limit* steps.
+    Raises ``WorkLimitError`` if contrived hints on more than ``MAX_DENSE_NODES`` nodes take longer.
     """
-    listed: list[HintList] = []
+    lists: list[HintList] = []
     families: list[HintFamily] = []
     width = 0
-    for _, options in voices:
-        if isinstance(options, HintList):
-            listed.append(options)
+    for _, hints in inputs:
+        if isinstance(hints, HintList):
+            lists.append(hints)
         else:
-            families.append(options)
-        min_width = options.min_width
+            families.append(hints)
+        min_width = hints.min_width
         if min_width and min_width > width:
             width = min_width
-    purse = WorkBudget(work_limit)
+    budget = WorkBudget(work_limit)
     try:
-        found = _preferred(listed, families, nodes=nodes, distances=distances, purse=purse)
+        found = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
         if found:
-            return MergeResult(
-                found[0], preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=tuple(found[1:MAX_RESULTS])
-            )
-        everybody: list[HintList | HintFamily] = [*listed, *families]
+            runners_up = tuple(found[1:MAX_RESULTS])
+            return MergeResult(found[0], preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up)
+        every: list[Hints] = [*lists, *families]
         if nodes.bit_count() <= dense:
-            return _common_of_few(everybody, width, nodes=nodes, distances=distances)
-        return _common(everybody, width, nodes=nodes, distances=distances, purse=purse)
+            return _best_on_few_nodes(every, width, nodes=nodes, distances=distances)
+        return _best_not_preferred(every, width, nodes=nodes, distances=distances, budget=budget)
     except BudgetExceededError:
-        hard = [name for name, options in voices if options.min_width]
+        hard = [name for name, hints in inputs if hints.min_width]
         raise WorkLimitError(
             f"the hints of {', '.join(hard)} on {nodes.bit_count()} NUMA nodes cannot be merged exactly within "
-            f"{work_limit} steps; ask for fewer kinds of resources, or raise the work limit",
+            f"{work_limit} steps; request fewer kinds of resources, or raise the work limit",
             sources=hard,
         ) from None
 
 
 def _preferred(
-    listed: Sequence[HintList],
+    lists: Sequence[HintList],
     families: Sequence[HintFamily],
     *,
     nodes: NodeSet,
     distances: Distances | None,
-    purse: WorkBudget,
+    budget: WorkBudget,
 ) -> list[NodeSet]:
-    """The sets everybody prefers, of the fewest nodes among them, best first; perhaps not all of them."""
-    bound = [options.preferred for options in listed if options.anywhere is None or not options.anywhere.preferred]
-    if bound:
-        agreed: Collection[NodeSet] = frozenset.intersection(*bound)
-        if agreed and families:
-            agreed = [mask for mask in agreed if all(family.fits(mask) and family.prefers(mask) for family in families)]
-        return _ranked({mask & nodes for mask in agreed}, distances) if agreed else []
+    """The sets that all inputs prefer, with the fewest nodes, best first; perhaps not all of them."""
+    restricting = [hints.preferred for hints in lists if hints.anywhere is None or not hints.anywhere.preferred]
+    if restricting:
+        common: Collection[NodeSet] = frozenset.intersection(*restricting)
+        if common and families:
+            common = [mask for mask in common if all(family.fits(mask) and family.prefers(mask) for family in families)]
+        return _narrowest({mask & nodes for mask in common}, distances) if common else []
     if not families:
-        # Nobody insists on anything: each may still name a set while all others say "anywhere".
-        return _ranked({nodes}.union(*({mask & nodes for mask in options.preferred} for options in listed)), distances)
-    # One node, the usual case, needs no search: everybody names theirs.
-    alone = reduce(int.__and__, (preferred_single_nodes(family)[0] for family in families), nodes)
-    if alone:
-        return _in_order((1 << node for node in bits.members(alone)), distances)
-    return _preferred_by_families(families, nodes=nodes, distances=distances, purse=purse)
+        # No input restricts the others: each may name a set while all others take "anywhere".
+        sets = {nodes}.union(*({mask & nodes for mask in hints.preferred} for hints in lists))
+        return _narrowest(sets, distances)
+    # One node, the usual case, needs no search.
+    single = reduce(int.__and__, (preferred_single_nodes(family)[0] for family in families), nodes)
+    if single:
+        return _in_order((1 << node for node in bits.members(single)), distances)
+    return _preferred_by_families(families, nodes=nodes, distances=distances, budget=budget)
 
 
 def _preferred_by_families(
-    families: Sequence[HintFamily], *, nodes: NodeSet, distances: Distances | None, purse: WorkBudget
+    families: Sequence[HintFamily], *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> list[NodeSet]:
-    """The same for families alone, of two nodes or more."""
+    """Like ``_preferred``, for families alone and sets of two nodes or more."""
     widths = reduce(int.__and__, (family.preferred_widths for family in families))
     at_least = max(family.min_width for family in families)
     among = reduce(int.__and__, (family.nodes for family in families), nodes)
@@ -144,32 +137,32 @@ def _preferred_by_families(
         if mask & mask - 1 and all(family.fits(mask) and family.prefers(mask) for family in families)
     }
 
-    def completing_nodes(beginning: NodeSet) -> NodeSet:
+    def completing_nodes(partial: NodeSet) -> NodeSet:
         ends = among
         for family in families:
-            ends &= family.completing_nodes(beginning)
+            ends &= family.completing_nodes(partial)
             if not ends:
                 break
         return ends
 
-    def promising(beginning: NodeSet, more: int, below: NodeSet) -> bool:
-        return all(family.may_complete(beginning, more=more, among=below) for family in families)
+    def promising(partial: NodeSet, more: int, below: NodeSet) -> bool:
+        return all(family.may_complete(partial, more=more, among=below) for family in families)
 
     def accept(mask: NodeSet) -> bool:
         return all(family.prefers(mask) for family in families)
 
     for width in range(max(at_least, 2), widths.bit_length()):
         if widths >> width & 1:
-            query = SearchQuery(width, among, completing_nodes, accept, promising, purse)
+            query = SearchQuery(width, among, completing_nodes, accept, promising, budget)
             found = set(find_best(query, distances))
             found.update(mask for mask in fixed_sets if mask.bit_count() == width)
             if found:
-                return _ranked(found, distances)
+                return _narrowest(found, distances)
     return []
 
 
-def _ranked(masks: set[NodeSet], distances: Distances | None) -> list[NodeSet]:
-    """Those of *masks* with the fewest nodes, at least one, best first."""
+def _narrowest(masks: set[NodeSet], distances: Distances | None) -> list[NodeSet]:
+    """The non-empty ones of *masks* with the fewest nodes, best first."""
     masks.discard(0)
     if not masks:
         return []
@@ -184,44 +177,39 @@ def _in_order(masks: Iterable[NodeSet], distances: Distances | None) -> list[Nod
     return sorted(masks, key=lambda mask: (distances.total(mask), mask))
 
 
-def _common_of_few(
-    voices: Sequence[HintList | HintFamily], width: int, *, nodes: NodeSet, distances: Distances | None
+def _best_on_few_nodes(
+    inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None
 ) -> MergeResult:
-    """The best set that can be had on few nodes: after a short look in the likeliest places all sets are counted."""
-    if voices and not isinstance(voices[-1], HintList):  # families come last
+    """The best reachable set: after a short search for families, all sets are counted."""
+    if inputs and not isinstance(inputs[-1], HintList):  # families come last
         with suppress(BudgetExceededError):
-            return _searched(voices, width, nodes=nodes, distances=distances, purse=WorkBudget(SHORT_SEARCH_STEPS))
-    return _best_of(reachability.reachable_sets(voices, nodes), width, nodes=nodes, distances=distances)
+            budget = WorkBudget(SHORT_SEARCH_STEPS)
+            return _search(inputs, width, nodes=nodes, distances=distances, budget=budget)
+    return _best_of(reachability.reachable_sets(inputs, nodes), width, nodes=nodes, distances=distances)
 
 
-def _common(
-    voices: Sequence[HintList | HintFamily],
-    width: int,
-    *,
-    nodes: NodeSet,
-    distances: Distances | None,
-    purse: WorkBudget,
+def _best_not_preferred(
+    inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> MergeResult:
-    """The best set that can be had by intersecting one hint of each, none of them preferred by all."""
+    """The best reachable set, if no combination is preferred."""
     try:
-        if all(isinstance(options, HintList) for options in voices):
-            reached: Collection[NodeSet] = reachability.intersect_lists(voices, nodes, purse)
+        if all(isinstance(hints, HintList) for hints in inputs):
+            reachable: Collection[NodeSet] = reachability.intersect_lists(inputs, nodes, budget)
         else:
-            return _searched(voices, width, nodes=nodes, distances=distances, purse=purse)
+            return _search(inputs, width, nodes=nodes, distances=distances, budget=budget)
     except BudgetExceededError:
         if nodes.bit_count() > MAX_DENSE_NODES:
             raise
-        reached = reachability.count_reachable_sets(voices, nodes)
-    return _best_of(reached, width, nodes=nodes, distances=distances)
+        reachable = reachability.count_reachable_sets(inputs, nodes)
+    return _best_of(reachable, width, nodes=nodes, distances=distances)
 
 
-def _best_of(reached: Collection[NodeSet], width: int, *, nodes: NodeSet, distances: Distances | None) -> MergeResult:
-    """The best of all sets that can be had."""
+def _best_of(reachable: Collection[NodeSet], width: int, *, nodes: NodeSet, distances: Distances | None) -> MergeResult:
     rule = MergeRule.AT_TARGET
-    found = [mask for mask in reached if mask.bit_count() == width]
+    found = [mask for mask in reachable if mask.bit_count() == width]
     if not found:
-        for candidate, rule in _widths(width, nodes.bit_count()):  # noqa: B007 - the rule that found some is kept
-            found = [mask for mask in reached if mask.bit_count() == candidate]
+        for candidate, rule in _widths(width, nodes.bit_count()):  # noqa: B007 - the last rule is used below
+            found = [mask for mask in reachable if mask.bit_count() == candidate]
             if found:
                 break
         else:
@@ -230,47 +218,42 @@ def _best_of(reached: Collection[NodeSet], width: int, *, nodes: NodeSet, distan
     return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:MAX_RESULTS]))
 
 
-def _searched(
-    voices: Sequence[HintList | HintFamily],
-    width: int,
-    *,
-    nodes: NodeSet,
-    distances: Distances | None,
-    purse: WorkBudget,
+def _search(
+    inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> MergeResult:
-    """The best set that can be had, trying sets from the best downwards."""
-    among = reduce(int.__and__, (reachability.allowed_nodes(options, nodes) for options in voices), nodes)
+    """The best reachable set, testing sets from the best downwards."""
+    among = reduce(int.__and__, (reachability.allowed_nodes(hints, nodes) for hints in inputs), nodes)
 
-    def completing_nodes(beginning: NodeSet) -> NodeSet:
-        return alone.completing_nodes(beginning) if alone else among
+    def completing_nodes(partial: NodeSet) -> NodeSet:
+        return single.completing_nodes(partial) if single else among
 
-    def promising(beginning: NodeSet, more: int, below: NodeSet) -> bool:
-        if alone:
-            return alone.may_complete(beginning, more=more, among=below)
-        return all(_allows(options, beginning) for options in voices)
+    def promising(partial: NodeSet, more: int, below: NodeSet) -> bool:
+        if single:
+            return single.may_complete(partial, more=more, among=below)
+        return all(_allows(hints, partial) for hints in inputs)
 
     def accept(mask: NodeSet) -> bool:
-        return reachability.is_reachable(mask, voices, nodes=nodes, purse=purse)
+        return reachability.is_reachable(mask, inputs, nodes=nodes, budget=budget)
 
-    # One family alone can be asked where to look; several have to be tried together.
-    first = voices[0]
-    alone = None if len(voices) > 1 or isinstance(first, HintList) or first.fixed_sets else first
+    # A single family can direct the search; several have to be tested together.
+    first = inputs[0]
+    single = None if len(inputs) > 1 or isinstance(first, HintList) or first.fixed_sets else first
     for candidate, rule in _widths(width, among.bit_count()):
-        found = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, purse), distances)
+        found = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, budget), distances)
         if found:
             return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:]))
     return _nothing(nodes, width)
 
 
-def _allows(options: HintList | HintFamily, beginning: NodeSet) -> bool:
-    """Whether any set that *options* allow contains *beginning*."""
-    if isinstance(options, HintList):
-        return options.anywhere is not None or any(not beginning & ~mask for mask in options.masks)
-    return not beginning & ~options.nodes or any(not beginning & ~mask for mask in options.fixed_sets)
+def _allows(hints: Hints, partial: NodeSet) -> bool:
+    """Whether any set of *hints* contains *partial*."""
+    if isinstance(hints, HintList):
+        return hints.anywhere is not None or any(not partial & ~mask for mask in hints.masks)
+    return not partial & ~hints.nodes or any(not partial & ~mask for mask in hints.fixed_sets)
 
 
 def _widths(target: int, most: int) -> Iterable[tuple[int, MergeRule]]:
-    """Widths in the order they are looked at, and the rule each would win by."""
+    """The widths in the order of preference, each with its rule."""
     if 0 < target <= most:
         yield target, MergeRule.AT_TARGET
     for width in range(min(target - 1, most), 0, -1):

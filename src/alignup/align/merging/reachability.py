@@ -1,12 +1,13 @@
-"""Which sets of nodes can be had by taking one hint of every source and intersecting them?
+"""Which sets of nodes are the intersection of one hint per resource (reachable)?
 
-This is asked only when no set is preferred by everybody. Three ways to answer, all exact:
+This matters only if no set is preferred by all resources. There are three algorithms, all exact:
 
-* ``count_reachable_sets`` counts, for every set, the combinations that contain it (superset sums: one addition of big ints a node and
-  source) and then how many are exactly it. Its time depends on the number of nodes alone.
-* ``intersect_lists`` intersects explicit lists one after the other, keeping each result once.
-* ``is_reachable`` decides one given set without any list: the nodes outside it have to be dealt out, each to a source that
-  still fits without those it gave up.
+* ``count_reachable_sets`` counts, for every set, the combinations that contain it (superset sums: one addition of big
+  ints per node and resource), and from these the combinations that equal it. Its time depends on the number of nodes
+  alone.
+* ``intersect_lists`` intersects lists one after the other, keeping each result once.
+* ``is_reachable`` decides one set without any list: each node outside it must be dropped by a resource that still fits
+  without all nodes it drops.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -21,56 +22,56 @@ from alignup.align.hint import HintFamily, HintList, Hints
 from alignup.align.merging.search import WorkBudget
 
 
-def allowed_sets(options: Hints, nodes: NodeSet) -> set[NodeSet]:
-    """Every set of *nodes* that *options* allow; a hint without nodes allows all of them."""
-    if isinstance(options, HintList):
-        allowed = {mask & nodes for mask in options.masks}
-        if options.anywhere is not None:
+def allowed_sets(hints: Hints, nodes: NodeSet) -> set[NodeSet]:
+    """Every set of *nodes* in *hints*; a hint without nodes allows all of them."""
+    if isinstance(hints, HintList):
+        allowed = {mask & nodes for mask in hints.masks}
+        if hints.anywhere is not None:
             allowed.add(nodes)
     else:
-        allowed = set(options.fitting_sets())
+        allowed = set(hints.fitting_sets())
     allowed.discard(0)
     return allowed
 
 
-def allowed_nodes(options: Hints, nodes: NodeSet) -> NodeSet:
-    """The nodes of *nodes* that occur in any set that *options* allow."""
-    if isinstance(options, HintList):
-        return nodes if options.anywhere is not None else nodes & bits.union(options.masks)
-    return nodes & (options.nodes | bits.union(options.fixed_sets))
+def allowed_nodes(hints: Hints, nodes: NodeSet) -> NodeSet:
+    """The nodes of *nodes* in any set of *hints*."""
+    if isinstance(hints, HintList):
+        return nodes if hints.anywhere is not None else nodes & bits.union(hints.masks)
+    return nodes & (hints.nodes | bits.union(hints.fixed_sets))
 
 
-def reachable_sets(voices: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSet]:
-    """Every set that can be had, the quickest way for that many nodes."""
+def reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSet]:
+    """Every reachable set, by the fastest algorithm for this number of nodes."""
     if nodes.bit_count() > 3:
-        return count_reachable_sets(voices, nodes)
-    reached = allowed_sets(voices[0], nodes) if voices else {nodes}
-    for options in voices[1:]:
-        allowed = allowed_sets(options, nodes)
+        return count_reachable_sets(inputs, nodes)
+    reached = allowed_sets(inputs[0], nodes) if inputs else {nodes}
+    for hints in inputs[1:]:
+        allowed = allowed_sets(hints, nodes)
         reached = {mask & other for mask in reached for other in allowed}
     reached.discard(0)
     return reached
 
 
-def count_reachable_sets(voices: Sequence[Hints], nodes: NodeSet) -> list[NodeSet]:
-    """Every set that can be had, in time that depends on the number of nodes and sources only."""
-    tables = [allowed_sets(options, nodes) for options in voices]
+def count_reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> list[NodeSet]:
+    """Every reachable set, in time that depends on the number of nodes and inputs only."""
+    tables = [allowed_sets(hints, nodes) for hints in inputs]
     if nodes & nodes + 1 == 0:
         return _reached(tables, nodes.bit_length())
-    # Ids with gaps: squeeze them together, and spread the answer out again.
-    spread = _spread(nodes)
-    squeeze = {mask: place for place, mask in enumerate(spread)}
-    squeezed = [{squeeze[mask] for mask in table} for table in tables]
-    return [spread[place] for place in _reached(squeezed, nodes.bit_count())]
+    # Number the nodes without gaps, and translate the result back.
+    sparse = _sparse_sets(nodes)
+    index = {mask: index for index, mask in enumerate(sparse)}
+    numbered = [{index[mask] for mask in table} for table in tables]
+    return [sparse[number] for number in _reached(numbered, nodes.bit_count())]
 
 
 @lru_cache(maxsize=64)
-def _spread(nodes: NodeSet) -> tuple[NodeSet, ...]:
-    """Place → set: bit *i* of the place stands for the *i*-th node."""
-    spread = [0]
+def _sparse_sets(nodes: NodeSet) -> tuple[NodeSet, ...]:
+    """Number → set: bit *i* of the number stands for the *i*-th node."""
+    sets = [0]
     for node in bits.members(nodes):
-        spread += [mask | 1 << node for mask in spread]
-    return tuple(spread)
+        sets += [mask | 1 << node for mask in sets]
+    return tuple(sets)
 
 
 def _reached(tables: list[set[int]], count: int) -> list[int]:
@@ -91,15 +92,15 @@ def _reached(tables: list[set[int]], count: int) -> list[int]:
         for shift, lacking in _shifts(count):
             counts -= counts >> shift & lacking
         exactly = unpack(layout, counts.to_bytes(8 * size, "little"))
-        reached = [place for place in range(1, size) if exactly[place]]
+        reached = [number for number in range(1, size) if exactly[number]]
     return list(reached)
 
 
 def _supersets(table: Iterable[int], count: int) -> bytes:
-    """How many members of *table* contain each set: one 64-bit number a set."""
+    """The number of members of *table* that contain each set, as one 64-bit number per set."""
     slots = bytearray(8 << count)
-    for place in table:
-        slots[place << 3] = 1
+    for number in table:
+        slots[number << 3] = 1
     sums = int.from_bytes(slots, "little")
     for shift, lacking in _shifts(count):
         sums += sums >> shift & lacking
@@ -108,7 +109,7 @@ def _supersets(table: Iterable[int], count: int) -> bytes:
 
 @lru_cache(maxsize=32)
 def _shifts(count: int) -> tuple[tuple[int, int], ...]:
-    """For each node, how far apart the slots with and without it are, and all slots without it."""
+    """For each node, the distance between the slots with and without it, and a mask of all slots without it."""
     slots = range(1 << count)
     return tuple(
         (64 << node, int.from_bytes(b"".join((b"\0" if slot >> node & 1 else b"\xff") * 8 for slot in slots), "little"))
@@ -116,107 +117,105 @@ def _shifts(count: int) -> tuple[tuple[int, int], ...]:
     )
 
 
-def intersect_lists(voices: Sequence[Hints], nodes: NodeSet, purse: WorkBudget) -> set[NodeSet]:
-    """Every set that explicit lists can have in common, as long as *purse* lasts."""
-    tables = [allowed_sets(options, nodes) for options in voices]
+def intersect_lists(inputs: Sequence[Hints], nodes: NodeSet, budget: WorkBudget) -> set[NodeSet]:
+    """Every reachable set of explicit lists, within *budget*."""
+    tables = [allowed_sets(hints, nodes) for hints in inputs]
     tables.sort(key=len)
     reached = tables[0] if tables else {nodes}
     for allowed in tables[1:]:
-        purse.spend(len(reached) * len(allowed))
+        budget.spend(len(reached) * len(allowed))
         reached = {mask & other for mask in reached for other in allowed}
         reached.discard(0)
     return reached
 
 
-def is_reachable(target: NodeSet, voices: Sequence[Hints], *, nodes: NodeSet, purse: WorkBudget) -> bool:
-    """Whether *target* is the intersection of one hint of each source."""
+def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, budget: WorkBudget) -> bool:
+    """Whether *target* is the intersection of one hint of each input."""
     fixed: set[NodeSet] = {nodes}
     families: list[HintFamily] = []
-    for options in voices:
-        if isinstance(options, HintList):
-            purse.spend(len(options.masks))
-            exact = {mask & nodes for mask in options.masks if not target & ~mask}
-            if options.anywhere is not None:
-                exact.add(nodes)
-            fixed = _minimal({mask & other for mask in fixed for other in exact})
+    for hints in inputs:
+        if isinstance(hints, HintList):
+            budget.spend(len(hints.masks))
+            supersets = {mask & nodes for mask in hints.masks if not target & ~mask}
+            if hints.anywhere is not None:
+                supersets.add(nodes)
+            fixed = _minimal({mask & other for mask in fixed for other in supersets})
         else:
-            families.append(options)
-    return any(_dealt_by(families, mask, target, [], purse) for mask in fixed)
+            families.append(hints)
+    return any(_families_reach(families, mask, target, [], budget) for mask in fixed)
 
 
 def _minimal(found: set[NodeSet]) -> set[NodeSet]:
-    """Only the sets that contain no other one: whatever a larger one leads to, a smaller one does too."""
+    """The sets that contain no other one: whatever a superset reaches, its subset reaches too."""
     return {mask for mask in found if not any(other != mask and other & mask == other for other in found)}
 
 
-def _dealt_by(
+def _families_reach(
     families: Sequence[HintFamily],
     left: NodeSet,
     target: NodeSet,
     growing: list[tuple[HintFamily, NodeSet]],
-    purse: WorkBudget,
+    budget: WorkBudget,
 ) -> bool:
-    """Let each of *families* choose a set apart or its growing part, narrowing *left*; then deal out what is left."""
-    purse.spend()
+    """Let each family choose a fixed set or its growing part, narrowing *left*; then drop the surplus nodes."""
+    budget.spend()
     if not families:
-        surplus = left & ~target
-        return _deal(surplus, growing, purse)
+        return _can_drop(left & ~target, growing, budget)
     family, rest = families[0], families[1:]
     for mask in family.fixed_sets:
-        if not target & ~mask and _dealt_by(rest, left & mask, target, growing, purse):
+        if not target & ~mask and _families_reach(rest, left & mask, target, growing, budget):
             return True
     if target & ~family.nodes or not family.fits(family.nodes):
         return False
-    return _dealt_by(rest, left & family.nodes, target, [*growing, (family, family.nodes)], purse)
+    return _families_reach(rest, left & family.nodes, target, [*growing, (family, family.nodes)], budget)
 
 
-def _deal(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], purse: WorkBudget) -> bool:
-    """Whether every node of *surplus* can be given up by one of *growing* (family, nodes it still keeps)."""
+def _can_drop(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], budget: WorkBudget) -> bool:
+    """Whether each node of *surplus* can be dropped by one of *growing* (family, nodes it still keeps)."""
     if not surplus:
         return True
-    purse.spend(len(growing))
+    budget.spend(len(growing))
     if any(family.fits(kept & ~surplus) for family, kept in growing):
         return True
     can_spare = sum(kept.bit_count() - family.min_width for family, kept in growing)
     if can_spare < surplus.bit_count() or len(growing) < 2:
         return False
-    rooms = [family.slack for family, _ in growing]
-    if all(rooms):
+    slacks = [family.slack for family, _ in growing]
+    if all(slacks):
         losses = [[family.amounts_on(node) for family, _ in growing] for node in bits.members(surplus)]
-        return _share_out(losses, tuple(room for room in rooms if room), purse)
+        return _can_distribute(losses, tuple(slack for slack in slacks if slack), budget)
     node = surplus & -surplus
-    for place, (family, kept) in enumerate(growing):
+    for index, (family, kept) in enumerate(growing):
         if family.fits(kept & ~node):
-            without = [*growing[:place], (family, kept & ~node), *growing[place + 1 :]]
-            if _deal(surplus ^ node, without, purse):
+            without = [*growing[:index], (family, kept & ~node), *growing[index + 1 :]]
+            if _can_drop(surplus ^ node, without, budget):
                 return True
     return False
 
 
-Room = tuple[int, ...]  #: what one family can still give up, kind by kind
+Slack = tuple[int, ...]  #: what one family can still drop, kind by kind
 
 
-def _share_out(losses: list[list[Room]], rooms: tuple[Room, ...], purse: WorkBudget) -> bool:
-    """Whether each node can be charged to one family (its *losses*, one a family) without overdrawing any of *rooms*.
+def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget: WorkBudget) -> bool:
+    """Whether each node can be charged to one family (its *losses*, one per family) within *slacks*.
 
-    The states reached after each node are kept as a set, so nodes that hold the same amounts cost next to nothing.
+    The states after each node are a set, so nodes with equal amounts cost almost nothing.
     """
-    purse.spend(len(losses))
-    shares = [list(map(_share, loss, rooms)) for loss in losses]
-    # Each family can take on a share of 1 in all, so more than that in total is too much, however it is dealt.
-    if sum(map(min, shares)) > len(rooms) + 1e-9:
+    budget.spend(len(losses))
+    shares = [list(map(_share, loss, slacks)) for loss in losses]
+    # Each family can bear a share of 1 in total, so a larger sum is impossible in any distribution.
+    if sum(map(min, shares)) > len(slacks) + 1e-9:
         return False
-    order = sorted(range(len(losses)), key=lambda place: min(shares[place]), reverse=True)
-    if _evenly([(losses[place], shares[place]) for place in order], rooms):
+    order = sorted(range(len(losses)), key=lambda index: min(shares[index]), reverse=True)
+    if _fits_greedily([(losses[index], shares[index]) for index in order], slacks):
         return True
-    hardest_first = [losses[place] for place in order]
-    states = {rooms}
-    for loss in hardest_first:
-        purse.spend(len(states))
+    states = {slacks}
+    for loss in (losses[index] for index in order):
+        budget.spend(len(states))
         states = {
-            (*state[:place], left, *state[place + 1 :])
+            (*state[:index], left, *state[index + 1 :])
             for state in states
-            for place, left in enumerate(map(_less, state, loss))
+            for index, left in enumerate(map(_subtract, state, loss))
             if min(left) >= 0
         }
         if not states:
@@ -224,28 +223,28 @@ def _share_out(losses: list[list[Room]], rooms: tuple[Room, ...], purse: WorkBud
     return True
 
 
-def _evenly(nodes: list[tuple[list[Room], list[float]]], rooms: tuple[Room, ...]) -> bool:
-    """Whether charging each node to the family that is then charged least happens to work out."""
-    charged = [0.0] * len(rooms)
-    left = list(rooms)
+def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[Slack, ...]) -> bool:
+    """Whether it works to charge each node to the family with the smallest total share."""
+    charged = [0.0] * len(slacks)
+    left = list(slacks)
     for losses, shares in nodes:
         after = list(map(add, charged, shares))
-        place = after.index(min(after))
-        charged[place] = after[place]
-        left[place] = _less(left[place], losses[place])
-    return all(min(room) >= 0 for room in left)
+        index = after.index(min(after))
+        charged[index] = after[index]
+        left[index] = _subtract(left[index], losses[index])
+    return all(min(slack) >= 0 for slack in left)
 
 
-def _share(loss: Room, room: Room) -> float:
-    """The share of *room* that *loss* takes, on average over its kinds; infinite when it takes what is not there."""
+def _share(loss: Slack, slack: Slack) -> float:
+    """The share of *slack* that *loss* takes, averaged over its kinds; infinite if it takes too much of one."""
     total = 0.0
-    for lost, there in zip(loss, room, strict=True):
-        if lost > there:
+    for lost, available in zip(loss, slack, strict=True):
+        if lost > available:
             return inf
         if lost:
-            total += lost / there
-    return total / len(room)
+            total += lost / available
+    return total / len(slack)
 
 
-def _less(room: Room, loss: Room) -> Room:
-    return tuple(map(sub, room, loss))
+def _subtract(slack: Slack, loss: Slack) -> Slack:
+    return tuple(map(sub, slack, loss))
