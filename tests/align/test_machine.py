@@ -326,7 +326,7 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
 @pytest.mark.parametrize(
     ("machine", "problems"),
     [
-        pytest.param(replace(PLAIN, cpus=()), ["there are no CPUs"], id="no CPUs"),
+        pytest.param(replace(PLAIN, cpus=()), ["the machine has no CPUs"], id="no CPUs"),
         pytest.param(replace(PLAIN, cpus=TWICE), ["CPU 3 is listed 2 times"], id="a CPU twice"),
         pytest.param(
             Machine(cpus=(Cpu(-3, core=0, socket=0, node=0),), nodes=(NumaNode(0),)),
@@ -392,9 +392,9 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
                 PLAIN, devices=(Device("x/y", "a", nodes=1), Device("x/y", "a", nodes=2), Device("", "b", nodes=-4))
             ),
             [
-                "device 'b' of resource '' lacks a name",
+                "device 'b' of resource '' has an empty name",
                 "device a of x/y is listed 2 times",
-                "device b of  is on -4, which is no set of NUMA nodes",
+                "device b of  is on -4, which is not a set of NUMA nodes",
             ],
             id="bad devices",
         ),

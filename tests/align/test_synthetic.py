@@ -220,7 +220,7 @@ def test_more_huge_pages_than_memory_are_refused():
     [
         pytest.param("", "'' describes no machine: expected levels such as", id="nothing"),
         pytest.param("[numa]", "'[numa]' describes no machine", id="no levels"),
-        pytest.param("pack:2 rack:2 pu:1", "'rack:2': 'rack' is no type: expected pack, die", id="an unknown type"),
+        pytest.param("pack:2 rack:2 pu:1", "'rack:2': 'rack' is not a type: expected pack, die", id="an unknown type"),
         pytest.param("p:2 pu:1", "'p:2': 'p' is no type", id="one letter"),
         pytest.param("machine:1 pu:1", "'machine:1': 'machine' is no type", id="the machine itself"),
         pytest.param("l6:1 pu:1", "'l6:1': 'l6' is no type", id="a cache too far out"),
@@ -250,7 +250,7 @@ def test_more_huge_pages_than_memory_are_refused():
         pytest.param("numa:1(colour=1) pu:1", "cannot use 'colour=1'", id="an unknown attribute"),
         pytest.param("numa:1(memory) pu:1", "cannot use 'memory'", id="an attribute without value"),
         pytest.param("numa:1(memory=1 memory=2) pu:1", "cannot use 'memory=2'", id="an attribute twice"),
-        pytest.param("numa:1(memory=1PB) pu:1", "'1PB' is no size: expected bytes", id="an unknown unit"),
+        pytest.param("numa:1(memory=1PB) pu:1", "'1PB' is not a size: expected bytes", id="an unknown unit"),
         pytest.param("numa:1(memory=-1) pu:1", "'-1' is no size", id="a negative size"),
         pytest.param("numa:1(memory=1.5GB) pu:1", "'1.5GB' is no size", id="a broken size"),
         pytest.param("l3:1(size=big) pu:1", "'big' is no size", id="a size that does not matter"),
@@ -261,10 +261,10 @@ def test_more_huge_pages_than_memory_are_refused():
         pytest.param("pu:6(indexes=1*4)", "'indexes=1*4': expected loops over 6 objects, but they make 4", id="short"),
         pytest.param("pu:4(indexes=1*2:1*2)", "expected loops that give each of 4 objects", id="loops that collide"),
         pytest.param("pu:4(indexes=0*4)", "'0*4' is no type", id="steps of nothing"),
-        pytest.param("pu:4(indexes=core)", "'core' cannot be gone round: expected the type of", id="no such level"),
-        pytest.param("core:2 pu:2(indexes=pu)", "'pu' cannot be gone round", id="round the CPUs themselves"),
-        pytest.param("group:2 pu:2(indexes=group1)", "'group1' cannot be gone round", id="round a numbered group"),
-        pytest.param("numa:2(indexes=core) core:2 pu:1", "'core' cannot be gone round", id="round what is inside"),
+        pytest.param("pu:4(indexes=core)", "'core' cannot be a loop: expected the type of", id="no such level"),
+        pytest.param("core:2 pu:2(indexes=pu)", "'pu' cannot be a loop", id="round the CPUs themselves"),
+        pytest.param("group:2 pu:2(indexes=group1)", "'group1' cannot be a loop", id="round a numbered group"),
+        pytest.param("numa:2(indexes=core) core:2 pu:1", "'core' cannot be a loop", id="round what is inside"),
         pytest.param(
             "core:2 pu:2(indexes=core:core)", "'indexes=core:core': expected each type once", id="round twice"
         ),

@@ -39,29 +39,29 @@ def check(case: Case) -> str | None:
         return None
 
     assert case["api"].get("stage") != "decode", f"read, instead of {case['api']['texts']}"
-    compare(written, case["api"], road=PodSource.API, gate=gate)
-    compare(written, case["static"], road=PodSource.STATIC, gate=gate)
+    compare(written, case["api"], source=PodSource.API, gate=gate)
+    compare(written, case["static"], source=PodSource.STATIC, gate=gate)
     return None
 
 
-def compare(written: Pod, expected: Case, *, road: PodSource, gate: bool) -> None:
+def compare(written: Pod, expected: Case, *, source: PodSource, gate: bool) -> None:
     try:
-        pod = accept(written, road=road, host=HOST, fix_pod_level=gate)
+        pod = accept(written, source=source, host=HOST, fix_pod_level=gate)
     except PodError as error:
-        assert not expected["ok"], f"{road}: refused: {error}"
-        assert fields(error) == expected_fields(expected), f"{road}: {error}"
+        assert not expected["ok"], f"{source}: refused: {error}"
+        assert fields(error) == expected_fields(expected), f"{source}: {error}"
         return
 
-    assert expected["ok"], f"{road}: accepted, instead of {expected.get('texts')}"
-    assert pod.name == (f"{written.name}-{HOST}" if road is PodSource.STATIC else written.name)
+    assert expected["ok"], f"{source}: accepted, instead of {expected.get('texts')}"
+    assert pod.name == (f"{written.name}-{HOST}" if source is PodSource.STATIC else written.name)
     assert shown(pod) == {
         "containers": [without_empties(one) for one in expected["containers"]],
         "initContainers": [without_empties(one) for one in expected["initContainers"]],
         "resources": without_empties({"resources": expected["resources"] or {}})["resources"],
         "overhead": expected.get("overhead", {}),
         "qos": expected["qos"],
-    }, f"{road}"
-    if road is PodSource.API:
+    }, f"{source}"
+    if source is PodSource.API:
         assert pod.recorded_qos == expected["status_qos"]
 
 

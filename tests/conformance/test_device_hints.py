@@ -47,7 +47,7 @@ def check(case: Case) -> str | None:
 
 def check_again(ledger: DeviceLedger, pod: Pod, container: Container, answer: Lists) -> None:
     """What is gone cannot be used again: the answer is as if it had never been held."""
-    known = {name: ids & ledger.inventories[name].places.keys() for name, ids in ledger.reusable_by(pod.uid).items()}
+    known = {name: ids & ledger.inventories[name].indexes.keys() for name, ids in ledger.reusable_by(pod.uid).items()}
     assert answer == listed(DeviceProvider(ledger.nodes).hints(ledger.with_reusable(pod.uid, known), pod, container))
 
 

@@ -217,7 +217,7 @@ class Trace:
 
     def node_key(self, resource: str, identity: str) -> str:
         inventory = self.host.ledger.devices.inventories[resource]
-        nodes = inventory.devices[inventory.places[identity]].nodes
+        nodes = inventory.devices[inventory.indexes[identity]].nodes
         return ",".join(map(str, bits.members(nodes))) if nodes else "none"
 
     def start(self, event: Case, where: str) -> str | None:

@@ -73,7 +73,7 @@ def test_pods_are_defaulted_like_the_api_server_does():
 
 def test_a_custom_accept_function_is_used():
     def static(pod: Pod) -> Pod:
-        return accept(pod, road=PodSource.STATIC, host="node-1")
+        return accept(pod, source=PodSource.STATIC, host="node-1")
 
     (workload,) = read_workloads(json.dumps(pod()), name="some.json", accept=static).workloads
 

@@ -181,7 +181,7 @@ class Course:
         if step["verdict"] == "undecided":
             raise LostError(UNDECIDED)
         fix = self.host.settings.gates.on("PodLevelResourcesFixDefaulting")
-        pod = accept(read_pod(step["manifest"]), road=PodSource.STATIC, host=HOST, fix_pod_level=fix)
+        pod = accept(read_pod(step["manifest"]), source=PodSource.STATIC, host=HOST, fix_pod_level=fix)
         self.pods[pod.name] = pod
         decision = self.admit([pod], number, step)[pod.name]
         if self.compare:

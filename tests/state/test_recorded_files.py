@@ -123,7 +123,7 @@ def test_the_next_pod_is_decided_as_recorded(recordings):
         for before, step in pairwise((recording.get("initial", {}), *recording["steps"])):
             if step["op"] != "pod":
                 continue
-            pod = accept(read_pod(step["manifest"]), road=PodSource.STATIC, host=HOST)
+            pod = accept(read_pod(step["manifest"]), source=PodSource.STATIC, host=HOST)
             manifests[pod.uid] = pod
             if step["verdict"] not in ("admitted", "rejected") or not all(before.get(name) for name in NAMES):
                 continue

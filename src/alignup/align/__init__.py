@@ -1,4 +1,4 @@
-"""The heart: how a machine, settings and a pod become a decision.
+"""The core: decide on a pod from a machine, settings and a ledger.
 
-Standard library only; no files, sockets, clock, logging, threads or async.
+Pure and standard library only. Start with ``admit``; ``host`` puts everything together.
 """

@@ -1,8 +1,8 @@
-"""Sets of small numbers (CPUs, NUMA nodes) held in one int, bit *i* for member *i*.
+"""Sets of small numbers (CPUs, NUMA nodes) as one int, with bit *i* for member *i*.
 
-Plain ints give union ``|``, intersection ``&`` and size ``.bit_count()`` for free, so this module adds only what
-ints lack: iteration, and the kernel's list format (``0-3,8``) as the kubelet accepts and prints it. Texts are read
-into *spans* first, so a list may name any 64-bit number without making an int of that many bits.
+Ints have union ``|``, intersection ``&`` and size ``.bit_count()``, so this module adds only iteration and the kernel's
+list format (``0-3,8``) as the kubelet parses and prints it. Texts are parsed into *spans* first, so a list may contain
+any 64-bit number without making an int of that many bits.
 """
 
 import re
@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator
 
 from alignup.align.errors import ParseError
 
-Bits = int  #: an alias says it as well as a NewType, and costs nothing
+Bits = int
 CpuSet = int  #: a set of CPUs
 NodeSet = int  #: a set of NUMA nodes
 
-Spans = tuple[tuple[int, int], ...]  #: first and last of each run, rising, with gaps between them
+Spans = tuple[tuple[int, int], ...]  #: the first and last member of each run, ascending, with gaps between runs
 
-#: Members at or above this are refused when a list becomes a set: a typing error must not take gigabytes.
-MAX_MEMBER = 1 << 20
+MAX_MEMBER = 1 << 20  #: exclusive; a typing error must not allocate gigabytes
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _DECIMAL = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -32,7 +31,7 @@ def of(members: Iterable[int]) -> Bits:
 
 
 def members(bits: Bits) -> Iterator[int]:
-    """Members in rising order."""
+    """The members, ascending."""
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
@@ -48,22 +47,22 @@ def union(sets: Iterable[Bits]) -> Bits:
 
 
 def parse(text: str) -> Bits:
-    """The set a Linux list such as ``0-3,8`` names; the empty text is the empty set."""
+    """Parse a Linux list such as ``0-3,8``; the empty text is the empty set."""
     bits = 0
     for first, last in parse_spans(text):
         if last >= MAX_MEMBER:
-            raise ParseError(f"{text!r} names {last}, but numbers here must be below {MAX_MEMBER}")
+            raise ParseError(f"{text!r} contains {last}, but numbers must be below {MAX_MEMBER}")
         bits |= (1 << last + 1) - (1 << first)
     return bits
 
 
 def show(bits: Bits) -> str:
-    """The set as a Linux list: rising, runs of two or more as ``a-b``, the empty set as the empty text."""
+    """The set as a Linux list: ascending, runs of two or more as ``a-b``, the empty set as the empty text."""
     return show_spans(to_spans(bits))
 
 
 def to_spans(bits: Bits) -> Spans:
-    """The runs of neighbouring members."""
+    """The runs of adjacent members."""
     found = []
     start = 0
     while bits:
@@ -78,10 +77,9 @@ def to_spans(bits: Bits) -> Spans:
 
 
 def parse_spans(text: str) -> Spans:
-    """Read a Linux list the way the kubelet does, without building the set.
+    """Parse a Linux list like the kubelet, without building the set.
 
-    Parts come in any order and may overlap; blanks, empty parts and falling ranges are errors, worded as the
-    kubelet words them.
+    Parts may be in any order and overlap; blanks, empty parts and descending ranges raise the kubelet's errors.
     """
     if not text:
         return ()
@@ -103,12 +101,11 @@ def parse_spans(text: str) -> Spans:
 
 
 def show_spans(spans: Spans) -> str:
-    """Spans as a Linux list."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def quote(text: str) -> str:
-    """*text* in double quotes, control characters escaped, as Go's error messages print it."""
+    """*text* in double quotes with escaped control characters, like Go's ``%q``."""
     return '"' + "".join(map(_escape, text)) + '"'
 
 
@@ -137,10 +134,10 @@ def _escape(char: str) -> str:
 
 
 def parse_integer(text: str) -> int:
-    """A 64-bit decimal integer; errors as Go's ``strconv.Atoi`` words them."""
+    """Parse a 64-bit decimal integer; errors are those of Go's ``strconv.Atoi``."""
     if not _DECIMAL.fullmatch(text):
         raise ParseError(f"strconv.Atoi: parsing {quote(text)}: invalid syntax")
-    # Twenty digits are out of range already; int() is not asked about thousands of them.
+    # Twenty digits are out of range, and int() is slow for thousands of them.
     if len(text.lstrip("+-").lstrip("0")) > 19 or int(text) not in _INT64:
         raise ParseError(f"strconv.Atoi: parsing {quote(text)}: value out of range")
     return int(text)

@@ -1,4 +1,4 @@
-"""How far NUMA nodes are from each other, looked up by node id."""
+"""Distances between NUMA nodes, by node id."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -6,15 +6,11 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import MachineError
 
-#: Distances stay below this, so that their sums are exact in a double.
-MAX_DISTANCE = 1 << 31
+MAX_DISTANCE = 1 << 31  #: exclusive; keeps sums exact in a double
 
 
 class Distances:
-    """How far each NUMA node is from each other one, looked up by node id.
-
-    Rows may differ from columns (real matrices are sometimes asymmetric).
-    """
+    """A matrix of distances by node id; it may be asymmetric, as on some real machines."""
 
     __slots__ = ("_both", "_ids", "_matrix")
 
@@ -23,15 +19,15 @@ class Distances:
             raise MachineError(problems)
         self._ids = tuple(sorted(matrix))
         self._matrix = tuple(tuple(matrix[a][b] for b in self._ids) for a in self._ids)
-        #: node → node → both ways added, the diagonal once: what one more node adds to the sum over all pairs
+        #: node → node → the sum of both directions, the diagonal once: what a node adds to the sum over all pairs
         self._both = {a: {b: matrix[a][b] + (matrix[b][a] if a != b else 0) for b in self._ids} for a in self._ids}
 
     @classmethod
     def of_rows(cls, rows: Mapping[int, Sequence[int]]) -> "Distances":
-        """Distances from one row a node, in either form they are found in.
+        """Distances from one row per node, in either of two forms.
 
-        A row longer than the largest node id has a column for every id; a row with one entry a node has a column for
-        every node there is, in rising order (the kernel's form; the kubelet reads a wrong column there).
+        A row longer than the largest node id has a column for every id. A row with one entry per node has a column for
+        every existing node, ascending (the kernel's form, of which the kubelet reads a wrong column).
         """
         ids = sorted(rows)
         problems = [f"NUMA node {node} has no distances" for node in ids if not rows[node]]
@@ -50,7 +46,7 @@ class Distances:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The nodes known here, rising."""
+        """The nodes, ascending."""
         return self._ids
 
     @property
@@ -67,12 +63,12 @@ class Distances:
         return self._both[node]
 
     def total(self, nodes: NodeSet) -> int:
-        """The sum over all ordered pairs of *nodes*, each node with itself included."""
+        """The sum over all ordered pairs of *nodes*, including each node with itself."""
         chosen = list(bits.members(nodes))
         return sum(self._both[a][b] for i, a in enumerate(chosen) for b in chosen[: i + 1])
 
     def average(self, nodes: NodeSet) -> float:
-        """``total`` over the number of pairs; the empty set has 0."""
+        """``total`` divided by the number of pairs; 0 for the empty set."""
         return self.total(nodes) / nodes.bit_count() ** 2 if nodes else 0.0
 
     def __eq__(self, other: object) -> bool:

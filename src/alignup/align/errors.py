@@ -1,28 +1,28 @@
-"""Everything that can go wrong in the heart, as one tree.
+"""All errors of the package, as one tree.
 
 AlignError
-├── ParseError          a text (list, quantity, synthetic machine) cannot be read
-│   ├── QuantityError   a Kubernetes quantity, with the kubelet's own sentence
+├── ParseError          a text (list, quantity, synthetic machine) is malformed
+│   ├── QuantityError   a Kubernetes quantity, with Kubernetes' own message
 │   └── DocumentError   a YAML or JSON text, with the line
-├── MachineError        facts about a machine contradict each other
-├── SourceError         a file, directory, archive or text holds no machine that can be read
-├── PodError            a pod the API server or the kubelet would refuse, field by field
-├── ManifestError       files of workloads that cannot be read, each problem with its place
-├── SettingsError       an option, gate or combination the kubelet would refuse to start with
-│   └── ConfigurationError   a KubeletConfiguration file, refused at a stage of the kubelet's start
+├── MachineError        contradictory facts about a machine
+├── SourceError         a file, directory, archive or text contains no readable machine
+├── PodError            a pod that the API server or the kubelet would reject, by field
+├── ManifestError       unreadable workload files, each problem with its location
+├── SettingsError       an option, gate or combination with which the kubelet would not start
+│   └── ConfigurationError   an invalid KubeletConfiguration file
 ├── StateError          a stored assignment does not belong to this machine or these settings
-│   ├── HoldingsError   what pods held cannot be theirs any more, each thing with its pod and container
-│   └── CheckpointError a checkpoint cannot be read, trusted or written, with where and what to do
-├── FileError           a file of state cannot be read or written
-├── EnforceError        what was decided cannot be made so on this machine, and why
-│   └── CriError        a container runtime cannot be reached, or did not do as it was told
-├── ListenError         a socket, an address or the token that guards it is no good
-├── PluginError         a device plugin cannot be reached, is gone, or says no
-├── TraceError          a trace of pods coming and going that cannot be read
-├── ProviderError       a provider cannot serve a request: the pod is refused, with reason and message
-└── WorkLimitError      deciding exactly would take more work than allowed
+│   ├── RestoreError    resources that pods held are no longer available
+│   └── CheckpointError a checkpoint cannot be read or written
+├── FileError           a state file cannot be read or written
+├── EnforceError        a decision cannot be enforced on this machine
+│   └── CriError        a container runtime is unreachable or failed
+├── ListenError         a socket, address or token file is unusable
+├── PluginError         a device plugin is unreachable, gone, or failed
+├── TraceError          an unreadable trace of pods
+├── ProviderError       a provider cannot serve a request: the pod is rejected, with reason and message
+└── WorkLimitError      an exact result would take more work than allowed
 
-Refusing a pod is a decision, not an exception, once it leaves ``align``.
+Outside ``align``, the rejection of a pod is a decision, not an exception.
 """
 
 from collections.abc import Sequence
@@ -30,19 +30,19 @@ from dataclasses import dataclass
 
 
 class AlignError(Exception):
-    """Base of all errors raised on purpose by this package."""
+    """The base of all errors that this package raises on purpose."""
 
 
 class ParseError(AlignError, ValueError):
-    """A text cannot be read; the message says where and why."""
+    """A malformed text; the message contains the location and the reason."""
 
 
 class QuantityError(ParseError):
-    """A text is no Kubernetes quantity; the message is the one Kubernetes gives."""
+    """A malformed Kubernetes quantity; the message is Kubernetes' own."""
 
 
 class DocumentError(ParseError):
-    """A YAML or JSON text cannot be read; ``line`` and ``document`` say where (both from 1), ``what`` why."""
+    """A malformed YAML or JSON text; ``line`` and ``document`` count from 1."""
 
     def __init__(self, what: str, *, line: int, document: int = 1) -> None:
         self.what = what
@@ -52,7 +52,7 @@ class DocumentError(ParseError):
 
 
 class MachineError(AlignError, ValueError):
-    """Facts about a machine contradict each other; ``problems`` lists each one."""
+    """Contradictory facts about a machine, all of them in ``problems``."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -60,12 +60,12 @@ class MachineError(AlignError, ValueError):
 
 
 class SourceError(AlignError):
-    """A file, directory, archive or text holds no machine that can be read; the message says what was tried."""
+    """A file, directory, archive or text without a readable machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with one field of a document; ``field`` is its path, empty for the document as a whole."""
+    """A problem of one field of a document; ``field`` is its path, empty for the whole document."""
 
     field: str
     what: str
@@ -75,7 +75,7 @@ class Problem:
 
 
 class PodError(AlignError, ValueError):
-    """A pod that would be refused before any alignment; ``problems`` lists each one, with its field."""
+    """A pod that is rejected before alignment, with all ``problems``."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -84,7 +84,7 @@ class PodError(AlignError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LocatedProblem:
-    """A problem and the place it is in: a file, as a rule with a document, a line and the name of an object."""
+    """A problem and its location: a file, usually with a document, a line and the name of an object."""
 
     where: str
     problem: Problem
@@ -94,7 +94,7 @@ class LocatedProblem:
 
 
 class ManifestError(AlignError, ValueError):
-    """Files of workloads that cannot be read; ``problems`` lists each problem with its place, a line each."""
+    """Unreadable workload files; the message has one line per problem."""
 
     def __init__(self, problems: Sequence[LocatedProblem]) -> None:
         self.problems = tuple(problems)
@@ -102,30 +102,29 @@ class ManifestError(AlignError, ValueError):
 
     @property
     def where(self) -> str:
-        """The place of the first."""
+        """The location of the first problem."""
         return self.problems[0].where
 
     def lines(self, most: int = 20) -> tuple[str, ...]:
-        """The problems for a person to read, not more than *most* of them."""
+        """The first *most* problems as text."""
         shown = tuple(map(str, self.problems[:most]))
         left = len(self.problems) - len(shown)
         return (*shown, f"and {left:,} more") if left else shown
 
 
 class SettingsError(AlignError, ValueError):
-    """An option, gate or combination the kubelet would refuse to start with; the message is the kubelet's.
+    """An option, gate or combination with which the kubelet would not start; the message is the kubelet's.
 
-    ``manager`` says which of its managers would refuse, where that is known: topology, cpu, memory.
+    ``manager`` is the manager that would fail, if known: topology, cpu or memory.
     """
 
     manager: str | None = None
 
 
 class ConfigurationError(SettingsError):
-    """A KubeletConfiguration a kubelet would not start with.
+    """A KubeletConfiguration with which a kubelet would not start.
 
-    ``stage`` says how far it would come, ``problems`` what is wrong with which field, and ``source`` which file it was.
-    ``advice`` is one line about what to do, where there is something to say.
+    ``stage`` is the failing stage of the kubelet's start, ``source`` the file, and ``advice`` one line on what to do.
     """
 
     def __init__(self, problems: Sequence[Problem], *, stage: str, source: str = "", advice: str | None = None) -> None:
@@ -133,20 +132,20 @@ class ConfigurationError(SettingsError):
         self.stage = stage
         self.source = source
         self.advice = advice
-        # At other stages each sentence is the kubelet's own and says by itself what it is about.
+        # At other stages, each message is the kubelet's own and complete without the field.
         bare = stage not in {"load", "eviction_hard"}
         text = "; ".join(one.what if bare else str(one) for one in problems)
         super().__init__("\\n".join(text.splitlines()))
 
 
 class StateError(AlignError, ValueError):
-    """A stored assignment does not fit this machine or these settings; the message is the kubelet's."""
+    """A stored assignment does not match this machine or these settings; the message is the kubelet's."""
 
 
 class RestoreError(StateError):
-    """What pods held cannot be theirs again on this host as it is now; ``problems`` lists each thing.
+    """Resources that pods held are no longer available on this host; ``problems`` lists all of them.
 
-    Without the pods in ``uids`` the others could have theirs, unless the trouble is nobody's in particular.
+    Without the pods in ``uids``, the others can be restored, unless a problem belongs to no pod.
     """
 
     def __init__(self, problems: Sequence[str], *, uids: Sequence[str]) -> None:
@@ -156,7 +155,7 @@ class RestoreError(StateError):
 
 
 class CheckpointError(StateError):
-    """A checkpoint, or the directory it is in, that is no good: ``what`` is wrong, ``where``, and what to do."""
+    """An unusable checkpoint or checkpoint directory: ``what`` is wrong, ``where``, and what to do."""
 
     def __init__(self, what: str, *, where: str, advice: str) -> None:
         self.what, self.where, self.advice = what, where, advice
@@ -164,7 +163,7 @@ class CheckpointError(StateError):
 
 
 class TraceError(AlignError, ValueError):
-    """A trace that cannot be read; ``file``, ``line`` and ``field`` say where, as far as that is known."""
+    """An unreadable trace; ``file``, ``line`` and ``field`` are empty or 0 if unknown."""
 
     def __init__(self, what: str, *, file: str = "", line: int = 0, field: str = "") -> None:
         self.what, self.file, self.line, self.field = what, file, line, field
@@ -174,18 +173,18 @@ class TraceError(AlignError, ValueError):
 
 
 class FileError(AlignError):
-    """A file of state cannot be read or written; the message says which, why, and what to do."""
+    """A state file cannot be read or written; the message has the file, the reason, and what to do."""
 
 
 class EnforceError(AlignError):
-    """What was decided cannot be made so, or looked at, on this machine; the message says what, where and why."""
+    """A decision cannot be enforced or inspected on this machine."""
 
 
 class CriError(EnforceError):
-    """A container runtime cannot be reached, or did not do as it was told; the message names what it was told.
+    """A container runtime is unreachable or failed; the message names the call.
 
-    ``code`` is gRPC's name of the failure (``NOT_FOUND``), and ``details`` is what the runtime said. ``image_missing``:
-    it does not have the image, or nobody has.
+    ``code`` is the gRPC status code (``NOT_FOUND``), ``details`` the runtime's message. ``image_missing``: the runtime
+    does not have the image, or no registry has.
     """
 
     def __init__(self, text: str, *, code: str, details: str = "", image_missing: bool = False) -> None:
@@ -196,33 +195,32 @@ class CriError(EnforceError):
 
     @property
     def not_found(self) -> bool:
-        """Whether what the call was about is not there (any more)."""
         return self.code == "NOT_FOUND"
 
     @property
     def unavailable(self) -> bool:
-        """Whether the runtime is away; what was asked may have been done, if it left in the middle."""
+        """Whether the runtime is unreachable; it may have completed the call nevertheless."""
         return self.code in {"UNAVAILABLE", "CANCELLED"}
 
     @property
     def timed_out(self) -> bool:
-        """Whether it took too long; it may come about all the same."""
+        """Whether the call timed out; the runtime may still complete it."""
         return self.code == "DEADLINE_EXCEEDED"
 
 
 class ListenError(AlignError):
-    """A socket or address cannot be listened on as asked; the message says which, why, and what to do."""
+    """Cannot listen on a socket or address; the message has the reason and what to do."""
 
 
 class PluginError(AlignError):
-    """A device plugin cannot be reached, is gone, or says no; the message is the kubelet's."""
+    """A device plugin is unreachable, gone, or failed; the message is the kubelet's."""
 
 
 class ProviderError(AlignError):
-    """A provider cannot serve a request, so the pod is refused.
+    """A provider cannot serve a request, so the pod is rejected.
 
-    ``reason`` and ``message`` are what the pod's status shows, word for word as the kubelet would say it;
-    ``str(error)`` is the provider's own text. Errors without a reason of their own are wrapped the kubelet's way.
+    ``reason`` and ``message`` are the kubelet's, for the pod's status; ``str(error)`` is the provider's own text. As in
+    the kubelet, an error without a reason is wrapped.
     """
 
     def __init__(self, text: str, *, reason: str | None = None) -> None:
@@ -232,7 +230,7 @@ class ProviderError(AlignError):
 
 
 class WorkLimitError(AlignError):
-    """Deciding exactly would take more work than allowed; ``sources`` names who made it hard."""
+    """An exact result would take more work than allowed; ``sources`` are the resources that cause it."""
 
     def __init__(self, message: str, *, sources: Sequence[str]) -> None:
         super().__init__(message)

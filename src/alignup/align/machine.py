@@ -1,13 +1,12 @@
 """A machine: sockets, NUMA nodes, cores, CPUs, caches, memory, huge pages, distances, devices.
 
-Two readings of one machine live here. A :class:`Machine` is the hardware as its source described it; node ids are
-any numbers ≥ 0, nodes may have no CPUs or no memory, may span sockets, and sockets may span nodes: nothing contains
-anything by assumption. ``Machine.kubelet_view()`` is the same machine as the kubelet numbers it (cores named after
-their lowest CPU, caches as cAdvisor reports them, totals as reported), and that is what the providers consume, so
-that their answers are the kubelet's answers.
+A :class:`Machine` is the hardware as its source describes it. Node ids are any numbers ≥ 0. Nodes may have no CPUs or
+no memory and may span sockets, and sockets may span nodes: no containment is assumed. ``Machine.kubelet_view()`` is the
+same machine as the kubelet numbers it (cores named after their lowest CPU, caches and totals as cAdvisor reports them).
+The providers use this view, so their results equal the kubelet's.
 
-A source of machines ends with ``Machine(...).checked()``, which refuses facts that contradict each other. What is
-merely odd passes: real machines have CPUs in no node, threads of one core on two nodes, and sockets numbered -1.
+A source of machines ends with ``Machine(...).checked()``, which rejects contradictory facts. Odd facts pass: real
+machines have CPUs in no node, threads of one core on two nodes, and sockets numbered -1.
 """
 
 from collections import Counter
@@ -25,13 +24,13 @@ from alignup.align.errors import MachineError
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One hardware thread and where it sits."""
+    """One hardware thread and its location."""
 
     id: int
-    core: int  #: the same for all threads of one physical core, unique on the machine
-    socket: int  #: as the kernel numbers it, so gaps and -1 (unknown) occur
-    node: int | None  #: ``None`` when no NUMA node claims it
-    cache: int | None = None  #: the last-level cache it shares; ``None`` when the machine does not say
+    core: int  #: the same for all threads of a core, unique on the machine
+    socket: int  #: the kernel's number; gaps and -1 (unknown) occur
+    node: int | None  #: ``None`` if it belongs to no NUMA node
+    cache: int | None = None  #: the last-level cache; ``None`` if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +42,16 @@ class HugePages:
 
     @property
     def bytes(self) -> int:
-        """What all of them hold."""
         return self.size * self.count
 
     @property
     def resource(self) -> str:
-        """The name pods ask for them by."""
+        """The resource name."""
         return hugepages_resource(self.size)
 
 
 def hugepages_resource(size: int) -> str:
-    """The resource name of huge pages of *size* bytes, such as ``hugepages-2Mi``: the largest unit that divides it."""
+    """The resource name of huge pages of *size* bytes, with the largest unit that divides it: ``hugepages-2Mi``."""
     units = iter(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
     unit = next(units)
     while size and size % 1024 == 0 and (larger := next(units, "")):
@@ -63,58 +61,58 @@ def hugepages_resource(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One NUMA node; which CPUs it has is said by the CPUs."""
+    """One NUMA node; its CPUs refer to it."""
 
     id: int
-    memory: int | None = None  #: bytes, huge pages included; ``None`` when the machine does not say
+    memory: int | None = None  #: bytes, including huge pages; ``None`` if unknown
     hugepages: tuple[HugePages, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of a resource, as a device plugin would announce it."""
+    """One device as a device plugin reports it."""
 
     resource: str
     id: str
-    nodes: NodeSet | None  #: ``None``: no topology at all; an empty set: topology without nodes
+    nodes: NodeSet | None  #: ``None``: no topology; an empty set: topology without nodes
     healthy: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """One PCI function and where it hangs; ``None`` is what the machine does not say.
+    """One PCI function and its location; ``None`` means unknown.
 
-    The kernel's -1 for "no node" is ``None`` too: a device without locality is not a device of node 0.
+    The kernel's -1 for "no node" is ``None`` too: a device without locality is not on node 0.
     """
 
-    address: str  #: domain:bus:device.function, the domain of four digits or more
+    address: str  #: domain:bus:device.function, with a domain of four digits or more
     kind: int | None = None  #: class, subclass and interface in 24 bits
     vendor: int | None = None
     device: int | None = None
     node: int | None = None
-    cpus: CpuSet | None = None  #: the CPUs near it, which may contradict the node
+    cpus: CpuSet | None = None  #: the local CPUs, which may contradict the node
 
 
 @dataclass(frozen=True, slots=True)
 class CadvisorNode:
-    """One NUMA node as cAdvisor tells of it: what it could not read is 0 or nothing.
+    """One NUMA node as cAdvisor reports it; unreadable values are 0 or empty.
 
-    Where the kernel has no nodes cAdvisor makes one of each socket, so -1 occurs as an id.
+    If the kernel has no nodes, cAdvisor makes a node of each socket, so -1 occurs as an id.
     """
 
     id: int
     memory: int = 0
     hugepages: tuple[HugePages, ...] = ()
-    distances: tuple[int, ...] | None = None  #: the kernel's row as it stands, a column for each of the kernel's nodes
+    distances: tuple[int, ...] | None = None  #: the kernel's row, with a column for each of the kernel's nodes
 
 
 @dataclass(frozen=True, slots=True)
 class CadvisorReport:
-    """What cAdvisor hands to the kubelet, where that is not simply the hardware.
+    """What cAdvisor reports to the kubelet, if it differs from the hardware.
 
-    ``cpus`` are those the kubelet sees, with ``cache`` holding the uncore cache id it is told (``None``: none is
-    reported); ``num_cpus`` and ``num_sockets`` are totals counted elsewhere, which the kubelet trusts. ``nodes``
-    stand in cAdvisor's order, which sorts their names as texts; ``None`` means the machine's own.
+    The ``cache`` of ``cpus`` is the reported uncore cache id (``None``: none is reported). ``num_cpus`` and
+    ``num_sockets`` are totals counted elsewhere, which the kubelet trusts. ``nodes`` are in cAdvisor's order, sorted by
+    name as text; ``None``: the machine's own.
     """
 
     cpus: tuple[Cpu, ...]
@@ -125,22 +123,22 @@ class CadvisorReport:
 
 @dataclass(frozen=True)
 class KubeletView:
-    """The machine as the kubelet numbers it; all the providers know of the hardware.
+    """The machine as the kubelet numbers it; the providers use nothing else of the hardware.
 
-    Every CPU has a node and a cache here; a core is named after its lowest CPU. Totals are the reported ones, and
-    the quotients made from them are plain averages that may equal no real group on uneven machines.
+    Every CPU has a node and a cache here; a core is named after its lowest CPU. Totals are the reported ones, and the
+    averages computed from them may match no real group on uneven machines.
     """
 
     cpus: tuple[Cpu, ...]
     num_cpus: int
     num_cores: int
     num_sockets: int
-    nodes: tuple[NumaNode, ...]  #: all of them, rising, also those without CPUs
+    nodes: tuple[NumaNode, ...]  #: ascending, including those without CPUs
     distances: Distances | None = None
 
     @lock_free_cached_property
     def all_nodes(self) -> NodeSet:
-        """Every NUMA node a set can name: the mask a decision falls back to."""
+        """The set of all NUMA nodes, which a merge without result falls back to."""
         return bits.of(node.id for node in self.nodes if node.id >= 0)
 
     @lock_free_cached_property
@@ -150,32 +148,31 @@ class KubeletView:
 
     @lock_free_cached_property
     def node_cpus(self) -> dict[int, CpuSet]:
-        """NUMA node → its CPUs, rising; nodes without CPUs are left out."""
+        """NUMA node → its CPUs, ascending, without nodes without CPUs."""
         return _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
 
     @lock_free_cached_property
     def socket_cpus(self) -> dict[int, CpuSet]:
-        """Socket → its CPUs, rising."""
+        """Socket → its CPUs, ascending."""
         return _grouped((cpu.socket, cpu.id) for cpu in self.cpus)
 
     @lock_free_cached_property
     def core_cpus(self) -> dict[int, CpuSet]:
-        """Core → its CPUs, rising."""
+        """Core → its CPUs, ascending."""
         return _grouped((cpu.core, cpu.id) for cpu in self.cpus)
 
     @lock_free_cached_property
     def cache_cpus(self) -> dict[int, CpuSet]:
-        """Uncore cache → its CPUs, rising."""
+        """Uncore cache → its CPUs, ascending."""
         return _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)
 
     @property
     def num_nodes(self) -> int:
-        """NUMA nodes with CPUs: what the CPU provider counts as nodes."""
+        """The number of NUMA nodes with CPUs, which is all the CPU manager counts."""
         return len(self.node_cpus)
 
     @property
     def num_caches(self) -> int:
-        """Uncore caches with CPUs."""
         return len(self.cache_cpus)
 
     @property
@@ -195,7 +192,7 @@ class KubeletView:
 
     @property
     def discovery_error(self) -> str | None:
-        """Why the kubelet's CPU manager could not start on this machine, in its words; ``None`` when it could."""
+        """The kubelet's error if its CPU manager cannot start on this machine; ``None`` if it can."""
         if self.num_cpus == 0:
             return "could not detect number of cpus"
         if any(times > 1 for times in Counter((cpu.core, cpu.id) for cpu in self.cpus).values()):
@@ -205,21 +202,20 @@ class KubeletView:
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware, as its source described it."""
+    """The hardware as its source describes it."""
 
     cpus: tuple[Cpu, ...]
     nodes: tuple[NumaNode, ...]
     distances: Distances | None = None
     devices: tuple[Device, ...] = ()
     pci: tuple[PciDevice, ...] = ()
-    memory: int | None = None  #: bytes in all, which the nodes need not add up to; ``None``: not said
-    hugepages: tuple[HugePages, ...] = ()  #: those of all nodes together
-    offline: CpuSet = 0  #: CPUs that are there, but switched off
-    report: CadvisorReport | None = None  #: ``None``: the kubelet is told just what stands here
-    gaps: tuple[str, ...] = field(default=())  #: what the source did not say, one sentence each
+    memory: int | None = None  #: total bytes, which may differ from the sum of the nodes; ``None``: unknown
+    hugepages: tuple[HugePages, ...] = ()  #: of all nodes together
+    offline: CpuSet = 0  #: CPUs that exist but are offline
+    report: CadvisorReport | None = None  #: ``None``: the kubelet sees these facts
+    gaps: tuple[str, ...] = field(default=())  #: what the source does not contain, one sentence each
 
     def kubelet_view(self) -> KubeletView:
-        """This machine as the kubelet numbers it."""
         return self._view
 
     @lock_free_cached_property
@@ -253,14 +249,14 @@ class Machine:
         return (NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in self.report.nodes)
 
     def _distances_seen(self) -> Distances | None:
-        """The true distances wherever the kubelet has any: it would look sparse nodes up in wrong columns."""
+        """The true distances if the kubelet has any; it would read wrong columns for sparse nodes."""
         if self.report is None or self.report.nodes is None or self.distances is None:
             return self.distances
-        told = {node.id for node in self.report.nodes if node.distances}
-        return self.distances if told == set(self.distances.ids) else None
+        known = {node.id for node in self.report.nodes if node.distances}
+        return self.distances if known == set(self.distances.ids) else None
 
     def problems(self) -> tuple[str, ...]:
-        """Everything in these facts that contradicts something else, one sentence each."""
+        """All contradictions in these facts, one sentence each."""
         nodes = {node.id for node in self.nodes}
         return tuple(
             chain(
@@ -275,19 +271,19 @@ class Machine:
         )
 
     def checked(self) -> Self:
-        """This machine, once it is known to contradict itself nowhere; ``MachineError`` names every problem."""
+        """This machine; ``MachineError`` with every problem if it contradicts itself."""
         if problems := self.problems():
             raise MachineError(problems)
         return self
 
 
 def _core_seen(cpu: Cpu) -> tuple[int | None, int, int]:
-    """What tells cores apart for cAdvisor, which looks for them inside one node and one socket."""
+    """CAdvisor's identity of a core, which it looks for inside one node and one socket."""
     return cpu.node, cpu.socket, cpu.core
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
-    """Key → set of CPUs, keys rising."""
+    """Key → set of CPUs, keys ascending."""
     groups: dict[int, CpuSet] = {}
     for key, cpu in pairs:
         groups[key] = groups.get(key, 0) | 1 << cpu
@@ -295,7 +291,6 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
 
 
 def _known(cpus: Iterable[Cpu]) -> Iterator[int]:
-    """The ids that can be members of a set."""
     return (cpu.id for cpu in cpus if 0 <= cpu.id < bits.MAX_MEMBER)
 
 
@@ -309,11 +304,11 @@ def _id_problems(what: str, ids: Iterable[int]) -> Iterator[str]:
 
 def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
     if not cpus:
-        yield "there are no CPUs"
+        yield "the machine has no CPUs"
     yield from _id_problems("CPU", (cpu.id for cpu in cpus))
     known = [cpu for cpu in cpus if 0 <= cpu.id < bits.MAX_MEMBER]
-    lost = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
-    for node, claimed in lost.items():
+    unknown = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
+    for node, claimed in unknown.items():
         yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
     for cpu in known:
         if cpu.core < 0:
@@ -358,19 +353,19 @@ def _distance_problems(distances: Distances | None, nodes: set[int]) -> Iterator
 
 
 def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
-    """Nodes the machine does not have are no problem: plugins announce them, and the kubelet copes."""
+    """Unknown nodes are no problem: plugins report them, and the kubelet accepts them."""
     for (resource, name), times in sorted(Counter((device.resource, device.id) for device in devices).items()):
         if not resource or not name:
-            yield f"device {name!r} of resource {resource!r} lacks a name"
+            yield f"device {name!r} of resource {resource!r} has an empty name"
         if times > 1:
             yield f"device {name} of {resource} is listed {times} times"
     for device in devices:
         if device.nodes is not None and device.nodes < 0:
-            yield f"device {device.id} of {device.resource} is on {device.nodes}, which is no set of NUMA nodes"
+            yield f"device {device.id} of {device.resource} is on {device.nodes}, which is not a set of NUMA nodes"
 
 
 def _pci_problems(devices: Sequence[PciDevice]) -> Iterator[str]:
-    """A node the machine does not have is no problem: firmware names nodes that are switched off."""
+    """An unknown node is no problem: firmware names nodes that are offline."""
     for address, times in sorted(Counter(device.address for device in devices).items()):
         if times > 1:
             yield f"PCI device {address} is listed {times} times"
@@ -387,8 +382,8 @@ def _total_problems(memory: int | None, hugepages: Sequence[HugePages]) -> Itera
 def _report_problems(report: CadvisorReport | None, cpus: CpuSet, nodes: set[int]) -> Iterator[str]:
     if report is None:
         return
-    told = nodes if report.nodes is None else {node.id for node in report.nodes}
-    for problem in _cpu_problems(report.cpus, told) if report.cpus else ():
+    reported = nodes if report.nodes is None else {node.id for node in report.nodes}
+    for problem in _cpu_problems(report.cpus, reported) if report.cpus else ():
         yield f"as reported, {problem}"
     for node, times in sorted(Counter(node.id for node in report.nodes or ()).items()):
         if times > 1:

@@ -1,12 +1,12 @@
-"""Kubernetes quantities (``500m``, ``1.5Gi``, ``1e3``): read, printed, compared and added as Kubernetes does it.
+"""Kubernetes quantities (``500m``, ``1.5Gi``, ``1e3``): parsed, printed, compared and added as Kubernetes does.
 
-A quantity is an integer times a power of ten; nothing here is ever a float. Kubernetes keeps most amounts in a 64-bit
-integer and the rest in a decimal of any size, and the difference shows: the decimal form is rounded away from zero to
-billionths when it is read, and is refused as a 64-bit integer whatever its value.
+A quantity is an integer times a power of ten; there are no floats. Kubernetes stores most amounts in a 64-bit integer
+and the rest in an arbitrary decimal, and the difference is visible: the decimal form is rounded away from zero to
+billionths when it is parsed, and is never accepted as a 64-bit integer.
 
-No text and no amount takes long. A power of ten too large to be written out stays a power. Where Kubernetes would
-compute for hours there is a :class:`QuantityError`: numbers of more than ``MAX_DIGITS`` digits are not read, and amounts
-more than ``MAX_DIGITS`` digits apart are not added.
+All operations are fast. A power of ten that is too large to be written out stays a power. Where Kubernetes would
+compute for hours, a :class:`QuantityError` is raised: for numbers of more than ``MAX_DIGITS`` digits, and for sums of
+amounts more than ``MAX_DIGITS`` digits apart.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from alignup.align.errors import QuantityError
 
-MAX_DIGITS = 10_000  #: decimal digits of the longest number read, and the widest gap between two that are added
+MAX_DIGITS = 10_000  #: of a number, and between two numbers that are added
 
 _FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _SUFFIX = "unable to parse quantity's suffix"
@@ -24,12 +24,12 @@ _NUMBER = "unable to parse numeric part of quantity"
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _MAX = (1 << 63) - 1
-_NANO = -9  # the finest power of ten that is read
+_NANO = -9  # the finest power of ten
 _MILLI = -3
 
 
 class QuantityFormat(StrEnum):
-    """How an amount is printed."""
+    """The format in which an amount is printed."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
@@ -38,9 +38,9 @@ class QuantityFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Quantity:
-    """An exact amount, ``unscaled`` times ten to the ``power``, which may remember how it was written.
+    """An exact amount: ``unscaled`` times ten to the ``power``.
 
-    Equality, order and hash follow the amount alone: ``1000m`` equals ``1``.
+    Equality, order and hash depend on the amount alone: ``1000m`` equals ``1``.
     """
 
     ZERO: ClassVar["Quantity"]
@@ -49,17 +49,16 @@ class Quantity:
     power: int = 0
     _: KW_ONLY
     format: QuantityFormat = QuantityFormat.DECIMAL_SI
-    dec: bool = False  #: held in the decimal form, not in the 64-bit one
-    text: str | None = None  #: as it was written, if it is to be printed so
+    dec: bool = False  #: stored as a decimal, not as a 64-bit integer
+    text: str | None = None  #: the original text, if it is printed unchanged
 
     @classmethod
     def of(cls, value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> "Quantity":  # noqa: A002 - Kubernetes' word
-        """The whole number *value*."""
         return cls(value, format=format, dec=value not in _INT64)
 
     @classmethod
     def parse(cls, text: str) -> "Quantity":
-        """The amount *text* names; a :class:`QuantityError` with Kubernetes' own sentence when it names none."""
+        """Parse *text*; a :class:`QuantityError` with Kubernetes' own message if it is malformed."""
         match = _TEXT.fullmatch(text)
         if match is None or not text:
             raise QuantityError(_FORMAT)
@@ -87,11 +86,11 @@ class Quantity:
 
     @classmethod
     def from_json_token(cls, token: str) -> "Quantity":
-        """The amount one JSON value names, given as it stands in the file.
+        """Parse one JSON value in its original spelling.
 
-        Escapes inside a string are not decoded: Kubernetes takes what lies between the quotes. ``null`` is zero.
+        Like in Kubernetes, escapes in a string are not decoded, and ``null`` is zero.
         """
-        if token == "null":  # noqa: S105 - a word of JSON
+        if token == "null":  # noqa: S105 - a JSON literal
             return cls.ZERO
         if len(token) >= 2 and token[0] == token[-1] == '"':
             token = token[1:-1]
@@ -99,7 +98,6 @@ class Quantity:
 
     @property
     def is_zero(self) -> bool:
-        """Whether the amount is nothing."""
         return not self.unscaled
 
     @property
@@ -108,15 +106,15 @@ class Quantity:
         return (self.unscaled > 0) - (self.unscaled < 0)
 
     def value(self) -> int:
-        """The amount in whole units, as Kubernetes rounds it and as its 64 bits overflow."""
+        """The amount in whole units, with Kubernetes' rounding and 64-bit overflow."""
         return self._in_units_of(0)
 
     def milli(self) -> int:
-        """The amount in thousandths, as Kubernetes rounds it and as its 64 bits overflow."""
+        """The amount in thousandths, with Kubernetes' rounding and 64-bit overflow."""
         return self._in_units_of(_MILLI)
 
     def as_int64(self) -> int | None:
-        """The amount in whole units, or ``None``: in the decimal form, with a negative power, or beyond 64 bits."""
+        """The amount in whole units; ``None`` in the decimal form, with a negative power, or beyond 64 bits."""
         if self.dec or self.power < 0:
             return None
         if not self.unscaled:
@@ -125,7 +123,7 @@ class Quantity:
         return value if value in _INT64 else None
 
     def round_up_to_milli(self) -> "Quantity":
-        """The amount in thousandths, rounded away from zero; in the 64-bit form, itself when coarse enough already."""
+        """The amount rounded away from zero to thousandths; in the 64-bit form, itself if it is coarse enough."""
         if self.power >= _MILLI and (not self.dec or self.power > MAX_DIGITS):
             return self
         if self.power >= _MILLI:
@@ -135,7 +133,7 @@ class Quantity:
         return Quantity(number, _MILLI, format=self.format, dec=self.dec)
 
     def canonical(self) -> str:
-        """The amount as it is printed when nobody remembers how it was written."""
+        """The amount in canonical form, ignoring the original text."""
         if not self.unscaled:
             return "0"
         if self.format is QuantityFormat.BINARY_SI:
@@ -179,12 +177,12 @@ class Quantity:
         return self._compare(other) >= 0 if isinstance(other, Quantity) else NotImplemented
 
     def __hash__(self) -> int:
-        # Modulo a prime every power of ten is a small number, so equal amounts meet without being written out.
+        # Modulo a prime, every power of ten is a small number, so large powers are never written out.
         prime = (1 << 61) - 1
         return self.unscaled * pow(10, self.power, prime) % prime
 
     def _compare(self, other: "Quantity") -> int:
-        """-1, 0 or 1 as the amount is below, equal to or above *other*."""
+        """-1, 0 or 1 if the amount is below, equal to or above *other*."""
         a, b = self.unscaled, other.unscaled
         gap = self.power - other.power
         if gap > 0:
@@ -205,11 +203,11 @@ class Quantity:
         gap = abs(self.power - other.power)
         if gap > MAX_DIGITS:
             if a and b:
-                raise QuantityError(f"amounts written {gap} digits apart cannot be added")
+                raise QuantityError(f"amounts {gap} digits apart cannot be added")
             return Quantity(a + b, self.power if a else other.power, format=form, dec=True)
         a *= 10 ** (self.power - power)
         b *= 10 ** (other.power - power)
-        # A term that overflows where the sum would not takes the decimal form all the same.
+        # If a term overflows, the result is a decimal even if the sum does not overflow.
         fits = a in _INT64 and b in _INT64 and a + b in _INT64
         return Quantity(a + b, power, format=form, dec=dec or not fits)
 
@@ -238,13 +236,13 @@ _SUFFIXES: dict[str, _Meaning] = {
     **{name: (1 << 10 * times, 0, 14 - 3 * times, QuantityFormat.BINARY_SI) for times, name in _BINARY_NAMES.items()},
 }
 
-# Nothing is given back once matched, so that a long text which fails fails at once.
+# Possessive quantifiers, so that a long malformed text fails quickly.
 _TEXT = re.compile(r"([+-]?+)0*+([0-9]*+)(?:\.([0-9]*+))?+([eEinumkKMGTP]*+[+-]?+[0-9]*+)")
 _EXPONENT = re.compile(r"[eE]([+-]?+)0*+([0-9]*+)")
 
 
 def _exponent(suffix: str) -> _Meaning:
-    """What a suffix such as ``e3`` or ``E-06`` means; Kubernetes cuts the exponent to 32 bits."""
+    """The meaning of a suffix such as ``e3`` or ``E-06``; Kubernetes truncates the exponent to 32 bits."""
     match = _EXPONENT.fullmatch(suffix)
     if match is None or not suffix[-1].isdigit():
         raise QuantityError(_SUFFIX)
@@ -255,7 +253,7 @@ def _exponent(suffix: str) -> _Meaning:
 
 
 def _to_billionths(number: int, power: int) -> tuple[int, int]:
-    """*number* times ten to the *power*, rounded up; zero, and what is too long to write out, keeps its power."""
+    """*number* times ten to the *power*, rounded up; zero and very large numbers keep their power."""
     if not number or power > MAX_DIGITS:
         return number, power
     if power >= _NANO:
@@ -265,14 +263,14 @@ def _to_billionths(number: int, power: int) -> tuple[int, int]:
 
 def _divide_away(number: int, places: int) -> int:
     """*number* divided by ten to the *places*, rounded away from zero."""
-    if 3 * places > number.bit_length():  # then the divisor, over 8 ** places, is the larger
+    if 3 * places > number.bit_length():  # then the divisor, over 8 ** places, is larger
         return (number > 0) - (number < 0)
     quotient: int = -(-abs(number) // 10**places)
     return quotient if number > 0 else -quotient
 
 
 def _divide_dec(number: int, places: int) -> int:
-    """*number* divided by ten to the *places* as Kubernetes does in the decimal form: not rounded alike for all."""
+    """*number* divided by ten to the *places* like Kubernetes' decimal form, which rounds inconsistently."""
     divisor: int = 10**places
     if number < _MAX and places < 19:
         low = _low64(number)
@@ -283,7 +281,7 @@ def _divide_dec(number: int, places: int) -> int:
 
 
 def _multiply_int(number: int, places: int) -> int:
-    """*number* times ten to the *places* as Kubernetes does in the 64-bit form: what overflows wraps or is zero."""
+    """*number* times ten to the *places* like Kubernetes' 64-bit form: an overflow wraps or becomes zero."""
     if places <= 0:  # a difference that overflowed 32 bits
         return number
     product = number * 10**places if places < 19 else _MAX + 1
@@ -293,7 +291,7 @@ def _multiply_int(number: int, places: int) -> int:
 
 
 def _raise_past(number: int, places: int, *, bound: int) -> int:
-    """*number* times ten to the *places*, or any number of its sign when that is beyond *bound* all the same."""
+    """*number* times ten to the *places*, or any number of its sign beyond *bound* if the product is."""
     if 3 * places > bound.bit_length():  # then the product, over 8 ** places, is beyond
         return ((number > 0) - (number < 0)) * (abs(bound) + 1)
     product: int = number * 10**places
@@ -301,7 +299,7 @@ def _raise_past(number: int, places: int, *, bound: int) -> int:
 
 
 def _without_factor(number: int, factor: int) -> tuple[int, int]:
-    """*number* divided by *factor* as often as it goes, and how often that was; not for zero."""
+    """*number* without all factors *factor*, and their count; not for zero."""
     if number % factor:
         return number, 0
     number, pairs = _without_factor(number, factor * factor)
@@ -318,29 +316,27 @@ def _low32(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-# Python converts at most 4300 digits at a time, or what its user set, which is 640 or more.
-_PIECE = 600
+# Python converts at most 4300 digits at once; users can reduce the limit to 640.
+_CHUNK = 600
 
 
 def _number(digits: str) -> int:
-    """The number that *digits* spell."""
     if len(digits) > MAX_DIGITS:
         raise QuantityError(_NUMBER)
     number = 0
-    for start in range(0, len(digits), _PIECE):
-        piece = digits[start : start + _PIECE]
-        number = number * 10 ** len(piece) + int(piece)
+    for start in range(0, len(digits), _CHUNK):
+        chunk = digits[start : start + _CHUNK]
+        number = number * 10 ** len(chunk) + int(chunk)
     return number
 
 
 def _spell(number: int) -> str:
-    """The digits of *number*, with its sign."""
     sign, number = ("-", -number) if number < 0 else ("", number)
-    pieces: list[str] = []
-    while number >= 10**_PIECE:
-        number, piece = divmod(number, 10**_PIECE)
-        pieces.append(str(piece).zfill(_PIECE))
-    return sign + str(number) + "".join(reversed(pieces))
+    chunks: list[str] = []
+    while number >= 10**_CHUNK:
+        number, chunk = divmod(number, 10**_CHUNK)
+        chunks.append(str(chunk).zfill(_CHUNK))
+    return sign + str(number) + "".join(reversed(chunks))
 
 
 Quantity.ZERO = Quantity(0)

@@ -1,6 +1,6 @@
-"""How a node is told to align: policy, scope, options, feature gates; and which of them are legal together.
+"""The settings of the topology manager: policy, scope, options and feature gates, and their valid combinations.
 
-Texts of errors are the kubelet's own, so that what an operator reads here can be searched for elsewhere.
+Errors are the kubelet's own texts, so that they can be searched for.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from alignup.align.errors import ParseError, SettingsError
 
 
 class Policy(StrEnum):
-    """What the topology manager insists on."""
+    """The policy of the topology manager."""
 
     NONE = "none"
     BEST_EFFORT = "best-effort"
@@ -23,15 +23,13 @@ class Policy(StrEnum):
 
 
 class Scope(StrEnum):
-    """Whether each container is aligned for itself, or the pod as a whole."""
+    """Whether containers are aligned one by one, or the pod as a whole."""
 
     CONTAINER = "container"
     POD = "pod"
 
 
 class FeatureStage(StrEnum):
-    """How grown-up a feature is."""
-
     ALPHA = "alpha"
     BETA = "beta"
     GA = "GA"
@@ -39,14 +37,14 @@ class FeatureStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureGate:
-    """A feature gate: its stage, whether it is on unless said otherwise, and whether that can be changed."""
+    """A feature gate; a locked one cannot be changed from its default."""
 
     stage: FeatureStage
     default: bool
     locked: bool = False
 
 
-#: The gates that matter to alignment, as of Kubernetes 1.37.
+#: The gates that affect alignment, as of Kubernetes 1.37.
 FEATURE_GATES: Mapping[str, FeatureGate] = MappingProxyType(
     {
         "CPUManagerPolicyAlphaOptions": FeatureGate(FeatureStage.ALPHA, default=False),
@@ -65,7 +63,7 @@ FEATURE_GATES: Mapping[str, FeatureGate] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
-    """Which gates are on; only those changed from their default are kept."""
+    """The feature gates that are set; all others have their default."""
 
     changed: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -79,26 +77,25 @@ class FeatureGates:
                 )
 
     def on(self, name: str) -> bool:
-        """Whether gate *name* is on; asking for one that is not in ``FEATURE_GATES`` and was not set is a ``KeyError``."""
+        """Whether gate *name* is on; ``KeyError`` if it is neither set nor in ``FEATURE_GATES``."""
         if name in self.changed:
             return self.changed[name]
         return FEATURE_GATES[name].default
 
 
-#: The most NUMA nodes the kubelet works on unless told otherwise.
-KUBELET_MAX_NODES = 8
+KUBELET_MAX_NODES = 8  #: the kubelet's default limit on the number of NUMA nodes
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyOptions:
-    """The options of the topology manager's policies."""
+    """The policy options of the topology manager."""
 
-    prefer_closest: bool = False  #: of sets with as many nodes, take the one whose nodes are closest together
-    max_nodes: int = KUBELET_MAX_NODES  #: the most NUMA nodes a machine may have
+    prefer_closest: bool = False  #: of sets of one width, prefer the one whose nodes are closest together
+    max_nodes: int = KUBELET_MAX_NODES  #: the largest number of NUMA nodes allowed
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, gates: FeatureGates, base: Self | None = None) -> Self:
-        """Read ``topologyManagerPolicyOptions``; options that are not named keep the values of *base*."""
+        """Parse ``topologyManagerPolicyOptions``; missing options keep the values of *base*."""
         values: dict[str, Any] = {}
         for name, value in sorted(options.items()):
             _check_stage(name, gates)
@@ -109,10 +106,10 @@ class TopologyOptions:
 
 @dataclass(frozen=True, slots=True)
 class TopologySettings:
-    """All the topology manager is told.
+    """All settings of the topology manager.
 
-    ``limit_nodes`` keeps the kubelet's refusal of machines with more than ``options.max_nodes`` NUMA nodes; it is on
-    for parity and can be switched off, since merging here stays fast on 64.
+    ``limit_nodes`` rejects machines with more than ``options.max_nodes`` NUMA nodes, as the kubelet does. It can be
+    turned off, since merging here is fast even on 64 nodes.
     """
 
     policy: Policy = Policy.NONE
@@ -130,7 +127,7 @@ class TopologySettings:
         gates: FeatureGates,
         limit_nodes: bool = True,
     ) -> Self:
-        """Read the kubelet's three fields, refusing them as the kubelet does; policy none looks at nothing else."""
+        """Parse the fields of a KubeletConfiguration with the kubelet's checks; policy none ignores the others."""
         if policy == Policy.NONE:
             return cls(limit_nodes=limit_nodes)
         parsed = TopologyOptions.parse(options, gates=gates)
@@ -141,7 +138,7 @@ class TopologySettings:
         return cls(policy=Policy(policy), scope=Scope(scope), options=parsed, limit_nodes=limit_nodes)
 
     def check_machine(self, *, nodes: int, distances: bool) -> None:
-        """Refuse a machine of that many NUMA nodes, or without known distances, where the kubelet would."""
+        """Raise if the kubelet would not start on a machine with this many NUMA nodes, or without distances."""
         if self.policy is Policy.NONE:
             return
         if self.options.prefer_closest and not distances:
@@ -165,7 +162,7 @@ def _check_stage(name: str, gates: FeatureGates) -> None:
 
 
 def parse_bool(option: str, value: str) -> bool:
-    """A boolean option in the spellings the kubelet takes: ``1 t T TRUE true True`` and ``0 f F FALSE false False``."""
+    """Parse a boolean option as Go does: ``1 t T TRUE true True`` and ``0 f F FALSE false False``."""
     if value in {"1", "t", "T", "TRUE", "true", "True"}:
         return True
     if value in {"0", "f", "F", "FALSE", "false", "False"}:

@@ -1,15 +1,16 @@
-"""A machine from one line of text, as hwloc describes synthetic ones: ``pack:2 numa:2 l3:1 core:8 pu:2``.
+"""A machine from one line of text in hwloc's synthetic format: ``pack:2 numa:2 l3:1 core:8 pu:2``.
 
-Each item is a level of a tree: a type and how many of it lie in each object of the level before. ``[numa]`` hangs a
-NUMA node on every object of the level before without being a level. Types may be cut to two letters, or left out
-altogether (``2 2 8 2``). Attributes follow in parentheses: ``numa:2(memory=64GiB)``, ``pu:2(indexes=numa:core)``.
+Each item is a level of a tree: a type and the number of objects in each object of the previous level. ``[numa]``
+attaches a NUMA node to every object of the previous level without being a level. Types can be abbreviated to two
+letters, or omitted altogether (``2 2 8 2``). Attributes are in parentheses: ``numa:2(memory=64GiB)``,
+``pu:2(indexes=numa:core)``.
 
-Everything is numbered as hwloc numbers it: depth first from 0, or as ``indexes`` says. That is the whole list
-(``0,4,1,5``), or loops with the fastest first, as numbers (``2*8:1*2``: every second of 16 objects, then the others)
-or as types (``numa:core``: the first CPU of the first core of each node, then those of the second cores, and so on).
-Where a CPU has several nodes, the innermost, first written one is its node and the others are memory-only, as Linux
-would have it. Of caches only L3 matters here, dies and groups do not. Without packages there is one socket, without
-cores every CPU is one. Where hwloc passes over what it does not understand, this module refuses.
+Objects are numbered like in hwloc: depth first from 0, or by ``indexes``. That is a complete list (``0,4,1,5``), or
+loops with the fastest first, as numbers (``2*8:1*2``: every second of 16 objects, then the others) or as types
+(``numa:core``: the first CPU of the first core of each node, then those of the second cores, and so on). If a CPU has
+several nodes, the innermost, first written one is its node and the others are memory-only, as in Linux. Only L3 caches
+matter here; dies and groups do not. Without packages there is one socket; without cores every CPU is one. hwloc
+ignores what it does not understand; this module raises ``ParseError``.
 """
 
 import re
@@ -24,10 +25,9 @@ from alignup.align.machine import CadvisorReport, Cpu, HugePages, Machine, NumaN
 
 MAX_CPUS = 1 << 16
 MAX_LEVELS = 128
-MAX_NODES = 1 << 10  #: Linux knows no more
+MAX_NODES = 1 << 10  #: the limit of Linux
 
-#: What a node has when nobody says, as in hwloc.
-DEFAULT_MEMORY = 1 << 30
+DEFAULT_MEMORY = 1 << 30  #: bytes per node, as in hwloc
 
 _TYPES = {
     "numanode": "numa",
@@ -41,7 +41,7 @@ _TYPES = {
     "tile": "group",
     "module": "group",
 }
-#: When the text gives no types at all: which levels a machine needs most, and how they lie.
+#: For a text without types: the levels in the order of their importance, and in the order of nesting.
 _WANTED = ("numa", "package", "core", "l2", "l1", "l3", "l1i")
 _OUTER_FIRST = ("package", "numa", "l3", "l2", "l1", "l1i", "core")
 
@@ -62,44 +62,44 @@ _LOOP = re.compile(r"([1-9][0-9]{0,8})\*([1-9][0-9]{0,8})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Attached:
-    """NUMA nodes, one on every object of a level; a NUMA level is a level with one of these."""
+    """NUMA nodes, one on every object of a level; a NUMA level has one of these."""
 
-    memory: int | None  #: ``None`` when the text does not say
+    memory: int | None  #: ``None``: not given
     indexes: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One level of the tree; the machine itself is none."""
+    """One level of the tree; the machine itself is not a level."""
 
-    token: str  #: as written
-    kind: str | None  #: ``None`` when the text leaves it out
-    count: int  #: in each object of the level before
+    token: str  #: the original text
+    kind: str | None  #: ``None``: not given
+    count: int  #: in each object of the previous level
     indexes: str | None = None
     attached: tuple[_Attached, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """All levels from the outermost to the CPUs, and what hangs on the machine as a whole."""
+    """All levels from the outermost to the CPUs, and the nodes attached to the whole machine."""
 
     levels: tuple[_Level, ...]
     attached: tuple[_Attached, ...]
 
     def width(self, depth: int) -> int:
-        """How many objects the level has in all; the machine, at depth -1, is one."""
+        """The total number of objects of a level; the machine, at depth -1, is one."""
         return prod(level.count for level in self.levels[: depth + 1])
 
     def depth(self, kind: str) -> int | None:
-        """Where the level of *kind* is, the outermost one of several."""
+        """The depth of the outermost level of *kind*."""
         return next((depth for depth, level in enumerate(self.levels) if level.kind == kind), None)
 
     @property
     def cpus(self) -> int:
         return self.width(len(self.levels))
 
-    def hung(self) -> list[tuple[int, _Attached]]:
-        """What hangs where, from the outermost depth in."""
+    def attached_nodes(self) -> list[tuple[int, _Attached]]:
+        """All attached nodes with their depth, the outermost first."""
         outside = [(-1, attached) for attached in self.attached]
         return outside + [(depth, one) for depth, level in enumerate(self.levels) for one in level.attached]
 
@@ -111,10 +111,10 @@ def parse(
     hugepages: tuple[HugePages, ...] = (),
     distances: tuple[int, int] | None = None,
 ) -> Machine:
-    """The machine *text* describes.
+    """The machine that *text* describes.
 
-    *memory* is what a node has, in bytes, where the text does not say; every node with memory has *hugepages*;
-    *distances* are those of a node to itself and to any other (hwloc's synthetic machines have none).
+    *memory* is the default size of a node in bytes; every node with memory has *hugepages*; *distances* are those of a
+    node to itself and to any other (hwloc's synthetic machines have none).
     """
     tree = _tree(text)
     nodes, homes = _nodes(tree, memory=memory, hugepages=hugepages)
@@ -179,7 +179,7 @@ def _attached(item: re.Match[str]) -> _Attached:
 
 
 def _kind(name: str, token: str) -> str:
-    """The type *name* stands for: caches as ``l3`` or ``l1i``, others under one name each."""
+    """The canonical type of *name*: caches as ``l3`` or ``l1i``, others under one name each."""
     written = name.lower()
     if cache := _CACHE.fullmatch(written):
         return cache[1]
@@ -188,11 +188,11 @@ def _kind(name: str, token: str) -> str:
     for full, kind in _TYPES.items():
         if len(written) > 1 and full.startswith(written):
             return kind
-    raise ParseError(f"{token!r}: {name!r} is no type: expected pack, die, group, numa, l1 to l5, core or pu")
+    raise ParseError(f"{token!r}: {name!r} is not a type: expected pack, die, group, numa, l1 to l5, core or pu")
 
 
 def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
-    """Attribute → value, each of them one that *kind* has; sizes that nobody needs are read as well."""
+    """Attribute → value, all valid for *kind*; unused sizes are validated as well."""
     sizes = {"numa": ("memory", "memorysidecachesize")}.get(kind or "", ("size",) if (kind or "")[:1] == "l" else ())
     found: dict[str, str] = {}
     for part in text.split():
@@ -209,12 +209,12 @@ def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
 def _bytes(size: str, token: str) -> int:
     read = _SIZE.fullmatch(size.lower())
     if not read or read[2] not in _UNITS:
-        raise ParseError(f"{token!r}: {size!r} is no size: expected bytes, or a number with kB, KiB, MB, … TiB")
+        raise ParseError(f"{token!r}: {size!r} is not a size: expected bytes, or a number with kB, KiB, MB, … TiB")
     return int(read[1]) * _UNITS[read[2]]
 
 
 def _typed(levels: Sequence[_Level], outside: Sequence[_Attached]) -> tuple[_Level, ...]:
-    """The levels with a type each, refused where they cannot be levels of one machine."""
+    """The levels with their types; ``ParseError`` if they cannot be levels of one machine."""
     *inner, last = levels
     if last.kind not in {"pu", None}:
         raise ParseError(f"{last.token!r} comes last: expected 'pu', the CPUs, below it")
@@ -238,7 +238,7 @@ def _typed(levels: Sequence[_Level], outside: Sequence[_Attached]) -> tuple[_Lev
 
 
 def _usual_kinds(count: int, *, hung: bool) -> list[str]:
-    """The types hwloc gives to *count* levels above the CPUs when the text gives none."""
+    """The types that hwloc gives to *count* levels above the CPUs of a text without types."""
     wanted = [kind for kind in _WANTED if kind != "numa" or not hung][:count]
     return ["group"] * (count - len(wanted)) + sorted(wanted, key=_OUTER_FIRST.index)
 
@@ -250,15 +250,15 @@ def _usual(level: _Level, kind: str) -> _Level:
 
 
 def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tuple[list[NumaNode], list[int]]:
-    """All nodes, and for each CPU in turn the id of its own."""
-    hung = tree.hung()
+    """All nodes, and for each CPU the id of its node."""
+    hung = tree.attached_nodes()
     total = sum(tree.width(depth) for depth, _ in hung)
     if total > MAX_NODES:
         raise ParseError(f"the machine has {total} NUMA nodes: expected at most {MAX_NODES}")
     indexes = [attached.indexes for _, attached in hung if attached.indexes]
     if len(indexes) > 1:
         raise ParseError(f"'indexes={indexes[1]}': expected once, for all attached NUMA nodes together")
-    # hwloc counts attached nodes where the objects they hang on end, inner objects before outer ones.
+    # hwloc numbers attached nodes by the end of their objects, inner objects before outer ones.
     places = sorted(
         (tree.cpus // tree.width(depth) * (number + 1), -depth, order)
         for order, (depth, _) in enumerate(hung)
@@ -284,7 +284,7 @@ def _cpus(tree: _Tree, homes: Sequence[int]) -> tuple[Cpu, ...]:
 
 
 def _ids(tree: _Tree, kind: str) -> list[int] | None:
-    """For each CPU in turn the id of the object of *kind* it lies in; ``None`` when there is no such level."""
+    """For each CPU the id of its object of *kind*; ``None`` if there is no such level."""
     depth = tree.depth(kind)
     if depth is None:
         return None
@@ -296,16 +296,16 @@ def _ids(tree: _Tree, kind: str) -> list[int] | None:
 
 
 def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> CadvisorReport | None:
-    """What cAdvisor says: it takes an L3 of just one node's CPUs for a part of the node and tells no uncore cache."""
+    """CAdvisor's report: an L3 that equals a node is part of the node, so no uncore cache is reported."""
     depth = tree.depth("l3")
     if depth is None or tree.width(depth) != len(set(homes)):
         return None
-    told = tuple(replace(cpu, cache=None) for cpu in cpus)
-    return CadvisorReport(cpus=told, num_cpus=len(cpus), num_sockets=len({cpu.socket for cpu in cpus}))
+    reported = tuple(replace(cpu, cache=None) for cpu in cpus)
+    return CadvisorReport(cpus=reported, num_cpus=len(cpus), num_sockets=len({cpu.socket for cpu in cpus}))
 
 
 def _numbers(tree: _Tree, total: int, indexes: str | None = None) -> Sequence[int]:
-    """The ids of *total* objects in the order of the tree."""
+    """The ids of *total* objects, in the order of the tree."""
     if indexes is None:
         return range(total)
     if _LIST.fullmatch(indexes):
@@ -318,12 +318,12 @@ def _numbers(tree: _Tree, total: int, indexes: str | None = None) -> Sequence[in
         numbers = [number + position // step % times * weight for position, number in enumerate(numbers)]
         weight *= times
     if set(numbers) != set(range(total)):
-        raise ParseError(f"'indexes={indexes}': expected loops that give each of {total} objects a number of its own")
+        raise ParseError(f"'indexes={indexes}': expected loops that number each of {total} objects")
     return numbers
 
 
 def _loops(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int]]:
-    """The steps and their number for each loop, the fastest first; the last one, if left out, goes one by one."""
+    """The step and count of each loop, the fastest first; a missing last loop has step 1."""
     parts = indexes.split(":")
     read = [_LOOP.fullmatch(part) for part in parts]
     if all(read):
@@ -344,10 +344,10 @@ def _loops_by_type(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int
     widths = []
     for name in indexes.split(":"):
         kind = _kind(name, token)
-        # hwloc numbers groups in its own way, so a group with a number names no level here.
+        # hwloc has its own numbers for groups, so a numbered group is not a level here.
         depth = None if kind == "pu" or (kind == "group" and name[-1].isdecimal()) else tree.depth(kind)
         if depth is None or total % tree.width(depth):
-            raise ParseError(f"{token!r}: {name!r} cannot be gone round: expected the type of a level further out")
+            raise ParseError(f"{token!r}: {name!r} cannot be a loop: expected the type of an outer level")
         widths.append((depth, tree.width(depth)))
     if len(set(widths)) < len(widths):
         raise ParseError(f"{token!r}: expected each type once")

@@ -72,4 +72,4 @@ def _group(resource: str, text: str, *, after: int, room: int) -> list[Device]:
 def _name_faults(name: str) -> str:
     if not names.is_extended(name):
         return "it needs a domain other than kubernetes.io, as in example.com/gpu"
-    return "; ".join(names.qualified_faults(name))
+    return "; ".join(names.qualified_problems(name))

@@ -72,6 +72,6 @@ def _device_sites(ledger: DeviceLedger, held: Mapping[str, tuple[str, ...]]) -> 
     for resource, ids in held.items():
         inventory = ledger.inventories[resource]
         for id_ in ids:
-            nodes = (inventory.devices[inventory.places[id_]].nodes or 0) & ledger.nodes
+            nodes = (inventory.devices[inventory.indexes[id_]].nodes or 0) & ledger.nodes
             if nodes:
                 yield nodes

@@ -189,8 +189,8 @@ class _TraceReader:
         if not event.text("template") and not event.has("requests"):
             event.error("", "the arriving pod has neither a template nor requests")
         name, namespace = event.required("arrive"), event.text("namespace", _NAMESPACE)
-        event.faults("arrive", name, names.subdomain_faults(name))
-        event.faults("namespace", namespace, names.label_faults(namespace))
+        event.faults("arrive", name, names.subdomain_problems(name))
+        event.faults("namespace", namespace, names.label_problems(namespace))
         uid = event.text("uid", _default_uid(name, namespace))
         return replace(self._shape(event), name=name, namespace=namespace, uid=uid)
 

@@ -177,7 +177,7 @@ class ObjectReader:
         """A DNS label that is not among *taken*; it is added there."""
         text = self.required(name)
         if text:
-            self.faults(name, text, names.label_faults(text))
+            self.faults(name, text, names.label_problems(text))
         if text and text in taken:
             self.error(name, f"Duplicate value: {quote(text)}")
         taken.add(text)

@@ -138,8 +138,8 @@ def _held_devices(ledger: DeviceLedger, uid: str, container: str) -> Iterator[De
     for resource, ids in ledger.holds(uid, container).items():
         inventory = ledger.inventories.get(resource)
         for id_ in ids:
-            if inventory is not None and id_ in inventory.places:
-                yield inventory.devices[inventory.places[id_]]
+            if inventory is not None and id_ in inventory.indexes:
+                yield inventory.devices[inventory.indexes[id_]]
             else:
                 yield Device(resource, id_, None, healthy=False)
 

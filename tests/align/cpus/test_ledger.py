@@ -39,9 +39,9 @@ def test_who_owns_nothing_holds_nothing():
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        pytest.param("0-1", "CPUs 0 are not free to be given", id="reserved CPUs are never given"),
-        pytest.param("1-3", "CPUs 2-3 are not free to be given", id="nor another pod's"),
-        pytest.param("7-8", "CPUs 8 are not free to be given", id="nor those the machine does not have"),
+        pytest.param("0-1", "CPUs 0 are not available", id="reserved CPUs are never given"),
+        pytest.param("1-3", "CPUs 2-3 are not available", id="nor another pod's"),
+        pytest.param("7-8", "CPUs 8 are not available", id="nor those the machine does not have"),
     ],
 )
 def test_only_what_is_available_is_given(wanted, why):
@@ -88,7 +88,7 @@ def test_what_a_pod_was_given_as_one_piece_comes_back_as_one_piece():
 
 
 def test_containers_own_only_what_their_pod_was_given():
-    with pytest.raises(StateError, match="CPUs 5 are not among those of the pod"):
+    with pytest.raises(StateError, match="CPUs 5 are not CPUs of the pod"):
         IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("4-5")})
 
 

@@ -85,7 +85,9 @@ def test_beyond_the_limit_an_error_names_the_resource():
     for pair in pairs:
         weights[bits.of(pair)] = weights.get(bits.of(pair), 0) + 1
 
-    with pytest.raises(WorkLimitError, match=r"example\.com/gpu cannot be told within 2000 steps") as error:
+    with pytest.raises(
+        WorkLimitError, match=r"within 2000 steps how few NUMA nodes touch enough devices of example\.com/gpu"
+    ) as error:
         cover.fewest_nodes(weights, sum(weights.values()) * 4 // 5, source=GPU)
 
     assert error.value.sources == (GPU,)

@@ -76,7 +76,7 @@ def test_two_pods_never_hold_the_same_device():
 def test_a_container_is_given_devices_of_a_resource_once():
     held = IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
 
-    with pytest.raises(StateError, match="pod pod container app holds some already"):
+    with pytest.raises(StateError, match="pod pod container app already holds some"):
         held.give("pod", "app", devices={GPU: ["gpu-1"]})
 
 

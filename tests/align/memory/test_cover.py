@@ -80,7 +80,7 @@ def test_a_question_that_takes_too_long_is_refused():
     stocks = [(first := random.randrange(1, 1000), 1000 - first) for _ in range(40)]
     need = (10_007, 9_993)
 
-    with pytest.raises(WorkLimitError, match="cannot be told within 10 steps") as caught:
+    with pytest.raises(WorkLimitError, match="cannot decide within 10 steps") as caught:
         cover.is_enough(stocks, need, count=20, work_limit=10)
 
     assert caught.value.sources == ("memory",)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from alignup.align.errors import StateError
-from alignup.align.machine import HugePages, NumaNode
-from alignup.align.memory.ledger import Block, MemoryLedger, MemoryTable, NodeMemory, page_type
+from alignup.align.machine import HugePages, NumaNode, hugepages_resource
+from alignup.align.memory.ledger import Block, MemoryLedger, MemoryTable, NodeMemory
 from tests.align.memory.model import GIB, MEMORY, PAGE, PAGES, idle
 
 BOTH = 0b11
@@ -42,7 +42,7 @@ def test_an_idle_machine_keeps_huge_pages_and_reservations_out_of_its_memory():
     ],
 )
 def test_page_sizes_are_named_as_kubernetes_names_them(size, name):
-    assert page_type(size) == name
+    assert hugepages_resource(size) == name
 
 
 def test_reserving_more_than_there_is_wraps_around_as_in_the_kubelet():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from alignup.align.errors import SettingsError
 from alignup.align.machine import Cpu, HugePages, KubeletView, Machine, NumaNode
 from alignup.align.memory import reserved_memory
-from alignup.align.memory.ledger import page_type
+from alignup.align.machine import hugepages_resource
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from tests.align.memory.model import GIB, MEMORY, PAGE, PAGES
@@ -154,7 +154,7 @@ def test_a_reservation_is_spread_over_the_nodes(view, reservation, proposed):
             id="huge pages of a size there is not",
         ),
         pytest.param(
-            {MEMORY: "1500m"}, "1500m of memory cannot be reserved: it is no whole number of bytes", id="a fraction"
+            {MEMORY: "1500m"}, "1500m of memory cannot be reserved: it is not a whole number of bytes", id="a fraction"
         ),
         pytest.param(
             {PAGES: "2Mi"}, "[memorymanager] you should specify the system reserved memory", id="no memory at all"
@@ -176,7 +176,7 @@ def test_what_is_proposed_satisfies_the_kubelet(machine, data):
     for node in view.nodes:
         room[MEMORY] = room.get(MEMORY, 0) + (node.memory or 0)
         for pages in node.hugepages:
-            type_ = page_type(pages.size)
+            type_ = hugepages_resource(pages.size)
             room[type_] = room.get(type_, 0) + pages.bytes
             room[MEMORY] -= pages.bytes
     if not room[MEMORY]:

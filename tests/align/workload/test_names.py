@@ -18,7 +18,7 @@ from alignup.align.workload import names
     ],
 )
 def test_dns_labels(text, faults):
-    assert len(names.label_faults(text)) == faults
+    assert len(names.label_problems(text)) == faults
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_dns_labels(text, faults):
     ],
 )
 def test_dns_subdomains(text, faults):
-    assert len(names.subdomain_faults(text)) == faults
+    assert len(names.subdomain_problems(text)) == faults
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_dns_subdomains(text, faults):
     ],
 )
 def test_qualified_names(text, faults):
-    assert len(names.qualified_faults(text)) == faults
+    assert len(names.qualified_problems(text)) == faults
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_what_a_name_says(name, extended, counted, overcommittable, scalar):
     ],
 )
 def test_who_may_ask(name, for_containers, for_pods):
-    assert len(names.container_resource_faults(name)) == for_containers
-    assert len(names.pod_resource_faults(name)) == for_pods
+    assert len(names.container_resource_problems(name)) == for_containers
+    assert len(names.pod_resource_problems(name)) == for_pods
 
 
 @pytest.mark.parametrize(

@@ -115,21 +115,21 @@ def test_defaults_of_the_pod_as_a_whole(written, fixed, before_the_fix):
     untouched = (written.resources.requests, written.resources.limits)
     assert own() == tuple(map(amounts, fixed))
     assert own(fix_pod_level=False) == tuple(map(amounts, before_the_fix))
-    assert own(road=PodSource.STATIC, fix_pod_level=False) == tuple(map(amounts, before_the_fix))
-    assert own(road=PodSource.STATIC) == untouched
+    assert own(source=PodSource.STATIC, fix_pod_level=False) == tuple(map(amounts, before_the_fix))
+    assert own(source=PodSource.STATIC) == untouched
 
 
 def test_a_static_pod_with_limits_for_the_whole_is_not_guaranteed():
     written = with_own(limits={"cpu": "2", "memory": "1Gi"})
 
     assert accept(written).qos is QoS.GUARANTEED
-    assert accept(written, road=PodSource.STATIC).qos is QoS.BURSTABLE
+    assert accept(written, source=PodSource.STATIC).qos is QoS.BURSTABLE
 
 
 def test_the_api_server_writes_amounts_anew_and_a_static_pod_keeps_them():
     written = Pod(name="p", containers=(container("c", {"memory": "1.5Gi"}),))
 
-    stored, kept = accept(written), accept(written, road=PodSource.STATIC)
+    stored, kept = accept(written), accept(written, source=PodSource.STATIC)
 
     assert demand.pod_memory(stored) == {"memory": 3 << 29}
     assert kept.containers[0].resources.requests["memory"].as_int64() is None
@@ -138,19 +138,19 @@ def test_the_api_server_writes_amounts_anew_and_a_static_pod_keeps_them():
 def test_a_static_pod_is_named_after_its_host():
     written = Pod(name="web", namespace="", containers=(MAIN,))
 
-    pod, twin = (accept(written, road=PodSource.STATIC, host="Node-1") for _ in range(2))
-    elsewhere = accept(written, road=PodSource.STATIC, host="node-2")
+    pod, twin = (accept(written, source=PodSource.STATIC, host="Node-1") for _ in range(2))
+    elsewhere = accept(written, source=PodSource.STATIC, host="node-2")
 
     assert (pod.name, pod.namespace) == ("web-node-1", "default")
     assert pod.uid == twin.uid != elsewhere.uid
-    assert accept(replace(written, uid="mine"), road=PodSource.STATIC).uid == "mine"
+    assert accept(replace(written, uid="mine"), source=PodSource.STATIC).uid == "mine"
 
 
 def test_a_class_somebody_wrote_down_is_worked_out_again():
     written = Pod(name="p", containers=(container("idle"),), recorded_qos=QoS.GUARANTEED)
 
     assert accept(written).recorded_qos is QoS.BEST_EFFORT
-    assert accept(written, road=PodSource.STATIC).qos is QoS.BEST_EFFORT
+    assert accept(written, source=PodSource.STATIC).qos is QoS.BEST_EFFORT
 
 
 R = "spec.containers[0].resources"
@@ -250,7 +250,7 @@ def test_a_refusal_tells_everything_once():
 
 def test_a_static_pod_without_a_name_is_refused_before_anything_else():
     with pytest.raises(PodError) as refusal:
-        accept(Pod(name=""), road=PodSource.STATIC, host="node-1")
+        accept(Pod(name=""), source=PodSource.STATIC, host="node-1")
 
     assert [problem.field for problem in refusal.value.problems] == ["metadata.name"]
 
@@ -258,15 +258,15 @@ def test_a_static_pod_without_a_name_is_refused_before_anything_else():
 def test_amounts_too_far_apart_to_add_are_a_refusal():
     huge, tiny = container("a", {"cpu": "1e20000"}), container("b", {"cpu": "1"})
 
-    with pytest.raises(PodError, match=r"^spec: its amounts cannot be added up: "):
+    with pytest.raises(PodError, match=r"^spec: cannot add up the amounts: "):
         accept(with_own({"cpu": "1"}, containers=(huge, tiny)))
 
 
 @given(pods(), st.sampled_from(PodSource), st.booleans())
-def test_a_pod_once_accepted_is_accepted_as_it_is(pod, road, gate):
-    first = accept(pod, road=road, fix_pod_level=gate)
+def test_a_pod_once_accepted_is_accepted_as_it_is(pod, source, gate):
+    first = accept(pod, source=source, fix_pod_level=gate)
 
-    assert accept(first, road=road, fix_pod_level=gate) == first
+    assert accept(first, source=source, fix_pod_level=gate) == first
 
 
 @given(pods())

@@ -42,7 +42,7 @@ def containers(recording: Document) -> Iterator[tuple[Pod, Document, Mapping[str
     pods: dict[str, Pod] = {}
     for step in recording["steps"]:
         if step["op"] == "pod":
-            pod = accept(read_pod(step["manifest"]), road=PodSource.STATIC, host=HOST)
+            pod = accept(read_pod(step["manifest"]), source=PodSource.STATIC, host=HOST)
             pods[pod.name] = pod
         state = json.loads(step.get("cpu_manager_state") or "{}")
         for group in step.get("cgroups") or ():

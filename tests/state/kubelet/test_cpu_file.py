@@ -137,7 +137,7 @@ def test_pod_entries_are_ignored_without_their_gate():
         ),
         pytest.param(
             {"policyName": "static", "defaultCpuSet": "99999999"},
-            "could not parse default CPU set \"99999999\": '99999999' names 99999999, but numbers here must be below "
+            "could not parse default CPU set \"99999999\": '99999999' contains 99999999, but numbers must be below "
             f"{bits.MAX_MEMBER}",
             id="more CPUs than any machine has",
         ),

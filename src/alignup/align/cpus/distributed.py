@@ -1,18 +1,18 @@
-"""Spreading a request evenly over NUMA nodes (the option distribute-cpus-across-numa).
+"""Distributed selection of CPUs over NUMA nodes (option distribute-cpus-across-numa).
 
-A request goes to as few nodes as could hold it on an empty machine, or more if it must. Each node of a *combination*
-gives the same share; what does not divide is dealt out in rounds, a group of CPUs at a time, to some of these nodes.
-Of all combinations, and all ways to deal, the one wins that leaves the free CPUs spread most evenly over all nodes (the
-smallest standard deviation, in thousandths); of equally good ones the first, in a fixed order. The kubelet tries them
-all, up to 2ⁿ times 2ⁿ. Four facts make that unnecessary:
+A request goes to as few nodes as can hold it on an empty machine, or to more if necessary. Each node of a *combination*
+gives the same share; the remainder is given in rounds, one group of CPUs at a time, by some of these nodes. Of all
+combinations, and all ways to give the remainder, the one wins that leaves the free CPUs most evenly spread over all
+nodes (the smallest standard deviation, in thousandths), and of equal ones the first in a fixed order. The kubelet tries
+them all, up to 2ⁿ times 2ⁿ. Four facts make that unnecessary:
 
-* What is left adds up to the same whatever is chosen, so only its sum of squares matters, or how much of it is *saved*.
-* Nodes with as many free CPUs are interchangeable: only the first combination of each sequence of sizes is looked at.
-* No dealing beats taking every group from the node that is richest at that moment. A combination for which even this
-  would not be better than the best one known is passed over.
-* The richest nodes make a very good combination, so how good it is becomes known before the search begins.
+* The sum of free CPUs afterwards is fixed, so only their sum of squares matters, or how much of it is *saved*.
+* Nodes with equally many free CPUs are interchangeable: only the first combination of each sequence of sizes counts.
+* No way to give the remainder beats taking each group from the node with most free CPUs at that moment. A combination
+  that is not better even then is skipped.
+* The nodes with most free CPUs make a very good combination, so a good bound is known before the search starts.
 
-Above ``MAX_EXACT_NODES`` nodes the richest combination is taken as it is, and the rest goes to its richest nodes.
+Above ``MAX_EXACT_NODES`` nodes, the nodes with most free CPUs are used without a search.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,22 +25,21 @@ from alignup.align.bits import Bits, CpuSet
 from alignup.align.cpus.packed import PackedSelection, not_enough_error
 from alignup.align.machine import KubeletView
 
-#: The most NUMA nodes for which the best combination is searched for.
-MAX_EXACT_NODES = 16
+MAX_EXACT_NODES = 16  #: the largest number of NUMA nodes with an exact search
 
-Indexes = tuple[int, ...]  #: nodes, by their place in a list of nodes
+Indexes = tuple[int, ...]  #: nodes by their index in a list of nodes
 
 
 class DistributionPlan(NamedTuple):
-    """Who gives what: each of ``nodes`` its ``share``, and one group more each time it is in ``dealt``."""
+    """Each of ``nodes`` gives its ``share``, and one more group each time it is in ``extra``."""
 
     nodes: Indexes
     share: int
-    dealt: Indexes
+    extra: Indexes
 
 
 class DistributedSelection:
-    """Distributed selection on one machine, *group* CPUs at a time; with *by_socket* on one socket if it can be."""
+    """Distributed selection on one machine, *group* CPUs at a time; with *by_socket*, on one socket if possible."""
 
     def __init__(self, view: KubeletView, *, group: int = 1, by_socket: bool = False) -> None:
         self._packed = PackedSelection(view)
@@ -50,12 +49,11 @@ class DistributedSelection:
         self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
 
     def take(self, free: CpuSet, count: int) -> CpuSet:
-        """Choose exactly *count* of the *free* CPUs."""
         if count <= 0 or count % self._group:
             return self._packed.take(free, count)
         if count > (free & self._all).bit_count():
             raise not_enough_error(free, count)
-        order = tuple(dict.fromkeys(self._packed.nodes(free)))  # a node on two sockets is met twice
+        order = tuple(dict.fromkeys(self._packed.nodes(free)))  # a node on two sockets occurs twice
         nodes = [node & free for node in order]
         found = plan_distribution(
             [node.bit_count() for node in nodes],
@@ -64,38 +62,38 @@ class DistributedSelection:
             fewest=_ceil(count // self._group, self._groups_per_node),
             sockets=[self._touched(node) for node in order] if self._sockets else None,
         )
-        return self._carry_out(found, nodes) if found else self._packed.take(free, count)
+        return self._apply(found, nodes) if found else self._packed.take(free, count)
 
     def _touched(self, node: CpuSet) -> Bits:
-        """The sockets a node is on, as a set of places."""
-        return sum(1 << place for place, socket in enumerate(self._sockets) if socket & node)
+        """The sockets of a node, as a set of indexes."""
+        return sum(1 << index for index, socket in enumerate(self._sockets) if socket & node)
 
-    def _carry_out(self, plan: DistributionPlan, nodes: Sequence[CpuSet]) -> CpuSet:
+    def _apply(self, plan: DistributionPlan, nodes: Sequence[CpuSet]) -> CpuSet:
         taken = 0
-        for place in plan.nodes:
-            taken |= self._packed.take(nodes[place], plan.share)
-        for place in plan.dealt:
-            taken |= self._packed.take(nodes[place] & ~taken, self._group)
+        for index in plan.nodes:
+            taken |= self._packed.take(nodes[index], plan.share)
+        for index in plan.extra:
+            taken |= self._packed.take(nodes[index] & ~taken, self._group)
         return taken
 
 
 def plan_distribution(
     sizes: Sequence[int], count: int, *, group: int = 1, fewest: int = 1, sockets: Sequence[Bits] | None = None
 ) -> DistributionPlan | None:
-    """The best way to take *count* CPUs, a multiple of *group*, from nodes with so many free ones, in that order.
+    """The best way to take *count* CPUs, a multiple of *group*, from nodes with *sizes* free CPUs, in that order.
 
-    At least *fewest* nodes are used, and no more than are necessary. With *sockets* (node by node, the set of those it
-    is on) a combination on one socket beats all others. ``None`` when no number of nodes can share the request.
+    At least *fewest* nodes are used, and no more than necessary. With *sockets* (the sockets of each node), a
+    combination on one socket beats all others. ``None`` if no number of nodes can share the request.
     """
     for width in range(fewest, min(count // group, len(sizes)) + 1):
         search = _Search(sizes, count, group=group, width=width, sockets=sockets)
-        if search.hopeful:
+        if search.feasible:
             return search.best()
     return None
 
 
 class _Search:
-    """All combinations of *width* nodes, of which the best is wanted."""
+    """The search among all combinations of *width* nodes."""
 
     def __init__(
         self, sizes: Sequence[int], count: int, *, group: int, width: int, sockets: Sequence[Bits] | None
@@ -109,94 +107,94 @@ class _Search:
         self._exact = len(sizes) <= MAX_EXACT_NODES
         self._squares = sum(size * size for size in sizes)
         self._left = sum(sizes) - count
-        # With sockets the share sinks to what the poorest node of a combination has; without, such a node is out.
-        self._able = [place for place, size in enumerate(sizes) if sockets or size >= self._even_share]
-        self._richest = [places for pool in self._pools() if (places := self._richest_of(pool))]
+        # With sockets, the share is at most that of the smallest node; without, such a node is excluded.
+        self._able = [index for index, size in enumerate(sizes) if sockets or size >= self._even_share]
+        self._richest = [indexes for pool in self._pools() if (indexes := self._richest_of(pool))]
 
     @property
-    def hopeful(self) -> bool:
-        """Whether any combination has enough: if not the richest, then none."""
+    def feasible(self) -> bool:
+        """Whether any combination has enough: if the richest has not, none has."""
         return bool(self._richest)
 
     def best(self) -> DistributionPlan:
-        """The first of the best combinations."""
+        """The first of the best combinations, as a plan."""
         best = min(self._richest, key=self._rank)
         if self._exact:
             best = self._first_best(best)
         _, goal = self._rank(best)
-        share, saved = self._even(best)
-        dealing = self._dealing(best, share)
-        chosen = dealing.first(lambda more: self._score(saved + more) <= goal) if self._exact else dealing.richest()
-        return DistributionPlan(best, share, tuple(best[place] for place in dealing.in_rounds(chosen)))
+        share, saved = self._even_part(best)
+        remainder = self._remainder(best, share)
+        chosen = remainder.first(lambda more: self._score(saved + more) <= goal) if self._exact else remainder.richest()
+        return DistributionPlan(best, share, tuple(best[index] for index in remainder.in_rounds(chosen)))
 
     def _first_best(self, known: Indexes) -> Indexes:
-        """The first combination that none is better than; *known* is one to begin with, however good."""
+        """The first best combination; *known* is a combination to start with."""
         crosses, score = self._rank(known)
         bar = (crosses, score + 1)
-        kinds = [(self._sizes[place], self._sockets and self._sockets[place]) for place in self._able]
+        kinds = [(self._sizes[index], self._sockets and self._sockets[index]) for index in self._able]
         for chosen in _first_of_each(kinds, self._width):
-            places = tuple([self._able[place] for place in chosen])
-            if self._has_enough(places) and self._ideal(places) < bar and (rank := self._rank(places)) < bar:
-                known, bar = places, rank
+            indexes = tuple([self._able[index] for index in chosen])
+            if self._has_enough(indexes) and self._ideal(indexes) < bar and (rank := self._rank(indexes)) < bar:
+                known, bar = indexes, rank
                 if rank == (False, 0):
                     break
         return known
 
     def _pools(self) -> Iterator[list[int]]:
-        """All nodes, and those of each socket where sockets matter."""
+        """All nodes, and with sockets those of each socket."""
         yield self._able
         for socket in sorted(set(self._sockets or ())):
-            yield [place for place, touched in enumerate(self._sockets or ()) if touched == socket]
+            yield [index for index, touched in enumerate(self._sockets or ()) if touched == socket]
 
     def _richest_of(self, pool: Sequence[int]) -> Indexes:
-        """The richest combination inside *pool*; none if even it has not enough."""
-        places = tuple(sorted(sorted(pool, key=lambda place: -self._sizes[place])[: self._width]))
-        return places if len(places) == self._width and self._has_enough(places) else ()
+        """The richest combination inside *pool*; empty if it has not enough."""
+        indexes = tuple(sorted(sorted(pool, key=lambda index: -self._sizes[index])[: self._width]))
+        return indexes if len(indexes) == self._width and self._has_enough(indexes) else ()
 
-    def _has_enough(self, places: Indexes) -> bool:
-        return sum([self._sizes[place] // self._group for place in places]) >= self._groups
+    def _has_enough(self, indexes: Indexes) -> bool:
+        return sum([self._sizes[index] // self._group for index in indexes]) >= self._groups
 
-    def _even(self, places: Indexes) -> tuple[int, int]:
-        """What each of *places* gives before anything is dealt, and how much of the squares that saves."""
+    def _even_part(self, indexes: Indexes) -> tuple[int, int]:
+        """The even share of each of *indexes*, and how much of the squares it saves."""
         share = self._even_share
-        sizes = [self._sizes[place] for place in places]
+        sizes = [self._sizes[index] for index in indexes]
         if self._sockets:
             share = min(share, min(sizes) // self._group * self._group)
         return share, share * (2 * sum(sizes) - share * self._width)
 
-    def _dealing(self, places: Indexes, share: int) -> "_Dealing":
-        left = [self._sizes[place] - share for place in places]
-        return _Dealing(left, self._groups - share // self._group * self._width, group=self._group)
+    def _remainder(self, indexes: Indexes, share: int) -> "_Remainder":
+        left = [self._sizes[index] - share for index in indexes]
+        return _Remainder(left, self._groups - share // self._group * self._width, group=self._group)
 
-    def _rank(self, places: Indexes) -> tuple[bool, int]:
-        """How good a combination is, the smaller the better."""
-        share, saved = self._even(places)
-        return self._crosses(places), self._score(saved + self._dealing(places, share).most(exact=self._exact))
+    def _rank(self, indexes: Indexes) -> tuple[bool, int]:
+        """The rank of a combination; smaller is better."""
+        share, saved = self._even_part(indexes)
+        return self._crosses(indexes), self._score(saved + self._remainder(indexes, share).most(exact=self._exact))
 
-    def _ideal(self, places: Indexes) -> tuple[bool, int]:
-        """A rank that *places* do not beat."""
-        share, saved = self._even(places)
-        return self._crosses(places), self._score(saved + self._dealing(places, share).ideal())
+    def _ideal(self, indexes: Indexes) -> tuple[bool, int]:
+        """A lower bound for the rank of *indexes*."""
+        share, saved = self._even_part(indexes)
+        return self._crosses(indexes), self._score(saved + self._remainder(indexes, share).ideal())
 
-    def _crosses(self, places: Indexes) -> bool:
-        """Whether the combination is on several sockets, where that matters."""
+    def _crosses(self, indexes: Indexes) -> bool:
+        """With sockets, whether the combination is on several."""
         if not self._sockets:
             return False
         touched = 0
-        for place in places:
-            touched |= self._sockets[place]
+        for index in indexes:
+            touched |= self._sockets[index]
         return touched & touched - 1 != 0
 
     def _score(self, saved: int) -> int:
-        """The standard deviation of what is left on all nodes, in thousandths; its mean is rounded to those first."""
+        """The standard deviation of free CPUs per node, in thousandths, from a mean rounded to thousandths."""
         nodes = len(self._sizes)
         mean = (2000 * self._left + nodes) // (2 * nodes)
         squares = 1_000_000 * (self._squares - saved) - 2000 * mean * self._left + nodes * mean * mean
         return (isqrt(4 * squares // nodes) + 1) // 2
 
 
-class _Dealing:
-    """Dealing out *groups* of CPUs in rounds over some of the nodes that have so many left, in that order."""
+class _Remainder:
+    """Taking the remaining *groups* in rounds from some nodes with *left* free CPUs, in that order."""
 
     def __init__(self, left: Sequence[int], groups: int, *, group: int) -> None:
         self._left = left
@@ -208,12 +206,12 @@ class _Dealing:
         return self._saved_ideally(self._left)
 
     def most(self, *, exact: bool) -> int:
-        """The most that dealing in rounds can save; if not *exact*, what dealing to the richest saves."""
+        """The most that rounds can save; if not *exact*, what the richest nodes save."""
         if not self._groups:
             return 0
         able = [size for size in self._left if size >= self._group]
         rising = sorted(able)
-        # With a group for each, order is no matter and the richest do best; with more groups than nodes all take part.
+        # With one group each, the richest nodes save most; with more groups than nodes, all take part.
         most = self._saved(rising[-self._groups :] if self._groups <= len(able) else able)
         for number in range(min(self._groups - 1, len(able)) if exact else 0, 0, -1):
             if self._saved_ideally(rising[-number:]) <= most:
@@ -222,11 +220,11 @@ class _Dealing:
         return most
 
     def first(self, good: Callable[[int], bool]) -> Indexes:
-        """The first nodes, in the kubelet's order, dealing to which saves enough to be *good*: many before few."""
-        able = [place for place, size in enumerate(self._left) if size >= self._group]
-        sizes = [self._left[place] for place in able]
+        """The first nodes, in the kubelet's order, that save enough to be *good*: many before few."""
+        able = [index for index, size in enumerate(self._left) if size >= self._group]
+        sizes = [self._left[index] for index in able]
         for number in range(len(able) if self._groups else 0, 0, -1):
-            # Of more nodes than groups only the first ones get any, and the others must still follow them.
+            # Of more nodes than groups, only the first ones give a group, and the others must still follow them.
             getting = min(number, self._groups)
             window = len(able) - (number - getting)
             richest = sorted(sizes[:window])[-getting:]
@@ -234,29 +232,29 @@ class _Dealing:
             if ceiling < 0 or not good(ceiling):
                 continue
             for chosen in combinations(range(window), getting):
-                saved = self._saved([sizes[place] for place in chosen])
+                saved = self._saved([sizes[index] for index in chosen])
                 if saved >= 0 and good(saved):
-                    return tuple(able[place] for place in chosen)
+                    return tuple(able[index] for index in chosen)
         return ()
 
     def richest(self) -> Indexes:
-        """As many of the richest nodes as there are groups, or all that have one."""
-        able = [place for place, size in enumerate(self._left) if size >= self._group]
-        return tuple(sorted(sorted(able, key=lambda place: -self._left[place])[: self._groups]))
+        """As many of the richest nodes as there are groups, or all with a whole group."""
+        able = [index for index, size in enumerate(self._left) if size >= self._group]
+        return tuple(sorted(sorted(able, key=lambda index: -self._left[index])[: self._groups]))
 
-    def in_rounds(self, places: Indexes) -> Indexes:
-        """The nodes that give a group, one after the other, when all is dealt to *places*."""
+    def in_rounds(self, indexes: Indexes) -> Indexes:
+        """The nodes that give a group, in order, if *indexes* take turns."""
         given: list[int] = []
         for number in range(self._groups):
-            given += [place for place in places if self._left[place] // self._group > number]
+            given += [index for index in indexes if self._left[index] // self._group > number]
             if len(given) >= self._groups:
                 break
         return tuple(given[: self._groups])
 
     def _saved(self, sizes: Sequence[int]) -> int:
-        """What dealing in rounds to all of *sizes* saves; -1 when they cannot take all groups.
+        """What rounds over all of *sizes* save; -1 if they do not have enough whole groups.
 
-        The kubelet deals for ever when nodes have enough CPUs but not in whole groups.
+        The kubelet loops forever if nodes have enough CPUs but not in whole groups.
         """
         group, groups = self._group, self._groups
         sizes = list(sizes)
@@ -276,7 +274,7 @@ class _Dealing:
         return saved
 
     def _saved_ideally(self, sizes: Sequence[int]) -> int:
-        """What taking each group from the richest of *sizes* saves; -1 when they do not have as many."""
+        """What taking each group from the richest of *sizes* saves; -1 if they do not have enough."""
         group = self._group
         heap = [-size for size in sizes]
         heapify(heap)
@@ -291,16 +289,16 @@ class _Dealing:
 
 
 def _first_of_each(kinds: Sequence[object], width: int) -> Iterator[Indexes]:
-    """Of all combinations of *width* places the first for each sequence of kinds, in lexicographic order."""
+    """Of all combinations of *width* indexes, the first for each sequence of kinds, in lexicographic order."""
     if width == 0:
         yield ()
         return
     seen = set()
-    for place in range(len(kinds) - width + 1):
-        if kinds[place] not in seen:
-            seen.add(kinds[place])
-            for rest in _first_of_each(kinds[place + 1 :], width - 1):
-                yield (place, *[place + 1 + other for other in rest])
+    for index in range(len(kinds) - width + 1):
+        if kinds[index] not in seen:
+            seen.add(kinds[index])
+            for rest in _first_of_each(kinds[index + 1 :], width - 1):
+                yield (index, *[index + 1 + other for other in rest])
 
 
 def _ceil(number: int, divisor: int) -> int:

@@ -1,4 +1,4 @@
-"""On which NUMA nodes could so many CPUs be had? What the CPU provider knows of the machine to answer that."""
+"""Hints for CPUs: the sets of NUMA nodes with enough free CPUs."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -9,42 +9,42 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.hint import AmountFamily, HintList
 from alignup.align.machine import KubeletView
 
-CpuHints = AmountFamily | HintList  #: where CPUs could come from
+CpuHints = AmountFamily | HintList
 
-#: The answer to a wish that no node, nor all of them, can fulfil.
+#: The hints for a request that cannot be satisfied.
 NO_HINTS = HintList((), preferred=frozenset())
 
 
 class CpuNodes:
-    """The NUMA nodes of one machine and their CPUs; with *by_socket* the nodes of a socket are as good as one."""
+    """The NUMA nodes of one machine and their CPUs; with *by_socket*, the nodes of a socket count as one."""
 
     def __init__(self, view: KubeletView, *, by_socket: bool) -> None:
         self._cpus = view.node_cpus
-        #: how many CPUs the richest node has, the two richest, and so on
-        self._richest = tuple(accumulate(sorted((cpus.bit_count() for cpus in self._cpus.values()), reverse=True)))
+        #: the number of CPUs of the largest node, of the two largest, and so on
+        self._largest = tuple(accumulate(sorted((cpus.bit_count() for cpus in self._cpus.values()), reverse=True)))
         self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
         self._nodes_of_socket = tuple(map(self.touched, self._sockets))
         self._nodes_per_socket = view.num_nodes // max(view.num_sockets, 1)
 
     def touched(self, cpus: CpuSet) -> NodeSet:
-        """The nodes *cpus* are on."""
+        """The nodes of *cpus*."""
         return bits.of(node for node, own in self._cpus.items() if own & cpus)
 
     def near(self, nodes: NodeSet) -> CpuSet:
-        """The CPUs of *nodes*, or of every socket they touch where sockets count."""
+        """The CPUs of *nodes*; with sockets, of every socket they touch."""
         cpus = bits.union(own for node, own in self._cpus.items() if nodes >> node & 1)
         return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
 
     def count(self, cpus: CpuSet) -> dict[int, int]:
-        """Node → how many of *cpus* are on it."""
+        """The number of *cpus* on each node."""
         return {node: (cpus & own).bit_count() for node, own in self._cpus.items()}
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
-        """Where *request* CPUs could come from when each node has so many *free*; the *reusable* ones are used first.
+        """Hints for *request* CPUs with these *free* counts per node; the *reusable* CPUs are used first.
 
-        A CPU that is reusable as well as free counts twice, as it does in the kubelet.
+        As in the kubelet, a CPU that is both reusable and free counts twice.
         """
-        width = min(bisect_left(self._richest, request) + 1, len(self._richest))
+        width = min(bisect_left(self._largest, request) + 1, len(self._largest))
         by_socket = bool(self._sockets) and self._nodes_per_socket > 0
         return AmountFamily(
             free,

@@ -1,7 +1,6 @@
-"""Who holds what on one machine.
+"""The CPU ledger of one machine: which container owns which CPUs.
 
-A ledger never changes: giving and taking back return a new one. Undoing a decision is keeping the ledger from before
-it, a refused pod leaves no trace because nothing was written, and deciding stays pure.
+A ledger is immutable: every change returns a new one. To undo a decision, keep the ledger from before.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,58 +16,58 @@ from alignup.align.errors import StateError
 class CpuLedger:
     """Which container owns which CPUs; all others are shared.
 
-    Every CPU is shared, owned or lost. Containers of one pod may own the same CPU (an init container and the one that
-    runs after it); containers of different pods never do.
+    Every CPU is shared, owned or lost. Containers of one pod may own the same CPU (an init container and a later one);
+    containers of different pods never do.
     """
 
-    node_cpus: Mapping[int, CpuSet]  #: NUMA node → its CPUs
+    node_cpus: Mapping[int, CpuSet]  #: by NUMA node
     reserved: CpuSet  #: never owned by a container
-    shared: CpuSet  #: owned by nobody; the reserved ones are among them unless they are kept apart strictly
+    shared: CpuSet  #: not owned; includes the reserved CPUs, except with strict-cpu-reservation
     held: Mapping[str, Mapping[str, CpuSet]] = field(default_factory=dict)  #: pod uid → container → its CPUs
-    pod_held: Mapping[str, CpuSet] = field(default_factory=dict)  #: pod uid → the CPUs the pod was given as one piece
-    #: the pod handled last and what of its init containers' CPUs its next container may use again; only one is kept
+    pod_held: Mapping[str, CpuSet] = field(default_factory=dict)  #: pod uid → CPUs allocated to the pod as a whole
+    #: the last pod handled, and the CPUs of its init containers that its next container may reuse
     reusable: tuple[str, CpuSet] | None = None
-    lost: CpuSet = 0  #: owned by a pod that was given others in their place; only a second ``give_pod`` loses any
-    free: Mapping[int, int] = field(init=False)  #: NUMA node → how many of its CPUs are ``available``
+    lost: CpuSet = 0  #: owned by a pod that was placed again elsewhere; only a second ``give_pod`` loses CPUs
+    free: Mapping[int, int] = field(init=False)  #: the number of ``available`` CPUs by NUMA node
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "free", self._counts(self.available))
 
     @property
     def available(self) -> CpuSet:
-        """What a container could be given: shared, but not reserved."""
+        """The CPUs that can be allocated: shared, but not reserved."""
         return self.shared & ~self.reserved
 
     def holds(self, uid: str, container: str) -> CpuSet | None:
-        """What a container owns; ``None`` when it owns nothing and runs on the shared CPUs."""
+        """What a container owns; ``None`` if it uses the shared pool."""
         return self.held.get(uid, {}).get(container)
 
     def runs_on(self, uid: str, container: str) -> CpuSet:
-        """The CPUs a container may use: those it owns, or else the shared ones."""
+        """The CPUs a container may use: its own, or the shared ones."""
         own = self.holds(uid, container)
         return self.shared if own is None else own
 
     def owned(self, uid: str) -> CpuSet:
-        """All that a pod and its containers own."""
+        """The CPUs of a pod and its containers."""
         return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
 
     def owned_by_others(self, uid: str) -> CpuSet:
-        """All that pods other than this one own."""
+        """The CPUs of all other pods."""
         return bits.union(map(self.owned, {*self.held, *self.pod_held} - {uid}))
 
     def reusable_by(self, uid: str) -> CpuSet:
-        """The CPUs of its init containers that a pod may use again, also if it has given them back since."""
+        """The CPUs of its init containers that a pod may reuse, even if it has released them since."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else 0
 
     def give(self, uid: str, container: str, *, cpus: CpuSet, reusable: CpuSet | None = None) -> Self:
-        """The container owns *cpus*: shared ones, or such as its pod owns already.
+        """Give *cpus* to a container: available ones, or some that its pod owns already.
 
-        With *reusable*, that is what the pod's next container may use again.
+        *reusable* is what the next container of the pod may reuse; ``None``: as before.
         """
-        self._check_free(cpus & ~self.owned(uid))
+        self._check_available(cpus & ~self.owned(uid))
         held = {**self.held, uid: {**self.held.get(uid, {}), container: cpus}}
         again = self.reusable if reusable is None else (uid, reusable)
-        return type(self)(  # not replace(), which takes as long as all the rest of giving
+        return type(self)(  # replace() would take as long as everything else here
             node_cpus=self.node_cpus,
             reserved=self.reserved,
             shared=self.shared & ~cpus,
@@ -79,9 +78,11 @@ class CpuLedger:
         )
 
     def give_pod(self, uid: str, cpus: CpuSet, *, containers: Mapping[str, CpuSet]) -> Self:
-        """The pod owns *cpus*, all of them shared until now; *containers* says which container owns which of them."""
-        self._check_free(cpus)
-        self._check_inside(cpus, bits.union(containers.values()))
+        """Give *cpus*, all of them available, to a pod as a whole; *containers* are the parts of its containers."""
+        self._check_available(cpus)
+        outside = bits.union(containers.values()) & ~cpus
+        if outside:
+            raise StateError(f"CPUs {bits.show(outside)} are not CPUs of the pod")
         return replace(
             self,
             shared=self.shared & ~cpus,
@@ -91,9 +92,9 @@ class CpuLedger:
         )
 
     def take_back(self, uid: str, container: str) -> Self:
-        """The container owns nothing any more: what no other container of its pod owns is shared again.
+        """Release the CPUs of a container, except those of other containers of its pod.
 
-        What a pod was given as one piece comes back as one piece, with its last container.
+        The CPUs of a pod as a whole are released with its last container.
         """
         containers = self.held.get(uid, {})
         if container not in containers:
@@ -109,7 +110,7 @@ class CpuLedger:
         return replace(self, shared=self.shared | freed, held=held, pod_held=pod_held)
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
-        """Whoever is not among *containers*, each by its pod's uid and its name, owns nothing any more."""
+        """Release the CPUs of all containers that are not among these (pod uid, name)."""
         gone = [(uid, name) for uid, own in self.held.items() for name in own if (uid, name) not in containers]
         ledger = self
         for uid, name in gone:
@@ -117,18 +118,13 @@ class CpuLedger:
         return ledger
 
     def with_reusable(self, uid: str, cpus: CpuSet) -> Self:
-        """The pod's next container may use *cpus* again; what other pods might have used again is forgotten."""
+        """Let the next container of the pod reuse *cpus*; other pods can reuse nothing any more."""
         return self if self.reusable == (uid, cpus) else replace(self, reusable=(uid, cpus))
 
-    def _check_free(self, cpus: CpuSet) -> None:
+    def _check_available(self, cpus: CpuSet) -> None:
         taken = cpus & ~self.available
         if taken:
-            raise StateError(f"CPUs {bits.show(taken)} are not free to be given")
-
-    def _check_inside(self, cpus: CpuSet, parts: CpuSet) -> None:
-        outside = parts & ~cpus
-        if outside:
-            raise StateError(f"CPUs {bits.show(outside)} are not among those of the pod")
+            raise StateError(f"CPUs {bits.show(taken)} are not available")
 
     def _counts(self, cpus: CpuSet) -> dict[int, int]:
         return {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()}

@@ -1,4 +1,4 @@
-"""What the CPU provider is told: its policy and the policy's options, read and refused as the kubelet does."""
+"""The CPU manager's policy and policy options, parsed and rejected like in the kubelet."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,21 +13,21 @@ from alignup.align.settings import FeatureGates, FeatureStage, Policy, parse_boo
 
 
 class CpuPolicy(StrEnum):
-    """Whether containers may own CPUs at all."""
+    """The policy of the CPU manager."""
 
     NONE = "none"
     STATIC = "static"
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Read ``cpuManagerPolicy``."""
+        """Parse ``cpuManagerPolicy``."""
         try:
             return cls(name)
         except ValueError:
             raise SettingsError(f"unknown policy: {quote(name)}") from None
 
 
-#: The options of the static policy, by the names the kubelet knows them under.
+#: The options of the static policy, by the kubelet's names.
 OPTION_STAGES: Mapping[str, FeatureStage] = MappingProxyType(
     {
         "full-pcpus-only": FeatureStage.GA,
@@ -43,7 +43,7 @@ _GATES = MappingProxyType(
     {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
 )
 
-#: Pairs that contradict each other, in the order they are looked for.
+#: Pairs that exclude each other, in the order they are checked.
 _CLASHES = (
     ("full-pcpus-only", "distribute-cpus-across-cores"),
     ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
@@ -54,18 +54,18 @@ _CLASHES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuOptions:
-    """The options of the static policy; each field is the kubelet's option of that name."""
+    """The options of the static policy, named as in the kubelet."""
 
     full_pcpus_only: bool = False  #: containers own whole cores
-    distribute_cpus_across_numa: bool = False  #: a request too big for one node is spread evenly over several
-    align_by_socket: bool = False  #: nodes of one socket are as good as one node
+    distribute_cpus_across_numa: bool = False  #: a request too large for one node is spread evenly over several
+    align_by_socket: bool = False  #: the nodes of a socket count as one node
     distribute_cpus_across_cores: bool = False  #: threads are taken in numeric order, not core by core
-    strict_cpu_reservation: bool = False  #: reserved CPUs are not shared either
+    strict_cpu_reservation: bool = False  #: reserved CPUs are not in the shared pool
     prefer_align_cpus_by_uncorecache: bool = False  #: CPUs of one last-level cache are preferred
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, gates: FeatureGates) -> Self:
-        """Read ``cpuManagerPolicyOptions``; of several wrong ones the first by name is reported."""
+        """Parse ``cpuManagerPolicyOptions``; of several errors, the first by option name is raised."""
         chosen = {}
         for name, value in sorted(options.items()):
             _check_stage(name, gates)
@@ -76,7 +76,7 @@ class CpuOptions:
         return cls(**{name.replace("-", "_"): on for name, on in chosen.items()})
 
     def check_machine(self, policy: Policy, *, sockets: int, nodes: int) -> None:
-        """Refuse align-by-socket where the topology manager's *policy* or the machine makes no sense of it."""
+        """Raise if align-by-socket is incompatible with the topology manager *policy* or the machine."""
         if not self.align_by_socket:
             return
         if policy is Policy.SINGLE_NUMA_NODE:
@@ -91,21 +91,21 @@ class CpuOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSettings:
-    """What a node's configuration says about CPUs, as it is written there."""
+    """The CPU settings of a KubeletConfiguration, not parsed yet."""
 
     policy: str = CpuPolicy.NONE
     options: Mapping[str, str] = field(default_factory=dict)
-    reservation: Quantity | None = None  #: what system and Kubernetes keep for themselves; ``None``: not said
-    explicit: CpuSet = 0  #: ``reservedSystemCPUs``: which CPUs these are; empty: any
+    reservation: Quantity | None = None  #: kube-reserved and system-reserved CPUs; ``None``: not set
+    explicit: CpuSet = 0  #: ``reservedSystemCPUs``; empty: not set
 
     def check_none(self) -> None:
-        """Refuse options where policy none is set, which has none."""
+        """Raise if policy none has options."""
         if self.options:
             listed = " ".join(f"{name}:{value}" for name, value in sorted(self.options.items()))
             raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{listed}]")
 
     def reserved_count(self) -> int:
-        """How many CPUs are to be reserved, parts of one rounded up; the static policy insists on some."""
+        """The number of reserved CPUs, rounded up; the static policy requires at least one."""
         if self.reservation is None:
             raise SettingsError("[cpumanager] unable to determine reserved CPU resources for static policy")
         if self.reservation.is_zero:

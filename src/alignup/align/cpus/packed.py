@@ -1,14 +1,13 @@
-"""In which order are CPUs taken? Packed: as few, and as much used, groups of CPUs as possible.
+"""Packed selection of CPUs: use as few groups of CPUs as possible, and those most in use first.
 
-The whole of it is one tree and one habit. The tree: the machine, its outer groups, their inner groups, cores, CPUs.
-Outer and inner are NUMA nodes and sockets, whichever is the larger kind on this machine being the outer one. The habit:
-on every level, inside its parent, the group with the fewest free CPUs comes first, so that what is broken already is
-used up before anything whole is broken. Selection then walks down the tree: whole outer groups that fit into what is
-still needed, whole inner ones, whole caches if asked to, whole cores, single CPUs.
+The machine is a tree: outer groups, inner groups, cores, CPUs. Outer and inner groups are NUMA nodes and sockets, the
+larger kind being the outer one. On every level, inside its parent, the group with the fewest free CPUs comes first, so
+partly used groups are used up before a whole one is split. Selection walks down the tree: whole outer groups that fit
+into the request, whole inner groups, optionally whole caches, whole cores, single CPUs.
 
-The surprising rule: a socket or a core counts as whole only if it has the machine's *average* number of CPUs. That is
-how the kubelet tells, and on uneven machines it makes a difference. (The kubelet compares the number of *free* CPUs
-with that average and so, on such machines, sometimes takes CPUs that are not free; here all of them must be free too.)
+Note that a socket or a core counts as whole only if it has the machine's *average* number of CPUs, as in the kubelet;
+this matters on uneven machines. (The kubelet compares the number of *free* CPUs with the average and therefore, on such
+machines, sometimes takes CPUs that are not free; here all of them must be free too.)
 """
 
 from collections.abc import Callable, Iterable
@@ -18,19 +17,19 @@ from alignup.align.bits import CpuSet
 from alignup.align.errors import ProviderError
 from alignup.align.machine import KubeletView
 
-TakeStep = Callable[[CpuSet, int], CpuSet]  #: out of these free CPUs take some, at most that many
+TakeStep = Callable[[CpuSet, int], CpuSet]  #: takes at most this many of the free CPUs
 
 
 class CpuSelection(Protocol):
-    """A way to choose CPUs."""
+    """A way to select CPUs."""
 
     def take(self, free: CpuSet, count: int) -> CpuSet:
-        """Choose exactly *count* of the *free* CPUs, or raise ``ProviderError``; none if *count* is not positive."""
+        """Select exactly *count* of the *free* CPUs, or raise ``ProviderError``; none if *count* is not positive."""
         ...
 
 
 class PackedSelection:
-    """Packed selection on one machine; with *spread* no whole cores, with *by_cache* within a cache if it can be."""
+    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible."""
 
     def __init__(self, view: KubeletView, *, spread: bool = False, by_cache: bool = False) -> None:
         nodes, sockets = tuple(view.node_cpus.values()), tuple(view.socket_cpus.values())
@@ -52,7 +51,6 @@ class PackedSelection:
         self._steps: tuple[TakeStep, ...] = (self._outer_groups, self._inner_groups, *cached, *last)
 
     def take(self, free: CpuSet, count: int) -> CpuSet:
-        """Choose exactly *count* of the *free* CPUs."""
         if count <= 0:
             return 0
         left = free & self._all
@@ -69,7 +67,7 @@ class PackedSelection:
         return taken
 
     def nodes(self, free: CpuSet) -> list[CpuSet]:
-        """The NUMA nodes with *free* CPUs, in the order they are used."""
+        """The NUMA nodes with *free* CPUs, in the order of selection."""
         return self._outer_order(free) if self._nodes_first else self._inner_order(free)
 
     def _sockets(self, free: CpuSet) -> list[CpuSet]:
@@ -92,7 +90,7 @@ class PackedSelection:
         return _take_whole(filter(self._whole_inner.__contains__, self._inner_order(free)), free=free, need=need)
 
     def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:
-        # Whole cores all have the same number of CPUs, so inside their parent they simply come in rising order.
+        # Whole cores have the same number of CPUs, so inside their parent they are in ascending order.
         size = self._core_size
         if need < size:
             return 0
@@ -119,7 +117,7 @@ class PackedSelection:
         return taken
 
     def _caches(self, free: CpuSet, need: int) -> CpuSet:
-        """Whole caches that fit, then all the rest inside one more cache, or nothing of the rest."""
+        """Whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
         order = self._cache_order(free)
         taken = _take_whole(order, free=free, need=need) if need >= self._cache_size else 0
         need -= taken.bit_count()
@@ -136,7 +134,7 @@ class PackedSelection:
         ]
 
     def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
-        """Exactly *need* CPUs on the first cores of *cache*, or none when it does not come out even."""
+        """Exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
         cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
         found = 0
         for core in cores[: -(-need // self._core_size)]:
@@ -147,14 +145,14 @@ class PackedSelection:
 
 
 def not_enough_error(free: CpuSet, count: int) -> ProviderError:
-    """The kubelet's words for asking more than there is."""
+    """The kubelet's error."""
     return ProviderError(
         f"not enough cpus available to satisfy request: requested={count}, available={free.bit_count()}"
     )
 
 
 def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
-    """The *count* lowest members, or all when there are no more."""
+    """The *count* lowest members, or all if there are fewer."""
     if count >= cpus.bit_count():
         return cpus
     rest = cpus
@@ -164,12 +162,12 @@ def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
 
 
 def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
-    """Those of *groups* (given in the order of their ids) that reach into *within*, the fewest free CPUs first."""
+    """Those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
     return sorted([group for group in groups if group & within], key=lambda group: (group & free).bit_count())
 
 
 def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
-    """The CPUs of those *groups* that are entirely free and fit into what is still needed."""
+    """The CPUs of those *groups* that are entirely free and fit into *need*."""
     taken = 0
     used = ~free
     for group in groups:
@@ -186,6 +184,6 @@ def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
 
 
 def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[CpuSet, tuple[CpuSet, ...]]:
-    """Parent → the children that reach into it, in the order given."""
+    """Parent → the children that overlap it, in the given order."""
     children = tuple(children)
     return {parent: tuple(child for child in children if child & parent) for parent in parents}

@@ -1,9 +1,9 @@
-"""The fewest NUMA nodes that touch enough devices, where a device may sit on several nodes at once.
+"""The fewest NUMA nodes that touch enough devices, if a device may be on several nodes.
 
-Devices on the same nodes are one *set* of nodes with a weight. With one node a device the richest nodes are the fewest.
-With more this is the maximum coverage problem, hard in general, but not on machines: there sets are nested or apart (a
-device belongs to a node, a socket or the whole board), and then taking the node that adds most, again and again, is
-exact. What is neither is searched, giving up each beginning that the richest nodes left could not complete.
+Devices on the same nodes are one *set* of nodes with a weight. If every device has one node, the richest nodes are the
+fewest. Otherwise this is the maximum coverage problem, hard in general, but not on real machines: their sets are nested
+or disjoint (a device belongs to a node, a socket or the whole board), and then the greedy choice of the node that adds
+most is exact. Other sets are searched, skipping each partial choice that the richest remaining nodes cannot complete.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,16 +14,15 @@ from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
 from alignup.align.errors import WorkLimitError
 
-Weights = Mapping[NodeSet, int]  #: set of nodes → how much touching any of them is worth
+Weights = Mapping[NodeSet, int]  #: set of nodes → the worth of touching any of them
 
-#: Beginnings one question may look at when sets overlap without being nested; some tenths of a second on 64 nodes.
-WORK_LIMIT = 2_000
+WORK_LIMIT = 2_000  #: steps of a search among overlapping sets; some tenths of a second on 64 nodes
 
 
 def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
-    """The smallest number of nodes, at least one, that touch sets worth *need*; ``None`` when all do not.
+    """The smallest number of nodes, at least one, that touch sets worth *need*; ``None`` if all of them do not.
 
-    *source* is named by the ``WorkLimitError`` raised when that cannot be told within ``WORK_LIMIT`` steps.
+    Raises ``WorkLimitError``, which names *source*, after ``WORK_LIMIT`` steps.
     """
     if need <= 0:
         return 1
@@ -43,23 +42,23 @@ def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
 
 
 def are_single_nodes(masks: Collection[NodeSet]) -> bool:
-    """Whether every set is of one node."""
-    for mask in masks:  # noqa: SIM110 - on the way of every hint, where all() costs twice
+    """Whether every set has one node."""
+    for mask in masks:  # noqa: SIM110 - runs for every hint, and all() takes twice as long
         if mask & mask - 1:
             return False
     return True
 
 
 def are_nested(masks: Collection[NodeSet]) -> bool:
-    """Whether of any two sets one contains the other, or they have no node in common."""
+    """Whether any two sets are disjoint or one contains the other."""
     nodes = bits.of(node for mask in masks for node in bits.members(mask))
     if len(masks) > max(0, 2 * nodes.bit_count() - 1):
-        return False  # so many different ones cannot be nested
+        return False  # too many different sets to be nested
     return all(one & other in {0, one, other} for one, other in combinations(masks, 2))
 
 
 def _richest(gains: Iterable[int], need: int) -> int:
-    """How many of *gains* reach *need*, the largest first; all of them together do."""
+    """The number of *gains*, largest first, that reach *need*; all of them together do."""
     ranked = sorted(gains, reverse=True)
     count = 1
     reached = ranked[0]
@@ -70,7 +69,7 @@ def _richest(gains: Iterable[int], need: int) -> int:
 
 
 def _units(weights: Weights) -> dict[int, Bits]:
-    """Node → what it touches, one bit for each unit of weight, so that counting bits is weighing."""
+    """Node → what it touches, as one bit per unit of weight."""
     touched: dict[int, Bits] = {}
     start = 0
     for mask, weight in weights.items():
@@ -82,9 +81,9 @@ def _units(weights: Weights) -> dict[int, Bits]:
 
 
 def _charges(weights: Weights) -> list[Bits]:
-    """The units of the sets of at most one node, of two, … and so on up to all: each makes a bound of its own.
+    """The units of the sets with at most one node, two nodes, … up to all: each gives a bound.
 
-    What is charged counts once for each node that touches it; all else counts as touched, whichever nodes are chosen.
+    Charged units count once for each node that touches them; all others count as touched by any choice.
     """
     charges = []
     for width in sorted({mask.bit_count() for mask in weights}):
@@ -98,7 +97,7 @@ def _charges(weights: Weights) -> list[Bits]:
 
 
 def _greedy(touched: Mapping[int, Bits], need: int) -> int:
-    """How many nodes it takes when each is the one that adds most."""
+    """The number of nodes if each adds most."""
     reached, count = 0, 0
     while reached.bit_count() < need:
         reached |= max(touched.values(), key=lambda units: (units & ~reached).bit_count())
@@ -107,7 +106,7 @@ def _greedy(touched: Mapping[int, Bits], need: int) -> int:
 
 
 def _undominated(touched: Mapping[int, Bits]) -> list[Bits]:
-    """What nodes touch, without nodes that another one could always stand in for."""
+    """What nodes touch, without nodes whose units another node touches too."""
     kept: list[Bits] = []
     for units in sorted(touched.values(), key=int.bit_count, reverse=True):
         if all(units & ~other for other in kept):
@@ -116,7 +115,7 @@ def _undominated(touched: Mapping[int, Bits]) -> list[Bits]:
 
 
 class _Search:
-    """All ways to choose nodes, the richest first."""
+    """A search among all choices of nodes, the richest first."""
 
     def __init__(self, choices: list[Bits], charged: Sequence[Bits], source: str) -> None:
         self.choices = choices
@@ -125,11 +124,10 @@ class _Search:
         self.steps = 0
 
     def reaches(self, count: int, need: int) -> bool:
-        """Whether some *count* nodes touch *need* units."""
         return self._completes(self.choices, count, need)
 
     def _completes(self, choices: list[Bits], left: int, missing: int) -> bool:
-        """Whether *left* of *choices*, which show only what is not touched yet, touch the *missing* units."""
+        """Whether *left* of *choices*, which contain only untouched units, touch the *missing* units."""
         self._step()
         gains = [units.bit_count() for units in choices]
         most = max(gains, default=0)
@@ -147,7 +145,7 @@ class _Search:
         return False
 
     def _at_most(self, choices: list[Bits], left: int) -> int:
-        """What *left* of *choices* touch at most: all that is not charged, and of the rest what each does alone."""
+        """An upper bound for what *left* of *choices* touch: all uncharged units, and the charged ones of each."""
         everything = bits.union(choices)
         return min(
             (everything & ~charged).bit_count()
@@ -159,7 +157,7 @@ class _Search:
         self.steps += 1
         if self.steps > WORK_LIMIT:
             raise WorkLimitError(
-                f"how few NUMA nodes touch enough devices of {self.source} cannot be told within {WORK_LIMIT} steps: "
-                f"its devices sit on groups of nodes that overlap without being nested",
+                f"cannot decide within {WORK_LIMIT} steps how few NUMA nodes touch enough devices of {self.source}: "
+                "its devices are on groups of nodes that overlap without being nested",
                 sources=(self.source,),
             )

@@ -1,10 +1,10 @@
-"""Who holds which devices, and what the device plugins last announced.
+"""The device ledger: the devices that plugins report, and which container holds which.
 
-A ledger never changes: announcing, giving and taking back return a new one, so a refused pod leaves no trace. What is
-held is written down by id, since devices come, fall ill and go while pods hold them; what is free is kept beside it as
-a set of places in the resource's inventory, so that choosing devices is a matter of a few ints.
+A ledger is immutable: every change returns a new one. Held devices are stored by id, since devices come, fail and go
+while pods hold them. Free devices are stored as a set of indexes into the inventory of their resource, so choosing
+devices takes a few operations on ints.
 
-The surprising rule: a resource stays known while a pod holds any of it, even if its plugin is long gone.
+Note that a resource stays known while a pod holds any of it, even if its plugin is long gone.
 """
 
 import re
@@ -18,7 +18,7 @@ from alignup.align.caching import lock_free_cached_property
 from alignup.align.errors import StateError
 from alignup.align.machine import Device
 
-DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th of its inventory
+DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th device of its inventory
 DeviceIds = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
 
 _NUMBER = re.compile(r"([0-9]+)")
@@ -26,34 +26,34 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class DeviceInventory:
-    """The devices of one resource as its plugin last announced them, digested once."""
+    """The devices of one resource as its plugin last reported them, indexed once."""
 
-    devices: tuple[Device, ...]  #: each id once, in natural order
-    machine: NodeSet  #: the NUMA nodes there are
-    preferred_allocation: bool = False  #: whether the plugin wants to be asked which devices go well together
-    registered: bool = True  #: ``False``: the plugin has been gone for so long that the resource is given up
-    remembered: bool = False  #: after a restart, until the plugin is back: just the devices that pods hold are known
-    places: Mapping[str, int] = field(init=False, compare=False)  #: id → place
+    devices: tuple[Device, ...]  #: in natural order of their unique ids
+    machine: NodeSet  #: the NUMA nodes of the machine
+    preferred_allocation: bool = False  #: whether the plugin supports GetPreferredAllocation
+    registered: bool = True  #: ``False``: the plugin is gone for so long that the resource is removed
+    remembered: bool = False  #: after a restart, until the plugin is back: only the held devices are known
+    indexes: Mapping[str, int] = field(init=False, compare=False)  #: id → index
     healthy: DeviceSet = field(init=False, compare=False)
-    with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, be it without nodes
-    placed: DeviceSet = field(init=False, compare=False)  #: those on any node, also on nodes the machine does not have
-    groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on just these
-    nodes: NodeSet = field(init=False, compare=False)  #: what hints are made of: nodes with devices, else all there are
-    on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of these nodes → the devices that touch it
+    with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, even without nodes
+    placed: DeviceSet = field(init=False, compare=False)  #: those on any node, including unknown nodes
+    groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on exactly these
+    nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints: nodes with devices, else all nodes
+    on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of ``nodes`` → the devices that touch it
 
     def __post_init__(self) -> None:
         groups: dict[NodeSet, DeviceSet] = {}
         healthy = with_topology = nodes = 0
-        for place, device in enumerate(self.devices):
+        for index, device in enumerate(self.devices):
             if device.healthy:
-                healthy |= 1 << place
+                healthy |= 1 << index
             if device.nodes is not None:
-                with_topology |= 1 << place
+                with_topology |= 1 << index
             if device.nodes:
-                groups[device.nodes] = groups.get(device.nodes, 0) | 1 << place
+                groups[device.nodes] = groups.get(device.nodes, 0) | 1 << index
                 nodes |= device.nodes & self.machine
         facts = {
-            "places": {device.id: place for place, device in enumerate(self.devices)},
+            "indexes": {device.id: index for index, device in enumerate(self.devices)},
             "healthy": healthy,
             "with_topology": with_topology,
             "placed": bits.union(groups.values()),
@@ -69,23 +69,23 @@ class DeviceInventory:
 
     @classmethod
     def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
-        """An inventory of *devices*; of two with the same id the later one counts."""
+        """An inventory of *devices*; of two with the same id, the later one counts."""
         known = {device.id: device for device in devices}
         ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
         return cls(ordered, machine, preferred_allocation=preferred_allocation)
 
     def find(self, ids: Iterable[str]) -> DeviceSet:
-        """Those of *ids* that are in the inventory."""
-        places = self.places
+        """The devices of *ids* in the inventory."""
+        indexes = self.indexes
         found = 0
         for id_ in ids:
-            if id_ in places:
-                found |= 1 << places[id_]
+            if id_ in indexes:
+                found |= 1 << indexes[id_]
         return found
 
     def names(self, devices: DeviceSet) -> tuple[str, ...]:
         """The ids of *devices*, in natural order."""
-        return tuple([self.devices[place].id for place in bits.members(devices)])
+        return tuple([self.devices[index].id for index in bits.members(devices)])
 
     def near(self, nodes: NodeSet) -> DeviceSet:
         """The devices on at least one of *nodes*."""
@@ -94,25 +94,25 @@ class DeviceInventory:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLedger:
-    """All devices of a machine and which container holds which.
+    """The devices of a machine and their holders.
 
-    Containers of one pod may hold the same device (an init container and the one that runs after it); containers of
-    different pods never do.
+    Containers of one pod may hold the same device (an init container and a later one); containers of different pods
+    never do.
     """
 
-    nodes: NodeSet  #: the NUMA nodes there are
+    nodes: NodeSet  #: the NUMA nodes of the machine
     inventories: Mapping[str, DeviceInventory] = field(default_factory=dict)  #: by resource
     held: Mapping[str, Mapping[str, DeviceIds]] = field(default_factory=dict)  #: pod uid → container → what it holds
-    #: the pod handled last, and the devices of its init containers that its next container may use again
+    #: the last pod handled, and the devices of its init containers that its next container may reuse
     reusable: tuple[str, Mapping[str, frozenset[str]]] | None = None
-    in_use: Mapping[str, frozenset[str]] = field(default_factory=dict)  #: resource → all ids held, if there are any
-    free: Mapping[str, DeviceSet] = field(default_factory=dict)  #: resource → the healthy devices nobody holds
+    in_use: Mapping[str, frozenset[str]] = field(default_factory=dict)  #: resource → all held ids; no empty sets
+    free: Mapping[str, DeviceSet] = field(default_factory=dict)  #: resource → the healthy devices without a holder
 
     @classmethod
     def of_devices(
         cls, devices: Iterable[Device], *, nodes: NodeSet, preferred_allocation: Collection[str] = ()
     ) -> "DeviceLedger":
-        """The ledger of an idle machine; plugins of the resources in *preferred_allocation* want to be asked."""
+        """The ledger of an idle machine; *preferred_allocation* are the resources whose plugin supports it."""
         by_resource: dict[str, list[Device]] = {}
         for device in devices:
             by_resource.setdefault(device.resource, []).append(device)
@@ -123,31 +123,31 @@ class DeviceLedger:
 
     @lock_free_cached_property
     def handled(self) -> set[str]:
-        """The resources devices are given out of: with a plugin, or with a pod that still holds some."""
+        """The managed resources: those with a plugin, or with a pod that still holds some."""
         return {name for name, own in self.inventories.items() if own.registered}.union(self.in_use)
 
     def holds(self, uid: str, container: str) -> DeviceIds:
-        """What a container holds, resource by resource."""
+        """What a container holds, by resource."""
         return self.held.get(uid, {}).get(container, {})
 
     def owned(self, uid: str, resource: str) -> frozenset[str]:
-        """The ids of *resource* that a pod's containers hold together."""
+        """The ids of *resource* that the containers of a pod hold together."""
         return frozenset().union(*(own.get(resource, ()) for own in self.held.get(uid, {}).values()))
 
     def reusable_by(self, uid: str) -> Mapping[str, frozenset[str]]:
-        """The devices of its init containers that a pod may use again, by resource."""
+        """The devices of its init containers that a pod may reuse, by resource."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else {}
 
     def free_on(self, resource: str) -> dict[int, int]:
-        """NUMA node → how many free devices of *resource* touch it, for the nodes hints are made of."""
+        """NUMA node → the number of free devices of *resource* that touch it, for all nodes of hints."""
         free = self.free[resource]
         return {node: (devices & free).bit_count() for node, devices in self.inventories[resource].on.items()}
 
     def allocatable(self, uid: str = "") -> dict[str, int]:
-        """How many devices of each resource the fit check may count on for a pod.
+        """The device capacity by resource for the fit check of a pod.
 
-        Healthy ones; for a pod that holds devices already at least as many as are in use, so that it is not refused
-        over a device that fell ill while it ran.
+        Only healthy devices count. For a pod that holds devices already, the capacity is at least the number of devices
+        in use, so that a device that failed while the pod ran does not reject it.
         """
         counts = {name: own.healthy.bit_count() for name, own in self.inventories.items() if own.registered}
         if uid in self.held:
@@ -156,27 +156,27 @@ class DeviceLedger:
         return counts
 
     def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> Self:
-        """The plugin says what devices there are: this replaces all it said before."""
+        """Replace the devices of *resource* by those its plugin reports."""
         return self._with_inventory(
             resource, DeviceInventory.of(devices, machine=self.nodes, preferred_allocation=preferred_allocation)
         )
 
     def stop(self, resource: str) -> Self:
-        """The plugin is gone: its devices stay known, but none is healthy until it comes back."""
+        """Mark all devices as unhealthy, because the plugin is gone."""
         known = self.inventories[resource]
         ill = tuple(replace(device, healthy=False) for device in known.devices)
         stopped = DeviceInventory(ill, self.nodes, registered=known.registered, remembered=known.remembered)
         return self._with_inventory(resource, stopped)
 
     def give_up(self, resource: str) -> Self:
-        """The plugin has been gone for too long: the resource is handled only as long as a pod holds some of it."""
+        """Manage the resource only as long as a pod holds some of it, because the plugin did not come back."""
         stopped = self.stop(resource).inventories[resource]
         return self._with_inventory(resource, replace(stopped, registered=False))
 
     def give(self, uid: str, container: str, *, devices: Mapping[str, Collection[str]]) -> Self:
-        """The container holds *devices*, of resources it held nothing of.
+        """Give *devices* to a container that holds none of their resources.
 
-        Nobody else may hold them but containers of the same pod; ``StateError`` otherwise.
+        Raises ``StateError`` if another pod holds one of them.
         """
         devices = {resource: ids for resource, ids in devices.items() if ids}
         if not devices:
@@ -189,13 +189,13 @@ class DeviceLedger:
             if foreign:
                 raise StateError(f"{resource} {', '.join(sorted(foreign, key=natural_sort_key))}: held by another pod")
             if resource in before:
-                raise StateError(f"{resource}: pod {uid} container {container} holds some already")
+                raise StateError(f"{resource}: pod {uid} container {container} already holds some")
             in_use[resource] = known.union(ids)
             if resource in free:
                 free[resource] &= ~self.inventories[resource].find(ids)
         own = {resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in devices.items()}
         containers = {**self.held.get(uid, {}), container: {**before, **own}}
-        return type(self)(  # not replace(), which takes as long as all the rest of giving
+        return type(self)(  # replace() would take as long as everything else here
             nodes=self.nodes,
             inventories=self.inventories,
             held={**self.held, uid: containers},
@@ -205,7 +205,7 @@ class DeviceLedger:
         )
 
     def take_back(self, uid: str) -> Self:
-        """The pod holds nothing any more, and has nothing to use again."""
+        """Release all devices of a pod; it can reuse nothing any more."""
         if uid not in self.held:
             return self if not self.reusable_by(uid) else replace(self, reusable=None)
         in_use, free = dict(self.in_use), dict(self.free)
@@ -224,7 +224,7 @@ class DeviceLedger:
         return replace(self, held=held, in_use=in_use, free=free, reusable=reusable)
 
     def with_reusable(self, uid: str, devices: Mapping[str, frozenset[str]]) -> Self:
-        """The pod's next container may use *devices* again; what other pods might have used again is forgotten."""
+        """Let the next container of the pod reuse *devices*; other pods can reuse nothing any more."""
         reusable = (uid, devices) if devices else None
         return self if self.reusable == reusable else replace(self, reusable=reusable)
 
@@ -238,12 +238,12 @@ class DeviceLedger:
 
 
 def natural_sort_key(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
-    """What ids are sorted by: numbers in them count as numbers, so that ``gpu-2`` comes before ``gpu-10``."""
+    """A sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
     return tuple(_pieces(id_)), id_
 
 
 def _pieces(id_: str) -> Iterator[tuple[int, str]]:
-    """Texts and numbers in turn; of two numbers the one with more digits is larger, however many those are."""
+    """Texts and numbers in turn; numbers compare by the number of digits first, so any length works."""
     for turn, piece in enumerate(_NUMBER.split(id_)):
         digits = piece.lstrip("0")
         yield (len(digits), digits) if turn % 2 else (0, piece)

@@ -100,7 +100,7 @@ def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tu
     for resource in resources:
         inventory = ledger.inventories.get(resource)
         for id_ in ledger.owned(uid, resource):
-            place = inventory.places.get(id_) if inventory else None
+            place = inventory.indexes.get(id_) if inventory else None
             if inventory is None or place is None:
                 yield resource, 0, False
             else:

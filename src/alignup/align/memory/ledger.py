@@ -1,10 +1,10 @@
-"""Who holds which memory: for every NUMA node and type what there is, and for every container its blocks.
+"""The memory ledger of one machine: the memory of every NUMA node, and the blocks of every container.
 
-A type is ``memory`` or a size of huge pages. A block lies on one node or on a *group* of them; each node of a group
-names the whole group as its *cells* and serves nobody else until the last block on it is gone. How a block is spread
-over its group is nobody's business: nodes are charged from the lowest up, and given back in the same order.
+A type is ``memory`` or a size of huge pages. A block is on one node or on a *group* of nodes. Each node of a group has
+the whole group as its *cells*, and serves only this group until its last block is gone. How a block is spread over its
+group does not matter: nodes are charged from the lowest up, and released in the same order.
 
-The ledger never changes: every step returns a new one, so that undoing a step is keeping the old one.
+A ledger is immutable: every change returns a new one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,17 +14,16 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import StateError
-from alignup.align.machine import NumaNode
-from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.workload.names import HUGEPAGES, MEMORY
+from alignup.align.machine import NumaNode, hugepages_resource
+from alignup.align.workload.names import MEMORY
 
-_WRAP = 1 << 64  # the kubelet counts bytes in 64 bits, and too large a reservation wraps around
+_WRAP = 1 << 64  # the kubelet uses unsigned 64-bit integers, so a reservation that is too large wraps around
 
 Sizes = Mapping[str, int]  #: type → bytes
 
 
 class MemoryTable(NamedTuple):
-    """One type on one node, in bytes: ``allocatable`` is what the system leaves, and is ``reserved`` or ``free``."""
+    """The bytes of one type on one node; ``allocatable`` is the sum of ``reserved`` (by containers) and ``free``."""
 
     total: int
     system_reserved: int
@@ -33,52 +32,51 @@ class MemoryTable(NamedTuple):
     free: int
 
     def take(self, size: int) -> "MemoryTable":
-        """The table with *size* bytes less free."""
+        """The table with *size* more bytes reserved."""
         return MemoryTable(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
 
 
-#: A type on a node that does not list it.
-EMPTY_TABLE = MemoryTable(0, 0, 0, 0, 0)
+EMPTY_TABLE = MemoryTable(0, 0, 0, 0, 0)  #: for a type that a node does not list
 
 
 class NodeMemory(NamedTuple):
     """The memory of one NUMA node."""
 
-    cells: NodeSet  #: the group it belongs to, itself included
-    assignments: int  #: blocks that touch it
+    cells: NodeSet  #: its group, including itself
+    assignments: int  #: the number of its blocks
     tables: Mapping[str, MemoryTable]  #: by type
 
 
 class Block(NamedTuple):
-    """Memory of one type held on one node, or on a group of them."""
+    """Memory of one type on one node or a group of nodes."""
 
     nodes: NodeSet
     type: str
-    size: int  #: bytes; 0 when a later container took all of it over
+    size: int  #: bytes; 0 if later containers took over all of it
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
-    """All memory of a machine and who holds it; empty when memory is not managed."""
+    """The memory of a machine and its holders; empty if memory is not managed."""
 
-    nodes: Mapping[int, NodeMemory] = field(default_factory=dict)  #: by id, rising
+    nodes: Mapping[int, NodeMemory] = field(default_factory=dict)  #: by id, ascending
     held: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(default_factory=dict)  #: pod → container → blocks
-    pod_held: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)  #: blocks of a pod as a whole
-    last_pod: str = ""  #: the pod handled last
-    #: what init containers of ``last_pod`` used and its later containers may use again: group → type → bytes
+    pod_held: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)  #: blocks of pods as a whole
+    last_pod: str = ""  #: the last pod handled
+    #: what later containers of ``last_pod`` may reuse of its init containers: group → type → bytes
     reusable: Mapping[NodeSet, Sizes] = field(default_factory=dict)
 
     @staticmethod
     def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
-        """The ledger of an idle machine, *reserved* (node → type → bytes) kept back for the system.
+        """The ledger of an idle machine, with *reserved* (node → type → bytes) for the system.
 
-        Reserving more than a node has wraps around, as it does in the kubelet.
+        As in the kubelet, reserving more than a node has wraps around.
         """
         ordered = sorted(nodes, key=lambda node: node.id)
         return MemoryLedger({node.id: _idle(node, reserved.get(node.id, {})) for node in ordered})
 
     def allocatable(self) -> tuple[Block, ...]:
-        """All memory that can be given out at all, by node and type."""
+        """All allocatable memory, by node and type."""
         return tuple(
             Block(1 << id_, type_, table.allocatable)
             for id_, node in self.nodes.items()
@@ -87,30 +85,29 @@ class MemoryLedger:
         )
 
     def blocks(self, pod: str, container: str) -> tuple[Block, ...] | None:
-        """What a container holds; ``None`` when it was never given anything."""
+        """What a container holds; ``None`` if nothing was ever allocated to it."""
         return self.held.get(pod, {}).get(container)
 
     def reusable_by(self, pod: str) -> Mapping[NodeSet, Sizes]:
-        """What *pod* may use again: group → type → bytes."""
+        """What *pod* may reuse: group → type → bytes."""
         return self.reusable if pod == self.last_pod else {}
 
     def free(self, nodes: NodeSet, type_: str) -> int:
-        """Free bytes of one type on *nodes*; a node that does not list the type has none."""
+        """The free bytes of one type on *nodes*."""
         return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).free for node in bits.members(nodes)])
 
     def has_free(self, nodes: NodeSet, need: Sizes) -> bool:
-        """Whether *nodes* have all of *need* free."""
-        for type_, size in need.items():  # noqa: SIM110 - on the way of every allocation, where all() costs twice
+        for type_, size in need.items():  # noqa: SIM110 - runs in every allocation, and all() takes twice as long
             if self.free(nodes, type_) < size:
                 return False
         return True
 
     def allocatable_on(self, nodes: NodeSet, type_: str) -> int:
-        """Bytes of one type on *nodes* when nothing is held."""
+        """The bytes of one type on *nodes* if nothing is allocated."""
         return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).allocatable for node in bits.members(nodes)])
 
     def keeps_groups(self, nodes: NodeSet) -> bool:
-        """Whether a block on *nodes* would leave every group whole: each node idle, or already of this very group."""
+        """Whether a block on *nodes* splits no group: each node is idle or already in exactly this group."""
         if nodes & nodes - 1 == 0:
             return self.nodes[nodes.bit_length() - 1].cells == nodes
         return all(
@@ -120,10 +117,9 @@ class MemoryLedger:
     def give(
         self, pod: str, container: str, *, blocks: Sequence[Block], init: bool = False, earlier: Sequence[str] = ()
     ) -> "MemoryLedger":
-        """The ledger with *blocks*, all on the same nodes, given to a container; *init*: an ordinary init container.
+        """Give *blocks*, all on the same nodes, to a container; *init*: an ordinary init container.
 
-        What the pod may use again is not charged a second time; the init containers it came from, *earlier* in their
-        order, hold that much less.
+        Reused memory is not charged again; the *earlier* init containers it came from then hold less.
         """
         again = self.reusable_by(pod).get(blocks[0].nodes, {})
         nodes = dict(self.nodes)
@@ -136,14 +132,14 @@ class MemoryLedger:
         return MemoryLedger(nodes, {**self.held, pod: containers}, self.pod_held, pod, reusable)
 
     def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":
-        """The ledger when a container is given what it already holds: only what can be used again changes."""
+        """Give a container what it holds already: only the reusable memory changes."""
         reusable = self._reusable_after(pod, self.held[pod][container], init=init)
         return MemoryLedger(self.nodes, self.held, self.pod_held, pod, reusable)
 
     def give_pod(
         self, pod: str, blocks: Sequence[Block], *, containers: Mapping[str, tuple[Block, ...]]
     ) -> "MemoryLedger":
-        """The ledger with *blocks*, all on the same nodes, given to a pod as a whole, and who may use what."""
+        """Give *blocks*, all on the same nodes, to a pod as a whole; *containers* are the shares of its containers."""
         nodes = dict(self.nodes)
         _charge(nodes, blocks, [block.size for block in blocks])
         shares = {**self.held.get(pod, {}), **containers}
@@ -151,7 +147,7 @@ class MemoryLedger:
         return MemoryLedger(nodes, {**self.held, pod: shares}, pods, self.last_pod, self.reusable)
 
     def release(self, pod: str, container: str) -> "MemoryLedger":
-        """The ledger without what a container holds; a pod's own blocks go with its last container."""
+        """Release the blocks of a container; those of a pod as a whole are released with its last container."""
         containers = dict(self.held.get(pod, {}))
         blocks = containers.pop(container, ())
         pod_held = self.pod_held
@@ -169,12 +165,12 @@ class MemoryLedger:
         return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable)
 
     def restored(self, idle: "MemoryLedger", *, pod_level: bool = False) -> "MemoryLedger":
-        """This ledger, as stored, if it can be what *idle* became by what is held; else a :class:`StateError`.
+        """This stored ledger, if its blocks can lead from *idle* to it; else a :class:`StateError`.
 
-        Blocks of pods as a whole are heeded only with *pod_level*.
+        Blocks of pods as a whole count only with *pod_level*.
 
-        The kubelet visits what is held at random, and where a node alone was taken out of a group its verdict depends
-        on that. Groups are visited first here: a block on one node can come after its group, never before it.
+        The kubelet visits blocks in random order, which matters if a single node was split from a group. Here groups
+        come first: a block on one node can come after its group, never before it.
         """
         if not self.nodes:
             if self.held:
@@ -190,7 +186,7 @@ class MemoryLedger:
         return stored
 
     def _reusable_after(self, pod: str, blocks: Sequence[Block], *, init: bool) -> Mapping[NodeSet, Sizes]:
-        """What *pod* may use again after a container with *blocks*: one of *init* adds to it, others use it up."""
+        """The reusable memory of *pod* after a container with *blocks*: an *init* one adds to it, others use it up."""
         groups = {group: dict(sizes) for group, sizes in self.reusable_by(pod).items()}
         if not init and not groups:
             return groups
@@ -204,15 +200,10 @@ class MemoryLedger:
         return groups
 
 
-def page_type(size: int) -> str:
-    """The type of huge pages of *size* bytes, such as ``hugepages-2Mi``."""
-    return HUGEPAGES + Quantity(size, format=QuantityFormat.BINARY_SI).canonical()
-
-
 def _idle(node: NumaNode, reserved: Sizes) -> NodeMemory:
     tables = {}
     for pages in node.hugepages:
-        type_ = page_type(pages.size)
+        type_ = hugepages_resource(pages.size)
         tables[type_] = _table(pages.bytes, reserved.get(type_, 0))
     total = node.memory or 0
     tables[MEMORY] = _table(total, reserved.get(MEMORY, 0), sum(pages.bytes for pages in node.hugepages))
@@ -225,7 +216,7 @@ def _table(total: int, system_reserved: int, hugepages: int = 0) -> MemoryTable:
 
 
 def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[int]) -> None:
-    """Count *blocks*, all on the same nodes, there, and take *sizes* from what is free, the lowest node first."""
+    """Count *blocks*, all on the same nodes, and reserve *sizes* there, the lowest node first."""
     group = blocks[0].nodes
     for id_ in bits.members(group):
         _, assignments, tables = nodes[id_]
@@ -240,7 +231,7 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
 
 
 def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
-    """Undo a charge: each node gives back what it has reserved, the lowest first."""
+    """Undo a charge: release what the nodes have reserved, the lowest first."""
     size = block.size
     for id_ in bits.members(block.nodes):
         node = nodes[id_]
@@ -253,7 +244,7 @@ def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
 
 
 def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: Sequence[str]) -> None:
-    """Let the init containers *earlier* hold less by what the new block *taken* uses of theirs."""
+    """Reduce the blocks of *earlier* init containers by what the new block *taken* reuses."""
     left = taken.size
     for name in earlier:
         blocks = []
@@ -266,7 +257,7 @@ def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: 
 
 
 def _charged(ledger: MemoryLedger) -> Iterator[tuple[str, str, Block]]:
-    """Every block that nodes are charged with, with its pod and container; a pod's own have no container."""
+    """Every charged block with its pod and container; blocks of a pod as a whole have no container."""
     for pod, blocks in ledger.pod_held.items():
         for block in blocks:
             yield pod, "", block
@@ -279,7 +270,7 @@ def _charged(ledger: MemoryLedger) -> Iterator[tuple[str, str, Block]]:
 
 
 def _check_block(nodes: Mapping[int, NodeMemory], block: Block, *, where: str) -> None:
-    """Refuse a block the machine has no place for; one node of a group that lists its type is enough."""
+    """Raise if the machine has no such nodes or type; one node of a group must list the type."""
     known = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
     for node in bits.members(block.nodes):
         if node not in nodes:
@@ -289,7 +280,7 @@ def _check_block(nodes: Mapping[int, NodeMemory], block: Block, *, where: str) -
 
 
 def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:
-    """Whether two states agree: free and reserved bytes only group by group, since blocks spread as it came."""
+    """Whether two states are equivalent: free and reserved bytes are compared per group, not per node."""
     if stored.keys() != rebuilt.keys():
         return False
     for id_, node in stored.items():
@@ -305,6 +296,6 @@ def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -
 
 
 def _in_group(nodes: Mapping[int, NodeMemory], group: NodeSet, type_: str) -> tuple[int, int]:
-    """Reserved and free bytes of one type on all nodes of *group*."""
+    """The reserved and free bytes of one type on *group*."""
     tables = [nodes[node].tables.get(type_, EMPTY_TABLE) for node in bits.members(group)]
     return sum(table.reserved for table in tables), sum(table.free for table in tables)

@@ -1,7 +1,6 @@
-"""What is to be placed.
+"""Pods as alignment needs them.
 
-``pod`` is what somebody wrote, ``names`` what may be called how, ``rules`` what becomes of a pod on its way to a host,
-and ``demand`` what it then asks for.
+``pod`` has the types, ``names`` the rules for names, ``validation`` defaults and validation, ``demand`` the requests.
 """
 
 from alignup.align.workload.pod import Amounts, Container, ContainerStatus, Manifest, Pod, QoS, Resources

@@ -1,8 +1,8 @@
-"""What is to be placed: a pod, its containers, the resources they name, and the QoS class that follows.
+"""Pods, containers, their resources, and the resulting QoS class.
 
-A list of amounts that is missing and one that is empty say the same, so an empty mapping stands for both. A pod here
-is only a reading of a document: ``align.workload.validation`` makes of it what the API server or the kubelet would, and
-``align.workload.demand`` says what it then asks for.
+A missing list of amounts and an empty one mean the same, so both are an empty mapping. A pod here is only a parsed
+document: ``align.workload.validation`` applies the defaults and checks of the API server or the kubelet, and
+``align.workload.demand`` computes its requests.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import names
 from alignup.align.workload.names import CPU, MEMORY
 
-Amounts = Mapping[str, Quantity]  #: resource → how much of it
+Amounts = Mapping[str, Quantity]  #: by resource
 
-_WRAP = 1 << 64  #: Kubernetes counts in 64-bit integers that wrap around
+_WRAP = 1 << 64  #: Kubernetes uses 64-bit integers, which wrap around
 
 
 class QoS(StrEnum):
-    """How firmly a pod's resources are promised; only Guaranteed pods are aligned."""
+    """The QoS class; CPUs and memory are aligned only for Guaranteed pods."""
 
     GUARANTEED = "Guaranteed"
     BURSTABLE = "Burstable"
@@ -30,7 +30,7 @@ class QoS(StrEnum):
 
 @dataclass(frozen=True)
 class Resources:
-    """What one container, or the pod as a whole, asks for and is held to."""
+    """The resources of one container, or of the pod as a whole."""
 
     requests: Amounts = field(default_factory=dict)
     limits: Amounts = field(default_factory=dict)
@@ -38,17 +38,17 @@ class Resources:
 
     @lock_free_cached_property
     def qos(self) -> QoS:
-        """The class these resources alone would give: what cpu and memory agree on, or Burstable."""
-        cpu, memory = self._promise(CPU), self._promise(MEMORY)
+        """The class of these resources alone: that of cpu and memory if they are equal, else Burstable."""
+        cpu, memory = self._class_of(CPU), self._class_of(MEMORY)
         return cpu if cpu is memory else QoS.BURSTABLE
 
-    def _promise(self, name: str) -> QoS:
+    def _class_of(self, name: str) -> QoS:
         request, limit = self.requests.get(name), self.limits.get(name)
-        asked = request is not None and not request.is_zero
-        capped = limit is not None and not limit.is_zero
-        if not asked and not capped:
+        requested = request is not None and not request.is_zero
+        limited = limit is not None and not limit.is_zero
+        if not requested and not limited:
             return QoS.BEST_EFFORT
-        return QoS.GUARANTEED if asked and request == limit else QoS.BURSTABLE
+        return QoS.GUARANTEED if requested and request == limit else QoS.BURSTABLE
 
     @lock_free_cached_property
     def whole_cpus(self) -> int:
@@ -61,7 +61,7 @@ class Resources:
 
     @lock_free_cached_property
     def memory(self) -> Mapping[str, int] | None:
-        """The bytes of memory and of each huge-page size requested; ``None`` when one is not written as whole bytes."""
+        """The requested bytes of memory and of each huge page size; ``None`` if one is not a whole number."""
         sizes = {}
         for name, amount in self.requests.items():
             if name == MEMORY or names.is_hugepages(name):
@@ -74,7 +74,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container; ``restartable`` tells a sidecar from an ordinary init container and means nothing elsewhere."""
+    """One container; ``restartable`` marks a sidecar among init containers and is ignored elsewhere."""
 
     name: str
     resources: Resources = field(default_factory=Resources)
@@ -83,7 +83,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatus:
-    """The requests a running container was allocated, and those in force; empty: not said."""
+    """The allocated and the actual requests of a running container; empty: unknown."""
 
     allocated: Amounts = field(default_factory=dict)
     actual: Amounts = field(default_factory=dict)
@@ -99,44 +99,43 @@ class Manifest(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """A pod, as far as alignment, the fit check and people are concerned."""
+    """A pod, with the fields that alignment, the fit check and messages need."""
 
     name: str
     namespace: str = "default"
     uid: str = ""
-    init: tuple[Container, ...] = ()  #: in the order they run, sidecars among them
+    init: tuple[Container, ...] = ()  #: in the order they run, including sidecars
     containers: tuple[Container, ...] = ()
-    resources: Resources = field(default_factory=Resources)  #: of the pod as a whole
-    overhead: Amounts = field(default_factory=dict)  #: what running the pod costs beyond its containers
+    resources: Resources = field(default_factory=Resources)  #: pod-level resources
+    overhead: Amounts = field(default_factory=dict)  #: of running the pod, beyond its containers
     claims: tuple[str, ...] = ()  #: names of its resource claims
-    recorded_qos: QoS | None = None  #: from the pod's status; ``None``: not recorded
-    statuses: Mapping[str, ContainerStatus] = field(default_factory=dict)  #: container → its status, where there is one
-    resize_infeasible: bool = False  #: from the status: what the pod now asks for can never be had
+    recorded_qos: QoS | None = None  #: from the pod's status; ``None``: unknown
+    statuses: Mapping[str, ContainerStatus] = field(default_factory=dict)  #: by container; not every container has one
+    resize_infeasible: bool = False  #: from the status: the requested resize is impossible
     priority: int | None = None
-    os: str = ""  #: the operating system it is made for; empty: not said
+    os: str = ""  #: the operating system; empty: any
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     manifest: Manifest | None = field(default=None, compare=False, repr=False)  #: ``None``: the pod does not run here
 
     @lock_free_cached_property
     def all_containers(self) -> tuple[Container, ...]:
-        """All containers in the order they are admitted: init containers first."""
+        """All containers in the order of admission: init containers first."""
         return self.init + self.containers
 
     @lock_free_cached_property
     def has_pod_level_resources(self) -> bool:
-        """Whether the pod as a whole asks for, or is held to, anything it may."""
         own = self.resources
         return any(map(names.is_pod_level, own.requests)) or any(map(names.is_pod_level, own.limits))
 
     @lock_free_cached_property
     def qos(self) -> QoS:
-        """The class recorded in the status, else the one that follows from the resources."""
+        """The class from the status, else the computed one."""
         return self.recorded_qos or self.computed_qos
 
     @lock_free_cached_property
     def computed_qos(self) -> QoS:
-        """What the pod as a whole says, if it says anything; else what all containers agree on, or Burstable."""
+        """The class of the pod-level resources if there are any, else that of all containers, or Burstable if mixed."""
         if self.has_pod_level_resources:
             return self.resources.qos
         classes = {container.resources.qos for container in self.all_containers} or {QoS.BEST_EFFORT}

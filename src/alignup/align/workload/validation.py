@@ -1,12 +1,12 @@
-"""What becomes of a pod as somebody wrote it: defaults filled in, mistakes found, by either of two roads.
+"""Defaults and validation of a pod, as the API server or the kubelet applies them.
 
-Most pods are created through the API server and reach the kubelet from there; a static pod is a file on the host that
-the kubelet reads for itself. Both roads copy limits into missing requests and refuse the same mistakes. They differ in
-two things that change what a pod is given. Only the API server fills in the resources of a pod as a whole, so a static
-pod with limits alone there is not Guaranteed. And what the API server stores it writes anew, so ``1.5Gi`` becomes
-``1536Mi``, which the memory provider takes, while a static pod keeps its spelling, which the provider refuses.
+Most pods are created through the API server; a static pod is a file that the kubelet reads. Both copy limits into
+missing requests and reject the same errors. They differ in two points that change allocations. Only the API server
+sets defaults for pod-level resources, so a static pod with only limits there is not Guaranteed. And the API server
+rewrites amounts, so ``1.5Gi`` becomes ``1536Mi``, which the memory provider accepts, while a static pod keeps its
+spelling, which the provider rejects.
 
-Only names and resources are judged: images, volumes, probes and the rest have no bearing on alignment.
+Only names and resources are validated: images, volumes, probes and so on do not affect alignment.
 """
 
 import hashlib
@@ -20,30 +20,30 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, Pod, Resources, demand, names
 from alignup.align.workload.names import CPU, MEMORY
 
-#: The annotation by which a kubelet notes where it has a pod from.
+#: The annotation with the source of a pod, set by the kubelet.
 SOURCE_ANNOTATION = "kubernetes.io/config.source"
 
 
 class PodSource(StrEnum):
-    """How a pod comes to the kubelet."""
+    """Where the kubelet gets a pod from."""
 
     API = "api"
     STATIC = "static"
 
 
-def accept(pod: Pod, *, road: PodSource = PodSource.API, host: str = "", fix_pod_level: bool = True) -> Pod:
-    """The pod the kubelet works with, or a :class:`PodError` with everything that is wrong with it.
+def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_pod_level: bool = True) -> Pod:
+    """The pod with defaults; a :class:`PodError` with all problems if it is invalid.
 
     *host* becomes part of a static pod's name. *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting.
     """
     try:
-        return _accepted(apply_defaults(pod, road=road, fix_pod_level=fix_pod_level), road=road, host=host)
+        return _accepted(apply_defaults(pod, source=source, fix_pod_level=fix_pod_level), source=source, host=host)
     except QuantityError as error:
-        raise PodError([Problem("spec", f"its amounts cannot be added up: {error}")]) from error
+        raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
 
 
-def apply_defaults(pod: Pod, *, road: PodSource = PodSource.API, fix_pod_level: bool = True) -> Pod:
-    """*pod* with its amounts rounded up to thousandths and everything filled in that this road fills in."""
+def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level: bool = True) -> Pod:
+    """*pod* with its amounts rounded up to thousandths, and with the defaults for its source."""
     filled = _with_amounts(pod, Quantity.round_up_to_milli)
     filled = replace(
         filled,
@@ -52,13 +52,13 @@ def apply_defaults(pod: Pod, *, road: PodSource = PodSource.API, fix_pod_level: 
         containers=tuple(map(_with_requests, filled.containers)),
         recorded_qos=None,
     )
-    if fix_pod_level and road is PodSource.STATIC:
+    if fix_pod_level and source is PodSource.STATIC:
         return filled
     return replace(filled, resources=_pod_level(filled, fixed=fix_pod_level))
 
 
 def validation_problems(pod: Pod) -> Iterator[Problem]:
-    """Everything wrong with a pod whose defaults are filled in, in the API server's order."""
+    """All problems of a pod with defaults, in the API server's order."""
     yield from _metadata_problems(pod)
     if not pod.containers:
         yield Problem("spec.containers", "Required value")
@@ -66,7 +66,7 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
     for where, containers in (("spec.containers", pod.containers), ("spec.initContainers", pod.init)):
         for index, container in enumerate(containers):
             field = f"{where}[{index}]"
-            yield from _name_problems(f"{field}.name", container.name, names.label_faults)
+            yield from _name_problems(f"{field}.name", container.name, names.label_problems)
             yield from _resource_problems(f"{field}.resources", container.resources, claims=pod.claims)
             if container.name in taken:
                 yield Problem(f"{field}.name", f"Duplicate value: {quote(container.name)}")
@@ -75,38 +75,35 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
     yield from _resource_problems("spec.overhead", Resources(limits=pod.overhead))
 
 
-def _accepted(filled: Pod, *, road: PodSource, host: str) -> Pod:
-    """What is left of the road once defaults are filled in."""
-    pod = _on_host(filled, host) if road is PodSource.STATIC else filled
+def _accepted(filled: Pod, *, source: PodSource, host: str) -> Pod:
+    pod = _on_host(filled, host) if source is PodSource.STATIC else filled
     found = tuple(dict.fromkeys(validation_problems(pod)))
     if found:
         raise PodError(found)
-    return _stored(pod) if road is PodSource.API else pod
+    return _stored(pod) if source is PodSource.API else pod
 
 
 def _on_host(pod: Pod, host: str) -> Pod:
-    """A static pod under the name and identity its host gives it."""
+    """A static pod with the name and uid that its host gives it."""
     if not pod.name:
         raise PodError([Problem("metadata.name", "Required value: name is needed for the pod")])
     name = f"{pod.name}-{host.lower()}" if host else pod.name
-    # The same file on the same host is the same pod; any change to it makes a new one.
+    # The same file on the same host is the same pod; any change makes a new one.
     uid = pod.uid or hashlib.sha256(repr((host, pod)).encode(errors="replace")).hexdigest()[:32]
     return replace(pod, name=name, uid=uid, annotations={**pod.annotations, SOURCE_ANNOTATION: "file"})
 
 
 def _stored(pod: Pod) -> Pod:
-    """*pod* as the API server hands it on: amounts written out and read again, the QoS class recorded."""
+    """*pod* as the API server stores it: with rewritten amounts and its QoS class."""
     stored = _with_amounts(pod, _rewritten)
     return replace(stored, recorded_qos=stored.computed_qos)
 
 
 def _rewritten(amount: Quantity) -> Quantity:
-    """*amount* printed and read again."""
     return amount if amount.text is not None else Quantity.parse(str(amount))
 
 
 def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
-    """*pod* with every amount in it changed."""
 
     def amounts(old: Amounts) -> Amounts:
         return {name: change(amount) for name, amount in old.items()}
@@ -127,7 +124,7 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
 
 
 def _with_requests(container: Container) -> Container:
-    """*container* with its limits as requests where it names no others; nothing is copied the other way."""
+    """*container* with its limits as default requests; requests are never copied to limits."""
     own = container.resources
     if own.requests.keys() >= own.limits.keys():
         return container
@@ -135,9 +132,9 @@ def _with_requests(container: Container) -> Container:
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
-    """The pod's own resources with what its containers imply; untouched when it has none.
+    """The pod-level resources with defaults from the containers; unchanged if there are none.
 
-    Before the fix, requests were filled in only beside limits, and limits for huge pages only.
+    Before the fix, requests had defaults only with limits, and limits only for huge pages.
     """
     own = pod.resources
     if not own.requests and not own.limits:
@@ -162,17 +159,16 @@ def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
 
 
 def _metadata_problems(pod: Pod) -> Iterator[Problem]:
-    yield from _name_problems("metadata.name", pod.name, names.subdomain_faults)
-    yield from _name_problems("metadata.namespace", pod.namespace, names.label_faults)
+    yield from _name_problems("metadata.name", pod.name, names.subdomain_problems)
+    yield from _name_problems("metadata.namespace", pod.namespace, names.label_problems)
 
 
-def _name_problems(field: str, name: str, faults: Callable[[str], Iterable[str]]) -> Iterator[Problem]:
-    """A name must be there and well formed."""
+def _name_problems(field: str, name: str, check: Callable[[str], Iterable[str]]) -> Iterator[Problem]:
     if not name:
         yield Problem(field, "Required value")
         return
-    for fault in faults(name):
-        yield _invalid(field, name, fault)
+    for problem in check(name):
+        yield _invalid(field, name, problem)
 
 
 def _resource_problems(
@@ -180,13 +176,13 @@ def _resource_problems(
     resources: Resources,
     *,
     claims: tuple[str, ...] = (),
-    name_faults: Callable[[str], Iterable[str]] = names.container_resource_faults,
+    name_problems: Callable[[str], Iterable[str]] = names.container_resource_problems,
 ) -> Iterator[Problem]:
-    """What is wrong with one set of requests and limits by itself."""
+    """The problems of one set of requests and limits."""
     for name, amount in resources.limits.items():
-        yield from _amount_problems(f"{field}.limits[{name}]", name, amount, name_faults=name_faults)
+        yield from _amount_problems(f"{field}.limits[{name}]", name, amount, name_problems=name_problems)
     for name, amount in resources.requests.items():
-        yield from _amount_problems(f"{field}.requests[{name}]", name, amount, name_faults=name_faults)
+        yield from _amount_problems(f"{field}.requests[{name}]", name, amount, name_problems=name_problems)
         yield from _balance_problems(field, name, amount, limit=resources.limits.get(name))
     named = resources.limits.keys() | resources.requests.keys()
     if any(map(names.is_hugepages, named)) and not named & {CPU, MEMORY}:
@@ -195,10 +191,10 @@ def _resource_problems(
 
 
 def _amount_problems(
-    field: str, name: str, amount: Quantity, *, name_faults: Callable[[str], Iterable[str]]
+    field: str, name: str, amount: Quantity, *, name_problems: Callable[[str], Iterable[str]]
 ) -> Iterator[Problem]:
-    for fault in name_faults(name):
-        yield _invalid(field, name, fault)
+    for problem in name_problems(name):
+        yield _invalid(field, name, problem)
     if amount.sign < 0:
         yield _invalid(field, amount, "must be greater than or equal to 0")
     if names.is_counted(name) and amount.milli() % 1000:
@@ -210,7 +206,7 @@ def _amount_problems(
 
 
 def _balance_problems(field: str, name: str, amount: Quantity, *, limit: Quantity | None) -> Iterator[Problem]:
-    """How a request must stand to its limit."""
+    """The problems of a request compared with its limit."""
     may_exceed = names.is_overcommittable(name)
     if limit is None:
         if not may_exceed:
@@ -222,7 +218,7 @@ def _balance_problems(field: str, name: str, amount: Quantity, *, limit: Quantit
 
 
 def _claim_problems(field: str, claims: tuple[str, ...], *, known: tuple[str, ...]) -> Iterator[Problem]:
-    """A claim must be named, named once, and be one of the pod's."""
+    """A claim must have a name, be unique, and be a claim of the pod."""
     for index, name in enumerate(claims):
         where = f"{field}[{index}]"
         if not name:
@@ -235,23 +231,23 @@ def _claim_problems(field: str, claims: tuple[str, ...], *, known: tuple[str, ..
 
 
 def _pod_level_problems(pod: Pod) -> Iterator[Problem]:
-    """What is wrong with the resources of the pod as a whole, by themselves and beside its containers'."""
+    """The problems of pod-level resources, also compared with those of the containers."""
     own = pod.resources
     if own.claims:
         yield Problem("spec.resources.claims", "Forbidden: claims may not be set for Resources at pod-level")
-    yield from _resource_problems("spec.resources", own, claims=pod.claims, name_faults=names.pod_resource_faults)
+    yield from _resource_problems("spec.resources", own, claims=pod.claims, name_problems=names.pod_resource_problems)
     if not own.requests and not own.limits:
         return
     for name, needed in demand.requests(pod, pod_level=False, overhead=False).items():
         amount = own.requests.get(name)
         if amount is not None and amount < needed:
-            fault = f"must be greater than or equal to aggregate container requests of {needed}"
-            yield _invalid(f"spec.resources.requests[{name}]", amount, fault)
+            problem = f"must be greater than or equal to aggregate container requests of {needed}"
+            yield _invalid(f"spec.resources.requests[{name}]", amount, problem)
     for name, needed in demand.limits(pod, pod_level=False, overhead=False).items():
         limit = own.limits.get(name)
         if names.is_hugepages(name) and limit is not None and limit < needed:
-            fault = f"must be greater than or equal to aggregate container limits of {needed}"
-            yield _invalid(f"spec.resources.limits[{name}]", limit, fault)
+            problem = f"must be greater than or equal to aggregate container limits of {needed}"
+            yield _invalid(f"spec.resources.limits[{name}]", limit, problem)
     for index, container in enumerate(pod.containers):
         for name, amount in container.resources.limits.items():
             limit = own.limits.get(name)
@@ -260,5 +256,5 @@ def _pod_level_problems(pod: Pod) -> Iterator[Problem]:
                 yield _invalid(field, amount, f"must be less than or equal to pod limits of {limit}")
 
 
-def _invalid(field: str, value: object, fault: str) -> Problem:
-    return Problem(field, f"Invalid value: {quote(str(value))}: {fault}")
+def _invalid(field: str, value: object, problem: str) -> Problem:
+    return Problem(field, f"Invalid value: {quote(str(value))}: {problem}")

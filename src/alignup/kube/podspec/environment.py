@@ -99,7 +99,7 @@ def _field_path(ref: ObjectReader, supported: AbstractSet[str]) -> str:
     subscript = _SUBSCRIPT.fullmatch(path)
     if subscript and subscript[1] in {"metadata.labels", "metadata.annotations"}:
         key = subscript[2] if subscript[1] == "metadata.labels" else subscript[2].lower()
-        ref.faults("fieldPath", path, names.qualified_faults(key))
+        ref.faults("fieldPath", path, names.qualified_problems(key))
     elif path and path not in supported:
         shown = ", ".join(map(quote, sorted(supported)))
         ref.error("fieldPath", f"Unsupported value: {quote(path)}: supported values: {shown}")

@@ -120,10 +120,10 @@ def _share_pid(spec: ObjectReader) -> bool:
 def _hostname(spec: ObjectReader) -> str:
     for name in ("hostname", "subdomain"):
         if text := spec.text(name):
-            spec.faults(name, text, names.label_faults(text))
+            spec.faults(name, text, names.label_problems(text))
     override = spec.text("hostnameOverride")
     if override:
-        spec.faults("hostnameOverride", override, names.subdomain_faults(override))
+        spec.faults("hostnameOverride", override, names.subdomain_problems(override))
         if len(override) > _MAX_HOSTNAME:
             spec.error("hostnameOverride", f"Too long: may not be more than {_MAX_HOSTNAME} bytes")
         for name in ("setHostnameAsFQDN", "hostNetwork"):
@@ -138,7 +138,7 @@ def _host_aliases(spec: ObjectReader) -> tuple[tuple[str, tuple[str, ...]], ...]
         hostnames = alias.strings("hostnames")
         alias.required("ip")
         for index, name in enumerate(hostnames):
-            alias.faults(f"hostnames[{index}]", name, names.subdomain_faults(name))
+            alias.faults(f"hostnames[{index}]", name, names.subdomain_problems(name))
         found.append((alias.ip_address("ip"), hostnames))
     return tuple(found)
 

@@ -176,7 +176,7 @@ def _device_holdings(ledger: DeviceLedger, uid: str) -> DeviceHoldings:
 def _device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:
     """Return the NUMA nodes of a device; ``None`` if it has no topology or no longer exists."""
     inventory = ledger.inventories.get(resource)
-    place = inventory.places.get(id_) if inventory else None
+    place = inventory.indexes.get(id_) if inventory else None
     return None if inventory is None or place is None else show_or_none(inventory.devices[place].nodes)
 
 

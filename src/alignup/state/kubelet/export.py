@@ -89,7 +89,7 @@ def _ids_by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> d
     inventory = ledger.inventories.get(resource)
     nodes: dict[int, tuple[str, ...]] = {}
     for id_ in ids:
-        known = inventory.devices[inventory.places[id_]].nodes if inventory and id_ in inventory.places else None
+        known = inventory.devices[inventory.indexes[id_]].nodes if inventory and id_ in inventory.indexes else None
         for node in bits.members(known) if known else (NO_NODE,):
             nodes[node] = (*nodes.get(node, ()), id_)
     return nodes
