@@ -24,8 +24,6 @@ PAGE_TOLERANCE = 1 << 20  #: bytes on other NUMA nodes that do not count as drif
 
 
 class DriftKind(StrEnum):
-    """What has drifted."""
-
     GROUP = "group"  #: the cgroup is gone, or has another cpuset
     MEMBER = "member"  #: a process is not in the cgroup of its run
     CPUS = "cpus"  #: a thread may run elsewhere
@@ -61,8 +59,6 @@ class PlacedWorkload(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One difference between intended and actual placement."""
-
     uid: str
     name: str
     kind: DriftKind
@@ -77,8 +73,6 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class RunProcesses:
-    """A run and its current processes."""
-
     record: RunRecord
     pids: tuple[int, ...]
 

@@ -35,8 +35,6 @@ _EFFECTIVE = {
 
 @dataclass(frozen=True, slots=True)
 class Cpuset:
-    """The CPUs and NUMA nodes of a cgroup."""
-
     cpus: CpuSet
     nodes: NodeSet  #: empty in version 2: inherited
 

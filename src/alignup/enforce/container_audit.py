@@ -43,8 +43,6 @@ class PlacedContainer:
 
 @dataclass(frozen=True, slots=True)
 class ContainerProcesses:
-    """A container and its current processes."""
-
     container: PlacedContainer
     pids: tuple[int, ...]
 
@@ -66,8 +64,6 @@ class ContainerSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAudit:
-    """The result of one audit."""
-
     runtime: str = ""  #: name of the container runtime; empty: the agent has none
     containers: tuple[ContainerProcesses, ...] = ()
     drifts: tuple[Drift, ...] = ()
@@ -117,7 +113,6 @@ def find_container_processes(container: PlacedContainer, proc: Path = PROC) -> C
 
 
 def audit_container(processes: ContainerProcesses) -> Iterator[Drift]:
-    """Yield what has drifted in a container."""
     container = processes.container
     found = list(find_drift(container, processes.pids))
     if container.cgroup is None and (container.cpus or container.memory):

@@ -52,8 +52,6 @@ class CommandStartError(EnforceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPlacement:
-    """Where a command runs."""
-
     cpus: CpuSet
     memory: NodeSet = 0  #: empty: any
     cgroup: Path | None = None  #: ``None``: use affinity and a memory policy

@@ -18,7 +18,6 @@ class NodeMap:
     with_memory: NodeSet
 
     def of(self, cpus: CpuSet) -> NodeSet:
-        """Return the nodes of *cpus*."""
         return bits.of(node for node, own in self.cpus.items() if own & cpus)
 
 

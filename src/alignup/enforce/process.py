@@ -51,8 +51,6 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ThreadAffinity:
-    """The CPUs and NUMA nodes that one thread may use."""
-
     thread: int
     cpus: CpuSet
     nodes: NodeSet

@@ -19,8 +19,6 @@ RunDevices = Mapping[str, Mapping[str, NodeSet | None]]  #: resource → id → 
 
 
 class RunDocument(Document, frozen=True):
-    """A run as JSON."""
-
     uid: str
     name: str
     runner: ProcessIdentity

@@ -22,8 +22,6 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class MountSpec:
-    """A host path to mount into a container."""
-
     container_path: str
     host_path: str
     read_only: bool = False

@@ -43,7 +43,6 @@ class ChangeNotifier:
         self._tasks: dict[str, asyncio.Task[None]] = {}  #: one for each resource with pending changes
 
     def changed(self, resource: str) -> None:
-        """Schedule a notification."""
         if resource not in self._tasks:
             self._tasks[resource] = asyncio.create_task(self._synchronize(resource), name=f"notify of {resource}")
 
@@ -53,7 +52,6 @@ class ChangeNotifier:
             await asyncio.wait(self._tasks.values())
 
     async def close(self) -> None:
-        """Drop pending notifications."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -162,7 +162,6 @@ class Endpoint:
 
 
 def plugin_error(code: grpc.StatusCode, details: str) -> PluginError:
-    """Return a failed call in the kubelet's format."""
     return PluginError(rpc.error_text(code, details))
 
 

@@ -23,8 +23,6 @@ Clock = Callable[[], float]
 
 
 class ResourceState(StrEnum):
-    """Whether a plugin serves a resource."""
-
     SERVED = "served"  #: a plugin is connected and has listed its devices
     STOPPED = "stopped"  #: no plugin is connected, or it has not listed its devices yet
     GONE = "gone"  #: no plugin came back in time, or the resource was never registered
@@ -32,8 +30,6 @@ class ResourceState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceStatus:
-    """The devices of a resource and the state of its plugin."""
-
     state: ResourceState
     devices: tuple[Device, ...] | None = None  #: as last listed, all unhealthy once stopped; ``None``: never listed
     preferred_allocation: bool = False  #: whether the plugin implements GetPreferredAllocation

@@ -14,8 +14,6 @@ class PluginMetrics(Protocol):
     def observe_allocation(self, resource: str, seconds: float) -> None:
         """Record how long an Allocate call took, including failed ones."""
 
-    def count_request(self, method: PodResourcesMethod) -> None:
-        """Count a PodResources request."""
-
+    def count_request(self, method: PodResourcesMethod) -> None: ...
     def count_error(self, method: PodResourcesMethod) -> None:
         """Count a PodResources request that failed."""

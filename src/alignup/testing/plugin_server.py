@@ -163,7 +163,6 @@ class Plugin:
         await self._stop()
 
     def set_devices(self, devices: Iterable[Device] | str) -> None:
-        """Replace the device list."""
         self.service.devices = _messages(self.service.resource, devices)
         self.service.send_devices()
 
@@ -172,7 +171,6 @@ class Plugin:
         self.service.send_devices()
 
     def remove(self, id_: str) -> None:
-        """Remove a device from the list."""
         del self.service.devices[id_]
         self.service.send_devices()
 

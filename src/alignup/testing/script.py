@@ -26,8 +26,6 @@ Arguments = Mapping[str, Any]  #: the fields of a step
 
 
 class Server(Protocol):
-    """What every test server can do."""
-
     def inject(self, method: str, fault: Fault) -> None: ...
 
 
@@ -49,8 +47,6 @@ Actions = Mapping[str, Action[Target]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptStep(Generic[Target]):
-    """One line of a script."""
-
     after: float  #: seconds
     do: str
     action: Action[Target]
@@ -71,7 +67,6 @@ def parse(text: str, actions: Actions[Target]) -> tuple[ScriptStep[Target], ...]
 
 
 async def play(steps: Iterable[ScriptStep[Target]], server: Target) -> None:
-    """Run the steps one after the other."""
     for step in steps:
         await asyncio.sleep(step.after)
         running = step.action.run(server, step.arguments)

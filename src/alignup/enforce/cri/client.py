@@ -113,7 +113,6 @@ class RuntimeClient:
         return convert.parse_version(response)
 
     async def conditions(self) -> tuple[RuntimeCondition, ...]:
-        """Return the runtime's conditions: ``RuntimeReady``, ``NetworkReady``."""
         response = await self._call(wire.StatusRequest(), wire.StatusResponse, doing="get its status")
         return convert.parse_conditions(response)
 
@@ -128,7 +127,6 @@ class RuntimeClient:
             return None
 
     async def run_sandbox(self, config: SandboxConfig) -> str:
-        """Create and start a sandbox, and return its id."""
         response = await self._call(
             wire.RunPodSandboxRequest(config=convert.sandbox_config(config), runtime_handler=config.handler),
             wire.RunPodSandboxResponse,

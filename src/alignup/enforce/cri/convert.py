@@ -166,7 +166,6 @@ def parse_sandbox(response: wire.PodSandbox | wire.PodSandboxStatus) -> CriSandb
 
 
 def parse_container(response: wire.Container) -> CriContainer:
-    """Return a container from a list."""
     return CriContainer(sandbox=response.pod_sandbox_id, **_container_fields(response))
 
 

@@ -44,8 +44,6 @@ class CgroupDriver(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A value for a file of a controller."""
-
     controller: str
     file: str
     text: str

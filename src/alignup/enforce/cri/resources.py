@@ -104,7 +104,6 @@ def pod_cgroup_resources(pod: Pod, *, node_limits: NodeLimits, exclusive: bool =
 
 
 def node_cgroup_resources(allocatable: Amounts, *, node_limits: NodeLimits) -> CgroupResources:
-    """Return the limits of the cgroup of all pods."""
     return CgroupResources(
         cpu_shares=milli_to_shares(_milli(allocatable, CPU)),
         memory_limit=_value(allocatable, MEMORY),

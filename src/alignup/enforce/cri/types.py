@@ -108,8 +108,6 @@ class SandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerConfig:
-    """A container to create in a sandbox."""
-
     name: str
     attempt: int = 0
     image: str  #: an id or a name that the runtime knows
@@ -141,8 +139,6 @@ class ContainerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriSandbox:
-    """A sandbox as the runtime reports it."""
-
     id: str
     uid: str
     name: str

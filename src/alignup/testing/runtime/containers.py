@@ -41,8 +41,6 @@ def new_id() -> str:
 
 @dataclass(slots=True)
 class Sandbox:
-    """What the containers of a pod share."""
-
     config: wire.PodSandboxConfig
     handler: str = ""
     id: str = field(default_factory=new_id)
@@ -52,7 +50,6 @@ class Sandbox:
 
     @property
     def name(self) -> str:
-        """The unique name."""
         metadata = self.config.metadata
         return f"{metadata.name}_{metadata.namespace}_{metadata.uid}_{metadata.attempt}"
 
@@ -67,8 +64,6 @@ class Sandbox:
 
 @dataclass(slots=True, kw_only=True)
 class ContainerOptions:
-    """How containers run."""
-
     directory: Path  #: the default working directory
     affinity: bool = False  #: bind processes to their CPUs, as far as this machine has them
 
@@ -101,7 +96,6 @@ class RuntimeContainer:
 
     @property
     def name(self) -> str:
-        """The unique name."""
         pod, metadata = self.sandbox.config.metadata, self.config.metadata
         return f"{metadata.name}_{pod.name}_{pod.namespace}_{pod.uid}_{metadata.attempt}"
 
@@ -210,7 +204,6 @@ class RuntimeContainer:
             raise ProcessStartError(f"{_NO_TASK}: {error}") from error
 
     async def _watch(self, process: ChildProcess) -> None:
-        """Wait for the end of the process, and record it."""
         self.exit_code = await process.wait()
         self.reason = self.exit_reason or ("Error" if self.exit_code else "Completed")
         self.finished, self.process = time.time_ns(), None

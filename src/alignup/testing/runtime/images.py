@@ -41,7 +41,6 @@ class ImageStore:
         self._pullable = {image.name: image for image in map(Image.parse, pullable)}
 
     def add(self, text: str) -> None:
-        """Add a local image."""
         image = Image.parse(text)
         self._local[image.name] = image
 
@@ -50,7 +49,6 @@ class ImageStore:
         self._pullable[image.name] = image
 
     def remove(self, name: str) -> None:
-        """Remove a local image."""
         self._local.pop(full_name(name), None)
 
     def find(self, name: str) -> Image | None:

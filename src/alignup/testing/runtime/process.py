@@ -23,8 +23,6 @@ class ProcessStartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """How a command runs."""
-
     cwd: Path
     env: Mapping[str, str]
     cpus: frozenset[int] = frozenset()  #: empty: any

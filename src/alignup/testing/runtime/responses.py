@@ -16,7 +16,6 @@ def sandbox_status(sandbox: Sandbox) -> wire.PodSandboxStatus:
 
 
 def sandbox_summary(sandbox: Sandbox) -> wire.PodSandbox:
-    """Return the entry of a list."""
     return wire.PodSandbox(**_sandbox(sandbox))
 
 
@@ -44,12 +43,10 @@ def container_status(container: RuntimeContainer) -> wire.ContainerStatus:
 
 
 def container_info(container: RuntimeContainer) -> dict[str, str]:
-    """Return the ``info`` of a verbose status."""
     return {"info": json.dumps({"sandboxID": container.sandbox.id, "pid": container.pid})}
 
 
 def container_summary(container: RuntimeContainer) -> wire.Container:
-    """Return the entry of a list."""
     return wire.Container(pod_sandbox_id=container.sandbox.id, image=container.config.image, **_container(container))
 
 

@@ -90,6 +90,5 @@ class Runtime:
         await self.calls.serve(*(self.calls.service(one, self.service) for one in services))
 
     async def restart(self) -> None:
-        """Break every connection and listen again."""
         await self.drop()
         await self.serve()
