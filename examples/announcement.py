@@ -1,6 +1,6 @@
-"""The example of the Topology Manager's announcement, step by step: hints, the merged hint, each policy's verdict.
+"""The worked example of the Topology Manager's announcement, step by step: hints, merging, the result of each policy.
 
-The machine has two NUMA nodes, each with four CPUs, a GPU and a NIC. Containers request 2 CPUs, 1 GPU and 1 NIC.
+Two NUMA nodes, each with four CPUs, a GPU and a NIC; containers request 2 CPUs, 1 GPU and 1 NIC (``make run``).
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ALIGNED = {"cpu": "2", "memory": "200Mi", GPU: "1", NIC: "1"}
 
 
 def announcement_machine() -> Machine:
-    """The machine in figure 1 of the announcement."""
+    """Figure 1 of the announcement."""
     devices = tuple(
         Device(resource, f"{resource.rpartition('/')[2]}-{node}", nodes=1 << node)
         for resource in (GPU, NIC)
@@ -33,13 +33,13 @@ def announcement_machine() -> Machine:
 
 
 def pod(name: str, **limits: str) -> Pod:
-    """A pod with one container that has only limits, with the defaults of the API server."""
+    """A pod with one container and limits only, as the API server stores it."""
     amounts = {resource: Quantity.parse(amount) for resource, amount in limits.items()}
     return accept(Pod(name=name, uid=name, containers=(Container("app", Resources(limits=amounts)),)))
 
 
 def host(policy: Policy) -> Host:
-    """The machine with *policy*; the static CPU policy requires a reserved CPU."""
+    """The machine with *policy*; one CPU is reserved for the system, as the kubelet requires."""
     one = Quantity.parse("1")
     settings = Settings(
         topology=TopologySettings(policy=policy),
@@ -55,19 +55,19 @@ def main() -> None:
     for node, cpus in machine.kubelet_view().node_cpus.items():
         devices = "  ".join(device.id for device in machine.devices if device.nodes == 1 << node)
         print(f"  node {node}   CPUs {bits.show(cpus)}   {devices}")
-    print("\nCPU 0 is reserved. Containers request 2 CPUs, 1 GPU and 1 NIC.")
-    explain("1. The machine is empty.", [])
-    explain("2. One such container runs on node 0. A second one arrives.", [pod("first", **ALIGNED)])
+    print("\nCPU 0 is reserved for the system. Containers request 2 CPUs, 1 GPU and 1 NIC.")
+    show_policies("1. The machine is empty.", [])
+    show_policies("2. One such container runs on node 0; a second one arrives.", [pod("first", **ALIGNED)])
     elsewhere = [
         pod("renderer", **{GPU: "1", NIC: "1", "memory": "200Mi"}),
         pod("cruncher", cpu="4", memory="200Mi"),
     ]
-    explain("3. Node 0 has the only free CPUs, node 1 the only free GPU and NIC.", elsewhere)
-    run_workload()
+    show_policies("3. Only node 0 has free CPUs; only node 1 has a free GPU and NIC.", elsewhere)
+    show_workload()
 
 
-def explain(title: str, running: Sequence[Pod]) -> None:
-    """Print the hints, the merged hint and the verdict of each policy for one more pod beside *running*."""
+def show_policies(title: str, running: Sequence[Pod]) -> None:
+    """Print the hints for the next container beside *running*, their merge, and the result of each policy."""
     print(f"\n{title}\n")
     decisions = {}
     for policy in Policy:
@@ -76,53 +76,54 @@ def explain(title: str, running: Sequence[Pod]) -> None:
             one.admit(each)
         decisions[policy] = one.decide(pod("next", **ALIGNED))
     step = decisions[Policy.BEST_EFFORT].steps[0]
-    print("   Hints: sets of nodes with enough free resources (* preferred: no more nodes than an empty machine needs)")
-    for hints in step.resources:
-        if hints.resource:
-            shown = " ".join(map(format_hint, shown_hints(hints).hints))
-            print(f"     {hints.resource:<20} {shown:<18} free {format_free(hints)}")
-    print(f"\n   Merged: {format_merged(step)}\n")
+    print("   Hints: sets of nodes with enough free (* preferred: as few nodes as an empty machine needs)")
+    for resource in step.resources:
+        if resource.resource:
+            hints = " ".join(map(format_hint, shown_hints(resource).hints))
+            print(f"     {resource.resource:<20} {hints:<18} free {format_free(resource)}")
+    print(f"\n   Merged: {format_merge(step)}\n")
     for policy, decision in decisions.items():
-        print(f"     {policy:<18} {format_verdict(decision)}")
+        print(f"     {policy:<18} {format_result(decision)}")
 
 
-def format_free(hints: ResourceHints) -> str:
-    return ", ".join(f"{amount} on node {node}" for node, amount in (hints.free or {}).items())
+def format_free(resource: ResourceHints) -> str:
+    return ", ".join(f"{amount} on node {node}" for node, amount in (resource.free or {}).items())
 
 
 def format_hint(hint: Hint) -> str:
-    """The set of nodes, with a star if it is preferred."""
-    nodes = "any node" if hint.nodes is None else f"{{{bits.show(hint.nodes)}}}"
+    """A set of nodes, with a star if it is preferred."""
+    nodes = "anywhere" if hint.nodes is None else f"{{{bits.show(hint.nodes)}}}"
     return nodes + ("*" if hint.preferred else "")
 
 
-def format_merged(step: MergeStep) -> str:
-    """The winner, the rule that chose it, and the runners-up."""
+def format_merge(step: MergeStep) -> str:
+    """The winner, the rule, and the runners-up."""
     others = ", ".join(f"{{{bits.show(nodes)}}}" for nodes in step.runners_up)
-    over = f"\n           (also possible: {others}; the lowest node numbers win)" if others else ""
+    over = f"\n           (also possible: {others}; the lower node numbers win)" if others else ""
     return f"{format_hint(step.hint)}, {step.rule}{over}"
 
 
-def format_verdict(decision: Decision) -> str:
+def format_result(decision: Decision) -> str:
     if decision.rejection:
         return f"rejected: {decision.rejection.reason}: {decision.rejection.message}"
     placement = decision.placements[0]
     if decision.policy is Policy.NONE:
-        return f"admitted: not aligned: {format_placement(placement)}"
-    return f"admitted: {format_hint(placement.hint)} {format_placement(placement)}"
+        return f"admitted: not aligned: {format_allocation(placement)}"
+    return f"admitted: {format_hint(placement.hint)} {format_allocation(placement)}"
 
 
-def format_placement(placement: Placement) -> str:
+def format_allocation(placement: Placement) -> str:
     parts = [
-        f"CPUs {assigned}" if resource == "cpu" else assigned
+        f"CPUs {text}" if resource == "cpu" else text
         for resources in placement.as_text().values()
-        for resource, assigned in resources.items()
+        for resource, text in resources.items()
     ]
-    return ", ".join(parts) or "shared CPU pool"
+    return ", ".join(parts) or "(shared CPU pool)"
 
 
-def run_workload() -> None:
-    print("\n4. A small workload with policy single-numa-node.\n")
+def show_workload() -> None:
+    """Admit and release a small workload under single-numa-node."""
+    print("\n4. A small workload under single-numa-node.\n")
     one = host(Policy.SINGLE_NUMA_NODE)
     for name, limits in (
         ("train-a", ALIGNED),
@@ -130,15 +131,15 @@ def run_workload() -> None:
         ("web", {"cpu": "500m", "memory": "100Mi"}),
         ("train-c", ALIGNED),
     ):
-        print_decision(one.admit(pod(name, **limits)))
+        show_decision(one.admit(pod(name, **limits)))
     one.release("train-a")
     print("     train-a ends")
-    print_decision(one.admit(pod("train-c", **ALIGNED)))
+    show_decision(one.admit(pod("train-c", **ALIGNED)))
 
 
-def print_decision(decision: Decision) -> None:
-    """Print the verdict, and the shortfalls of a rejection."""
-    print(f"     {decision.name:<9} {format_verdict(decision)}")
+def show_decision(decision: Decision) -> None:
+    """Print one line per decision, and the shortfalls of a rejection."""
+    print(f"     {decision.name:<9} {format_result(decision)}")
     if decision.rejection:
         for short in decision.rejection.shortfalls:
             where = "the host" if short.nodes is None else f"node {bits.show(short.nodes)}"

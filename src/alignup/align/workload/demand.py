@@ -6,7 +6,7 @@ two counts. Pod-level resources then replace the result, and overhead is added l
 of this; each function says which.
 
 ``pod_level_managers`` is the feature gate PodLevelResourceManagers: with it, pod-level resources are allocated as a
-whole, and only containers that are Guaranteed themselves get a share of their own.
+whole, and only containers that are Guaranteed themselves get a separate share.
 """
 
 from collections.abc import Callable, Collection, Mapping
