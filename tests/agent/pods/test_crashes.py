@@ -89,9 +89,9 @@ def test_the_next_agent_follows_manifest_changes_while_the_runtime_stalls(tmp_pa
                     write(rig_, name, wanted[name])
             time.sleep(rng.uniform(0.0, 2.0))
             rig_.stall()
-            begun = time.monotonic()
+            started = time.monotonic()
             agent.pods()
-            took = time.monotonic() - begun
+            took = time.monotonic() - started
             time.sleep(rng.uniform(0.0, 0.3))
             rig_.check_time()
             time.sleep(rng.uniform(0.0, 0.3))

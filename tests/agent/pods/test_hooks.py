@@ -60,11 +60,11 @@ def test_a_failed_pre_stop_hook_does_not_prevent_the_stop(execute, words):
 
 
 def test_sleep_hooks():
-    begun = time.monotonic()
+    started = time.monotonic()
 
     assert asyncio.run(hooks.run_pre_stop(LifecycleHook(sleep=0), fine, grace=5)) == ""
     assert asyncio.run(hooks.run_pre_stop(LifecycleHook(sleep=30), fine, grace=0.05)).startswith(
         "PreStop hook not completed"
     )
 
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5

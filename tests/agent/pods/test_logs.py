@@ -103,8 +103,8 @@ def test_tail_is_found_from_the_end(tmp_path, printed, tail, block, cut):
     log.write_bytes(
         b"".join(T + tags[last] + piece.encode() + b"\n" for piece, last in printed) + (T[:7] if cut else b"")
     )
-    *ended, begun = "".join(piece + ("\n" if last else "") for piece, last in printed).split("\n")
-    lines = [*(f"{line}\n" for line in ended), *([begun] if printed and not printed[-1][1] else [])]
+    *ended, unfinished = "".join(piece + ("\n" if last else "") for piece, last in printed).split("\n")
+    lines = [*(f"{line}\n" for line in ended), *([unfinished] if printed and not printed[-1][1] else [])]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "_BLOCK_BYTES", block)

@@ -213,12 +213,12 @@ def test_tcp_probes():
     with socket.socket() as free:
         free.bind((HOME, 0))
         port = free.getsockname()[1]
-        refused = asyncio.run(
+        failed = asyncio.run(
             run_probe(replace(connect, port=port), ProbeTarget(container=APP, address=HOME, execute=never), seconds=5)
         )
 
     assert probe_server(lambda _: b"", connect) == ProbeResult(healthy=True)
-    assert refused == ProbeResult(healthy=False, text=f"dial tcp 127.0.0.1:{port}: connect: connection refused")
+    assert failed == ProbeResult(healthy=False, text=f"dial tcp 127.0.0.1:{port}: connect: connection refused")
 
 
 def commanded(execute: ExecSync, container: ContainerSpec = APP) -> ProbeResult:

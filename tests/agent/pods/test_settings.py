@@ -24,7 +24,7 @@ def test_an_agent_without_a_runtime_logs_no_ignored_fields(tmp_path):
     done = alignup(*words)
 
     assert done.returncode == 0
-    assert "heeded" not in done.stderr
+    assert "ignores" not in done.stderr
 
 
 @pytest.mark.parametrize(

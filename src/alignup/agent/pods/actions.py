@@ -271,12 +271,12 @@ def _due(view: _PodView, sandbox: CriSandbox) -> Iterator[ContainerSpec]:
 def _inits_done(view: _PodView, sandbox: CriSandbox) -> int:
     """How many init containers are done: succeeded, or for sidecars started.
 
-    The runtime may have lost some of them: all that precede one that has begun are done.
+    The runtime may have lost some of them: all that precede a started one are done.
     """
     if any(view.status.instances(app.name, sandbox.id) for app in view.apps):
         return len(view.inits)
-    begun = [(place, view.status.instances(one.name, sandbox.id)) for place, one in enumerate(view.inits)]
-    place, instances = next((one for one in reversed(begun) if one[1]), (0, ()))
+    started = [(place, view.status.instances(one.name, sandbox.id)) for place, one in enumerate(view.inits)]
+    place, instances = next((one for one in reversed(started) if one[1]), (0, ()))
     if not instances:
         return 0
     container, newest = view.inits[place], instances[0]

@@ -1,7 +1,7 @@
 """Mount, find and unmount file systems on this host, through the C library.
 
-A mount is visible to containers only if it is made in the runtime's mount namespace. An agent with a mount namespace
-of its own (as some systemd settings create) would make mounts that no container sees.
+A mount is visible to containers only if it is made in the runtime's mount namespace. An agent in another mount
+namespace (as some systemd settings create) would make mounts that no container sees.
 """
 
 import ctypes

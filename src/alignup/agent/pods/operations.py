@@ -119,11 +119,11 @@ class PodOperations:
         container = self._container(action.container)
         left = action.grace
         if container is not None and container.pre_stop is not None:
-            begun = monotonic()
+            started_at = monotonic()
             problem = await hooks.run_pre_stop(container.pre_stop, self._exec(action.id), grace=action.grace)
             if problem:
                 self._warn(f"container {action.container}: {problem}")
-            left = max(action.grace - (monotonic() - begun), min(MIN_STOP_SECONDS, action.grace))
+            left = max(action.grace - (monotonic() - started_at), min(MIN_STOP_SECONDS, action.grace))
         await self._runtime.stop(action.id, grace=left)
 
     async def stop_sandbox(self, id_: str) -> None:
@@ -296,7 +296,7 @@ class PodOperations:
 async def _finish_if_cancelled(request: Awaitable[_Result]) -> _Result:
     """Await a request to the runtime; on cancellation, wait for it to finish first.
 
-    The runtime completes what it has begun. Without the wait, a sandbox could appear after its pod was cleaned up.
+    The runtime completes what it has started. Without the wait, a sandbox could appear after its pod was cleaned up.
     """
     task = asyncio.ensure_future(request)
     try:

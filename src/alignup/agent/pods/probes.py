@@ -125,14 +125,14 @@ class Prober:
         previous: ProbeResult | None = None
         repeats = 0
         while True:
-            begun = self._now()
+            started_at = self._now()
             result = await self._run_with_retries(probe)
             if result is not None:
                 repeats = repeats + 1 if previous is not None and previous.healthy is result.healthy else 1
                 previous = result
                 if repeats >= (probe.successes if result.healthy else probe.failures):
                     yield result
-            await self._sleep_until(begun + period, at_most=period)
+            await self._sleep_until(started_at + period, at_most=period)
 
     async def _sleep_until(self, moment: float, *, at_most: float) -> None:
         """Sleep at most *at_most* seconds, even if the clock is set back."""

@@ -1,7 +1,7 @@
 """The pod worker: read the status of one pod, compute its next actions, perform them, and repeat.
 
-Slow actions (image pulls, graceful stops) run as tasks, so that a pod that is told to terminate during an image pull
-terminates at once. Failures are recorded and retried later. A cancelled worker leaves the pod as it is, and the next
+Slow actions (image pulls, graceful stops) run as tasks, so that a pod released during an image pull terminates at
+once. Failures are recorded and retried later. A cancelled worker leaves the pod as it is, and the next
 worker continues from the status in the runtime.
 """
 
@@ -72,7 +72,7 @@ class PodWorker:
 
     @property
     def termination_requested(self) -> bool:
-        """Whether the pod was told to terminate; exceeding its deadline does not count."""
+        """Whether a user requested termination; exceeding the deadline does not count."""
         return self._request is not None
 
     @property
