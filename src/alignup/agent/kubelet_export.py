@@ -48,10 +48,7 @@ def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:
 
 def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]:
     """Return uid → the grants in a kubelet's state directory."""
-    from google.protobuf.message import DecodeError  # noqa: PLC0415 - see above
-
-    from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415
-    from alignup.wire.device_plugin_pb2 import ContainerAllocateResponse  # noqa: PLC0415
+    from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415 - gRPC is slow to import
 
     found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     devices = state_dir.read_dir(directory, gates=gates).devices
@@ -59,8 +56,8 @@ def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]
         if not entry.response:
             continue
         try:
-            grant = AllocateResponse.from_message(ContainerAllocateResponse.FromString(entry.response))
-        except DecodeError as error:
+            grant = AllocateResponse.from_bytes(entry.response)
+        except StateError as error:
             what = f"cannot decode the Allocate response for {entry.resource} of pod {entry.uid}"
             raise StateError(f"{directory}: {what}: {error}") from error
         found.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = grant.to_document()

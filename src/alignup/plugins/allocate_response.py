@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from alignup.align.errors import ParseError, StateError
 from alignup.schema import codec
 from alignup.wire import device_plugin_pb2 as wire
@@ -65,6 +67,14 @@ class AllocateResponse:
             annotations=self.annotations,
             cdi_devices=[wire.CDIDevice(name=name) for name in self.cdi],
         )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read ``AllocResp`` of the kubelet's checkpoint; raise ``StateError`` if it is no such message."""
+        try:
+            return cls.from_message(wire.ContainerAllocateResponse.FromString(data))
+        except DecodeError as error:
+            raise StateError(str(error)) from error
 
     @classmethod
     def from_document(cls, document: object) -> Self:
