@@ -196,7 +196,7 @@ async def _run_pods(
         emit=lambda event: core.dispatcher([event]),
         log=log,
     ) as runner:
-        core.dispatcher.on_event(runner.nudge)
+        core.dispatcher.on_event(runner.wake_up)
         yield runner
 
 

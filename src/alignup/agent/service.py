@@ -86,7 +86,7 @@ class AgentService:
         if self.runner is None or (record is not None and is_self_run(record.pod)):
             return await self.queue.run(Transaction.release, uid)
         view = await self.queue.run(Transaction.terminate, uid, grace=grace)
-        self.runner.nudge()
+        self.runner.wake_up()
         return None if view is None else self._with_run(view)
 
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
@@ -108,7 +108,7 @@ class AgentService:
         return await self.runner.logs(view.pod, view.run, query)
 
     def runtime(self) -> RuntimeStatus:
-        return RuntimeStatus() if self.runner is None else self.runner.report()
+        return RuntimeStatus() if self.runner is None else self.runner.status()
 
     def events(self) -> AbstractAsyncContextManager[AsyncIterator[PublishedEvent]]:
         return self.event_bus.subscribe()
@@ -118,7 +118,7 @@ class AgentService:
         record = self.queue.state.admitted.get(view.pod.uid)
         if self.runner is None or record is None or is_self_run(record.pod):
             return view
-        return replace(view, run=self.runner.run_of(record))
+        return replace(view, run=self.runner.run_status(record))
 
     async def _read_history(self, read: Callable[[], _Result]) -> _Result:
         """Read the history once it has all earlier decisions, unless that takes long."""

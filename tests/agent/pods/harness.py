@@ -87,7 +87,7 @@ class PodHarness:
             await self.queue.run(Transaction.admit, pod)
         else:
             await self.queue.run(Transaction.replace_pods, (), [(pod, source)])
-        self.runner.nudge()
+        self.runner.wake_up()
 
     async def end(self, uid: str, grace: int | None = None) -> PodView | None:
         return await self._service().release(uid, grace=grace)

@@ -262,17 +262,17 @@ def test_pods_survive_an_unavailable_runtime(place):
         await harness.admit(manifest("web"))
         await harness.wait_running("web")
         await harness.runtime.drop()
-        await harness.wait_until(lambda: not harness.runner.report().runtime.ready)
+        await harness.wait_until(lambda: not harness.runner.status().runtime.ready)
         await harness.admit(manifest("later"))
         await asyncio.sleep(0.5)
         await harness.runtime.serve()
         await harness.wait_running("later")
-        return harness.run("web"), harness.runner.report()
+        return harness.run("web"), harness.runner.status()
 
-    run, report = run_scenario(place, scenario)
+    run, status = run_scenario(place, scenario)
 
     assert run.containers[0].restarts == 0
-    assert report.runtime.ready
+    assert status.runtime.ready
 
 
 def test_a_restarted_agent_adopts_running_containers(place):
@@ -291,7 +291,7 @@ def test_a_restarted_agent_adopts_running_containers(place):
                 await second.wait_running("shares", "other")
                 await asyncio.sleep(1.5)
                 again = second.pids("web", "shares")
-                return pids, again, made, len(runtime.requests("CreateContainer")), second.runner.report().strays
+                return pids, again, made, len(runtime.requests("CreateContainer")), second.runner.status().strays
 
     pids, again, made, then, orphans = asyncio.run(run_agents())
 
@@ -309,9 +309,9 @@ def test_orphan_sandboxes_are_reported_and_left_alone(place, monkeypatch):
                 await first.admit(manifest("web"))
                 await first.wait_running("web")
             async with pod_harness_on(place, runtime, empty_state()) as second:
-                await second.wait_until(lambda: second.runner.report().strays)
+                await second.wait_until(lambda: second.runner.status().strays)
                 (app,) = runtime.containers
-                return second.runner.report().strays, app.process is not None
+                return second.runner.status().strays, app.process is not None
 
     orphans, _ = asyncio.run(run_agents())
 
@@ -414,7 +414,7 @@ def test_a_sandbox_that_appears_after_its_pod_was_released_is_removed(place):
         late = Sandbox(asked.config)
         harness.runtime.service.sandboxes[late.id] = late
         await harness.wait_until(lambda: not harness.runtime.sandboxes)
-        return harness.runner.report().strays
+        return harness.runner.status().strays
 
     assert run_scenario(place, scenario) == ()
 

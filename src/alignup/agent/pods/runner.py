@@ -71,7 +71,7 @@ class PodRunner:
         self._maintained_at = -math.inf
         self._node_limited = False  #: whether the node allocatable is enforced
 
-    def run_of(self, record: PodRecord) -> PodRunStatus:
+    def run_status(self, record: PodRecord) -> PodRunStatus:
         """The run status of an admitted pod."""
         running = self._workers.get(record.pod.uid)
         if running is not None:
@@ -85,7 +85,7 @@ class PodRunner:
             found = PodRunStatus(phase="Unknown", reason="InvalidManifest", message=message)
         return found.replace(ending=record.termination is not None)
 
-    def report(self) -> RuntimeStatus:
+    def status(self) -> RuntimeStatus:
         context = self._context
         return RuntimeStatus(
             runtime=RuntimeInfo(
@@ -122,7 +122,7 @@ class PodRunner:
 
         return await logs.read_log(path, query, is_running=is_running)
 
-    def nudge(self) -> None:
+    def wake_up(self) -> None:
         """Sync soon, because the agent's state may have changed; callable from any thread."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._changed.set)
@@ -297,7 +297,7 @@ class PodRunner:
                 await self._clean_up(pod, with_logs=False)
         finally:
             del self._workers[pod.uid]
-            self.nudge()
+            self.wake_up()
 
     async def _clean_up_finished(self, finished: FinishedPod) -> None:
         """Clean up a finished pod; if it was released, delete its logs and forget it."""
@@ -325,7 +325,7 @@ class PodRunner:
 
         def done(_: asyncio.Task[None]) -> None:
             del self._cleanups[uid]
-            self.nudge()
+            self.wake_up()
 
         task.add_done_callback(done)
 
