@@ -64,7 +64,7 @@ def test_gauges_fall_back_to_0_when_a_pod_goes():
 
 def test_devices_near_several_nodes_are_counted_once_and_ill_ones_apart():
     on = host()
-    on.announce(GPU, [Device(GPU, "a", 0b11), Device(GPU, "b", None), Device(GPU, "c", 0b10, healthy=False)])
+    on.update_devices(GPU, [Device(GPU, "a", 0b11), Device(GPU, "b", None), Device(GPU, "c", 0b10, healthy=False)])
 
     seen = {key[1:]: value for key, value in read(Metrics(lambda: on)).items() if key[0] == "alignup_numa_devices"}
 
@@ -110,7 +110,7 @@ def test_durations_fall_into_the_kubelets_buckets(seconds, bucket):
 def test_names_from_anywhere_are_written_so_that_they_can_be_read_back():
     on = host()
     odd = 'a"b\\c\nd{}'
-    on.announce(odd, [Device(odd, "x", 1)])
+    on.update_devices(odd, [Device(odd, "x", 1)])
 
     assert read(Metrics(lambda: on))["alignup_numa_devices", "0", odd, "free"] == 1
 

@@ -30,7 +30,18 @@ class DecidedPod:
     source: str
     decision: Decision
     preference_requests: tuple[PreferenceRequest, ...]
-    seconds: float
+    seconds: float  #: spent on the decision
+
+    def pending(self, devices: tuple[RequestedDevices, ...], *, ticket: object) -> "PendingAdmission":
+        return PendingAdmission(
+            pod=self.pod,
+            source=self.source,
+            decision=self.decision,
+            preference_requests=self.preference_requests,
+            device_requests=devices,
+            seconds=self.seconds,
+            ticket=ticket,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -54,17 +65,13 @@ class PluginRejectedError(ProviderError):
         self.container = container
 
 
-def decide_without_preferences(
-    host: Host, pod: Pod, answers: PreferenceAnswers
-) -> tuple[Decision, tuple[PreferenceRequest, ...]]:
-    """Decide as if plugins had no preferences beyond *answers*; return the requests to send them, too."""
-    decision = host.decide(pod, answers)
-    requests = decision.preference_requests
+def assume_no_preferences(host: Host, pod: Pod, decision: Decision, answers: PreferenceAnswers) -> Decision:
+    """Complete a *decision* as if plugins had no preferences beyond *answers*."""
     assumed = dict(answers)
     while decision.outcome is Outcome.ASKING:
         assumed |= dict.fromkeys(decision.preference_requests, ())
         decision = host.decide(pod, assumed)
-    return decision, requests
+    return decision
 
 
 def rejected_by_plugin(decision: Decision, error: ProviderError) -> Decision:

@@ -25,8 +25,7 @@ MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one checkpoint
 RETRY_SECONDS = 1.0  #: before a failed checkpoint is written again
 
-#: Python runs one thread at a time, so clients come first: events are dispatched when the queue has been idle for some
-#: seconds, or when so many have accumulated.
+#: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or for a full batch.
 DISPATCH_IDLE_SECONDS, DISPATCH_BATCH = 0.001, 8
 
 _WORKER_DIED = "the admission queue has stopped, which is a bug in alignup; restart the agent, and report its log"
@@ -131,7 +130,7 @@ class AdmissionQueue:
         Raise ``NotReadyError`` or ``BusyError`` if that is not possible now. Cancelling the caller cancels a job that
         has not started.
         """
-        if self._problems or not self.alive:
+        if self._problems or not self._thread.is_alive():
             raise NotReadyError("; ".join(self._problems) or _WORKER_DIED)
         future: Future[JobResult] = Future()
         self._put(_Job(lambda transaction: action(transaction, *args, **kwargs), future))

@@ -156,9 +156,7 @@ def accept_runnable(allowed: frozenset[Permission]) -> Accept:
         if is_self_run(accepted):
             return replace(accepted, manifest=None)
         if accepted.uid and not _UID.fullmatch(accepted.uid):
-            what = (
-                "must consist of letters, digits, dashes and dots: directories and cgroups are named after it"
-            )
+            what = "must consist of letters, digits, dashes and dots: directories and cgroups are named after it"
             raise PodError([Problem("metadata.uid", f"{what}, not {quote(accepted.uid)}")])
         if manifest := manifest_of(accepted):
             manifest.parsed.check(allowed)

@@ -127,6 +127,11 @@ class StateDraft:
             return finished.record
         return self.admitted.get(uid) or self.waiting.pods.get(uid) or self.pending.get(uid)
 
+    def is_current(self, pending: PendingAdmission) -> bool:
+        """Whether the pod is still pending; it may have been released meanwhile."""
+        found = self.pending.get(pending.pod.uid)
+        return found is not None and found.ticket is pending.ticket
+
     def update(self, record: PodRecord) -> None:
         """Replace the record of an admitted or finished pod."""
         uid = record.pod.uid

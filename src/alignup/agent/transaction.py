@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
-from alignup.agent.pending_admission import DecidedPod, PendingAdmission, decide_without_preferences, pending_pod_view
+from alignup.agent.pending_admission import DecidedPod, PendingAdmission, assume_no_preferences, pending_pod_view
 from alignup.agent.pod_record import API_SOURCE, FinishedPod, PodRecord, TerminationRequest, same_workload
 from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, StateDraft, add_finished, pod_view
 from alignup.align.decision import Decision
@@ -45,7 +45,10 @@ class Transaction:
     def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers | None = None) -> DecidedPod:
         """Decide on a pod without changing anything."""
         start = self._clock.monotonic()
-        decision, requests = decide_without_preferences(self._next.host, pod, answers or {})
+        decision = self._next.host.decide(pod, answers or {})
+        requests = decision.preference_requests
+        if requests:
+            decision = assume_no_preferences(self._next.host, pod, decision, answers or {})
         if decision.admitted and (self._before.wait_enabled or source != API_SOURCE):
             missing = tuple(device_state.unknown_resources(self._next.host, pod))
             if missing:
@@ -65,9 +68,10 @@ class Transaction:
         decided = self.decide(pod, source=source)
         blocking = next((one for uid, one in self._next.waiting.pods.items() if self._blocks(uid)), None)
         if decided.decision.admitted and blocking is None:
-            if pending := self._reserve(decided):
+            if self._before.plugins and (pending := self._reserve(decided)):
                 return pending if source == API_SOURCE else self._wait_for_plugins(pending)
-            self._next.waiting = self._next.waiting.with_overtakes()
+            if self._next.waiting.pods:
+                self._next.waiting = self._next.waiting.with_overtakes()
             self._next.host.apply(decided.decision)
             return self._admit(decided)
         if blocking is not None and decided.decision.admitted:
@@ -95,7 +99,7 @@ class Transaction:
     def commit(self, pending: PendingAdmission, grants: PodGrants) -> AdmissionResult:
         """Admit a pod whose devices are allocated."""
         uid = pending.pod.uid
-        if not self._is_current(pending):
+        if not self._next.is_current(pending):
             return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
         del self._next.pending[uid]
         self._next.waiting = self._next.waiting.with_overtakes(uid).without(uid)
@@ -295,31 +299,18 @@ class Transaction:
         if not requests:
             return None
         self._next.host.apply(decided.decision)
-        pending = self._next.pending[decided.pod.uid] = PendingAdmission(
-            pod=decided.pod,
-            source=decided.source,
-            decision=decided.decision,
-            preference_requests=decided.preference_requests,
-            device_requests=requests,
-            seconds=decided.seconds,
-            ticket=ticket or object(),
-        )
+        pending = self._next.pending[decided.pod.uid] = decided.pending(requests, ticket=ticket or object())
         self._changed = True
         return pending
 
     def _unreserve(self, pending: PendingAdmission) -> bool:
         """Release the resources of a pending pod; return whether it still held them."""
-        if not self._is_current(pending):
+        if not self._next.is_current(pending):
             return False
         self._next.host.release(pending.pod.uid)
         del self._next.pending[pending.pod.uid]
         self._changed = True
         return True
-
-    def _is_current(self, pending: PendingAdmission) -> bool:
-        """Whether the pod is still pending; it may have been released meanwhile."""
-        found = self._next.pending.get(pending.pod.uid)
-        return found is not None and found.ticket is pending.ticket
 
     def _wait_for_plugins(self, pending: PendingAdmission) -> AdmissionResult:
         """Let a pending pod wait for its plugins in the wait queue."""
@@ -376,7 +367,7 @@ class Transaction:
             return False
         empty = copy(self._next.host)
         empty.ledger = self._before.idle_ledger
-        return decide_without_preferences(empty, pod, {})[0].admitted
+        return assume_no_preferences(empty, pod, empty.decide(pod), {}).admitted
 
     def _remove(self, uid: str) -> PodView | None:
         """Remove a pod and release its resources."""

@@ -7,8 +7,7 @@ nothing, such as parsing YAML or drawing, runs in a thread.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -20,16 +19,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from alignup.align.errors import AlignError, FileError, ParseError, PodError, Problem, WorkLimitError
+from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.picture import draw_svg
 from alignup.schema.api import (
     AdmissionDocument,
-    BusyError,
     DecisionQuery,
     LogQuery,
-    NotReadyError,
     PodListDocument,
     ReadyDocument,
     RejectionProblemDocument,
@@ -41,7 +38,7 @@ from alignup.serve.endpoint import ApiEndpoint, Handler, ParameterValues, intern
 from alignup.serve.exposition import CONTENT_TYPE
 from alignup.serve.metrics import Metrics
 from alignup.serve.openapi import openapi_document
-from alignup.serve.responses import SVG, TEXT, ProblemError, json_response, plain_response
+from alignup.serve.responses import RETRY_LATER, SVG, TEXT, ProblemError, json_response, plain_response
 from alignup.serve.routes import operations_by_path
 from alignup.serve.streaming import EVENT_STREAM, ByteStream, close_log, event_stream, log_response
 
@@ -51,7 +48,6 @@ Result = TypeVar("Result")
 
 _INLINE_BYTES = 16 << 10  #: a JSON document up to this size is parsed in the event loop
 _STATUS = {"admitted": 201, "kept": 200, "waiting": 202}
-_RETRY_SOON, _RETRY_LATER = {"Retry-After": "1"}, {"Retry-After": "5"}
 #: Names in the picture come from clients; scripts in it must not run.
 _SVG_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 
@@ -147,8 +143,7 @@ class _Api:
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
         dry_run = bool(parameters["dryRun"])
         pod = await self._receive_pod(request)
-        with _problems():
-            result = await self._within_deadline(self._service.admit(pod, dry_run=dry_run))
+        result = await self._within_deadline(self._service.admit(pod, dry_run=dry_run))
         document = views.admission_document(result, dry_run=dry_run)
         if dry_run:
             return json_response(document)
@@ -164,8 +159,7 @@ class _Api:
         return json_response(views.pod_detail_document(view))
 
     async def release_pod(self, _request: Request, parameters: ParameterValues) -> Response:
-        with _problems():
-            view = await self._within_deadline(self._service.release(**parameters))
+        view = await self._within_deadline(self._service.release(**parameters))
         if view is None:
             raise _no_pod(parameters["uid"])
         terminating = view.run is not None and view.run.ending
@@ -175,8 +169,7 @@ class _Api:
         query = LogQuery(**{name: value for name, value in parameters.items() if name != "uid"})
         self._check_streams(TEXT, self._limits.logs, "log streams")
         try:
-            with _problems():
-                log = await self._service.logs(str(parameters["uid"]), query)
+            log = await self._service.logs(str(parameters["uid"]), query)
         except LookupError as error:
             raise ProblemError(404, str(error.args[0]) if error.args else "There is no such log.") from error
         if request.method == "HEAD":
@@ -191,13 +184,11 @@ class _Api:
 
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
         query = DecisionQuery(**parameters)
-        with _problems():
-            stored = await self._service.decisions(query)
+        stored = await self._service.decisions(query)
         return json_response(views.decision_page(stored, limit=query.limit))
 
     async def get_decision(self, _request: Request, parameters: ParameterValues) -> Response:
-        with _problems():
-            stored = await self._service.decision(int(parameters["id"]))
+        stored = await self._service.decision(int(parameters["id"]))
         if stored is None:
             raise ProblemError(404, f"The history has no decision {parameters['id']}.")
         return json_response(views.stored_decision_detail(stored))
@@ -230,7 +221,7 @@ class _Api:
         problems = self._service.problems()
         if problems:
             errors = [Problem("", what) for what in problems]
-            raise ProblemError(503, "The agent cannot decide on pods now.", errors=errors, headers=_RETRY_LATER)
+            raise ProblemError(503, "The agent cannot decide on pods now.", errors=errors, headers=RETRY_LATER)
         return json_response(ReadyDocument())
 
     async def get_metrics(self, _request: Request, _parameters: ParameterValues) -> Response:
@@ -240,14 +231,14 @@ class _Api:
         return json_response(self._description)
 
     async def _receive_pod(self, request: Request) -> Pod:
-        media_type = request_body.media_type(request)
-        content = await request_body.read(request, limit=self._limits.body_bytes, seconds=self._limits.body_seconds)
+        limits = self._limits
+        content, media_type = await request_body.read(request, limit=limits.body_bytes, seconds=limits.body_seconds)
         try:
             if _is_small_json(content):
                 return self._read_pod(content, media_type)
             return await asyncio.to_thread(self._read_pod, content, media_type)
-        except PodError as error:
-            raise _invalid_pod(error) from error
+        except PodError:
+            raise
         except (ParseError, UnicodeDecodeError, RecursionError) as error:
             detail = f"The document is not valid JSON or YAML: {error}"
             raise ProblemError(400, detail, errors=[Problem("", str(error))]) from error
@@ -272,7 +263,7 @@ class _Api:
 
     def _check_streams(self, media_type: str, limit: int, what: str) -> None:
         if self._streams[media_type] >= limit:
-            raise ProblemError(429, f"Too many {what}: the limit is {limit}.", headers=_RETRY_LATER)
+            raise ProblemError(429, f"Too many {what}: the limit is {limit}.", headers=RETRY_LATER)
 
     def _counted(self, stream: ByteStream) -> ASGIApp:
         async def response(scope: Scope, receive: Receive, send: Send) -> None:
@@ -296,26 +287,6 @@ def _is_small_json(content: bytes) -> bool:
     return True
 
 
-@contextmanager
-def _problems() -> Iterator[None]:
-    """Convert errors of the backend to problem responses."""
-    try:
-        yield
-    except PodError as error:
-        raise _invalid_pod(error) from error
-    except WorkLimitError as error:
-        errors = [Problem(source, "makes the search too large") for source in error.sources]
-        raise ProblemError(422, str(error), errors=errors) from error
-    except BusyError as error:
-        raise ProblemError(429, str(error), headers=_RETRY_SOON) from error
-    except (NotReadyError, FileError) as error:
-        raise ProblemError(503, str(error), headers=_RETRY_LATER) from error
-
-
-def _invalid_pod(error: PodError) -> ProblemError:
-    return ProblemError(422, f"Invalid pod: {error}", errors=error.problems)
-
-
 def _no_pod(uid: object) -> ProblemError:
     return ProblemError(404, f"No pod has the uid {uid}.")
 
@@ -323,7 +294,7 @@ def _no_pod(uid: object) -> ProblemError:
 def _rejected(result: AdmissionDocument) -> ProblemError:
     rejection = result.decision.rejection
     if rejection is None:  # a device plugin did not answer, so there is no decision
-        return ProblemError(503, result.story[0], headers=_RETRY_LATER)
+        return ProblemError(503, result.story[0], headers=RETRY_LATER)
     detail = f"{rejection.reason}: {rejection.message}"
     document = RejectionProblemDocument(
         title=HTTPStatus.CONFLICT.phrase,

@@ -45,7 +45,7 @@ COUNTERS: CounterDefinitions = {
     REJECTIONS: (("reason",), "Rejected pods, by reason."),
 }
 
-#: Reasons with a series of their own; a fixed list, so that clients cannot create unlimited series.
+#: Reasons with their own series: a fixed list, so that clients cannot create unlimited series.
 _REASONS = frozenset(
     {
         "Evicted",

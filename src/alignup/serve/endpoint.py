@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from alignup.align.errors import Problem
-from alignup.serve.responses import HEADERS, ProblemError
+from alignup.serve.responses import HEADERS, BackendError, ProblemError, backend_problem
 from alignup.serve.routes import Operation
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
@@ -47,6 +47,8 @@ class ApiEndpoint:
                 response = await handler(request, _parse_parameters(operation, request))
         except ProblemError as problem:
             response = problem.response()
+        except BackendError as error:
+            response = backend_problem(error).response()
         await response(scope, receive, _without_body(send) if request.method == "HEAD" else send)
 
 

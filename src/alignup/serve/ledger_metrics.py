@@ -26,12 +26,12 @@ def ledger_families(host: Host) -> Iterator[Metric]:
     yield _devices(ledger.devices)
 
 
-def _cpus(book: CpuLedger, *, managed: bool) -> Iterator[Metric]:
-    held = bits.union(map(book.owned, {*book.held, *book.pod_held}))
+def _cpus(ledger: CpuLedger, *, managed: bool) -> Iterator[Metric]:
+    held = bits.union(map(ledger.owned, {*ledger.held, *ledger.pod_held}))
     yield GaugeMetricFamily(
         "kubelet_cpu_manager_shared_pool_size_millicores",
         "Size of the shared CPU pool in millicores.",
-        value=1000 * book.available.bit_count(),
+        value=1000 * ledger.available.bit_count(),
     )
     yield GaugeMetricFamily(
         "kubelet_cpu_manager_exclusive_cpu_allocation_count",
@@ -46,22 +46,22 @@ def _cpus(book: CpuLedger, *, managed: bool) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "alignup_numa_cpus", "CPUs of a NUMA node: free, held or reserved.", labels=["node", "state"]
     )
-    for node, cpus in book.node_cpus.items() if managed else ():
+    for node, cpus in ledger.node_cpus.items() if managed else ():
         numa.add_metric([str(node)], (held & cpus).bit_count())
-        parts = {"free": book.available & cpus, "held": held & cpus, "reserved": book.reserved & cpus}
+        parts = {"free": ledger.available & cpus, "held": held & cpus, "reserved": ledger.reserved & cpus}
         for state, part in parts.items():
             states.add_metric([str(node), state], part.bit_count())
     yield numa
     yield states
 
 
-def _memory(book: MemoryLedger) -> Metric:
+def _memory(ledger: MemoryLedger) -> Metric:
     family = GaugeMetricFamily(
         "alignup_numa_memory_bytes",
         "Memory and huge pages of a NUMA node: free, held by containers, or reserved for the system.",
         labels=["node", "type", "state"],
     )
-    for node, memory in book.nodes.items():
+    for node, memory in ledger.nodes.items():
         for type_, table in sorted(memory.tables.items()):
             family.add_metric([str(node), type_, "free"], table.free)
             family.add_metric([str(node), type_, "held"], table.reserved)
@@ -69,15 +69,15 @@ def _memory(book: MemoryLedger) -> Metric:
     return family
 
 
-def _devices(book: DeviceLedger) -> Metric:
+def _devices(ledger: DeviceLedger) -> Metric:
     """Count a device near several nodes once: ``node="0-1"``."""
     family = GaugeMetricFamily(
         "alignup_numa_devices",
         "Devices near a NUMA node (or a list of nodes): free, held, or unhealthy and not held.",
         labels=["node", "resource", "state"],
     )
-    for resource, inventory in sorted(book.inventories.items()):
-        in_use = book.in_use.get(resource, frozenset())
+    for resource, inventory in sorted(ledger.inventories.items()):
+        in_use = ledger.in_use.get(resource, frozenset())
         found: Counter[tuple[str, str]] = Counter()
         for device in inventory.devices:
             node = bits.show(device.nodes) if device.nodes else UNPLACED

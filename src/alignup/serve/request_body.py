@@ -15,8 +15,8 @@ MEDIA_TYPES = {JSON: JSON, YAML: YAML, "application/x-yaml": YAML, "text/yaml": 
 _CLOSE = {"Connection": "close"}
 
 
-def media_type(request: Request) -> str:
-    """Return ``application/json`` or ``application/yaml``; any other type, charset or encoding is a 415."""
+async def read(request: Request, *, limit: int, seconds: float) -> tuple[bytes, str]:
+    """Read at most *limit* bytes within *seconds*; return them with their type, ``application/json`` or ``…/yaml``."""
     header = Message()
     header["content-type"] = request.headers.get("content-type", "")
     found = header.get_content_type() if request.headers.get("content-type") else ""
@@ -26,11 +26,6 @@ def media_type(request: Request) -> str:
         raise _unsupported("Content-Type", "must have the charset utf-8")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise _unsupported("Content-Encoding", "is not supported")
-    return MEDIA_TYPES[found]
-
-
-async def read(request: Request, *, limit: int, seconds: float) -> bytes:
-    """Read at most *limit* bytes within *seconds*."""
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise _too_large(limit)
@@ -45,7 +40,7 @@ async def read(request: Request, *, limit: int, seconds: float) -> bytes:
         raise ProblemError(408, f"The document did not arrive within {seconds:g} seconds.", headers=_CLOSE) from None
     except ClientDisconnect:
         raise ProblemError(400, "The connection closed before the end of the document.", headers=_CLOSE) from None
-    return bytes(body)
+    return bytes(body), MEDIA_TYPES[found]
 
 
 def _too_large(limit: int) -> ProblemError:

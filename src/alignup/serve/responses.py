@@ -5,15 +5,16 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from alignup.align.errors import Problem
+from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.schema import codec
-from alignup.schema.api import FieldProblem, ProblemDocument
+from alignup.schema.api import BusyError, FieldProblem, NotReadyError, ProblemDocument
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 SVG = "image/svg+xml"
 TEXT = "text/plain"
 
+RETRY_SOON, RETRY_LATER = {"Retry-After": "1"}, {"Retry-After": "5"}
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -41,6 +42,24 @@ class ProblemError(Exception):
 
     def response(self) -> Response:
         return json_response(self.document, status=self.status, media_type=PROBLEM, headers=self.headers)
+
+
+#: Errors of the backend, and of reading a pod, that have a problem response.
+BackendError = (PodError, WorkLimitError, BusyError, NotReadyError, FileError)
+
+
+def backend_problem(error: Exception) -> ProblemError:
+    """Return the problem for one of ``BackendError``."""
+    match error:
+        case PodError():
+            return ProblemError(422, f"Invalid pod: {error}", errors=error.problems)
+        case WorkLimitError():
+            errors = [Problem(source, "makes the search too large") for source in error.sources]
+            return ProblemError(422, str(error), errors=errors)
+        case BusyError():
+            return ProblemError(429, str(error), headers=RETRY_SOON)
+        case _:
+            return ProblemError(503, str(error), headers=RETRY_LATER)
 
 
 def json_response(

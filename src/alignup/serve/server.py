@@ -1,4 +1,4 @@
-"""uvicorn inside a running event loop: it ignores signals, and stops when it is told to."""
+"""uvicorn inside a running event loop: it leaves signals to the process."""
 
 import asyncio
 import math

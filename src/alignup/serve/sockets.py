@@ -143,7 +143,7 @@ def _check_free(path: Path) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             return
         except OSError as error:
-            raise ListenError(f"cannot tell whether {path} is in use: {error.strerror or error}") from error
+            raise ListenError(f"cannot check whether {path} is in use: {error.strerror or error}") from error
     raise ListenError(f"another process listens at {path}\nstop the other agent, or choose another path")
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from alignup.align.decision import Decision, Outcome
+from alignup.align.decision import Decision
 from alignup.align.errors import ParseError
 from alignup.align.explain import sentences
+from alignup.schema import codec
 from alignup.schema.api import (
     AdmissionDocument,
     AdmissionResult,
@@ -23,23 +24,47 @@ from alignup.schema.decisions import decision_document, from_document, placement
 
 
 def pod_view_document(view: PodView) -> PodViewDocument:
-    return PodViewDocument(**_pod_fields(view))
+    pod, decision = view.pod, view.decision
+    return PodViewDocument(
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        qos=pod.qos,
+        status=view.status,
+        position=view.position,
+        since=timestamp(view.since),
+        source=view.source,
+        placements=list(map(placement_document, decision.placements)),
+        rejection=None if decision.rejection is None else rejection_document(decision.rejection),
+        grants=cast("Any", view.grants),
+        run=view.run,
+    )
 
 
 def pod_detail_document(view: PodView) -> PodDetailDocument:
     decision = view.decision
-    return PodDetailDocument(
-        **_pod_fields(view), decision=decision_document(decision), story=list(decision_sentences(decision))
+    return codec.build(
+        PodDetailDocument,
+        pod_view_document(view),
+        decision=decision_document(decision),
+        story=list(decision_sentences(decision)),
     )
 
 
 def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDocument:
+    """Return the result; a pod that was admitted before, or has finished, is ``kept``."""
+    decision, view = result.decision, result.pod_view
+    outcome = str(decision.outcome)
+    if view is not None and view.status is AdmissionStatus.WAITING:
+        outcome = "waiting"
+    elif decision.kept or (view is not None and view.status is AdmissionStatus.FINISHED):
+        outcome = "kept"
     return AdmissionDocument(
-        outcome=_outcome(result),
+        outcome=outcome,
         dry_run=dry_run,
-        pod=None if result.pod_view is None else pod_view_document(result.pod_view),
-        decision=decision_document(result.decision),
-        story=list(decision_sentences(result.decision)),
+        pod=None if view is None else pod_view_document(view),
+        decision=decision_document(decision),
+        story=list(decision_sentences(decision)),
     )
 
 
@@ -67,39 +92,8 @@ def decision_sentences(decision: Decision) -> Iterator[str]:
     yield sentences.verdict(decision)
     yield sentences.describe_rules(decision)
     for step in decision.steps:
-        yield f"{_subject(step.container)}: {sentences.describe_choice(step)}"
+        subject = "the pod" if step.container is None else f"container {step.container}"
+        yield f"{subject}: {sentences.describe_choice(step)}"
     for placement in decision.placements:
-        yield f"{_subject(placement.container)}: {sentences.describe_allocation(placement)}"
+        yield f"container {placement.container}: {sentences.describe_allocation(placement)}"
     yield from sentences.describe_rejection(decision)
-
-
-def _pod_fields(view: PodView) -> dict[str, Any]:
-    pod, decision = view.pod, view.decision
-    return {
-        "uid": pod.uid,
-        "name": pod.name,
-        "namespace": pod.namespace,
-        "qos": pod.qos,
-        "status": view.status,
-        "position": view.position,
-        "since": timestamp(view.since),
-        "source": view.source,
-        "placements": list(map(placement_document, decision.placements)),
-        "rejection": None if decision.rejection is None else rejection_document(decision.rejection),
-        "grants": view.grants,
-        "run": view.run,
-    }
-
-
-def _outcome(result: AdmissionResult) -> str:
-    """A pod that is admitted already, or has finished, is ``kept``."""
-    decision, view = result.decision, result.pod_view
-    if view is not None and view.status is AdmissionStatus.WAITING:
-        return "waiting"
-    if view is not None and view.status is AdmissionStatus.FINISHED:
-        return "kept"
-    return "kept" if decision.outcome is Outcome.ADMITTED and decision.kept else str(decision.outcome)
-
-
-def _subject(container: str | None) -> str:
-    return "the pod" if container is None else f"container {container}"
