@@ -7,7 +7,7 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, quote
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ParseError
-from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.explain.sentences import format_quantity
 from alignup.align.settings import FeatureGates
 from alignup.doctor.findings import format_cpus
 from alignup.state.kubelet import cpu_file
@@ -84,8 +84,8 @@ def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Ite
         if before is None or table is None:
             yield f"{type_} is {'new' if before is None else 'gone'}"
             continue
-        was = {name: Quantity.of(before[name], QuantityFormat.BINARY_SI).canonical() for name in before}
-        total, reserved, left = (Quantity.of(amount, QuantityFormat.BINARY_SI).canonical() for amount in table[:3])
+        was = {name: format_quantity(before[name]) for name in before}
+        total, reserved, left = (format_quantity(amount) for amount in table[:3])
         if was["total"] != total:
             yield f"{was['total']} of {type_} when the file was written, now {total}"
         if was["systemReserved"] != reserved:

@@ -11,9 +11,9 @@ from alignup.align import bits
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
 from alignup.align.cpus.provider import select_reserved_cpus
 from alignup.align.errors import SettingsError
+from alignup.align.explain.sentences import format_quantity
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import TOPOLOGY_OPTIONS, Policy, TopologyOptions, TopologySettings
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.doctor.findings import Area, Finding, error, note, ok
@@ -204,7 +204,7 @@ def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         return
     if (reserved := inputs.reserved_memory()) is not None:
         shares = ", ".join(
-            f"{Quantity.of(sizes[MEMORY], QuantityFormat.BINARY_SI).canonical()} on NUMA node {node}"
+            f"{format_quantity(sizes[MEMORY])} on NUMA node {node}"
             for node, sizes in reserved.items()
             if sizes.get(MEMORY)
         )

@@ -6,7 +6,7 @@ conflict, the one of a running pod.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from alignup.align import bits
@@ -14,9 +14,9 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ParseError
+from alignup.align.explain.sentences import format_quantity
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import FeatureGates
 from alignup.doctor.findings import format_cpus
 from alignup.state.kubelet import cpu_file, memory_file
@@ -51,6 +51,13 @@ class Repaired(Generic[State]):
     dropped: tuple[DroppedEntry, ...] = ()
 
 
+class _Conflict(NamedTuple):
+    """Why an allocation cannot be kept."""
+
+    reason: str
+    blocks_start: bool = True
+
+
 @dataclass(slots=True)
 class _Kept:
     """What is kept so far."""
@@ -63,8 +70,8 @@ class _Kept:
     def keep(self, uid: str, container: str, what: Any) -> None:  # noqa: ANN401 - CPUs or blocks
         self.held.setdefault(uid, {})[container] = what
 
-    def drop(self, uid: str, container: str, held: str, reason: str, *, blocks_start: bool = True) -> None:
-        self.dropped.append(DroppedEntry(uid, container, held, reason, blocks_start))
+    def drop(self, uid: str, container: str, held: str, conflict: _Conflict) -> None:
+        self.dropped.append(DroppedEntry(uid, container, held, *conflict))
 
 
 def repair_cpus(
@@ -89,18 +96,11 @@ def repair_cpus(
         else:
             for name, cpus in own.items():
                 if conflict := _find_conflict(uid, cpus, owners=owners, provider=provider, pods=kept.names):
-                    kept.drop(uid, name, format_cpus(cpus), conflict.text, blocks_start=conflict.blocks_start)
+                    kept.drop(uid, name, format_cpus(cpus), conflict)
                 else:
                     kept.keep(uid, name, cpus)
         owners[uid] = kept.pod_wide.get(uid, 0) | bits.union(kept.held.get(uid, {}).values())
     return Repaired(_cpu_state(contents, kept, owners, provider=provider, gates=gates), tuple(kept.dropped))
-
-
-class _Conflict(NamedTuple):
-    """Why an allocation cannot be kept."""
-
-    text: str
-    blocks_start: bool = True
 
 
 def _containers_by_pod(contents: Contents) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -115,7 +115,7 @@ def _parse_lists(uid: str, own: Mapping[str, str], kept: _Kept) -> dict[str, Cpu
         try:
             read[name] = bits.parse(text)
         except ParseError as error:
-            kept.drop(uid, name, f"CPUs {bits.quote(text)}", f"the list is invalid ({error})")
+            kept.drop(uid, name, f"CPUs {bits.quote(text)}", _Conflict(f"the list is invalid ({error})"))
     return read
 
 
@@ -128,7 +128,7 @@ def _keep_pod(  # noqa: PLR0913 - one step of repair_cpus
     if not own:
         conflict = _Conflict("no container of the pod has any, so they would never be released", blocks_start=False)
     if conflict:
-        kept.drop(uid, "", format_cpus(all_cpus), conflict.text, blocks_start=conflict.blocks_start)
+        kept.drop(uid, "", format_cpus(all_cpus), conflict)
         return
     kept.pod_wide[uid] = whole
     for name, cpus in own.items():
@@ -159,8 +159,8 @@ def _cpu_state(
     owners = dict(owners)
     while kept.held and not all_cpus & ~bits.union(owners.values()):
         uid = min(kept.held, key=lambda uid: (owners[uid].bit_count(), uid))
-        conflict = "the shared pool would be empty, and no kubelet starts on that; the pod gets the same CPUs again"
-        kept.drop(uid, "", format_cpus(owners.pop(uid)), conflict)
+        reason = "the shared pool would be empty, and no kubelet starts on that; the pod gets the same CPUs again"
+        kept.drop(uid, "", format_cpus(owners.pop(uid)), _Conflict(reason))
         kept.pod_wide.pop(uid, None)
         del kept.held[uid]
     return CpuState(
@@ -241,7 +241,7 @@ def _keep_blocks(
         if not own:
             conflict = _Conflict("no container of the pod has any, so it would never be released", blocks_start=False)
         if conflict:
-            kept.drop(uid, "", _format_blocks(whole), conflict.text, blocks_start=conflict.blocks_start)
+            kept.drop(uid, "", _format_blocks(whole), conflict)
             return ledger
         kept.pod_wide[uid] = whole
         for name, blocks in own.items():
@@ -250,7 +250,7 @@ def _keep_blocks(
     for name, blocks in own.items():
         after, conflict = _hold(ledger, blocks)
         if conflict:
-            kept.drop(uid, name, _format_blocks(blocks), conflict.text, blocks_start=conflict.blocks_start)
+            kept.drop(uid, name, _format_blocks(blocks), conflict)
         else:
             kept.keep(uid, name, blocks)
             ledger = after
@@ -282,7 +282,7 @@ def _memory_conflict(ledger: MemoryLedger, block: Block) -> _Conflict | None:
         )
     room = ledger.free(block.nodes, block.type)
     if block.size > room:
-        return _Conflict(f"only {_format_size(room)} of {block.type} is left on {_format_nodes(block.nodes)}")
+        return _Conflict(f"only {format_quantity(room)} of {block.type} is left on {_format_nodes(block.nodes)}")
     return None
 
 
@@ -295,22 +295,13 @@ def _with_machine_state(state: MemoryState, idle: MemoryLedger) -> MemoryState:
     ledger = idle
     for block in sorted(blocks, key=lambda block: -block.nodes.bit_count()):
         ledger = ledger.give("", "", blocks=(block,))
-    return MemoryState(
-        policy=state.policy,
-        machine_state=ledger.nodes,
-        entries=state.entries,
-        pod_entries=state.pod_entries,
-    )
+    return replace(state, machine_state=ledger.nodes)
 
 
 def _format_blocks(blocks: Iterable[Block]) -> str:
     """``1Gi of memory on NUMA nodes 0-1``."""
-    parts = [f"{_format_size(block.size)} of {block.type} on {_format_nodes(block.nodes)}" for block in blocks]
+    parts = [f"{format_quantity(block.size)} of {block.type} on {_format_nodes(block.nodes)}" for block in blocks]
     return " and ".join(parts) or "nothing"
-
-
-def _format_size(size: int) -> str:
-    return Quantity.of(size, QuantityFormat.BINARY_SI).canonical()
 
 
 def _format_nodes(nodes: NodeSet) -> str:
@@ -319,39 +310,22 @@ def _format_nodes(nodes: NodeSet) -> str:
 
 def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> Repaired[DeviceState]:
     """The device manager's state, without devices of two pods and incomplete entries."""
-    names = pods or {}
+    kept = _Kept(pods or {})
     owners: dict[tuple[str, str], str] = {}
-    kept: list[DeviceEntry] = []
-    dropped = []
-    for entry in sorted(state.entries, key=lambda entry: entry.uid not in names):
+    valid: list[DeviceEntry] = []
+    for entry in sorted(state.entries, key=lambda entry: entry.uid not in kept.names):
         ids = sorted(entry.nodes)
         others = {owners.get((entry.resource, id_), entry.uid) for id_ in ids} - {entry.uid}
-        held = f"{entry.resource} {', '.join(ids)}"
         if others:
-            dropped.append(
-                DroppedEntry(
-                    entry.uid,
-                    entry.container,
-                    held,
-                    f"{format_pod(min(others), names)} holds it too",
-                    blocks_start=False,
-                )
-            )
+            reason = f"{format_pod(min(others), kept.names)} holds it too"
         elif not entry.uid or not entry.container or not entry.resource or not ids:
-            dropped.append(
-                DroppedEntry(
-                    entry.uid,
-                    entry.container,
-                    held,
-                    "the entry lacks a pod, a container, a resource or devices",
-                    blocks_start=False,
-                )
-            )
+            reason = "the entry lacks a pod, a container, a resource or devices"
         else:
-            kept.append(entry)
+            valid.append(entry)
             owners |= {(entry.resource, id_): entry.uid for id_ in ids}
-    in_place = {id(entry) for entry in kept}
-    return Repaired(
-        DeviceState(entries=tuple(one for one in state.entries if id(one) in in_place), registered=state.registered),
-        tuple(dropped),
-    )
+            continue
+        held = f"{entry.resource} {', '.join(ids)}"
+        kept.drop(entry.uid, entry.container, held, _Conflict(reason, blocks_start=False))
+    identities = {id(entry) for entry in valid}
+    entries = tuple(entry for entry in state.entries if id(entry) in identities)
+    return Repaired(DeviceState(entries=entries, registered=state.registered), tuple(kept.dropped))

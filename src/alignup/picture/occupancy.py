@@ -12,6 +12,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices import DeviceLedger
 from alignup.align.devices.ledger import natural_sort_key
+from alignup.align.explain.sentences import pod_name
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
@@ -212,16 +213,8 @@ def _holders(ledger: Ledger, cpus: CpuLedger, *, devices: DeviceLedger, memory: 
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )
         if own or ids or blocks:
-            yield Holder(_key(index), index, _name(ledger, uid), cpus=own, devices=ids, memory=blocks)
+            yield Holder(_key(index), index, pod_name(uid, ledger), cpus=own, devices=ids, memory=blocks)
             index += 1
-
-
-def _name(ledger: Ledger, uid: str) -> str:
-    """The pod's namespace and name, or its uid if unnamed."""
-    admitted = ledger.pods.get(uid)
-    if admitted is None or not admitted.pod.namespace:
-        return uid
-    return f"{admitted.pod.namespace}/{admitted.pod.name}"
 
 
 def _key(index: int) -> str:
@@ -240,7 +233,7 @@ def _sharing(ledger: Ledger, cpus: CpuLedger) -> Iterator[str]:
         own = cpus.held.get(uid, {})
         lasting = [one for one in admitted.pod.init if one.restartable] + list(admitted.pod.containers)
         if uid not in cpus.pod_held and any(one.name not in own for one in lasting):
-            yield _name(ledger, uid)
+            yield pod_name(uid, ledger)
 
 
 def _cpu_occupancy(ledger: CpuLedger, holders: Iterable[Holder], *, shared: bool) -> dict[int, UseInfo]:

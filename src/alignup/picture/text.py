@@ -201,7 +201,7 @@ class _Renderer:
         cpus = bits.union(box.cpus for box in group)
         ids = [box.node.id for box in group if box.node]
         shapes = [core_group.shape for core_group in first.core_groups]
-        shape = shapes[0] if len(shapes) == 1 else f"{len(shapes)} core_groups, {first.cpus.bit_count()} CPUs"
+        shape = shapes[0] if len(shapes) == 1 else f"{len(shapes)} core groups, {first.cpus.bit_count()} CPUs"
         sockets = {socket for box in group for socket in box.sockets}
         chunks: list[Chunk] = [
             (Cell(format_ids("socket", sockets), "dim"),),

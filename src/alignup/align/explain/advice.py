@@ -70,7 +70,7 @@ def _request(change: RequestChange) -> str:
 
 
 def _eviction(change: Eviction, ledger: Ledger) -> str:
-    names = [_name(uid, ledger) for uid in change.pods]
+    names = [sentences.pod_name(uid, ledger) for uid in change.pods]
     count = sum(map(len, change.alternatives))
     if not count:
         others = ""
@@ -106,7 +106,7 @@ def _change_document(change: Change, ledger: Ledger) -> dict[str, Any]:
         case SettingChange():
             return {"kind": "setting", "field": change.field, "was": change.was, "now": change.now}
         case Eviction():
-            pods = [{"uid": uid, "name": _name(uid, ledger)} for uid in change.pods]
+            pods = [{"uid": uid, "name": sentences.pod_name(uid, ledger)} for uid in change.pods]
             return {"kind": "leaving", "pods": pods, "instead": [list(alike) for alike in change.alternatives]}
         case ReservationChange():
             return _reservation_change_document(change)
@@ -126,13 +126,6 @@ def _reservation_change_document(change: ReservationChange) -> dict[str, Any]:
         shares = [{"node": share.node, **both(share.was, share.now)} for share in change.shares]
         document["reservedMemory"] = shares
     return document
-
-
-def _name(uid: str, ledger: Ledger) -> str:
-    admitted = ledger.pods.get(uid)
-    if admitted is None or not admitted.pod.namespace:
-        return uid
-    return f"{admitted.pod.namespace}/{admitted.pod.name}"
 
 
 def _instead(was: int, now: int) -> str:

@@ -19,8 +19,8 @@ from alignup.align.decision import (
     shown_hints,
 )
 from alignup.align.hint import Hint, preferred_single_nodes
+from alignup.align.ledger import Ledger
 from alignup.align.merging.merge import MergeRule
-from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import Policy
 from alignup.align.workload import QoS
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
@@ -28,6 +28,7 @@ from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 HOST = "host"  #: the provider of a rejection by the fit check, which counts milli-CPUs
 _SMT_ERROR = "SMTAlignmentError"
 _SHARED_POOL = "shared CPU pool"
+_UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
 def verdict(decision: Decision) -> str:
@@ -51,6 +52,14 @@ def describe_rules(decision: Decision) -> str:
     return f"policy {decision.policy} · scope {decision.scope} · {pod}"
 
 
+def pod_name(uid: str, ledger: Ledger) -> str:
+    """The namespace and name of a pod, or its uid if it has no name."""
+    admitted = ledger.pods.get(uid)
+    if admitted is None or not admitted.pod.namespace:
+        return uid
+    return f"{admitted.pod.namespace}/{admitted.pod.name}"
+
+
 def format_amount(resource: str, number: int, *, milli: bool = False) -> str:
     """An amount that can be pasted into a manifest: ``6 CPUs``, ``3919Mi memory``, ``2 example.com/gpu``."""
     if resource == CPU:
@@ -68,7 +77,10 @@ def format_number(resource: str, number: int, *, milli: bool = False) -> str:
 
 def format_quantity(number: int) -> str:
     """Bytes as an exact Kubernetes quantity: ``4Gi``, ``3919Mi``, ``17``."""
-    return Quantity.of(number, QuantityFormat.BINARY_SI).canonical()
+    for unit, suffix in _UNITS:
+        if number and number % unit == 0:
+            return f"{number // unit}{suffix}"
+    return str(number)
 
 
 def format_nodes(mask: NodeSet | None) -> str:
