@@ -16,8 +16,9 @@ from alignup.agent.transaction import Transaction
 from alignup.align import bits
 from alignup.kube.podspec import PodManifest
 from alignup.schema import codec
-from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
+from alignup.schema.api import AdmissionStatus
 from alignup.schema.checkpoints import upgrade_version_1
+from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
 from alignup.state.checkpoint import CheckpointStore
 from tests.agent.states import clock, empty_state
 from tests.agent.test_state import FILE, admits, after, the

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from alignup.schema.api import PodRunStatus
+from alignup.schema.run_status import PodRunStatus
 from tests.serve.agents import Agent, manifest
 from tests.serve.serving import on_unix
 

@@ -12,7 +12,8 @@ import pytest
 from alignup.align.workload import Pod
 from alignup.cli.admit import pod_manifest
 from alignup.kube.podspec import PodManifest
-from alignup.schema.api import AdmissionStatus, ContainerRunStatus, PodRunStatus
+from alignup.schema.api import AdmissionStatus
+from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
 from tests.agent.agents import wait_for
 from tests.cli.commands import in_process, start
 from tests.cli.fake_agent import serve_fake_agent

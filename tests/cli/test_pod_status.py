@@ -8,7 +8,7 @@ from alignup.cli import pod_status
 from alignup.cli.app import InputError
 from alignup.cli.client import AgentError
 from alignup.schema import codec
-from alignup.schema.api import ContainerRunStatus, PodRunStatus
+from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
 from tests.serve.agents import run_of, running
 
 RUNNING = running()

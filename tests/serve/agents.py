@@ -28,16 +28,14 @@ from alignup.kube.pod import read_pod
 from alignup.schema.api import (
     AdmissionResult,
     AdmissionStatus,
-    ContainerRunStatus,
     DecisionQuery,
     LogQuery,
-    PodRunStatus,
     PodView,
     RuntimeStatus,
     StoredDecision,
-    timestamp,
 )
 from alignup.schema.decisions import to_document
+from alignup.schema.run_status import ContainerRunStatus, PodRunStatus, timestamp
 from alignup.serve.app import Dependencies, RequestLimits, build_app
 from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics

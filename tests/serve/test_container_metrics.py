@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.schema.api import AdmissionStatus, ContainerRunStatus, OrphanSandbox, RuntimeInfo, RuntimeStatus, timestamp
+from alignup.schema.api import AdmissionStatus, OrphanSandbox, RuntimeInfo, RuntimeStatus
+from alignup.schema.run_status import ContainerRunStatus, timestamp
 from alignup.serve.metrics import Metrics
 from tests.serve.agents import BEGIN, Agent, client_of, host, manifest, run_of, running
 from tests.serve.test_app import described

@@ -9,7 +9,7 @@ from alignup.agent.recovery import recover
 from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
-from alignup.schema.api import PodGrants
+from alignup.schema.run_status import PodGrants
 from alignup.state.checkpoint import CheckpointStore
 from alignup.state.kubelet import export as states
 from alignup.state.kubelet import state_dir

@@ -9,7 +9,7 @@ from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.decision import Decision
 from alignup.align.workload import Pod
 from alignup.kube.podspec import manifest_of
-from alignup.schema.api import PodGrants, PodRunStatus
+from alignup.schema.run_status import PodGrants, PodRunStatus
 
 Document = Mapping[str, Any]  #: JSON values
 

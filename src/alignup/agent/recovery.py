@@ -20,7 +20,6 @@ from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.kube.podspec import PodManifest
 from alignup.schema import codec
-from alignup.schema.api import PodGrants
 from alignup.schema.checkpoints import (
     CheckpointDocument,
     FinishedPodDocument,
@@ -31,6 +30,7 @@ from alignup.schema.checkpoints import (
 from alignup.schema.decisions import from_document
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import PodDocument, read_pod
+from alignup.schema.run_status import PodGrants
 from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 

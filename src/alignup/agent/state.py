@@ -12,7 +12,8 @@ from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionStatus, PodRunStatus, PodView
+from alignup.schema.api import AdmissionStatus, PodView
+from alignup.schema.run_status import PodRunStatus
 
 MAX_FINISHED = 1_000  #: finished pods from the API; older ones are removed
 

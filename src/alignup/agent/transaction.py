@@ -17,15 +17,8 @@ from alignup.align.devices import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.schema.api import (
-    AdmissionResult,
-    AdmissionStatus,
-    BusyError,
-    NotReadyError,
-    PodGrants,
-    PodRunStatus,
-    PodView,
-)
+from alignup.schema.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
+from alignup.schema.run_status import PodGrants, PodRunStatus
 
 
 class Transaction:

@@ -6,33 +6,19 @@ derive from one struct. Fields hold what JSON holds: Linux lists for sets, RFC 3
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from alignup.align.decision import Decision
 from alignup.align.workload import Pod, QoS
-from alignup.schema.codec import Count, Document, LinuxList
+from alignup.schema.codec import Document
 from alignup.schema.decisions import DecisionDocument, PlacementDocument, RejectionDocument
+from alignup.schema.run_status import PodGrants, PodRunStatus, Timestamp
 
-Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Story = Annotated[list[str], Meta(description="The decision in sentences.")]
-
-#: container → resource → what the device plugin returned for the devices
-PodGrants = Mapping[str, Mapping[str, Mapping[str, Any]]]
-
-
-def timestamp(seconds: float) -> Timestamp:
-    """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def optional_timestamp(seconds: float) -> Timestamp | None:
-    """Like :func:`timestamp`; 0 stands for a time that is not known."""
-    return timestamp(seconds) if seconds else None
 
 
 class NotReadyError(Exception):
@@ -47,45 +33,6 @@ class AdmissionStatus(StrEnum):
     ADMITTED = "admitted"
     WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released
     FINISHED = "finished"  #: the pod ran to completion and holds no resources
-
-
-class ContainerRunStatus(Document, frozen=True, kw_only=True):
-    """A container of a pod that the agent runs."""
-
-    name: str
-    kind: Annotated[str, Meta(extra_json_schema={"enum": ["init", "sidecar", "app"]})]
-    state: Annotated[str, Meta(extra_json_schema={"enum": ["waiting", "running", "ended"]})]
-    ready: bool = False
-    restarts: Count = 0
-    image: str = ""
-    id: Annotated[str, Meta(description="The runtime's ID; empty before the container is created.")] = ""
-    pid: Annotated[int, Meta(description="PID of the first process.")] | None = None
-    cpus: Annotated[LinuxList, Meta(description="The container's cpuset; empty: any CPU.")] = ""
-    nodes: Annotated[LinuxList, Meta(description="NUMA nodes of the container's memory; empty: any node.")] = ""
-    started: Timestamp | None = None
-    ended: Timestamp | None = None
-    exit_code: int | None = None
-    reason: Annotated[str, Meta(description="Why the container waits or ended, such as CrashLoopBackOff.")] = ""
-    message: str = ""
-    last: Annotated["ContainerRunStatus | None", Meta(description="The previous termination.")] = None
-
-    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
-        return msgspec.structs.replace(self, **changes)
-
-
-class PodRunStatus(Document, frozen=True, kw_only=True):
-    """The status of a pod that the agent runs."""
-
-    phase: Annotated[str, Meta(extra_json_schema={"enum": ["Pending", "Running", "Succeeded", "Failed", "Unknown"]})]
-    reason: str = ""
-    message: str = ""
-    ending: Annotated[bool, Meta(description="Whether the pod is terminating.")] = False
-    ips: tuple[str, ...] = ()
-    containers: Annotated[tuple[ContainerRunStatus, ...], Meta(description="In start order.")] = ()
-    warnings: Annotated[tuple[str, ...], Meta(description="Manifest fields that have no effect.")] = ()
-
-    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
-        return msgspec.structs.replace(self, **changes)
 
 
 class OrphanSandbox(Document, frozen=True, kw_only=True):

@@ -6,10 +6,10 @@ Version 2 is written. Version 1 is upgraded when it is read.
 from collections.abc import Mapping
 from typing import Any
 
-from alignup.schema.api import PodGrants, PodRunStatus, timestamp
 from alignup.schema.codec import Count, Document
 from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
 from alignup.schema.pods import PodDocument
+from alignup.schema.run_status import PodGrants, PodRunStatus, timestamp
 
 VERSION = 2  #: raised when a field changes its meaning or goes away; add the upgrade from the previous version then
 

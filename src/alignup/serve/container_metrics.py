@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from alignup.align.workload import Pod
-from alignup.schema.api import PodRunStatus
+from alignup.schema.run_status import PodRunStatus
 
 RunSource = Callable[[], Iterable[tuple[Pod, PodRunStatus]]]
 

@@ -13,7 +13,8 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from alignup.schema import codec
-from alignup.schema.api import PublishedEvent, timestamp
+from alignup.schema.api import PublishedEvent
+from alignup.schema.run_status import timestamp
 from alignup.serve.responses import HEADERS, TEXT
 
 EVENT_STREAM = "text/event-stream"

@@ -18,9 +18,9 @@ from alignup.schema.api import (
     StoredDecision,
     StoredDecisionDetailDocument,
     StoredDecisionDocument,
-    timestamp,
 )
 from alignup.schema.decisions import decision_document, from_document, placement_document, rejection_document
+from alignup.schema.run_status import timestamp
 
 
 def pod_view_document(view: PodView) -> PodViewDocument:

@@ -21,7 +21,8 @@ from alignup.align.workload import Amounts
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.kube.configuration import ContainerSettings
 from alignup.kube.podspec.types import Permission
-from alignup.schema.api import LogQuery, PodRunStatus, PodView
+from alignup.schema.api import LogQuery, PodView
+from alignup.schema.run_status import PodRunStatus
 from alignup.testing.runtime import Runtime
 from tests.agent.states import empty_state
 

@@ -20,7 +20,8 @@ from alignup.agent.transaction import Transaction
 from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
 from alignup.align.workload import Pod, demand
-from alignup.schema.api import AdmissionResult, BusyError, NotReadyError, PodGrants
+from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
+from alignup.schema.run_status import PodGrants
 
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
 INITIAL_BACKOFF, MAX_BACKOFF = 0.5, 30.0  #: seconds before a pod is retried; the delay doubles with each failure

@@ -28,7 +28,8 @@ from alignup.enforce.cri.resources import node_cgroup_resources
 from alignup.enforce.cri.types import CriSandbox
 from alignup.kube.podspec import pod_spec_of
 from alignup.kube.podspec.types import Permission, PodSpec
-from alignup.schema.api import ContainerRunStatus, LogQuery, OrphanSandbox, PodRunStatus, RuntimeInfo, RuntimeStatus
+from alignup.schema.api import LogQuery, OrphanSandbox, RuntimeInfo, RuntimeStatus
+from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
 
 POLL_SECONDS = 1.0  #: between refreshes of the runtime's status
 MAINTENANCE_SECONDS = 10.0  #: between passes over cpusets and logs, as in the kubelet

@@ -9,7 +9,7 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.enforce.cri.types import ContainerState, CriContainer
 from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec
-from alignup.schema.api import ContainerRunStatus, PodRunStatus, optional_timestamp
+from alignup.schema.run_status import ContainerRunStatus, PodRunStatus, optional_timestamp
 
 WAITING, RUNNING, TERMINATED = "waiting", "running", "ended"  #: values of ``ContainerRunStatus.state``
 

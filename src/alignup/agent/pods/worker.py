@@ -34,7 +34,7 @@ from alignup.agent.state import AgentEvent, Clock, EventKind
 from alignup.align.errors import AlignError
 from alignup.enforce.cri.types import ContainerState, CriContainer
 from alignup.kube.podspec.types import ContainerKind, PodSpec
-from alignup.schema.api import PodRunStatus
+from alignup.schema.run_status import PodRunStatus
 
 EventSink = Callable[[AgentEvent], None]
 
