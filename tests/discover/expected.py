@@ -64,7 +64,7 @@ def kubelet(machine: Machine, facts: Facts) -> Iterator[str]:
     """Every difference between the kubelet's view of *machine* and *facts*."""
     view = machine.kubelet_view()
     assert machine.report is not None
-    told, wanted_nodes = machine.report.nodes or (), facts["nodes"] or ()
+    reported, wanted_nodes = machine.report.nodes or (), facts["nodes"] or ()
     wanted_cpus = facts["cpus"] or {}
     seen = {str(cpu.id): [cpu.socket, cpu.node, cpu.core, cpu.cache] for cpu in view.cpus}
     yield from _same("numbers of CPUs", sorted(seen, key=int), sorted(wanted_cpus, key=int))
@@ -72,9 +72,11 @@ def kubelet(machine: Machine, facts: Facts) -> Iterator[str]:
         yield from _same(f"socket, node, core, cache of CPU {cpu}", seen[cpu], wanted_cpus[cpu])
     counted = {name: getattr(view, attribute) for name, attribute in _COUNTS.items()}
     yield from _same("counts", counted, {name: facts[name] for name in _COUNTS})
-    yield from _same("order of nodes", [node.id for node in told], [node["id"] for node in wanted_nodes])
-    for node, wanted in zip(told, wanted_nodes, strict=False):
-        yield from _same(f"NUMA node {node.id}", _told(node), {name: wanted[name] for name in _TOLD})
+    yield from _same("order of nodes", [node.id for node in reported], [node["id"] for node in wanted_nodes])
+    for node, wanted in zip(reported, wanted_nodes, strict=False):
+        yield from _same(
+            f"NUMA node {node.id}", _reported_facts(node), {name: wanted[name] for name in _REPORTED_FACTS}
+        )
     memory = machine.memory or 0
     yield from _same("memory in all", memory, facts["memory_capacity"])
     in_kib = sorted((pages.size // 1024, pages.count) for pages in machine.hugepages)
@@ -112,7 +114,7 @@ _COUNTS = {
     "num_numa_nodes_with_cpus": "num_nodes",
     "num_uncore_caches": "num_caches",
 }
-_TOLD = ("memory_bytes", "hugepages", "distances")
+_REPORTED_FACTS = ("memory_bytes", "hugepages", "distances")
 
 
 def _same(what: str, found: object, wanted: object) -> Iterator[str]:
@@ -185,7 +187,7 @@ def _wanted_device(facts: Facts) -> tuple[object, ...]:
     return (*codes, None if node in {None, -1} else node, cpus)
 
 
-def _told(node: CadvisorNode) -> dict[str, object]:
+def _reported_facts(node: CadvisorNode) -> dict[str, object]:
     pages = [{"page_size": each.size // 1024, "num_pages": each.count} for each in node.hugepages]
     distances = None if node.distances is None else list(node.distances)
     return {"memory_bytes": node.memory, "hugepages": pages or None, "distances": distances}

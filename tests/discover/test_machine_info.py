@@ -23,7 +23,7 @@ INFO = {
     "num_sockets": 2,
     "memory_capacity": 300 * MIB,
     "hugepages": [{"page_size": 2048, "num_pages": 4}],
-    "machine_id": "somebody's",
+    "machine_id": "0123",
     "topology": [
         {
             "node_id": 0,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.distances import Distances
-from alignup.align.machine import CadvisorReport as Told
+from alignup.align.machine import CadvisorReport
 from alignup.align.machine import HugePages, Machine, NumaNode
 from alignup.doctor import Area, DoctorReport, Severity, check_configuration
 from alignup.kube import configuration
@@ -436,7 +436,7 @@ def test_amounts_that_cannot_be_added_are_dropped():
 
 
 def test_a_machine_without_cpus_stops_the_static_policy():
-    blind = replace(machine(), report=Told(cpus=(), num_cpus=0, num_sockets=0))
+    blind = replace(machine(), report=CadvisorReport(cpus=(), num_cpus=0, num_sockets=0))
 
     (error, *_) = by_severity(
         Severity.ERROR, check(blind, cpuManagerPolicy="static", systemReserved={"cpu": "1"}).findings

@@ -27,13 +27,15 @@ PARSERS: dict[str, Any] = {CPU: cpu_file.parse, MEM: memory_file.parse}
 
 def config_of(one: Host) -> ManagerConfig:
     """What the state files of a kubelet with the host's settings are checked against."""
-    told, gates = one.settings, one.settings.gates
-    provider = CpuProvider.create(one.view, told.cpus, topology=told.topology.policy, gates=gates, kubelet_faults=True)
+    host_settings, gates = one.settings, one.settings.gates
+    provider = CpuProvider.create(
+        one.view, host_settings.cpus, topology=host_settings.topology.policy, gates=gates, kubelet_faults=True
+    )
     memory = next(provider for provider in one.providers if provider.name == "memory")
     return ManagerConfig(
         gates=gates,
-        cpu_policy=told.cpus.policy,
-        memory_policy=told.memory_policy,
+        cpu_policy=host_settings.cpus.policy,
+        memory_policy=host_settings.memory_policy,
         cpus=provider,
         memory=memory.initial_ledger(),
         pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
