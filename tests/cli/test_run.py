@@ -16,7 +16,7 @@ import pytest
 from alignup.align import bits
 from alignup.enforce import cgroup, process
 from tests.agent.agents import running
-from tests.cli.commands import alignup, environment
+from tests.cli.commands import alignup, environment, python
 from tests.cli.run_processes import Workbench, wait_for
 
 PRINT_ENVIRONMENT = "env | grep ^ALIGNUP_ | grep -v RUN | sort"
@@ -409,6 +409,17 @@ def test_a_running_agent_decides(bench, tmp_path):
 
 def test_help_describes_the_exit_codes():
     assert "128+N" in alignup("run", "--help").stdout
+
+
+def test_a_run_with_an_agent_imports_nothing_slow():
+    """Every import adds to the start of every command."""
+    modules = "alignup.cli.entry, alignup.cli.run, alignup.runs.agent_allocator, alignup.runs.lifecycle"
+
+    run = python("-c", f"import sys, {modules}; print(*sys.modules)")
+
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert loaded.isdisjoint({"msgspec", "rich", "yaml", "http", "httpx2", "asyncio"})
+    assert "alignup.align.decision" not in run.stdout.split()
 
 
 def test_a_run_is_recorded_while_it_is_running(bench):
