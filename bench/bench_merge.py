@@ -33,36 +33,36 @@ def figures() -> Iterator[Figure]:
         yield families(f"families 16 x 4, {shape}", [make(16, turn) for turn in range(4)], budget=300e-6)
     for width in (1, 2, 3):
         for shape, make in (("preferred", roomy), ("none preferred", crowded), ("all but the last set refused", late)):
-            voices = [make(64, turn, width) for turn in range(4)]
-            yield families(f"families 64 x 4, width {width}, {shape}", voices, budget=2e-3)
-            yield families(f"families 64 x 4, width {width}, {shape}, closest", voices, budget=20e-3, closest=True)
+            inputs = [make(64, turn, width) for turn in range(4)]
+            yield families(f"families 64 x 4, width {width}, {shape}", inputs, budget=2e-3)
+            yield families(f"families 64 x 4, width {width}, {shape}, closest", inputs, budget=20e-3, closest=True)
 
 
 def lists(nodes: int, resources: int, *, preferred: bool, budget: float) -> Figure:
     """Every set of nodes is a hint; those of one node are preferred, unless *preferred* is off."""
     hints = [Hint(mask, preferred=preferred and mask.bit_count() == 1) for mask in range(1, 1 << nodes)]
-    voices = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
+    inputs = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
     shape = "preferred" if preferred else "none preferred"
-    return measured(f"lists {nodes} x {resources}, {shape}", voices, nodes=nodes, budget=budget)
+    return measured(f"lists {nodes} x {resources}, {shape}", inputs, nodes=nodes, budget=budget)
 
 
 def random_lists(nodes: int, resources: int, *, budget: float) -> Figure:
     """Some of the sets, none preferred by all."""
     random = Random(1)
-    voices = [
+    inputs = [
         MergeInput(
             f"r{turn}", HintList.of(Hint(mask, preferred=False) for mask in random.sample(range(1, 1 << nodes), 150))
         )
         for turn in range(resources)
     ]
-    return measured(f"lists {nodes} x {resources}, 150 random sets each", voices, nodes=nodes, budget=budget)
+    return measured(f"lists {nodes} x {resources}, 150 random sets each", inputs, nodes=nodes, budget=budget)
 
 
 def everything_preferred(nodes: int, resources: int, *, budget: float) -> Figure:
     """Every set is preferred by everybody."""
     hints = [Hint(mask, preferred=True) for mask in range(1, 1 << nodes)]
-    voices = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
-    return measured(f"lists {nodes} x {resources}, all preferred", voices, nodes=nodes, budget=budget)
+    inputs = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
+    return measured(f"lists {nodes} x {resources}, all preferred", inputs, nodes=nodes, budget=budget)
 
 
 def digested(nodes: int, resources: int) -> Figure:
@@ -71,24 +71,24 @@ def digested(nodes: int, resources: int) -> Figure:
     everything = (1 << nodes) - 1
 
     def action() -> object:
-        voices = [MergeInput("r", HintList.of(hints)) for _ in range(resources)]
-        return apply_policy(Policy.BEST_EFFORT, voices, nodes=everything)
+        inputs = [MergeInput("r", HintList.of(hints)) for _ in range(resources)]
+        return apply_policy(Policy.BEST_EFFORT, inputs, nodes=everything)
 
     return Figure(f"lists {nodes} x {resources}, preferred, hints digested", best(action))
 
 
-def measured(name: str, voices: Sequence[MergeInput], *, nodes: int, budget: float) -> Figure:
+def measured(name: str, inputs: Sequence[MergeInput], *, nodes: int, budget: float) -> Figure:
     """One merge with its record, beside the naive product where that ends in time."""
     everything = (1 << nodes) - 1
-    seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, voices, nodes=everything))
+    seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, inputs, nodes=everything))
     combinations_ = 1
-    for voice in voices:
-        combinations_ *= len(naive_merge.all_hints(voice))
+    for one in inputs:
+        combinations_ *= len(naive_merge.all_hints(one))
     note = f"{combinations_:,} combinations"
     if combinations_ < 100_000:
-        slow = best(lambda: naive_merge.merge(voices, nodes=everything), rounds=3)
+        slow = best(lambda: naive_merge.merge(inputs, nodes=everything), rounds=3)
         note += f": naive {show(slow)}, {slow / seconds:,.0f} times as long"
-    kubelet = KUBELET.get((nodes, len(voices)))
+    kubelet = KUBELET.get((nodes, len(inputs)))
     return Figure(name, seconds, budget, note + (f"; kubelet {kubelet}" if kubelet else ""))
 
 
@@ -97,9 +97,9 @@ def families(name: str, options: Sequence[HintFamily], *, budget: float, closest
     nodes = 0
     for family in options:
         nodes |= family.nodes
-    voices = [MergeInput(f"r{turn}", family) for turn, family in enumerate(options)]
+    inputs = [MergeInput(f"r{turn}", family) for turn, family in enumerate(options)]
     distances = ring(nodes.bit_count()) if closest else None
-    seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, voices, nodes=nodes, distances=distances))
+    seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, inputs, nodes=nodes, distances=distances))
     return Figure(name, seconds, budget)
 
 

@@ -161,4 +161,4 @@ class TestOwnProvider:
         assert lines[0].startswith("a: admitted on {0}")
         assert "'example.com/cache-ways': '0-7 of node 0'" in lines[0]
         assert lines[1].startswith("b: admitted on {1}")
-        assert lines[2] == "c: refused, TopologyAffinityError"
+        assert lines[2] == "c: rejected, TopologyAffinityError"

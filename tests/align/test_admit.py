@@ -1,4 +1,4 @@
-"""The two phases: what is chosen, for whom, by which policy and scope; and what a refusal says."""
+"""The two phases: the choice of each policy and scope, and the details of a rejection."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ LOCALITY = "Resources cannot be allocated with Topology locality"
 
 
 def two(first: str, second: str, **more: Any) -> Pod:
-    """A pod of two containers that ask for so many CPUs."""
+    """A pod of two containers with these CPUs."""
     return Pod(
         name="a",
         uid="a",
@@ -40,26 +40,26 @@ def nodes(decision) -> list[int | None]:
 
 
 class TestScopes:
-    def test_container_by_container_each_finds_its_node(self):
+    def test_in_container_scope_each_container_has_its_node(self):
         decision = host(scope=Scope.CONTAINER).admit(two("3", "3"))
 
         assert nodes(decision) == [FIRST, SECOND]
         assert [step.container for step in decision.steps] == ["one", "two"]
 
-    def test_as_a_whole_all_go_to_one(self):
+    def test_in_pod_scope_all_containers_share_a_node(self):
         decision = host(scope=Scope.POD).admit(two("2", "2"))
 
         assert nodes(decision) == [SECOND, SECOND]
         assert [step.container for step in decision.steps] == [None]
 
-    def test_as_a_whole_what_fits_no_node_is_refused(self):
+    def test_in_pod_scope_a_pod_that_fits_no_node_is_rejected(self):
         decision = host(scope=Scope.POD).admit(two("3", "3"))
 
         assert decision.rejection
         assert decision.rejection.reason == "TopologyAffinityError"
         assert decision.rejection.container is None
 
-    def test_in_one_piece_all_containers_follow_the_hint_of_the_pod(self):
+    def test_as_a_whole_all_containers_follow_the_hint_of_the_pod(self):
         gates = FeatureGates({"PodLevelResourceManagers": True})
         own = amounts({"cpu": "4", "memory": "4Gi"})
         wanted = two("2", "1", resources=Resources(own, own))
@@ -84,7 +84,7 @@ class TestScopes:
             ),
         ],
     )
-    def test_a_pod_with_resources_of_its_own_is_refused_in_words_of_its_own(self, scope, message):
+    def test_a_pod_with_pod_level_resources_has_its_own_message(self, scope, message):
         gates = FeatureGates({"PodLevelResourceManagers": True})
         own = amounts({"cpu": "6", "memory": "4Gi"})
 
@@ -95,7 +95,7 @@ class TestScopes:
 
 
 class TestPolicies:
-    def test_none_asks_nobody(self):
+    def test_policy_none_merges_nothing(self):
         decision = host(Policy.NONE).admit(pod())
 
         assert decision.steps == ()
@@ -106,8 +106,8 @@ class TestPolicies:
         ("policy", "hint"),
         [
             pytest.param(Policy.BEST_EFFORT, Hint(BOTH, preferred=False), id="best effort takes both nodes"),
-            pytest.param(Policy.RESTRICTED, None, id="restricted refuses: memory prefers one node, CPUs need two"),
-            pytest.param(Policy.SINGLE_NUMA_NODE, None, id="a single node refuses"),
+            pytest.param(Policy.RESTRICTED, None, id="restricted rejects: memory prefers one node, CPUs need two"),
+            pytest.param(Policy.SINGLE_NUMA_NODE, None, id="a single node rejects"),
         ],
     )
     def test_what_fits_no_single_node(self, policy, hint):
@@ -116,7 +116,7 @@ class TestPolicies:
         assert decision.admitted is (hint is not None)
         assert [placement.hint for placement in decision.placements] == ([hint] if hint else [])
 
-    def test_where_nobody_cares_a_single_node_names_none(self):
+    def test_without_preferences_a_single_node_has_no_affinity(self):
         decision = host().admit(Pod(name="a", uid="a", containers=(Container("app"),)))
 
         assert decision.steps[0].rule is MergeRule.PREFERRED
@@ -124,44 +124,44 @@ class TestPolicies:
 
 
 class TestRefusals:
-    def test_no_set_of_nodes_suits_everybody(self):
+    def test_no_set_of_nodes_suits_all_resources(self):
         """The record says who found too little where, and by how much."""
         decision = host().decide(pod(cpu="5", gpu="1"))
 
-        refusal = decision.rejection
-        assert refusal
-        assert (refusal.reason, refusal.message) == ("TopologyAffinityError", LOCALITY)
-        assert (refusal.container, refusal.provider) == ("app", None)
-        assert refusal.shortfalls == (Shortfall("cpu", "cpu", 5, 3, FIRST), Shortfall("cpu", "cpu", 5, 4, SECOND))
-        assert [short.missing for short in refusal.shortfalls] == [2, 1]
+        rejection = decision.rejection
+        assert rejection
+        assert (rejection.reason, rejection.message) == ("TopologyAffinityError", LOCALITY)
+        assert (rejection.container, rejection.provider) == ("app", None)
+        assert rejection.shortfalls == (Shortfall("cpu", "cpu", 5, 3, FIRST), Shortfall("cpu", "cpu", 5, 4, SECOND))
+        assert [short.missing for short in rejection.shortfalls] == [2, 1]
         assert not decision.steps[-1].accepted
 
-    def test_nobody_alone_is_short_yet_no_node_suits_all(self):
+    def test_every_resource_fits_some_node_but_no_node_fits_all(self):
         """CPUs are left on the first node only and a GPU on the second."""
         one = host()
         one.admit(pod("cpus", cpu="4"))
         one.admit(pod("gpu", cpu="1", gpu="1"))
 
-        refusal = one.decide(pod(cpu="2", gpu="1")).rejection
+        rejection = one.decide(pod(cpu="2", gpu="1")).rejection
 
-        assert refusal
-        assert refusal.shortfalls == (
+        assert rejection
+        assert rejection.shortfalls == (
             Shortfall("device", GPU, 1, 0, FIRST),
             Shortfall("cpu", "cpu", 2, 0, SECOND),
         )
 
-    def test_a_provider_cannot_give_what_is_asked_for(self):
-        """Best effort never refuses by hints, so it is the provider that says no."""
-        refusal = host(Policy.BEST_EFFORT).decide(pod(gpu="3")).rejection
+    def test_a_provider_cannot_serve_the_request(self):
+        """Best effort never rejects by hints, so it is the provider that says no."""
+        rejection = host(Policy.BEST_EFFORT).decide(pod(gpu="3")).rejection
 
-        assert refusal
-        assert refusal.reason == "UnexpectedAdmissionError"
-        assert refusal.message == (
+        assert rejection
+        assert rejection.reason == "UnexpectedAdmissionError"
+        assert rejection.message == (
             f"Allocate failed due to requested number of devices unavailable for {GPU}. Requested: 3, Available: 2, "
             "which is unexpected"
         )
-        assert (refusal.container, refusal.provider) == ("app", "device")
-        assert refusal.shortfalls == (Shortfall("device", GPU, 3, 2),)
+        assert (rejection.container, rejection.provider) == ("app", "device")
+        assert rejection.shortfalls == (Shortfall("device", GPU, 3, 2),)
 
     def test_devices_near_two_nodes_or_none_count_once(self):
         """What a host lacks is counted over the host: here one device is near both nodes, and one near none."""
@@ -170,20 +170,20 @@ class TestRefusals:
             GPU, [Device(GPU, "a", nodes=0b01), Device(GPU, "b", nodes=0b11), Device(GPU, "c", nodes=None)]
         )
 
-        refusal = one.decide(pod(gpu="4")).rejection
+        rejection = one.decide(pod(gpu="4")).rejection
 
-        assert refusal is not None
-        assert refusal.shortfalls == (Shortfall("device", GPU, needed=4, free=3),)
+        assert rejection is not None
+        assert rejection.shortfalls == (Shortfall("device", GPU, needed=4, free=3),)
 
-    def test_memory_that_fits_nowhere_is_refused_by_memory(self):
+    def test_memory_that_fits_nowhere_is_rejected_by_the_memory_provider(self):
         """It gives no hint then, which reads as "anywhere", as in the kubelet."""
-        refusal = host().decide(pod(memory="40Gi")).rejection
+        rejection = host().decide(pod(memory="40Gi")).rejection
 
-        assert refusal
-        assert refusal.provider == "memory"
-        assert refusal.shortfalls == (Shortfall("memory", "memory", 40 * GIB, 32 * GIB - (64 << 20)),)
+        assert rejection
+        assert rejection.provider == "memory"
+        assert rejection.shortfalls == (Shortfall("memory", "memory", 40 * GIB, 32 * GIB - (64 << 20)),)
 
-    def test_the_steps_so_far_are_on_record(self):
+    def test_the_decision_contains_the_steps_so_far(self):
         decision = host().decide(two("2", "5"))
 
         assert [(step.container, step.accepted) for step in decision.steps] == [("one", True), ("two", False)]
@@ -191,23 +191,25 @@ class TestRefusals:
 
 
 class TestRecord:
-    def test_everything_considered_is_there(self):
+    def test_the_decision_contains_everything_considered(self):
         one = host()
         one.admit(pod("before", cpu="2"))
 
         (step,) = one.decide(pod(cpu="2", gpu="1")).steps
 
-        said = {(voice.provider, voice.resource): (voice.request, voice.free) for voice in step.resources}
+        said = {
+            (resource.provider, resource.resource): (resource.request, resource.free) for resource in step.resources
+        }
         assert said == {
             ("device", GPU): (1, {0: 1, 1: 1}),
             ("cpu", "cpu"): (2, {0: 1, 1: 4}),
             ("memory", "memory"): (GIB, {0: 15 * GIB - (64 << 20), 1: 16 * GIB}),
         }
         assert (step.width, step.rule, step.hint) == (1, MergeRule.PREFERRED, Hint(SECOND, preferred=True))
-        cpus = next(voice for voice in step.resources if voice.provider == "cpu")
+        cpus = next(resource for resource in step.resources if resource.provider == "cpu")
         assert shown_hints(cpus).hints == (Hint(SECOND, preferred=True), Hint(BOTH, preferred=False))
 
-    def test_who_has_no_part_in_it_is_indifferent(self):
+    def test_a_provider_without_request_has_no_preference(self):
         (step,) = host().decide(pod()).steps
 
         device = step.resources[0]
@@ -223,7 +225,7 @@ class TestOwnPolicy:
 
         assert not host(Policy.SINGLE_NUMA_NODE).decide(lenient).admitted
 
-    def test_off_even_nonsense_is_ignored(self):
+    def test_invalid_annotations_are_ignored_if_off(self):
         assert host().decide(pod(annotations={POLICY_ANNOTATION: "nonsense"})).admitted
 
     @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ class TestOwnPolicy:
             ),
         ],
     )
-    def test_the_pod_chooses(self, policy, annotations, cpus, admitted):
+    def test_a_pod_chooses_its_policy(self, policy, annotations, cpus, admitted):
         one = host(policy, pod_policy_annotations=True)
 
         decision = one.decide(two(*cpus, annotations=annotations))
@@ -254,13 +256,13 @@ class TestOwnPolicy:
         assert decision.policy == annotations.get(POLICY_ANNOTATION, policy)
         assert decision.scope == annotations.get(SCOPE_ANNOTATION, Scope.CONTAINER)
 
-    def test_looser_than_the_hosts_scope(self):
+    def test_a_pod_chooses_its_scope(self):
         one = host(scope=Scope.POD, pod_policy_annotations=True)
 
         assert not one.decide(two("3", "3")).admitted
         assert one.decide(two("3", "3", annotations={SCOPE_ANNOTATION: "container"})).admitted
 
-    def test_what_is_no_policy_or_scope_is_refused_by_its_annotation(self):
+    def test_an_unknown_policy_or_scope_is_rejected_by_its_annotation(self):
         one = host(pod_policy_annotations=True)
         wrong = pod(annotations={POLICY_ANNOTATION: "strict", SCOPE_ANNOTATION: ""})
 
@@ -275,7 +277,7 @@ class TestOwnPolicy:
         assert scope.field == "metadata.annotations[topology.alignup.dev/scope]"
         assert scope.what == 'Unsupported value: "": supported values: "container", "pod"'
 
-    def test_a_pod_that_came_before_pods_could_choose_is_kept_whatever_it_says(self):
+    def test_an_admitted_pod_with_invalid_annotations_is_kept(self):
         before = host()
         wrong = pod(annotations={POLICY_ANNOTATION: "strict"})
         before.admit(wrong)
@@ -294,7 +296,7 @@ class TestOwnPolicy:
 
 @dataclass(frozen=True)
 class Picky(Provider[int]):
-    """Wants everything on one node, and gives out nothing at all if it is told so."""
+    """Prefers one node; allocates nothing if ``broken``."""
 
     node: int
     broken: bool = False
@@ -304,25 +306,25 @@ class Picky(Provider[int]):
     def initial_ledger(self):
         return 0
 
-    def hints(self, book, pod, container):
+    def hints(self, ledger, pod, container):
         return {"example.com/whim": [Hint(1 << self.node, preferred=True)]}
 
-    def allocate(self, book, pod, container, *, affinity):
+    def allocate(self, ledger, pod, container, *, affinity):
         if self.broken:
             raise ProviderError("no more whims")
-        return book + 1
+        return ledger + 1
 
-    def release(self, book, uid):
-        return book - 1
+    def release(self, ledger, uid):
+        return ledger - 1
 
-    def describe(self, book, uid, container):
-        return {"example.com/whim": str(book)}
+    def describe(self, ledger, uid, container):
+        return {"example.com/whim": str(ledger)}
 
 
 class TestOthers:
     """Providers that joined are asked like any other."""
 
-    def test_their_hints_count(self):
+    def test_hints_of_others_count(self):
         plain = host()
         joined = Host(plain.machine, plain.settings, others=[Picky(node=1)])
 
@@ -333,7 +335,7 @@ class TestOthers:
         assert decision.placements[0].as_text()["device"] == {NIC: "nic-1"}
         assert decision.placements[0].as_text()["picky"] == {"example.com/whim": "1"}
 
-    def test_their_refusal_is_final_and_leaves_no_trace(self):
+    def test_a_rejection_by_others_leaves_no_trace(self):
         joined = Host(host().machine, others=[Picky(node=1, broken=True)])
         before = joined.ledger
 
@@ -344,14 +346,14 @@ class TestOthers:
         assert decision.rejection.message == "Allocate failed due to no more whims, which is unexpected"
         assert joined.ledger is before
 
-    def test_they_need_not_tell_amounts(self):
+    def test_others_need_not_report_amounts(self):
         joined = Host(host().machine, replace(host().settings, reservation=RESERVATION), others=[Picky(node=0)])
 
         (step,) = joined.decide(pod()).steps
 
         assert (step.resources[-1].request, step.resources[-1].free) == (None, None)
 
-    def test_they_take_back_with_the_pod(self):
+    def test_others_release_with_the_pod(self):
         joined = Host(host().machine, others=[Picky(node=1)])
         joined.admit(pod())
         joined.start_container("a", "app")

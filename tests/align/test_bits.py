@@ -27,7 +27,7 @@ def test_of(members, expected):
     assert bits.of(members) == expected
 
 
-def test_a_negative_member_is_refused():
+def test_a_negative_member_is_rejected():
     with pytest.raises(ValueError, match="negative"):
         bits.of([-1])
 
@@ -79,13 +79,13 @@ def test_parse(text, expected):
         pytest.param("9" * 5000, f'strconv.Atoi: parsing "{"9" * 5000}": value out of range', id="thousands of digits"),
     ],
 )
-def test_parse_refuses(text, message):
-    with pytest.raises(ParseError) as refused:
+def test_parse_rejects(text, message):
+    with pytest.raises(ParseError) as rejected:
         bits.parse(text)
 
-    assert str(refused.value) == message
-    assert isinstance(refused.value, AlignError)
-    assert isinstance(refused.value, ValueError)
+    assert str(rejected.value) == message
+    assert isinstance(rejected.value, AlignError)
+    assert isinstance(rejected.value, ValueError)
 
 
 def test_the_largest_numbers_a_set_may_have():
@@ -96,7 +96,7 @@ def test_the_largest_numbers_a_set_may_have():
 
 
 @pytest.mark.parametrize("text", [str(bits.MAX_MEMBER), f"0-{bits.MAX_MEMBER}", f"3,{MAX_INT64}"])
-def test_numbers_beyond_the_limit_are_read_but_make_no_set(text):
+def test_numbers_beyond_the_limit_are_parsed_but_make_no_set(text):
     assert bits.show_spans(bits.parse_spans(text)) == text
     with pytest.raises(ParseError, match=f"must be below {bits.MAX_MEMBER}"):
         bits.parse(text)
@@ -119,12 +119,12 @@ def test_show(members, text):
 @given(cpu_sets(600))
 @example(0)
 @example(1 << (bits.MAX_MEMBER - 1))
-def test_a_set_survives_being_shown_and_read(chosen):
+def test_show_and_parse_round_trip(chosen):
     assert bits.parse(bits.show(chosen)) == chosen
 
 
 @given(cpu_sets())
-def test_runs_are_as_long_as_they_can_be(chosen):
+def test_spans_are_as_long_as_possible(chosen):
     found = bits.to_spans(chosen)
 
     assert [member for first, last in found for member in range(first, last + 1)] == list(bits.members(chosen))
@@ -133,7 +133,7 @@ def test_runs_are_as_long_as_they_can_be(chosen):
 
 
 @given(st.lists(cpu_sets(), max_size=5))
-def test_parts_may_come_in_any_order_and_overlap(chosen):
+def test_parts_may_be_in_any_order_and_overlap(chosen):
     """A list joined from lists names the union of what they name."""
     union = 0
     for one in chosen:
@@ -154,7 +154,7 @@ def test_spans_are_canonical_whatever_their_size(pairs):
 
 
 @given(st.text())
-def test_reading_any_text_ends_in_spans_or_a_parse_error(text):
+def test_any_text_gives_spans_or_a_parse_error(text):
     try:
         read = bits.parse_spans(text)
     except ParseError:

@@ -87,13 +87,13 @@ def test_check(request_, used, short):
     )
 
 
-def test_a_host_that_says_nothing_runs_nothing():
+def test_an_empty_allocatable_fits_no_pod():
     assert fit.insufficient_resources(asking(), used=EMPTY, allocatable=NodeAllocatable()) == (
         InsufficientResource("pods", 1, 0, 0),
     )
 
 
-def test_a_shortfall_in_the_kubelets_words():
+def test_an_insufficient_resource_has_the_kubelets_message():
     short = InsufficientResource("memory", requested=5, used=7, capacity=10)
 
     assert short.missing == 2
@@ -122,7 +122,7 @@ def test_a_host_offers_its_devices(devices, scalars):
     assert LARGE.with_devices(devices) == LARGE._replace(scalars=scalars)
 
 
-def test_an_unknown_extended_resource_is_not_held_against_a_pod():
+def test_an_unknown_extended_resource_rejects_no_pod():
     pod = pod_asking(requests={"cpu": "1", NIC: "3", GPU: "1", "kubernetes.io/batch": "1", "hugepages-1Gi": "1Gi"})
 
     assert fit.effective_request(pod, LARGE).scalars == {GPU: 1, "kubernetes.io/batch": 1, "hugepages-1Gi": 1 << 30}
@@ -190,11 +190,11 @@ def test_critical(fields, critical):
         pytest.param({"priority": 2_000_000_000}, {"annotations": STATIC}, False, id="nor one that has none"),
     ],
 )
-def test_whom_a_critical_pod_may_evict(own, other, may):
+def test_which_pods_a_critical_pod_may_preempt(own, other, may):
     assert fit.may_preempt(pod_asking(**own), pod_asking(**other)) is may
 
 
-def test_a_critical_pod_is_refused_in_other_words_where_evicting_would_not_help():
+def test_a_critical_pod_has_another_message_if_preemption_would_not_help():
     keeps = pod_asking("keeps", requests={"cpu": "4", GPU: "2"}, annotations=STATIC)
     gives = pod_asking("gives", requests={"cpu": "2", "memory": "900"})
     pod = pod_asking(requests={"cpu": "7", "memory": "200", GPU: "1"}, annotations=STATIC)
@@ -206,7 +206,7 @@ def test_a_critical_pod_is_refused_in_other_words_where_evicting_would_not_help(
     assert lacking(misfit) == {"cpu", "memory", GPU}
 
 
-def test_nobody_is_evicted_where_it_would_help():
+def test_no_pod_is_preempted_even_if_it_would_help():
     other = pod_asking("other", requests={"cpu": "2"})
     pod = pod_asking(requests={"cpu": "7"}, annotations=STATIC)
 
@@ -247,7 +247,7 @@ def test_what_evicting_a_pod_frees(fields, left):
 
 
 @given(pods_of_one_host(), st.randoms(use_true_random=False))
-def test_used_depends_on_who_is_there_not_on_how_it_came_to_that(pods_, random):
+def test_used_resources_depend_on_the_pods_not_on_their_order(pods_, random):
     """Pods come in one order and leave in another; what stays is what those that stay take."""
     takes = [demand.fit_used(pod) for pod in pods_]
     order = random.sample(takes, len(takes))
@@ -258,7 +258,7 @@ def test_used_depends_on_who_is_there_not_on_how_it_came_to_that(pods_, random):
 
 
 @given(requests, st.lists(requests, max_size=4), hosts)
-def test_a_pod_fits_if_everyone_stays_within_what_is_allocatable(request_, others, host):
+def test_a_pod_fits_if_the_total_is_within_allocatable(request_, others, host):
     """Independent of the arithmetic of the check: add the pod, and look at what it asks for."""
     used = using(*others)
     full = used.plus(request_)
@@ -280,7 +280,7 @@ def test_a_pod_fits_if_everyone_stays_within_what_is_allocatable(request_, other
 
 
 @given(requests, st.lists(requests, max_size=4), hosts)
-def test_what_is_missing_is_exactly_what_would_make_it_fit(request_, others, host):
+def test_the_missing_amount_makes_it_fit(request_, others, host):
     used = using(*others)
     missing = {one.resource: one.missing for one in fit.insufficient_resources(request_, used=used, allocatable=host)}
 
@@ -302,7 +302,7 @@ def test_what_is_missing_is_exactly_what_would_make_it_fit(request_, others, hos
 
 
 @given(pods(), pods_of_one_host(max_size=6))
-def test_taking_pods_away_never_makes_a_host_refuse(pod, others):
+def test_removing_pods_never_makes_a_pod_not_fit(pod, others):
     host = NodeAllocatable(milli_cpu=16000, memory=32 << 30, pods=4, scalars={GPU: 8, PAGES: 2 << 30})
 
     with_all, with_half = (judged(pod, allocatable=host, others=there) for there in (others, others[::2]))

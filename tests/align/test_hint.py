@@ -14,7 +14,7 @@ NOTHING_FREE = AmountFamily({0: 0, 1: 0}, 1, preferred_width=1)
 
 
 @pytest.mark.parametrize(
-    ("answer", "voices"),
+    ("answer", "inputs"),
     [
         pytest.param(None, [("gpu-plugin", DONT_CARE)], id="no answer: the provider does not care"),
         pytest.param({}, [("gpu-plugin", DONT_CARE)], id="an empty answer: the provider does not care"),
@@ -35,8 +35,8 @@ NOTHING_FREE = AmountFamily({0: 0, 1: 0}, 1, preferred_width=1)
         ),
     ],
 )
-def test_what_a_provider_says_becomes_voices(answer, voices):
-    assert list(merge_inputs({"gpu-plugin": answer})) == [MergeInput(name, options) for name, options in voices]
+def test_provider_hints_become_merge_inputs(answer, inputs):
+    assert list(merge_inputs({"gpu-plugin": answer})) == [MergeInput(name, options) for name, options in inputs]
 
 
 def test_dont_care_and_impossible_differ_only_in_being_preferred():
@@ -89,7 +89,7 @@ def test_sockets_add_preferred_sets():
     assert not nodes.prefers(bits.of([0, 1]))
 
 
-def test_must_have_nodes_are_in_every_set():
+def test_required_nodes_are_in_every_set():
     reuse = AmountFamily({0: 4, 1: 4, 2: 0}, 2, required=bits.of([2]), preferred_width=1)
 
     assert [bits.show(mask) for mask in reuse.fitting_sets()] == ["0,2", "1-2", "0-2"]
@@ -98,7 +98,7 @@ def test_must_have_nodes_are_in_every_set():
 
 
 @given(st.data())
-def test_a_family_answers_as_its_list_does(data):
+def test_a_family_equals_its_list(data):
     nodes = data.draw(node_sets(most=5))
     family = data.draw(families(nodes))
 
@@ -112,7 +112,7 @@ def test_a_family_answers_as_its_list_does(data):
 
 
 @given(st.data())
-def test_inside_its_nodes_a_family_never_minds_more(data):
+def test_a_set_that_fits_still_fits_with_more_nodes(data):
     nodes = data.draw(node_sets(most=5))
     family = data.draw(families(nodes))
     if not family.nodes:
@@ -125,7 +125,7 @@ def test_inside_its_nodes_a_family_never_minds_more(data):
 
 
 @given(st.data())
-def test_completing_names_just_the_nodes_that_make_a_set_fit(data):
+def test_completing_nodes_are_exactly_those_that_make_a_set_fit(data):
     nodes = data.draw(node_sets(most=5))
     family = data.draw(families(nodes).filter(lambda family: family.nodes and not family.fixed_sets))
     beginning = data.draw(subsets_of(family.nodes))
@@ -136,7 +136,7 @@ def test_completing_names_just_the_nodes_that_make_a_set_fit(data):
 
 
 @given(st.data())
-def test_out_of_reach_is_never_said_in_vain(data):
+def test_may_complete_has_no_false_negatives(data):
     nodes = data.draw(node_sets(most=5))
     family = data.draw(families(nodes).filter(lambda family: family.nodes and not family.fixed_sets))
     beginning, among = data.draw(subsets_of(family.nodes)), data.draw(subsets_of(family.nodes))
@@ -148,7 +148,7 @@ def test_out_of_reach_is_never_said_in_vain(data):
 
 
 @given(st.data())
-def test_room_says_what_may_be_left_out(data):
+def test_slack_is_what_may_be_left_out(data):
     nodes = data.draw(node_sets(most=5))
     family = data.draw(families(nodes).filter(lambda family: family.nodes and not family.fixed_sets))
     kept = data.draw(subsets_of(family.nodes, least=1))
@@ -161,7 +161,7 @@ def test_room_says_what_may_be_left_out(data):
 
 
 @given(st.data())
-def test_a_digest_keeps_every_hint(data):
+def test_a_hint_list_keeps_every_hint(data):
     nodes = data.draw(node_sets(most=4))
     said = data.draw(lists(nodes, unknown_nodes=True))
 

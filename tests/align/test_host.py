@@ -1,4 +1,4 @@
-"""A host from outside: deciding, applying, releasing, restarting, and what it refuses to work with."""
+"""A host from outside: deciding, applying, releasing, restarting, and what it rejects to work with."""
 
 import gc
 import tracemalloc
@@ -36,7 +36,7 @@ def test_deciding_changes_nothing():
     assert one.ledger is before
 
 
-def test_what_was_decided_is_applied():
+def test_a_decision_is_applied():
     one = host()
     decision = one.decide(pod(gpu="1"))
 
@@ -47,7 +47,7 @@ def test_what_was_decided_is_applied():
     assert one.ledger.devices.holds("a", "app") == {GPU: ("gpu-0",)}
 
 
-def test_pods_coming_and_going_leave_no_memory_behind():
+def test_admitting_and_releasing_pods_leaks_no_memory():
     """A host that has seen hundreds of pods is no larger than one that has seen a few."""
     one = host()
 
@@ -77,15 +77,15 @@ def test_a_decision_on_a_ledger_that_has_changed_since_is_not_applied():
         one.apply(stale)
 
 
-def test_a_refusal_is_not_applied():
+def test_a_rejection_is_not_applied():
     one = host()
-    refused = one.decide(pod(cpu="5"))
+    rejected = one.decide(pod(cpu="5"))
 
     with pytest.raises(StateError, match="pod a was not admitted"):
-        one.apply(refused)
+        one.apply(rejected)
 
 
-def test_a_refused_pod_leaves_no_trace():
+def test_a_rejected_pod_leaves_no_trace():
     """Devices and CPUs could be had and memory could not: nothing of it is kept."""
     one = host()
     before = one.ledger
@@ -96,7 +96,7 @@ def test_a_refused_pod_leaves_no_trace():
     assert one.ledger is before
 
 
-def test_released_is_as_it_was():
+def test_release_restores_the_idle_ledger():
     one = host()
     idle = one.ledger
     one.admit(pod(gpu="1"))
@@ -110,16 +110,16 @@ def test_released_is_as_it_was():
     assert one.ledger.devices == idle.devices
 
 
-def test_releasing_who_is_not_there_does_nothing():
+def test_releasing_an_unknown_pod_does_nothing():
     one = host()
     before = one.ledger
 
-    one.release("nobody")
+    one.release("unknown")
 
     assert one.ledger is before
 
 
-def test_an_init_container_that_is_done_gives_its_memory_back_when_the_next_one_starts():
+def test_an_init_container_releases_its_memory_when_the_next_one_starts():
     one = host()
     wanted = replace(pod(memory="1Gi"), init=(guaranteed("init", {"cpu": "2", "memory": "4Gi"}),))
     one.admit(wanted)
@@ -138,7 +138,7 @@ def test_an_init_container_that_is_done_gives_its_memory_back_when_the_next_one_
         pytest.param("a", "other", "pod a has no container other", id="no such container"),
     ],
 )
-def test_only_containers_that_are_there_can_start(uid, name, message):
+def test_only_known_containers_can_start(uid, name, message):
     one = host()
     one.admit(pod("a"))
 
@@ -146,7 +146,7 @@ def test_only_containers_that_are_there_can_start(uid, name, message):
         one.start_container(uid, name)
 
 
-def test_devices_come_and_go_by_announcement():
+def test_devices_come_and_go_by_plugin_reports():
     one = host()
     assert not one.decide(pod(gpu="2")).admitted
 
@@ -166,7 +166,7 @@ class TestAsking:
         one.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=0b01) for number in range(3)])
         return one
 
-    def test_what_to_ask_is_said_and_nothing_is_given(self):
+    def test_preferences_are_requested_and_nothing_is_allocated(self):
         one = self.host()
         before = one.ledger
 
@@ -179,7 +179,7 @@ class TestAsking:
         ]
         assert one.ledger is before
 
-    def test_the_answer_is_heeded(self):
+    def test_the_answer_is_used(self):
         one = self.host()
         (ask,) = one.decide(pod(gpu="2")).preference_requests
 
@@ -188,7 +188,7 @@ class TestAsking:
         assert decision.admitted
         assert decision.placements[0].as_text()["device"] == {GPU: "gpu-0,gpu-2"}
 
-    def test_an_error_refuses_the_pod_in_the_kubelets_words(self):
+    def test_a_plugin_error_rejects_the_pod_with_the_kubelets_message(self):
         one = self.host()
         before = one.ledger
         (ask,) = one.decide(pod(gpu="2")).preference_requests
@@ -216,7 +216,7 @@ class TestRestart:
         assert again.placements == admitted.placements
         assert second.ledger is first.ledger
 
-    def test_a_pod_is_not_refused_again_when_its_device_has_fallen_ill(self):
+    def test_a_pod_is_not_rejected_when_its_device_fails(self):
         one = host()
         one.admit(pod(gpu="1"))
         one.update_devices(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False)])
@@ -226,7 +226,7 @@ class TestRestart:
         assert again.kept
         assert again.placements[0].as_text()["device"] == {GPU: "gpu-0"}
 
-    def test_a_ledger_of_other_providers_is_refused(self):
+    def test_a_ledger_with_unknown_providers_is_rejected(self):
         one = host()
         alien = replace(one.ledger, others={"cache": {}})
 
@@ -247,7 +247,7 @@ class TestRestart:
         assert other.admit(pod()).kept
 
 
-def test_two_providers_of_one_name_are_refused():
+def test_provider_names_must_be_unique():
     with pytest.raises(AlignError, match="provider names must be unique"):
         Host(host().machine, others=[DeviceProvider(0b11)])
 
@@ -298,7 +298,7 @@ class TestSettings:
             ),
         ],
     )
-    def test_refused(self, settings, manager, message):
+    def test_rejected(self, settings, manager, message):
         machine = parse("numa:9 core:2 pu:1")
 
         with pytest.raises(SettingsError, match=message) as caught:
@@ -306,7 +306,7 @@ class TestSettings:
 
         assert caught.value.manager == manager
 
-    def test_without_any_a_host_aligns_nothing(self):
+    def test_without_settings_a_host_aligns_nothing(self):
         one = Host(parse("numa:2 core:2 pu:1"))
 
         decision = one.admit(pod(cpu="1", memory="1Mi"))
@@ -319,7 +319,7 @@ class TestSettings:
 class TestFit:
     """The host as a whole must have room too."""
 
-    def test_allocatable_is_what_there_is_less_what_is_reserved(self):
+    def test_allocatable_is_capacity_less_reservation(self):
         machine = parse("numa:2 core:2 pu:2", memory=4 * GIB, hugepages=(HugePages(2 << 20, 512),))
         reservation = amounts({"cpu": "1500m", "memory": "1Gi", "hugepages-2Mi": "2Mi"})
 
@@ -336,8 +336,8 @@ class TestFit:
             pytest.param({"cpu": "1", GPU: "3"}, f"OutOf{GPU}", (GPU, 3, 2), id="devices"),
         ],
     )
-    def test_a_pod_that_does_not_fit_is_refused(self, asked, reason, short):
-        """The limits of a Burstable pod are of no concern to CPUs and memory, and nobody aligns it."""
+    def test_a_pod_that_does_not_fit_is_rejected(self, asked, reason, short):
+        """CPU and memory managers ignore the limits of a Burstable pod, and it is not aligned."""
         one = host(Policy.NONE)
         wanted = Pod(name="a", uid="a", containers=(container("app", asked),))
 
@@ -348,7 +348,7 @@ class TestFit:
         assert [(one.resource, one.needed, one.free) for one in decision.rejection.shortfalls] == [short]
         assert {one.provider for one in decision.rejection.shortfalls} == {"host"}
 
-    def test_there_may_be_only_so_many_pods(self):
+    def test_the_number_of_pods_is_limited(self):
         one = host(max_pods=1)
         one.admit(pod("a"))
 
@@ -357,7 +357,7 @@ class TestFit:
         assert decision.rejection
         assert decision.rejection.reason == "OutOfpods"
 
-    def test_nothing_is_checked_where_that_is_switched_off(self):
+    def test_the_fit_check_can_be_turned_off(self):
         one = host(Policy.NONE, fit_check=False)
 
         assert one.admit(Pod(name="a", uid="a", containers=(container("app", {"cpu": "64"}),))).admitted
@@ -375,7 +375,7 @@ def document(*containers: dict) -> dict:
 class TestBadInput:
     """The whole road: a document is read, accepted as the API server would, and admitted."""
 
-    def test_a_good_pod_goes_all_the_way(self):
+    def test_a_valid_pod_is_admitted(self):
         limits = {"cpu": "2", "memory": "1Gi", GPU: "1"}
         written = document({"name": "app", "resources": {"limits": limits}})
 
@@ -420,7 +420,7 @@ class TestBadInput:
             ),
         ],
     )
-    def test_a_bad_amount_is_refused_by_its_field(self, resources, problem):
+    def test_a_malformed_amount_is_rejected_by_its_field(self, resources, problem):
         written = document({"name": "app", "resources": resources})
 
         with pytest.raises(PodError) as caught:
@@ -428,7 +428,7 @@ class TestBadInput:
 
         assert any(str(one).startswith(problem) for one in caught.value.problems), caught.value.problems
 
-    def test_two_containers_of_one_name_are_refused_by_the_second(self):
+    def test_a_duplicate_container_name_is_rejected(self):
         written = document({"name": "app"}, {"name": "app"})
 
         with pytest.raises(PodError) as caught:
@@ -461,7 +461,7 @@ class TestBadInput:
             ),
         ],
     )
-    def test_what_would_make_a_ledger_wrong_is_refused_even_if_nobody_accepted_it(self, bad, field):
+    def test_pods_that_would_corrupt_the_ledger_are_rejected(self, bad, field):
         one = host()
         before = one.ledger
 
@@ -472,7 +472,7 @@ class TestBadInput:
         assert one.ledger is before
 
 
-def test_devices_of_another_resource_are_not_announced():
+def test_devices_of_another_resource_are_rejected():
     one = host()
     before = one.ledger
 
@@ -482,7 +482,7 @@ def test_devices_of_another_resource_are_not_announced():
     assert one.ledger is before
 
 
-def test_a_machine_that_does_not_tell_its_nodes_is_refused():
+def test_a_machine_without_numa_nodes_is_rejected():
     """cAdvisor makes up node -1 where a system has no NUMA nodes and its sockets are unknown."""
     hardware = parse("pack:1 core:2 pu:1")
     unknown = CadvisorReport(

@@ -54,7 +54,7 @@ class Life(RuleBasedStateMachine):
         assert to_document(from_document(json.loads(json.dumps(document)))) == document
         event(f"{decision.policy}: {decision.rejection.reason if decision.rejection else 'admitted'}")
         if not decision.admitted:
-            assert self.host.ledger is before, "a refused pod left something behind"
+            assert self.host.ledger is before, "a rejected pod left something behind"
             assert decision.rejection
             return
         check_complete(self.host, pod, decision)
@@ -71,8 +71,8 @@ class Life(RuleBasedStateMachine):
         if pod := self.one(pick):
             self.host.release(pod.uid)
             assert not any(
-                pod.uid in book.held
-                for book in (self.host.ledger.cpus, self.host.ledger.memory, self.host.ledger.devices)
+                pod.uid in own.held
+                for own in (self.host.ledger.cpus, self.host.ledger.memory, self.host.ledger.devices)
             )
 
     @rule(data=st.data(), resource=st.sampled_from(DEVICES))
@@ -83,7 +83,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """On the stored ledger every pod keeps what it has and is never refused again."""
+        """On the stored ledger every pod keeps what it has and is never rejected again."""
         before = self.host.ledger
         self.host = Host(self.host.machine, self.host.settings, ledger=before)
         for resident in before.pods.values():
@@ -121,25 +121,25 @@ TestLife.settings = settings(
 
 
 def check_cpus(host: Host) -> None:
-    """Every CPU is shared or owned by one pod; reserved ones are owned by nobody."""
-    book = host.ledger.cpus
+    """Every CPU is shared or owned by one pod; reserved ones are never owned."""
+    ledger = host.ledger.cpus
     owned = 0
-    for uid in {*book.held, *book.pod_held}:
-        own = book.owned(uid)
-        assert not own & (owned | book.shared | book.reserved), f"CPUs {bits.show(own)} of {uid} have two owners"
+    for uid in {*ledger.held, *ledger.pod_held}:
+        own = ledger.owned(uid)
+        assert not own & (owned | ledger.shared | ledger.reserved), f"CPUs {bits.show(own)} of {uid} have two owners"
         owned |= own
-    assert owned | book.shared == host.cpus.initial_ledger().shared
-    assert not book.lost
+    assert owned | ledger.shared == host.cpus.initial_ledger().shared
+    assert not ledger.lost
 
 
 def check_memory(host: Host) -> None:
     """Every byte of every node and type is free or reserved, and each group reserves just what its blocks hold."""
-    book = host.ledger.memory
+    own = host.ledger.memory
     held: Counter[tuple[NodeSet, str]] = Counter()
     for block in charged(host):
         held[block.nodes, block.type] += block.size
     reserved: Counter[tuple[NodeSet, str]] = Counter()
-    for id_, node in book.nodes.items():
+    for id_, node in own.nodes.items():
         for type_, table in node.tables.items():
             assert table.free >= 0 <= table.reserved, f"{type_} of node {id_}"
             assert table.free + table.reserved == table.allocatable, f"{type_} of node {id_}"
@@ -148,24 +148,24 @@ def check_memory(host: Host) -> None:
 
 
 def charged(host: Host) -> list[Block]:
-    book = host.ledger.memory
-    alone = [containers for uid, containers in book.held.items() if uid not in book.pod_held]
-    return [*chain(*book.pod_held.values()), *chain(*(blocks for own in alone for blocks in own.values()))]
+    own = host.ledger.memory
+    alone = [containers for uid, containers in own.held.items() if uid not in own.pod_held]
+    return [*chain(*own.pod_held.values()), *chain(*(blocks for own in alone for blocks in own.values()))]
 
 
 def check_devices(host: Host) -> None:
     """Every device has at most one pod, and is free only if it is healthy and has none."""
-    book = host.ledger.devices
+    own = host.ledger.devices
     holders = Counter(
         (resource, id_)
-        for uid, containers in book.held.items()
+        for uid, containers in own.held.items()
         for resource in {name for own in containers.values() for name in own}
-        for id_ in book.owned(uid, resource)
+        for id_ in own.owned(uid, resource)
     )
     assert set(holders.values()) <= {1}, "a device has two owners"
-    for resource, inventory in book.inventories.items():
+    for resource, inventory in own.inventories.items():
         taken = inventory.find(id_ for name, id_ in holders if name == resource)
-        assert book.free[resource] == inventory.healthy & ~taken
+        assert own.free[resource] == inventory.healthy & ~taken
 
 
 def check_fit(host: Host) -> None:
@@ -208,10 +208,10 @@ def check_promises(host: Host, pod: Pod, decision: Decision) -> None:
     """What the policies promise.
 
     - restricted follows preferred hints only, and so does single-numa-node.
-    - single-numa-node names one node or none; none where nobody cares, and on a machine of one node.
+    - single-numa-node has one node or none; none without preferences, and on a machine of one node.
     - Under single-numa-node exclusive CPUs of a container never span nodes. Its memory does not either if the hint has
       a node. It may where nobody names one and the memory of the pod as a whole fits nowhere: it has no say then, as in
-      the kubelet, and its containers may still find room one by one (``test_memory_without_a_say_may_span``).
+      the kubelet, and its containers may still find room one by one (``test_memory_without_hints_may_span_nodes``).
     - Under single-numa-node every device shares a node with the hint if the hint has one and any device of its
       resource is on a node. Where none is, the resource has no say and its devices are as good as any.
     """
@@ -238,13 +238,13 @@ def nodes_of_cpus(host: Host, pod: Pod, container: Container) -> set[int]:
 def memory_had_no_say(decision: Decision) -> bool:
     (step,) = decision.steps
     assert decision.scope is Scope.POD
-    return all(voice.has_no_preference for voice in step.resources if voice.provider == "memory")
+    return all(resource.has_no_preference for resource in step.resources if resource.provider == "memory")
 
 
 def check_near(host: Host, pod: Pod, container: Container, *, nodes: NodeSet) -> None:
-    book = host.ledger.devices
-    for resource, ids in book.holds(pod.uid, container.name).items():
-        inventory = book.inventories[resource]
+    own = host.ledger.devices
+    for resource, ids in own.holds(pod.uid, container.name).items():
+        inventory = own.inventories[resource]
         if inventory.placed:
             assert inventory.find(ids) & ~inventory.near(nodes) == 0, f"{resource} {ids} is not near {bits.show(nodes)}"
 
@@ -257,7 +257,7 @@ def check_again(host: Host, pod: Pod, decision: Decision) -> None:
     assert again.placements == decision.placements
 
 
-def test_memory_without_a_say_may_span():
+def test_memory_without_hints_may_span_nodes():
     """33 GiB fit on no set of nodes, one of three being in use alone, so memory gives no hint; one by one they do."""
     one = host(Policy.SINGLE_NUMA_NODE, Scope.POD, shape="pack:3 numa:1 core:4 pu:1")
     one.admit(small("first", cpu="3"))
@@ -278,9 +278,9 @@ def test_memory_without_a_say_may_span():
 @settings(max_examples=60)
 @given(hosts(), st.data())
 def test_the_order_of_providers_does_not_matter(host, data):
-    """Whoever is asked first, the merges are the same, and so are the verdict and the placements.
+    """In any order of providers, the merges, the outcome and the placements are the same.
 
-    Only what a refusal says may differ: of several who cannot serve a pod the first one asked is heard.
+    Only the details of a rejection may differ: of several providers that cannot serve a pod, the first one is reported.
     """
     host = Host(host.machine, replace(host.settings, preferred_allocation=frozenset()))
     for number in range(3):

@@ -81,7 +81,7 @@ def test_huge_pages_hold_their_size_times_their_count():
         ),
     ],
 )
-def test_rows_are_read_in_either_form(rows, between):
+def test_rows_are_parsed_in_either_form(rows, between):
     distances = Distances.of_rows(rows)
 
     assert {pair: distances.between(*pair) for pair in between} == between
@@ -95,7 +95,7 @@ def test_rows_are_read_in_either_form(rows, between):
         pytest.param({0: [10, 20, 20], 4: [20, 10]}, "NUMA node 0 has 3 distances", id="neither form"),
     ],
 )
-def test_rows_in_no_known_form_are_refused(rows, problem):
+def test_rows_in_other_forms_are_rejected(rows, problem):
     with pytest.raises(MachineError, match=problem):
         Distances.of_rows(rows)
 
@@ -108,7 +108,7 @@ def test_rows_in_no_known_form_are_refused(rows, problem):
         pytest.param({0: {0: MAX_DISTANCE}}, f"distance {MAX_DISTANCE} to NUMA node 0, not a number", id="too far"),
     ],
 )
-def test_impossible_distances_are_refused(matrix, problem):
+def test_impossible_distances_are_rejected(matrix, problem):
     with pytest.raises(MachineError, match=problem):
         Distances(matrix)
 
@@ -200,10 +200,10 @@ def test_threads_of_one_core_on_two_nodes_are_two_cores_for_the_kubelet():
     assert machine.kubelet_view().core_cpus == {0: 0b01, 1: 0b10}
 
 
-def test_a_report_is_believed_over_the_hardware():
-    told = tuple(replace(cpu, core=cpu.id, cache=7) for cpu in PLAIN.cpus if cpu.node == 1)
+def test_a_report_overrides_the_hardware():
+    reported = tuple(replace(cpu, core=cpu.id, cache=7) for cpu in PLAIN.cpus if cpu.node == 1)
 
-    view = replace(PLAIN, report=CadvisorReport(cpus=told, num_cpus=20, num_sockets=3)).kubelet_view()
+    view = replace(PLAIN, report=CadvisorReport(cpus=reported, num_cpus=20, num_sockets=3)).kubelet_view()
 
     assert bits.show(view.all_cpus) == "2-3,6-7"
     assert (view.num_cpus, view.num_cores, view.num_sockets) == (20, 4, 3)
@@ -211,7 +211,7 @@ def test_a_report_is_believed_over_the_hardware():
     assert view.cache_cpus == {7: bits.parse("2-3,6-7")}
 
 
-def test_a_report_of_no_cores_leaves_averages_of_nothing():
+def test_a_report_without_cores_has_averages_of_zero():
     view = replace(PLAIN, report=CadvisorReport(cpus=(), num_cpus=20, num_sockets=0)).kubelet_view()
 
     assert (view.num_cpus, view.num_cores, view.num_nodes) == (20, 0, 0)
@@ -220,18 +220,18 @@ def test_a_report_of_no_cores_leaves_averages_of_nothing():
 
 
 def test_nodes_are_those_that_are_reported():
-    told = (CadvisorNode(1, memory=GIB, distances=(21, 10)), CadvisorNode(0, distances=(10, 21)))
+    reported = (CadvisorNode(1, memory=GIB, distances=(21, 10)), CadvisorNode(0, distances=(10, 21)))
 
-    view = replace(PLAIN, report=replace(REPORT, nodes=told)).kubelet_view()
+    view = replace(PLAIN, report=replace(REPORT, nodes=reported)).kubelet_view()
 
     assert view.nodes == (NumaNode(0, memory=0), NumaNode(1, memory=GIB))
     assert view.distances == PLAIN.distances
 
 
 def test_distances_need_a_row_of_every_node_that_is_reported():
-    told = (CadvisorNode(0, distances=(10, 21)), CadvisorNode(1))
+    reported = (CadvisorNode(0, distances=(10, 21)), CadvisorNode(1))
 
-    assert replace(PLAIN, report=replace(REPORT, nodes=told)).kubelet_view().distances is None
+    assert replace(PLAIN, report=replace(REPORT, nodes=reported)).kubelet_view().distances is None
 
 
 def test_a_socket_without_a_number_reported_as_a_node_is_in_no_set():
@@ -257,7 +257,7 @@ def test_a_socket_without_a_number_reported_as_a_node_is_in_no_set():
         ),
     ],
 )
-def test_the_kubelet_says_why_it_cannot_discover_cpus(report, error):
+def test_the_kubelets_error_if_it_cannot_discover_cpus(report, error):
     assert replace(PLAIN, report=report).kubelet_view().discovery_error == error
 
 
@@ -272,7 +272,7 @@ def test_every_cpu_is_in_one_group_of_each_kind(machine):
 
 
 @given(strategies.machines())
-def test_cores_are_the_same_cores_under_other_names(machine):
+def test_cores_keep_their_cpus_under_other_names(machine):
     view = machine.kubelet_view()
     hardware = {
         frozenset(cpu.id for cpu in machine.cpus if cpu.core == core) for core in {c.core for c in machine.cpus}
@@ -283,7 +283,7 @@ def test_cores_are_the_same_cores_under_other_names(machine):
 
 
 @given(strategies.machines())
-def test_a_view_seen_again_is_the_same_view(machine):
+def test_the_view_of_a_view_is_equal(machine):
     """The kubelet's numbering of a machine numbered its way changes nothing."""
     view = machine.kubelet_view()
     again = Machine(cpus=view.cpus, nodes=view.nodes, distances=view.distances)
@@ -300,7 +300,7 @@ def test_machines_made_for_tests_are_consistent(machine):
     assert machine.checked() is machine
 
 
-def test_what_is_odd_but_real_passes():
+def test_odd_but_real_machines_are_accepted():
     machine = Machine(
         cpus=(
             Cpu(8, core=2288, socket=-1, node=250),
@@ -425,7 +425,7 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
         pytest.param(
             replace(PLAIN, report=replace(REPORT, nodes=(CadvisorNode(0),))),
             ["as reported, NUMA node 1 has CPUs 2-3,6-7, but the machine has no such node"],
-            id="a report of CPUs on a node it does not tell of",
+            id="a report of CPUs on an unreported node",
         ),
         pytest.param(
             replace(PLAIN, pci=(PciDevice("0000:00:01.0"), PciDevice("0000:00:01.0", node=9))),
@@ -449,12 +449,12 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
     ],
 )
 def test_contradictions_are_named(machine, problems):
-    with pytest.raises(MachineError) as refused:
+    with pytest.raises(MachineError) as rejected:
         machine.checked()
 
     assert list(machine.problems()) == problems
-    assert refused.value.problems == tuple(problems)
-    assert str(refused.value) == "; ".join(problems)
+    assert rejected.value.problems == tuple(problems)
+    assert str(rejected.value) == "; ".join(problems)
 
 
 # ---- the shapes vectors come in
@@ -471,7 +471,7 @@ def test_a_topology_of_the_cpu_vectors_is_a_view_with_its_own_totals():
 
 
 @given(strategies.machines())
-def test_a_machine_survives_being_written_as_cadvisor_does(machine):
+def test_a_machine_round_trips_through_cadvisor(machine):
     view = machine.kubelet_view()
     threads = {core: list(bits.members(cpus)) for core, cpus in view.core_cpus.items()}
     first = {cpu.id: cpu for cpu in machine.cpus}

@@ -27,34 +27,34 @@ HOPELESS = [MergeInput("cpu", IMPOSSIBLE)]
 @pytest.mark.parametrize(
     ("policy", "said", "nodes", "preferred", "admitted"),
     [
-        pytest.param("none", APART, None, False, True, id="none asks nobody and admits"),
+        pytest.param("none", APART, None, False, True, id="none merges nothing and admits"),
         pytest.param("best-effort", ALIGNED, [1], True, True, id="best-effort takes what is aligned"),
         pytest.param("best-effort", APART, [1], False, True, id="best-effort admits what is not"),
         pytest.param("restricted", ALIGNED, [1], True, True, id="restricted takes what is aligned"),
-        pytest.param("restricted", APART, [1], False, False, id="restricted refuses what is not"),
+        pytest.param("restricted", APART, [1], False, False, id="restricted rejects what is not"),
         pytest.param("restricted", WIDE, [0, 1], True, True, id="restricted takes two nodes where one can never do"),
         pytest.param("single-numa-node", ALIGNED, [1], True, True, id="single-numa-node takes one node"),
         pytest.param(
-            "single-numa-node", WIDE, None, False, False, id="single-numa-node refuses two, whatever the need"
+            "single-numa-node", WIDE, None, False, False, id="single-numa-node rejects two, whatever the need"
         ),
         pytest.param(
-            "single-numa-node", UNBOUND, None, True, True, id="single-numa-node names no node when nobody cares"
+            "single-numa-node", UNBOUND, None, True, True, id="single-numa-node has no node without preferences"
         ),
-        pytest.param("best-effort", UNBOUND, [0, 1], True, True, id="best-effort names all nodes when nobody cares"),
+        pytest.param("best-effort", UNBOUND, [0, 1], True, True, id="best-effort has all nodes without preferences"),
         pytest.param(
-            "single-numa-node", HOPELESS, None, False, False, id="single-numa-node refuses what cannot be placed"
+            "single-numa-node", HOPELESS, None, False, False, id="single-numa-node rejects what cannot be placed"
         ),
-        pytest.param("restricted", HOPELESS, [0, 1], False, False, id="restricted refuses what cannot be placed"),
+        pytest.param("restricted", HOPELESS, [0, 1], False, False, id="restricted rejects what cannot be placed"),
     ],
 )
-def test_each_policy_judges_in_its_own_way(policy, said, nodes, preferred, admitted):
+def test_each_policy_accepts_its_own_results(policy, said, nodes, preferred, admitted):
     verdict = apply_policy(Policy(policy), said, nodes=3)
 
     assert verdict.hint == Hint(None if nodes is None else bits.of(nodes), preferred)
     assert verdict.admitted is admitted
 
 
-def test_on_a_machine_of_one_node_an_accepted_hint_names_none():
+def test_on_a_machine_of_one_node_an_accepted_hint_has_no_nodes():
     verdict = apply_policy(
         Policy.SINGLE_NUMA_NODE, [MergeInput("cpu", AmountFamily({0: 8}, 2, preferred_width=1))], nodes=1
     )
@@ -80,10 +80,10 @@ def test_single_numa_node_agrees_with_the_whole_product(data):
     kept = [
         [
             hint
-            for hint in naive_merge.all_hints(voice)
+            for hint in naive_merge.all_hints(one)
             if hint.preferred and (hint.nodes is None or hint.nodes.bit_count() == 1)
         ]
-        for voice in said
+        for one in said
     ]
     expected = naive_merge.merge([MergeInput("x", HintList.of(hints)) for hints in kept], nodes=nodes)
     assert verdict.admitted is expected.preferred

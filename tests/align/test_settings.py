@@ -1,4 +1,4 @@
-"""Settings of the topology manager: what the kubelet takes, and how it refuses the rest."""
+"""Settings of the topology manager: what the kubelet takes, and how it rejects the rest."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def parse(policy="best-effort", scope="container", **options):
     return TopologySettings.parse(policy, scope, options=named, gates=DEFAULT_GATES)
 
 
-def test_what_is_said_is_taken():
+def test_valid_settings_are_parsed():
     settings = parse("restricted", "pod", prefer_closest_numa_nodes="T", max_allowable_numa_nodes="+16")
 
     assert settings == TopologySettings(
@@ -29,8 +29,8 @@ def test_policy_none_looks_at_nothing_else():
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        pytest.param({"policy": "strict"}, 'unknown policy: "strict"', id="a policy nobody knows"),
-        pytest.param({"scope": "node"}, 'unknown scope: "node"', id="a scope nobody knows"),
+        pytest.param({"policy": "strict"}, 'unknown policy: "strict"', id="an unknown policy"),
+        pytest.param({"scope": "node"}, 'unknown scope: "node"', id="an unknown scope"),
         pytest.param(
             {"policy": "strict", "scope": "node"},
             'unknown policy: "strict"',
@@ -65,14 +65,14 @@ def test_policy_none_looks_at_nothing_else():
         ),
     ],
 )
-def test_refusals_are_the_kubelets_word_for_word(said, message):
+def test_errors_are_the_kubelets_word_for_word(said, message):
     with pytest.raises(SettingsError) as caught:
         parse(**said)
 
     assert str(caught.value) == message
 
 
-def test_more_nodes_than_allowed_are_refused_unless_the_limit_is_lifted():
+def test_more_nodes_than_allowed_are_rejected_unless_the_limit_is_off():
     settings = parse(max_allowable_numa_nodes="10")
 
     settings.check_machine(nodes=10, distances=False)

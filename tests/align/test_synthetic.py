@@ -105,7 +105,7 @@ def test_memory(size, expected):
     assert [node.memory for node in machine.nodes] == [expected, expected]
 
 
-def test_several_nodes_in_one_place_give_the_cpus_to_the_first():
+def test_of_several_nodes_on_one_object_the_first_has_the_cpus():
     machine = synthetic.parse("package:1 group:2 [numa(memory=8GiB)] [numa(memory=1GiB)] core:2 pu:1")
 
     assert nodes(machine) == {0: "0-1", 2: "2-3"}
@@ -144,7 +144,7 @@ def test_nodes_at_several_depths_give_the_cpus_to_the_innermost():
         pytest.param("core:4 pu:1(indexes=9,8,40,1000)", [9, 8, 40, 1000], id="with gaps"),
     ],
 )
-def test_cpus_are_numbered_as_indexes_say(text, expected):
+def test_indexes_number_the_cpus(text, expected):
     plain = synthetic.parse(text[: text.index("(")])
     numbered = {cpu.id: cpu for cpu in synthetic.parse(text).cpus}
 
@@ -175,20 +175,20 @@ def test_attached_nodes_can_be_numbered_in_loops():
     assert synthetic.parse("pack:2 l3:2 [numa(indexes=pack)] core:1 pu:1") == machine
 
 
-def test_the_kubelet_is_told_of_an_l3_smaller_than_a_node():
+def test_an_l3_smaller_than_a_node_is_reported():
     machine = synthetic.parse("pack:2 numa:1 l3:2 core:2 pu:1")
 
     assert groups(machine, lambda cpu: cpu.cache) == {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
     assert machine.kubelet_view().num_caches == 4
 
 
-def test_the_kubelet_is_told_of_an_l3_larger_than_a_node():
+def test_an_l3_larger_than_a_node_is_reported():
     machine = synthetic.parse("pack:2 l3:1 numa:2 core:2 pu:1")
 
     assert machine.kubelet_view().cache_cpus == {0: bits.parse("0-3"), 1: bits.parse("4-7")}
 
 
-def test_the_kubelet_is_not_told_of_an_l3_that_is_just_a_node():
+def test_an_l3_equal_to_a_node_is_not_reported():
     machine = synthetic.parse("pack:2 numa:2 l3:1 core:2 pu:1")
 
     assert groups(machine, lambda cpu: cpu.cache) == {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
@@ -196,7 +196,7 @@ def test_the_kubelet_is_not_told_of_an_l3_that_is_just_a_node():
     assert machine.kubelet_view().num_cpus == 8
 
 
-def test_what_the_text_does_not_say_can_be_given():
+def test_missing_facts_can_be_passed_in():
     pages = (HugePages(2 * MIB, 64),)
 
     machine = synthetic.parse(
@@ -210,7 +210,7 @@ def test_what_the_text_does_not_say_can_be_given():
     assert machine.distances.between(3, 3) == 10
 
 
-def test_more_huge_pages_than_memory_are_refused():
+def test_more_huge_pages_than_memory_are_rejected():
     with pytest.raises(MachineError, match="NUMA node 0 has 2147483648 bytes in huge pages"):
         synthetic.parse("numa:1 pu:1", hugepages=(HugePages(GIB, 2),))
 
@@ -221,10 +221,10 @@ def test_more_huge_pages_than_memory_are_refused():
         pytest.param("", "'' describes no machine: expected levels such as", id="nothing"),
         pytest.param("[numa]", "'[numa]' describes no machine", id="no levels"),
         pytest.param("pack:2 rack:2 pu:1", "'rack:2': 'rack' is not a type: expected pack, die", id="an unknown type"),
-        pytest.param("p:2 pu:1", "'p:2': 'p' is no type", id="one letter"),
-        pytest.param("machine:1 pu:1", "'machine:1': 'machine' is no type", id="the machine itself"),
-        pytest.param("l6:1 pu:1", "'l6:1': 'l6' is no type", id="a cache too far out"),
-        pytest.param("l3id:1 pu:1", "'l3id:1': 'l3id' is no type", id="a cache of two kinds"),
+        pytest.param("p:2 pu:1", "'p:2': 'p' is not a type", id="one letter"),
+        pytest.param("machine:1 pu:1", "'machine:1': 'machine' is not a type", id="the machine itself"),
+        pytest.param("l6:1 pu:1", "'l6:1': 'l6' is not a type", id="a cache too far out"),
+        pytest.param("l3id:1 pu:1", "'l3id:1': 'l3id' is not a type", id="a cache of two kinds"),
         pytest.param("pack: pu:1", "'pack': expected a type and a number of objects from 1", id="no number"),
         pytest.param("pack:0 pu:1", "'pack:0': expected a type and a number", id="none of a type"),
         pytest.param("pack:-1 pu:1", "'pack:-1': expected a type and a number", id="less than none"),
@@ -251,16 +251,16 @@ def test_more_huge_pages_than_memory_are_refused():
         pytest.param("numa:1(memory) pu:1", "cannot use 'memory'", id="an attribute without value"),
         pytest.param("numa:1(memory=1 memory=2) pu:1", "cannot use 'memory=2'", id="an attribute twice"),
         pytest.param("numa:1(memory=1PB) pu:1", "'1PB' is not a size: expected bytes", id="an unknown unit"),
-        pytest.param("numa:1(memory=-1) pu:1", "'-1' is no size", id="a negative size"),
-        pytest.param("numa:1(memory=1.5GB) pu:1", "'1.5GB' is no size", id="a broken size"),
-        pytest.param("l3:1(size=big) pu:1", "'big' is no size", id="a size that does not matter"),
+        pytest.param("numa:1(memory=-1) pu:1", "'-1' is not a size", id="a negative size"),
+        pytest.param("numa:1(memory=1.5GB) pu:1", "'1.5GB' is not a size", id="a broken size"),
+        pytest.param("l3:1(size=big) pu:1", "'big' is not a size", id="a size that does not matter"),
         pytest.param("pu:3(indexes=0,1)", "'indexes=0,1': expected 3 different numbers", id="too few numbers"),
         pytest.param("pu:2(indexes=0,1,2)", "'indexes=0,1,2': expected 2 different numbers", id="too many numbers"),
         pytest.param("pu:2(indexes=1,1)", "'indexes=1,1': expected 2 different numbers", id="a number twice"),
         pytest.param("pu:1(indexes=1048576)", "expected 1 different numbers below 1048576", id="a number too large"),
         pytest.param("pu:6(indexes=1*4)", "'indexes=1*4': expected loops over 6 objects, but they make 4", id="short"),
-        pytest.param("pu:4(indexes=1*2:1*2)", "expected loops that give each of 4 objects", id="loops that collide"),
-        pytest.param("pu:4(indexes=0*4)", "'0*4' is no type", id="steps of nothing"),
+        pytest.param("pu:4(indexes=1*2:1*2)", "expected loops that number each of 4 objects", id="loops that collide"),
+        pytest.param("pu:4(indexes=0*4)", "'0*4' is not a type", id="steps of nothing"),
         pytest.param("pu:4(indexes=core)", "'core' cannot be a loop: expected the type of", id="no such level"),
         pytest.param("core:2 pu:2(indexes=pu)", "'pu' cannot be a loop", id="round the CPUs themselves"),
         pytest.param("group:2 pu:2(indexes=group1)", "'group1' cannot be a loop", id="round a numbered group"),
@@ -279,11 +279,11 @@ def test_more_huge_pages_than_memory_are_refused():
         pytest.param("group:1 " * 128 + "pu:1", "'pu:1' makes the machine too large", id="too many levels"),
     ],
 )
-def test_what_cannot_be_read_is_named(text, message):
-    with pytest.raises(ParseError) as refused:
+def test_a_malformed_item_is_named(text, message):
+    with pytest.raises(ParseError) as rejected:
         synthetic.parse(text)
 
-    assert message in str(refused.value)
+    assert message in str(rejected.value)
 
 
 @given(
@@ -306,7 +306,7 @@ def test_loops_over_all_levels_are_a_permutation(packs, nodes, cores, threads, o
 @given(
     st.lists(st.sampled_from(["pack:2", "numa:2", "[numa]", "core:2", "pu:2", "3", "(", "l3:1", ":", "x"]), max_size=6)
 )
-def test_any_description_ends_in_a_machine_or_a_parse_error(parts):
+def test_any_text_gives_a_machine_or_a_parse_error(parts):
     try:
         machine = synthetic.parse(" ".join(parts))
     except ParseError:

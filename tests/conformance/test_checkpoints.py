@@ -1,4 +1,4 @@
-"""State files of the CPU and the memory manager: read, refused, hashed and written as the kubelet does."""
+"""State files of the CPU and the memory manager: read, rejected, hashed and written as the kubelet does."""
 
 from pathlib import Path
 from types import ModuleType
@@ -54,7 +54,7 @@ def by_type(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def restored(format_: ModuleType, case: Case, folder: Path) -> Any:
-    """What the file says; nothing when it is refused, which must be in the words expected."""
+    """What the file says; nothing when it is rejected, which must be in the words expected."""
     text = (folder / case["file"]).read_bytes()
     gates = gates_of(case["gates"])
     path = f"<DIR>/{format_.NAME}"
@@ -68,8 +68,8 @@ def restored(format_: ModuleType, case: Case, folder: Path) -> Any:
     if case["error"] is None:
         return format_.parse(text, configured_policy=case["configured_policy"], gates=gates, path=path)
 
-    with pytest.raises(StateError) as refused:
+    with pytest.raises(StateError) as rejected:
         format_.parse(text, configured_policy=case["configured_policy"], gates=gates, path=path)
 
-    assert str(refused.value) == case["error"]
+    assert str(rejected.value) == case["error"]
     return None

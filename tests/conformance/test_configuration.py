@@ -192,7 +192,7 @@ def check_started(case: Case, configuration: Configuration, machine: Machine) ->
 
 
 def check_host(case: Case, configuration: Configuration, machine: Machine) -> None:
-    """A host that is told so starts, or is refused by the same manager in the same words."""
+    """A host that is told so starts, or is rejected by the same manager in the same words."""
     stage = next((one for one in MANAGERS if case["managers"][one]), None)
     try:
         Host(machine, host_settings(configuration, machine))

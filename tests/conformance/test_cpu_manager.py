@@ -68,7 +68,7 @@ def sharers_first(manager: "Manager") -> bool:
 
 
 class Scripted:
-    """A runtime that shows what an event says and refuses what the event says."""
+    """A runtime that shows what an event says and rejects what the event says."""
 
     def __init__(self, event: Event) -> None:
         self.failing = event.get("runtime_fails_for", ())
@@ -116,11 +116,11 @@ class Manager:
         error = None
         try:
             getattr(self, event["op"])(event)
-        except ProviderError as refusal:
+        except ProviderError as rejection:
             error = {
-                "raw": str(refusal),
-                "admission_reason": refusal.reason,
-                "admission_message": refusal.message,
+                "raw": str(rejection),
+                "admission_reason": rejection.reason,
+                "admission_message": rejection.message,
             }
         return {
             "error": error,

@@ -8,7 +8,7 @@ from alignup.align.settings import FeatureGates, Policy
 from tests.conformance.harness import Case, run
 
 
-def test_options_are_read_and_refused_as_the_kubelet_does(request):
+def test_options_are_parsed_and_rejected_as_in_the_kubelet(request):
     run(request, "cpu_options", check)
 
 

@@ -7,7 +7,7 @@ from tests.conformance.harness import Case, run
 from tests.vector_types import view_of
 
 
-def test_requests_the_kubelet_hangs_on_are_served(request):
+def test_requests_on_which_the_kubelet_hangs_are_allocated(request):
     run(request, "cpu_take_hangs", check)
 
 

@@ -1,6 +1,6 @@
 """The CPU provider driven event by event: hints, allocations, removals, restarts; the ledger compared after each.
 
-Two faults of the kubelet run through the traces without a mark: a pod placed as one piece is placed again, or refused,
+Two faults of the kubelet run through the traces without a mark: a pod placed as one piece is placed again, or rejected,
 when it is admitted again, and no start succeeds when no CPU is left to be shared. With these switched on every trace is
 followed to its end, or to where another fault shows, which is counted apart. Without them, as is the default, it is
 followed up to the first of them. From there on only what must always hold is checked.
@@ -24,7 +24,7 @@ from tests.conformance.harness import Case, run
 from tests.vector_types import named, pod_of, view_of
 
 
-def test_traces_end_event_by_event_where_the_kubelet_does(request):
+def test_traces_equal_the_kubelets_event_by_event(request):
     run(request, "cpu_trace", check)
 
 
@@ -133,11 +133,11 @@ class Trace:
         try:
             seen["hints"] = getattr(self, event["op"])(event)
         except (ProviderError, StateError) as error:
-            refusal = error if isinstance(error, ProviderError) else ProviderError(str(error))
+            rejection = error if isinstance(error, ProviderError) else ProviderError(str(error))
             seen["error"] = {
-                "raw": str(refusal),
-                "admission_reason": refusal.reason,
-                "admission_message": refusal.message,
+                "raw": str(rejection),
+                "admission_reason": rejection.reason,
+                "admission_message": rejection.message,
             }
         return {**seen, "ledger": self.shown()}
 
@@ -184,7 +184,7 @@ class Trace:
     def check_owners(self) -> None:
         """Every CPU is shared or has one owner; without faults none is ever lost."""
         owned = {uid: self.ledger.owned(uid) for uid in {*self.ledger.held, *self.ledger.pod_held}}
-        for (one, ours), (other, theirs) in combinations([*owned.items(), ("nobody", self.ledger.shared)], 2):
+        for (one, ours), (other, theirs) in combinations([*owned.items(), ("unknown", self.ledger.shared)], 2):
             assert not ours & theirs, f"{one} and {other} both own {bits.show(ours & theirs)}"
         lost = self.provider.view.all_cpus & ~(self.ledger.shared | union(owned.values()) | self.provider.reserved)
         assert lost == self.ledger.lost, f"{bits.show(lost)} lost"

@@ -9,7 +9,7 @@ from tests.conformance.harness import Case, run
 from tests.vector_types import view_of
 
 
-def test_stored_assignments_are_accepted_and_refused_as_the_kubelet_does(request):
+def test_stored_assignments_are_accepted_and_rejected_as_in_the_kubelet(request):
     run(request, "cpu_validate", check)
 
 

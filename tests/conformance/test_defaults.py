@@ -1,6 +1,6 @@
-"""What becomes of a pod as written: defaults, QoS class and refusals, through the API server and as a static pod.
+"""What becomes of a pod as written: defaults, QoS class and rejections, through the API server and as a static pod.
 
-Values, classes and stages are the kubelet's; for a refusal the fields named are, and the wording is ours.
+Values, classes and stages are the kubelet's; for a rejection the fields named are, and the wording is ours.
 """
 
 import re
@@ -22,7 +22,7 @@ PATHS = re.compile(
 )
 
 
-def test_pods_are_filled_in_and_refused_as_kubernetes_does(request):
+def test_pods_get_defaults_and_are_rejected_as_in_kubernetes(request):
     run(request, "defaults", check)
 
 
@@ -70,7 +70,7 @@ def fields(error: PodError) -> set[str]:
 
 
 def expected_fields(expected: Case) -> set[str]:
-    """The paths a refusal names; those of a static pod come in one text."""
+    """The paths a rejection names; those of a static pod come in one text."""
     if "errors_sorted" in expected:
         return {re.split(r": (?=[A-Z])", single, maxsplit=1)[0] for single in expected["errors_sorted"]}
     if expected["texts"] == ["invalid pod: name is needed for the pod"]:
@@ -89,7 +89,7 @@ def shown(pod: Pod) -> dict[str, Any]:
 
 
 def show_container(container: Container) -> dict[str, Any]:
-    refused = [
+    rejected = [
         name
         for name, amount in sorted(container.resources.requests.items())
         if (name == "memory" or name.startswith("hugepages-")) and amount.as_int64() is None
@@ -98,7 +98,7 @@ def show_container(container: Container) -> dict[str, Any]:
         "name": container.name,
         "resources": show(container.resources),
         "restartable": container.restartable,
-        "not_int64": refused,
+        "not_int64": rejected,
     }
 
 

@@ -1,7 +1,7 @@
-"""Which devices a container is given: the classes, what the plugin is asked, the stages of the choice, the refusals.
+"""Which devices a container is given: the classes, what the plugin is asked, the stages of the choice, the rejections.
 
 The kubelet leaves devices marked in use when a plugin answers with an error. Nothing is marked here, which is checked
-for every refusal.
+for every rejection.
 """
 
 from dataclasses import replace
@@ -32,9 +32,9 @@ def check(case: Case) -> str | None:
     check_classes(case, ledger)
     try:
         after = allocated(case, ledger, pod)
-    except ProviderError as refusal:
-        assert str(refusal) == case.get("error")
-        assert refusal.message == f"Allocate failed due to {case['error']}, which is unexpected"
+    except ProviderError as rejection:
+        assert str(rejection) == case.get("error")
+        assert rejection.message == f"Allocate failed due to {case['error']}, which is unexpected"
         assert ledger == ledger_of(case)
         return "devices left marked in use" if "left_marked_in_use_after_error" in case else None
 
@@ -68,7 +68,7 @@ def allocated(case: Case, ledger: DeviceLedger, pod: Pod) -> DeviceLedger:
     except PreferencesNeededError as needed:
         (ask,) = needed.requests
         answers[ask] = answer_of(case)
-    assert [question(ask) for ask in answers] == [
+    assert [request_of(ask) for ask in answers] == [
         {**call, "available": sorted(call["available"]), "must_include": sorted(call["must_include"])}
         for call in case["preferred_calls"]
     ]
@@ -89,7 +89,7 @@ def check_classes(case: Case, ledger: DeviceLedger) -> None:
     }
 
 
-def question(ask: PreferenceRequest) -> dict[str, object]:
+def request_of(ask: PreferenceRequest) -> dict[str, object]:
     assert (ask.uid, ask.container, ask.resource) == ("self", "app", RESOURCE)
     return {"available": sorted(ask.available), "must_include": sorted(ask.must_include), "size": ask.size}
 

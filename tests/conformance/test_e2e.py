@@ -117,7 +117,7 @@ class Trace:
 
     def __init__(self, host: Host, case: Case, *, compare: bool = True, crumbs: bool = False) -> None:
         self.host, self.case, self.compare, self.crumbs = host, case, compare, crumbs
-        self.refused = False  #: whether a pod was refused already
+        self.rejected = False  #: whether a pod was rejected already
         self.spread = False  #: whether memory of a group lies otherwise in it than in the kubelet
         self.pods: dict[str, Pod] = {}
         #: resources whose ids the kubelet chose at random: from then on only counts can be compared
@@ -144,9 +144,9 @@ class Trace:
         decision = self.admit(pod)
         if not decision.admitted:
             assert self.host.ledger is before, f"{where}: a refused pod left something behind"
-            self.refused = True
+            self.rejected = True
             if self.crumbs:
-                self.leave_crumbs(pod, expected)
+                self.leave_residue(pod, expected)
         else:
             self.pods[pod.uid] = pod
         if not self.compare:
@@ -172,8 +172,8 @@ class Trace:
                 rest = sorted(set(ask.available) - set(ask.must_include))
                 answers[ask] = (*ask.must_include, *rest)[: ask.size]
 
-    def leave_crumbs(self, pod: Pod, expected: Case) -> None:
-        """Do as the kubelet does: a refused pod keeps what it was given until it is cleared away."""
+    def leave_residue(self, pod: Pod, expected: Case) -> None:
+        """Do as the kubelet does: a rejected pod keeps what it was given until it is cleared away."""
         book = self.host.ledger.memory
         for name, left in expected["containers"].items():
             blocks = [Block(bits.of(block["numa"]), block["type"], block["size"]) for block in left["memory"]]
@@ -272,7 +272,7 @@ class Trace:
             for id_, node in ledger.memory.nodes.items()
         }
         wanted_memory = want.get("memory") or {}
-        if self.refused and memory != wanted_memory:
+        if self.rejected and memory != wanted_memory:
             self.spread = True
             memory, wanted_memory = by_group(memory), by_group(wanted_memory)
         assert memory == wanted_memory, f"{where}: memory {memory}, expected {wanted_memory}"
@@ -289,7 +289,7 @@ def compare_hints(decision: Decision, expected: list[Case] | None, where: str) -
     if expected is None or decision.policy == "none":
         return
     said = [
-        {"container": step.container, "provider": provider, "hints": spoken(step.resources, provider)}
+        {"container": step.container, "provider": provider, "hints": provider_hints(step.resources, provider)}
         for step in decision.steps
         for provider in ("device", "cpu", "memory")
     ]
@@ -297,18 +297,18 @@ def compare_hints(decision: Decision, expected: list[Case] | None, where: str) -
     assert said == wanted, f"{where}: hints {said}, expected {wanted}"
 
 
-def spoken(voices: tuple[ResourceHints, ...], provider: str) -> dict[str, Any] | None:
+def provider_hints(resources: tuple[ResourceHints, ...], provider: str) -> dict[str, Any] | None:
     """One provider's hints, resource by resource; nothing fits and no opinion both count as no preference."""
-    heard = [voice for voice in voices if voice.provider == provider]
-    if provider != "device" and all(voice.has_no_preference for voice in heard):
+    own = [resource for resource in resources if resource.provider == provider]
+    if provider != "device" and all(resource.has_no_preference for resource in own):
         return None
-    return {voice.resource: options(voice) for voice in heard if voice.resource} or None
+    return {resource.resource: options(resource) for resource in own if resource.resource} or None
 
 
-def options(voice: ResourceHints) -> list[Any] | None:
-    if voice.has_no_preference:
+def options(resource: ResourceHints) -> list[Any] | None:
+    if resource.has_no_preference:
         return None
-    hints = voice.hints if isinstance(voice.hints, HintList) else HintList.of_family(voice.hints)
+    hints = resource.hints if isinstance(resource.hints, HintList) else HintList.of_family(resource.hints)
     if hints == IMPOSSIBLE:
         return []
     return [[list(bits.members(hint.nodes or 0)), hint.preferred] for hint in hints]

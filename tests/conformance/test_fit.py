@@ -58,7 +58,7 @@ def check_verdict(results: list[dict[str, Any]], misfit: FitFailure | None) -> N
 
 
 def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], misfit: FitFailure | None) -> None:
-    """We refuse for want of a resource; those the kubelet evicts are such as may be, and free enough of everything."""
+    """We reject for want of a resource; those the kubelet evicts are such as may be, and free enough of everything."""
     assert misfit is not None
     assert (misfit.reason, misfit.message) == (misfit.insufficient[0].reason, misfit.insufficient[0].message)
     assert fit.is_critical(pod)

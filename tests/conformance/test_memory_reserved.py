@@ -1,4 +1,4 @@
-"""Memory kept back for the system: refused with the kubelet's words, or the idle machine it leaves."""
+"""Memory kept back for the system: rejected with the kubelet's words, or the idle machine it leaves."""
 
 from alignup.align.errors import SettingsError
 from alignup.align.memory import reserved_memory

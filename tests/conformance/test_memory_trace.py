@@ -16,7 +16,7 @@ from tests.conformance.harness import Case, run
 from tests.vector_types import named, pod_of
 
 
-def test_memory_is_given_and_taken_back_as_the_kubelet_does(request):
+def test_memory_is_allocated_and_released_as_in_the_kubelet(request):
     run(request, "memory_trace", check)
 
 
@@ -90,7 +90,7 @@ class Replay:
             self.ledger = self.ledger.restored(self.idle, pod_level=self.settings.pod_level_managers)
         except StateError as error:
             assert str(error) in event["outcomes"]
-            # The vectors go on with the state that was refused.
+            # The vectors go on with the state that was rejected.
             self.ledger = MemoryLedger(self.ledger.nodes, self.ledger.held, self.ledger.pod_held)
         else:
             assert "ok" in event["outcomes"]

@@ -1,4 +1,4 @@
-"""Starting on a stored state: accepted or refused, with the kubelet's words."""
+"""Starting on a stored state: accepted or rejected, with the kubelet's words."""
 
 from alignup.align.errors import StateError
 from alignup.align.memory.ledger import MemoryLedger

@@ -10,7 +10,7 @@ from alignup.align.settings import Policy
 from tests.conformance.harness import Case, run
 
 
-def test_merging_gives_the_kubelets_verdict(request):
+def test_merging_equals_the_kubelets(request):
     run(request, "merge", check)
 
 

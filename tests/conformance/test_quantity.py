@@ -10,7 +10,7 @@ from alignup.kube.yaml_scalars import NumberLiteral
 from tests.conformance.harness import Case, run
 
 
-def test_quantities_are_what_kubernetes_takes_them_for(request):
+def test_quantities_equal_those_of_kubernetes(request):
     run(request, "quantity", check)
 
 

@@ -36,7 +36,7 @@ HOST = "vm"  #: what the recorded kubelet calls itself
 PREFIX = "Pod was rejected: "
 
 FAULT = "differs by a listed fault of the kubelet, and not from a host that copies it"
-REFUSED_AGAIN = "the kubelet refuses a running pod after a restart, here it keeps what it has"
+REJECTED_AGAIN = "the kubelet refuses a running pod after a restart, here it keeps what it has"
 UNDECIDED = "the recording ran out of time before the kubelet decided"
 
 #: Steps a host has no notion of, and why.
@@ -147,8 +147,8 @@ class Course:
         self.machine = machine_of(recording)
         self.advising = {plugin["resource"] for plugin in recording["plugins"] if plugin["preferred"]}
         self.places = places(self.machine.devices)
-        self.pods: dict[str, Pod] = {}  #: those whose manifest is there, refused ones among them, by their full name
-        self.refused = False  #: whether a pod was refused already
+        self.pods: dict[str, Pod] = {}  #: those whose manifest is there, rejected ones among them, by their full name
+        self.rejected = False  #: whether a pod was rejected already
         self.stuck: set[str] = set()  #: uids of pods whose memory moved on paper only
 
     def steps(self) -> Iterator[tuple[int, Document]]:
@@ -168,7 +168,7 @@ class Course:
         check_sound(self.host, "then")
         if not self.compare:
             return set()
-        return Comparison(self.host, step, self.places, stuck=self.stuck, refused=self.refused).whole()
+        return Comparison(self.host, step, self.places, stuck=self.stuck, rejected=self.rejected).whole()
 
     def start(self, number: int, step: Document) -> None:
         """The kubelet starts, and all plugins register."""
@@ -209,24 +209,24 @@ class Course:
             )
             self.stuck |= before.pods.keys() if "memory" in lost else set()
         self.host = Host(self.machine, settings, ledger=ledger)
-        self.hear_plugins(number, restarted=True)
-        # Nobody told the kubelet's new self that a static pod was refused, so it tries again.
+        self.apply_plugin_reports(number, restarted=True)
+        # Nobody told the kubelet's new self that a static pod was rejected, so it tries again.
         decisions = self.admit(in_logged_order(self.pods, step["log"]), number, step, running=before.pods)
         shown = {pod["name"]: pod["status"] for pod in step["pods"]}
         for name, decision in decisions.items() if self.compare else ():
             if decision.kept and shown[name]["phase"] == "Failed" and shown[name].get("reason"):
-                raise LostError(REFUSED_AGAIN)
+                raise LostError(REJECTED_AGAIN)
             assert decision.kept or lost or decision.uid not in before.pods, f"{name} was to keep what it has"
             compare_verdict(decision, shown[name])
 
     def plugin_start(self, number: int, step: Document) -> None:
         """Plugins announce their devices."""
-        self.hear_plugins(number)
+        self.apply_plugin_reports(number)
 
     plugin_stop = plugin_start
     health = plugin_start
 
-    def hear_plugins(self, number: int, *, restarted: bool = False) -> None:
+    def apply_plugin_reports(self, number: int, *, restarted: bool = False) -> None:
         """What plugins said in a step; one that is silent after a restart of the kubelet is not known to it at all."""
         inventories = self.host.ledger.devices.inventories
         if restarted:
@@ -254,13 +254,13 @@ class Course:
             while (decision := self.host.admit(pod, answers)).preference_requests:
                 for ask in decision.preference_requests:
                     answers[ask] = self.response(ask, picks)
-            asked.update(question(ask) for ask in answers if ask.resource in self.advising)
+            asked.update(request_of(ask) for ask in answers if ask.resource in self.advising)
             if decision.admitted and pod.uid not in running:
                 for container in pod.all_containers:
                     self.host.start_container(pod.uid, container.name)
-            self.refused |= not decision.admitted
+            self.rejected |= not decision.admitted
             decisions[pod.name] = decision
-        told = Counter(told_question(call) for call in self.calls(number) if is_question(call))
+        told = Counter(recorded_request(call) for call in self.calls(number) if is_preference_request(call))
         assert asked == told or not self.compare, f"plugins are asked {dict(asked)}, recorded {dict(told)}"
         return decisions
 
@@ -278,22 +278,22 @@ class Course:
 
 
 def bad_config(machine: Machine, step: Document) -> set[str]:
-    """The kubelet is started with another configuration: a host takes it, or refuses it in the same words."""
+    """The kubelet is started with another configuration: a host takes it, or rejects it in the same words."""
     if step.get("keep_state"):
         raise SkippedError(KEPT_STATE)
     try:
         Host(machine, settings_of(step["config"], machine))
     except SettingsError as error:
-        refusal = str(error)
+        rejection = str(error)
     else:
         assert step["verdict"] == "started", f"{step['name']}: taken, recorded {step['log']}"
         return set()
-    assert step["verdict"] == "refused", f"{step['name']}: refused: {refusal}"
+    assert step["verdict"] == "refused", f"{step['name']}: refused: {rejection}"
     (said,) = [match[1].replace('\\"', '"') for line in step["log"] if (match := _COMMAND_FAILED.search(line))]
     prefix = _INVALID if said.startswith(_INVALID) else "failed to run Kubelet: "
     if prefix == _INVALID:  # all of the configuration follows
         said = said.partition(", path: ")[0]
-    assert said == prefix + refusal, f"{step['name']}: {refusal}, recorded {said}"
+    assert said == prefix + rejection, f"{step['name']}: {rejection}, recorded {said}"
     return set()
 
 
@@ -304,8 +304,8 @@ def places(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
 
 def compare_verdict(decision: Decision, shown: Document) -> None:
     """Assert verdict, reason, message and QoS class; *shown* is a step or the status of a pod."""
-    refusal = decision.rejection
-    ours = (refusal.reason, PREFIX + refusal.message) if refusal else (None, None)
+    rejection = decision.rejection
+    ours = (rejection.reason, PREFIX + rejection.message) if rejection else (None, None)
     theirs = (shown.get("reason"), shown.get("message"))
     assert ours == theirs, f"{decision.name} {decision.outcome} {ours}, recorded {shown['phase']} {theirs}"
     assert decision.qos == shown["qosClass"], f"{decision.name} {decision.qos}, recorded {shown['qosClass']}"
@@ -328,15 +328,15 @@ def picked(step: Document) -> dict[tuple[str, str, str], tuple[str, ...]]:
     }
 
 
-def question(ask: PreferenceRequest) -> tuple[Any, ...]:
+def request_of(ask: PreferenceRequest) -> tuple[Any, ...]:
     return ask.resource, frozenset(ask.available), frozenset(ask.must_include), ask.size
 
 
-def is_question(call: Document) -> bool:
+def is_preference_request(call: Document) -> bool:
     return bool(call["rpc"] == "GetPreferredAllocation" and call["direction"] == "kubelet->plugin")
 
 
-def told_question(call: Document) -> tuple[Any, ...]:
+def recorded_request(call: Document) -> tuple[Any, ...]:
     (asked,) = call["message"]["container_requests"]
     return (
         call["resource"],

@@ -35,7 +35,7 @@ def machine_of(recording: Document) -> Machine:
 
 
 def settings_of(config: Document, machine: Machine, *, resources: Iterable[str] = ()) -> Settings:
-    """What *config* tells the managers on *machine*; refused where a kubelet would refuse it before it asks them.
+    """What *config* tells the managers on *machine*; rejected where a kubelet would reject it before it asks them.
 
     The plugins of all *resources* are to be asked for their preference. For one that has none the replay answers what
     the kubelet picked, which it did at random.

@@ -33,7 +33,7 @@ class Comparison:
     shown: Document
     places: Places
     stuck: Collection[str] = ()  #: uids of pods whose memory moved on paper only
-    refused: bool = False  #: whether a pod was refused already
+    rejected: bool = False  #: whether a pod was rejected already
     apart: set[str] = field(default_factory=set)
 
     def whole(self) -> set[str]:
@@ -49,17 +49,17 @@ class Comparison:
     def cpus(self) -> None:
         """The CPU manager's file."""
         state = json.loads(self.shown["cpu_manager_state"])
-        book = self.host.ledger.cpus
-        held = {uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in book.held.items()}
+        ledger = self.host.ledger.cpus
+        held = {uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in ledger.held.items()}
         if self.same_owners("CPUs", held, state.get("entries", {})):
-            shared = bits.show(book.shared) if self.host.settings.cpus.policy == CpuPolicy.STATIC else ""
+            shared = bits.show(ledger.shared) if self.host.settings.cpus.policy == CpuPolicy.STATIC else ""
             self.same("shared CPUs", shared, state["defaultCpuSet"])
 
     def memory(self) -> None:
         """The memory manager's file; there is none under policy None."""
         state = json.loads(self.shown["memory_manager_state"] or "{}")
-        book = self.host.ledger.memory
-        held = {uid: {name: _blocks(own) for name, own in pod.items()} for uid, pod in book.held.items()}
+        ledger = self.host.ledger.memory
+        held = {uid: {name: _blocks(own) for name, own in pod.items()} for uid, pod in ledger.held.items()}
         told = {
             uid: {name: _blocks(map(_stored, own)) for name, own in pod.items()}
             for uid, pod in state.get("entries", {}).items()
@@ -67,13 +67,13 @@ class Comparison:
         if self.same_owners("memory", held, told):
             ours = {
                 str(id_): _memory(bits.members(node.cells), node.assignments, node.tables)
-                for id_, node in book.nodes.items()
+                for id_, node in ledger.nodes.items()
             }
             theirs = {
                 id_: _memory(node["cells"], node["numberOfAssignments"], _told_tables(node["memoryMap"]))
                 for id_, node in state.get("machineState", {}).items()
             }
-            if self.refused and ours != theirs:
+            if self.rejected and ours != theirs:
                 ours, theirs = by_group(ours), by_group(theirs)
                 self.apart.add(SPREAD)
             self.same("memory of the nodes", ours, theirs)
@@ -98,7 +98,7 @@ class Comparison:
             for resident in self.host.ledger.pods.values()
         }
         theirs = {
-            pod["name"]: {one["name"]: self.told_to_have(one) for one in pod["containers"]}
+            pod["name"]: {one["name"]: self.recorded_allocation(one) for one in pod["containers"]}
             for pod in self.shown["podresources_list"]["pod_resources"]
         }
         self.same("PodResources list", ours, theirs)
@@ -112,7 +112,7 @@ class Comparison:
             "memory": _blocks(ledger.memory.allocatable()),
             "devices": self.counts({name: own.names(own.healthy) for name, own in ledger.devices.inventories.items()}),
         }
-        self.same("allocatable", ours, self.told_to_have(self.shown["podresources_allocatable"]))
+        self.same("allocatable", ours, self.recorded_allocation(self.shown["podresources_allocatable"]))
 
     def confined(self) -> None:
         """The cgroups of the containers that run."""
@@ -153,7 +153,7 @@ class Comparison:
             "devices": self.counts(ledger.devices.holds(pod.uid, container.name)),
         }
 
-    def told_to_have(self, told: Document) -> dict[str, Any]:
+    def recorded_allocation(self, told: Document) -> dict[str, Any]:
         """The same of a part of a PodResources answer."""
         ids: dict[str, set[str]] = {}
         for one in told["devices"]:

@@ -10,7 +10,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("recorded", [pytest.param(path, id=path.name.removesuffix(".json.gz")) for path in recorded])
 
 
-def test_a_host_goes_the_kubelets_way(request, recorded):
+def test_a_host_decides_as_the_kubelet(request, recorded):
     run = Run(recorded.name.removesuffix(".json.gz"))
     request.config.stash[RUNS].append(run)
 

@@ -71,7 +71,7 @@ RESTART = {"op": "restart", "log": [], "pods": [], "kubelet_internal_checkpoint"
         pytest.param(1, "cgroups", '"cpuset.cpus": "2-3"', '"cpuset.cpus": "2"', id="another cgroup"),
     ],
 )
-def test_what_is_wrong_is_noticed(number, part, before, after):
+def test_deviations_are_noticed(number, part, before, after):
     recorded = recording("policy-restricted-container")
     step = recorded["steps"][number]
     plain = isinstance(step[part], str)
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_noticed(number, part, before, after):
     assert run.compared == number + 1
 
 
-def test_memory_may_lie_elsewhere_in_its_group_once_a_pod_was_refused():
+def test_memory_may_be_spread_differently_after_a_rejection():
     recorded = recording("memory-static")
     state = json.loads(recorded["steps"][10]["memory_manager_state"])
     group = next(node["cells"] for node in state["machineState"].values() if len(node["cells"]) > 1)
@@ -105,7 +105,7 @@ def test_memory_may_lie_elsewhere_in_its_group_once_a_pod_was_refused():
     assert run.apart[SPREAD] == 1
 
 
-def test_a_question_that_was_not_asked_is_noticed():
+def test_a_missing_request_to_a_plugin_is_noticed():
     recorded = recording("restart")
     asked = [call for call in recorded["plugin_rpc_log"] if call["rpc"] == "GetPreferredAllocation"]
     recorded["plugin_rpc_log"] = [call for call in recorded["plugin_rpc_log"] if call not in asked]
@@ -117,7 +117,7 @@ def test_a_question_that_was_not_asked_is_noticed():
     assert "plugins are asked" in run.failures[0]
 
 
-def test_steps_that_are_no_business_of_a_host_are_skipped_by_name():
+def test_steps_without_effect_on_a_host_are_skipped_by_name():
     recorded = recording("prefer-closest-cpu")
     recorded["steps"][1:1] = [{"op": "wait"}, {"op": "kill_container", "name": "a2"}]
     for call in recorded["plugin_rpc_log"]:
@@ -135,10 +135,10 @@ def test_plugins_that_stay_away_after_a_restart_have_no_devices():
     admit(made, "holder", **{GPU: "1"})
     made.follow(1, RESTART)
 
-    refused = admit(made, **{GPU: "1"})
+    rejected = admit(made, **{GPU: "1"})
 
     assert made.host.ledger.devices.owned("holder", GPU)
-    assert refused.rejection.message == (
+    assert rejected.rejection.message == (
         f"Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {GPU}, "
         "which is unexpected"
     )
@@ -158,12 +158,12 @@ def test_devices_come_and_go(op, calls, policy, free):
 
     made.follow(1, {"op": op})
 
-    book = made.host.ledger.devices
-    assert list(book.inventories[GPU].names(book.free[GPU])) == free
+    ledger = made.host.ledger.devices
+    assert list(ledger.inventories[GPU].names(ledger.free[GPU])) == free
     assert admit(made, **{GPU: "1"}).admitted is bool(free)
 
 
-def test_a_pod_that_was_refused_is_tried_again_after_a_restart():
+def test_a_rejected_pod_is_tried_again_after_a_restart():
     made = course(says(device("x", 2)))
     admit(made, "first", **{GPU: "3"})
     made.follow(1, RESTART)
@@ -175,13 +175,13 @@ def test_a_pod_that_was_refused_is_tried_again_after_a_restart():
     assert made.host.ledger.pods.keys() == {"first"}
 
 
-def test_a_static_pod_is_critical_and_refused_in_the_words_for_such():
+def test_a_static_pod_is_critical_and_rejected_with_the_message_for_such():
     made = course()
     admit(made, "first", cpu="6500m")
 
-    refused = admit(made, cpu="900m")
+    rejected = admit(made, cpu="900m")
 
-    assert refused.rejection.reason == "UnexpectedAdmissionError"
-    assert refused.rejection.message.endswith(
+    assert rejected.rejection.reason == "UnexpectedAdmissionError"
+    assert rejected.rejection.message.endswith(
         "no set of running pods found to reclaim resources: [(res: cpu, q: 400), ]"
     )

@@ -71,7 +71,7 @@ def one(sockets, chosen) -> bool:
 
 
 def deal(left: Sequence[int], chosen: Sequence[int], rest: int, *, group: int, overwritten: bool):
-    """The smallest deviation after dealing *rest* to some of *chosen*, and to whom."""
+    """The smallest deviation after dealing *rest* to some of *chosen*, and the nodes chosen."""
     if rest == 0:
         return deviation(left), ()
     able = [place for place in chosen if left[place] >= group]

@@ -66,7 +66,7 @@ def test_plan(sizes, count, options, found):
 
 
 @given(st.data())
-def test_the_search_finds_what_trying_everything_finds(data):
+def test_the_search_equals_brute_force(data):
     """The first of all best combinations and dealings, as the kubelet goes through them, without going through them."""
     sizes = data.draw(st.lists(st.integers(1, data.draw(st.sampled_from([3, 9, 40]))), min_size=1, max_size=5))
     group = data.draw(st.sampled_from([1, 1, 2, 4]))
@@ -87,7 +87,7 @@ def test_the_search_finds_what_trying_everything_finds(data):
 
 
 @given(st.lists(st.integers(1, 64), min_size=MAX_EXACT_NODES + 1, max_size=24), st.data())
-def test_on_many_nodes_the_richest_give(sizes, data):
+def test_on_many_nodes_the_richest_nodes_are_used(sizes, data):
     """Above the limit no search: still as few nodes as can, the richest ones, and every CPU accounted for."""
     count = data.draw(st.integers(1, sum(sizes)))
 
@@ -104,7 +104,7 @@ def test_on_many_nodes_the_richest_give(sizes, data):
 
 
 @given(machines(max_nodes=6), st.data())
-def test_exactly_so_many_and_only_free_ones(machine, data):
+def test_exactly_the_requested_number_of_free_cpus_is_taken(machine, data):
     """Whatever the machine, also where the kubelet would deal for ever."""
     view = machine.kubelet_view()
     free = data.draw(cpu_sets(view.all_cpus.bit_length())) & view.all_cpus
@@ -117,7 +117,7 @@ def test_exactly_so_many_and_only_free_ones(machine, data):
     assert taken.bit_count() == count
 
 
-def test_a_node_on_two_sockets_gives_once():
+def test_a_node_on_two_sockets_counts_once():
     rows = [(0, 0), (0, 0), (0, 1), (1, 1), (1, 1), (1, 2), (1, 2), (1, 2)]
     view = KubeletView(
         cpus=tuple(Cpu(cpu, core=cpu, socket=socket, node=node, cache=0) for cpu, (socket, node) in enumerate(rows)),
@@ -130,12 +130,12 @@ def test_a_node_on_two_sockets_gives_once():
     assert bits.show(DistributedSelection(view).take(view.all_cpus, 7)) == "0-6"
 
 
-def test_what_is_no_multiple_of_the_group_is_packed():
+def test_a_request_that_is_not_a_multiple_of_the_group_is_packed():
     free = FOUR.all_cpus
 
     assert DistributedSelection(FOUR, group=2).take(free, 13) == PackedSelection(FOUR).take(free, 13)
 
 
-def test_more_than_there_is():
+def test_a_request_for_too_much():
     with pytest.raises(ProviderError, match="requested=33, available=32"):
         DistributedSelection(FOUR).take(FOUR.all_cpus, 33)

@@ -90,5 +90,5 @@ def test_cpus_near_a_node(by_socket, cpus):
     assert bits.show(CpuNodes(VIEW, by_socket=by_socket).near(bits.of([1]))) == cpus
 
 
-def test_nowhere_is_impossible():
-    assert [voice.hints for voice in merge_inputs({"cpu": {"cpu": NO_HINTS}})] == [IMPOSSIBLE]
+def test_an_empty_family_is_none():
+    assert [one.hints for one in merge_inputs({"cpu": {"cpu": NO_HINTS}})] == [IMPOSSIBLE]

@@ -22,7 +22,7 @@ def test_reserved_cpus_are_shared_but_not_available():
     assert IDLE.free == {0: 3, 5: 4}
 
 
-def test_giving_moves_cpus_from_the_shared_ones_to_the_container():
+def test_give_moves_cpus_from_the_shared_pool_to_the_container():
     given = IDLE.give("pod", "app", cpus=cpus("2-4"))
 
     assert given.holds("pod", "app") == cpus("2-4")
@@ -31,7 +31,7 @@ def test_giving_moves_cpus_from_the_shared_ones_to_the_container():
     assert IDLE.shared == ALL, "the ledger from before is as it was"
 
 
-def test_who_owns_nothing_holds_nothing():
+def test_an_unknown_container_holds_nothing():
     assert IDLE.holds("pod", "app") is None
     assert IDLE.owned("pod") == 0
 
@@ -44,15 +44,15 @@ def test_who_owns_nothing_holds_nothing():
         pytest.param("7-8", "CPUs 8 are not available", id="nor those the machine does not have"),
     ],
 )
-def test_only_what_is_available_is_given(wanted, why):
+def test_only_available_cpus_can_be_given(wanted, why):
     ledger = IDLE.give("other", "app", cpus=cpus("2-3"))
 
-    with pytest.raises(StateError) as refused:
+    with pytest.raises(StateError) as rejected:
         ledger.give("pod", "app", cpus=cpus(wanted))
-    with pytest.raises(StateError) as refused_pod:
+    with pytest.raises(StateError) as rejected_pod:
         ledger.give_pod("pod", cpus(wanted), containers={})
 
-    assert str(refused.value) == str(refused_pod.value) == why
+    assert str(rejected.value) == str(rejected_pod.value) == why
 
 
 def test_containers_of_one_pod_may_own_the_same_cpu():
@@ -62,7 +62,7 @@ def test_containers_of_one_pod_may_own_the_same_cpu():
     assert ledger.shared == cpus("0,4-7")
 
 
-def test_a_cpu_comes_back_with_the_last_container_that_owns_it():
+def test_a_cpu_is_released_with_its_last_owner():
     ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
 
     without_init = ledger.take_back("pod", "init")
@@ -72,11 +72,11 @@ def test_a_cpu_comes_back_with_the_last_container_that_owns_it():
     assert without_both == IDLE
 
 
-def test_taking_back_what_nobody_owns_changes_nothing():
+def test_releasing_an_unknown_container_changes_nothing():
     assert IDLE.take_back("pod", "app") is IDLE
 
 
-def test_what_a_pod_was_given_as_one_piece_comes_back_as_one_piece():
+def test_cpus_of_a_whole_pod_are_released_as_a_whole():
     ledger = IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("1"), "b": cpus("2-3")})
 
     without_a = ledger.take_back("pod", "a")
@@ -87,12 +87,12 @@ def test_what_a_pod_was_given_as_one_piece_comes_back_as_one_piece():
     assert without_both == IDLE
 
 
-def test_containers_own_only_what_their_pod_was_given():
+def test_containers_own_only_cpus_of_their_pod():
     with pytest.raises(StateError, match="CPUs 5 are not CPUs of the pod"):
         IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("4-5")})
 
 
-def test_a_second_piece_loses_the_first():
+def test_a_second_give_pod_loses_the_first_cpus():
     first = IDLE.give_pod("pod", cpus("1-2"), containers={"a": cpus("1-2")})
     second = first.give_pod("pod", cpus("3-4"), containers={"a": cpus("3-4")})
 
@@ -101,7 +101,7 @@ def test_a_second_piece_loses_the_first():
     assert second.take_back("pod", "a").shared == cpus("0,3-7")
 
 
-def test_who_owns_no_cpus_runs_on_the_shared_ones():
+def test_a_container_without_cpus_uses_the_shared_pool():
     ledger = IDLE.give("pod", "app", cpus=cpus("1-2")).give_pod(
         "whole", cpus("4-6"), containers={"own": cpus("4"), "shares": cpus("5-6")}
     )
@@ -111,14 +111,14 @@ def test_who_owns_no_cpus_runs_on_the_shared_ones():
     assert ledger.runs_on("whole", "shares") == cpus("5-6"), "what its pod shares"
 
 
-def test_strictly_reserved_cpus_are_nobodys_to_run_on():
+def test_strictly_reserved_cpus_are_used_by_no_container():
     strict = CpuLedger(node_cpus={0: cpus("0-3")}, reserved=cpus("0"), shared=cpus("1-3"))
 
     assert strict.runs_on("pod", "app") == cpus("1-3")
     assert strict.give("pod", "app", cpus=cpus("1-3")).runs_on("other", "app") == 0
 
 
-def test_who_is_not_there_any_more_owns_nothing():
+def test_containers_that_are_gone_own_nothing():
     ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
     ledger = ledger.give_pod("whole", cpus("4-6"), containers={"a": cpus("4"), "b": cpus("5-6")})
 
@@ -130,7 +130,7 @@ def test_who_is_not_there_any_more_owns_nothing():
     assert ledger.only({(uid, name) for uid, own in ledger.held.items() for name in own}) is ledger
 
 
-def test_reusable_cpus_are_those_of_one_pod_only():
+def test_only_one_pod_has_reusable_cpus():
     ledger = IDLE.with_reusable("pod", cpus("1-2"))
 
     assert ledger.reusable_by("pod") == cpus("1-2")
@@ -139,7 +139,7 @@ def test_reusable_cpus_are_those_of_one_pod_only():
     assert ledger.with_reusable("pod", cpus("1-2")) is ledger
 
 
-def test_what_others_own_is_known_of_containers_and_of_pods():
+def test_the_cpus_of_others_include_containers_and_pods():
     ledger = IDLE.give("one", "app", cpus=cpus("1")).give_pod("two", cpus("2-3"), containers={"app": cpus("2")})
 
     assert ledger.owned_by_others("one") == cpus("2-3")

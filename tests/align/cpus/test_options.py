@@ -47,14 +47,14 @@ DEFAULT = FeatureGates()
     ],
 )
 def test_options_the_kubelet_would_not_start_with(options, gates, text):
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as rejected:
         CpuOptions.parse(options, gates=gates)
 
-    assert str(refused.value) == text
+    assert str(rejected.value) == text
 
 
 @given(st.dictionaries(st.sampled_from(sorted(OPTION_STAGES)), st.sampled_from(["true", "0", "F", "T"])))
-def test_what_is_accepted_says_what_was_asked_for(options):
+def test_accepted_pods_keep_their_requests(options):
     """Every accepted option ends in the field of its name, and options not named are off."""
     try:
         parsed = CpuOptions.parse(options, gates=ALPHA)
@@ -85,19 +85,19 @@ def test_align_by_socket_needs_the_right_machine_and_policy(policy, sockets, nod
             CpuOptions(align_by_socket=True).check_machine(policy, sockets=sockets, nodes=nodes)
 
 
-def test_policies_go_by_their_names():
+def test_policies_have_the_kubelets_names():
     assert CpuPolicy.parse("none") is CpuPolicy.NONE
     assert CpuPolicy.parse("static") is CpuPolicy.STATIC
     with pytest.raises(SettingsError, match='unknown policy: "Static"'):
         CpuPolicy.parse("Static")
 
 
-def test_policy_none_takes_no_options():
+def test_policy_none_has_no_options():
     CpuSettings().check_none()
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as rejected:
         CpuSettings(options={"b": "2", "a": "1"}).check_none()
 
-    assert str(refused.value) == "new none policy error: None policy: received unsupported options=map[a:1 b:2]"
+    assert str(rejected.value) == "new none policy error: None policy: received unsupported options=map[a:1 b:2]"
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_reservations_are_rounded_up(reservation, count):
         pytest.param("0", "requires systemreserved.cpu + kubereserved.cpu to be greater than zero", id="zero"),
     ],
 )
-def test_the_static_policy_insists_on_a_reservation(reservation, text):
+def test_the_static_policy_requires_a_reservation(reservation, text):
     settings = CpuSettings(reservation=reservation and Quantity.parse(reservation))
 
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as rejected:
         settings.reserved_count()
 
-    assert text in str(refused.value)
+    assert text in str(rejected.value)

@@ -80,18 +80,18 @@ def test_by_cache(free, count, taken):
     assert bits.show(PackedSelection(CACHES, by_cache=True).take(bits.parse(free), count)) == taken
 
 
-def test_more_than_there_is():
-    with pytest.raises(ProviderError) as refused:
+def test_a_request_for_too_much():
+    with pytest.raises(ProviderError) as rejected:
         PackedSelection(SMALL).take(bits.parse("3-5"), 4)
 
     text = "not enough cpus available to satisfy request: requested=4, available=3"
-    assert str(refused.value) == text
-    assert refused.value.reason == "UnexpectedAdmissionError"
-    assert refused.value.message == f"Allocate failed due to {text}, which is unexpected"
+    assert str(rejected.value) == text
+    assert rejected.value.reason == "UnexpectedAdmissionError"
+    assert rejected.value.message == f"Allocate failed due to {text}, which is unexpected"
 
 
 @given(machines(max_nodes=5), st.data())
-def test_exactly_so_many_and_only_free_ones(machine, data):
+def test_exactly_the_requested_number_of_free_cpus_is_taken(machine, data):
     """Whatever the machine: a choice is what was asked for, of what was offered."""
     view = machine.kubelet_view()
     free = data.draw(cpu_sets(view.all_cpus.bit_length())) & view.all_cpus
@@ -105,7 +105,7 @@ def test_exactly_so_many_and_only_free_ones(machine, data):
 
 
 @given(machines(max_nodes=4), st.data())
-def test_a_whole_node_is_taken_when_it_is_all_that_is_asked_for(machine, data):
+def test_a_request_for_a_whole_node_takes_it(machine, data):
     """A request the size of some node that is entirely free breaks no other node of a machine with a node a socket."""
     view = machine.kubelet_view()
     node = data.draw(st.sampled_from(sorted(view.node_cpus)))

@@ -1,4 +1,4 @@
-"""The CPU provider: who gets which CPUs, who is refused and why, what comes back."""
+"""The CPU provider: who gets which CPUs, who is rejected and why, what comes back."""
 
 from dataclasses import replace
 
@@ -40,12 +40,12 @@ def asks(name: str, cpu: str, *, sidecar=False):
 
 
 def pod(uid: str, *cpus: str, init=()) -> Pod:
-    """A pod of containers c0, c1, … with so many CPUs each."""
+    """A pod of containers c0, c1, … with these CPUs."""
     return Pod(name=uid, uid=uid, init=init, containers=tuple(asks(f"c{i}", cpu) for i, cpu in enumerate(cpus)))
 
 
 def as_one(uid: str, cpu: str, *containers, init=()) -> Pod:
-    """A pod with CPUs of its own."""
+    """A pod with pod-level CPUs."""
     own = amounts({"cpu": cpu, "memory": "8Gi"})
     return Pod(name=uid, uid=uid, init=init, containers=containers, resources=Resources(own, own))
 
@@ -67,7 +67,7 @@ def listed(hints) -> str:
 
 
 class TestCreation:
-    def test_policy_none_gives_nobody_anything(self):
+    def test_policy_none_allocates_nothing(self):
         cpus = CpuProvider.create(VIEW, CpuSettings(), topology=Policy.RESTRICTED, gates=FeatureGates())
         ledger = cpus.initial_ledger()
         wanted = pod("p", "2")
@@ -130,15 +130,15 @@ class TestCreation:
             ),
         ],
     )
-    def test_what_a_kubelet_does_not_start_with(self, change, text):
+    def test_settings_with_which_a_kubelet_does_not_start(self, change, text):
         settings = replace(CpuSettings(policy="static", reservation=Quantity.parse("2")), **change)
 
-        with pytest.raises(SettingsError) as refused:
+        with pytest.raises(SettingsError) as rejected:
             CpuProvider.create(VIEW, settings, topology=Policy.NONE, gates=FeatureGates())
 
-        assert str(refused.value) == text
+        assert str(rejected.value) == text
 
-    def test_gates_switch_pods_as_one_piece_on(self):
+    def test_feature_gates_enable_pod_level_allocation(self):
         settings = CpuSettings(policy="static", reservation=Quantity.parse("2"))
         on, half = {"PodLevelResourceManagers": True}, {"PodLevelResourceManagers": True, "PodLevelResources": False}
 
@@ -147,13 +147,13 @@ class TestCreation:
 
 
 class TestStart:
-    def test_all_is_shared_at_first(self):
+    def test_all_cpus_are_shared_at_first(self):
         assert provider().initial_ledger().shared == VIEW.all_cpus
 
     def test_strictly_reserved_cpus_are_not_shared(self):
         assert bits.show(provider(strict_cpu_reservation=True).initial_ledger().shared) == "1-15"
 
-    def test_what_was_stored_goes_on(self):
+    def test_a_stored_assignment_is_restored(self):
         cpus = provider()
         before = place(cpus, cpus.initial_ledger(), pod("p", "4"))
 
@@ -182,11 +182,11 @@ class TestStart:
             ),
         ],
     )
-    def test_what_does_not_add_up_is_refused(self, shared, held, text):
-        with pytest.raises(StateError) as refused:
+    def test_inconsistent_state_is_rejected(self, shared, held, text):
+        with pytest.raises(StateError) as rejected:
             provider().restore_ledger(bits.parse(shared), {"p": {"c": bits.parse(held)}} if held else {})
 
-        assert str(refused.value) == text
+        assert str(rejected.value) == text
 
     def test_strictly_reserved_cpus_must_not_have_been_shared(self):
         with pytest.raises(
@@ -194,7 +194,7 @@ class TestStart:
         ):
             provider(strict_cpu_reservation=True).restore_ledger(VIEW.all_cpus)
 
-    def test_a_machine_given_away_whole_can_be_started_on(self):
+    def test_a_host_starts_with_all_cpus_exclusive(self):
         cpus = provider(strict_cpu_reservation=True)
         before = place(cpus, cpus.initial_ledger(), pod("p", "15"))
 
@@ -203,7 +203,7 @@ class TestStart:
         with pytest.raises(StateError, match="default cpuset cannot be empty"):
             replace(cpus, kubelet_faults=True).restore_ledger(before.shared, before.held)
 
-    def test_pieces_of_pods_count_only_with_the_gate(self):
+    def test_stored_cpus_of_whole_pods_count_only_with_the_gate(self):
         shared, held, pod_held = bits.parse("0-11"), {"p": {"c": bits.parse("12")}}, {"p": bits.parse("12-15")}
 
         ledger = provider(pod_level=True).restore_ledger(shared, held, pod_held=pod_held)
@@ -221,14 +221,14 @@ class TestHints:
             pytest.param(container("c", {"cpu": "2", "memory": "1Gi"}), "not Guaranteed", id="not Guaranteed"),
         ],
     )
-    def test_who_shares_has_none(self, each, why):
+    def test_a_shared_container_has_no_exclusive_cpus(self, each, why):
         cpus = provider()
         wanted = Pod(name="p", uid="p", containers=(each,))
 
         assert cpus.container_hints(cpus.initial_ledger(), wanted, each) is None, why
         assert cpus.pod_hints(cpus.initial_ledger(), wanted) is None, why
 
-    def test_pods_with_resources_of_their_own_are_left_alone_without_the_gate(self):
+    def test_pod_level_resources_are_ignored_without_the_gate(self):
         wanted = as_one("p", "4", asks("c", "4"))
         cpus = provider()
 
@@ -251,7 +251,7 @@ class TestHints:
         assert listed(cpus.container_hints(ledger, wanted, wanted.containers[0])) == "1* 0-1"
         assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
 
-    def test_of_a_container_that_wants_another_number_than_it_has(self):
+    def test_of_a_container_with_a_changed_request(self):
         cpus = provider()
         ledger = place(cpus, cpus.initial_ledger(), pod("p", "4"))
         changed = pod("p", "6")
@@ -268,17 +268,17 @@ class TestHints:
 
 
 class TestAllocation:
-    def test_cpus_come_from_the_nodes_decided_on(self):
+    def test_cpus_come_from_the_chosen_nodes(self):
         cpus = provider()
 
         assert shown(place(cpus, cpus.initial_ledger(), pod("p", "4"), NODE_1)) == {"p": {"c0": "8-11"}}
 
-    def test_and_from_elsewhere_when_these_have_too_few(self):
+    def test_cpus_come_from_other_nodes_if_the_chosen_ones_have_too_few(self):
         cpus = provider()
 
         assert shown(place(cpus, cpus.initial_ledger(), pod("p", "10"), NODE_1)) == {"p": {"c0": "2-3,8-15"}}
 
-    def test_with_sockets_from_the_nodes_around_first(self):
+    def test_with_sockets_cpus_come_from_the_socket_first(self):
         plain, by_socket = provider(FOUR), provider(FOUR, align_by_socket=True)
         ledger = place(plain, plain.initial_ledger(), pod("q", "5"), bits.of([0, 1]))
 
@@ -291,7 +291,7 @@ class TestAllocation:
 
         assert place(cpus, ledger, pod("p", "4"), bits.of([0])) == ledger
 
-    def test_init_containers_cpus_are_used_again(self):
+    def test_cpus_of_init_containers_are_reused(self):
         cpus = provider()
         wanted = pod("p", "2", "4", init=(asks("i0", "4"), asks("side", "2", sidecar=True), asks("i1", "2")))
 
@@ -310,7 +310,7 @@ class TestAllocation:
 
         assert not first & second
 
-    def test_reusable_cpus_that_another_pod_got_are_not_used_again(self):
+    def test_reusable_cpus_of_another_pod_are_not_reused(self):
         cpus = provider(pod_level=True)
         wanted = pod("p", "4", init=(asks("i0", "4"),))
         ledger, _ = allocate(cpus, cpus.initial_ledger(), wanted, wanted.init[0], ANYWHERE)
@@ -335,22 +335,22 @@ class TestAllocation:
     def test_whole_cores_or_nothing(self, cpu, text):
         cpus = provider(full_pcpus_only=True)
 
-        with pytest.raises(ProviderError) as refused:
+        with pytest.raises(ProviderError) as rejected:
             place(cpus, cpus.initial_ledger(), pod("p", cpu))
 
-        assert refused.value.reason == "SMTAlignmentError"
-        assert refused.value.message == f"SMT Alignment Error: {text}"
+        assert rejected.value.reason == "SMTAlignmentError"
+        assert rejected.value.message == f"SMT Alignment Error: {text}"
 
-    def test_more_than_there_is(self):
+    def test_a_request_for_too_much(self):
         cpus = provider()
 
-        with pytest.raises(ProviderError) as refused:
+        with pytest.raises(ProviderError) as rejected:
             place(cpus, cpus.initial_ledger(), pod("p", "16"))
 
-        assert refused.value.reason == "UnexpectedAdmissionError"
-        assert str(refused.value) == "not enough cpus available to satisfy request: requested=16, available=15"
+        assert rejected.value.reason == "UnexpectedAdmissionError"
+        assert str(rejected.value) == "not enough cpus available to satisfy request: requested=16, available=15"
 
-    def test_releasing_a_pod_gives_everything_back(self):
+    def test_release_frees_everything_of_a_pod(self):
         cpus = provider()
         ledger = place(cpus, cpus.initial_ledger(), pod("p", "2", "4", init=(asks("i0", "4"),)))
 
@@ -359,7 +359,7 @@ class TestAllocation:
 
 
 class TestPodsAsOnePiece:
-    def test_containers_get_their_parts(self):
+    def test_containers_get_their_shares(self):
         cpus = provider(pod_level=True)
         wanted = as_one(
             "p",
@@ -398,23 +398,23 @@ class TestPodsAsOnePiece:
             ),
         ],
     )
-    def test_who_shares_must_be_left_something(self, wanted, text):
+    def test_shared_containers_need_a_share(self, wanted, text):
         cpus = provider(pod_level=True)
 
-        with pytest.raises(ProviderError) as refused:
+        with pytest.raises(ProviderError) as rejected:
             allocate(cpus, cpus.initial_ledger(), wanted, None, ANYWHERE)
 
-        assert (refused.value.reason, refused.value.message) == ("EmptyPodSharedPoolError", text)
+        assert (rejected.value.reason, rejected.value.message) == ("EmptyPodSharedPoolError", text)
         assert cpus.pod_hints(cpus.initial_ledger(), wanted) is NO_HINTS
 
-    def test_pods_without_resources_of_their_own_are_not_meant(self):
+    def test_pods_without_pod_level_resources_are_ignored(self):
         cpus = provider(pod_level=True)
         ledger = cpus.initial_ledger()
 
         assert allocate(cpus, ledger, pod("p", "2"), None, ANYWHERE) == (ledger, 0)
         assert allocate(cpus, ledger, as_one("p", "1500m"), None, ANYWHERE) == (ledger, 0)
 
-    def test_a_pod_admitted_again_keeps_what_it_has(self):
+    def test_a_pod_admitted_again_keeps_its_cpus(self):
         cpus = provider(pod_level=True)
         wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
         ledger, piece = allocate(cpus, cpus.initial_ledger(), wanted, None, NODE_1)
@@ -422,7 +422,7 @@ class TestPodsAsOnePiece:
         assert listed(cpus.pod_hints(ledger, wanted)) == "1* 0-1"
         assert allocate(cpus, ledger, wanted, None, NODE_1) == (ledger, piece)
 
-    def test_in_the_kubelet_it_loses_it(self):
+    def test_in_the_kubelet_it_loses_its_cpus(self):
         cpus = provider(pod_level=True, kubelet_faults=True)
         wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
         ledger, piece = allocate(cpus, cpus.initial_ledger(), wanted, None, NODE_1)

@@ -35,7 +35,7 @@ def ledger_of(devices: Iterable[Device], *, nodes: NodeSet = 0b1111, asked: Coll
 
 
 def wanting(name: str = "app", *, sidecar: bool = False, **counts: int) -> Container:
-    """A container limited to so many ``gpu`` and ``nic``."""
+    """A container with these limits of ``gpu`` and ``nic``."""
     full = {"gpu": GPU, "nic": NIC}
     limits = {full[short]: Quantity(count) for short, count in counts.items()}
     return Container(name, Resources(limits=limits), restartable=sidecar)
@@ -78,7 +78,7 @@ def shown(options: AnyHints) -> list[str]:
 
 
 def placements(nodes: NodeSet) -> st.SearchStrategy[NodeSet | None]:
-    """Where a device may be: on one node or several, on unknown ones, on none, or nobody knows."""
+    """Nodes of a device: one or several, unknown ones, none, or no topology."""
     known = subsets_of(nodes, least=1)
     stray = st.builds(lambda mask: mask | 1 << STRAY, subsets_of(nodes))
     return subsets_of(nodes, least=1).map(lambda mask: mask & -mask) | known | known | st.none() | st.just(0) | stray

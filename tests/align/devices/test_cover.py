@@ -40,7 +40,7 @@ def test_fewest(weights, need, fewest):
 
 
 @given(st.dictionaries(masks | singles, st.integers(1, 3), max_size=9), st.integers(-1, 20))
-def test_the_fewest_are_those_found_by_trying_all(weights, need):
+def test_the_fewest_nodes_equal_brute_force(weights, need):
     assert cover.fewest_nodes(weights, need, source=GPU) == tried(weights, need)
 
 
@@ -79,7 +79,7 @@ def test_sixty_four_nodes_that_share_devices_in_patterns_stay_within_the_limit(g
 
 
 def test_beyond_the_limit_an_error_names_the_resource():
-    """Three hundred devices between pairs of nodes picked without pattern: nobody has such a machine."""
+    """Three hundred devices between random pairs of nodes: no real machine is like that."""
     pairs = [(node * 37 % 64, (node * node * 11 + node * 5 + 3) % 64) for node in range(300)]
     weights: dict[bits.NodeSet, int] = {}
     for pair in pairs:

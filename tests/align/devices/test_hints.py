@@ -26,11 +26,11 @@ def test_a_node_that_lost_its_devices_is_still_in_the_sets():
     assert spelled(0b11, gpus([0], [1], ill=[1]), need=1) == [("0", True), ("0-1", False)]
 
 
-def test_nodes_the_machine_does_not_have_are_left_out():
+def test_unknown_nodes_are_ignored():
     assert spelled(0b11, gpus([0], [5]), need=1) == [("0", True)]
 
 
-def test_with_only_such_nodes_no_set_serves_anything():
+def test_with_unknown_nodes_only_no_set_fits():
     assert spelled(0b11, gpus([5], [6]), need=1) is None
     assert spelled(0b11, gpus([5], [6]), need=0) == [("0", True), ("1", True), ("0-1", False)]
 
@@ -39,15 +39,15 @@ def test_devices_without_nodes_never_help():
     assert spelled(0b11, gpus([0], None, [], []), need=2) is None
 
 
-def test_a_device_on_two_nodes_is_had_from_either():
+def test_a_device_on_two_nodes_is_near_both():
     assert spelled(0b11, gpus([0, 1]), need=1) == [("0", True), ("1", True), ("0-1", False)]
 
 
-def test_preferred_is_what_the_machine_would_allow_if_nothing_were_ill():
+def test_preferred_widths_ignore_health():
     assert spelled(0b11, gpus([0], [0], [1], ill=[1]), need=2) == [("0-1", False)]
 
 
-def test_sets_touch_every_device_to_be_used_again():
+def test_sets_touch_every_reusable_device():
     devices = gpus([0], [1], [2], ill=[0, 1])
 
     assert spelled(0b111, devices, need=1, reusable=["gpu-0"]) == [
@@ -59,7 +59,7 @@ def test_sets_touch_every_device_to_be_used_again():
     assert spelled(0b111, devices, need=3, reusable=["gpu-0", "gpu-1"]) == [("0-2", True)]
 
 
-def test_a_device_to_be_used_again_that_is_on_no_node_rules_out_every_set():
+def test_a_reusable_device_without_nodes_excludes_every_set():
     """Topology without nodes does; no topology at all does not."""
     assert spelled(0b11, gpus([0], []), need=1, reusable=["gpu-1"]) is None
     assert spelled(0b11, gpus([0], None), need=1, reusable=["gpu-1"]) == [("0", True)]
@@ -88,7 +88,7 @@ def test_hints_are_those_counted_set_by_set(machine, need, data):
 
 
 @given(st.data())
-def test_a_coverage_answers_as_its_list_does(data):
+def test_a_coverage_family_equals_its_list(data):
     nodes = data.draw(node_sets(most=5))
     found = data.draw(coverages(nodes))
 
@@ -109,7 +109,7 @@ def test_a_coverage_answers_as_its_list_does(data):
             assert found.may_complete(mask, more=more, among=nodes) >= reached
 
 
-def test_a_coverage_has_nothing_to_do_with_nodes_outside():
+def test_a_coverage_family_ignores_other_nodes():
     found = CoverageFamily({0b11: 1}, 1, nodes=0b11, preferred_width=1, source=GPU)
 
     assert not found.fits(0b101)
@@ -118,15 +118,15 @@ def test_a_coverage_has_nothing_to_do_with_nodes_outside():
 
 
 @given(st.data())
-def test_merging_takes_coverages_as_it_takes_lists(data):
+def test_merging_coverage_families_equals_merging_lists(data):
     nodes = data.draw(node_sets(most=4))
-    voices = [MergeInput(name, data.draw(coverages(nodes))) for name in ("gpu", "nic")]
-    voices = [voice for voice in voices if voice.hints.min_width]
+    inputs = [MergeInput(name, data.draw(coverages(nodes))) for name in ("gpu", "nic")]
+    inputs = [one for one in inputs if one.hints.min_width]
 
-    merged = merge(voices, nodes=nodes)
-    searched = merge(voices, nodes=nodes, dense=0)
+    merged = merge(inputs, nodes=nodes)
+    searched = merge(inputs, nodes=nodes, dense=0)
 
-    assert Hint(merged.nodes, merged.preferred) == naive_merge.merge(voices, nodes=nodes)
+    assert Hint(merged.nodes, merged.preferred) == naive_merge.merge(inputs, nodes=nodes)
     assert searched.hint == merged.hint
 
 

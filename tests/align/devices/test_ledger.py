@@ -49,7 +49,7 @@ def test_an_inventory_knows_its_devices():
     assert inventory.find(["gpu-3", "gone"]) == 0b1000
 
 
-def test_what_is_given_is_not_free_and_what_is_taken_back_is():
+def test_given_devices_are_not_free_until_released():
     given = IDLE.give("pod", "app", devices={GPU: ["gpu-3", "gpu-0"]})
 
     assert given.holds("pod", "app") == {GPU: ("gpu-0", "gpu-3")}
@@ -83,10 +83,10 @@ def test_a_container_is_given_devices_of_a_resource_once():
 def test_giving_nothing_changes_nothing():
     assert IDLE.give("pod", "app", devices={}) is IDLE
     assert IDLE.give("pod", "app", devices={GPU: ()}) is IDLE
-    assert IDLE.take_back("nobody") is IDLE
+    assert IDLE.take_back("unknown") is IDLE
 
 
-def test_an_announcement_replaces_the_one_before():
+def test_a_report_replaces_the_previous_one():
     held = IDLE.give("pod", "app", devices={GPU: ["gpu-0", "gpu-1"]})
 
     fewer = held.announce(GPU, gpus([0], ill=[0]), preferred_allocation=True)
@@ -100,7 +100,7 @@ def test_an_announcement_replaces_the_one_before():
     assert again == held, "a device that comes back is still held"
 
 
-def test_a_plugin_that_stops_leaves_its_devices_known_but_ill():
+def test_a_stopped_plugin_leaves_its_devices_unhealthy():
     stopped = IDLE.stop(GPU)
 
     assert free(stopped) == []
@@ -109,7 +109,7 @@ def test_a_plugin_that_stops_leaves_its_devices_known_but_ill():
     assert stopped.allocatable() == {GPU: 0, NIC: 1}
 
 
-def test_a_resource_given_up_is_handled_while_a_pod_holds_some():
+def test_a_removed_resource_is_managed_while_a_pod_holds_some():
     given_up = IDLE.give("pod", "app", devices={GPU: ["gpu-0"]}).give_up(GPU)
 
     assert given_up.handled == {GPU, NIC}
@@ -118,8 +118,8 @@ def test_a_resource_given_up_is_handled_while_a_pod_holds_some():
     assert given_up.announce(GPU, gpus([0])).take_back("pod").handled == {GPU, NIC}
 
 
-def test_a_pod_that_holds_devices_may_count_on_all_in_use():
-    """So that it is not refused again over a device that fell ill, or a plugin that is gone, while it ran."""
+def test_the_capacity_for_a_holder_includes_devices_in_use():
+    """So that it is not rejected again over a device that fell ill, or a plugin that is gone, while it ran."""
     held = IDLE.give("pod", "app", devices={GPU: ["gpu-0", "gpu-1"]}).stop(GPU)
 
     assert held.allocatable("pod") == {GPU: 2, NIC: 1}
@@ -127,7 +127,7 @@ def test_a_pod_that_holds_devices_may_count_on_all_in_use():
     assert held.give_up(GPU).allocatable("pod") == {GPU: 2, NIC: 1}
 
 
-def test_only_the_pod_handled_last_has_devices_to_use_again():
+def test_only_the_last_pod_handled_has_reusable_devices():
     first = IDLE.with_reusable("one", {GPU: frozenset({"gpu-0"})})
 
     second = first.with_reusable("two", {})

@@ -99,13 +99,13 @@ class Lifecycle(RuleBasedStateMachine):
         for uid in self.ledger.held.keys() - active:
             self.ledger = self.ledger.take_back(uid)
 
-    @rule(resource=st.sampled_from([GPU, NIC]), for_good=st.booleans())
-    def lose_plugin(self, resource: str, for_good: bool) -> None:
+    @rule(resource=st.sampled_from([GPU, NIC]), forever=st.booleans())
+    def lose_plugin(self, resource: str, forever: bool) -> None:
         if resource in self.ledger.inventories:
-            self.ledger = self.ledger.give_up(resource) if for_good else self.ledger.stop(resource)
+            self.ledger = self.ledger.give_up(resource) if forever else self.ledger.stop(resource)
 
     @invariant()
-    def nobody_shares_and_nothing_is_lost(self) -> None:
+    def no_device_is_shared_or_lost(self) -> None:
         for resource in (GPU, NIC):
             held = [own[resource] for own in self.given.values()]
             together = set().union(*held)

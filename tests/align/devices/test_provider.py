@@ -1,4 +1,4 @@
-"""The device provider: whom it answers what, which devices it chooses, what it asks and what it refuses."""
+"""The device provider: hints, chosen devices, preference requests and errors."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ def admitted(ledger: DeviceLedger, pod: Pod, affinity=None) -> DeviceLedger:
     return ledger
 
 
-def refused(ledger: DeviceLedger, container: Container, **how) -> str:
+def rejected(ledger: DeviceLedger, container: Container, **how) -> str:
     with pytest.raises(ProviderError) as error:
         given_to(ledger, container, **how)
     assert error.value.message == f"Allocate failed due to {error.value}, which is unexpected"
@@ -38,18 +38,18 @@ def refused(ledger: DeviceLedger, container: Container, **how) -> str:
 
 
 class TestHints:
-    def test_nothing_wanted_nothing_said(self):
+    def test_no_request_has_no_hints(self):
         assert PROVIDER.hints(FOUR, pod_of(wanting()), wanting()) == {}
 
-    def test_what_no_plugin_has_is_not_looked_at(self):
+    def test_resources_without_plugin_are_ignored(self):
         assert PROVIDER.hints(FOUR, pod_of(wanting(nic=1)), wanting(nic=1)) == {}
 
-    def test_a_resource_without_topology_does_not_care(self):
+    def test_a_resource_without_topology_has_no_preference(self):
         bare = ledger_of(gpus(None, []))
 
         assert PROVIDER.hints(bare, pod_of(ONE), ONE) == {GPU: None}
 
-    def test_a_resource_whose_plugin_is_gone_does_not_care(self):
+    def test_a_resource_without_plugin_has_no_preference(self):
         gone = DeviceLedger(nodes=0b11).give("other", "app", devices={GPU: ["gpu-0"]})
 
         assert PROVIDER.hints(gone, pod_of(ONE), ONE) == {GPU: None}
@@ -64,7 +64,7 @@ class TestHints:
 
         assert PROVIDER.hints(mixed, pod_of(wanting(gpu=2)), wanting(gpu=2)) == {GPU: ()}
 
-    def test_a_container_that_has_its_devices_is_hinted_where_they_are(self):
+    def test_a_container_with_devices_has_hints_for_their_nodes(self):
         pod = pod_of(ONE)
         held = admitted(FOUR, pod, 0b10)
 
@@ -72,13 +72,13 @@ class TestHints:
 
         assert shown(answer) == ["{1}", "{0-1} not preferred"]
 
-    def test_a_container_that_wants_another_number_now_is_impossible(self):
+    def test_a_changed_request_is_impossible(self):
         held = FOUR.give("pod", "app", devices={GPU: ["gpu-0", "gpu-1"]})
 
         assert PROVIDER.hints(held, pod_of(ONE), ONE) == {GPU: ()}
         assert PROVIDER.hints(held, pod_of(ONE), None) == {GPU: ()}
 
-    def test_a_held_device_that_is_gone_stands_in_nobodys_way(self):
+    def test_a_missing_held_device_restricts_nothing(self):
         pair = wanting(gpu=2)
         held = FOUR.give("pod", "app", devices={GPU: ["gpu-0", "gpu-3"]}).announce(GPU, gpus([0], [0], [1]))
 
@@ -106,7 +106,7 @@ class TestChoice:
             pytest.param([[], None, [1]], 1, 0b1, "2", id="topology without nodes is no node"),
             pytest.param([[], None], 1, 0b1, "0", id="where no device has a node, the lowest"),
             pytest.param([[1, 0], [1]], 1, 0b1, "0", id="one node in common is enough"),
-            pytest.param([[5], None], 1, 0b1, "0", id="a node nobody knows is another node"),
+            pytest.param([[5], None], 1, 0b1, "0", id="an unknown node is another node"),
             pytest.param([[0], [1]], 1, 0, "0", id="an empty set of nodes is near nothing"),
         ],
     )
@@ -129,19 +129,19 @@ class TestChoice:
         assert outcome.devices == {GPU: ("gpu-2",), NIC: ("eth0",)}
         assert outcome.ledger.holds("pod", "app") == outcome.devices
 
-    def test_what_a_container_has_it_keeps(self):
+    def test_a_container_keeps_its_devices(self):
         held = FOUR.give("pod", "app", devices={GPU: ["gpu-3"]})
 
         outcome = allocate(held, pod_of(ONE), container=ONE, affinity=0b1)
 
         assert outcome == Allocated(held, {GPU: ("gpu-3",)})
 
-    def test_no_devices_wanted_none_given(self):
+    def test_a_request_for_no_devices(self):
         assert allocate(FOUR, pod_of(ONE), container=wanting(gpu=0), affinity=None) == Allocated(FOUR)
 
 
 class TestReuse:
-    def test_containers_use_again_what_init_containers_had(self):
+    def test_containers_reuse_devices_of_init_containers(self):
         pod = pod_of(wanting(gpu=1), init=[wanting("first", gpu=2), wanting("second", gpu=3)])
 
         ledger = admitted(FOUR, pod, 0b1)
@@ -152,7 +152,7 @@ class TestReuse:
         assert ledger.reusable_by("pod") == {GPU: {"gpu-1", "gpu-2"}}
         assert ledger.take_back("pod") == FOUR
 
-    def test_a_sidecar_keeps_its_own(self):
+    def test_a_sidecar_keeps_its_devices(self):
         pod = pod_of(wanting(gpu=1), init=[wanting("first", gpu=1), wanting("proxy", gpu=1, sidecar=True)])
 
         ledger = admitted(FOUR, pod)
@@ -160,7 +160,7 @@ class TestReuse:
         assert ledger.holds("pod", "proxy") == {GPU: ("gpu-0",)}
         assert ledger.holds("pod", "app") == {GPU: ("gpu-1",)}
 
-    def test_of_devices_to_use_again_the_near_ones_come_first(self):
+    def test_near_reusable_devices_come_first(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=4)])
         ledger = allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
 
@@ -168,7 +168,7 @@ class TestReuse:
 
         assert outcome.devices == {GPU: ("gpu-2",)}
 
-    def test_hints_insist_on_what_can_be_used_again(self):
+    def test_hints_require_reusable_devices(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=1)])
         ledger = allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
 
@@ -176,20 +176,20 @@ class TestReuse:
 
         assert shown(answer) == ["{1}", "{0-1} not preferred"]
 
-    def test_what_is_gone_is_not_used_again(self):
+    def test_a_missing_device_is_not_reused(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=1)])
         ledger = allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
         ledger = ledger.announce(GPU, gpus([0], [0]))
 
         assert allocate(ledger, pod, container=ONE, affinity=None).devices == {GPU: ("gpu-0",)}
 
-    def test_a_device_that_is_free_as_well_counts_once(self):
+    def test_a_reusable_device_that_is_also_free_counts_once(self):
         """A ledger from outside may say so; the kubelet's hints then count it twice, its allocation does not."""
         odd = FOUR.with_reusable("pod", {GPU: frozenset({"gpu-0"})})
 
-        assert refused(odd, wanting(gpu=5)).endswith("Requested: 4, Available: 3")
+        assert rejected(odd, wanting(gpu=5)).endswith("Requested: 4, Available: 3")
 
-    def test_another_pod_ends_it(self):
+    def test_another_pod_ends_the_reuse_of_devices(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=1)])
         ledger = allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
 
@@ -208,7 +208,7 @@ class TestAdvice:
         size=2,
     )
 
-    def test_a_plugin_that_wants_to_be_asked_is(self):
+    def test_a_plugin_with_preferred_allocation_is_asked(self):
         pair = wanting(gpu=2)
 
         outcome = allocate(ASKED, pod_of(pair), container=pair, affinity=None)
@@ -222,7 +222,7 @@ class TestAdvice:
             pytest.param(("gpu-3",), "03", id="a short one is filled up"),
             pytest.param((), "01", id="an empty one is filled up"),
             pytest.param(("gpu-3", "gpu-2", "gpu-1"), "12", id="of a long one the lowest are taken"),
-            pytest.param(("bogus", "gpu-3", "gpu-3"), "03", id="unknown and repeated ids are passed over"),
+            pytest.param(("bogus", "gpu-3", "gpu-3"), "03", id="unknown and repeated ids are ignored"),
         ],
     )
     def test_answers(self, answer, chosen):
@@ -230,13 +230,13 @@ class TestAdvice:
 
         assert given_to(ASKED, wanting(gpu=2), answers={self.ASK: answer}) == expected
 
-    def test_an_error_refuses_and_leaves_nothing_behind(self):
-        text = refused(ASKED, wanting(gpu=2), answers={self.ASK: "no link"})
+    def test_a_plugin_error_leaves_no_trace(self):
+        text = rejected(ASKED, wanting(gpu=2), answers={self.ASK: "no link"})
 
         assert text == "device plugin GetPreferredAllocation rpc failed with err: no link"
         assert ASKED.in_use == {}
 
-    def test_an_answer_to_another_question_is_not_taken(self):
+    def test_an_answer_to_another_request_is_not_used(self):
         """Since the question was asked, another pod took ``gpu-3``."""
         changed = ASKED.give("other", "app", devices={GPU: ["gpu-3"]})
         pair = wanting(gpu=2)
@@ -246,21 +246,21 @@ class TestAdvice:
         (ask,) = outcome.asks
         assert ask.available == ("gpu-0", "gpu-1", "gpu-2")
 
-    def test_it_is_asked_about_aligned_devices_only_if_there_are_more_than_enough(self):
+    def test_the_plugin_chooses_among_aligned_devices_if_there_are_enough(self):
         (ask,) = self.asks(wanting(gpu=1), affinity=0b10)
 
         assert (ask.available, ask.must_include, ask.size) == (("gpu-2", "gpu-3"), (), 1)
 
-    def test_it_is_not_asked_when_the_aligned_devices_are_just_enough(self):
+    def test_the_plugin_is_not_asked_if_exactly_enough_devices_are_aligned(self):
         assert given_to(ASKED, wanting(gpu=2), affinity=0b10) == ("gpu-2", "gpu-3")
 
-    def test_it_is_asked_about_all_when_the_aligned_ones_are_too_few(self):
+    def test_the_plugin_chooses_among_all_devices_if_too_few_are_aligned(self):
         (ask,) = self.asks(wanting(gpu=3), affinity=0b10)
 
         assert (ask.available, ask.must_include) == (self.ASK.available, ("gpu-2", "gpu-3"))
         assert given_to(ASKED, wanting(gpu=3), affinity=0b10, answers={ask: ("gpu-1",)}) == ("gpu-1", "gpu-2", "gpu-3")
 
-    def test_it_must_include_what_is_used_again(self):
+    def test_reusable_devices_must_be_included(self):
         pod = pod_of(wanting(gpu=2), init=[wanting("first", gpu=1)])
         ledger = ASKED.give("pod", "first", devices={GPU: ["gpu-3"]}).with_reusable("pod", {GPU: frozenset({"gpu-3"})})
 
@@ -275,10 +275,10 @@ class TestAdvice:
 
         assert [ask.resource for ask in asks] == [GPU, NIC]
 
-    def test_nobody_is_asked_for_a_container_that_is_refused_anyway(self):
+    def test_no_plugin_is_asked_for_a_rejected_container(self):
         ledger = ASKED.announce(NIC, [])
 
-        assert refused(ledger, wanting(gpu=2, nic=1)).startswith("no healthy devices present")
+        assert rejected(ledger, wanting(gpu=2, nic=1)).startswith("no healthy devices present")
 
     def asks(
         self, container: Container, *, affinity=None, ledger: DeviceLedger = ASKED
@@ -349,7 +349,7 @@ class TestRefusals:
         ],
     )
     def test_texts(self, ledger, count, text):
-        assert refused(ledger, wanting(gpu=count)) == text
+        assert rejected(ledger, wanting(gpu=count)) == text
 
 
 @given(machines(), st.data())

@@ -28,8 +28,8 @@ def add_up(stocks: list[NodeAmounts], need: NodeAmounts) -> bool:
 
 
 @given(questions())
-def test_the_fewest_and_lowest_are_those_found_by_trying_all(question):
-    stocks, need = question
+def test_the_fewest_and_lowest_nodes_equal_brute_force(request_of):
+    stocks, need = request_of
     places = range(len(stocks))
     fitting = [
         chosen
@@ -47,8 +47,8 @@ def test_the_fewest_and_lowest_are_those_found_by_trying_all(question):
 
 
 @given(questions(), st.integers(0, 8))
-def test_enough_means_that_some_choice_adds_up(question, count):
-    stocks, need = question
+def test_is_enough_if_some_choice_holds_the_need(request_of, count):
+    stocks, need = request_of
 
     answer = cover.is_enough(stocks, need, count=count)
 
@@ -56,7 +56,7 @@ def test_enough_means_that_some_choice_adds_up(question, count):
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 4])
-def test_many_nodes_that_all_differ_are_answered_exactly_or_not_at_all(kinds):
+def test_many_different_nodes_give_an_exact_result_or_an_error(kinds):
     """Any answer holds what is needed, and one node less is not enough for the weighted need of some weights."""
     random = Random(kinds)
     for _ in range(5):
@@ -74,7 +74,7 @@ def test_many_nodes_that_all_differ_are_answered_exactly_or_not_at_all(kinds):
         assert add_up([stocks[node] for node in bits.members(chosen)], need)
 
 
-def test_a_question_that_takes_too_long_is_refused():
+def test_a_search_that_takes_too_long_is_an_error():
     """Nodes that hold a lot of one kind or of the other: half of them would have to add up to the very byte."""
     random = Random(7)
     stocks = [(first := random.randrange(1, 1000), 1000 - first) for _ in range(40)]

@@ -26,20 +26,20 @@ def grouped() -> MemoryLedger:
     return placed(idle(8, 8), SHARED, on(0, 1))
 
 
-def test_a_container_sent_to_one_node_of_a_group_joins_the_group():
+def test_a_container_for_one_node_of_a_group_joins_the_group():
     ledger = placed(grouped(), SMALL, on(1))
 
     assert shares(ledger) == [("0-1", 2, 2), ("0-1", 2, 8)]
 
 
-def test_the_kubelet_takes_the_node_out_of_the_group_instead():
+def test_the_kubelet_splits_the_group_instead():
     ledger = placed(grouped(), SMALL, on(1), settings=FAULTY)
 
     assert shares(ledger) == [("0-1", 1, 3), ("1", 2, 7)]
 
 
-def test_a_node_taken_out_of_its_group_gets_back_memory_that_is_still_in_use():
-    """Why not to copy it: the group gives back from its lowest node, where by now somebody else's memory is."""
+def test_a_node_split_from_its_group_frees_memory_in_use():
+    """Why not to copy it: the group releases from its lowest node, which now holds another pod's memory."""
     ledger = placed(grouped(), pod("second", app("c", "5Gi")), on(0, 1)).release("shared", "c")
     assert shares(ledger) == [("0-1", 1, 5), ("0-1", 1, 6)]
     split = placed(ledger, pod("small", app("c", "5Gi")), on(0), settings=FAULTY)
@@ -49,7 +49,7 @@ def test_a_node_taken_out_of_its_group_gets_back_memory_that_is_still_in_use():
     assert shares(left) == [("0", 1, 5), ("1", 0, 6)], "5 of 8 GiB are in use on node 0, none on node 1"
 
 
-def test_a_container_sent_to_one_node_of_a_full_group_is_refused():
+def test_a_container_for_one_node_of_a_full_group_is_rejected():
     ledger = placed(grouped(), pod("filling", app("c", "11Gi")), on(0, 1))
     assert shares(ledger) == [("0-1", 2, 0), ("0-1", 2, 0)]
 
@@ -57,7 +57,7 @@ def test_a_container_sent_to_one_node_of_a_full_group_is_refused():
         placed(ledger, SMALL, on(0))
 
 
-def test_a_restart_follows_the_groups_first_and_always_says_the_same():
+def test_a_restart_visits_groups_first():
     """The kubelet visits containers at random, and half of its starts on this state fail."""
     split = placed(grouped(), SMALL, on(0), settings=FAULTY)
     backwards = MemoryLedger(split.nodes, dict(reversed(list(split.held.items()))))
@@ -66,7 +66,7 @@ def test_a_restart_follows_the_groups_first_and_always_says_the_same():
     assert backwards.restored(idle(8, 8)).nodes == split.nodes
 
 
-def test_a_group_that_was_never_made_whole_again_is_refused_at_every_start():
+def test_a_split_group_is_rejected_at_every_start():
     split = placed(grouped(), SMALL, on(0), settings=FAULTY).release("small", "c")
 
     with pytest.raises(StateError, match="different from the real one"):
@@ -79,7 +79,7 @@ def whole() -> Pod:
     return Pod(name="p", uid="p", containers=(app("c", "1Gi"),), resources=Resources(own, own))
 
 
-def test_a_pod_placed_as_one_piece_is_placed_once():
+def test_a_pod_placed_as_a_whole_is_placed_once():
     ledger = MemoryProvider(AS_ONE).allocate(idle(8, 8), whole(), None, affinity=on(1))
 
     again = MemoryProvider(AS_ONE).allocate(ledger, whole(), None, affinity=ANYWHERE)
@@ -87,7 +87,7 @@ def test_a_pod_placed_as_one_piece_is_placed_once():
     assert again == ledger
 
 
-def test_the_kubelet_places_it_again_and_never_gives_back_the_first():
+def test_the_kubelet_places_it_again_and_never_releases_the_first():
     faulty = MemorySettings(MemoryPolicy.STATIC, pod_level_managers=True, kubelet_faults=True)
     ledger = MemoryProvider(faulty).allocate(idle(8, 8), whole(), None, affinity=on(1))
 
@@ -97,7 +97,7 @@ def test_the_kubelet_places_it_again_and_never_gives_back_the_first():
     assert shares(again.release("p", "c")) == [("0", 0, 8), ("1", 1, 5)]
 
 
-def test_huge_pages_of_a_size_that_one_node_does_not_list_crash_nothing():
+def test_huge_pages_of_a_size_that_one_node_does_not_list():
     ledger = idle(8, 8, pages={1: 512})
     made = pod("p", app("c", "1Gi", "512Mi"))
 

@@ -68,7 +68,7 @@ def test_the_best_set_with_given_nodes_is_the_first_in_rank(ledger, need, data):
 
 
 @given(states(), needs, st.data())
-def test_questions_about_growing_sets_agree_with_each_other(ledger, need, data):
+def test_properties_of_growing_sets_are_consistent(ledger, need, data):
     found = memory_family(ledger, need, pod=UID)
     if found is None or not found.nodes:
         return
@@ -100,15 +100,15 @@ def test_merging_families_is_merging_their_lists(ledger, need, data):
     if found is None:
         return
     cpus = AmountFamily({node: data.draw(st.integers(0, 4)) for node in ledger.nodes}, 4, preferred_width=1)
-    voices = [*(MergeInput(type_, found) for type_ in need), MergeInput("cpu", cpus)]
-    voices = voices if cpus.min_width else voices[:-1]
+    inputs = [*(MergeInput(type_, found) for type_ in need), MergeInput("cpu", cpus)]
+    inputs = inputs if cpus.min_width else inputs[:-1]
 
-    merged = merge(voices, nodes=nodes)
+    merged = merge(inputs, nodes=nodes)
 
-    assert merged.hint == naive_merge.merge(voices, nodes=nodes)
+    assert merged.hint == naive_merge.merge(inputs, nodes=nodes)
 
 
-def test_a_busy_node_serves_alone_and_a_group_only_together():
+def test_a_node_in_use_serves_alone_and_a_group_only_as_a_whole():
     ledger = idle(4, 4, 4, 4, 4)
     ledger = ledger.give("one", "app", blocks=[Block(0b00001, MEMORY, GIB)])
     ledger = ledger.give("two", "app", blocks=[Block(0b00110, MEMORY, 5 * GIB)])
@@ -124,7 +124,7 @@ def test_a_busy_node_serves_alone_and_a_group_only_together():
     assert not small.may_complete(0b00001, more=1, among=0b11000)
 
 
-def test_sixty_four_nodes_are_not_walked():
+def test_sixty_four_nodes_are_not_listed():
     """2⁶⁴ sets: an answer at all shows that none but the useful ones were looked at."""
     ledger = idle(*range(1, 65), pages=dict.fromkeys(range(0, 64, 7), 1024))
 
@@ -149,7 +149,7 @@ def test_a_size_that_a_node_does_not_list_is_a_size_it_has_none_of(type_):
     assert spelled({MEMORY: found}) == ((on(1, preferred=True), on(0, 1)) if type_ == PAGES else ())
 
 
-def test_reach_hopes_rather_than_despairs_when_it_cannot_tell():
+def test_may_complete_is_true_if_the_work_limit_is_reached():
     """A question that takes too long is answered as if it could be reached: merging then looks for itself."""
     poor = {node: (part := Random(node).randrange(1, 1000), 1000 - part) for node in range(40)}
     hard = MemoryHintFamily({**poor, 40: (20_000, 20_000)}, (10_007, 9_993), preferred_width=1, work_limit=0)

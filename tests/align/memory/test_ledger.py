@@ -51,7 +51,7 @@ def test_reserving_more_than_there_is_wraps_around_as_in_the_kubelet():
     assert ledger.nodes[0].tables[MEMORY].allocatable == (1 << 64) - 1
 
 
-def test_a_group_is_charged_from_its_lowest_node_and_given_back_in_the_same_order():
+def test_a_group_is_charged_and_released_from_its_lowest_node():
     ledger = idle(4, 4)
 
     first = ledger.give("a", "app", blocks=[Block(BOTH, MEMORY, 5 * GIB)])
@@ -70,7 +70,7 @@ def test_a_group_is_charged_from_its_lowest_node_and_given_back_in_the_same_orde
     assert ledger == idle(4, 4), "a ledger never changes"
 
 
-def test_what_an_init_container_used_is_charged_once():
+def test_reused_memory_is_charged_once():
     ledger = idle(8).give("a", "init", blocks=[Block(1, MEMORY, 5 * GIB)], init=True)
 
     ledger = ledger.give("a", "one", blocks=[Block(1, MEMORY, 3 * GIB)], earlier=["init"])
@@ -81,7 +81,7 @@ def test_what_an_init_container_used_is_charged_once():
     assert ledger.reusable == {1: {MEMORY: 0}}
 
 
-def test_memory_can_be_used_again_only_on_the_very_same_nodes_and_by_the_same_pod():
+def test_memory_is_reusable_only_on_the_same_nodes_by_the_same_pod():
     ledger = idle(8, 8).give("a", "init", blocks=[Block(1, MEMORY, 5 * GIB)], init=True)
 
     elsewhere = ledger.give("a", "app", blocks=[Block(2, MEMORY, 3 * GIB)], earlier=["init"])
@@ -104,7 +104,7 @@ def test_a_pods_own_blocks_go_with_its_last_container():
     assert less.release("a", "two") == idle(8)
 
 
-def test_releasing_a_stranger_changes_nothing():
+def test_releasing_an_unknown_pod_changes_nothing():
     ledger = idle(8).give("a", "app", blocks=[Block(1, MEMORY, GIB)])
 
     assert ledger.release("a", "other") == ledger
@@ -112,14 +112,14 @@ def test_releasing_a_stranger_changes_nothing():
 
 
 def held(*blocks: Block) -> MemoryLedger:
-    """Two nodes of 4 GiB, and each block held by a pod of its own."""
+    """Two nodes of 4 GiB, and each block held by a different pod."""
     ledger = idle(4, 4)
     for number, block in enumerate(blocks):
         ledger = ledger.give(f"p{number}", "app", blocks=[block])
     return ledger
 
 
-def test_a_stored_ledger_comes_back_without_what_could_be_used_again():
+def test_a_restored_ledger_has_no_reusable_memory():
     stored = idle(4, 4).give("a", "init", blocks=[Block(BOTH, MEMORY, GIB)], init=True)
 
     restored = stored.restored(idle(4, 4))
@@ -132,7 +132,7 @@ def test_an_empty_ledger_starts_as_an_idle_machine():
     assert MemoryLedger().restored(idle(4)) == idle(4)
 
 
-def test_how_a_group_shares_a_block_is_not_compared():
+def test_the_spread_of_a_block_over_its_group_is_not_compared():
     """Given back and taken again, the group's bytes lie elsewhere than a fresh count would put them."""
     stored = held(Block(BOTH, MEMORY, 3 * GIB), Block(BOTH, MEMORY, 3 * GIB)).release("p0", "app")
     moved = {node: replace_free(facts, by=GIB if node == 0 else -GIB) for node, facts in stored.nodes.items()}
@@ -177,14 +177,14 @@ def replace_free(facts: NodeMemory, *, by: int) -> NodeMemory:
         ),
     ],
 )
-def test_a_stored_ledger_that_does_not_fit_is_refused_in_the_kubelets_words(stored, message):
+def test_an_invalid_stored_ledger_raises_the_kubelets_error(stored, message):
     with pytest.raises(StateError) as caught:
         stored.restored(idle(4, 4))
 
     assert str(caught.value) == message
 
 
-def test_blocks_of_whole_pods_count_only_where_pods_are_placed_as_one_piece():
+def test_blocks_of_whole_pods_count_only_with_pod_level_allocation():
     stored = idle(4, 4).give_pod("a", [Block(1, MEMORY, 2 * GIB)], containers={"c": (Block(1, MEMORY, GIB),)})
 
     assert stored.restored(idle(4, 4), pod_level=True).pod_held == stored.pod_held

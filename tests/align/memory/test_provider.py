@@ -1,4 +1,4 @@
-"""The memory provider: who is handled, where things go, what is refused, and pods placed as one piece."""
+"""The memory provider: who is handled, where things go, what is rejected, and pods placed as one piece."""
 
 from dataclasses import replace
 
@@ -44,14 +44,14 @@ VIOLATED = "[memorymanager] preferred hint violates NUMA node allocation"
         pytest.param("BestEffort", 'policy "BestEffort" is not available for platform "linux"', id="only on Windows"),
     ],
 )
-def test_policies_are_refused_in_the_kubelets_words(name, error):
+def test_unknown_policies_raise_the_kubelets_error(name, error):
     with pytest.raises(SettingsError) as caught:
         MemoryPolicy.parse(name)
 
     assert str(caught.value) == error
 
 
-def test_pods_are_placed_as_one_piece_only_with_both_gates():
+def test_pods_are_placed_as_a_whole_only_with_both_gates():
     on_ = {"PodLevelResourceManagers": True}
 
     assert MemorySettings.of_gates(MemoryPolicy.parse("Static"), FeatureGates(on_)).pod_level_managers
@@ -75,10 +75,10 @@ AS_A_WHOLE = Pod(
     [
         pytest.param(GUARANTEED, MemorySettings(), id="policy None"),
         pytest.param(BURSTABLE, STATIC, id="a pod that is not Guaranteed"),
-        pytest.param(AS_A_WHOLE, STATIC, id="a pod with resources of its own, while those are not handled"),
+        pytest.param(AS_A_WHOLE, STATIC, id="a pod with pod-level resources, which are not managed"),
     ],
 )
-def test_who_is_not_handled_gets_no_hints_and_no_memory(made, settings):
+def test_unmanaged_pods_get_no_hints_and_no_memory(made, settings):
     ledger = idle(4, 4)
     only = made.containers[0]
 
@@ -100,14 +100,14 @@ def test_all_types_are_placed_by_one_family():
     ]  # fmt: skip
 
 
-def test_what_fits_nowhere_gives_an_empty_answer_which_reads_as_anywhere():
+def test_an_impossible_request_has_no_hints():
     made = pod("p", app("c", "9Gi"))
 
     assert MemoryProvider(STATIC).hints(idle(4, 4), made, made.containers[0]) == {}
     assert MemoryProvider(STATIC).hints(idle(4, 4), made, None) == {}
 
 
-def test_a_fraction_of_a_byte_is_no_hint_and_a_refusal():
+def test_a_fraction_of_a_byte_has_no_hints_and_is_rejected():
     made = pod("p", guaranteed("c", {"cpu": "1", MEMORY: "1500m"}))
 
     assert MemoryProvider(STATIC).hints(idle(4), made, made.containers[0]) is None
@@ -116,7 +116,7 @@ def test_a_fraction_of_a_byte_is_no_hint_and_a_refusal():
         placed(idle(4), made)
 
 
-def test_a_container_already_placed_hints_at_its_nodes_again():
+def test_a_placed_container_has_hints_for_its_nodes():
     made = pod("p", app("c", "1Gi", "2Mi"))
     ledger = placed(idle(4, 4, pages={0: 1, 1: 1}), made, on(1))
 
@@ -130,7 +130,7 @@ def test_a_container_already_placed_hints_at_its_nodes_again():
     assert MemoryProvider(STATIC).hints(ledger, fewer, fewer.containers[0]) is None
 
 
-def test_a_container_already_placed_stays_where_it_is():
+def test_a_placed_container_stays():
     made = pod("p", app("c", "1Gi"))
     ledger = placed(idle(4, 4), made, on(1))
 
@@ -179,7 +179,7 @@ def test_where_a_container_goes(busy, size, affinity, nodes):
         ),
     ],
 )
-def test_what_cannot_be_placed_is_refused_in_the_kubelets_words(busy, size, affinity, error):
+def test_a_request_that_cannot_be_placed_raises_the_kubelets_error(busy, size, affinity, error):
     ledger = idle(4, 4)
     if error == NOT_WIDER:
         ledger = idle(4, 4, 8)
@@ -194,7 +194,7 @@ def test_what_cannot_be_placed_is_refused_in_the_kubelets_words(busy, size, affi
     assert caught.value.message == f"Allocate failed due to {error}, which is unexpected"
 
 
-def test_init_containers_lend_their_memory_and_give_it_back_when_the_next_one_starts():
+def test_init_containers_lend_their_memory_until_the_next_one_starts():
     made = pod("p", app("c", "3Gi"), init=[app("i", "4Gi"), app("s", "1Gi", sidecar=True), app("j", "2Gi")])
 
     ledger = placed(idle(8), made, on(0))
@@ -221,14 +221,14 @@ def test_pods_that_are_gone_are_released():
     assert nodes_of(ledger, "gone", "a") == 0
 
 
-def test_a_pod_that_is_gone_is_released_even_if_only_its_own_blocks_are_known():
+def test_a_removed_pod_is_released_even_if_only_its_pod_level_blocks_are_known():
     whole_only = idle(4).give_pod("p", [Block(1, MEMORY, GIB)], containers={})
 
     assert retain(replace(whole_only, held={}), ()) == idle(4)
 
 
 def whole(made: Pod, memory_: str, pages: str | None = None) -> Pod:
-    """*made* with resources of its own."""
+    """*made* with pod-level resources."""
     texts = {"cpu": "8", MEMORY: memory_} | ({PAGES: pages} if pages else {})
     own = Resources(amounts(texts), amounts(texts))
     return Pod(name=made.name, uid=made.uid, init=made.init, containers=made.containers, resources=own)
@@ -238,7 +238,7 @@ def sharing(name: str, *, sidecar: bool = False) -> Container:
     return container(name, sidecar=sidecar)
 
 
-def test_a_pod_placed_as_one_piece_is_charged_once_and_its_containers_share():
+def test_a_pod_placed_as_a_whole_is_charged_once():
     init = [sharing("early"), app("side", "1Gi", sidecar=True), sharing("late"), app("big", "7Gi")]
     made = whole(pod("p", app("own", "2Gi"), sharing("one"), sharing("two"), init=init), "8Gi", "2Mi")
     ledger = idle(16, 16, pages={0: 1, 1: 1})
@@ -278,7 +278,7 @@ def test_a_pod_placed_as_one_piece_is_charged_once_and_its_containers_share():
         ),
     ],
 )
-def test_a_pod_that_leaves_nothing_to_share_is_refused(made, error):
+def test_a_pod_that_leaves_nothing_to_share_is_rejected(made, error):
     with pytest.raises(ProviderError) as caught:
         MemoryProvider(AS_ONE).allocate(idle(16), made, None, affinity=ANYWHERE)
 
@@ -286,7 +286,7 @@ def test_a_pod_that_leaves_nothing_to_share_is_refused(made, error):
     assert MemoryProvider(AS_ONE).hints(idle(16), made, None) == {MEMORY: ()}
 
 
-def test_a_pod_placed_as_one_piece_asks_for_its_own_resources():
+def test_a_pod_placed_as_a_whole_requests_its_pod_level_resources():
     made = whole(pod("p", app("a", "1Gi"), sharing("b")), "6Gi")
 
     answer = MemoryProvider(AS_ONE).hints(idle(4, 4, 8), made, None)

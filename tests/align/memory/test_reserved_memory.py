@@ -1,13 +1,12 @@
-"""Memory kept back for the system: what is refused, and what is proposed."""
+"""Memory kept back for the system: what is rejected, and what is proposed."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import SettingsError
-from alignup.align.machine import Cpu, HugePages, KubeletView, Machine, NumaNode
+from alignup.align.machine import Cpu, HugePages, KubeletView, Machine, NumaNode, hugepages_resource
 from alignup.align.memory import reserved_memory
-from alignup.align.machine import hugepages_resource
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from tests.align.memory.model import GIB, MEMORY, PAGE, PAGES
@@ -67,7 +66,7 @@ def machine(*gib: int, without_cpus: tuple[int, ...] = (), pages: int = 0) -> Ku
         pytest.param([], {}, "[memorymanager] you should specify the system reserved memory", id="nothing at all"),
     ],
 )
-def test_entries_are_refused_in_the_kubelets_words(entries, reservation, error):
+def test_invalid_entries_raise_the_kubelets_error(entries, reservation, error):
     with pytest.raises(SettingsError) as caught:
         reserved_memory.reserved_by_node(entries, amounts(reservation), nodes=machine(4, 4).nodes)
 
@@ -85,7 +84,7 @@ def test_of_several_entries_for_one_node_the_last_one_counts():
     )
 
 
-def test_faults_of_a_configuration_are_worded_as_the_kubelet_words_them():
+def test_configuration_problems_are_the_kubelets():
     zero, alien = reserved_memory.reservation_problems([entry(0, memory="0"), entry(1, cpu="1", hugepages_2Mi="2Mi")])
 
     assert zero == 'invalid configuration: reserved memory may not be zero for NUMA node 0 and resource "memory"'
@@ -95,7 +94,7 @@ def test_faults_of_a_configuration_are_worded_as_the_kubelet_words_them():
     )
 
 
-def test_more_than_a_node_has_is_pointed_out():
+def test_excess_reservations_are_listed():
     nodes = machine(4, 4, pages=512).nodes
 
     assert reserved_memory.excess_reservations(nodes, {0: {MEMORY: 3 * GIB, PAGES: GIB}}) == ()
@@ -161,7 +160,7 @@ def test_a_reservation_is_spread_over_the_nodes(view, reservation, proposed):
         ),
     ],
 )
-def test_what_cannot_be_reserved_is_said(reservation, error):
+def test_an_impossible_reservation_is_an_error(reservation, error):
     with pytest.raises(SettingsError) as caught:
         reserved_memory.propose_reserved_memory(amounts(reservation), machine(4, 4, pages=512))
 
@@ -169,7 +168,7 @@ def test_what_cannot_be_reserved_is_said(reservation, error):
 
 
 @given(machines(), st.data())
-def test_what_is_proposed_satisfies_the_kubelet(machine, data):
+def test_a_proposal_satisfies_the_kubelet(machine, data):
     """Whatever the machine has can be reserved, down to the last byte, without faults and without excess."""
     view = machine.kubelet_view()
     room: dict[str, int] = {}

@@ -23,7 +23,7 @@ pages = st.none() | st.sampled_from(("2Mi", "512Mi", "1Gi"))
 
 @st.composite
 def pods(draw: st.DrawFn, uid: str) -> Pod:
-    """A Guaranteed pod: init containers, sidecars, containers; sometimes with resources of its own instead."""
+    """A Guaranteed pod: init containers, sidecars, containers; sometimes with pod-level resources instead."""
     init = tuple(
         app(f"i{number}", draw(sizes), draw(pages), sidecar=draw(st.booleans()))
         for number in range(draw(st.integers(0, 3)))
@@ -49,7 +49,7 @@ class Host(RuleBasedStateMachine):
 
     @rule(target=admitted, data=st.data())
     def admit(self, data: st.DataObject):
-        """Place a pod, container by container or as one piece; a refusal leaves the ledger as it was."""
+        """Place a pod, container by container or as one piece; a rejection leaves the ledger as it was."""
         self.number += 1
         pod = data.draw(pods(f"p{self.number}"))
         before = self.ledger

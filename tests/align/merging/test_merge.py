@@ -28,9 +28,9 @@ def said(*hints: Hint) -> MergeInput:
 @pytest.mark.parametrize(
     ("sources", "nodes", "preferred", "rule"),
     [
-        pytest.param([], [0, 1], True, MergeRule.PREFERRED, id="nobody says anything: all nodes, gladly"),
+        pytest.param([], [0, 1], True, MergeRule.PREFERRED, id="no inputs: all nodes, preferred"),
         pytest.param(
-            [MergeInput("x", DONT_CARE)], [0, 1], True, MergeRule.PREFERRED, id="somebody does not care: the same"
+            [MergeInput("x", DONT_CARE)], [0, 1], True, MergeRule.PREFERRED, id="an input without preference: the same"
         ),
         pytest.param(
             [MergeInput("x", IMPOSSIBLE)], [0, 1], False, MergeRule.WIDER, id="cannot be placed: all nodes, not gladly"
@@ -72,7 +72,7 @@ def test_wider_than_the_target_is_the_last_resort():
     assert (wide.nodes, wide.width, wide.rule) == (bits.of([1, 2]), 1, MergeRule.WIDER)
 
 
-def test_two_wide_hints_can_meet_in_a_set_that_fits_neither():
+def test_two_wide_hints_can_intersect_in_a_set_that_fits_neither():
     """{0,1} wins as {0,1,2} ∩ {0,1,3}, though neither provider could be served from it alone."""
     amounts = {0: 1, 1: 1, 2: 2, 3: 2}
     family = AmountFamily(amounts, 4, preferred_width=1)
@@ -132,7 +132,7 @@ def test_families_and_lists_mix(data):
 
 @settings(max_examples=30)
 @given(st.data())
-def test_above_eight_nodes_the_answer_is_that_of_looking_at_everything(data):
+def test_above_eight_nodes_the_search_equals_counting(data):
     nodes = data.draw(node_sets(least=9, most=10))
     said = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
@@ -144,7 +144,7 @@ def test_above_eight_nodes_the_answer_is_that_of_looking_at_everything(data):
 
 
 @given(st.data())
-def test_order_of_sources_never_matters(data):
+def test_the_order_of_inputs_does_not_matter(data):
     """A merged set depends on what was said, not on who spoke first."""
     nodes = data.draw(node_sets(most=5))
     said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(2, 4)))]
@@ -170,7 +170,7 @@ def test_runners_up_are_real_distinct_and_bounded(data):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 70])
-def test_any_number_of_sources_is_counted_right(count):
+def test_any_number_of_inputs_is_counted_correctly(count):
     """Counts of combinations must not run over however many sources there are."""
     every_pair = said(*(Hint(bits.of(pair), preferred=False) for pair in combinations(range(8), 2)))
     everything = said(*(Hint(mask, preferred=False) for mask in range(1, 256)))
@@ -195,7 +195,7 @@ def test_contrived_hints_on_many_nodes_end_in_a_clear_error():
     with pytest.raises(WorkLimitError, match=r"vendor\.com/r0, vendor\.com/r1") as caught:
         merge(lists, nodes=nodes, work_limit=10_000)
 
-    assert caught.value.sources == tuple(voice.name for voice in lists)
+    assert caught.value.sources == tuple(one.name for one in lists)
 
 
 def test_up_to_sixteen_nodes_no_hints_are_too_contrived():

@@ -14,10 +14,10 @@ from tests.strategies_hints import families, lists, node_sets
 PLENTY = 10**9
 
 
-def by_product(voices, nodes):
+def by_product(inputs, nodes):
     """Every intersection of one allowed set each, the long way."""
     found = set()
-    for chosen in product(*(reachability.allowed_sets(options, nodes) for options in voices)):
+    for chosen in product(*(reachability.allowed_sets(options, nodes) for options in inputs)):
         common = nodes
         for mask in chosen:
             common &= mask
@@ -26,23 +26,23 @@ def by_product(voices, nodes):
 
 
 @given(st.data())
-def test_counting_folding_and_dealing_agree_with_the_product(data):
+def test_all_algorithms_agree_with_the_product(data):
     nodes = data.draw(node_sets(most=4))
-    voices = [
+    inputs = [
         data.draw(lists(nodes, unknown_nodes=True) | families(nodes)) for _ in range(data.draw(st.integers(1, 3)))
     ]
 
-    expected = by_product(voices, nodes)
+    expected = by_product(inputs, nodes)
 
-    assert set(reachability.count_reachable_sets(voices, nodes)) == expected
-    assert set(reachability.reachable_sets(voices, nodes)) == expected
-    assert reachability.intersect_lists(voices, nodes, WorkBudget(PLENTY)) == expected
+    assert set(reachability.count_reachable_sets(inputs, nodes)) == expected
+    assert set(reachability.reachable_sets(inputs, nodes)) == expected
+    assert reachability.intersect_lists(inputs, nodes, WorkBudget(PLENTY)) == expected
     for mask in subsets(nodes):
-        assert reachability.is_reachable(mask, voices, nodes=nodes, budget=WorkBudget(PLENTY)) is (mask in expected)
+        assert reachability.is_reachable(mask, inputs, nodes=nodes, budget=WorkBudget(PLENTY)) is (mask in expected)
 
 
 @given(st.data())
-def test_nothing_outside_the_universe_is_ever_reached(data):
+def test_no_set_outside_the_allowed_nodes_is_reachable(data):
     nodes = data.draw(node_sets(most=5))
     options = data.draw(lists(nodes, unknown_nodes=True) | families(nodes))
 
@@ -52,37 +52,37 @@ def test_nothing_outside_the_universe_is_ever_reached(data):
 
 
 @given(st.data())
-def test_amounts_are_dealt_out_exactly(data):
+def test_dropped_nodes_are_distributed_exactly(data):
     """Sharing nodes out between families that tell their room is a packing problem; the answer must be exact."""
     amounts = st.dictionaries(st.integers(0, 6), st.integers(0, 6), min_size=3, max_size=6)
     shape = data.draw(amounts)
     nodes = sum(1 << node for node in shape)
-    voices = [
+    inputs = [
         AmountFamily(
             {node: data.draw(st.integers(0, 6)) for node in shape}, data.draw(st.integers(1, 12)), preferred_width=1
         )
         for _ in range(data.draw(st.integers(2, 3)))
     ]
-    if not all(family.min_width for family in voices):
+    if not all(family.min_width for family in inputs):
         return
 
     for mask in subsets(nodes):
-        expected = mask in set(reachability.count_reachable_sets(voices, nodes))
-        assert reachability.is_reachable(mask, voices, nodes=nodes, budget=WorkBudget(PLENTY)) is expected
+        expected = mask in set(reachability.count_reachable_sets(inputs, nodes))
+        assert reachability.is_reachable(mask, inputs, nodes=nodes, budget=WorkBudget(PLENTY)) is expected
 
 
-def test_no_voices_reach_all_nodes():
+def test_without_inputs_all_nodes_are_reachable():
     assert reachability.count_reachable_sets([], 0b1011) == [0b1011]
     assert reachability.intersect_lists([], 0b1011, WorkBudget(0)) == {0b1011}
 
 
-def test_somebody_who_does_not_care_changes_nothing():
+def test_an_input_without_preference_changes_nothing():
     pair = HintList.of([Hint(0b0110, preferred=False)])
 
     assert reachability.count_reachable_sets([pair, DONT_CARE], 0b1111) == [0b0110]
 
 
-def test_work_is_paid_for():
+def test_work_is_charged():
     everything = HintList.of(Hint(mask, preferred=False) for mask in range(1, 32))
 
     with pytest.raises(BudgetExceededError):

@@ -37,14 +37,14 @@ def test_the_first_set_found_is_the_best_of_all(data):
     assert len(found) <= 4
 
 
-def test_wider_than_what_there_is_finds_nothing():
+def test_a_width_beyond_the_number_of_nodes_finds_nothing():
     assert find_best(query(3, 0b101, accept=lambda _: True), None) == []
 
 
-def test_hopeless_beginnings_are_not_gone_on_with():
+def test_hopeless_branches_are_skipped():
     tried = []
 
-    def refuse(mask):
+    def reject(mask):
         tried.append(mask)
         return False
 
@@ -52,7 +52,7 @@ def test_hopeless_beginnings_are_not_gone_on_with():
         width=3,
         among=bits.of(range(40)),
         completing_nodes=lambda _: bits.of(range(40)),
-        accept=refuse,
+        accept=reject,
         promising=lambda beginning, _more, _below: beginning < 1 << 5,
         budget=WorkBudget(1_000),
     )
@@ -61,6 +61,6 @@ def test_hopeless_beginnings_are_not_gone_on_with():
     assert sorted(tried) == [mask for mask in range(1 << 5) if mask.bit_count() == 3]
 
 
-def test_work_is_paid_for():
+def test_work_is_charged():
     with pytest.raises(BudgetExceededError):
         find_best(query(4, bits.of(range(40)), accept=lambda _: False, budget=1_000), None)

@@ -82,7 +82,7 @@ def test_aggregate_is_the_peak_of_the_pods_life(pod, name):
     assert total.get(name) == (max(map(asked, stages)) if named else None)
 
 
-def test_the_pod_as_a_whole_replaces_what_its_containers_come_to():
+def test_pod_level_resources_replace_the_sum_of_containers():
     pod = Pod(
         name="p",
         containers=(guaranteed("c", {"cpu": "2", "memory": "1Gi", "x.y/gpu": "1"}),),
@@ -98,7 +98,7 @@ def test_the_pod_as_a_whole_replaces_what_its_containers_come_to():
     assert demand.limits(pod) == amounts({"cpu": "2", "memory": "9Gi", "x.y/gpu": "1"})
 
 
-def test_overhead_makes_no_limit():
+def test_overhead_creates_no_limit():
     pod = Pod(
         name="p", containers=(container("c", limits={"memory": "0"}),), overhead=amounts({"cpu": "1", "memory": "1"})
     )
@@ -106,7 +106,7 @@ def test_overhead_makes_no_limit():
     assert demand.limits(pod) == amounts({"memory": "0"})
 
 
-def test_fit_request_rounds_up_and_knows_its_names():
+def test_fit_request_rounds_up_and_omits_unknown_resources():
     pod = Pod(
         name="p",
         containers=(
@@ -143,7 +143,7 @@ def test_fit_request_rounds_up_and_knows_its_names():
         pytest.param({}, True, 500, id="then only overhead is left where no status says anything"),
     ],
 )
-def test_a_running_pod_takes_what_it_asks_for_was_allocated_or_has(statuses, infeasible, milli_cpu):
+def test_a_running_pod_uses_the_maximum_of_requested_allocated_and_actual(statuses, infeasible, milli_cpu):
     pod = Pod(
         name="p",
         init=(cpu("side", "1", sidecar=True),),
@@ -157,7 +157,7 @@ def test_a_running_pod_takes_what_it_asks_for_was_allocated_or_has(statuses, inf
     assert demand.fit_request(pod).milli_cpu == 4500
 
 
-def test_a_running_pod_takes_its_own_resources_whatever_its_containers_have():
+def test_a_running_pod_uses_its_pod_level_resources():
     pod = Pod(
         name="p",
         containers=(cpu("a", "1"),),
@@ -180,7 +180,7 @@ def test_exclusive_cpus_are_whole_and_for_guaranteed_pods():
     assert demand.pod_cpus(burstable) == 0
 
 
-def test_a_pod_with_resources_of_its_own_is_given_them_as_one_piece():
+def test_pod_level_resources_are_allocated_as_a_whole():
     own = amounts({"cpu": "8", "memory": "16Gi", "hugepages-2Mi": "0"})
     exclusive = guaranteed("exclusive", {"cpu": "2", "memory": "4Gi"})
     sharing = container("sharing", {"cpu": "1", "memory": "1Gi"})
@@ -196,7 +196,7 @@ def test_a_pod_with_resources_of_its_own_is_given_them_as_one_piece():
     assert demand.container_memory(pod, sharing, pod_level_managers=True) == {}
 
 
-def test_memory_of_a_pod_leaves_out_what_only_init_containers_name():
+def test_pod_memory_omits_types_of_init_containers_only():
     pod = Pod(
         name="p",
         init=(container("i", {"memory": "3Gi", "hugepages-2Mi": "64Mi"}),),
@@ -208,7 +208,7 @@ def test_memory_of_a_pod_leaves_out_what_only_init_containers_name():
 
 
 @pytest.mark.parametrize("text", ["1.5Gi", "1500m", "1000m"])
-def test_memory_must_be_written_in_whole_bytes(text):
+def test_memory_must_be_whole_bytes(text):
     pod = Pod(name="p", init=(container("i", {"memory": text}),), containers=(container("c", {"memory": "1Gi"}),))
 
     with pytest.raises(ProviderError, match=NOT_BYTES):
@@ -230,7 +230,7 @@ def test_devices_are_counted_by_limits():
 
 
 @given(pods_of_one_host(max_size=3, asks=aligned))
-def test_no_container_asks_for_more_than_its_pod(crowd):
+def test_no_container_requests_more_than_its_pod(crowd):
     """Of CPUs and devices, in the kubelet's default setting."""
     for pod in map(accept, crowd):
         devices = demand.pod_devices(pod, DEVICES)

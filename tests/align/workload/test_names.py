@@ -14,7 +14,7 @@ from alignup.align.workload import names
         pytest.param("main\n", 1, id="no line break at the end"),
         pytest.param("a" * 63, 0, id="63 characters are fine"),
         pytest.param("a" * 64, 1, id="64 are too many"),
-        pytest.param("A" * 64, 2, id="two faults are told apart"),
+        pytest.param("A" * 64, 2, id="two problems"),
     ],
 )
 def test_dns_labels(text, faults):
@@ -65,7 +65,7 @@ def test_qualified_names(text, faults):
         pytest.param("pods", False, True, True, False, id="objects come in whole numbers"),
     ],
 )
-def test_what_a_name_says(name, extended, counted, overcommittable, scalar):
+def test_properties_of_a_name(name, extended, counted, overcommittable, scalar):
     assert names.is_extended(name) is extended
     assert names.is_counted(name) is counted
     assert names.is_overcommittable(name) is overcommittable
@@ -89,7 +89,7 @@ def test_what_a_name_says(name, extended, counted, overcommittable, scalar):
         pytest.param("my_domain/dev", 2, 1, id="a bad prefix makes a bad extended resource"),
     ],
 )
-def test_who_may_ask(name, for_containers, for_pods):
+def test_which_containers_get_exclusive_cpus(name, for_containers, for_pods):
     assert len(names.container_resource_problems(name)) == for_containers
     assert len(names.pod_resource_problems(name)) == for_pods
 

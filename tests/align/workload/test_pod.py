@@ -42,15 +42,15 @@ def test_class_of_one_set_of_resources(requests, limits, qos):
         pytest.param([], [guaranteed("a", BOTH), guaranteed("b", BOTH)], QoS.GUARANTEED, id="all agree"),
         pytest.param([], [guaranteed("a", BOTH), IDLE], QoS.BURSTABLE, id="one asks for nothing"),
         pytest.param([IDLE], [guaranteed("a", BOTH)], QoS.BURSTABLE, id="init containers are asked too"),
-        pytest.param([IDLE], [IDLE], QoS.BEST_EFFORT, id="nobody asks"),
-        pytest.param([], [], QoS.BEST_EFFORT, id="nobody is there"),
+        pytest.param([IDLE], [IDLE], QoS.BEST_EFFORT, id="no requests"),
+        pytest.param([], [], QoS.BEST_EFFORT, id="no containers"),
     ],
 )
 def test_class_of_a_pod(init, containers, qos):
     assert Pod(name="p", init=tuple(init), containers=tuple(containers)).qos is qos
 
 
-def test_a_pod_that_speaks_for_itself_is_not_judged_by_its_containers():
+def test_pod_level_resources_override_those_of_containers():
     silent = Pod(name="p", containers=(IDLE,))
     firm = replace(silent, resources=Resources(amounts(BOTH), amounts(BOTH)))
     off_topic = replace(silent, resources=Resources(amounts({"x.y/gpu": "1"})))

@@ -84,7 +84,7 @@ LOOSE = container("loose", {"cpu": "1"})
             with_own(limits={"cpu": "4"}, containers=(container("idle"),)),
             ({"cpu": "4"}, {"cpu": "4"}),
             ({"cpu": "4"}, {"cpu": "4"}),
-            id="a limit nobody asks for becomes a request",
+            id="a limit without request becomes a request",
         ),
         pytest.param(
             with_own({"cpu": "4"}),
@@ -126,7 +126,7 @@ def test_a_static_pod_with_limits_for_the_whole_is_not_guaranteed():
     assert accept(written, source=PodSource.STATIC).qos is QoS.BURSTABLE
 
 
-def test_the_api_server_writes_amounts_anew_and_a_static_pod_keeps_them():
+def test_the_api_server_rewrites_amounts_and_a_static_pod_keeps_them():
     written = Pod(name="p", containers=(container("c", {"memory": "1.5Gi"}),))
 
     stored, kept = accept(written), accept(written, source=PodSource.STATIC)
@@ -146,7 +146,7 @@ def test_a_static_pod_is_named_after_its_host():
     assert accept(replace(written, uid="mine"), source=PodSource.STATIC).uid == "mine"
 
 
-def test_a_class_somebody_wrote_down_is_worked_out_again():
+def test_a_given_qos_class_is_computed_again():
     written = Pod(name="p", containers=(container("idle"),), recorded_qos=QoS.GUARANTEED)
 
     assert accept(written).recorded_qos is QoS.BEST_EFFORT
@@ -238,24 +238,24 @@ def test_names(pod, named):
     assert fields(pod) == named
 
 
-def test_a_refusal_tells_everything_once():
+def test_a_rejection_lists_every_problem_once():
     pod = Pod(name="A", containers=(container("c", {"x.y/a": "1", "x.y/b": "1"}),))
 
-    with pytest.raises(PodError) as refusal:
+    with pytest.raises(PodError) as rejection:
         accept(pod)
 
-    assert [problem.field for problem in refusal.value.problems] == ["metadata.name", f"{R}.limits"]
-    assert str(refusal.value).startswith('metadata.name: Invalid value: "A": must be ')
+    assert [problem.field for problem in rejection.value.problems] == ["metadata.name", f"{R}.limits"]
+    assert str(rejection.value).startswith('metadata.name: Invalid value: "A": must be ')
 
 
-def test_a_static_pod_without_a_name_is_refused_before_anything_else():
-    with pytest.raises(PodError) as refusal:
+def test_a_static_pod_without_a_name_is_rejected_first():
+    with pytest.raises(PodError) as rejection:
         accept(Pod(name=""), source=PodSource.STATIC, host="node-1")
 
-    assert [problem.field for problem in refusal.value.problems] == ["metadata.name"]
+    assert [problem.field for problem in rejection.value.problems] == ["metadata.name"]
 
 
-def test_amounts_too_far_apart_to_add_are_a_refusal():
+def test_amounts_too_far_apart_to_add_are_rejected():
     huge, tiny = container("a", {"cpu": "1e20000"}), container("b", {"cpu": "1"})
 
     with pytest.raises(PodError, match=r"^spec: cannot add up the amounts: "):
@@ -263,14 +263,14 @@ def test_amounts_too_far_apart_to_add_are_a_refusal():
 
 
 @given(pods(), st.sampled_from(PodSource), st.booleans())
-def test_a_pod_once_accepted_is_accepted_as_it_is(pod, source, gate):
+def test_an_accepted_pod_is_accepted_unchanged(pod, source, gate):
     first = accept(pod, source=source, fix_pod_level=gate)
 
     assert accept(first, source=source, fix_pod_level=gate) == first
 
 
 @given(pods())
-def test_what_the_api_server_hands_on_is_what_it_was_given(pod):
+def test_the_api_server_keeps_amounts(pod):
     """Writing amounts anew changes no amount, and leaves whole bytes as the memory provider wants them."""
     filled, stored = apply_defaults(pod), accept(pod)
 
@@ -282,7 +282,7 @@ def test_what_the_api_server_hands_on_is_what_it_was_given(pod):
 
 
 @given(pods())
-def test_defaults_never_take_anything_away(pod):
+def test_defaults_only_add(pod):
     filled = apply_defaults(pod)
 
     asked = [pod.resources, *(one.resources for one in pod.all_containers)]
@@ -293,12 +293,12 @@ def test_defaults_never_take_anything_away(pod):
 
 
 @given(pods(), st.sampled_from(["cpu", "memory", *DEVICES]), st.data())
-def test_one_negative_limit_spoils_any_pod(pod, name, data):
+def test_one_negative_limit_rejects_any_pod(pod, name, data):
     index = data.draw(st.integers(0, len(pod.containers) - 1))
     spoilt = Container("spoilt", Resources({}, {name: Quantity.of(-1)}))
     pod = replace(pod, containers=(*pod.containers[:index], spoilt, *pod.containers[index + 1 :]))
 
-    with pytest.raises(PodError) as refusal:
+    with pytest.raises(PodError) as rejection:
         accept(pod)
 
-    assert f"spec.containers[{index}].resources.limits[{name}]" in {one.field for one in refusal.value.problems}
+    assert f"spec.containers[{index}].resources.limits[{name}]" in {one.field for one in rejection.value.problems}
