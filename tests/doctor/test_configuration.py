@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.distances import Distances
-from alignup.align.machine import CadvisorReport
-from alignup.align.machine import HugePages, Machine, NumaNode
+from alignup.align.machine import CadvisorReport, HugePages, Machine, NumaNode
 from alignup.doctor import Area, DoctorReport, Severity, check_configuration
 from alignup.kube import configuration
 from tests.conformance.test_configuration import machine_of
