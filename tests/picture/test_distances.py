@@ -12,13 +12,10 @@ from tests.strategies import distances
 @st.composite
 def grouped(draw: st.DrawFn) -> Distances:
     """Distances between many nodes of a few types."""
-    device_groups = draw(st.lists(st.integers(0, 3), min_size=1, max_size=24))
+    types = draw(st.lists(st.integers(0, 3), min_size=1, max_size=24))
     far = {(a, b): draw(st.integers(11, 13)) for a in range(4) for b in range(4)}
     return Distances(
-        {
-            a: {b: 10 if a == b else far[device_groups[a], device_groups[b]] for b in range(len(device_groups))}
-            for a in range(len(device_groups))
-        }
+        {a: {b: 10 if a == b else far[types[a], types[b]] for b in range(len(types))} for a in range(len(types))}
     )
 
 

@@ -47,8 +47,8 @@ class CoreGroup:
         threads: dict[int, int] = {}
         for core in self.cores:
             threads[len(core.cpus)] = threads.get(len(core.cpus), 0) + 1
-        device_groups = sorted(threads.items(), reverse=True)
-        return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(each, 'thread')}" for each, cores in device_groups)
+        sizes = sorted(threads.items(), reverse=True)
+        return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(each, 'thread')}" for each, cores in sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,12 @@ class MachineLayout:
     @property
     def cpus(self) -> CpuSet:
         return bits.union(box.cpus for box in self.boxes)
+
+    def folded_nodes_without_cpus(self) -> "list[tuple[NodeBox, ...]]":
+        """Adjacent nodes without CPUs that can be drawn as one."""
+        return group_adjacent(
+            self.nodes_without_cpus, key=lambda box: (fold_key(box, self.occupancy), self.nearest_to(box))
+        )
 
     def nearest_to(self, box: NodeBox) -> str:
         """The nodes with CPUs nearest to a box without any; empty if unknown."""

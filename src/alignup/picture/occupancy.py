@@ -122,6 +122,10 @@ class Occupancy:
     def of_device(self, device: Device) -> UseInfo:
         return self.by_device.get((device.resource, device.id), FREE) if self.known else PLAIN
 
+    def notable(self, devices: Iterable[Device]) -> tuple[Device, ...]:
+        """The held and the unhealthy devices."""
+        return tuple(device for device in devices if self.of_device(device).holder or not device.healthy)
+
     def split(self, cpus: Iterable[int]) -> dict[UseInfo, CpuSet]:
         """UseInfo → its CPUs: reserved and unknown ones, then held ones, then the rest."""
         found: dict[UseInfo, CpuSet] = {}

@@ -67,7 +67,7 @@ def _page(layout: MachineLayout) -> Iterator[Drawable]:
     if layout.facts:
         yield flow((label(fact, 13, style="dim") for fact in layout.facts), _PAGE_WIDTH, gap=24)
     total = sum(box.cpus.bit_count() for box in layout.boxes)
-    digits = len(str(max((layout.cpus).bit_length() - 1, 0)))
+    digits = len(str(max(layout.cpus.bit_length() - 1, 0)))
     painter = _Painter(layout.occupancy, digits=digits if total <= _MAX_NUMBERED else 0)
     if total > _MAX_SHOWN or len(layout.boxes) > _MAX_BOXES:
         groups = group_adjacent(layout.boxes, key=lambda box: fold_key(box, layout.occupancy))
@@ -77,14 +77,14 @@ def _page(layout: MachineLayout) -> Iterator[Drawable]:
     yield with_cpus
     yield flow(_outside_sockets(layout, painter), max(with_cpus.width, _PAGE_WIDTH * 0.6), gap=12)
     if layout.occupancy.known:
-        yield framed(label("Pods and what they hold", 13, style="strong"), stack(_legend(layout), 6), style="frame")
+        yield _section("Pods and what they hold", stack(_legend(layout), 6))
 
 
 def _outside_sockets(layout: MachineLayout, painter: "_Painter") -> Iterator[Drawable]:
     """Nodes without CPUs, devices of several nodes or none, distances, unknown facts."""
     if layout.nodes_without_cpus:
         boxes = flow(painter.nodes_without_cpus(layout), _PAGE_WIDTH * 0.6 - 30, gap=8)
-        yield framed(label("NUMA nodes without CPUs", 13, style="strong"), boxes, style="frame")
+        yield _section("NUMA nodes without CPUs", boxes)
     if layout.unplaced_devices or layout.pci:
         parts = [
             element
@@ -92,15 +92,18 @@ def _outside_sockets(layout: MachineLayout, painter: "_Painter") -> Iterator[Dra
             for element in (label(where, style="dim"), *painter.devices(device_groups))
         ]
         parts += [label(f"PCI: {text}", 11) for text in layout.pci]
-        yield framed(label("Devices near several NUMA nodes, or none", 13, style="strong"), stack(parts), style="frame")
+        yield _section("Devices near several NUMA nodes, or none", stack(parts))
     if layout.table and len(layout.table.groups) != 1:
-        yield framed(label("Distances", 13, style="strong"), _distances(layout.table), style="frame")
+        yield _section("Distances", _distances(layout.table))
     if layout.gaps:
         lines = [label(shorten(clean(gap), 120), 11) for gap in layout.gaps[:_MAX_GAPS]]
-        lines += (
-            [label(f"and {len(layout.gaps) - _MAX_GAPS} more", 11, style="dim")] if len(layout.gaps) > _MAX_GAPS else []
-        )
-        yield framed(label("Unknown", 13, style="strong"), stack(lines), style="frame")
+        if len(layout.gaps) > _MAX_GAPS:
+            lines.append(label(f"and {len(layout.gaps) - _MAX_GAPS} more", 11, style="dim"))
+        yield _section("Unknown", stack(lines))
+
+
+def _section(title: str, body: Drawable) -> Drawable:
+    return framed(label(title, 13, style="strong"), body, style="frame")
 
 
 class _Painter:
@@ -120,9 +123,8 @@ class _Painter:
             if len(sized) == 1:
                 drawn.append(sized[0])
             else:
-                across = _columns(
-                    len(sized), max(1, min(int(_PAGE_WIDTH / (widest + 12)), 2 if len(sized) <= 4 else 4))
-                )
+                fit = min(int(_PAGE_WIDTH / (widest + 12)), 2 if len(sized) <= 4 else 4)
+                across = _columns(len(sized), max(1, fit))
                 drawn.append(framed(label(frame.name, 14, style="strong"), grid(sized, across, gap=10), style="frame"))
         return drawn
 
@@ -132,34 +134,25 @@ class _Painter:
         cpus = bits.union(box.cpus for box in group)
         ids = [box.node.id for box in group if box.node]
         sockets = format_ids("socket", {socket for box in group for socket in box.sockets})
-        shape = (
-            f"{len(first.core_groups)} times {first.core_groups[0].shape}"
-            if len(first.core_groups) > 1
-            else first.core_groups[0].shape
-        )
+        times = f"{len(first.core_groups)} times " if len(first.core_groups) > 1 else ""
         parts = [
             label(f"{sockets}: CPUs {shorten(format_list(bits.members(cpus)), 40)}"),
-            label(f"{each}{shape}"),
+            label(f"{each}{times}{first.core_groups[0].shape}"),
             self._shares(cpus),
             *([label(f"{each}{format_memory(first)}")] if len(group) > 1 else self._memory(first, 560)),
             *self.devices(first.device_groups),
         ]
-        return framed(
-            label(format_ids("NUMA node", ids) if ids else first.name, 13, style="strong"), stack(parts), style="node"
-        )
+        title = format_ids("NUMA node", ids) if ids else first.name
+        return framed(label(title, 13, style="strong"), stack(parts), style="node")
 
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Drawable]:
         """Nodes without CPUs; equal ones share a box if they are many or have no memory."""
         many = len(layout.nodes_without_cpus) > _MAX_BOXES
         drawn = []
-        for run in group_adjacent(
-            layout.nodes_without_cpus, key=lambda box: (fold_key(box, self._occupancy), layout.nearest_to(box))
-        ):
+        for run in layout.folded_nodes_without_cpus():
             empty = run[0].node is not None and not run[0].node.memory
-            drawn += [
-                self._node_without_cpus(group, layout)
-                for group in ([run] if many or empty else [(box,) for box in run])
-            ]
+            groups = [run] if many or empty else [(box,) for box in run]
+            drawn += [self._node_without_cpus(group, layout) for group in groups]
         widest = max(element.width for element in drawn)
         return [element._replace(width=widest) for element in drawn]
 
@@ -181,9 +174,7 @@ class _Painter:
         for group in device_groups:
             shown, rest = group.devices, 0
             if len(shown) > _MAX_DEVICES:
-                shown = tuple(one for one in shown if self._occupancy.of_device(one).holder or not one.healthy)[
-                    :_MAX_DEVICES
-                ]
+                shown = self._occupancy.notable(shown)[:_MAX_DEVICES]
                 rest = len(group.devices) - len(shown)
             pills = []
             for device in shown:
@@ -194,9 +185,8 @@ class _Painter:
                 pills.append(block([name], style=use.style, data={"device": clean(device.id), "title": title}))
             if rest:
                 style = UseInfo(UseState.FREE if self._occupancy.known else UseState.PLAIN).style
-                pills.append(
-                    block([f"{rest} {'more' if shown else 'devices'}"], style=style, data={"devices": str(rest)})
-                )
+                text = f"{rest} {'more' if shown else 'devices'}"
+                pills.append(block([text], style=style, data={"devices": str(rest)}))
             yield stack([label(shorten(clean(group.resource), 40), 11, style="dim"), flow(pills, most)], 2)
 
     def _box(self, box: NodeBox, title: str) -> Drawable:
@@ -212,13 +202,11 @@ class _Painter:
         return element._replace(width=max(element.width, _MIN_WIDTH + 20))
 
     def _cpus(self, box: NodeBox) -> Drawable:
-        core_groups = [
-            self._core_group(core_group, _MIN_WIDTH / len(box.core_groups)) for core_group in box.core_groups
-        ]
-        widest = max((core_group.width for core_group in core_groups), default=0)
+        groups = [self._core_group(group, _MIN_WIDTH / len(box.core_groups)) for group in box.core_groups]
+        widest = max((group.width for group in groups), default=0)
         most = max(widest, 460.0)
-        across = _columns(len(core_groups), max(1, int(most / (widest + 14))))
-        parts = [grid([core_group._replace(width=widest) for core_group in core_groups], across, gap=12)]
+        across = _columns(len(groups), max(1, int(most / (widest + 14))))
+        parts = [grid([group._replace(width=widest) for group in groups], across, gap=12)]
         if self._occupancy.known:
             split = self._occupancy.split(bits.members(box.cpus)).items()
             labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split]
@@ -231,9 +219,8 @@ class _Painter:
         wanted = sqrt(3 * len(cores) * cores[0].height / widest)
         across = max(1 << max(0, (int(wanted) - 1).bit_length()), int((least + 4) / (widest + 4)))
         across = min(across, max(1, int(600 / widest)), len(cores))
-        body = grid(
-            [core._replace(width=widest) for core in cores], _columns(len(cores), across), gap=4 if self._digits else 3
-        )
+        sized = [core._replace(width=widest) for core in cores]
+        body = grid(sized, _columns(len(cores), across), gap=4 if self._digits else 3)
         name = core_group.name
         if not self._digits:
             name += f"{': ' if name else ''}CPUs {shorten(format_list(bits.members(core_group.cpus)), 24)}"
@@ -258,11 +245,8 @@ class _Painter:
         split = self._occupancy.split(bits.members(cpus))
         shares = [(use.style, own.bit_count() / cpus.bit_count()) for use, own in split.items()]
         labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split.items()]
-        return (
-            stack([bar(shares, height=14), flow(labels, 560, gap=14)])
-            if self._occupancy.known
-            else bar(shares, height=14)
-        )
+        strip = bar(shares, height=14)
+        return stack([strip, flow(labels, 560, gap=14)]) if self._occupancy.known else strip
 
     def _memory(self, box: NodeBox, most: float) -> Iterator[Drawable]:
         if box.node is None:
@@ -272,9 +256,8 @@ class _Painter:
             yield label(format_memory(box), 11)
             return
         for each in bars:
-            yield stack(
-                [_memory_label(each, most), bar(_parts(each))] if each.parts else [_memory_label(each, most)], 2
-            )
+            strip = [bar(_parts(each))] if each.parts else []
+            yield stack([_memory_label(each, most), *strip], 2)
 
 
 def _title(frame: SocketFrame, box: NodeBox) -> str:
@@ -294,8 +277,8 @@ def _memory_label(each: MemoryBar, most: float) -> Drawable:
 
 
 def _parts(each: MemoryBar) -> list[tuple[str, float]]:
-    device_groups = {"in huge pages": "huge", "reserved": "reserved", "held": "held", "free": "free"}
-    return [(device_groups[name], amount / each.total) for name, amount in each.parts]
+    styles = {"in huge pages": "huge", "reserved": "reserved", "held": "held", "free": "free"}
+    return [(styles[name], amount / each.total) for name, amount in each.parts]
 
 
 def _distances(table: distances.DistanceTable) -> Drawable:

@@ -165,9 +165,7 @@ class _Renderer:
         yield (Cell(f"{shorten(clean(group.resource), self.width // 2)}:"),)
         shown = group.devices
         if len(shown) > _MAX_DEVICES:
-            shown = tuple(each for each in shown if self.occupancy.of_device(each).holder or not each.healthy)[
-                :_MAX_DEVICES
-            ]
+            shown = self.occupancy.notable(shown)[:_MAX_DEVICES]
             named = set(shown)
             rest = [clean(device.id) for device in group.devices if device not in named]
             ends = f"{shorten(rest[0], self.width // 4)} … {shorten(rest[-1], self.width // 4)}" if rest else ""
@@ -217,9 +215,7 @@ class _Renderer:
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Line]:
         """Nodes without CPUs, equal ones in one line."""
         lines: list[Line] = []
-        for group in group_adjacent(
-            layout.nodes_without_cpus, key=lambda box: (fold_key(box, self.occupancy), layout.nearest_to(box))
-        ):
+        for group in layout.folded_nodes_without_cpus():
             first, each = group[0], f"{len(group)} nodes, each " if len(group) > 1 else ""
             bars = self.occupancy.bars(first.node) if first.node else ()
             simple = len(bars) < 2 and not any(bar.parts for bar in bars)
