@@ -23,10 +23,9 @@ from alignup.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from alignup.agent.address import Address
     from alignup.agent.daemon import DaemonOptions
     from alignup.agent.pods.wiring import PodRuntimeOptions
-    from alignup.agent.recovery import ImportedState, RecoveryOptions
+    from alignup.agent.recovery import ImportedState
     from alignup.cli.inputs import HostInput
 
 #: What manifests need permission for; see ``kube.podspec.types.Permission``.
@@ -126,53 +125,40 @@ def _require_agent_extra() -> Iterator[None]:
 
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
-    from alignup.agent.address import default_root  # noqa: PLC0415 - not needed for --help
+    from alignup.agent.address import SOCKET_NAME, UnixAddress, default_root, parse_address  # noqa: PLC0415 - as above
     from alignup.agent.daemon import DaemonOptions  # noqa: PLC0415
+    from alignup.agent.recovery import RecoveryMode, RecoveryOptions  # noqa: PLC0415
+    from alignup.agent.wait_queue import WaitQueue  # noqa: PLC0415
     from alignup.cli import inputs  # noqa: PLC0415
+    from alignup.kube.configuration import ignored_fields  # noqa: PLC0415
 
     root = (options.root_dir or default_root(os.environ)).absolute()
-    address = _listen_address(options.listen, root)
+    with inputs.input_errors("in --listen"):
+        address = parse_address(options.listen) if options.listen else UnixAddress(root / SOCKET_NAME)
     node = inputs.read_host(replace(host, state=None, pods=()))
     containers = None
     notes = node.notes
     if options.runtime == "cri":
-        from alignup.kube.configuration import ignored_fields  # noqa: PLC0415 - only with a runtime
-
         containers = _runtime_options(host, options, node, root)
         notes += tuple(f"{host.config or '--set'}: {note}" for note in ignored_fields(node.configuration))
+    wait = options.on_misfit == "wait"
     return DaemonOptions(
         host=node.host,
         root=root,
         address=address,
         token_file=options.token_file,
         manifests=_absolute(options.manifest_dir),
-        recovery=_recovery_options(options),
+        recovery=RecoveryOptions(
+            waiting=WaitQueue(max_overtakes=options.patience if wait else None, capacity=options.waiting_room),
+            wait_enabled=wait,
+            modes=frozenset(map(RecoveryMode, options.recover)),
+        ),
         history=options.history,
         plugins=_absolute(options.device_plugin_dir),
         pod_resources_socket=_absolute(options.pod_resources_socket),
         imported=None if host.state is None else lambda: _import_state(host),
         containers=containers,
         notes=notes,
-    )
-
-
-def _listen_address(listen: str | None, root: Path) -> "Address":
-    from alignup.agent.address import SOCKET_NAME, UnixAddress, parse_address  # noqa: PLC0415 - not needed for --help
-    from alignup.cli import inputs  # noqa: PLC0415
-
-    with inputs.input_errors("in --listen"):
-        return parse_address(listen) if listen else UnixAddress(root / SOCKET_NAME)
-
-
-def _recovery_options(options: AgentCommandOptions) -> "RecoveryOptions":
-    from alignup.agent.recovery import RecoveryMode, RecoveryOptions  # noqa: PLC0415 - not needed for --help
-    from alignup.agent.wait_queue import WaitQueue  # noqa: PLC0415
-
-    wait = options.on_misfit == "wait"
-    return RecoveryOptions(
-        waiting=WaitQueue(max_overtakes=options.patience if wait else None, capacity=options.waiting_room),
-        wait_enabled=wait,
-        modes=frozenset(map(RecoveryMode, options.recover)),
     )
 
 

@@ -96,7 +96,9 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 @contextmanager
-def waiting_message(what: str, *, after: float = 2.0, stream: TextIO | None = None) -> Iterator[None]:
+def waiting_message(
+    what: str | Callable[[], str], *, after: float = 2.0, stream: TextIO | None = None
+) -> Iterator[None]:
     """While the block runs longer than *after* seconds, show *what* and the elapsed time on a terminal."""
     output = sys.stderr if stream is None else stream
     if output is None or not output.isatty():
@@ -108,7 +110,7 @@ def waiting_message(what: str, *, after: float = 2.0, stream: TextIO | None = No
     def show() -> None:
         shown = False
         while not done.wait(1.0 if shown else after):
-            output.write(f"\r{what} … {time.monotonic() - start:.0f} s ")
+            output.write(f"\r{what if isinstance(what, str) else what()} … {time.monotonic() - start:.0f} s \033[K")
             output.flush()
             shown = True
         if shown:
@@ -125,24 +127,16 @@ def waiting_message(what: str, *, after: float = 2.0, stream: TextIO | None = No
 
 
 @contextmanager
-def progress(what: str, unit: str, *, after: float = 2.0) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function that shows how much is done, after some seconds; ``None`` without a terminal."""
+def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Like :func:`waiting_message`; yield a function that sets how much is done, or ``None`` without a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
-    start = time.monotonic()
-    shown = False
+    message = what
 
-    def show(done: int, total: int) -> None:
-        nonlocal shown
-        if shown or time.monotonic() - start > after:
-            sys.stderr.write(f"\r{what}: {done:,} of {total:,} {unit}\033[K")
-            sys.stderr.flush()
-            shown = True
+    def update(done: int, total: int) -> None:
+        nonlocal message
+        message = f"{what}: {done:,} of {total:,} {unit}"
 
-    try:
-        yield show
-    finally:
-        if shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+    with waiting_message(lambda: message):
+        yield update
