@@ -1,4 +1,4 @@
-"""Whole admissions, record included, beside what the kubelet needs (without fsync) on this kind of machine."""
+"""Complete admissions with their decision, compared with the kubelet (without fsync) on such a machine."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -22,7 +22,6 @@ GPU = "example.com/gpu"
 
 
 def figures() -> Iterator[Figure]:
-    """The issue's budgets."""
     single, lenient = Policy.SINGLE_NUMA_NODE, Policy.BEST_EFFORT
     yield one_admission("2 nodes, single-numa-node", 2, single, budget=0.2e-3, kubelet="1.3 ms")
     yield one_admission("4 nodes, single-numa-node", 4, single, budget=0.25e-3, kubelet="2.0 ms")
@@ -36,7 +35,7 @@ def figures() -> Iterator[Figure]:
 
 
 def host(nodes: int, policy: Policy, *, cpus: int = 128, closest: bool = False) -> Host:
-    """A machine of so many nodes, each with memory and two GPUs."""
+    """A machine with this many nodes, each with memory and two GPUs."""
     shape = parse(f"pack:{nodes} numa:1 core:{max(1, cpus // 2 // nodes)} pu:2", memory=64 * GIB)
     distances = Distances({a: {b: 10 if a == b else 21 for b in range(nodes)} for a in range(nodes)})
     devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(2 * nodes))
@@ -57,14 +56,14 @@ def host(nodes: int, policy: Policy, *, cpus: int = 128, closest: bool = False) 
 
 
 def pod(uid: str, *, cpus: int = 4, memory: str = "4Gi", gpus: int = 1) -> Pod:
-    """A Guaranteed pod of one container."""
+    """A Guaranteed pod with one container."""
     amounts = {"cpu": Quantity.parse(str(cpus)), "memory": Quantity.parse(memory)}
     if gpus:
         amounts[GPU] = Quantity.parse(str(gpus))
     return Pod(name=uid, uid=uid, containers=(Container("app", Resources(amounts, amounts)),))
 
 
-def one_admission(  # noqa: PLR0913 - the facts of one figure
+def one_admission(  # noqa: PLR0913 - one figure
     name: str,
     nodes: int,
     policy: Policy,
@@ -74,7 +73,7 @@ def one_admission(  # noqa: PLR0913 - the facts of one figure
     crowded: bool = False,
     closest: bool = False,
 ) -> Figure:
-    """One pod of 4 CPUs, 4 GiB and a device on a host that has some already; or one that fits on no single node."""
+    """Admit a pod with 4 CPUs, 4 GiB and a device on a host with some pods; *crowded*: one that fits no single node."""
     one = host(nodes, policy, cpus=max(128, 8 * nodes), closest=closest)
     for number in range(nodes if crowded else 2):
         one.admit(pod(f"before-{number}", cpus=12, memory="1Gi", gpus=0) if crowded else pod(f"before-{number}"))
@@ -94,7 +93,7 @@ def one_admission(  # noqa: PLR0913 - the facts of one figure
 
 
 def coming_and_going() -> Iterator[Figure]:
-    """Ten thousand pods on 8 nodes and 256 CPUs, each staying for a while."""
+    """Admit ten thousand pods on 8 nodes and 256 CPUs; each stays for a while."""
     random = Random(1)
     shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
     chosen = random.choices(shapes, k=10_000)
@@ -103,7 +102,7 @@ def coming_and_going() -> Iterator[Figure]:
 
 
 def one_trace(chosen: list[tuple[int, str, int]]) -> tuple[float, int]:
-    """How long one run takes, and how many pods were admitted."""
+    """The duration of one run, and the number of admitted pods."""
     one = host(8, Policy.BEST_EFFORT, cpus=256)
     pods = [pod(f"pod-{number}", cpus=c, memory=m, gpus=g) for number, (c, m, g) in enumerate(chosen)]
     running: deque[str] = deque()

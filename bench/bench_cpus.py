@@ -1,4 +1,4 @@
-"""The CPU provider: hints and choices on idle machines, and on worn ones where a third of the CPUs is taken."""
+"""The CPU provider: hints and selection on idle machines, and on worn ones with a third of the CPUs taken."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ from alignup.align.merging.merge import merge
 from alignup.align.synthetic import parse
 from bench.harness import Figure, best
 
-#: NUMA nodes and CPUs → what the kubelet takes for the hints of 8 CPUs.
+#: NUMA nodes and CPUs → the kubelet's time for the hints of 8 CPUs.
 KUBELET = {(2, 128): "0.055 ms", (8, 128): "4.1 ms", (8, 256): "10.9 ms"}
 
 SHAPES = {
@@ -29,7 +29,6 @@ SHAPES = {
 
 
 def figures() -> Iterator[Figure]:
-    """Every budget of the CPU provider."""
     yield from (hints(*shape) for shape in KUBELET)
     yield merged(8, 256, budget=60e-6)
     yield listed(8, 256, budget=0.1e-3)
@@ -48,7 +47,7 @@ def figures() -> Iterator[Figure]:
 
 
 def hints(nodes: int, cpus: int) -> Figure:
-    """The hints of 8 CPUs as a family, beside the kubelet's list."""
+    """The hints of 8 CPUs as a family, compared with the kubelet's list."""
     known = CpuNodes(view_of(nodes, cpus), by_socket=False)
     free = known.count(view_of(nodes, cpus).all_cpus)
     seconds = best(lambda: known.hints(8, free=free))
@@ -56,7 +55,7 @@ def hints(nodes: int, cpus: int) -> Figure:
 
 
 def merged(nodes: int, cpus: int, *, budget: float) -> Figure:
-    """Hints as a family, and their merge with those of two devices a node."""
+    """Hints as a family, and their merge with those of two devices per node."""
     view = view_of(nodes, cpus)
     known = CpuNodes(view, by_socket=False)
     free = known.count(view.all_cpus)
@@ -66,7 +65,7 @@ def merged(nodes: int, cpus: int, *, budget: float) -> Figure:
 
 
 def listed(nodes: int, cpus: int, *, budget: float) -> Figure:
-    """All sets of nodes spelled out."""
+    """All sets of nodes as a list."""
     known = CpuNodes(view_of(nodes, cpus), by_socket=False)
     free = known.count(view_of(nodes, cpus).all_cpus)
     seconds = best(lambda: HintList.of_family(known.hints(8, free=free)))
@@ -75,7 +74,7 @@ def listed(nodes: int, cpus: int, *, budget: float) -> Figure:
 
 
 def taken(nodes: int, cpus: int, *, count: int, budget: float, worn: bool = False) -> Figure:
-    """Choosing so many CPUs, packed."""
+    """Packed selection."""
     view = view_of(nodes, cpus)
     free = worn_out(view, 1) if worn else view.all_cpus
     chosen = create_selection(view, CpuOptions())
@@ -84,7 +83,7 @@ def taken(nodes: int, cpus: int, *, count: int, budget: float, worn: bool = Fals
 
 
 def distributed(nodes: int, cpus: int, *, options: CpuOptions) -> Iterator[Figure]:
-    """Choosing many CPUs spread over nodes: one figure for half of all, one for a hundred requests on worn machines."""
+    """Distributed selection: half of all CPUs, and a hundred requests on worn machines."""
     view = view_of(nodes, cpus)
     group = 2 if options.full_pcpus_only else 1
     spread = CpuOptions(
@@ -108,7 +107,7 @@ def distributed(nodes: int, cpus: int, *, options: CpuOptions) -> Iterator[Figur
 
 
 def planned(nodes: int, *, sockets: bool, budget: float | None) -> Iterator[Figure]:
-    """Only the search for the best nodes, on nodes as different as can be."""
+    """Only the search for the best nodes, on very different nodes."""
     random = Random(1)
     times = []
     halves = [1 << place * 2 // nodes for place in range(nodes)] if sockets else None
@@ -124,7 +123,7 @@ def planned(nodes: int, *, sockets: bool, budget: float | None) -> Iterator[Figu
 def typical_and_worst(
     name: str, times: Sequence[float], *, typical: float | None, worst: float | None
 ) -> Iterator[Figure]:
-    """Two figures for many times."""
+    """The median and the worst of many times."""
     yield Figure(f"{name}: median of {len(times)}", median(times), typical)
     yield Figure(f"{name}: worst of {len(times)}", max(times), worst)
 

@@ -1,4 +1,4 @@
-"""The device provider: hints as a family and the allocation that follows; and how few nodes hold enough devices."""
+"""The device provider: hints as a family, the allocation, and the search for the fewest nodes."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -15,12 +15,12 @@ from bench.harness import Figure, best
 
 GPU = "example.com/gpu"
 
-#: devices, nodes, devices asked for, the time allowed
+#: devices, nodes, requested devices, budget
 MACHINES = ((16, 8, 1, 0.1e-3), (16, 8, 4, 0.1e-3), (256, 64, 4, 0.3e-3), (1000, 2, 1, 0.1e-3))
 
 
 def figures() -> Iterator[Figure]:
-    """One figure a machine and state, then the searches behind devices on several nodes."""
+    """One figure per machine and state, then the searches for devices on several nodes."""
     for count, nodes, wanted, budget in MACHINES:
         idle = machine(bits.of([place % nodes]) for place in range(count))
         for state, ledger in (("idle", idle), ("half used", half_used(idle))):
@@ -44,12 +44,12 @@ def machine(places: Iterable[bits.NodeSet], *, asking: bool = False) -> DeviceLe
 
 
 def idle_asking() -> DeviceLedger:
-    """Sixteen devices on eight nodes, of a plugin that gives advice."""
+    """Sixteen devices on eight nodes, with a plugin that supports preferred allocation."""
     return machine((bits.of([place % 8]) for place in range(16)), asking=True)
 
 
 def half_used(ledger: DeviceLedger) -> DeviceLedger:
-    """Every other device held by a pod of its own."""
+    """Every other device is held by a different pod."""
     for number in range(0, len(ledger.inventories[GPU].devices), 2):
         ledger = ledger.give(f"pod-{number}", "app", devices={GPU: (f"gpu-{number}",)})
     return ledger
@@ -70,7 +70,7 @@ def groups() -> dict[str, dict[bits.NodeSet, int]]:
 
 
 def pod_of(uid: str, count: int) -> Pod:
-    """A pod of one container that wants *count* devices."""
+    """A pod with one container that requests *count* devices."""
     return Pod(name=uid, uid=uid, containers=(Container("app", Resources(limits={GPU: Quantity(count)})),))
 
 

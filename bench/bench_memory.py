@@ -1,4 +1,4 @@
-"""The memory provider: hints as a family and the allocation that follows, on an idle and on a busy machine."""
+"""The memory provider: hints as a family and the allocation, on an idle and on a busy machine."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,12 +15,12 @@ from bench.harness import Figure, best
 GIB = 1 << 30
 PROVIDER = MemoryProvider(MemorySettings(MemoryPolicy.STATIC))
 
-#: nodes with CPUs, further nodes (memory of GPUs), the time allowed
+#: nodes with CPUs, further nodes (memory of GPUs), budget
 MACHINES = ((2, 0, 0.03e-3), (8, 0, 0.15e-3), (2, 34, 1e-3))
 
 
 def figures() -> Iterator[Figure]:
-    """One figure a machine, its state and a kind of request; and where nodes have to be looked for."""
+    """One figure per machine, state and kind of request, and for allocations that search for nodes."""
     for near, far, budget in MACHINES:
         idle = machine(near, far)
         for what, pod in requests(near + far).items():
@@ -43,7 +43,7 @@ def machine(near: int, far: int) -> MemoryLedger:
 
 
 def busy(ledger: MemoryLedger) -> MemoryLedger:
-    """Every other node used by a pod of its own."""
+    """Every other node is used by a different pod."""
     for node in list(ledger.nodes)[1::2]:
         pod = guaranteed(f"pod-{node}", memory="1Gi")
         affinity = Hint(1 << node, preferred=True)
@@ -52,7 +52,7 @@ def busy(ledger: MemoryLedger) -> MemoryLedger:
 
 
 def requests(nodes: int) -> dict[str, Pod]:
-    """A small request, one of several types, and one that takes several nodes where there are more than two."""
+    """A small request, one of several types, and one for several nodes if there are more than two."""
     found = {
         "1 type": guaranteed("small", memory="10Gi"),
         "3 types": guaranteed("mixed", memory="10Gi", **{"hugepages-2Mi": "512Mi", "hugepages-1Gi": "4Gi"}),
@@ -64,13 +64,13 @@ def requests(nodes: int) -> dict[str, Pod]:
 
 
 def guaranteed(uid: str, **amounts: str) -> Pod:
-    """A pod of one container with these requests, and limits alike."""
+    """A pod with one container and these requests and limits."""
     parsed = {name: Quantity.parse(text) for name, text in {"cpu": "1", **amounts}.items()}
     return Pod(name=uid, uid=uid, containers=(Container("app", Resources(requests=parsed, limits=parsed)),))
 
 
 def chosen(ledger: MemoryLedger, pod: Pod) -> Hint:
-    """The best hint: what a policy would choose if memory were all that mattered."""
+    """The best hint, if memory were the only resource."""
     answer = PROVIDER.hints(ledger, pod, pod.containers[0])
     assert answer, "the request fits"
     sets = answer["memory"]
@@ -81,7 +81,7 @@ def chosen(ledger: MemoryLedger, pod: Pod) -> Hint:
 
 
 def place(ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
-    """Ask for hints, then allocate what was chosen."""
+    """Get the hints, then allocate on the chosen nodes."""
     app = pod.containers[0]
     PROVIDER.hints(ledger, pod, app)
     return PROVIDER.allocate(ledger, pod, app, affinity=affinity)

@@ -1,7 +1,7 @@
-"""Merging: each case beside its budget and beside the product of all hints, which the kubelet walks.
+"""Merging: each case compared with its budget and with the product of all hints, which the kubelet walks.
 
-``lists`` are spelled-out hints, ``families`` answer questions; *preferred* means that some set is preferred by all,
-*none preferred* that everything has to be looked at. "Hints digested" includes reading the hints one by one.
+``lists`` are listed hints, ``families`` are tested; *preferred* means that some set is preferred by all,
+*none preferred* that all sets count. "Hints indexed" includes building the hint lists.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,6 @@ KUBELET = {(2, 3): "4.4 µs", (4, 4): "6.5 ms", (8, 3): "5.3 s", (8, 4): "some 2
 
 
 def figures() -> Iterator[Figure]:
-    """Every budget of the merge."""
     yield lists(2, 3, preferred=True, budget=8e-6)
     yield lists(2, 3, preferred=False, budget=8e-6)
     yield lists(4, 4, preferred=True, budget=20e-6)
@@ -59,14 +58,14 @@ def random_lists(nodes: int, resources: int, *, budget: float) -> Figure:
 
 
 def everything_preferred(nodes: int, resources: int, *, budget: float) -> Figure:
-    """Every set is preferred by everybody."""
+    """Every set is preferred by all."""
     hints = [Hint(mask, preferred=True) for mask in range(1, 1 << nodes)]
     inputs = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
     return measured(f"lists {nodes} x {resources}, all preferred", inputs, nodes=nodes, budget=budget)
 
 
 def digested(nodes: int, resources: int) -> Figure:
-    """The same, with the hints handed over one by one in each run."""
+    """Like ``lists``, including the construction of the hint lists."""
     hints = [Hint(mask, preferred=mask.bit_count() == 1) for mask in range(1, 1 << nodes)]
     everything = (1 << nodes) - 1
 
@@ -74,11 +73,11 @@ def digested(nodes: int, resources: int) -> Figure:
         inputs = [MergeInput("r", HintList.of(hints)) for _ in range(resources)]
         return apply_policy(Policy.BEST_EFFORT, inputs, nodes=everything)
 
-    return Figure(f"lists {nodes} x {resources}, preferred, hints digested", best(action))
+    return Figure(f"lists {nodes} x {resources}, preferred, hints indexed", best(action))
 
 
 def measured(name: str, inputs: Sequence[MergeInput], *, nodes: int, budget: float) -> Figure:
-    """One merge with its record, beside the naive product where that ends in time."""
+    """One merge, compared with the naive product if that is fast enough."""
     everything = (1 << nodes) - 1
     seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, inputs, nodes=everything))
     combinations_ = 1
@@ -104,7 +103,7 @@ def families(name: str, options: Sequence[HintFamily], *, budget: float, closest
 
 
 def ring(count: int) -> Distances:
-    """Nodes in groups of four, groups in a ring: near, not so near, far."""
+    """Nodes in groups of four, groups in a ring."""
 
     def distance(a: int, b: int) -> int:
         if a == b:
@@ -116,21 +115,21 @@ def ring(count: int) -> Distances:
 
 
 def roomy(nodes: int, turn: int, width: int = 2) -> HintFamily:
-    """Room on every node, more on some: the preferred width can be had."""
+    """Free amounts on every node, more on some: the preferred width fits."""
     random = Random(turn)
     amounts = {node: random.randint(6, 16) for node in range(nodes)}
     return AmountFamily(amounts, 10 * width - 2, preferred_width=width)
 
 
 def crowded(nodes: int, turn: int, width: int = 2) -> HintFamily:
-    """The empty machine would need fewer nodes than are needed now: nothing is preferred."""
+    """The empty machine needs fewer nodes than fit now: nothing is preferred."""
     random = Random(turn)
     amounts = {node: random.randint(4, 10) for node in range(nodes)}
     return AmountFamily(amounts, 9 * width + 1, preferred_width=width)
 
 
 def late(nodes: int, turn: int, width: int = 2) -> HintFamily:
-    """Only the highest nodes have room, and each family misses others of the lower ones: the search goes far."""
+    """Only the highest nodes have enough, and each family lacks other lower nodes: the search goes far."""
     amounts = {node: 5 if (node + turn) % 5 else 3 for node in range(nodes)}
     for node in range(nodes - width, nodes):
         amounts[node] = 10

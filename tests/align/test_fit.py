@@ -48,8 +48,8 @@ def judged(pod, *, allocatable=LARGE, others=()):
     return fit.check_fit(pod, used=taken_by(others), allocatable=allocatable, others=others)
 
 
-def lacking(misfit):
-    return {short.resource for short in misfit.insufficient} if misfit else set()
+def lacking(failure):
+    return {short.resource for short in failure.insufficient} if failure else set()
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_an_unknown_extended_resource_counts_as_overhead():
 def test_the_first_shortfall_is_reported_and_all_are_kept():
     pod = pod_asking(requests={"cpu": "9", "memory": "2k", NIC: "1"})
 
-    misfit = judged(pod)
+    failure = judged(pod)
 
     cpu, memory = InsufficientResource("cpu", 9000, 0, 8000), InsufficientResource("memory", 2000, 0, 1000)
-    assert misfit == FitFailure("OutOfcpu", cpu.message, (cpu, memory))
+    assert failure == FitFailure("OutOfcpu", cpu.message, (cpu, memory))
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_the_first_shortfall_is_reported_and_all_are_kept():
     ],
 )
 def test_the_operating_system(fields, reason):
-    misfit = judged(pod_asking(requests={"cpu": "1"}, **fields))
+    failure = judged(pod_asking(requests={"cpu": "1"}, **fields))
 
-    assert (misfit and misfit.reason) == reason
+    assert (failure and failure.reason) == reason
 
 
 @pytest.mark.parametrize(
@@ -199,11 +199,11 @@ def test_a_critical_pod_has_another_message_if_preemption_would_not_help():
     gives = pod_asking("gives", requests={"cpu": "2", "memory": "900"})
     pod = pod_asking(requests={"cpu": "7", "memory": "200", GPU: "1"}, annotations=STATIC)
 
-    misfit = judged(pod, others=[keeps, gives])
+    failure = judged(pod, others=[keeps, gives])
 
-    assert misfit.reason == "UnexpectedAdmissionError"
-    assert misfit.message == f"{NO_SET}[(res: cpu, q: 3000), (res: {GPU}, q: 1), ]"
-    assert lacking(misfit) == {"cpu", "memory", GPU}
+    assert failure.reason == "UnexpectedAdmissionError"
+    assert failure.message == f"{NO_SET}[(res: cpu, q: 3000), (res: {GPU}, q: 1), ]"
+    assert lacking(failure) == {"cpu", "memory", GPU}
 
 
 def test_no_pod_is_preempted_even_if_it_would_help():

@@ -1,7 +1,6 @@
 """The node's fit check: numbers compared, verdicts, reasons and messages."""
 
 import re
-from dataclasses import asdict
 from typing import Any
 
 from alignup.align import fit
@@ -30,44 +29,44 @@ def check(case: Case) -> str | None:
     for other in others:
         used = used.plus(demand.fit_used(other))
 
-    misfit = fit.check_fit(pod, used=used, allocatable=allocatable, others=others)
+    failure = fit.check_fit(pod, used=used, allocatable=allocatable, others=others)
 
     assert written(demand.fit_request(pod)) == case["pod_request"]
     assert written(allocatable) == case["capacity"]
     assert nonzero(written(used)) == nonzero(case["used"] | {"pods": len(others)})
     if any("preempted" in result for result in case["results"]):
-        check_eviction(case["results"], pod, others, misfit)
-        return "the kubelet evicts others for a critical pod, we refuse it"
-    check_verdict(case["results"], misfit)
+        check_eviction(case["results"], pod, others, failure)
+        return "the kubelet preempts others for a critical pod, we reject it"
+    check_verdict(case["results"], failure)
     return None
 
 
-def check_verdict(results: list[dict[str, Any]], misfit: FitFailure | None) -> None:
+def check_verdict(results: list[dict[str, Any]], failure: FitFailure | None) -> None:
     """Every outcome seen is ours, or where chance decides which shortfall is named, names one that we found."""
     seen = {(result["admit"], result["reason"], in_any_order(result["message"])) for result in results}
-    if misfit is None:
+    if failure is None:
         assert seen == {(True, "", "")}
         return
-    ours = (False, misfit.reason, in_any_order(misfit.message))
-    first = misfit.insufficient[0] if misfit.insufficient else None
-    if first and first.reason == misfit.reason and first.resource not in ORDERED:
-        possible = {(False, one.reason, one.message) for one in misfit.insufficient}
+    ours = (False, failure.reason, in_any_order(failure.message))
+    first = failure.insufficient[0] if failure.insufficient else None
+    if first and first.reason == failure.reason and first.resource not in ORDERED:
+        possible = {(False, one.reason, one.message) for one in failure.insufficient}
         assert seen | {ours} <= possible
     else:
         assert seen == {ours}
 
 
-def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], misfit: FitFailure | None) -> None:
+def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], failure: FitFailure | None) -> None:
     """We reject for want of a resource; those the kubelet evicts are such as may be, and free enough of everything."""
-    assert misfit is not None
-    assert (misfit.reason, misfit.message) == (misfit.insufficient[0].reason, misfit.insufficient[0].message)
+    assert failure is not None
+    assert (failure.reason, failure.message) == (failure.insufficient[0].reason, failure.insufficient[0].message)
     assert fit.is_critical(pod)
     named = {other.name: other for other in others}
     for result in results:
         assert result["admit"]
         evicted = [named[name] for name in result["preempted"]]
         assert all(fit.may_preempt(pod, other) for other in evicted)
-        assert not fit.still_missing(misfit.insufficient, evicted)
+        assert not fit.still_missing(failure.insufficient, evicted)
 
 
 def in_any_order(message: str) -> tuple[str, ...] | str:
@@ -80,7 +79,7 @@ def pod_of(document: Case) -> Pod:
 
 
 def written(amounts: Any) -> dict[str, Any]:
-    fields = asdict(amounts)
+    fields = amounts._asdict()
     return fields | {"scalar": fields.pop("scalars")}
 
 
