@@ -7,6 +7,7 @@ from alignup.align import fit
 from alignup.align.fit import FitFailure, NodeAllocatable, UsedResources
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, demand
+from alignup.align.workload.demand import FitRequest
 from alignup.kube.pod import read_pod
 from tests.conformance.harness import Case, run
 
@@ -78,7 +79,7 @@ def pod_of(document: Case) -> Pod:
     return read_pod({"apiVersion": "v1", "kind": "Pod", **document})
 
 
-def written(amounts: Any) -> dict[str, Any]:
+def written(amounts: FitRequest | NodeAllocatable | UsedResources) -> dict[str, Any]:
     fields = amounts._asdict()
     return fields | {"scalar": fields.pop("scalars")}
 
