@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.agent.agents import running, wait_for
 from tests.agent.load import check_granted, check_nothing_twice, kill_plugins_too, memory_of
-from tests.agent.plugs import process, wait_for_devices
+from tests.agent.plugin_rig import process, wait_for_devices
 
 ROUNDS = 60
 FLAPS = 100

@@ -1,4 +1,4 @@
-"""Agents as processes of their own, on a small machine, and talking to them over their sockets."""
+"""Agent processes on a small machine, and HTTP clients for them."""
 
 import faulthandler
 import json
@@ -39,7 +39,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent that runs."""
+    """A running agent."""
 
     process: BaseProcess
     root: Path
@@ -93,7 +93,7 @@ class Agent:
 
 
 def pod(uid: str, *, namespace: str = "default", **asked: str) -> Document:
-    """A Guaranteed pod of one container, 1 CPU and 1 GiB unless it asks for something else (``gpu="1"``)."""
+    """A Guaranteed pod with one container; default: 1 CPU and 1 GiB. Add other requests like ``gpu="1"``."""
     limits = {"cpu": "1", "memory": "1Gi"} | {"example.com/gpu" if key == "gpu" else key: n for key, n in asked.items()}
     container = {"name": "app", "image": "example.com/app", "resources": {"limits": limits}}
     return {
@@ -111,7 +111,7 @@ def arguments(
     devices: str = DEVICES,
     config: Mapping[str, Any] = CONFIG,
 ) -> list[str]:
-    """What ``alignup`` is called with for an agent whose things are in *root*."""
+    """The arguments of ``alignup`` for an agent with this root directory."""
     file = root.with_name(f"{root.name}.config.json")
     file.write_text(json.dumps(config))
     declared = ["--devices", devices] if devices else []
@@ -128,7 +128,7 @@ def start(
     env: Mapping[str, str] | None = None,
     largest: int | None = None,
 ) -> Agent:
-    """An agent that listens, in the environment *env*; no file it writes may be larger than *largest*."""
+    """Start an agent in the environment *env*; *largest* limits the size of its files."""
     given = arguments(root, *options, machine=machine, devices=devices, config=config)
     return start_with(given, root, env=env, largest=largest)
 
@@ -136,7 +136,7 @@ def start(
 def start_with(
     given: Sequence[str], root: Path, *, env: Mapping[str, str] | None = None, largest: int | None = None
 ) -> Agent:
-    """An agent that listens, started with all these arguments."""
+    """Start an agent with these arguments."""
     log = root.with_name(f"{root.name}.log")
     begin = log.stat().st_size if log.exists() else 0
     process = forked(_serve, given, log, dict(env or {}), largest)
@@ -150,7 +150,7 @@ def start_with(
 
 @contextmanager
 def running(root: Path, *options: str | Path, **how: Any) -> Iterator[Agent]:
-    """An agent that listens, ended as systemd would end it."""
+    """A running agent that SIGTERM stops at the end."""
     agent = start(root, *options, **how)
     try:
         yield agent
@@ -159,7 +159,7 @@ def running(root: Path, *options: str | Path, **how: Any) -> Iterator[Agent]:
 
 
 def wait_for(true: Callable[[], bool], *, what: Callable[[], str] = lambda: "it", seconds: float = 20.0) -> None:
-    """Wait until something is so."""
+    """Wait for a condition."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"waited {seconds} seconds for {what()}"
@@ -167,20 +167,20 @@ def wait_for(true: Callable[[], bool], *, what: Callable[[], str] = lambda: "it"
 
 
 def _serve(given: Sequence[str], log: Path, env: Mapping[str, str], largest: int | None) -> None:
-    """Be an agent, in the process it is forked into."""
+    """Run the agent in a forked process."""
     stream = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(stream, 2)
     faulthandler.enable()
     os.environ.update(env)
     if largest is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        sys.dont_write_bytecode = True  # half of a compiled module would stay, and fail whoever loads it next
+        sys.dont_write_bytecode = True  # a truncated compiled module would break later imports
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     sys.exit(entry.run(list(given)))
 
 
 def _listens(agent: Agent, begin: int) -> bool:
-    """Whether it has said so; to knock until it answers would leave sockets behind."""
+    """Whether the log says so; connecting in a loop would leave sockets behind."""
     said = agent.log_file.read_bytes()[begin:] if agent.log_file.exists() else b""
     assert agent.process.is_alive(), f"it ended: {said.decode()}"
     return b'"event": "listening"' in said

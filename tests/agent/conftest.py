@@ -5,6 +5,6 @@ from tests.short_paths import short_directory
 
 @pytest.fixture
 def tmp_path():
-    """With a short name, as agents have sockets there."""
+    """A directory with a short path, because sockets are in it."""
     with short_directory() as place:
         yield place

@@ -1,4 +1,4 @@
-"""Load on an agent, and what must be true of it whenever it was killed."""
+"""Load on an agent, and invariants that hold after every kill."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import Any
 
 from alignup.align import bits
-from tests.agent import plugs
+from tests.agent import plugin_rig
 from tests.agent.agents import Agent, Document, pod, start
 
 #: What a client meets when the other side is killed.
@@ -42,16 +42,16 @@ class Line(HTTPConnection):
 
 @dataclass
 class Client:
-    """Somebody who sends pods and takes them back, and remembers what was promised."""
+    """A client that admits and releases pods, and records the acknowledged decisions."""
 
     name: str
     random: random.Random
     gpus: float = 0.2  #: how many of its pods ask for a GPU
     cpus: tuple[str, ...] = ("1", "1", "2", "500m")  #: how many CPUs they ask for
     has: dict[str, list[Document]] = field(default_factory=dict)  #: uid → the placements it was promised
-    waits: set[str] = field(default_factory=set)  #: told to wait; admitted meanwhile, perhaps
-    gone: set[str] = field(default_factory=set)  #: released for good
-    open: str = ""  #: what it was about when the agent was killed: nobody knows how that ended
+    waits: set[str] = field(default_factory=set)  #: events to wait; admitted meanwhile, perhaps
+    gone: set[str] = field(default_factory=set)  #: released
+    open: str = ""  #: the request during the kill, whose result is unknown
     sent: int = 0
     with_devices: int = 0  #: of those sent, whose answer promised devices
 
@@ -123,20 +123,20 @@ class Client:
 
 
 def check_nothing_twice(pods: dict[str, Document]) -> None:
-    """No CPU and no device belongs to two pods."""
+    """Check that no CPU and no device belongs to two pods."""
     cpus, devices = 0, Counter[str]()
     for uid, one in pods.items():
         for placement in one["placements"] if one["status"] == "admitted" else ():
             given = placement["given"]
             own = bits.parse(given.get("cpu", {}).get("cpu", ""))
-            assert not own & cpus, f"CPUs {bits.show(own & cpus)} of {uid} belong to somebody else too"
+            assert not own & cpus, f"CPUs {bits.show(own & cpus)} of {uid} belong to another pod too"
             cpus |= own
             devices.update(name for ids in given.get("device", {}).values() for name in ids.split(","))
     assert not [name for name, count in devices.items() if count > 1]
 
 
 def kill_again_and_again(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:
-    """Kill an agent under load at random moments and look at it after each; how many answers were given in all."""
+    """Kill an agent under load at random moments and check it after each; return the number of responses."""
     chance = random.Random(seed)
     crowd = [Client(f"client{number}", random.Random(seed + number)) for number in range(clients)]
     for _ in range(rounds):
@@ -162,7 +162,7 @@ def kill_again_and_again(root: Path, *, rounds: int, seed: int, clients: int = 3
 
 
 def _wait_for_more(crowd: list[Client], pods: int) -> None:
-    """Wait until so many more pods were sent, however long this machine takes for that."""
+    """Wait until the clients have submitted this many more pods."""
     enough = sum(client.sent for client in crowd) + pods
     deadline = time.monotonic() + 30
     while sum(client.sent for client in crowd) < enough:
@@ -171,17 +171,17 @@ def _wait_for_more(crowd: list[Client], pods: int) -> None:
 
 
 def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:
-    """Kill an agent and the plugin of its GPUs in turn, under load; how many pods were promised a GPU in all."""
+    """Kill an agent and its GPU plugin in turn, under load; return the number of pods with a GPU."""
     chance = random.Random(seed)
     crowd = [
         Client(f"client{number}", random.Random(seed + number), gpus=0.6, cpus=("1", "100m"))
         for number in range(clients)
     ]
-    plugin = plugs.spawn(root / "device-plugins", "--preferred", "highest")
+    plugin = plugin_rig.spawn(root / "device-plugins", "--preferred", "highest")
     try:
         for _ in range(rounds):
             agent = start(root, "--on-misfit", "wait", "--patience", "4", devices="")
-            plugs.wait_for_devices(agent)
+            plugin_rig.wait_for_devices(agent)
             _look(agent, crowd)
             threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in crowd]
             for thread in threads:
@@ -190,14 +190,14 @@ def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) ->
             plugin.kill()
             plugin.wait()
             time.sleep(chance.uniform(0.0, 0.1))
-            plugin = plugs.spawn(root / "device-plugins", "--preferred", "highest")
+            plugin = plugin_rig.spawn(root / "device-plugins", "--preferred", "highest")
             time.sleep(chance.uniform(0.0, 0.9))
             agent.kill()
             for thread in threads:
                 thread.join(30)
                 assert not thread.is_alive()
         agent = start(root, "--on-misfit", "wait", "--patience", "4", devices="")
-        plugs.wait_for_devices(agent)
+        plugin_rig.wait_for_devices(agent)
         _look(agent, crowd)
         check_granted(agent.pods())
         for uid in agent.pods():
@@ -212,7 +212,7 @@ def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) ->
 
 
 def check_granted(pods: dict[str, Document]) -> None:
-    """Whoever has a device has what its plugin gave with it."""
+    """Check that every pod with a device has its grant."""
     for uid, one in pods.items():
         for placement in one["placements"] if one["status"] == "admitted" else ():
             for resource, ids in placement["given"].get("device", {}).items():
@@ -229,13 +229,13 @@ def _look(agent: Agent, crowd: list[Client]) -> None:
 
 
 def memory_of(agent: Agent) -> int:
-    """Bytes an agent has in memory."""
+    """The resident memory of an agent in bytes."""
     status = Path(f"/proc/{agent.process.pid}/status").read_text()
     return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
 
 def come_and_go(agent: Agent, count: int, *, at_once: int = 5) -> None:
-    """So many pods, a few of them here at a time."""
+    """Admit and release *count* pods, a few at a time."""
     with closing(Line(agent.root / "agent.sock")) as line:
         for number in range(count + at_once):
             if number < count:
@@ -246,7 +246,7 @@ def come_and_go(agent: Agent, count: int, *, at_once: int = 5) -> None:
 
 
 def nonsense(agent: Agent, count: int, *, seed: int) -> None:
-    """So many requests that are none, each on a connection of its own."""
+    """Send *count* malformed requests, each on a new connection."""
     chance = random.Random(seed)
     for _ in range(count):
         with socket(AF_UNIX, SOCK_STREAM) as caller:
@@ -261,7 +261,7 @@ def nonsense(agent: Agent, count: int, *, seed: int) -> None:
 
 
 def _rubbish(chance: random.Random) -> bytes:
-    """Bytes, torn requests, wrong lengths, deep and wrong documents."""
+    """Random bytes, truncated requests, wrong lengths, deep and invalid documents."""
     body = chance.choice(
         (
             b"",

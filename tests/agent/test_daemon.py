@@ -1,4 +1,4 @@
-"""The agent as people run it: a process with a socket, a directory, and signals."""
+"""The agent as a process, with a socket, a root directory and signals."""
 
 import json
 import os
@@ -18,19 +18,19 @@ from tests.cli.commands import alignup
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """One agent for all tests that leave it as they found it."""
+    """One agent for all tests that leave no pods."""
     with running(tmp_path_factory.mktemp("agent") / "root") as one:
         yield one
 
 
 @pytest.fixture
 def agent(shared):
-    """The agent, when everybody has heard what it did in the tests before."""
+    """The agent, after all earlier events are dispatched."""
     shared.get("/v1/decisions?limit=1")
     return shared
 
 
-def test_an_admission_is_answered_and_on_disk(agent):
+def test_an_admission_is_durable_before_the_answer(agent):
     answer = agent.admit("web", cpu="3")
 
     stored = json.loads((agent.root / "checkpoint.json").read_bytes())
@@ -42,20 +42,20 @@ def test_an_admission_is_answered_and_on_disk(agent):
     assert json.loads((agent.root / "checkpoint.json").read_bytes())["pods"] == []
 
 
-def test_what_was_answered_is_in_the_history_at_once(agent):
+def test_the_history_has_a_decision_as_soon_as_it_is_answered(agent):
     agent.admit("seen", cpu="2")
-    refused = agent.admit("unseen", cpu="9")
+    rejected = agent.admit("unseen", cpu="9")
 
     kept = agent.get("/v1/decisions?limit=2")["decisions"]
     one = agent.get(f"/v1/decisions/{kept[0]['id']}")
 
-    assert refused.status_code == 409
+    assert rejected.status_code == 409
     assert [each["decision"]["pod"]["name"] for each in kept] == ["unseen", "seen"]
     assert one["story"][0].startswith("Pod default/unseen is rejected")
     agent.release("seen")
 
 
-def test_the_log_has_one_line_a_decision(agent):
+def test_the_log_has_one_line_per_decision(agent):
     agent.admit("logged", cpu="2")
     agent.release("logged")
 
@@ -66,7 +66,7 @@ def test_the_log_has_one_line_a_decision(agent):
     assert "CPUs 1-2" in lines[0]["placed"]
 
 
-def test_metrics_count_what_was_decided(agent):
+def test_metrics_count_decisions(agent):
     def value(name):
         text = agent.http.get("/metrics").text
         return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
@@ -75,32 +75,32 @@ def test_metrics_count_what_was_decided(agent):
     agent.admit("counted", cpu="2")
     agent.admit("counted", cpu="2")
     agent.http.post("/v1/pods?dryRun=true", json=pod("never"))
-    agent.admit("refused", cpu="9")
+    agent.admit("rejected", cpu="9")
     agent.release("counted")
 
     wait_for(lambda: value("kubelet_topology_manager_admission_requests_total") == before + 2)
 
 
-def test_events_are_heard(agent):
+def test_events_are_streamed(agent):
     with agent.http.stream("GET", "/v1/events") as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith(":")
-        agent.admit("heard", cpu="2")
-        agent.release("heard")
-        told = [json.loads(line.removeprefix("data: ")) for line in islice(_data(lines), 2)]
+        agent.admit("received", cpu="2")
+        agent.release("received")
+        events = [json.loads(line.removeprefix("data: ")) for line in islice(_data(lines), 2)]
 
-    assert [(one["kind"], one["detail"]["pod"]["uid"]) for one in told] == [
-        ("admitted", "heard"),
-        ("released", "heard"),
+    assert [(one["kind"], one["detail"]["pod"]["uid"]) for one in events] == [
+        ("admitted", "received"),
+        ("released", "received"),
     ]
-    assert told[1]["id"] == told[0]["id"] + 1
+    assert events[1]["id"] == events[0]["id"] + 1
 
 
 def _data(lines):
     return (line for line in lines if line.startswith("data: "))
 
 
-def test_only_the_owner_can_reach_it(agent):
+def test_only_the_owner_can_access_the_files(agent):
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in agent.root.iterdir() if not path.is_dir()}
 
     assert stat.S_IMODE(agent.root.stat().st_mode) == 0o700
@@ -108,7 +108,7 @@ def test_only_the_owner_can_reach_it(agent):
     assert {"agent.sock", "checkpoint.json", "history.sqlite"} <= modes.keys()
 
 
-def test_a_second_agent_on_the_same_directory_is_told_who_is_there(agent):
+def test_a_second_agent_on_the_same_directory_names_the_first(agent):
     second = alignup(*arguments(agent.root))
 
     assert second.returncode == 1
@@ -116,13 +116,13 @@ def test_a_second_agent_on_the_same_directory_is_told_who_is_there(agent):
     assert agent.ready()
 
 
-def test_the_machine_and_a_picture_of_it_are_shown(agent):
+def test_the_api_serves_the_machine_and_a_picture(agent):
     assert len(agent.get("/v1/machine")["nodes"]) == 2
     assert agent.http.get("/v1/picture.svg").text.startswith("<svg")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_cleanly_when_told_to(tmp_path, number):
+def test_sigterm_stops_the_agent_cleanly(tmp_path, number):
     with running(tmp_path / "root") as agent:
         agent.admit("web", cpu="3")
 
@@ -132,14 +132,14 @@ def test_it_stops_cleanly_when_told_to(tmp_path, number):
     assert agent.log()[-1]["event"] == "stopped"
 
 
-def test_hanging_up_does_not_stop_it(agent):
+def test_sighup_does_not_stop_the_agent(agent):
     agent.send(signal.SIGHUP)
     wait_for(lambda: any("SIGHUP" in line["event"] for line in agent.log()))
 
     assert agent.ready()
 
 
-def test_after_a_restart_everything_is_as_it_was(tmp_path):
+def test_a_restart_restores_everything(tmp_path):
     options = ("--on-misfit", "wait")
     with running(tmp_path / "root", *options) as agent:
         agent.admit("a", cpu="4", gpu="1")
@@ -159,23 +159,23 @@ def test_after_a_restart_everything_is_as_it_was(tmp_path):
     assert then["c"]["status"] == "admitted"
 
 
-def test_systemd_hears_that_it_is_ready_alive_and_stopping(tmp_path):
+def test_systemd_is_notified_of_readiness_liveness_and_shutdown(tmp_path):
     address = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(address)
-        heard.settimeout(20)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
+        received.bind(address)
+        received.settimeout(20)
         env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "300000"}
         with running(tmp_path / "root", env=env) as agent:
-            said = [heard.recv(1000).decode() for _ in range(4)]
+            said = [received.recv(1000).decode() for _ in range(4)]
             agent.stop()
             while "STOPPING=1" not in said:
-                said.append(heard.recv(1000).decode())
+                said.append(received.recv(1000).decode())
 
     assert sum(one.startswith("READY=1\nSTATUS=0 pods") for one in said) == 1
     assert said.count("WATCHDOG=1") >= 2
 
 
-def test_on_the_network_it_wants_a_token(tmp_path):
+def test_tcp_requires_a_token(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -195,7 +195,7 @@ def test_on_the_network_it_wants_a_token(tmp_path):
     assert (without, with_it) == (401, 200)
 
 
-def test_a_changed_machine_is_reported_with_what_to_do_and_no_crash_loop(tmp_path):
+def test_a_changed_machine_is_reported_with_a_remedy_and_without_a_crash_loop(tmp_path):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="2")
         agent.admit("b", cpu="4")
@@ -203,7 +203,7 @@ def test_a_changed_machine_is_reported_with_what_to_do_and_no_crash_loop(tmp_pat
     stored = (tmp_path / "root" / "checkpoint.json").read_bytes()
 
     with running(tmp_path / "root", **smaller) as agent:
-        ready, refused = agent.http.get("/readyz"), agent.admit("c")
+        ready, rejected = agent.http.get("/readyz"), agent.admit("c")
         shown = agent.pods()
         tried = agent.http.post("/v1/pods?dryRun=true", json=pod("c"))
     untouched = (tmp_path / "root" / "checkpoint.json").read_bytes() == stored
@@ -211,7 +211,7 @@ def test_a_changed_machine_is_reported_with_what_to_do_and_no_crash_loop(tmp_pat
         after, admitted = agent.pods(), agent.admit("c")
         notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
 
-    assert (ready.status_code, refused.status_code, tried.status_code) == (503, 503, 200)
+    assert (ready.status_code, rejected.status_code, tried.status_code) == (503, 503, 200)
     assert "--recover drop-misfits" in ready.json()["errors"][0]["what"]
     assert list(shown) == ["a"]
     assert untouched
@@ -220,7 +220,7 @@ def test_a_changed_machine_is_reported_with_what_to_do_and_no_crash_loop(tmp_pat
     assert any("default/b" in note for note in notes)
 
 
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_can_be_had(tmp_path):
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_can_be_used(tmp_path):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="2")
         agent.admit("b", cpu="2")
@@ -228,19 +228,19 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_can_be_had(tmp_p
     checkpoint.write_bytes(checkpoint.read_bytes()[:-40])
 
     with running(tmp_path / "root") as agent:
-        ready, refused = agent.http.get("/readyz"), agent.admit("c")
+        ready, rejected = agent.http.get("/readyz"), agent.admit("c")
     damaged = checkpoint.read_bytes()
     with running(tmp_path / "root", "--recover", "previous") as agent:
         after, admitted = agent.pods(), agent.admit("c")
 
-    assert (ready.status_code, refused.status_code) == (503, 503)
+    assert (ready.status_code, rejected.status_code) == (503, 503)
     assert "--recover previous" in ready.json()["errors"][0]["what"]
     assert list(after) == ["a"]
     assert admitted.status_code == 201
     assert [path.read_bytes() for path in checkpoint.parent.glob("checkpoint.json.aside-*")] == [damaged]
 
 
-def test_a_kubelets_state_is_taken_over_and_given_back(tmp_path):
+def test_a_kubelets_state_is_imported_and_exported(tmp_path):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="3", gpu="1")
         agent.admit("b", cpu="2")
@@ -262,7 +262,7 @@ def test_a_kubelets_state_is_taken_over_and_given_back(tmp_path):
     assert empty == {}
 
 
-def test_a_configuration_a_kubelet_would_not_start_with_is_refused_by_its_field(tmp_path):
+def test_an_invalid_configuration_is_rejected_with_its_field(tmp_path):
     wrong = {**CONFIG, "topologyManagerPolicy": "strictest"}
 
     run = alignup(*arguments(tmp_path / "root", config=wrong))
@@ -287,7 +287,7 @@ def test_addresses(text, shown):
 
 
 @pytest.mark.parametrize("text", ["", "unix:", "8080", "host:", "host:99999", "http://host:80", "::1:80"])
-def test_what_is_no_address_is_said_so(text):
+def test_invalid_addresses_are_rejected(text):
     with pytest.raises(ParseError, match="is not an address"):
         parse_address(text)
 
@@ -301,5 +301,5 @@ def test_what_is_no_address_is_said_so(text):
         pytest.param({"XDG_STATE_HOME": "s", "HOME": "/home/a"}, 7, "/home/a/.local/state/alignup", id="no whole path"),
     ],
 )
-def test_where_things_are_kept(environment, uid, path):
+def test_the_default_root_directory(environment, uid, path):
     assert os.fspath(default_root(environment, uid=uid)) == path

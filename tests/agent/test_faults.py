@@ -1,4 +1,4 @@
-"""What an agent must survive: short forms, the long ones are in ``e2e/test_agent_faults.py``."""
+"""Faults that an agent must survive; ``e2e/test_agent_faults.py`` has longer versions."""
 
 import json
 import os
@@ -25,11 +25,11 @@ from tests.align.hosts import pod as made
 ROOMY = {**CONFIG, "maxPods": 1000}
 
 
-def test_killed_under_load_it_keeps_every_promise(tmp_path):
+def test_an_agent_killed_under_load_keeps_every_acknowledged_decision(tmp_path):
     assert kill_again_and_again(tmp_path / "root", rounds=8, seed=os.getpid()) > 50
 
 
-def test_a_disk_that_is_full_stops_admissions_and_nothing_else(tmp_path):
+def test_a_full_disk_stops_only_admissions(tmp_path):
     promised = {}
     with running(tmp_path / "root", config=ROOMY, largest=48 << 10) as agent:
         for number in range(200):
@@ -54,7 +54,7 @@ def test_a_disk_that_is_full_stops_admissions_and_nothing_else(tmp_path):
     assert {uid: one["placements"] for uid, one in after.items()} == promised
 
 
-def test_a_disk_that_goes_away_and_comes_back_is_waited_for(tmp_path):
+def test_the_agent_recovers_when_the_disk_is_writable_again(tmp_path):
     root, away = tmp_path / "root", tmp_path / "away"
     with running(root) as agent:
         agent.admit("before", cpu="1")
@@ -63,7 +63,7 @@ def test_a_disk_that_goes_away_and_comes_back_is_waited_for(tmp_path):
         (away / "agent.sock").rename(root / "agent.sock")
         root.chmod(0o500)
         (root / "checkpoint.json").mkdir()
-        refused, shown = agent.admit("during", cpu="1"), agent.pods()
+        rejected, shown = agent.admit("during", cpu="1"), agent.pods()
         (root / "checkpoint.json").rmdir()
         root.chmod(0o700)
         (root / "agent.sock").rename(away / "agent.sock")
@@ -72,13 +72,13 @@ def test_a_disk_that_goes_away_and_comes_back_is_waited_for(tmp_path):
         wait_for(agent.ready)
         admitted = agent.admit("after", cpu="1")
 
-    assert refused.status_code == 503
+    assert rejected.status_code == 503
     assert list(shown) == ["before"]
     assert admitted.status_code == 201
     assert [one["entry"]["pod"]["uid"] for one in json.loads((root / NAME).read_bytes())["pods"]] == ["before", "after"]
 
 
-def test_nonsense_does_it_no_harm(tmp_path):
+def test_malformed_requests_do_no_harm(tmp_path):
     with running(tmp_path / "root") as agent:
         nonsense(agent, 10, seed=1)
         before = memory_of(agent)
@@ -90,7 +90,7 @@ def test_nonsense_does_it_no_harm(tmp_path):
         assert memory_of(agent) - before < 10 << 20
 
 
-def test_pods_that_come_and_go_leave_nothing_behind(tmp_path):
+def test_admitting_and_releasing_pods_leaks_nothing(tmp_path):
     with running(tmp_path / "root", "--history", "50") as agent:
         come_and_go(agent, 100)
         before, stored = memory_of(agent), (agent.root / NAME).stat().st_size
@@ -102,7 +102,7 @@ def test_pods_that_come_and_go_leave_nothing_behind(tmp_path):
         assert len(agent.get("/v1/decisions?limit=1000")["decisions"]) == 50
 
 
-def test_a_client_that_leaves_before_its_answer_does_no_harm(tmp_path):
+def test_a_client_that_disconnects_early_does_no_harm(tmp_path):
     with running(tmp_path / "root") as agent:
         for number in range(20):
             with agent.http.stream("POST", "/v1/pods", json=pod(f"left-{number}", cpu="100m", memory="1Mi")):
@@ -114,11 +114,11 @@ def test_a_client_that_leaves_before_its_answer_does_no_harm(tmp_path):
 
 @settings(max_examples=30)
 @given(st.data())
-def test_any_bit_that_flips_and_any_length_that_is_lost_is_noticed(tmp_path_factory, data):
+def test_every_flipped_bit_and_every_truncation_is_detected(tmp_path_factory, data):
     directory = tmp_path_factory.mktemp("root")
-    draft = Transaction(empty_state(), clock())
-    draft.admit(made("a", gpu="1"))
-    Checkpointer(CheckpointStore(directory), draft.state().host)(draft.state())
+    transaction = Transaction(empty_state(), clock())
+    transaction.admit(made("a", gpu="1"))
+    Checkpointer(CheckpointStore(directory), transaction.state().host)(transaction.state())
     whole = (directory / NAME).read_bytes()
     place = data.draw(st.integers(0, len(whole) - 1))
     flipped = whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7))]) + whole[place + 1 :]
@@ -132,19 +132,19 @@ def test_any_bit_that_flips_and_any_length_that_is_lost_is_noticed(tmp_path_fact
 
 @settings(max_examples=20)
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=8))
-def test_a_clock_that_jumps_changes_no_order(tmp_path_factory, times):
+def test_a_clock_that_jumps_does_not_change_the_order(tmp_path_factory, times):
     directory = tmp_path_factory.mktemp("root")
     jumping = iter(times * 50)
     clocked = Clock(now=lambda: next(jumping), monotonic=time.perf_counter)
     now = empty_state(wait_enabled=True)
     history = History(directory)
     for number in range(5):
-        draft = Transaction(now, clocked)
-        draft.admit(made(f"p{number}", cpu="4"))
-        for happening in draft.events:
-            assert happening.decision is not None
-            assert history.add(to_document(happening.decision), time=happening.time).problem == ""
-        now = draft.state()
+        transaction = Transaction(now, clocked)
+        transaction.admit(made(f"p{number}", cpu="4"))
+        for event in transaction.events:
+            assert event.decision is not None
+            assert history.add(to_document(event.decision), time=event.time).problem == ""
+        now = transaction.state()
     history.close()
     Checkpointer(CheckpointStore(directory), now.host)(now)
 

@@ -1,4 +1,4 @@
-"""What the log says of what happened."""
+"""The log lines of events."""
 
 import io
 import json
@@ -11,31 +11,32 @@ from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 
 
-def told(*, readable: bool) -> str:
-    """The log of a pod that is admitted, one that is refused, and a release."""
-    draft = Transaction(empty_state(), clock())
-    draft.admit(pod("a", cpu="3"))
-    draft.admit(pod("b", cpu="9"))
-    draft.release("a")
+def events(*, readable: bool) -> str:
+    """The log of an admission, a rejection and a release."""
+    transaction = Transaction(empty_state(), clock())
+    transaction.admit(pod("a", cpu="3"))
+    transaction.admit(pod("b", cpu="9"))
+    transaction.release("a")
     out = io.StringIO()
     made = log.make_logger(out, readable=readable)
-    for happening in draft.events:
-        log.log_event(made, happening)
+    for event in transaction.events:
+        log.log_event(made, event)
     return out.getvalue()
 
 
-def test_as_json_every_line_is_a_document():
-    admitted, refused, released = map(json.loads, told(readable=False).splitlines())
+def test_in_json_every_line_is_a_document():
+    admitted, rejected, released = map(json.loads, events(readable=False).splitlines())
 
     assert (admitted["event"], admitted["level"], admitted["pod"]) == ("admitted", "info", "default/a")
     assert admitted["placed"] == "app on {0}: CPUs 1-3 · 1Gi memory on NUMA node 0"
-    assert (refused["event"], refused["level"], refused["reason"]) == ("rejected", "warning", "TopologyAffinityError")
+    assert (rejected["event"], rejected["level"]) == ("rejected", "warning")
+    assert rejected["reason"] == "TopologyAffinityError"
     assert (released["event"], released["uid"], released["source"]) == ("released", "a", "api")
-    assert all(line["timestamp"].endswith("Z") for line in (admitted, refused, released))
+    assert all(line["timestamp"].endswith("Z") for line in (admitted, rejected, released))
 
 
-def test_for_people_every_happening_is_one_line():
-    lines = told(readable=True).splitlines()
+def test_in_readable_form_every_event_is_one_line():
+    lines = events(readable=True).splitlines()
 
     assert len(lines) == 3
     assert "default/a" in lines[0]
@@ -43,7 +44,7 @@ def test_for_people_every_happening_is_one_line():
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_what_a_name_holds_cannot_end_a_line(readable):
+def test_a_name_cannot_break_a_line(readable):
     out = io.StringIO()
 
     log.make_logger(out, readable=readable).warning("manifest", detail="a\nb\x1b[2Jc")

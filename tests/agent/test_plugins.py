@@ -1,4 +1,4 @@
-"""Device plugins at the desk: real sockets, plugins good and bad; and the agent with plugins as processes."""
+"""Device plugins on real sockets, good and bad, in one process and as processes."""
 
 import asyncio
 import json
@@ -25,14 +25,14 @@ from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
 from tests.agent.agents import arguments, running, wait_for
 from tests.agent.load import kill_plugins_too
-from tests.agent.plugs import STRICT, process, room, until, wait_for_devices
+from tests.agent.plugin_rig import STRICT, process, room, until, wait_for_devices
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU, NIC, host, pod
 from tests.cli.commands import alignup
 
 pytestmark = pytest.mark.anyio
 
-FPGA: Any = {"example.com/fpga": "1"}  #: what nobody has announced
+FPGA: Any = {"example.com/fpga": "1"}  #: a resource without a plugin
 BAD = {
     "error": Fault(error="out of order"),
     "garbage": Fault(garbage=True),
@@ -48,19 +48,19 @@ def anyio_backend():
 
 @pytest.fixture(scope="module", autouse=True)
 async def one_loop(anyio_backend):
-    """All tests here share a loop: gRPC goes on for a moment in the one it was used in."""
+    """All tests here share a loop, because gRPC keeps using the loop for a moment."""
     yield
     await asyncio.sleep(0.1)
 
 
 @pytest.fixture
 def directory():
-    """With a short name, as sockets need it."""
+    """A directory with a short path, because sockets are in it."""
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         yield Path(place)
 
 
-async def test_a_pod_gets_the_devices_its_plugin_prefers_and_what_it_gives_with_them(directory):
+async def test_a_pod_gets_its_plugins_preferred_devices_and_grants(directory):
     async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
         admission = await here.admit(pod("a", gpu="1"))
 
@@ -72,10 +72,10 @@ async def test_a_pod_gets_the_devices_its_plugin_prefers_and_what_it_gives_with_
         assert here.devices("a") == {GPU: ("gpu-1",)}
         assert grant["envs"] == {"GPU_DEVICES": "gpu-1"}
         assert grant["devices"][0]["container_path"] == "/dev/gpu/gpu-1"
-        assert (here.desk.state.pending, here.free()) == ({}, 3)
+        assert (here.queue.state.pending, here.free()) == ({}, 3)
 
 
-async def test_a_pod_without_devices_of_plugins_has_nothing_to_do_with_them(directory):
+async def test_a_pod_without_plugin_devices_does_not_call_plugins(directory):
     async with room(directory) as here, here.plugin() as plugin:
         admission = await here.admit(pod("a", nic="1"))
 
@@ -84,20 +84,20 @@ async def test_a_pod_without_devices_of_plugins_has_nothing_to_do_with_them(dire
         assert plugin.requests("Allocate") == ()
 
 
-async def test_a_dry_run_asks_what_is_preferred_and_prepares_nothing(directory):
+async def test_a_dry_run_asks_for_preferences_and_allocates_nothing(directory):
     async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
-        admission = await here.errands.dry_run(pod("a", gpu="1"))
+        admission = await here.allocator.dry_run(pod("a", gpu="1"))
 
         assert admission.decision.placements[0].as_text()["device"] == {GPU: "gpu-1"}
-        assert (plugin.requests("Allocate"), here.desk.state.pod_views(), here.free()) == ((), (), 4)
+        assert (plugin.requests("Allocate"), here.queue.state.pod_views(), here.free()) == ((), (), 4)
 
 
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
 @pytest.mark.parametrize("fault", BAD)
-async def test_what_a_plugin_does_not_prepare_in_time_is_undone(directory, method, fault):
+async def test_an_admission_is_undone_if_a_plugin_fails_or_times_out(directory, method, fault):
     async with room(directory, deadlines=STRICT) as here, here.plugin(preference=Preference.LOWEST) as plugin:
         plugin.inject(method, BAD[fault])
-        before = here.desk.host.ledger.by_provider()
+        before = here.queue.host.ledger.by_provider()
 
         admission = await here.admit(pod("a", gpu="1"))
 
@@ -105,29 +105,29 @@ async def test_what_a_plugin_does_not_prepare_in_time_is_undone(directory, metho
         assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
         assert admission.decision.rejection.message.startswith("Allocate failed due to ")
         assert admission.decision.rejection.message.endswith(", which is unexpected")
-        assert here.desk.host.ledger.by_provider() == before
+        assert here.queue.host.ledger.by_provider() == before
         plugin.inject(method, Fault())
         assert (await here.admit(pod("a", gpu="1"))).decision.admitted
 
 
-async def test_the_words_are_the_kubelets(directory):
+async def test_messages_are_the_kubelets(directory):
     async with room(directory) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(error="out of order"))
 
-        refusal = (await here.admit(pod("a", gpu="1"))).decision.rejection
+        rejection = (await here.admit(pod("a", gpu="1"))).decision.rejection
 
         text = "rpc error: code = Unknown desc = out of order"
-        assert refusal.message == f"Allocate failed due to {text}, which is unexpected"
-        assert (refusal.container, refusal.provider) == ("app", "device")
+        assert rejection.message == f"Allocate failed due to {text}, which is unexpected"
+        assert (rejection.container, rejection.provider) == ("app", "device")
 
 
-async def test_where_one_of_two_plugins_fails_nothing_of_the_other_is_kept(directory):
+async def test_if_one_of_two_plugins_fails_nothing_is_kept(directory):
     async with room(directory) as here, here.plugin() as gpus, here.plugin("1@0,1@1", resource=NIC) as nics:
         nics.inject("Allocate", Fault(error="no"))
 
-        refused = await here.admit(pod("a", gpu="1", nic="1"))
+        rejected = await here.admit(pod("a", gpu="1", nic="1"))
 
-        assert refused.pod_view is None
+        assert rejected.pod_view is None
         assert (here.free(GPU), here.free(NIC)) == (4, 2)
         nics.inject("Allocate", Fault())
         admitted = await here.admit(pod("a", gpu="1", nic="1"))
@@ -135,7 +135,7 @@ async def test_where_one_of_two_plugins_fails_nothing_of_the_other_is_kept(direc
         assert len(gpus.requests("Allocate")) == 2
 
 
-async def test_a_plugin_that_hangs_holds_up_nobody_else(directory):
+async def test_a_hanging_plugin_does_not_delay_other_pods(directory):
     async with room(directory) as here, here.plugin() as gpus, here.plugin("1@0,1@1", resource=NIC):
         gpus.inject("Allocate", Fault(hang=True))
         hanging = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
@@ -144,24 +144,24 @@ async def test_a_plugin_that_hangs_holds_up_nobody_else(directory):
         async with asyncio.timeout(5):
             plain = await here.admit(pod("b", cpu="1"))
             other = await here.admit(pod("c", cpu="1", nic="1"))
-            gone = await here.desk.run(Transaction.release, "b")
+            gone = await here.queue.run(Transaction.release, "b")
 
         assert plain.decision.admitted
         assert other.decision.admitted
         assert gone is not None
         assert not hanging.done()
         assert here.free(GPU) == 3
-        assert here.desk.settled_host.ledger.pods.keys() == {"c"}
-        await here.errands.close()
+        assert here.queue.settled_host.ledger.pods.keys() == {"c"}
+        await here.allocator.close()
         with pytest.raises(NotReadyError, match="is stopping"):
             await hanging
 
 
-async def test_nobody_else_gets_what_a_pod_on_its_way_in_has(directory):
+async def test_devices_of_a_pending_pod_are_not_allocated_again(directory):
     async with room(directory) as here, here.plugin("1@0") as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
         first = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
-        await until(lambda: "a" in here.desk.state.pending)
+        await until(lambda: "a" in here.queue.state.pending)
 
         second = await here.admit(pod("b", cpu="1", gpu="1"))
 
@@ -169,11 +169,11 @@ async def test_nobody_else_gets_what_a_pod_on_its_way_in_has(directory):
         assert (await first).decision.admitted
 
 
-async def test_a_pod_sent_again_on_its_way_in_is_the_same_pod(directory):
+async def test_submitting_a_pending_pod_again_waits_for_it(directory):
     async with room(directory) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
         first = asyncio.create_task(here.admit(pod("a", gpu="1")))
-        await until(lambda: "a" in here.desk.state.pending)
+        await until(lambda: "a" in here.queue.state.pending)
 
         both = await asyncio.gather(first, here.admit(pod("a", gpu="1")))
 
@@ -181,21 +181,21 @@ async def test_a_pod_sent_again_on_its_way_in_is_the_same_pod(directory):
         assert len(plugin.requests("Allocate")) == 1
 
 
-async def test_a_pod_released_on_its_way_in_is_gone(directory):
+async def test_a_pending_pod_can_be_released(directory):
     async with room(directory) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
         asked = asyncio.create_task(here.admit(pod("a", gpu="1")))
-        await until(lambda: "a" in here.desk.state.pending)
+        await until(lambda: "a" in here.queue.state.pending)
 
-        gone: Any = await here.desk.run(Transaction.release, "a")
+        gone: Any = await here.queue.run(Transaction.release, "a")
         admission = await asked
 
         assert gone.pod.uid == "a"
         assert (admission.pod_view, admission.decision.rejection.reason) == (None, "Released")
-        assert (here.free(), here.desk.state.pending) == (4, {})
+        assert (here.free(), here.queue.state.pending) == (4, {})
 
 
-async def test_containers_are_prepared_in_their_order_and_init_containers_too(directory):
+async def test_devices_are_allocated_container_by_container_in_order(directory):
     two = pod("a", cpu="1", gpu="1")
     app = two.containers[0]
     both = type(two)(
@@ -212,7 +212,7 @@ async def test_containers_are_prepared_in_their_order_and_init_containers_too(di
         assert list(admission.pod_view.grants) == ["first", "app", "second"]
 
 
-async def test_a_late_plugin_is_waited_for(directory):
+async def test_pods_wait_for_a_late_plugin(directory):
     now = empty_state(wait_enabled=True)
     async with room(directory, now=now) as here:
         waits = await here.admit(pod("a", cpu="1", **FPGA))
@@ -228,7 +228,7 @@ async def test_a_late_plugin_is_waited_for(directory):
             assert "example.com/fpga" in here.pod_view("a").grants["app"]
 
 
-async def test_who_waits_for_a_plugin_holds_up_nobody(directory):
+async def test_a_pod_that_waits_for_a_plugin_blocks_no_other_pod(directory):
     async with room(directory, now=empty_state(wait_enabled=True, max_overtakes=1)) as here:
         await here.admit(pod("late", cpu="1", **FPGA))
 
@@ -237,21 +237,21 @@ async def test_who_waits_for_a_plugin_holds_up_nobody(directory):
         assert all(one.decision.admitted for one in others)
 
 
-async def test_a_pod_that_waits_is_tried_again_when_its_plugin_refused_it(directory):
+async def test_a_waiting_pod_is_retried_after_its_plugin_failed(directory):
     async with room(directory, now=empty_state(wait_enabled=True)) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(error="not yet"))
 
-        refused = await here.admit(pod("a", gpu="1"))
+        rejected = await here.admit(pod("a", gpu="1"))
         plugin.inject("Allocate", Fault())
         await until(lambda: here.status("a") == "admitted")
 
-        assert str(refused.pod_view.status) == "waiting"
-        assert "not yet" in refused.decision.rejection.message
-        assert here.desk.state.backing_off == frozenset()
+        assert str(rejected.pod_view.status) == "waiting"
+        assert "not yet" in rejected.decision.rejection.message
+        assert here.queue.state.backing_off == frozenset()
         assert here.pod_view("a").grants["app"].keys() == {GPU}
 
 
-async def test_a_release_lets_in_who_waits_for_its_devices(directory):
+async def test_a_release_admits_a_pod_that_waits_for_the_devices(directory):
     async with (
         room(directory, now=empty_state(wait_enabled=True)) as here,
         here.plugin("1@0", preference=Preference.LOWEST),
@@ -259,18 +259,18 @@ async def test_a_release_lets_in_who_waits_for_its_devices(directory):
         await here.admit(pod("a", cpu="1", gpu="1"))
         waits = await here.admit(pod("b", cpu="1", gpu="1"))
 
-        await here.desk.run(Transaction.release, "a")
+        await here.queue.run(Transaction.release, "a")
         await until(lambda: here.status("b") == "admitted")
 
         assert str(waits.pod_view.status) == "waiting"
         assert here.pod_view("b").grants["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-0"}
 
 
-async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(directory):
+async def test_pods_from_manifests_are_listed_at_once_and_wait_for_their_plugins(directory):
     async with room(directory) as here, here.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
 
-        answers: Any = await here.desk.run(
+        answers: Any = await here.queue.run(
             Transaction.replace_pods, [], [(pod("a", gpu="1"), "a.yaml"), (pod("b"), "b.yaml")]
         )
         with_devices, plain = answers
@@ -282,7 +282,7 @@ async def test_pods_of_manifests_are_known_at_once_and_wait_for_their_plugins(di
         assert here.pod_view("a").source == "a.yaml"
 
 
-async def test_a_plugin_that_dies_between_decision_and_allocation_leaves_nothing(directory):
+async def test_a_plugin_that_dies_before_allocate_leaves_nothing(directory):
     async with room(directory) as here:
         async with here.plugin() as plugin:
             plugin.inject("Allocate", Fault(hang=True))
@@ -292,20 +292,20 @@ async def test_a_plugin_that_dies_between_decision_and_allocation_leaves_nothing
         await until(lambda: here.healthy() == 0)
 
         assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
-        assert here.desk.host.ledger.pods == {}
+        assert here.queue.host.ledger.pods == {}
         async with here.plugin():
             assert here.free() == 4
 
 
-async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(directory):
+async def test_pods_keep_the_devices_of_a_stopped_plugin(directory):
     async with room(directory, deadlines=PluginTimeouts(reconnect=0.05)) as here:
         async with here.plugin():
             await here.admit(pod("a", gpu="1"))
         await until(lambda: here.healthy() == 0)
         stopped = await here.admit(pod("b", gpu="1"))
         await asyncio.sleep(0.06)
-        deleted = here.exchange.capacity().deleted
-        await here.exchange.settled()
+        deleted = here.manager.capacity().deleted
+        await here.manager.settled()
         given_up = await here.admit(pod("c", gpu="1"))
 
         assert stopped.pod_view is None
@@ -316,24 +316,24 @@ async def test_a_stopped_plugin_takes_its_devices_along_but_not_from_pods(direct
             assert here.free() == 3
 
 
-async def test_a_plugin_that_flaps_loses_and_gives_nothing_twice(directory):
+async def test_a_flapping_plugin_neither_loses_nor_duplicates_devices(directory):
     async with room(directory, now=empty_state(wait_enabled=True)) as here:
         for number in range(12):
             async with here.plugin(preference=Preference.LOWEST):
                 await here.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
         async with here.plugin():
             await until(lambda: here.free() == 0)
-            admitted = [one.pod.uid for one in here.desk.state.pod_views() if str(one.status) == "admitted"]
+            admitted = [one.pod.uid for one in here.queue.state.pod_views() if str(one.status) == "admitted"]
             held = [id_ for uid in admitted for id_ in here.devices(uid)[GPU]]
-            for one in here.desk.state.pod_views():
-                await here.desk.run(Transaction.release, one.pod.uid)
+            for one in here.queue.state.pod_views():
+                await here.queue.run(Transaction.release, one.pod.uid)
 
             assert sorted(held) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
-            assert here.desk.state.pod_views() == ()
-            await until(lambda: here.free() == 4)  # the last plugin may not have been heard before
+            assert here.queue.state.pod_views() == ()
+            await until(lambda: here.free() == 4)  # the last plugin may not have been received before
 
 
-async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory):
+async def test_under_load_every_device_has_at_most_one_owner(directory):
     async with (
         room(directory, now=empty_state(wait_enabled=True, capacity=100)) as here,
         here.plugin(preference=Preference.HIGHEST) as plugin,
@@ -344,7 +344,7 @@ async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory)
                 uid = f"p{number}-{turn}"
                 await here.admit(pod(uid, cpu="10m", memory="1Mi", gpu="1"))
                 await asyncio.sleep(0.001 * number)
-                await here.desk.run(Transaction.release, uid)
+                await here.queue.run(Transaction.release, uid)
 
         async def disturb():
             for number in range(8):
@@ -357,11 +357,11 @@ async def test_under_load_every_device_has_one_owner_and_none_is_lost(directory)
         for id_ in ("gpu-0", "gpu-1", "gpu-2", "gpu-3"):
             plugin.set_health(id_, "Healthy")
         await until(lambda: here.free() == 4)
-        assert (here.desk.state.pending, here.desk.state.pod_views()) == ({}, ())
-        assert here.desk.host.ledger.pods == {}
+        assert (here.queue.state.pending, here.queue.state.pod_views()) == ({}, ())
+        assert here.queue.host.ledger.pods == {}
 
 
-async def test_what_cannot_be_written_down_did_not_happen(directory):
+async def test_an_admission_that_cannot_be_checkpointed_is_undone(directory):
     full: list[bool] = []
 
     def save(_):
@@ -374,19 +374,19 @@ async def test_what_cannot_be_written_down_did_not_happen(directory):
         with pytest.raises(NotReadyError, match="No space left"):
             await here.admit(pod("a", gpu="1"))
 
-        assert (here.free(), here.desk.state.pending, here.desk.state.pod_views()) == (4, {}, ())
+        assert (here.free(), here.queue.state.pending, here.queue.state.pod_views()) == (4, {}, ())
         full.clear()
         assert (await here.admit(pod("a", gpu="1"))).decision.admitted
 
 
-async def test_nothing_of_a_pod_on_its_way_in_is_on_disk(directory):
+async def test_a_pending_pod_is_not_on_disk(directory):
     root = directory / "root"
     saving = room(directory, now=empty_state(wait_enabled=True), save=Checkpointer(CheckpointStore(root), host()))
     async with saving as here, here.plugin() as plugin:
         await here.admit(pod("kept", cpu="1", gpu="1"))
         plugin.inject("Allocate", Fault(hang=True))
         asked = asyncio.create_task(here.admit(pod("half", cpu="1", gpu="1")))
-        await until(lambda: "half" in here.desk.state.pending)
+        await until(lambda: "half" in here.queue.state.pending)
         await here.admit(pod("plain", cpu="1"))
 
         again = recover(
@@ -395,32 +395,32 @@ async def test_nothing_of_a_pod_on_its_way_in_is_on_disk(directory):
 
         assert again.problems == ()
         assert list(again.state.admitted) == ["kept", "plain"]
-        assert again.state.admitted["kept"].grants == here.desk.state.admitted["kept"].grants
+        assert again.state.admitted["kept"].grants == here.queue.state.admitted["kept"].grants
         assert again.state.plugins == {GPU}
         assert again.state.host.ledger.devices.inventories[GPU].healthy == 0
-        await here.errands.close()
+        await here.allocator.close()
         with pytest.raises(NotReadyError):
             await asked
 
 
-async def test_plugins_are_told_of_a_start_if_they_want_to_be(directory):
+async def test_pre_start_is_called_if_the_plugin_requires_it(directory):
     async with room(directory) as here, here.plugin() as plugin:
         plugin.service.pre_start = True
         await plugin.register()
         await here.admit(pod("a", gpu="2"))
 
-        await here.errands.pre_start("a", "app")
+        await here.allocator.pre_start("a", "app")
 
-        (told,) = plugin.requests("PreStartContainer")
-        assert list(told.devices_ids) == ["gpu-0", "gpu-1"]
+        (events,) = plugin.requests("PreStartContainer")
+        assert list(events.devices_ids) == ["gpu-0", "gpu-1"]
         plugin.inject("PreStartContainer", Fault(error="no"))
         with pytest.raises(PluginError, match="device plugin PreStartContainer rpc failed with err: "):
-            await here.errands.pre_start("a", "app")
+            await here.allocator.pre_start("a", "app")
         with pytest.raises(PluginError, match="pod b has no container app"):
-            await here.errands.pre_start("b", "app")
+            await here.allocator.pre_start("b", "app")
 
 
-async def test_an_answer_for_devices_that_have_changed_is_asked_for_again_and_in_the_end_done_without(directory):
+async def test_preferences_for_changed_devices_are_requested_again_a_limited_number_of_times(directory):
     class Fickle:
         """Whenever a plugin is asked, the devices there are change."""
 
@@ -435,11 +435,11 @@ async def test_an_answer_for_devices_that_have_changed_is_asked_for_again_and_in
             return ask.available[-1:]
 
         async def allocate(self, resource, ids):
-            return await self._here.exchange.allocate(resource, ids)
+            return await self._here.manager.allocate(resource, ids)
 
     async with room(directory) as here, here.plugin("2@0", preference=Preference.LOWEST) as plugin:
         fickle: Any = Fickle(here, plugin)
-        here.errands._plugins = fickle  # noqa: SLF001 - plugins cannot be made to answer just in between
+        here.allocator._plugins = fickle  # noqa: SLF001 - plugins cannot be made to answer just in between
 
         admission = await here.admit(pod("a", cpu="1", gpu="1"))
 
@@ -460,7 +460,7 @@ def test_an_agent_with_plugins_as_processes(tmp_path):
     exported = alignup(*arguments(root, "--export", state, devices=""))
     with running(root, devices="") as agent:  # and no plugin
         after = agent.pods()["a"]
-        refused = agent.admit("b", gpu="1")
+        rejected = agent.admit("b", gpu="1")
         stored = json.loads((root / "checkpoint.json").read_bytes())
 
     with running(tmp_path / "other", "--state", state, devices="") as agent:
@@ -472,7 +472,7 @@ def test_an_agent_with_plugins_as_processes(tmp_path):
     assert shown["grants"]["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-1"}
     assert (after["placements"], after["grants"]) == (shown["placements"], shown["grants"])
     assert stored["pods"][0]["grants"] == shown["grants"]
-    assert refused.status_code == 409
+    assert rejected.status_code == 409
     assert 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"} 1' in metrics
     assert 'kubelet_device_plugin_alloc_duration_seconds_count{resource_name="example.com/gpu"} 1' in metrics
     assert [(one.resource_name, list(one.device_ids)) for one in listed["a"]] == [(GPU, ["gpu-1"])]
@@ -482,11 +482,11 @@ def test_an_agent_with_plugins_as_processes(tmp_path):
 
 
 def list_pods(path):
-    """The devices PodResources tells of, by pod."""
+    """Pod → the devices that PodResources lists."""
 
     async def ask():
         async with rpc.channel(path) as line:
-            told = await rpc.call(
+            events = await rpc.call(
                 line,
                 "/v1.PodResourcesLister/List",
                 wire.ListPodResourcesRequest(),
@@ -494,13 +494,13 @@ def list_pods(path):
                 seconds=5,
                 error=plugin_error,
             )
-        return {one.name: [device for app in one.containers for device in app.devices] for one in told.pod_resources}
+        return {one.name: [device for app in one.containers for device in app.devices] for one in events.pod_resources}
 
     return asyncio.run(ask())
 
 
 def response(state):
-    """The variables that are in the kubelet's own file."""
+    """The environment variables in the kubelet's checkpoint."""
     found: Any = state_dir.read_dir(state, gates=host().settings.gates)
     (entry,) = found.devices.entries
     return dict(plugin_wire.ContainerAllocateResponse.FromString(entry.response).envs)
@@ -521,14 +521,14 @@ def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, dire
             after = agent.pods()
 
     assert waits.status_code == 202
-    refusal = waits.json()["decision"]["rejection"]
-    assert refusal["reason"] == "UnexpectedAdmissionError"
-    assert f"no healthy devices present; cannot allocate unhealthy devices {GPU}" in refusal["message"]
+    rejection = waits.json()["decision"]["rejection"]
+    assert rejection["reason"] == "UnexpectedAdmissionError"
+    assert f"no healthy devices present; cannot allocate unhealthy devices {GPU}" in rejection["message"]
     assert [list(one.device_ids) for one in listed["runs"]] == [["gpu-0"]]
     assert before["runs"]["placements"] == after["runs"]["placements"]
     assert after["runs"]["placements"][0]["given"]["device"] == {GPU: "gpu-0"}
     assert after["waits"]["placements"][0]["given"]["device"] == {GPU: "gpu-1"}
 
 
-def test_plugins_and_agent_killed_in_turn_under_load_keep_every_promise(tmp_path):
+def test_killing_plugins_and_agent_under_load_loses_no_acknowledged_decision(tmp_path):
     assert kill_plugins_too(tmp_path / "root", rounds=2, seed=os.getpid()) > 2

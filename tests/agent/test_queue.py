@@ -1,4 +1,4 @@
-"""The desk: one job at a time, durable before it is answered, undone when it cannot be."""
+"""The admission queue: one job at a time, durable before it is answered, or undone."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from alignup.agent import queue as desks
+from alignup.agent import queue as queue_module
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, PodError
@@ -16,7 +16,7 @@ from tests.align.hosts import pod
 
 
 class Disk:
-    """Remembers what was written, and can be full, slow or stuck."""
+    """Records saved states, and can be full or blocked."""
 
     def __init__(self):
         self.written = []
@@ -31,11 +31,11 @@ class Disk:
         self.written.append(what)
 
 
-def wait_until_ready(desk):
+def wait_until_ready(queue):
     deadline = time.monotonic() + 10
-    while desk.problems() and time.monotonic() < deadline:
+    while queue.problems() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert desk.problems() == ()
+    assert queue.problems() == ()
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def disk():
 
 
 @pytest.fixture
-def told():
+def events():
     return []
 
 
 @pytest.fixture
-def desk(disk, told):
-    made = AdmissionQueue(empty_state(wait_enabled=True), disk, clock=clock(), dispatch=told.extend)
+def queue(disk, events):
+    made = AdmissionQueue(empty_state(wait_enabled=True), disk, clock=clock(), dispatch=events.extend)
     wait_until_ready(made)
     disk.written.clear()
     yield made
@@ -61,7 +61,7 @@ def desk(disk, told):
 
 
 def run(*jobs):
-    """The answers to jobs that are all asked for at once; an error is an answer too."""
+    """Run jobs concurrently; return results and errors."""
 
     async def together():
         return await asyncio.gather(*jobs, return_exceptions=True)
@@ -69,21 +69,23 @@ def run(*jobs):
     return asyncio.run(together())
 
 
-def test_an_admission_is_on_disk_when_it_is_answered(desk, disk):
-    (admission,) = run(desk.run(Transaction.admit, pod("a")))
+def test_an_admission_is_saved_before_it_is_answered(queue, disk):
+    (admission,) = run(queue.run(Transaction.admit, pod("a")))
 
     assert admission.pod_view.status is AdmissionStatus.ADMITTED
-    assert disk.written == [desk.state]
+    assert disk.written == [queue.state]
     assert "a" in disk.written[0].admitted
 
 
-def test_whoever_asks_can_wait_until_everybody_has_heard(desk, told):
-    run(desk.run(Transaction.admit, pod("a")), desk.run(Transaction.admit, pod("b", cpu="9")), desk.wait_for_events())
+def test_a_caller_can_wait_until_events_are_dispatched(queue, events):
+    run(
+        queue.run(Transaction.admit, pod("a")), queue.run(Transaction.admit, pod("b", cpu="9")), queue.wait_for_events()
+    )
 
-    assert [one.kind for one in told] == ["admitted", "rejected"]
+    assert [one.kind for one in events] == ["admitted", "rejected"]
 
 
-def test_what_stands_at_first_is_written_too(disk):
+def test_the_initial_state_is_saved(disk):
     first = empty_state()
     opened = AdmissionQueue(first, disk, clock=clock(), dispatch=lambda _: None)
     wait_until_ready(opened)
@@ -92,19 +94,19 @@ def test_what_stands_at_first_is_written_too(disk):
     assert disk.written == [first]
 
 
-def test_what_changes_nothing_is_not_written(desk, disk):
-    run(desk.run(Transaction.admit, pod("a", cpu="9")))
-    run(desk.run(Transaction.release, "nobody"))
+def test_jobs_that_change_nothing_are_not_saved(queue, disk):
+    run(queue.run(Transaction.admit, pod("a", cpu="9")))
+    run(queue.run(Transaction.release, "unknown"))
 
     assert disk.written == []
 
 
-def test_nobody_hears_of_it_while_it_is_not_on_disk(desk, disk, told):
+def test_nothing_is_answered_or_dispatched_before_it_is_saved(queue, disk, events):
     async def impatient():
         disk.unblocked.clear()
-        asked = asyncio.ensure_future(desk.run(Transaction.admit, pod("a")))
+        asked = asyncio.ensure_future(queue.run(Transaction.admit, pod("a")))
         await asyncio.sleep(0.05)
-        seen = asked.done(), desk.state.pod_views(), list(told)
+        seen = asked.done(), queue.state.pod_views(), list(events)
         disk.unblocked.set()
         return seen, await asked
 
@@ -114,12 +116,12 @@ def test_nobody_hears_of_it_while_it_is_not_on_disk(desk, disk, told):
     assert admission.pod_view.status is AdmissionStatus.ADMITTED
 
 
-def test_jobs_that_come_meanwhile_are_written_together(desk, disk):
+def test_jobs_that_arrive_during_a_save_are_saved_together(queue, disk):
     async def crowd():
         disk.unblocked.clear()
-        first = asyncio.ensure_future(desk.run(Transaction.admit, pod("a", cpu="1")))
+        first = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="1")))
         await asyncio.sleep(0.05)
-        rest = [asyncio.ensure_future(desk.run(Transaction.admit, pod(uid, cpu="1"))) for uid in "bcd"]
+        rest = [asyncio.ensure_future(queue.run(Transaction.admit, pod(uid, cpu="1"))) for uid in "bcd"]
         await asyncio.sleep(0.05)
         disk.unblocked.set()
         return [await first, *[await one for one in rest]]
@@ -130,48 +132,48 @@ def test_jobs_that_come_meanwhile_are_written_together(desk, disk):
     assert [list(what.admitted) for what in disk.written] == [["a"], ["a", "b", "c", "d"]]
 
 
-def test_a_full_disk_undoes_the_decision_and_the_agent_stays_up(desk, disk, told):
+def test_a_full_disk_undoes_the_decision_and_the_agent_stays_up(queue, disk, events):
     disk.full = True
 
-    (error,) = run(desk.run(Transaction.admit, pod("a")))
+    (error,) = run(queue.run(Transaction.admit, pod("a")))
 
     assert isinstance(error, NotReadyError)
     assert "No space left on device" in str(error)
-    assert (desk.state.pod_views(), told) == ((), [])
-    assert desk.host.ledger.pods == {}
-    assert "No space left on device" in desk.problems()[0]
+    assert (queue.state.pod_views(), events) == ((), [])
+    assert queue.host.ledger.pods == {}
+    assert "No space left on device" in queue.problems()[0]
 
 
-def test_a_release_that_cannot_be_written_did_not_happen(desk, disk):
-    run(desk.run(Transaction.admit, pod("a")))
+def test_a_release_that_cannot_be_saved_is_undone(queue, disk):
+    run(queue.run(Transaction.admit, pod("a")))
     disk.full = True
 
-    (error,) = run(desk.run(Transaction.release, "a"))
+    (error,) = run(queue.run(Transaction.release, "a"))
 
     assert isinstance(error, NotReadyError)
-    assert desk.state.pod_view("a").status is AdmissionStatus.ADMITTED
+    assert queue.state.pod_view("a").status is AdmissionStatus.ADMITTED
 
 
-def test_when_there_is_room_again_the_desk_is_ready_by_itself(desk, disk):
+def test_the_queue_recovers_when_the_disk_has_space_again(queue, disk):
     disk.full = True
-    run(desk.run(Transaction.admit, pod("a")))
+    run(queue.run(Transaction.admit, pod("a")))
     disk.full = False
 
-    wait_until_ready(desk)
+    wait_until_ready(queue)
 
-    assert run(desk.run(Transaction.admit, pod("a")))[0].pod_view.status is AdmissionStatus.ADMITTED
+    assert run(queue.run(Transaction.admit, pod("a")))[0].pod_view.status is AdmissionStatus.ADMITTED
 
 
-def test_all_that_was_to_be_written_together_fails_together(desk, disk):
+def test_all_jobs_of_a_failed_batch_fail(queue, disk):
     async def crowd():
         disk.unblocked.clear()
-        first = asyncio.ensure_future(desk.run(Transaction.admit, pod("a", cpu="1")))
+        first = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="1")))
         await asyncio.sleep(0.05)
         rest = [
-            asyncio.ensure_future(desk.run(Transaction.admit, pod(uid, cpu=cpu)))
+            asyncio.ensure_future(queue.run(Transaction.admit, pod(uid, cpu=cpu)))
             for uid, cpu in (("b", "1"), ("c", "1"))
         ]
-        wrong = asyncio.ensure_future(desk.run(Transaction.admit, pod("", cpu="1")))
+        wrong = asyncio.ensure_future(queue.run(Transaction.admit, pod("", cpu="1")))
         await asyncio.sleep(0.05)
         disk.full = True
         disk.unblocked.set()
@@ -181,33 +183,35 @@ def test_all_that_was_to_be_written_together_fails_together(desk, disk):
 
     assert all(isinstance(error, NotReadyError) for error in failed)
     assert isinstance(wrong, PodError)
-    assert desk.state.pod_views() == ()
+    assert queue.state.pod_views() == ()
 
 
-def test_a_dry_run_is_decided_at_once_and_changes_nothing(desk, disk):
+def test_a_dry_run_does_not_wait_and_changes_nothing(queue, disk):
     async def beside():
         disk.unblocked.clear()
-        asked = asyncio.ensure_future(desk.run(Transaction.admit, pod("a", cpu="4")))
+        asked = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="4")))
         await asyncio.sleep(0.05)
-        tried = desk.transaction().decide(pod("b", cpu="4"))
+        tried = queue.transaction().decide(pod("b", cpu="4"))
         disk.unblocked.set()
         await asked
-        return tried, desk.transaction().decide(pod("b", cpu="4"))
+        return tried, queue.transaction().decide(pod("b", cpu="4"))
 
     before, after = asyncio.run(beside())
 
     assert (before.decision.admitted, before.preference_requests) == (True, ())
     assert not after.decision.admitted
-    assert [entry.pod.uid for entry in desk.state.pod_views()] == ["a"]
+    assert [entry.pod.uid for entry in queue.state.pod_views()] == ["a"]
 
 
-def test_a_queue_that_is_full_says_so(desk, disk):
+def test_a_full_queue_raises_busy(queue, disk):
     async def flood():
         disk.unblocked.clear()
-        asked = [asyncio.ensure_future(desk.run(Transaction.release, "a")) for _ in range(3)]
-        asked += [asyncio.ensure_future(desk.run(Transaction.admit, pod("a")))]
+        asked = [asyncio.ensure_future(queue.run(Transaction.release, "a")) for _ in range(3)]
+        asked += [asyncio.ensure_future(queue.run(Transaction.admit, pod("a")))]
         await asyncio.sleep(0.05)
-        asked += [asyncio.ensure_future(desk.run(Transaction.release, "nobody")) for _ in range(desks.MAX_JOBS + 5)]
+        asked += [
+            asyncio.ensure_future(queue.run(Transaction.release, "unknown")) for _ in range(queue_module.MAX_JOBS + 5)
+        ]
         await asyncio.sleep(0.1)
         disk.unblocked.set()
         return await asyncio.gather(*asked, return_exceptions=True)
@@ -215,15 +219,15 @@ def test_a_queue_that_is_full_says_so(desk, disk):
     answers = asyncio.run(flood())
 
     assert sum(isinstance(answer, BusyError) for answer in answers) == 5
-    assert run(desk.run(Transaction.release, "a"))[0].pod.uid == "a"
+    assert run(queue.run(Transaction.release, "a"))[0].pod.uid == "a"
 
 
-def test_whoever_leaves_before_its_turn_takes_its_job_along(desk, disk):
+def test_cancelling_the_caller_cancels_a_job_that_has_not_started(queue, disk):
     async def leave():
         disk.unblocked.clear()
-        first = asyncio.ensure_future(desk.run(Transaction.admit, pod("a", cpu="1")))
+        first = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="1")))
         await asyncio.sleep(0.05)
-        second = asyncio.ensure_future(desk.run(Transaction.admit, pod("b", cpu="1")))
+        second = asyncio.ensure_future(queue.run(Transaction.admit, pod("b", cpu="1")))
         await asyncio.sleep(0.05)
         second.cancel()
         await asyncio.sleep(0.05)
@@ -232,27 +236,27 @@ def test_whoever_leaves_before_its_turn_takes_its_job_along(desk, disk):
 
     asyncio.run(leave())
 
-    assert [entry.pod.uid for entry in desk.state.pod_views()] == ["a"]
+    assert [entry.pod.uid for entry in queue.state.pod_views()] == ["a"]
 
 
-def test_a_desk_that_was_barred_answers_questions_only(disk):
-    barred = AdmissionQueue(
+def test_a_read_only_queue_rejects_changes(disk):
+    read_only = AdmissionQueue(
         empty_state(), disk, clock=clock(), dispatch=lambda _: None, problems=("CPU 9 is gone; do this",)
     )
     try:
-        admission, error = run(barred.run(Transaction.admit, pod("a")), barred.run(Transaction.release, "a"))
-        tried = barred.transaction().decide(pod("a"))
+        admission, error = run(read_only.run(Transaction.admit, pod("a")), read_only.run(Transaction.release, "a"))
+        tried = read_only.transaction().decide(pod("a"))
     finally:
-        barred.close()
+        read_only.close()
 
     assert isinstance(admission, NotReadyError)
     assert "CPU 9 is gone; do this" in str(error)
     assert tried.decision.admitted
-    assert barred.problems()[0] == "CPU 9 is gone; do this"
+    assert read_only.problems()[0] == "CPU 9 is gone; do this"
     assert disk.written == []
 
 
-def test_jobs_in_the_queue_are_finished_before_the_desk_closes(disk):
+def test_close_finishes_the_jobs_in_the_queue(disk):
     closing = AdmissionQueue(empty_state(), disk, clock=clock(), dispatch=lambda _: None)
 
     async def close():
@@ -270,8 +274,8 @@ def test_jobs_in_the_queue_are_finished_before_the_desk_closes(disk):
     assert isinstance(run(closing.run(Transaction.admit, pod("c")))[0], NotReadyError)
 
 
-def test_a_fault_of_ours_in_writing_is_an_answer_too():
-    def broken(_standing):
+def test_a_bug_in_saving_is_reported_to_the_caller():
+    def broken(_state):
         raise KeyError("x")
 
     faulty = AdmissionQueue(empty_state(), broken, clock=clock(), dispatch=lambda _: None)
@@ -284,7 +288,7 @@ def test_a_fault_of_ours_in_writing_is_an_answer_too():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_desk_that_has_ended_by_a_fault_of_ours_says_so(disk):
+def test_a_queue_whose_worker_died_reports_it(disk):
     def broken(_happened):
         raise KeyError("x")
 
@@ -299,16 +303,16 @@ def test_a_desk_that_has_ended_by_a_fault_of_ours_says_so(disk):
     assert faulty.problems() == (str(error),)
 
 
-def test_whatever_is_asked_at_once_nothing_is_given_twice(desk, disk):
+def test_concurrent_jobs_never_allocate_a_resource_twice(queue, disk):
     uids = [f"p{number}" for number in range(60)]
 
-    run(*(desk.run(Transaction.admit, pod(uid, cpu="1")) for uid in uids))
+    run(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in uids))
     run(
-        *(desk.run(Transaction.release, uid) for uid in uids[::2]),
-        *(desk.run(Transaction.admit, pod(uid, cpu="2")) for uid in ("x", "y")),
+        *(queue.run(Transaction.release, uid) for uid in uids[::2]),
+        *(queue.run(Transaction.admit, pod(uid, cpu="2")) for uid in ("x", "y")),
     )
-    run(*(desk.run(Transaction.release, uid) for uid in [*uids, "x", "y"]))
+    run(*(queue.run(Transaction.release, uid) for uid in [*uids, "x", "y"]))
 
-    assert desk.state.pod_views() == ()
-    assert desk.host.ledger.by_provider() == empty_state().host.ledger.by_provider()
-    assert disk.written[-1] is desk.state
+    assert queue.state.pod_views() == ()
+    assert queue.host.ledger.by_provider() == empty_state().host.ledger.by_provider()
+    assert disk.written[-1] is queue.state

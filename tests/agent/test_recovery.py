@@ -1,4 +1,4 @@
-"""What stood is found again, or it is said why not and what to do."""
+"""The state is restored from the checkpoint, or the problem has a remedy."""
 
 import json
 from dataclasses import replace
@@ -29,16 +29,16 @@ PREVIOUS, DROP = frozenset({RecoveryMode.PREVIOUS}), frozenset({RecoveryMode.DRO
 
 
 def kept(directory, *pods, release=()) -> AgentState:
-    """What stands after pods came and some went, each step written down in *directory*."""
+    """The state after admitting *pods* and releasing some, saved in *directory* after each step."""
     now = empty_state(wait_enabled=True, max_overtakes=3)
-    keeper = Checkpointer(CheckpointStore(directory), now.host)
-    jobs = [lambda draft, one=one: draft.admit(one) for one in pods]
-    jobs += [lambda draft, uid=uid: draft.release(uid) for uid in release]
+    checkpointer = Checkpointer(CheckpointStore(directory), now.host)
+    jobs = [lambda transaction, one=one: transaction.admit(one) for one in pods]
+    jobs += [lambda transaction, uid=uid: transaction.release(uid) for uid in release]
     for job in jobs:
-        draft = Transaction(now, clock())
-        job(draft)
-        now = draft.state()
-        keeper(now)
+        transaction = Transaction(now, clock())
+        job(transaction)
+        now = transaction.state()
+        checkpointer(now)
     return now
 
 
@@ -47,7 +47,7 @@ def found(directory, one=None, *, options=WAITS, imported=None):
 
 
 def facts(one: AgentState):
-    """Everything that has to survive."""
+    """Everything that must survive a restart."""
     return {
         "ledger": one.host.ledger,
         "held": [(known.pod, known.since, known.source) for known in one.admitted.values()],
@@ -75,14 +75,14 @@ def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
     assert state.plugins == {GPU}
 
 
-def test_where_nothing_was_stored_nothing_is_here(tmp_path):
+def test_without_a_checkpoint_the_state_is_empty(tmp_path):
     recovered = found(tmp_path / "root")
 
     assert recovered.problems == recovered.notes == ()
     assert recovered.state.pod_views() == ()
 
 
-def test_everything_is_found_again(tmp_path):
+def test_recovery_restores_everything(tmp_path):
     before = kept(
         tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="1"), pod("d", cpu="2"), pod("e", cpu="3")
     )
@@ -96,7 +96,7 @@ def test_everything_is_found_again(tmp_path):
     assert recovered.state.idle_ledger == before.idle_ledger
 
 
-def test_a_pod_that_is_found_again_keeps_what_it_has(tmp_path):
+def test_a_restored_pod_keeps_its_resources(tmp_path):
     before = kept(tmp_path, pod("a", gpu="1"))
 
     decision = found(tmp_path).state.admitted["a"].decision
@@ -105,7 +105,7 @@ def test_a_pod_that_is_found_again_keeps_what_it_has(tmp_path):
     assert decision.placements == before.admitted["a"].decision.placements
 
 
-def test_a_changed_machine_on_which_all_still_fits_is_no_trouble_but_said(tmp_path):
+def test_a_changed_machine_that_fits_all_pods_is_only_noted(tmp_path):
     before = kept(tmp_path, pod("a", cpu="2"))
     larger = host(shape="pack:2 numa:1 core:6 pu:1")
 
@@ -116,7 +116,7 @@ def test_a_changed_machine_on_which_all_still_fits_is_no_trouble_but_said(tmp_pa
     assert recovered.state.admitted.keys() == before.admitted.keys()
 
 
-def test_changed_settings_that_harm_nobody_are_said(tmp_path):
+def test_changed_settings_that_affect_no_pod_are_noted(tmp_path):
     kept(tmp_path, pod("a", cpu="2"))
 
     recovered = found(tmp_path, host(max_pods=7))
@@ -137,7 +137,7 @@ NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
         pytest.param({"memory": False}, "does not allocate memory now", id="another policy for memory"),
     ],
 )
-def test_what_cannot_stay_stops_decisions_and_nothing_is_lost(tmp_path, changed, said):
+def test_a_pod_that_cannot_be_restored_makes_the_agent_read_only(tmp_path, changed, said):
     kept(tmp_path, pod("a", cpu="3"), pod("b", cpu="4"))
     stored = (tmp_path / NAME).read_bytes()
 
@@ -148,7 +148,7 @@ def test_what_cannot_stay_stops_decisions_and_nothing_is_lost(tmp_path, changed,
     assert (tmp_path / NAME).read_bytes() == stored
 
 
-def test_those_that_can_stay_are_shown_meanwhile(tmp_path):
+def test_restorable_pods_are_listed_while_the_agent_is_read_only(tmp_path):
     kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
     recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"))
@@ -157,17 +157,20 @@ def test_those_that_can_stay_are_shown_meanwhile(tmp_path):
     assert [entry.pod.uid for entry in recovered.state.pod_views()] == ["a"]
 
 
-def test_misfits_are_released_when_somebody_says_so(tmp_path):
+def test_drop_misfits_releases_pods_that_cannot_be_restored(tmp_path):
     kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
     recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"), options=replace(WAITS, modes=DROP))
 
     assert recovered.problems == ()
-    assert any(note.startswith("released because it cannot keep its resources: ") and "default/b" in note for note in recovered.notes)
+    assert any(
+        note.startswith("released because it cannot keep its resources: ") and "default/b" in note
+        for note in recovered.notes
+    )
     assert list(recovered.state.admitted) == ["a"]
 
 
-def test_nothing_is_released_that_can_stay(tmp_path):
+def test_drop_misfits_releases_no_other_pod(tmp_path):
     before = kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
     recovered = found(tmp_path, options=replace(WAITS, modes=DROP | PREVIOUS))
@@ -175,7 +178,7 @@ def test_nothing_is_released_that_can_stay(tmp_path):
     assert facts(recovered.state) == facts(before)
 
 
-def test_devices_whose_plugin_is_not_back_stay_with_their_pods(tmp_path):
+def test_pods_keep_devices_whose_plugin_has_not_reconnected(tmp_path):
     kept(tmp_path, pod("a", gpu="1"))
     bare = host()
     bare = Host(replace(bare.machine, devices=()), bare.settings)
@@ -195,24 +198,24 @@ def test_devices_whose_plugin_is_not_back_stay_with_their_pods(tmp_path):
         pytest.param(lambda data: bytes([data[0] ^ 1]) + data[1:], id="a bit flipped"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_there(tmp_path, harm):
+def test_a_damaged_checkpoint_is_an_error_unless_the_previous_one_may_be_used(tmp_path, harm):
     before = kept(tmp_path, pod("a", cpu="2"))
     kept_twice = Checkpointer(CheckpointStore(tmp_path), before.host)
     kept_twice(before)
     (tmp_path / NAME).write_bytes(harm((tmp_path / NAME).read_bytes()))
     damaged = (tmp_path / NAME).read_bytes()
 
-    refused = found(tmp_path)
+    rejected = found(tmp_path)
     recovered = found(tmp_path, options=replace(WAITS, modes=PREVIOUS))
 
-    assert "--recover previous" in refused.problems[0]
-    assert refused.state.pod_views() == ()
+    assert "--recover previous" in rejected.problems[0]
+    assert rejected.state.pod_views() == ()
     assert (tmp_path / NAME).read_bytes() == damaged
     assert facts(recovered.state) == facts(before)
     assert any("using the previous checkpoint" in note for note in recovered.notes)
 
 
-def test_a_good_checkpoint_counts_even_when_the_one_before_it_may(tmp_path):
+def test_a_valid_checkpoint_takes_precedence_over_the_previous_one(tmp_path):
     before = kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="2"))
 
     recovered = found(tmp_path, options=replace(WAITS, modes=PREVIOUS))
@@ -220,7 +223,7 @@ def test_a_good_checkpoint_counts_even_when_the_one_before_it_may(tmp_path):
     assert facts(recovered.state) == facts(before)
 
 
-def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
+def test_a_checkpoint_of_a_later_version_is_an_error(tmp_path):
     kept(tmp_path, pod("a"))
     text = (tmp_path / NAME).read_bytes()
     head, body = text.split(b",\n", 1)
@@ -233,7 +236,7 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
     assert "version 99" in found(tmp_path).problems[0]
 
 
-def test_what_a_kubelet_left_is_taken_over_once(tmp_path):
+def test_a_kubelets_state_is_imported_once(tmp_path):
     there = host()
     there.admit(pod("static-pod", cpu="3"))
     ledger = there.ledger
@@ -247,7 +250,7 @@ def test_what_a_kubelet_left_is_taken_over_once(tmp_path):
     assert facts(second.state) == facts(first.state)
 
 
-def test_who_cannot_wait_under_new_settings_is_named(tmp_path):
+def test_a_waiting_pod_that_is_invalid_under_new_settings_is_removed(tmp_path):
     choosy = replace(pod("b", cpu="4"), annotations={"topology.alignup.dev/policy": "strictest"})
     kept(tmp_path, pod("a", cpu="4"), choosy)
 
@@ -258,7 +261,7 @@ def test_who_cannot_wait_under_new_settings_is_named(tmp_path):
     assert [entry.pod.uid for entry in recovered.state.pod_views()] == ["a"]
 
 
-def test_a_line_longer_than_the_room_there_is_now_stays(tmp_path):
+def test_a_restored_wait_queue_may_exceed_a_lowered_capacity(tmp_path):
     before = kept(tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="4"))
 
     recovered = found(tmp_path, options=replace(WAITS, waiting=WaitQueue(max_overtakes=1, capacity=1)))
@@ -266,18 +269,18 @@ def test_a_line_longer_than_the_room_there_is_now_stays(tmp_path):
     assert list(recovered.state.waiting.pods) == list(before.waiting.pods) == ["b", "c"]
 
 
-def test_only_what_is_new_is_encoded_but_all_is_written(tmp_path):
+def test_only_new_pods_are_encoded_but_all_are_saved(tmp_path):
     now = empty_state()
-    keeper = Checkpointer(CheckpointStore(tmp_path), now.host)
+    checkpointer = Checkpointer(CheckpointStore(tmp_path), now.host)
     for uid in ("a", "b"):
-        draft = Transaction(now, clock())
-        draft.admit(pod(uid, cpu="1", gpu="1"))
-        now = draft.state()
-        keeper(now)
-    draft = Transaction(now, clock())
-    draft.set_devices(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
+        transaction = Transaction(now, clock())
+        transaction.admit(pod(uid, cpu="1", gpu="1"))
+        now = transaction.state()
+        checkpointer(now)
+    transaction = Transaction(now, clock())
+    transaction.set_devices(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
 
-    keeper(draft.state())
+    checkpointer(transaction.state())
 
     stored = json.loads((tmp_path / NAME).read_bytes())["pods"]
     assert [one["entry"]["devices"]["app"][GPU] for one in stored] == [{"gpu-0": "1"}, {"gpu-1": "0"}]
@@ -285,19 +288,19 @@ def test_only_what_is_new_is_encoded_but_all_is_written(tmp_path):
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("1234"), st.booleans()), max_size=14))
-def test_whatever_stood_is_found_again_and_goes_on_the_same(tmp_path_factory, jobs):
+def test_a_restored_agent_continues_like_the_original(tmp_path_factory, jobs):
     directory = tmp_path_factory.mktemp("root")
     now = empty_state(wait_enabled=True, max_overtakes=3)
-    keeper = Checkpointer(CheckpointStore(directory), now.host)
-    keeper(now)
+    checkpointer = Checkpointer(CheckpointStore(directory), now.host)
+    checkpointer(now)
     for uid, cpu, comes in jobs:
-        draft = Transaction(now, clock())
+        transaction = Transaction(now, clock())
         try:
-            draft.admit(pod(uid, cpu=cpu)) if comes else draft.release(uid)
+            transaction.admit(pod(uid, cpu=cpu)) if comes else transaction.release(uid)
         except PodError:
             continue
-        now = draft.state()
-        keeper(now)
+        now = transaction.state()
+        checkpointer(now)
 
     again = found(directory).state
 

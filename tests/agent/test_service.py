@@ -1,4 +1,4 @@
-"""Pods on their way in, where the agent runs them: what is taken, what is refused, and who runs itself."""
+"""Which pods the agent accepts if it runs them."""
 
 import json
 
@@ -17,14 +17,14 @@ def sent(document, allowed=NOTHING):
     return read_pod(json.dumps(document).encode(), "application/json", accept=accept_runnable(allowed), keep=True)
 
 
-def test_a_pod_that_is_to_run_keeps_its_manifest():
+def test_a_runnable_pod_carries_its_manifest():
     taken = sent(pod("web"))
 
     assert json.loads(taken.manifest.text)["spec"]["containers"][0]["image"] == "example.com/app"
     assert not is_self_run(taken)
 
 
-def test_one_that_runs_itself_needs_no_image():
+def test_a_self_run_pod_needs_no_image():
     document = pod("run")
     del document["spec"]["containers"][0]["image"]
     document["metadata"]["annotations"] = {SELF_RUN_ANNOTATION: "true"}
@@ -43,7 +43,7 @@ def test_one_that_runs_itself_needs_no_image():
         pytest.param({"metadata": {"uid": "a" * 64}}, "metadata.uid", id="a uid that is too long"),
     ],
 )
-def test_what_may_not_run_is_refused_with_its_field(change, said):
+def test_what_is_not_allowed_is_rejected_with_its_field(change, said):
     document = pod("web")
     for part, fields in change.items():
         document[part] |= fields
@@ -52,19 +52,19 @@ def test_what_may_not_run_is_refused_with_its_field(change, said):
         sent(document)
 
 
-def test_what_is_allowed_is_taken():
+def test_what_is_allowed_is_accepted():
     document = pod("web")
     document["spec"]["hostNetwork"] = True
 
     assert sent(document, frozenset({Permission.HOST_NETWORK})).manifest
 
 
-def test_a_pod_without_a_uid_gets_the_one_its_name_always_gets():
+def test_a_pod_without_a_uid_gets_one_derived_from_its_name():
     document = pod("web")
     del document["metadata"]["uid"]
 
     assert sent(document).uid == sent(document).uid != ""
 
 
-def test_the_command_knows_every_permission():
+def test_the_command_offers_every_permission():
     assert tuple(map(str, Permission)) == PERMISSIONS

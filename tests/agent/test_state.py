@@ -1,4 +1,4 @@
-"""How one job after the other changes what stands."""
+"""Transactions change the agent's state."""
 
 from dataclasses import replace
 
@@ -21,48 +21,48 @@ FILE = "web.yaml"
 
 
 def after(before: AgentState, *jobs) -> AgentState:
-    """What stands when jobs, each something done to a draft, were done one after the other."""
+    """The state after each of *jobs* ran in its own transaction."""
     for job in jobs:
-        draft = Transaction(before, clock())
-        job(draft)
-        before = draft.state()
+        transaction = Transaction(before, clock())
+        job(transaction)
+        before = transaction.state()
     return before
 
 
 def the(found):
-    """What has to be there."""
+    """Assert that a value is not ``None``."""
     assert found is not None
     return found
 
 
-def sent(draft, wanted) -> AdmissionResult:
-    """What became of a pod that has nothing to do with plugins."""
-    answer = draft.admit(wanted)
+def sent(transaction, wanted) -> AdmissionResult:
+    """Admit a pod without plugin devices."""
+    answer = transaction.admit(wanted)
     assert isinstance(answer, AdmissionResult)
     return answer
 
 
 def admits(uid, *, source="api", **asked):
-    return lambda draft: draft.admit(pod(uid, **asked), source=source)
+    return lambda transaction: transaction.admit(pod(uid, **asked), source=source)
 
 
 def releases(uid):
-    return lambda draft: draft.release(uid)
+    return lambda transaction: transaction.release(uid)
 
 
-def test_a_pod_that_fits_is_admitted_and_known():
-    draft = Transaction(empty_state(), clock())
+def test_a_pod_that_fits_is_admitted():
+    transaction = Transaction(empty_state(), clock())
 
-    admission = sent(draft, pod("a"))
+    admission = sent(transaction, pod("a"))
 
-    entry = the(draft.state().pod_view("a"))
+    entry = the(transaction.state().pod_view("a"))
     assert admission.decision.admitted
     assert admission.pod_view == entry
     assert (entry.status, entry.source, entry.position) == (AdmissionStatus.ADMITTED, "api", None)
-    assert [(one.kind, the(one.pod).uid) for one in draft.events] == [(EventKind.ADMITTED, "a")]
+    assert [(one.kind, the(one.pod).uid) for one in transaction.events] == [(EventKind.ADMITTED, "a")]
 
 
-def test_a_draft_changes_nothing_until_it_counts():
+def test_a_transaction_does_not_change_the_state_it_starts_from():
     before = empty_state()
     ledger = before.host.ledger
 
@@ -72,53 +72,53 @@ def test_a_draft_changes_nothing_until_it_counts():
     assert before.pod_views() == ()
 
 
-def test_a_refused_pod_leaves_what_stood():
+def test_a_rejected_pod_leaves_the_state_unchanged():
     before = after(empty_state(), admits("a", cpu="4"))
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    admission = sent(draft, pod("b", cpu="4"))
+    admission = sent(transaction, pod("b", cpu="4"))
 
     assert admission.pod_view is None
-    assert draft.state() is before
-    assert [one.kind for one in draft.events] == [EventKind.REJECTED]
+    assert transaction.state() is before
+    assert [one.kind for one in transaction.events] == [EventKind.REJECTED]
 
 
-def test_a_pod_sent_twice_keeps_what_it_has():
+def test_a_pod_submitted_twice_keeps_its_resources():
     before = after(empty_state(), admits("a"))
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    again = sent(draft, pod("a"))
+    again = sent(transaction, pod("a"))
 
     assert again.decision.kept
     assert the(again.pod_view).since == the(before.pod_view("a")).since
-    assert draft.state() is before
+    assert transaction.state() is before
 
 
 @pytest.mark.parametrize(
     "others", [pytest.param([], id="that runs"), pytest.param([("x", "4"), ("y", "3")], id="that waits")]
 )
-def test_another_pod_under_a_known_uid_is_refused_by_its_field(others):
+def test_another_pod_with_a_known_uid_is_an_error_of_that_field(others):
     before = after(empty_state(wait_enabled=True), *(admits(uid, cpu=cpu) for uid, cpu in others), admits("a", cpu="3"))
 
-    with pytest.raises(PodError) as refused:
+    with pytest.raises(PodError) as rejected:
         Transaction(before, clock()).admit(pod("a", cpu="1"))
 
-    assert refused.value.problems[0].field == "metadata.uid"
+    assert rejected.value.problems[0].field == "metadata.uid"
 
 
-def test_a_pod_that_does_not_fit_now_waits_where_it_may():
+def test_a_pod_that_does_not_fit_waits_if_waiting_is_enabled():
     before = after(empty_state(wait_enabled=True), admits("a", cpu="4"))
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    admission = sent(draft, pod("b", cpu="4"))
+    admission = sent(transaction, pod("b", cpu="4"))
 
     assert (the(admission.pod_view).status, the(admission.pod_view).position) == (AdmissionStatus.WAITING, 1)
     assert the(admission.decision.rejection).reason == "TopologyAffinityError"
-    assert the(draft.state().pod_view("b")).decision == admission.decision
-    assert [one.kind for one in draft.events] == [EventKind.WAITING]
+    assert the(transaction.state().pod_view("b")).decision == admission.decision
+    assert [one.kind for one in transaction.events] == [EventKind.WAITING]
 
 
-def test_a_pod_that_waits_and_is_sent_again_keeps_its_place():
+def test_a_waiting_pod_that_is_submitted_again_keeps_its_position():
     before = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
 
     again = sent(Transaction(before, clock()), pod("b", cpu="4"))
@@ -126,7 +126,7 @@ def test_a_pod_that_waits_and_is_sent_again_keeps_its_place():
     assert (the(again.pod_view).status, the(again.pod_view).position) == (AdmissionStatus.WAITING, 1)
 
 
-def test_a_pod_that_could_never_fit_is_refused_at_once():
+def test_a_pod_that_can_never_fit_is_rejected():
     admission = sent(Transaction(empty_state(wait_enabled=True), clock()), pod("huge", cpu="5"))
 
     assert admission.pod_view is None
@@ -140,21 +140,21 @@ def test_pods_from_manifests_wait_even_where_others_are_rejected():
     assert the(after(before, releases("a")).pod_view("b")).status is AdmissionStatus.ADMITTED
 
 
-def test_a_release_lets_in_who_waits_in_their_order():
+def test_a_release_admits_waiting_pods_in_order():
     before = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    gone = the(draft.release("a"))
+    gone = the(transaction.release("a"))
 
     assert gone.pod.uid == "a"
-    assert [(one.kind, the(one.pod).uid) for one in draft.events] == [
+    assert [(one.kind, the(one.pod).uid) for one in transaction.events] == [
         (EventKind.RELEASED, "a"),
         (EventKind.ADMITTED, "b"),
     ]
-    assert the(draft.state().pod_view("c")).position == 1
+    assert the(transaction.state().pod_view("c")).position == 1
 
 
-def test_who_does_not_fit_does_not_hold_up_who_does():
+def test_a_pod_that_does_not_fit_does_not_block_others():
     before = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="3"), admits("big", cpu="4"))
 
     now = after(before, admits("small", cpu="3"), releases("b"))
@@ -164,23 +164,28 @@ def test_who_does_not_fit_does_not_hold_up_who_does():
     assert now.waiting.overtakes == {"big": 1}
 
 
-def test_who_was_overtaken_often_enough_lets_nobody_pass():
+def test_a_pod_at_its_overtake_limit_blocks_later_pods():
     before = after(empty_state(wait_enabled=True, max_overtakes=2), admits("a", cpu="4"), admits("big", cpu="4"))
     before = after(before, admits("s1", cpu="1"), admits("s2", cpu="1"))
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    admission = sent(draft, pod("s3", cpu="1"))
+    admission = sent(transaction, pod("s3", cpu="1"))
 
     assert before.waiting.overtakes == {"big": 2}
     assert the(admission.decision.rejection).reason == WAITS_ITS_TURN
     assert "default/big" in the(admission.decision.rejection).message
     assert the(admission.pod_view).position == 2
-    assert the(after(draft.state(), releases("s1")).pod_view("s3")).status is AdmissionStatus.WAITING
-    assert {entry.pod.uid for entry in after(draft.state(), releases("a")).pod_views()} == {"big", "s1", "s2", "s3"}
-    assert not after(draft.state(), releases("a")).waiting.pods
+    assert the(after(transaction.state(), releases("s1")).pod_view("s3")).status is AdmissionStatus.WAITING
+    assert {entry.pod.uid for entry in after(transaction.state(), releases("a")).pod_views()} == {
+        "big",
+        "s1",
+        "s2",
+        "s3",
+    }
+    assert not after(transaction.state(), releases("a")).waiting.pods
 
 
-def test_patience_that_ends_on_the_way_stops_those_behind():
+def test_a_pod_that_reaches_its_overtake_limit_during_a_retry_blocks_later_pods():
     before = after(
         empty_state(wait_enabled=True, max_overtakes=1),
         admits("a", cpu="4"),
@@ -195,7 +200,7 @@ def test_patience_that_ends_on_the_way_stops_those_behind():
     assert the(now.pod_view("s2")).status is AdmissionStatus.WAITING
 
 
-def test_who_gives_up_waiting_lets_those_behind_it_pass():
+def test_releasing_a_blocking_pod_unblocks_later_pods():
     before = after(
         empty_state(wait_enabled=True, max_overtakes=0),
         admits("a", cpu="4"),
@@ -208,45 +213,45 @@ def test_who_gives_up_waiting_lets_those_behind_it_pass():
     assert the(now.pod_view("s")).status is AdmissionStatus.ADMITTED
 
 
-def test_too_many_that_wait_are_said_so_and_nothing_changes():
+def test_a_full_wait_queue_raises_busy_and_changes_nothing():
     before = after(empty_state(wait_enabled=True, capacity=1), admits("a", cpu="4"), admits("b", cpu="4"))
 
     with pytest.raises(BusyError):
         Transaction(before, clock()).admit(pod("c", cpu="4"))
 
 
-def test_nobody_is_released_who_is_not_known():
+def test_releasing_an_unknown_pod_changes_nothing():
     before = empty_state()
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    assert draft.release("nobody") is None
-    assert draft.state() is before
+    assert transaction.release("unknown") is None
+    assert transaction.state() is before
 
 
-def test_an_exchange_gives_the_new_pod_what_the_old_one_had_before_others_get_it():
+def test_a_replacement_gets_the_resources_before_waiting_pods():
     before = after(empty_state(wait_enabled=True), admits("old", cpu="4", source=FILE), admits("waits", cpu="4"))
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    (admission,) = the(draft.replace_pods(["old"], [(pod("new", cpu="4"), FILE)]))
+    (admission,) = the(transaction.replace_pods(["old"], [(pod("new", cpu="4"), FILE)]))
 
     assert the(admission.pod_view).status is AdmissionStatus.ADMITTED
-    assert [(one.pod.uid, one.status) for one in draft.state().pod_views()] == [
+    assert [(one.pod.uid, one.status) for one in transaction.state().pod_views()] == [
         ("new", AdmissionStatus.ADMITTED),
         ("waits", AdmissionStatus.WAITING),
     ]
 
 
-def test_one_pod_of_an_exchange_that_cannot_be_taken_keeps_nobody_from_it():
+def test_an_invalid_replacement_does_not_affect_the_others():
     before = after(empty_state(), admits("a", cpu="1"))
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    wrong, right = the(draft.replace_pods([], [(pod("a", cpu="2"), FILE), (pod("b", cpu="2"), FILE)]))
+    wrong, right = the(transaction.replace_pods([], [(pod("a", cpu="2"), FILE), (pod("b", cpu="2"), FILE)]))
 
     assert isinstance(wrong, PodError)
     assert the(right.pod_view).status is AdmissionStatus.ADMITTED
 
 
-def test_one_that_cannot_be_decided_on_keeps_nobody_from_anything():
+def test_a_waiting_pod_that_raises_an_error_does_not_block_others():
     before = after(
         empty_state(wait_enabled=True, pod_policy_annotations=True), admits("a", cpu="4"), admits("b", cpu="4")
     )
@@ -260,21 +265,22 @@ def test_one_that_cannot_be_decided_on_keeps_nobody_from_anything():
     assert list(now.waiting.pods) == ["odd"]
 
 
-def test_devices_announced_let_in_who_waited_for_them():
+def test_listed_devices_admit_waiting_pods():
     asks = {"cpu": "1", "gpu": "1"}
     before = after(empty_state(wait_enabled=True), *(admits(uid, **asks) for uid in "abc"))
     more = [Device(GPU, f"gpu-{number}", nodes=1 << number % 2) for number in range(4)]
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    draft.set_devices(GPU, more)
+    transaction.set_devices(GPU, more)
 
-    (pending,) = draft.started
+    (pending,) = transaction.started
     assert the(before.pod_view("c")).status is AdmissionStatus.WAITING
     assert (
-        the(after(draft.state(), lambda one: one.commit(pending, {})).pod_view("c")).status is AdmissionStatus.ADMITTED
+        the(after(transaction.state(), lambda one: one.commit(pending, {})).pod_view("c")).status
+        is AdmissionStatus.ADMITTED
     )
-    assert draft.events[0].kind is EventKind.ANNOUNCED
-    assert "4 of 4 devices" in draft.events[0].detail
+    assert transaction.events[0].kind is EventKind.ANNOUNCED
+    assert "4 of 4 devices" in transaction.events[0].detail
 
 
 @settings(max_examples=50)
@@ -288,17 +294,17 @@ def test_devices_announced_let_in_who_waited_for_them():
     st.booleans(),
     st.sampled_from([None, 0, 2]),
 )
-def test_whatever_comes_and_goes_the_books_are_right(jobs, wait, patience):
-    """Ledger and known pods agree, nobody is in two places, and everybody waits only for good reason."""
+def test_the_ledger_and_the_records_agree_after_any_sequence(jobs, wait, patience):
+    """Ledger and records agree, no pod is listed twice, and no waiting pod fits."""
     now = empty_state(wait_enabled=wait, max_overtakes=patience)
     idle = now.host.ledger
     for uid, cpu, what in jobs:
-        draft = Transaction(now, clock())
+        transaction = Transaction(now, clock())
         try:
-            draft.admit(pod(uid, cpu=cpu)) if what == "admit" else draft.release(uid)
+            transaction.admit(pod(uid, cpu=cpu)) if what == "admit" else transaction.release(uid)
         except PodError:
             continue
-        now = draft.state()
+        now = transaction.state()
 
         check_sound(now.host, f"after {what} {uid}")
         assert list(now.admitted) == list(now.host.ledger.pods)

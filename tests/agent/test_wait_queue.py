@@ -1,4 +1,4 @@
-"""Pods that wait: their order, how often they may be overtaken, and how many there may be."""
+"""The wait queue: order, overtakes and capacity."""
 
 import pytest
 from hypothesis import given
@@ -22,13 +22,13 @@ def line(*uids: str, max_overtakes: int | None = 2, capacity: int = 5) -> WaitQu
     return made
 
 
-def test_places_are_in_the_order_of_coming():
+def test_positions_follow_arrival_order():
     waiting = line("a", "b", "c").without("b")
 
     assert [waiting.position(uid) for uid in "abc"] == [1, None, 2]
 
 
-def test_no_more_wait_than_there_is_room_for():
+def test_the_capacity_is_limited():
     full = line("a", "b", capacity=2)
 
     with pytest.raises(BusyError, match="2 pods are waiting"):
@@ -36,25 +36,25 @@ def test_no_more_wait_than_there_is_room_for():
     assert list(full.without("a").added(known("c")).pods) == ["b", "c"]
 
 
-def test_who_goes_ahead_overtakes_those_in_front_of_it():
+def test_an_admitted_pod_overtakes_the_pods_ahead_of_it():
     waiting = line("a", "b", "c").with_overtakes("c")
 
     assert waiting.overtakes == {"a": 1, "b": 1}
     assert not any(map(waiting.is_blocking, waiting.pods))
 
 
-def test_who_never_waited_overtakes_everybody():
+def test_a_pod_that_never_waited_overtakes_all_waiting_pods():
     assert line("a", "b").with_overtakes().overtakes == {"a": 1, "b": 1}
 
 
-def test_patience_ends_and_the_first_who_lost_it_is_known():
+def test_a_pod_blocks_after_the_maximum_number_of_overtakes():
     waiting = line("a", "b").with_overtakes("b").with_overtakes()
 
     assert waiting.is_blocking("a")
     assert not waiting.is_blocking("b")
 
 
-def test_without_a_limit_patience_never_ends():
+def test_without_a_limit_no_pod_ever_blocks():
     waiting = line("a", max_overtakes=None)
     for _ in range(1_000):
         waiting = waiting.with_overtakes()
@@ -62,7 +62,7 @@ def test_without_a_limit_patience_never_ends():
     assert not any(map(waiting.is_blocking, waiting.pods))
 
 
-def test_who_leaves_is_forgotten_altogether():
+def test_a_removed_pod_leaves_no_trace():
     waiting = line("a", "b").with_overtakes().with_overtakes().without("a")
 
     assert waiting.overtakes == {"b": 2}
@@ -70,7 +70,7 @@ def test_who_leaves_is_forgotten_altogether():
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), st.data())
-def test_a_line_keeps_its_order_whatever_happens(uids, data):
+def test_the_order_never_changes(uids, data):
     waiting = line(*uids, capacity=8)
     left = list(uids)
     for _ in range(len(uids)):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from alignup.schema.run_status import PodRunStatus
-from tests.serve.agents import Agent, manifest
-from tests.serve.serving import on_unix
+from tests.serve.fake_backend import Agent, manifest
+from tests.serve.real_server import on_unix
 
 Result = TypeVar("Result")
 

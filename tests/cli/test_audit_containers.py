@@ -14,7 +14,7 @@ from alignup.schema.api import OrphanSandbox, RuntimeInfo, RuntimeStatus
 from tests.cli.commands import in_process
 from tests.cli.fake_agent import serve_fake_agent
 from tests.enforce.commands import started
-from tests.serve.agents import GPU, run_of, running
+from tests.serve.fake_backend import GPU, run_of, running
 from tests.short_paths import short_directory
 
 PERMITTED = process.permitted_cpus()

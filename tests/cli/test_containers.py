@@ -18,7 +18,7 @@ from tests.agent.agents import wait_for
 from tests.cli.commands import in_process, start
 from tests.cli.fake_agent import serve_fake_agent
 from tests.cli.test_entry import examples_of
-from tests.serve.agents import Printed, run_of, running
+from tests.serve.fake_backend import Printed, run_of, running
 from tests.short_paths import short_directory
 
 CRASHING = ContainerRunStatus(

@@ -9,7 +9,7 @@ from alignup.cli.app import InputError
 from alignup.cli.client import AgentError
 from alignup.schema import codec
 from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
-from tests.serve.agents import run_of, running
+from tests.serve.fake_backend import run_of, running
 
 RUNNING = running()
 UNREADY = running(ready=False)

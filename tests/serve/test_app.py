@@ -1,4 +1,4 @@
-"""The API in the same process: what it answers, with which status, and in the shape it describes."""
+"""The API in the same process: status codes, bodies and their schemas."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import pytest
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
 from alignup.schema.api import BusyError, NotReadyError
-from tests.serve.agents import GPU, Agent, as_json, as_yaml, client_of, host, manifest
+from tests.serve.fake_backend import GPU, Agent, as_json, as_yaml, client_of, host, manifest
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ YAML = {"content-type": "application/yaml"}
 
 
 async def described(client, response, *, path=None):
-    """Assert that an answer is one the description names, in the shape it says."""
+    """Assert that the response matches the OpenAPI document; return its body."""
     request = response.request
     document = (await client.get("/openapi.json")).json()
     operation = document["paths"][path or request.url.path][request.method.lower()]
@@ -40,7 +40,7 @@ async def described(client, response, *, path=None):
         pytest.param(Policy.NONE, False, manifest("idle"), 201, "admitted", id="one that asks for nothing is admitted"),
     ],
 )
-async def test_a_pod_is_sent_in(policy, patient, sent, status, outcome):
+async def test_a_pod_is_admitted_or_waits(policy, patient, sent, status, outcome):
     agent = Agent(host(policy), patient=patient)
     async with client_of(agent) as client:
         answer = await client.post("/v1/pods", json=sent)
@@ -54,7 +54,7 @@ async def test_a_pod_is_sent_in(policy, patient, sent, status, outcome):
         assert [pod["status"] for pod in listed["pods"]] == [outcome]
 
 
-async def test_a_pod_that_may_not_run_is_a_conflict_that_says_why():
+async def test_a_rejected_pod_is_a_conflict_with_the_reason():
     async with client_of(Agent()) as client:
         answer = await client.post("/v1/pods", json=LARGE)
 
@@ -68,7 +68,7 @@ async def test_a_pod_that_may_not_run_is_a_conflict_that_says_why():
         assert (await client.get("/v1/pods")).json()["pods"] == []
 
 
-async def test_a_pod_that_is_there_keeps_what_it_has():
+async def test_an_admitted_pod_is_kept():
     async with client_of(Agent()) as client:
         first = await client.post("/v1/pods", json=SMALL)
 
@@ -94,7 +94,7 @@ async def test_a_dry_run_changes_nothing(sent):
         assert not agent.known
 
 
-async def test_a_pod_goes_and_gives_everything_back():
+async def test_a_released_pod_is_gone():
     agent = Agent()
     idle = agent.host.ledger
     async with client_of(agent) as client:
@@ -134,7 +134,7 @@ async def test_a_pod_goes_and_gives_everything_back():
         pytest.param(b" " * 2049, JSON, 413, None, id="too much"),
     ],
 )
-async def test_documents_are_read_or_refused_by_field(body, headers, status, field):
+async def test_invalid_documents_are_rejected_with_their_fields(body, headers, status, field):
     async with client_of(Agent(), body_bytes=2048 if status == 413 else 1 << 20) as client:
         answer = await client.post("/v1/pods", content=body, headers=headers)
 
@@ -145,7 +145,7 @@ async def test_documents_are_read_or_refused_by_field(body, headers, status, fie
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["with a length", "in pieces"])
-async def test_a_body_may_be_as_large_as_allowed_and_no_larger(declared):
+async def test_the_size_of_a_body_is_limited(declared):
     async def pieces(size):
         for _ in range(size // 256):
             yield b" " * 256
@@ -159,7 +159,7 @@ async def test_a_body_may_be_as_large_as_allowed_and_no_larger(declared):
     assert statuses == [422, 413]
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for():
+async def test_a_body_that_does_not_arrive_times_out():
     async def drops():
         while True:
             yield b" "
@@ -187,7 +187,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for():
         pytest.param("limit", ["limit"], id="no value"),
     ],
 )
-async def test_wrong_parameters_are_refused_by_name(query, fields):
+async def test_invalid_parameters_are_rejected_by_name(query, fields):
     async with client_of(Agent()) as client:
         answer = await client.get(f"/v1/decisions?{query}")
 
@@ -197,7 +197,7 @@ async def test_wrong_parameters_are_refused_by_name(query, fields):
 
 
 @pytest.mark.parametrize("path", ["/v1/pods", "/v1/machine", "/v1/picture.svg", "/readyz", "/metrics", "/openapi.json"])
-async def test_who_knows_no_parameters_refuses_them(path):
+async def test_paths_without_parameters_reject_any(path):
     async with client_of(Agent()) as client:
         answer = await client.get(f"{path}?verbose=1")
 
@@ -206,7 +206,7 @@ async def test_who_knows_no_parameters_refuses_them(path):
         assert problem["errors"] == [{"field": "verbose", "what": "is not a parameter of this path"}]
 
 
-async def test_the_past_is_shown_page_by_page():
+async def test_the_history_has_pages():
     agent = Agent()
     async with client_of(agent) as client:
         for number in range(5):
@@ -214,15 +214,15 @@ async def test_the_past_is_shown_page_by_page():
 
         page = await described(client, await client.get("/v1/decisions?limit=2"))
         rest = await described(client, await client.get(f"/v1/decisions?limit=9&before={page['next']}"))
-        refused = await described(client, await client.get("/v1/decisions?outcome=rejected&pod=p2"))
+        rejected = await described(client, await client.get("/v1/decisions?outcome=rejected&pod=p2"))
 
         assert [one["id"] for one in page["decisions"]] == [5, 4]
         assert [one["id"] for one in rest["decisions"]] == [3, 2, 1]
         assert rest["next"] is None
-        assert [one["decision"]["pod"]["name"] for one in refused["decisions"]] == ["p2"]
+        assert [one["decision"]["pod"]["name"] for one in rejected["decisions"]] == ["p2"]
 
 
-async def test_one_decision_of_the_past_is_told_in_sentences_too():
+async def test_a_stored_decision_has_a_story():
     agent = Agent()
     async with client_of(agent) as client:
         await client.post("/v1/pods", json=LARGE)
@@ -247,7 +247,7 @@ async def test_one_decision_of_the_past_is_told_in_sentences_too():
         pytest.param(RuntimeError("secret"), 500, None, id="a fault of ours"),
     ],
 )
-async def test_what_the_service_cannot_do_is_said(error, status, retry):
+async def test_errors_of_the_backend_become_problems(error, status, retry):
     agent = Agent()
     agent.fails = error
     async with client_of(agent) as client:
@@ -260,7 +260,7 @@ async def test_what_the_service_cannot_do_is_said(error, status, retry):
             assert str(error) in (await described(client, answer))["detail"]
 
 
-async def test_a_decision_that_takes_too_long_is_made_all_the_same():
+async def test_a_slow_decision_continues_after_the_timeout():
     agent = Agent()
     agent.slow = 0.2
     async with client_of(agent, answer_seconds=0.05) as client:
@@ -272,7 +272,7 @@ async def test_a_decision_that_takes_too_long_is_made_all_the_same():
         assert (await client.get("/v1/pods/default-small")).status_code == 200
 
 
-async def test_ready_or_why_not():
+async def test_readiness_has_a_reason():
     agent = Agent()
     async with client_of(agent) as client:
         assert await described(client, await client.get("/readyz")) == {"ready": True}
@@ -309,18 +309,18 @@ async def test_the_machine_and_its_picture():
         pytest.param("/v1/events", "GET, HEAD, OPTIONS", id="events"),
     ],
 )
-async def test_other_methods_are_told_which_there_are(method, path, allow):
+async def test_an_unsupported_method_gets_the_supported_ones(method, path, allow):
     async with client_of(Agent()) as client:
-        refused = await client.request(method, path)
+        rejected = await client.request(method, path)
         asked = await client.options(path)
 
-        assert (refused.status_code, refused.headers["allow"]) == (405, allow)
-        assert refused.json()["status"] == 405
+        assert (rejected.status_code, rejected.headers["allow"]) == (405, allow)
+        assert rejected.json()["status"] == 405
         assert (asked.status_code, asked.headers["allow"], asked.content) == (204, allow, b"")
 
 
-@pytest.mark.parametrize("path", ["/v1/pods", "/v1/picture.svg", "/healthz", "/v1/events", "/v1/pods/nobody"])
-async def test_head_is_get_without_the_rest(path):
+@pytest.mark.parametrize("path", ["/v1/pods", "/v1/picture.svg", "/healthz", "/v1/events", "/v1/pods/unknown"])
+async def test_head_is_get_without_a_body(path):
     async with client_of(Agent()) as client:
         head = await client.head(path)
 
@@ -355,7 +355,7 @@ async def test_other_paths_are_not_found(path):
         pytest.param({"authorization": "bearer token"}, 200, id="the right one"),
     ],
 )
-async def test_with_a_token_nobody_gets_in_without_it(headers, status):
+async def test_a_token_is_required(headers, status):
     async with client_of(Agent(), token=b"token") as client:
         answers = [await client.get(path, headers=headers) for path in ("/v1/pods", "/metrics", "/openapi.json")]
         alive = await client.get("/healthz", headers=headers)

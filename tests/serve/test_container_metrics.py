@@ -1,4 +1,4 @@
-"""Pods that a runtime runs: how they are told of, how they end, and what is counted of their containers."""
+"""Pods that the agent runs: their status, termination and metrics."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from alignup.schema.api import AdmissionStatus, OrphanSandbox, RuntimeInfo, RuntimeStatus
 from alignup.schema.run_status import ContainerRunStatus, timestamp
 from alignup.serve.metrics import Metrics
-from tests.serve.agents import BEGIN, Agent, client_of, host, manifest, run_of, running
+from tests.serve.fake_backend import BEGIN, Agent, client_of, host, manifest, run_of, running
 from tests.serve.test_app import described
 from tests.serve.test_decision_metrics import TWO
 from tests.serve.test_metrics import read
@@ -38,15 +38,15 @@ async def agent():
 
 
 @pytest.mark.anyio
-async def test_a_pod_that_nobody_runs_is_told_so(agent):
+async def test_a_pod_that_the_agent_does_not_run_has_no_run_status(agent):
     async with client_of(agent) as client:
         assert (await described(client, await client.get(POD), path="/v1/pods/{uid}"))["run"] is None
 
 
 @pytest.mark.anyio
-async def test_a_pod_that_is_run_is_told_with_its_containers(agent):
+async def test_a_running_pod_has_the_status_of_its_containers(agent):
     side = running("side", kind="sidecar", image="example.com/side", id="abc", pid=4711, cpus=0b1111, nodes=0b10)
-    agent.run(WEB, run_of(side, WAITS, phase="Pending", ips=("10.0.0.7",), warnings=("spec.nodeName is not heeded",)))
+    agent.run(WEB, run_of(side, WAITS, phase="Pending", ips=("10.0.0.7",), warnings=("spec.nodeName has no effect",)))
     async with client_of(agent) as client:
         listed = await described(client, await client.get("/v1/pods"))
         found = await described(client, await client.get(POD), path="/v1/pods/{uid}")
@@ -54,7 +54,7 @@ async def test_a_pod_that_is_run_is_told_with_its_containers(agent):
     run = found["run"]
     assert listed["pods"][0]["run"] == run
     assert (run["phase"], run["ending"], run["ips"]) == ("Pending", False, ["10.0.0.7"])
-    assert run["warnings"] == ["spec.nodeName is not heeded"]
+    assert run["warnings"] == ["spec.nodeName has no effect"]
     assert run["containers"][0] == {
         "name": "side",
         "kind": "sidecar",
@@ -78,7 +78,7 @@ async def test_a_pod_that_is_run_is_told_with_its_containers(agent):
 
 
 @pytest.mark.anyio
-async def test_a_pod_that_has_run_is_finished(agent):
+async def test_a_pod_that_ran_to_completion_is_finished(agent):
     agent.run(WEB, run_of(CRASHED, phase="Failed", reason="DeadlineExceeded"))
     agent.known[WEB] = replace(agent.known[WEB], status=AdmissionStatus.FINISHED)
     async with client_of(agent) as client:
@@ -92,7 +92,7 @@ async def test_a_pod_that_has_run_is_finished(agent):
     ("query", "grace"),
     [pytest.param("", None, id="in its own time"), pytest.param("?grace=0", 0, id="at once")],
 )
-async def test_a_pod_that_is_run_ends_before_it_is_gone(agent, query, grace):
+async def test_a_running_pod_terminates_before_it_is_released(agent, query, grace):
     agent.run(WEB, run_of())
     async with client_of(agent) as client:
         answer = await client.delete(f"{POD}{query}")
@@ -107,7 +107,7 @@ async def test_a_pod_that_is_run_ends_before_it_is_gone(agent, query, grace):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("grace", ["-1", "1.5", "soon", str(1 << 31)])
-async def test_a_time_to_end_in_that_is_none_is_refused(agent, grace):
+async def test_an_invalid_grace_period_is_rejected(agent, grace):
     async with client_of(agent) as client:
         answer = await client.delete(f"{POD}?grace={grace}")
 
@@ -118,7 +118,7 @@ async def test_a_time_to_end_in_that_is_none_is_refused(agent, grace):
 
 
 @pytest.mark.anyio
-async def test_the_runtime_is_told_of_with_what_it_has_that_nobody_knows(agent):
+async def test_the_runtime_is_reported_with_its_orphan_sandboxes(agent):
     async with client_of(agent) as client:
         none = await described(client, await client.get("/v1/runtime"))
         agent.report = RuntimeStatus(
@@ -152,7 +152,7 @@ async def test_the_runtime_is_told_of_with_what_it_has_that_nobody_knows(agent):
     }
 
 
-def test_containers_are_counted_by_how_far_they_are():
+def test_containers_are_counted_by_state():
     on = host()
     metrics = Metrics(lambda: on)
     before = set(read(metrics))

@@ -1,4 +1,4 @@
-"""What a decision adds to the kubelet's counters, where recorded runs do not tell: scopes, whole pods, fit checks."""
+"""Counts of decisions that recorded runs do not cover: scopes, pod-level resources, fit checks."""
 
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +13,7 @@ from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
 from alignup.serve import decision_metrics
 from alignup.serve.decision_metrics import decision_counts, reason_label
-from tests.serve.agents import GPU, host
+from tests.serve.fake_backend import GPU, host
 
 REQUESTS, ERRORS = (decision_metrics.REQUESTS,), (decision_metrics.ERRORS,)
 CPU, CPU_ERROR = (decision_metrics.CPU_REQUESTS,), (decision_metrics.CPU_ERRORS,)
@@ -108,7 +108,7 @@ SERVED = {REQUESTS: 1, CPU: 2, MEMORY: 2, CACHE: 2}
             "container",
             HUNGRY,
             {REQUESTS: 1, rejected("UnexpectedAdmissionError"): 1, CPU: 2, MEMORY: 2, MEMORY_ERROR: 1, CACHE: 2},
-            id="policy none has no errors of its own",
+            id="policy none counts no errors",
         ),
         pytest.param(
             BEST,
@@ -119,7 +119,7 @@ SERVED = {REQUESTS: 1, CPU: 2, MEMORY: 2, CACHE: 2}
         ),
     ],
 )
-def test_what_a_decision_adds(policy, scope, asks, added):
+def test_counts_of_a_decision(policy, scope, asks, added):
     on = host(policy, scope=Scope(scope))
 
     decision = on.decide(asks)
@@ -127,17 +127,17 @@ def test_what_a_decision_adds(policy, scope, asks, added):
     assert decision_counts(decision, pod=asks, host=on) == added
 
 
-def test_whole_cores_are_counted_or_missed():
+def test_whole_cores_are_counted():
     on = host(BEST, options={"full-pcpus-only": "true"})
 
-    taken, refused = (decision_counts(on.decide(asks), pod=asks, host=on) for asks in (TWO, ODD))
+    whole, odd = (decision_counts(on.decide(asks), pod=asks, host=on) for asks in (TWO, ODD))
 
-    assert (taken[CORES], taken[NO_CORES]) == (2, 0)
-    assert (refused[CORES], refused[NO_CORES], refused[CPU_ERROR], refused[CPU]) == (1, 1, 1, 2)
-    assert refused[rejected("Other")] == 1
+    assert (whole[CORES], whole[NO_CORES]) == (2, 0)
+    assert (odd[CORES], odd[NO_CORES], odd[CPU_ERROR], odd[CPU]) == (1, 1, 1, 2)
+    assert odd[rejected("Other")] == 1
 
 
-def test_a_pod_that_stays_is_counted_but_gets_nothing_new():
+def test_a_kept_pod_is_counted_without_allocations():
     on = host(SINGLE, options={"full-pcpus-only": "true"})
     on.admit(TWO)
 
@@ -147,7 +147,7 @@ def test_a_pod_that_stays_is_counted_but_gets_nothing_new():
     assert decision_counts(again, pod=TWO, host=on) == {REQUESTS: 1, CPU: 2, MEMORY: 2, CORES: 2, nodes("container"): 2}
 
 
-def test_the_fit_check_comes_after_all_that():
+def test_a_pod_rejected_by_the_fit_check_is_counted_as_allocated():
     on = host(SINGLE)
     burstable = pod(container("a", cpu="39500m"))
 
@@ -161,7 +161,7 @@ def test_the_fit_check_comes_after_all_that():
     }
 
 
-def test_nothing_is_counted_while_a_plugin_is_to_be_asked():
+def test_nothing_is_counted_before_plugins_have_answered():
     on = host(SINGLE)
     asking = Host(on.machine, replace(on.settings, preferred_allocation=frozenset({GPU})))
     asks = pod(container("a", cpu="2", memory="1Gi", gpu="1"))
@@ -189,7 +189,7 @@ HUNGRY_PIECE = pod(container("a", cpu="2", memory="1Gi"), container("b"), cpu="4
         ),
     ],
 )
-def test_a_pod_placed_in_one_piece(asks, added):
+def test_pod_level_resources(asks, added):
     on = host(BEST, scope=Scope.POD)
     gates = FeatureGates({"PodLevelResourceManagers": True})
     on = Host(on.machine, replace(on.settings, gates=gates))
@@ -211,5 +211,5 @@ def test_a_pod_placed_in_one_piece(asks, added):
         ("Anything", "Other"),
     ],
 )
-def test_reasons_are_few(reason, label):
+def test_the_number_of_reasons_is_limited(reason, label):
     assert reason_label(reason) == label

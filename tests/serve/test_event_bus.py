@@ -1,4 +1,4 @@
-"""Events handed out: everybody hears everything, and who is too slow hears how much was missed."""
+"""Every subscriber gets every event, or the number of missed ones."""
 
 import asyncio
 import itertools
@@ -21,23 +21,23 @@ async def take(events, count):
         return [await anext(events) for _ in range(count)]
 
 
-async def test_everybody_hears_what_happens_from_now_on():
+async def test_all_subscribers_get_events_from_now_on():
     made = feed()
     made.publish("early", {})
     async with made.subscribe() as one, made.subscribe() as other:
         made.publish("admitted", {"uid": "a"})
         made.publish("released", {"uid": "a"})
 
-        heard, also_heard = await take(one, 2), await take(other, 2)
+        received, also_received = await take(one, 2), await take(other, 2)
 
-    assert heard == also_heard
-    assert [(event.id, event.time, event.kind, event.document) for event in heard] == [
+    assert received == also_received
+    assert [(event.id, event.time, event.kind, event.document) for event in received] == [
         (2, 101, "admitted", {"uid": "a"}),
         (3, 102, "released", {"uid": "a"}),
     ]
 
 
-async def test_who_waits_is_woken():
+async def test_a_waiting_subscriber_wakes_up():
     made = feed()
     async with made.subscribe() as events:
         waiting = asyncio.ensure_future(take(events, 1))
@@ -48,7 +48,7 @@ async def test_who_waits_is_woken():
         assert [event.kind for event in await waiting] == ["admitted"]
 
 
-async def test_who_has_gone_is_forgotten():
+async def test_a_closed_subscription_is_removed():
     made = feed()
     async with made.subscribe():
         pass
@@ -57,26 +57,26 @@ async def test_who_has_gone_is_forgotten():
 
 
 @given(steps=st.lists(st.one_of(st.just("read"), st.integers(1, 8)), max_size=12), room=st.integers(1, 4))
-def test_every_event_is_heard_or_counted_as_missed(steps, room):
-    """Whatever the pace, ids rise, nothing is heard twice, and what was missed adds up."""
+def test_every_event_is_delivered_or_counted_as_missed(steps, room):
+    """At any pace, IDs increase, no event is delivered twice, and the missed ones add up."""
 
     async def listen():
         made = feed(room)
-        heard: list[int] = []
+        received: list[int] = []
         missed = published = next_read = 0
         async with made.subscribe() as events:
             for step in [*steps, *["read"] * (room + 1)]:
-                if step == "read" and (published > len(heard) + missed):
+                if step == "read" and (published > len(received) + missed):
                     (event,) = await take(events, 1)
                     assert event.id > next_read
                     next_read = event.id if event.kind != MISSED else event.id - 1
                     missed += event.document["count"] if event.kind == MISSED else 0
-                    heard += [event.id] if event.kind != MISSED else []
+                    received += [event.id] if event.kind != MISSED else []
                 elif step != "read":
                     for _ in range(step):
                         published += 1
                         made.publish("something", {})
-        assert heard == sorted(set(heard))
-        assert len(heard) + missed == published
+        assert received == sorted(set(received))
+        assert len(received) + missed == published
 
     asyncio.run(listen())

@@ -1,4 +1,4 @@
-"""A thousand malformed requests: the server goes on answering, and keeps nothing of them."""
+"""The server survives malformed requests and leaks nothing."""
 
 import asyncio
 import gc
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from alignup.serve.server import ServerLimits
-from tests.serve.agents import Agent, manifest
-from tests.serve.serving import client_at, on_unix, say
+from tests.serve.fake_backend import Agent, manifest
+from tests.serve.real_server import client_at, on_unix, say
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,7 @@ CHUNKED = [*JSON, b"Transfer-Encoding: chunked"]
 
 
 def malformed(chance):
-    """One request that should not be, as its parts go over the wire."""
+    """A malformed request, in the parts to send."""
     kinds = [
         lambda: [chance.randbytes(chance.randrange(1, 2000))],
         lambda: [chance.randbytes(8) + b"\r\n\r\n"],
@@ -72,7 +72,7 @@ def malformed(chance):
     return chance.choice(kinds)()
 
 
-async def test_a_thousand_malformed_requests_leave_the_server_answering(tmp_path, caplog):
+async def test_the_server_survives_a_thousand_malformed_requests(tmp_path, caplog):
     path = tmp_path / "api.sock"
     agent = Agent()
     chance = random.Random(8)
@@ -98,5 +98,5 @@ async def test_a_thousand_malformed_requests_leave_the_server_answering(tmp_path
 
 
 def resident():
-    """The bytes this process has in memory."""
+    """The resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

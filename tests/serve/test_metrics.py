@@ -1,4 +1,4 @@
-"""Metrics: gauges read from the ledger, the format they are written in, and how long deciding took."""
+"""Gauges, the text format, and the duration histogram."""
 
 import math
 
@@ -13,7 +13,7 @@ from alignup.align.settings import Policy
 from alignup.align.synthetic import parse
 from alignup.align.workload import Pod
 from alignup.serve.metrics import BUCKETS, DURATION, Metrics
-from tests.serve.agents import GPU, host
+from tests.serve.fake_backend import GPU, host
 from tests.serve.test_decision_metrics import TWO, container, pod
 
 GIB = 1 << 30
@@ -28,7 +28,7 @@ def read(metrics):
     }
 
 
-def test_gauges_tell_who_holds_how_much_of_each_node():
+def test_gauges_show_the_use_of_each_node():
     on = host(Policy.SINGLE_NUMA_NODE)
     metrics = Metrics(lambda: on, waiting=lambda: 3)
     on.admit(pod(container("a", cpu="4", memory="2Gi", gpu="1")))
@@ -50,7 +50,7 @@ def test_gauges_tell_who_holds_how_much_of_each_node():
     assert (seen["alignup_pods", "admitted"], seen["alignup_pods", "waiting"]) == (1, 3)
 
 
-def test_gauges_fall_back_to_0_when_a_pod_goes():
+def test_gauges_return_to_0_after_a_release():
     on = host()
     metrics = Metrics(lambda: on)
     before = read(metrics)
@@ -62,7 +62,7 @@ def test_gauges_fall_back_to_0_when_a_pod_goes():
     assert read(metrics) == before
 
 
-def test_devices_near_several_nodes_are_counted_once_and_ill_ones_apart():
+def test_devices_near_several_nodes_are_counted_once_and_unhealthy_ones_apart():
     on = host()
     on.update_devices(GPU, [Device(GPU, "a", 0b11), Device(GPU, "b", None), Device(GPU, "c", 0b10, healthy=False)])
 
@@ -75,7 +75,7 @@ def test_devices_near_several_nodes_are_counted_once_and_ill_ones_apart():
     }
 
 
-def test_what_is_not_managed_is_not_shown():
+def test_unmanaged_resources_have_no_gauges():
     on = Host(parse("numa:2(memory=1GiB) core:2 pu:1"))
 
     names = {key[0] for key in read(Metrics(lambda: on))}
@@ -107,7 +107,7 @@ def test_durations_fall_into_the_kubelets_buckets(seconds, bucket):
     assert (seen[(DURATION + "_sum",)], seen[(DURATION + "_count",)]) == (int(seconds * 1000), 1)
 
 
-def test_names_from_anywhere_are_written_so_that_they_can_be_read_back():
+def test_label_values_are_escaped():
     on = host()
     odd = 'a"b\\c\nd{}'
     on.update_devices(odd, [Device(odd, "x", 1)])
@@ -115,10 +115,10 @@ def test_names_from_anywhere_are_written_so_that_they_can_be_read_back():
     assert read(Metrics(lambda: on))["alignup_numa_devices", "0", odd, "free"] == 1
 
 
-def test_others_may_add_metrics_of_their_own():
+def test_other_collectors_can_be_registered():
     class Own(Collector):
         def collect(self):
-            yield GaugeMetricFamily("own", "Somebody else's.", value=0.5)
+            yield GaugeMetricFamily("own", "Another collector's.", value=0.5)
 
     on = host()
     metrics = Metrics(lambda: on)
@@ -127,7 +127,7 @@ def test_others_may_add_metrics_of_their_own():
     assert read(metrics)[("own",)] == 0.5
 
 
-def test_a_pod_without_needs_counts_as_decided():
+def test_a_pod_without_requests_is_counted():
     on = host()
     idle = Pod(name="idle", uid="idle")
     metrics = Metrics(lambda: on)

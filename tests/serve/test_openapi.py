@@ -1,4 +1,4 @@
-"""The description of the API tried against the API: each operation with data that fits it, and data that does not."""
+"""The API is tested against its OpenAPI document, with valid and invalid data."""
 
 import re
 
@@ -6,7 +6,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 
 from alignup.serve.routes import OPERATIONS
-from tests.serve.agents import Agent, app_of
+from tests.serve.fake_backend import Agent, app_of
 
 EXAMPLES = 20
 
@@ -20,16 +20,16 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", app_of(Agent()), config
 # A stream of events has no end, and is tried elsewhere.
 @schema.exclude(path="/v1/events").parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
-def test_what_is_described_is_what_happens(case):
+def test_responses_match_the_description(case):
     case.call_and_validate()
 
 
-def test_everything_that_can_be_asked_for_is_described():
+def test_every_operation_is_described():
     described = {(path, method.upper()) for path, methods in schema.raw_schema["paths"].items() for method in methods}
 
     assert described == {(one.path, one.method) for one in OPERATIONS}
 
 
-def test_every_parameter_in_a_path_is_described():
+def test_every_path_parameter_is_described():
     for one in OPERATIONS:
         assert re.findall(r"{(\w+)}", one.path) == [parameter.name for parameter in one.parameters if parameter.in_path]

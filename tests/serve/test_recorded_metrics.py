@@ -1,4 +1,4 @@
-"""Recorded runs of a real kubelet: what it showed at ``/metrics``, beside what is counted here from decisions."""
+"""Metrics of recorded runs of a real kubelet, compared with ours."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,7 +22,7 @@ SHARED = "kubelet_cpu_manager_shared_pool_size_millicores"
 
 
 class CountedCourse(Course):
-    """A host on its way through a recording, with its metrics."""
+    """A host that replays a recording, with its metrics."""
 
     def start(self, number, step):
         super().start(number, step)
@@ -47,16 +47,16 @@ class CountedCourse(Course):
         return decisions
 
     def given(self, decision, pod):
-        """The CPUs each container was given, by a kubelet also those before one that was refused."""
+        """The CPUs each container was given, by a kubelet also those before one that was rejected."""
         rules = self.host.cpus
-        book = decision.before.cpus
+        ledger = decision.before.cpus
         hints = {step.container: step.hint for step in decision.steps}
         for container in pod.all_containers:
             try:
-                book = rules.allocate(book, pod, container, affinity=hints.get(container.name, NO_AFFINITY))
+                ledger = rules.allocate(ledger, pod, container, affinity=hints.get(container.name, NO_AFFINITY))
             except ProviderError:
                 return
-            yield book.holds(pod.uid, container.name) or 0
+            yield ledger.holds(pod.uid, container.name) or 0
 
 
 def pytest_generate_tests(metafunc):
@@ -64,13 +64,13 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("recorded", [pytest.param(path, id=path.name.removesuffix(".json.gz")) for path in recorded])
 
 
-def test_what_is_counted_is_what_the_kubelet_counted(recorded):
+def test_counts_match_the_recorded_kubelet(recorded):
     recording = load(recorded)
     if "metrics" not in recording:
         pytest.skip("no kubelet stayed up to be asked for metrics")
     course = CountedCourse(recording)
     failure = travel(course, Run(recorded.name))
-    if failure:  # a listed fault of the kubelet, which a host can be told to copy
+    if failure:  # a listed fault of the kubelet, which a host can be events to copy
         course = CountedCourse(recording, kubelet_faults=True)
         failure = travel(course, Run(recorded.name))
 
@@ -79,7 +79,7 @@ def test_what_is_counted_is_what_the_kubelet_counted(recorded):
 
 
 def compare(course, recorded):
-    """Names, types, labels and values; where the kubelet's gauges drift, by how much they do."""
+    """Compare names, types, labels and values; allow for the known drift of the kubelet's gauges."""
     ours, theirs = read(course.metrics.text().decode()), read("\n".join(recorded) + "\n")
     kinds = {name: kind for name, (kind, _) in theirs.items()} | {PER_NUMA: "gauge"}  # not there before the first use
     assert {name: kind for name, (kind, _) in ours.items()} == kinds
@@ -101,7 +101,7 @@ def compare(course, recorded):
 
 
 def read(text):
-    """Family → its type, and its samples by name and labels."""
+    """Family → type, and samples by name and labels."""
     found = {}
     for family in text_string_to_metric_families(text):
         if family.name.startswith(FAMILIES):

@@ -1,4 +1,4 @@
-"""Real sockets and the real server: who may come in, what happens at the end, and who is not waited for."""
+"""Real sockets and the real server: access, shutdown and timeouts."""
 
 import asyncio
 import os
@@ -15,15 +15,15 @@ import pytest
 from alignup.align.errors import ListenError
 from alignup.serve import sockets
 from alignup.serve.server import ServerLimits
-from tests.serve.agents import Agent, app_of, manifest
-from tests.serve.serving import client_at, on_unix, say, stale_socket
+from tests.serve.fake_backend import Agent, app_of, manifest
+from tests.serve.real_server import client_at, on_unix, say, stale_socket
 
 pytestmark = pytest.mark.anyio
 
 SMALL = manifest("small", cpu="2", memory="1Gi")
 
 
-async def test_a_day_in_the_life(tmp_path):
+async def test_all_operations_over_a_unix_socket(tmp_path):
     path = tmp_path / "api.sock"
     agent = Agent()
     async with on_unix(agent, path), client_at(path) as client:
@@ -41,7 +41,7 @@ async def test_a_day_in_the_life(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == []
 
 
-async def test_events_are_heard_as_they_happen(tmp_path):
+async def test_events_are_streamed_as_they_happen(tmp_path):
     path = tmp_path / "api.sock"
     agent = Agent()
     async with on_unix(agent, path, heartbeat_seconds=0.05), client_at(path) as client:
@@ -61,7 +61,7 @@ async def test_events_are_heard_as_they_happen(tmp_path):
         await until(lambda: not agent.feed.subscribers)
 
 
-async def test_who_reads_too_slowly_is_told(tmp_path):
+async def test_a_slow_reader_gets_the_number_of_missed_events(tmp_path):
     path = tmp_path / "api.sock"
     agent = Agent()
     async with on_unix(agent, path), client_at(path) as client, client.stream("GET", "/v1/events") as stream:
@@ -77,7 +77,7 @@ async def test_who_reads_too_slowly_is_told(tmp_path):
     assert "event: missed" in kinds
 
 
-async def test_a_client_that_vanishes_is_noticed(tmp_path):
+async def test_a_vanished_client_is_detected(tmp_path):
     path = tmp_path / "api.sock"
     agent = Agent()
     async with on_unix(agent, path):
@@ -91,7 +91,7 @@ async def test_a_client_that_vanishes_is_noticed(tmp_path):
         await until(lambda: not agent.feed.subscribers)
 
 
-async def test_a_client_that_reads_nothing_is_given_up(tmp_path):
+async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
     path = tmp_path / "api.sock"
     agent = Agent()
     async with on_unix(agent, path, read_seconds=0.1, heartbeat_seconds=0.01, limits=ServerLimits(end=1)):
@@ -103,17 +103,17 @@ async def test_a_client_that_reads_nothing_is_given_up(tmp_path):
             await until(lambda: agent.feed.publish("big", {"text": "x" * 50_000}) and not agent.feed.subscribers)
 
 
-async def test_no_more_listen_than_may(tmp_path):
+async def test_the_number_of_event_streams_is_limited(tmp_path):
     path = tmp_path / "api.sock"
     async with on_unix(Agent(), path, streams=1), client_at(path) as client:
         async with client.stream("GET", "/v1/events") as first:
             assert await anext(first.aiter_lines())
-            refused = await client.get("/v1/events")
+            rejected = await client.get("/v1/events")
 
-        assert refused.status_code == 429
+        assert rejected.status_code == 429
 
 
-async def test_the_end_lets_requests_finish_and_streams_go(tmp_path):
+async def test_shutdown_finishes_requests_and_ends_streams(tmp_path):
     path = tmp_path / "api.sock"
     agent = Agent()
     agent.slow = 0.4
@@ -123,16 +123,16 @@ async def test_the_end_lets_requests_finish_and_streams_go(tmp_path):
             under_way = asyncio.ensure_future(client.post("/v1/pods", json=SMALL))
             await until(lambda: agent.feed.subscribers)
             await asyncio.sleep(0.1)
-            begun = time.monotonic()
+            started = time.monotonic()
 
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - started < 3
         assert (await under_way).status_code == 201
         assert (await stream).text.startswith(": events from now on")
         with pytest.raises(httpx2.ConnectError):
             await client.get("/healthz")
 
 
-async def test_the_end_does_not_wait_for_ever(tmp_path):
+async def test_shutdown_does_not_wait_forever(tmp_path):
     path = tmp_path / "api.sock"
     agent = Agent()
     agent.slow = 30
@@ -140,13 +140,13 @@ async def test_the_end_does_not_wait_for_ever(tmp_path):
         async with on_unix(agent, path, limits=ServerLimits(end=0.2)):
             under_way = asyncio.ensure_future(client.post("/v1/pods", json=SMALL))
             await asyncio.sleep(0.2)
-            begun = time.monotonic()
+            started = time.monotonic()
 
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - started < 3
         assert (await under_way).status_code == 500
 
 
-async def test_signals_are_left_to_others(tmp_path):
+async def test_the_server_handles_no_signals(tmp_path):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     async with on_unix(Agent(), tmp_path / "api.sock"):
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
@@ -161,24 +161,24 @@ async def test_signals_are_left_to_others(tmp_path):
         pytest.param([b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", *[b"G"] * 20], id="drops after a first request"),
     ],
 )
-async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path, parts):
+async def test_an_incomplete_request_times_out(tmp_path, parts):
     path = tmp_path / "api.sock"
     async with on_unix(Agent(), path, limits=ServerLimits(head=0.2, idle=1, end=1)):
-        begun = time.monotonic()
+        started = time.monotonic()
 
         await say(path, *parts, pause=0.02)
 
-        assert time.monotonic() - begun < 1.5
+        assert time.monotonic() - started < 1.5
 
 
-async def test_a_leftover_is_replaced(tmp_path):
+async def test_a_stale_socket_is_replaced(tmp_path):
     path = tmp_path / "api.sock"
     stale_socket(path)
     async with on_unix(Agent(), path), client_at(path) as client:
         assert (await client.get("/healthz")).text == "ok\n"
 
 
-async def test_who_listens_already_is_left_alone(tmp_path):
+async def test_a_socket_in_use_is_not_replaced(tmp_path):
     path = tmp_path / "api.sock"
     async with on_unix(Agent(), path), client_at(path) as client:
         with pytest.raises(ListenError, match="another process listens at"), sockets.unix_socket(path):
@@ -187,7 +187,7 @@ async def test_who_listens_already_is_left_alone(tmp_path):
         assert (await client.get("/healthz")).text == "ok\n"
 
 
-async def test_one_that_took_the_place_stays(tmp_path):
+async def test_a_socket_that_replaced_ours_is_not_removed(tmp_path):
     path = tmp_path / "api.sock"
     with sockets.unix_socket(path):
         path.unlink()
@@ -197,7 +197,7 @@ async def test_one_that_took_the_place_stays(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
-def test_what_is_no_socket_is_not_touched(tmp_path, kind):
+def test_other_files_are_not_replaced(tmp_path, kind):
     path = tmp_path / "api.sock"
     if kind == "directory":
         path.mkdir()
@@ -214,7 +214,7 @@ def test_what_is_no_socket_is_not_touched(tmp_path, kind):
 
 
 def test_a_socket_is_never_open_to_others_under_a_loose_umask(tmp_path):
-    """However often others look while it is made, they see it private or not at all."""
+    """At every moment, the socket is private or does not exist."""
     path, seen, done = tmp_path / "api.sock", set(), threading.Event()
 
     def look():
@@ -239,15 +239,15 @@ def test_a_socket_is_never_open_to_others_under_a_loose_umask(tmp_path):
     assert seen <= {0o600}
 
 
-def test_of_many_that_come_at_once_one_listens(tmp_path):
+def test_of_many_concurrent_servers_one_listens(tmp_path):
     path = tmp_path / "api.sock"
     stale_socket(path)
-    begun = threading.Barrier(8)
+    started = threading.Barrier(8)
     won: list[socket.socket] = []
     lost: list[ListenError] = []
 
     def come():
-        begun.wait()
+        started.wait()
         try:
             won.append(stack.enter_context(sockets.unix_socket(path)))
         except ListenError as error:
@@ -263,21 +263,21 @@ def test_of_many_that_come_at_once_one_listens(tmp_path):
         assert (len(won), len(lost)) == (1, 7)
 
 
-def test_a_path_that_is_too_long_is_refused_by_its_length(tmp_path):
+def test_a_path_that_is_too_long_is_an_error(tmp_path):
     path = tmp_path / ("x" * 110)
 
     with pytest.raises(ListenError, match="is too long for a socket"), sockets.unix_socket(path):
         pass
 
 
-def test_a_place_that_cannot_be_made_is_refused_by_its_name(tmp_path):
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ListenError, match=r"file/api\.sock"), sockets.unix_socket(tmp_path / "file" / "api.sock"):
         pass
 
 
-async def test_an_address_on_the_network_wants_the_token(tmp_path):
+async def test_a_tcp_address_requires_the_token(tmp_path):
     stopping = asyncio.Event()
     app = app_of(Agent(), stopping=stopping, token=b"secret")
     with sockets.tcp_socket(0) as made:
@@ -286,14 +286,14 @@ async def test_an_address_on_the_network_wants_the_token(tmp_path):
             sockets.serve_app(app, made, stopping=stopping, limits=ServerLimits(end=1)),
             httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client,
         ):
-            refused = await client.get("/v1/pods")
+            rejected = await client.get("/v1/pods")
             taken = await client.get("/v1/pods", headers={"Authorization": "Bearer secret"})
 
     assert host == "127.0.0.1"
-    assert (refused.status_code, taken.status_code) == (401, 200)
+    assert (rejected.status_code, taken.status_code) == (401, 200)
 
 
-def test_an_address_that_is_taken_is_refused():
+def test_an_address_in_use_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
@@ -301,7 +301,7 @@ def test_an_address_that_is_taken_is_refused():
             pass
 
 
-def test_an_address_that_is_none_is_refused():
+def test_an_invalid_address_is_an_error():
     with pytest.raises(ListenError, match="cannot listen on"), sockets.tcp_socket(1, "not an address"):
         pass
 
@@ -310,15 +310,15 @@ def test_an_address_that_is_none_is_refused():
     ("content", "mode", "why"),
     [
         pytest.param(b"secret\n", 0o640, "chmod 600", id="the group can read it"),
-        pytest.param(b"secret\n", 0o604, "chmod 600", id="everybody can"),
-        pytest.param(b"secret\n", 0o602, "chmod 600", id="everybody can change it"),
+        pytest.param(b"secret\n", 0o604, "chmod 600", id="others can read it"),
+        pytest.param(b"secret\n", 0o602, "chmod 600", id="others can change it"),
         pytest.param(b" \n", 0o600, "is empty", id="empty"),
         pytest.param(b"two words", 0o600, "does not contain a token", id="two words"),
         pytest.param(b"s\xf6cret", 0o600, "does not contain a token", id="odd bytes"),
         pytest.param(b"x" * 5000, 0o600, "does not contain a token", id="too long"),
     ],
 )
-def test_tokens_that_are_none(tmp_path, content, mode, why):
+def test_invalid_tokens_are_rejected(tmp_path, content, mode, why):
     path = tmp_path / "token"
     path.write_bytes(content)
     path.chmod(mode)
@@ -328,7 +328,7 @@ def test_tokens_that_are_none(tmp_path, content, mode, why):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_token_is_read_without_its_line_end(tmp_path, mode):
+def test_a_token_is_stripped(tmp_path, mode):
     path = tmp_path / "token"
     path.write_bytes(b"c2VjcmV0==\n")
     path.chmod(mode)
@@ -337,7 +337,7 @@ def test_a_token_is_read_without_its_line_end(tmp_path, mode):
 
 
 @pytest.mark.parametrize("kind", ["missing", "directory", "pipe"])
-def test_a_token_comes_from_a_file(tmp_path, kind):
+def test_a_token_file_must_be_private(tmp_path, kind):
     path = tmp_path / "token"
     if kind == "directory":
         path.mkdir()
@@ -350,5 +350,5 @@ def test_a_token_comes_from_a_file(tmp_path, kind):
 
 async def until(true, seconds=3.0):
     async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not true():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A directory of manifests: what it wants, and what has to change for it."""
+"""Scans of a manifest directory, and the changes they cause."""
 
 import os
 
@@ -26,13 +26,13 @@ def write(directory, file, name="web", *, cpu="2", uid="", comment=""):
 
 
 def settled(folder):
-    """What the directory wants, once everything in it has been the same for two looks."""
+    """Scan twice, so that all files are stable."""
     folder.scan()
     return folder.scan()
 
 
 def known(look):
-    """All that is wanted, as the desk would know it."""
+    """The records of all pods of a scan."""
     return [PodRecord(pod=one.pod, since=0.0, source=one.file, decision=ANY_DECISION) for one in look.pods]
 
 
@@ -40,7 +40,7 @@ def names(look):
     return [one.pod.name for one in look.pods]
 
 
-def test_at_the_first_look_every_file_counts(tmp_path):
+def test_the_first_scan_reads_every_file(tmp_path):
     write(tmp_path, "web.yaml")
     write(tmp_path, "db.json", "db")
     write(tmp_path, ".hidden.yaml", "hidden")
@@ -53,7 +53,7 @@ def test_at_the_first_look_every_file_counts(tmp_path):
     assert look.unknown == frozenset()
 
 
-def test_a_file_that_still_changes_does_not_count_yet(tmp_path):
+def test_a_file_that_still_changes_is_not_read(tmp_path):
     folder = ManifestDir(tmp_path)
     folder.scan()
     write(tmp_path, "web.yaml")
@@ -65,7 +65,7 @@ def test_a_file_that_still_changes_does_not_count_yet(tmp_path):
     assert names(second) == ["web"]
 
 
-def test_a_half_written_change_leaves_the_pod_as_it_was(tmp_path):
+def test_an_invalid_edit_leaves_the_pod_as_it_was(tmp_path):
     folder = ManifestDir(tmp_path)
     write(tmp_path, "web.yaml")
     before = settled(folder)
@@ -77,7 +77,7 @@ def test_a_half_written_change_leaves_the_pod_as_it_was(tmp_path):
     assert not plan_changes(now, known(before))
 
 
-def test_what_cannot_be_read_is_said_once(tmp_path):
+def test_an_unreadable_file_is_reported_once(tmp_path):
     folder = ManifestDir(tmp_path)
     (tmp_path / "web.yaml").write_text("kind: Pod\n")
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_said_once(tmp_path):
     assert second.notes == ()
 
 
-def test_pods_of_a_file_that_cannot_be_read_after_a_restart_stay(tmp_path):
+def test_pods_of_an_unreadable_file_stay_after_a_restart(tmp_path):
     write(tmp_path, "web.yaml")
     before = ManifestDir(tmp_path).scan()
     (tmp_path / "web.yaml").write_text("{")
@@ -99,7 +99,7 @@ def test_pods_of_a_file_that_cannot_be_read_after_a_restart_stay(tmp_path):
     assert not plan_changes(now, known(before))
 
 
-def test_a_directory_that_cannot_be_read_leaves_everything(tmp_path):
+def test_an_unreadable_directory_changes_nothing(tmp_path):
     write(tmp_path, "web.yaml")
     folder = ManifestDir(tmp_path)
     before = folder.scan()
@@ -113,7 +113,7 @@ def test_a_directory_that_cannot_be_read_leaves_everything(tmp_path):
     assert folder.scan().notes == ()
 
 
-def test_a_file_gone_for_a_moment_is_not_gone(tmp_path):
+def test_a_briefly_missing_file_counts_as_present(tmp_path):
     folder = ManifestDir(tmp_path)
     write(tmp_path, "web.yaml")
     folder.scan()
@@ -138,7 +138,7 @@ def test_a_removed_file_releases_its_pods(tmp_path):
 
 
 @pytest.mark.parametrize("uid", ["", "fixed"])
-def test_an_edited_pod_takes_the_place_of_the_one_before(tmp_path, uid):
+def test_an_edited_pod_replaces_the_previous_one(tmp_path, uid):
     folder = ManifestDir(tmp_path)
     write(tmp_path, "web.yaml", uid=uid)
     before = settled(folder)
@@ -166,7 +166,7 @@ def test_pods_are_the_same_after_a_restart(tmp_path):
     assert ManifestDir(tmp_path).scan().pods == ManifestDir(tmp_path).scan().pods
 
 
-def test_pods_of_one_name_in_two_files_are_two_pods(tmp_path):
+def test_equal_names_in_two_files_are_two_pods(tmp_path):
     write(tmp_path, "a.yaml")
     write(tmp_path, "b.yaml")
 
@@ -175,7 +175,7 @@ def test_pods_of_one_name_in_two_files_are_two_pods(tmp_path):
     assert first.pod.uid != second.pod.uid
 
 
-def test_of_two_files_with_one_uid_the_first_counts(tmp_path):
+def test_of_two_files_with_the_same_uid_the_first_counts(tmp_path):
     write(tmp_path, "a.yaml", "one", uid="same")
     write(tmp_path, "b.yaml", "two", uid="same")
 
@@ -185,7 +185,7 @@ def test_of_two_files_with_one_uid_the_first_counts(tmp_path):
     assert "has the same uid same" in look.notes[0]
 
 
-def test_what_came_over_the_api_is_not_the_directorys_business(tmp_path):
+def test_pods_from_the_api_are_ignored(tmp_path):
     write(tmp_path, "web.yaml", uid="mine")
     look = ManifestDir(tmp_path).scan()
     sent = PodRecord(pod=look.pods[0].pod, since=0.0, source="api", decision=ANY_DECISION)
@@ -196,7 +196,7 @@ def test_what_came_over_the_api_is_not_the_directorys_business(tmp_path):
     assert change.added == look.pods
 
 
-def test_every_replica_of_a_deployment_is_wanted(tmp_path):
+def test_every_replica_of_a_deployment_is_a_pod(tmp_path):
     deployment = """\
 apiVersion: apps/v1
 kind: Deployment
@@ -220,7 +220,7 @@ spec:
     assert change.added == ()
 
 
-def test_a_pipe_in_place_of_a_manifest_is_passed_over(tmp_path):
+def test_a_pipe_is_ignored(tmp_path):
     os.mkfifo(tmp_path / "web.yaml")
 
     assert ManifestDir(tmp_path).scan().pods == ()

@@ -1,4 +1,4 @@
-"""Manifests in a directory become pods of the agent, and go with their files."""
+"""The pods of a manifest directory follow its files."""
 
 import asyncio
 import io
@@ -20,30 +20,32 @@ from tests.align.hosts import pod
 
 
 def put(directory, file, *pods):
-    """A file of pods, there in one step as a careful person would do it."""
+    """Write a manifest file atomically."""
     aside = directory / f".{file}"
     aside.write_text("\n---\n".join(map(json.dumps, pods)))
     aside.rename(directory / file)
 
 
 def written(name, **asked):
-    """A manifest that gives no uid."""
+    """A manifest without a uid."""
     made = document(name, **asked)
     del made["metadata"]["uid"]
     return made
 
 
 class Room:
-    """A desk, a directory, and somebody who watches it when told to."""
+    """A queue, a manifest directory and its watcher."""
 
     def __init__(self, directory, **options):
         self.full = False
         self.directory = directory
         self.out = io.StringIO()
-        self.desk = AdmissionQueue(empty_state(**options), self._save, clock=clock(), dispatch=lambda _: None)
-        self.watcher = ManifestWatcher(ManifestDir(directory), self.desk, log=log.make_logger(self.out, readable=False))
+        self.queue = AdmissionQueue(empty_state(**options), self._save, clock=clock(), dispatch=lambda _: None)
+        self.watcher = ManifestWatcher(
+            ManifestDir(directory), self.queue, log=log.make_logger(self.out, readable=False)
+        )
 
-    def _save(self, _standing):
+    def _save(self, _state):
         if self.full:
             raise FileError("cannot write: No space left on device")
 
@@ -55,14 +57,14 @@ class Room:
         asyncio.run(scans())
 
     def admit(self, one):
-        return asyncio.run(self.desk.run(Transaction.admit, one))
+        return asyncio.run(self.queue.run(Transaction.admit, one))
 
     def release(self, uid):
-        return asyncio.run(self.desk.run(Transaction.release, uid))
+        return asyncio.run(self.queue.run(Transaction.release, uid))
 
     @property
     def pods(self):
-        return {entry.pod.name: entry.status for entry in self.desk.state.pod_views()}
+        return {entry.pod.name: entry.status for entry in self.queue.state.pod_views()}
 
     @property
     def said(self):
@@ -79,10 +81,10 @@ def rooms(tmp_path):
 
     yield make
     for one in made:
-        one.desk.close()
+        one.queue.close()
 
 
-def test_pods_come_with_their_files_and_go_with_them(rooms, tmp_path):
+def test_pods_follow_their_files(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "a.json", written("web"), written("db"))
     room.scan()
@@ -94,7 +96,7 @@ def test_pods_come_with_their_files_and_go_with_them(rooms, tmp_path):
     assert room.pods == {}
 
 
-def test_an_edited_pod_is_exchanged_even_if_only_its_own_place_is_large_enough(rooms, tmp_path):
+def test_an_edited_pod_can_reuse_its_own_resources(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "a.json", written("web", cpu="4"))
     room.scan()
@@ -109,7 +111,7 @@ def test_an_edited_pod_is_exchanged_even_if_only_its_own_place_is_large_enough(r
     }
 
 
-def test_a_pod_that_does_not_fit_is_tried_again_when_something_is_released(rooms, tmp_path):
+def test_a_pod_that_does_not_fit_is_retried_after_a_release(rooms, tmp_path):
     room = rooms()
     room.admit(pod("other", cpu="4"))
     put(tmp_path, "a.json", written("web", cpu="4"))
@@ -121,19 +123,19 @@ def test_a_pod_that_does_not_fit_is_tried_again_when_something_is_released(rooms
     assert room.pods == {"web": AdmissionStatus.ADMITTED}
 
 
-def test_a_pod_that_never_fits_is_tried_once_until_its_file_changes(rooms, tmp_path):
+def test_a_pod_that_can_never_fit_is_tried_once_per_change_of_its_file(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "a.json", written("huge", cpu="40"))
     room.scan(4)
-    refused = room.pods
+    rejected = room.pods
     put(tmp_path, "a.json", written("huge", cpu="4"))
     room.scan()
 
-    assert refused == {}
+    assert rejected == {}
     assert room.pods == {"huge": AdmissionStatus.ADMITTED}
 
 
-def test_a_pod_released_by_hand_comes_back_while_its_file_is_there(rooms, tmp_path):
+def test_a_pod_released_by_hand_is_admitted_again_while_its_file_exists(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "a.json", document("web"))
     room.scan()
@@ -145,7 +147,7 @@ def test_a_pod_released_by_hand_comes_back_while_its_file_is_there(rooms, tmp_pa
     assert room.pods == {"web": AdmissionStatus.ADMITTED}
 
 
-def test_a_uid_that_somebody_else_has_is_told_of_once(rooms, tmp_path):
+def test_a_uid_conflict_is_logged_once(rooms, tmp_path):
     room = rooms()
     room.admit(pod("web", cpu="3"))
     put(tmp_path, "a.json", document("web", cpu="1"), document("db"))
@@ -155,9 +157,9 @@ def test_a_uid_that_somebody_else_has_is_told_of_once(rooms, tmp_path):
     assert len([what for what in room.said if "has other requests" in what]) == 1
 
 
-def test_a_full_disk_is_waited_for_and_told_of_once(rooms, tmp_path):
+def test_a_full_disk_is_logged_once_and_retried(rooms, tmp_path):
     room = rooms()
-    wait_for(lambda: not room.desk.problems())
+    wait_for(lambda: not room.queue.problems())
     room.full = True
     put(tmp_path, "a.json", written("web"))
     room.scan(4)
@@ -170,12 +172,12 @@ def test_a_full_disk_is_waited_for_and_told_of_once(rooms, tmp_path):
     assert room.pods == {"web": AdmissionStatus.ADMITTED}
 
 
-def test_too_many_that_wait_are_tried_again(rooms, tmp_path):
+def test_pods_beyond_the_wait_queues_capacity_are_retried(rooms, tmp_path):
     room = rooms(capacity=1)
     put(tmp_path, "a.json", *(written(f"web-{number}", cpu="4") for number in range(3)))
     room.scan(3)
     before = room.pods
-    room.release(next(entry.pod.uid for entry in room.desk.state.pod_views()))
+    room.release(next(entry.pod.uid for entry in room.queue.state.pod_views()))
 
     assert list(before.values()) == [AdmissionStatus.ADMITTED, AdmissionStatus.WAITING]
     assert len([what for what in room.said if "which is the limit" in what]) == 1
@@ -183,7 +185,7 @@ def test_too_many_that_wait_are_tried_again(rooms, tmp_path):
     assert AdmissionStatus.WAITING in room.pods.values()
 
 
-def test_an_agent_follows_its_directory_over_a_restart(tmp_path):
+def test_the_manifest_directory_survives_a_restart(tmp_path):
     directory = tmp_path / "manifests"
     directory.mkdir()
     put(directory, "web.yaml", written("web", cpu="3"))
@@ -210,7 +212,7 @@ def test_an_agent_follows_its_directory_over_a_restart(tmp_path):
     ]
 
 
-def test_what_is_wrong_now_is_told_to_whoever_asks(rooms, tmp_path):
+def test_notes_list_the_current_problems(rooms, tmp_path):
     room = rooms()
     put(tmp_path, "large.json", written("large", cpu="9"))
     (tmp_path / "bad.yaml").write_text("{")

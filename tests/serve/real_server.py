@@ -1,4 +1,4 @@
-"""An API on a real socket, served by the real server."""
+"""The API on a real socket with the real server."""
 
 import asyncio
 import socket
@@ -8,12 +8,12 @@ import httpx2
 
 from alignup.serve import sockets
 from alignup.serve.server import ServerLimits
-from tests.serve.agents import app_of
+from tests.serve.fake_backend import app_of
 
 
 @asynccontextmanager
 async def on_unix(agent, path, *, limits=None, **options):
-    """The API at *path*; the event that ends streams comes back."""
+    """Serve the API at *path*; yield the event that ends streams."""
     stopping = asyncio.Event()
     app = app_of(agent, stopping=stopping, **options)
     with sockets.unix_socket(path) as made:
@@ -26,7 +26,7 @@ def client_at(path, **options):
 
 
 async def say(path, *parts, pause=0.0):
-    """What comes back for raw bytes; ``None`` when nothing did until the other side closed."""
+    """Send raw bytes and return the response; ``None`` if the server closed the connection without one."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         for part in parts:
@@ -42,6 +42,6 @@ async def say(path, *parts, pause=0.0):
 
 
 def stale_socket(path):
-    """A socket left behind by somebody who is gone."""
+    """A stale socket."""
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))

@@ -1,4 +1,4 @@
-"""A small agent to stand behind the API in tests: a real host, its history in a list, containers only told of."""
+"""A backend for tests of the API: a real host, the history in a list, simulated containers."""
 
 import asyncio
 import itertools
@@ -74,7 +74,7 @@ def manifest(name: str, *, uid: str | None = None, **amounts: str) -> dict[str, 
 
 
 def read(body: bytes, media_type: str) -> Pod:
-    """As the agent's wiring reads manifests: what has no uid is known by its name."""
+    """Read a pod; a pod without a uid gets one from its name."""
     del media_type
     found = documents.read(body)
     if len(found) != 1:
@@ -90,12 +90,12 @@ def running(name="app", *, cpus=0, nodes=0, **fields) -> ContainerRunStatus:
 
 
 def run_of(*containers: ContainerRunStatus, phase="Running", **how) -> PodRunStatus:
-    """How a pod is whose containers are these."""
+    """The status of a pod with these containers."""
     return PodRunStatus(phase=phase, containers=containers or (running(),), **how)
 
 
 class Printed:
-    """What a container printed, and whether it will print more."""
+    """The log of a container."""
 
     def __init__(self, *lines: bytes, over=True) -> None:
         self.lines = list(lines)
@@ -130,7 +130,7 @@ class Printed:
 class Agent:
     """Decides at once, keeps everything; pods in *patient* wait when they do not fit.
 
-    Nobody runs pods but those that are told to be run; they end when they are told to be gone.
+    A pod has a run status only after a call of ``run``; a release then starts its termination.
     """
 
     def __init__(self, of: Host | None = None, *, patient=False) -> None:
@@ -226,7 +226,7 @@ class Agent:
         if self.fails:
             raise self.fails
         if uid not in self.known:
-            raise LookupError(f"no pod of uid {uid} is known")
+            raise LookupError(f"no pod has the uid {uid}")
         run = self.known[uid].run or PodRunStatus(phase="Pending")
         name = query.container or next((one.name for one in run.containers if one.kind == "app"), "")
         if name not in {one.name for one in run.containers}:

@@ -1,4 +1,4 @@
-"""Pods that somebody runs: told to end, they keep what they have until they have; finished, they are finished."""
+"""Terminating pods keep their resources; finished pods release them."""
 
 import json
 from dataclasses import replace
@@ -36,25 +36,25 @@ def runnable(uid, *, image="a", label="x", **asked):
 
 
 def ends(uid, grace=None):
-    return lambda draft: draft.terminate(uid, grace=grace)
+    return lambda transaction: transaction.terminate(uid, grace=grace)
 
 
 def finishes(uid, run=DONE):
-    return lambda draft: draft.finish(uid, run)
+    return lambda transaction: transaction.finish(uid, run)
 
 
-def test_a_pod_told_to_end_keeps_what_it_has():
+def test_a_terminating_pod_keeps_its_resources():
     before = after(empty_state(), admits("a", cpu="2"))
-    draft = Transaction(before, clock())
+    transaction = Transaction(before, clock())
 
-    entry = the(draft.terminate("a"))
+    entry = the(transaction.terminate("a"))
 
-    now = draft.state()
+    now = transaction.state()
     assert entry.status is AdmissionStatus.ADMITTED
     assert now.admitted["a"].termination == TerminationRequest(1000.0, None)
     assert now.host.ledger == before.host.ledger
-    assert draft.durable
-    assert [happening.kind for happening in draft.events] == [EventKind.TERMINATING]
+    assert transaction.durable
+    assert [event.kind for event in transaction.events] == [EventKind.TERMINATING]
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def test_a_pod_told_to_end_keeps_what_it_has():
         pytest.param(60.0, 5.0, 5.0, id="later with less time"),
     ],
 )
-def test_told_twice_the_earlier_end_counts(first, then, grace):
+def test_of_two_termination_requests_the_sooner_counts(first, then, grace):
     now = after(empty_state(), admits("a"), ends("a", first), ends("a", then))
 
     assert the(now.admitted["a"].termination).grace == grace
 
 
-def test_one_that_waits_has_nothing_to_end_and_is_gone():
+def test_terminating_a_waiting_pod_releases_it():
     now = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), ends("b"))
 
     assert now.pod_view("b") is None
 
 
-def test_nobody_ends_who_is_not_known():
+def test_an_unknown_pod_cannot_be_terminated():
     assert Transaction(empty_state(), clock()).terminate("a") is None
 
 
-def test_a_finished_pod_gives_back_what_it_has_and_is_remembered():
+def test_a_finished_pod_releases_its_resources_and_stays_known():
     now = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), finishes("a"))
 
     assert the(now.pod_view("b")).status is AdmissionStatus.ADMITTED
@@ -92,21 +92,21 @@ def test_a_finished_pod_gives_back_what_it_has_and_is_remembered():
     check_sound(now.host, "after a pod has finished")
 
 
-def test_a_finished_pod_that_comes_again_does_not_run_again():
+def test_a_finished_pod_that_is_submitted_again_does_not_run_again():
     now = after(empty_state(), admits("a", source=FILE), finishes("a"), admits("a", source=FILE))
 
     assert now.admitted == {}
     assert the(now.pod_view("a")).status is AdmissionStatus.FINISHED
 
 
-def test_a_finished_pod_is_forgotten_when_it_is_released():
+def test_releasing_a_finished_pod_removes_it():
     now = after(empty_state(), admits("a"), finishes("a"), ends("a"))
 
     assert the(now.finished["a"].record.termination)
-    assert after(now, lambda draft: draft.release("a")).pod_views() == ()
+    assert after(now, lambda transaction: transaction.release("a")).pod_views() == ()
 
 
-def test_of_finished_pods_that_came_from_no_file_only_so_many_are_remembered(monkeypatch):
+def test_the_number_of_finished_pods_from_the_api_is_limited(monkeypatch):
     monkeypatch.setattr(state, "MAX_FINISHED", 2)
     jobs = [job for uid in "abc" for job in (admits(uid), finishes(uid))]
 
@@ -115,12 +115,12 @@ def test_of_finished_pods_that_came_from_no_file_only_so_many_are_remembered(mon
     assert list(now.finished) == ["kept", "b", "c"]
 
 
-def test_endings_and_finished_pods_survive_a_crash(tmp_path):
+def test_terminating_and_finished_pods_survive_a_crash(tmp_path):
     now = after(
         empty_state(),
-        lambda draft: draft.admit(runnable("a")),
-        lambda draft: draft.admit(runnable("b"), source=FILE),
-        lambda draft: draft.admit(runnable("c")),
+        lambda transaction: transaction.admit(runnable("a")),
+        lambda transaction: transaction.admit(runnable("b"), source=FILE),
+        lambda transaction: transaction.admit(runnable("c")),
         ends("a", 7.0),
         finishes("b"),
     )
@@ -145,10 +145,10 @@ def test_endings_and_finished_pods_survive_a_crash(tmp_path):
         pytest.param(runnable("a", label="y"), True, id="with another label"),
         pytest.param(runnable("a", image="b"), False, id="with another image"),
         pytest.param(runnable("a", cpu="3"), False, id="with more CPUs"),
-        pytest.param(pod("a"), True, id="to somebody who does not run it"),
+        pytest.param(pod("a"), True, id="without a manifest"),
     ],
 )
-def test_a_pod_is_the_same_when_it_would_run_the_same(newer, is_same):
+def test_pods_are_equal_if_they_request_and_run_the_same(newer, is_same):
     assert same_workload(newer, runnable("a")) is is_same
 
 

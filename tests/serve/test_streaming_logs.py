@@ -1,4 +1,4 @@
-"""What containers printed, over HTTP: which part of it, as it comes, and no longer than somebody reads."""
+"""Container logs over HTTP."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ import pytest
 
 from alignup.schema.api import NotReadyError
 from alignup.serve.server import ServerLimits
-from tests.serve.agents import Agent, Printed, client_of, manifest, run_of, running
-from tests.serve.serving import client_at, on_unix
+from tests.serve.fake_backend import Agent, Printed, client_of, manifest, run_of, running
+from tests.serve.real_server import client_at, on_unix
 from tests.serve.test_app import described
 from tests.serve.test_sockets import until
 
@@ -20,7 +20,7 @@ BINARY = b"\xff\x00\x1b[2J\n"
 
 @pytest.fixture
 async def agent():
-    """One pod of two containers, of which the second was started again."""
+    """A pod with two containers; the second has restarted."""
     agent = Agent()
     await agent.admit_document(manifest("web", cpu="1", memory="1Gi"))
     agent.run(WEB, run_of(running("setup", kind="init", state="ended"), running("app"), running("side", restarts=1)))
@@ -42,7 +42,7 @@ async def agent():
         pytest.param("?follow=true", b"one\ntwo\n" + BINARY, id="one that has ended is not waited for"),
     ],
 )
-async def test_the_part_asked_for_is_sent(agent, query, text):
+async def test_the_requested_part_is_sent(agent, query, text):
     async with client_of(agent) as client:
         answer = await client.get(f"{LOGS}{query}")
 
@@ -56,7 +56,7 @@ async def test_the_part_asked_for_is_sent(agent, query, text):
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
-        pytest.param("/v1/pods/nobody/logs", 404, "no pod of uid nobody is known", id="no such pod"),
+        pytest.param("/v1/pods/unknown/logs", 404, "no pod has the uid unknown", id="no such pod"),
         pytest.param(f"{LOGS}?container=x", 404, "pod default-web has no container x", id="no such container"),
         pytest.param(f"{LOGS}?previous=true", 404, "container app has no log", id="no such log"),
         pytest.param(f"{LOGS}?tail=-1", 400, "tail: must be an integer", id="no number of lines"),
@@ -64,7 +64,7 @@ async def test_the_part_asked_for_is_sent(agent, query, text):
         pytest.param(f"{LOGS}?container=", 400, "container: must be a text", id="an empty name"),
     ],
 )
-async def test_what_is_missing_or_wrong_is_said(agent, path, status, said):
+async def test_missing_logs_and_invalid_parameters_are_reported(agent, path, status, said):
     async with client_of(agent) as client:
         answer = await client.get(path)
 
@@ -72,7 +72,7 @@ async def test_what_is_missing_or_wrong_is_said(agent, path, status, said):
         assert said in (await described(client, answer, path="/v1/pods/{uid}/logs"))["detail"]
 
 
-async def test_a_log_that_cannot_be_read_now_is_said_so(agent):
+async def test_a_log_that_cannot_be_read_now_is_unavailable(agent):
     agent.fails = NotReadyError("the runtime does not answer")
     async with client_of(agent) as client:
         answer = await client.get(LOGS)
@@ -89,7 +89,7 @@ async def test_head_does_not_wait_for_the_end(agent):
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-async def test_what_is_printed_is_sent_as_it_comes_until_the_container_ends(agent, tmp_path):
+async def test_a_followed_log_is_streamed_until_the_container_ends(agent, tmp_path):
     log = agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path), client_at(path) as client:
@@ -105,7 +105,7 @@ async def test_what_is_printed_is_sent_as_it_comes_until_the_container_ends(agen
         assert log.readers == 0
 
 
-async def test_who_no_longer_reads_is_not_read_for(agent, tmp_path):
+async def test_a_disconnected_client_closes_the_log(agent, tmp_path):
     log = agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path):
@@ -119,7 +119,7 @@ async def test_who_no_longer_reads_is_not_read_for(agent, tmp_path):
         await until(lambda: not log.readers)
 
 
-async def test_a_client_that_reads_nothing_is_given_up(agent, tmp_path):
+async def test_a_client_that_reads_nothing_is_disconnected(agent, tmp_path):
     log = agent.printed[WEB, "app", False] = Printed(*[b"x" * 65536] * 1000)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path, read_seconds=0.1):
@@ -133,21 +133,21 @@ async def test_a_client_that_reads_nothing_is_given_up(agent, tmp_path):
         del reader
 
 
-async def test_only_so_many_may_read_at_the_same_time(agent, tmp_path):
+async def test_the_number_of_log_streams_is_limited(agent, tmp_path):
     agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path, logs=1), client_at(path) as client:
         async with client.stream("GET", f"{LOGS}?follow=true") as stream:
             await anext(stream.aiter_lines())
-            refused = await client.get(LOGS)
+            rejected = await client.get(LOGS)
         await until(lambda: not agent.printed[WEB, "app", False].readers)
         again = await client.get(LOGS)
 
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+    assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "5")
     assert again.text == "one\n"
 
 
-async def test_followers_are_let_go_when_the_server_ends(agent, tmp_path):
+async def test_followed_logs_end_with_the_server(agent, tmp_path):
     agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with (
@@ -162,8 +162,8 @@ async def test_followers_are_let_go_when_the_server_ends(agent, tmp_path):
         assert [line async for line in lines] == []
 
 
-async def test_a_log_that_cannot_be_read_on_breaks_off(agent, tmp_path):
-    """Half a log must not look like a whole one."""
+async def test_a_read_error_aborts_the_response(agent, tmp_path):
+    """A truncated log must not look complete."""
 
     class Broken(Printed):
         async def read(self, query):

@@ -1,4 +1,4 @@
-"""A desk with device plugins on real sockets, all in one process; and plugins as processes of their own."""
+"""An admission queue with device plugins on real sockets, in one process; and plugins as processes."""
 
 import asyncio
 import subprocess
@@ -32,34 +32,34 @@ STRICT = PluginTimeouts(preferred=0.3, allocate=0.3)  #: on a busy machine even 
 
 @dataclass(frozen=True)
 class Room:
-    """What an agent is made of, without HTTP."""
+    """The parts of an agent without HTTP."""
 
-    desk: AdmissionQueue
-    exchange: DevicePluginManager
-    errands: DeviceAllocator
+    queue: AdmissionQueue
+    manager: DevicePluginManager
+    allocator: DeviceAllocator
     directory: Path
 
     def free(self, resource: str = GPU) -> int:
-        """How many devices nobody has."""
-        return self.desk.host.ledger.devices.free[resource].bit_count()
+        """The number of free devices."""
+        return self.queue.host.ledger.devices.free[resource].bit_count()
 
     def healthy(self, resource: str = GPU) -> int:
-        inventory = self.desk.host.ledger.devices.inventories.get(resource)
-        return inventory.healthy.bit_count() if inventory and resource in self.desk.state.plugins else 0
+        inventory = self.queue.host.ledger.devices.inventories.get(resource)
+        return inventory.healthy.bit_count() if inventory and resource in self.queue.state.plugins else 0
 
     def devices(self, uid: str, container: str = "app") -> dict[str, tuple[str, ...]]:
-        return dict(self.desk.host.ledger.devices.holds(uid, container))
+        return dict(self.queue.host.ledger.devices.holds(uid, container))
 
     async def admit(self, pod: Pod) -> Any:
         """What became of a pod."""
-        return await self.errands.admit(pod)
+        return await self.allocator.admit(pod)
 
     def pod_view(self, uid: str) -> Any:
         """A pod that has to be known."""
-        return self.desk.state.pod_view(uid)
+        return self.queue.state.pod_view(uid)
 
     def status(self, uid: str) -> str:
-        entry = self.desk.state.pod_view(uid)
+        entry = self.queue.state.pod_view(uid)
         return str(entry.status) if entry else ""
 
     @asynccontextmanager
@@ -86,34 +86,34 @@ async def room(
     save: SaveState = lambda _: None,
     deadlines: PluginTimeouts = PATIENT,
 ) -> AsyncIterator[Room]:
-    """A desk that is open for plugins in *directory*."""
-    desk = AdmissionQueue(
+    """A queue that serves plugins in *directory*."""
+    queue = AdmissionQueue(
         now or empty_state(),
         save,
         clock=Clock(now=time.time, monotonic=time.perf_counter),
         dispatch=lambda _: None,
     )
-    exchange = DevicePluginManager(directory, PluginEvents(desk), metrics=RecordingMetrics(), timeouts=deadlines)
-    errands = DeviceAllocator(desk, exchange, log=structlog.get_logger())
+    manager = DevicePluginManager(directory, PluginEvents(queue), metrics=RecordingMetrics(), timeouts=deadlines)
+    allocator = DeviceAllocator(queue, manager, log=structlog.get_logger())
     try:
-        async with exchange:
-            exchange.expect(expected_resources(desk))
-            yield Room(desk, exchange, errands, directory)
-            await errands.close()
+        async with manager:
+            manager.expect(expected_resources(queue))
+            yield Room(queue, manager, allocator, directory)
+            await allocator.close()
     finally:
-        await asyncio.to_thread(desk.close)
+        await asyncio.to_thread(queue.close)
 
 
 async def until(true: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    """Return when something is so."""
+    """Wait for a condition."""
     async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 - nobody tells when it is
+        while not true():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 
 @contextmanager
 def process(directory: Path, *options: str, resource: str = GPU, devices: str = DEVICES) -> Iterator[Any]:
-    """A plugin as a process of its own; killed at the end, if it is still there."""
+    """A plugin process, killed at the end."""
     made = spawn(directory, *options, resource=resource, devices=devices)
     try:
         yield made
@@ -123,10 +123,10 @@ def process(directory: Path, *options: str, resource: str = GPU, devices: str = 
 
 
 def spawn(directory: Path, *options: str, resource: str = GPU, devices: str = DEVICES) -> "subprocess.Popen[str]":
-    """A plugin as a process of its own."""
-    told = ["--resource", resource, "--devices", devices, "--dir", str(directory), *options]
+    """Start a plugin process."""
+    events = ["--resource", resource, "--devices", devices, "--dir", str(directory), *options]
     return subprocess.Popen(  # noqa: S603 - our own
-        [sys.executable, "-m", "alignup.testing.plugin", *told],
+        [sys.executable, "-m", "alignup.testing.plugin", *events],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -134,7 +134,7 @@ def spawn(directory: Path, *options: str, resource: str = GPU, devices: str = DE
 
 
 def wait_for_devices(agent: Any, count: int = 4, resource: str = GPU) -> None:
-    """Wait until an agent has so many healthy devices."""
+    """Wait until an agent has *count* healthy devices."""
 
     def healthy() -> bool:
         found = agent.get("/v1/machine").get("devices", ())
