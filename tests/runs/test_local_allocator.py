@@ -1,5 +1,6 @@
 """Admitting runs from the user's own ledger."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +116,16 @@ def test_a_ledger_drops_finished_runs_and_keeps_active_ones(tmp_path):
     assert list(later.host.ledger.pods) == ["b"]
     assert later.changed
     assert later.host.ledger.cpus.shared == TWO.kubelet_view().all_cpus & ~bits.parse("4-6")
+
+
+def test_a_ledger_of_version_1_is_upgraded(tmp_path):
+    shutil.copy(Path(__file__).parent / "data" / "checkpoint-version-1.json", tmp_path / "checkpoint.json")
+    allocator = allocator_of(build_host(TWO, PolicyOverrides()), 0, tmp_path)
+
+    allocator.load(active=("b",))
+
+    assert list(allocator.host.ledger.pods) == ["b"]
+    assert allocator.host.ledger.cpus.shared == TWO.kubelet_view().all_cpus & ~bits.parse("4-6")
 
 
 def test_a_ledger_with_other_settings_is_an_error_with_advice(tmp_path):
