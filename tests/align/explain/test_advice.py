@@ -52,7 +52,7 @@ CHANGES = {
         {"kind": "request", "container": None, "resource": "memory", "was": "4Gi", "now": "3Gi"},
     ),
     "no device": (
-        RequestChange("app", GPU, 2, 0, Unit.PIECES),
+        RequestChange("app", GPU, 2, 0, Unit.COUNT),
         f"remove {GPU} from container app",
         {"kind": "request", "container": "app", "resource": GPU, "was": "2", "now": "0"},
     ),

@@ -141,13 +141,13 @@ def test_nothing_is_proposed_for_a_pod_of_another_operating_system():
         pytest.param(
             host(),
             pod(gpu="2"),
-            [(RequestChange("app", GPU, 2, 1, Unit.PIECES),), (policy(Policy.BEST_EFFORT),)],
+            [(RequestChange("app", GPU, 2, 1, Unit.COUNT),), (policy(Policy.BEST_EFFORT),)],
             id="two GPUs on two nodes: the strictest policy that admits both",
         ),
         pytest.param(
             host(),
             asking({"cpu": "1", NIC: "3"}),
-            [(RequestChange("app", NIC, 3, 1, Unit.PIECES),)],
+            [(RequestChange("app", NIC, 3, 1, Unit.COUNT),)],
             id="more devices than the machine has: settings do not help",
         ),
         pytest.param(
@@ -421,7 +421,7 @@ def test_a_change_beyond_the_work_limit_is_skipped():
 
     found = find_remedies(one, accept(asking({"cpu": "2", SEAT: "4"})))
 
-    assert proposed(found) == [(RequestChange("app", SEAT, 4, 2, Unit.PIECES),)]
+    assert proposed(found) == [(RequestChange("app", SEAT, 4, 2, Unit.COUNT),)]
     assert found.unsearched == ("A change that exceeds the work limit was not tried.",)
 
 
@@ -489,6 +489,6 @@ def test_a_provider_from_outside_has_its_say():
 
     found = find_remedies(one, wanted)
 
-    assert proposed(found) == [(RequestChange("app", SEAT, 2, 1, Unit.PIECES),), (Eviction(("b",), ((),)),)]
+    assert proposed(found) == [(RequestChange("app", SEAT, 2, 1, Unit.COUNT),), (Eviction(("b",), ((),)),)]
     changed, other = found.proposals[0].apply(one, wanted)
     assert changed.admit(other).placements[0].as_text()["seat"] == {SEAT: "1"}

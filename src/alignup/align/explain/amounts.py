@@ -64,7 +64,7 @@ def _unit(host: Host, pod: Pod, container: str | None, name: str) -> Unit:
     if name == MEMORY or names.is_hugepages(name):
         return Unit.BYTES
     if name != CPU:
-        return Unit.PIECES
+        return Unit.COUNT
     return Unit.CPUS if _exclusive_cpus(host, pod, container) else Unit.MILLI_CPUS
 
 

@@ -35,7 +35,7 @@ class Unit(StrEnum):
     CPUS = "CPUs"
     MILLI_CPUS = "milli-CPUs"
     BYTES = "bytes"
-    PIECES = "pieces"
+    COUNT = "count"
 
     def quantity(self, amount: int) -> Quantity:
         if self is Unit.MILLI_CPUS:
