@@ -66,6 +66,17 @@ def wrap(chunks: Iterable[Chunk], width: int, *, between: str = " ") -> list[Lin
     return [tuple(line) for line in lines]
 
 
+def draw_strip(parts: Iterable[tuple[str, str, int]], *, total: int, width: int, fill: Cell) -> Chunk:
+    """A strip divided by the amounts of *parts* (character, style, amount); rounding errors do not add up."""
+    cells, sum_, used = [], 0, 0
+    for char, style, amount in parts:
+        sum_ += amount
+        end = round(sum_ * width / total) if total else 0
+        cells.append(Cell(char * (end - used), style))
+        used = end
+    return (*cells, Cell(fill.text * (width - used), fill.style))
+
+
 def draw_box(title: str, lines: Iterable[Line], *, width: int) -> list[Line]:
     """*lines* in a box that is *width* columns wide."""
     name = shorten(title, width - 6)

@@ -22,7 +22,7 @@ from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.merging.merge import MergeRule
 from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.cells import Cell, Chunk, Line, draw_box, labeled, split_words, to_ascii
+from alignup.picture.cells import Cell, Chunk, Line, draw_box, draw_strip, labeled, split_words, to_ascii
 from alignup.picture.occupancy import Occupancy, UseState, known_devices, read_occupancy
 from alignup.picture.text import MIN_WIDTH
 from alignup.picture.text_format import clean, display_width, format_list, format_size, shorten
@@ -131,11 +131,8 @@ class _DecisionRenderer:
             return ()
         shares = list(self._counted(one for one in self.devices.get(resource.resource or "", ()) if not one.nodes))
         free = sum(share.amount for share in shares if share.state is UseState.FREE)
-        return (
-            (*(one for one in shares if one.state is not UseState.FREE), NodeShare(UseState.FREE, free))
-            if shares
-            else ()
-        )
+        held = (share for share in shares if share.state is not UseState.FREE)
+        return (*held, NodeShare(UseState.FREE, free)) if shares else ()
 
     def _counted(self, devices: Iterable[Device]) -> Iterator[NodeShare]:
         counts: dict[tuple[UseState, str], int] = {}
@@ -214,18 +211,11 @@ def _hints(resource: ResourceHints, *, free: int) -> list[Chunk]:
     return [*chunks, (Cell("…", "dim"),)] if hidden else chunks
 
 
-def _strip(shares: Iterable[NodeShare]) -> Chunk:
-    """A node's shares as a strip; rounding errors do not add up."""
+def _strip(shares: Sequence[NodeShare]) -> Chunk:
     shades = {UseState.RESERVED: "▓", UseState.HELD: "█", UseState.LOST: "▒", UseState.UNSEEN: "▒", UseState.FREE: "░"}
-    known = list(shares)
-    total = sum(share.amount for share in known)
-    cells, sum_, used = [], 0, 0
-    for share in known:
-        sum_ += share.amount
-        end = round(sum_ * _BAR_WIDTH / total) if total else 0
-        cells.append(Cell(shades.get(share.state, "░") * (end - used), str(share.state)))
-        used = end
-    return (*cells, Cell(" " * (_BAR_WIDTH - used)), Cell(" "))
+    parts = [(shades.get(share.state, "░"), str(share.state), share.amount) for share in shares]
+    total = sum(share.amount for share in shares)
+    return (*draw_strip(parts, total=total, width=_BAR_WIDTH, fill=Cell(" ")), Cell(" "))
 
 
 def _format_amount(resource: str, number: int) -> str:

@@ -17,7 +17,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
 from alignup.align.workload.names import HUGEPAGES, MEMORY
-from alignup.picture.text_format import format_ids, format_size
+from alignup.picture.text_format import clean, format_ids, format_size, shorten
 
 
 class UseState(StrEnum):
@@ -115,6 +115,11 @@ class Occupancy:
     by_cpu: Mapping[int, UseInfo] = field(default_factory=dict)
     by_device: Mapping[tuple[str, str], UseInfo] = field(default_factory=dict)
     memory: MemoryLedger = field(default_factory=MemoryLedger)
+
+    @property
+    def sharing_text(self) -> str:
+        names = ", ".join(shorten(clean(name), 40) for name in self.sharing[:3])
+        return f"shared by {names}" + (f" and {len(self.sharing) - 3} more" if len(self.sharing) > 3 else "")
 
     def of_cpu(self, cpu: int) -> UseInfo:
         return self.by_cpu.get(cpu, UseInfo(UseState.UNSEEN)) if self.known else PLAIN

@@ -311,9 +311,7 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     ]
     yield flow(states, _PAGE_WIDTH - 30, gap=24)
     if occupancy.sharing:
-        names = ", ".join(shorten(clean(name), 40) for name in occupancy.sharing[:3])
-        more = f" and {len(occupancy.sharing) - 3} more" if len(occupancy.sharing) > 3 else ""
-        yield label(f"shared by {names}{more}", style="dim")
+        yield label(occupancy.sharing_text, style="dim")
     for holder in occupancy.holders:
         yield _holder(holder)
 

@@ -11,7 +11,7 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture.cells import Cell, Chunk, Line, draw_box, labeled, plain, split_words, to_ascii, wrap
+from alignup.picture.cells import Cell, Chunk, Line, draw_box, draw_strip, labeled, plain, split_words, to_ascii, wrap
 from alignup.picture.distances import DistanceTable
 from alignup.picture.layout import (
     Core,
@@ -280,16 +280,10 @@ class _Renderer:
 
 
 def _strip(bar: MemoryBar) -> Chunk:
-    """Memory as a strip divided by use; rounding errors do not add up."""
+    """Memory as a strip divided by use."""
     shades = {"held": ("█", "held"), "reserved": ("▓", "reserved"), "in huge pages": ("▒", "plain")}
-    cells, sum_, used = [], 0, 0
-    for name, amount in bar.parts:
-        char, style = shades.get(name, ("░", "free"))
-        sum_ += amount
-        end = round(sum_ * _BAR_WIDTH / bar.total)
-        cells.append(Cell(char * (end - used), style))
-        used = end
-    return (*cells, Cell("░" * (_BAR_WIDTH - used), "free"))
+    parts = [(*shades.get(name, ("░", "free")), amount) for name, amount in bar.parts]
+    return draw_strip(parts, total=bar.total, width=_BAR_WIDTH, fill=Cell("░", "free"))
 
 
 def _padded(chunk: Chunk, column: int) -> Chunk:
@@ -301,10 +295,8 @@ def _describe_groups(core_groups: Sequence[CoreGroup]) -> tuple[str, list[Chunk]
     if len(core_groups) == 1:
         return core_groups[0].name or "CPUs", [(Cell(f"{core_groups[0].shape}: CPUs"),), *_list_chunks(cpus, "plain")]
     where, _, _ = core_groups[0].name.rpartition("cache ")
-    return f"{where}{len(core_groups)} caches", [
-        (Cell(f"each {core_groups[0].shape}: CPUs"),),
-        *_list_chunks(cpus, "plain"),
-    ]
+    shape = (Cell(f"each {core_groups[0].shape}: CPUs"),)
+    return f"{where}{len(core_groups)} caches", [shape, *_list_chunks(cpus, "plain")]
 
 
 def _list_chunks(cpus: CpuSet, style: str) -> list[Chunk]:
@@ -314,15 +306,13 @@ def _list_chunks(cpus: CpuSet, style: str) -> list[Chunk]:
     chunks: list[Chunk] = [(Cell(f"{part},", style),) for part in shown[:-1]]
     chunks.append((Cell(shown[-1], style),))
     if len(parts) > len(shown):
-        chunks.append((Cell(f"… ({cpus.bit_count()} in all)", "dim"),))
+        chunks.append((Cell(f"… ({cpus.bit_count()} in total)", "dim"),))
     return chunks
 
 
 def _meaning(use: UseInfo, occupancy: Occupancy) -> str:
-    names = [shorten(clean(name), 40) for name in occupancy.sharing[:3]]
-    more = f" and {len(occupancy.sharing) - 3} more" if len(occupancy.sharing) > 3 else ""
     return {
-        UseState.SHARED: f"shared by {', '.join(names)}{more}; still available for exclusive use",
+        UseState.SHARED: f"{occupancy.sharing_text}; still available for exclusive use",
         UseState.RESERVED: "reserved for system daemons",
         UseState.LOST: "unassigned until the host restarts",
         UseState.UNSEEN: "unknown to the host",
