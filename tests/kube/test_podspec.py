@@ -248,7 +248,7 @@ def names_in(table):
         yield from names_in(field.inside or {})
 
 
-KEYS = st.sampled_from(sorted(set(names_in(field_support.POD_FIELDS))))
+KEYS = st.sampled_from(sorted(set(names_in(field_support.TYPES["Pod"]))))
 WORDS = "app v Always Never None Localhost Memory HugePages-2Mi /a ../a limits.cpu 80 kube-api-access-x net/core/x"
 NUMBERS = (0, 1, -1, 80, 1 << 70, 1.5)
 VALUES = st.sampled_from(["", *WORDS.split(), "metadata.labels['a']", *NUMBERS, True, False, None])
@@ -275,8 +275,8 @@ def value_of(field):
 
 specs = st.builds(
     lambda spec, first: {"metadata": {"name": "p"}, "spec": {**spec, "containers": [{**container(), **first}]}},
-    shaped(field_support.SPEC_FIELDS),
-    shaped({name: field for name, field in field_support.CONTAINER_FIELDS.items() if name not in container()}),
+    shaped(field_support.TYPES["PodSpec"]),
+    shaped({name: field for name, field in field_support.TYPES["Container"].items() if name not in container()}),
 )
 
 

@@ -117,7 +117,7 @@ class ObjectReader:
         supported = tuple(map(str, values))
         if text in supported:
             return text
-        self.error(name, f"Unsupported value: {quote(text)}: supported values: {', '.join(map(quote, supported))}")
+        self.unsupported(name, text, supported)
         return default
 
     def strings(self, name: str) -> tuple[str, ...]:
@@ -191,17 +191,23 @@ class ObjectReader:
         except ValueError:
             valid = False
         if not valid:
-            self.error(name, f"Invalid value: {quote(text)}: must be a valid IP address")
+            self.invalid(name, text, "must be a valid IP address")
         return text
 
     def error(self, name: str, what: str) -> None:
         """Record a problem with a field."""
         self.diagnostics.add(Problem(self.path_of(name), what))
 
+    def invalid(self, name: str, text: str, what: str) -> None:
+        self.error(name, f"Invalid value: {quote(text)}: {what}")
+
+    def unsupported(self, name: str, text: str, supported: Iterable[str]) -> None:
+        self.error(name, f"Unsupported value: {quote(text)}: supported values: {', '.join(map(quote, supported))}")
+
     def faults(self, name: str, text: str, faults: Iterable[str]) -> None:
         """Record each of the *faults* of a field's value."""
         for fault in faults:
-            self.error(name, f"Invalid value: {quote(text)}: {fault}")
+            self.invalid(name, text, fault)
 
     def warn(self, name: str, what: str) -> None:
         """Record that a field has no effect, or not the usual one."""

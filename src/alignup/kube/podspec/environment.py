@@ -17,6 +17,7 @@ _UNSUPPORTED = {
     "secretRef": "the variables of a Secret are not available: there is no Kubernetes API",
 }
 _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
+_ENV_FROM_SOURCES = ("configMapRef", "secretRef")
 
 _NAME = re.compile(r"[ -<>-~]+")
 _SUBSCRIPT = re.compile(r"(.*)\['(.*)'\]", re.DOTALL)
@@ -43,11 +44,8 @@ _BYTE_DIVISORS = frozenset({"1", *(f"1{unit}" for unit in "kMGTPE"), *(f"1{unit}
 def read_env(container: ObjectReader, containers: AbstractSet[str]) -> tuple[EnvVar, ...]:
     """The environment of *container*; *containers* are the names of all containers of the pod."""
     for source in container.children("envFrom"):
-        found = [kind for kind in ("configMapRef", "secretRef") if source.has(kind)]
-        if len(found) != 1:
-            source.error("", f"Invalid value: must have one of configMapRef, secretRef, not {len(found) or 'none'}")
-        else:
-            _unsupported(source, found[0], "no variables are set")
+        if kind := _source_kind(source, _ENV_FROM_SOURCES):
+            _unsupported(source, kind, "no variables are set")
     return tuple(_variables(container, containers))
 
 
@@ -66,21 +64,27 @@ def _variables(container: ObjectReader, containers: AbstractSet[str]) -> Iterato
     for variable in container.children("env"):
         name = variable.required("name")
         if name and not _NAME.fullmatch(name):
-            what = "must consist of printable ASCII characters other than '='"
-            variable.error("name", f"Invalid value: {quote(name)}: {what}")
+            variable.invalid("name", name, "must consist of printable ASCII characters other than '='")
         if not variable.has("valueFrom"):
             yield EnvVar(name, variable.text("value"))
             continue
         source = variable.child("valueFrom")
-        found = [kind for kind in _SOURCES if source.has(kind)]
-        if len(found) != 1:
-            source.error("", f"Invalid value: must have one of {', '.join(_SOURCES)}, not {len(found) or 'none'}")
-        elif variable.text("value"):
+        kind = _source_kind(source, _SOURCES)
+        if kind and variable.text("value"):
             source.error("", "Invalid value: may not be specified when `value` is not empty")
-        elif found[0] in _UNSUPPORTED:
-            _unsupported(source, found[0], "the variable is not set")
-        elif read := read_env_source(source, name, containers=containers):
+        elif kind in _UNSUPPORTED:
+            _unsupported(source, kind, "the variable is not set")
+        elif kind and (read := read_env_source(source, name, containers=containers)):
             yield read
+
+
+def _source_kind(source: ObjectReader, kinds: tuple[str, ...]) -> str:
+    """Which of *kinds* is set; empty if not exactly one is."""
+    found = [kind for kind in kinds if source.has(kind)]
+    if len(found) == 1:
+        return found[0]
+    source.error("", f"Invalid value: must have one of {', '.join(kinds)}, not {len(found) or 'none'}")
+    return ""
 
 
 def _unsupported(source: ObjectReader, kind: str, effect: str) -> None:
@@ -93,7 +97,7 @@ def _unsupported(source: ObjectReader, kind: str, effect: str) -> None:
 
 def _field_path(ref: ObjectReader, supported: AbstractSet[str]) -> str:
     if ref.text("apiVersion", "v1") != "v1":
-        ref.error("apiVersion", f'Unsupported value: {quote(ref.text("apiVersion"))}: supported values: "v1"')
+        ref.unsupported("apiVersion", ref.text("apiVersion"), ["v1"])
     path = ref.required("fieldPath")
     path = _OLD_NAMES.get(path, path)
     subscript = _SUBSCRIPT.fullmatch(path)
@@ -101,8 +105,7 @@ def _field_path(ref: ObjectReader, supported: AbstractSet[str]) -> str:
         key = subscript[2] if subscript[1] == "metadata.labels" else subscript[2].lower()
         ref.faults("fieldPath", path, names.qualified_problems(key))
     elif path and path not in supported:
-        shown = ", ".join(map(quote, sorted(supported)))
-        ref.error("fieldPath", f"Unsupported value: {quote(path)}: supported values: {shown}")
+        ref.unsupported("fieldPath", path, sorted(supported))
     return path
 
 
@@ -112,8 +115,7 @@ def _resource(ref: ObjectReader, name: str, *, containers: AbstractSet[str], nam
         ref.error("containerName", f"Not found: {quote(container)}: must be a container of this pod")
     resource = ref.required("resource")
     if resource and resource not in _RESOURCES and not resource.startswith(_HUGEPAGES):
-        supported = ", ".join(map(quote, sorted(_RESOURCES)))
-        ref.error("resource", f"Unsupported value: {quote(resource)}: supported values: {supported}")
+        ref.unsupported("resource", resource, sorted(_RESOURCES))
     divisor = ref.quantity("divisor")
     if divisor is None or divisor.is_zero:
         return EnvVar(name, resource=resource, container_name=container)

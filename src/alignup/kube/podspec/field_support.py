@@ -25,9 +25,127 @@ class FieldSupport:
     cluster: bool = False  #: only a scheduler, a controller or the cluster DNS uses it
 
 
+#: Types and their fields, each as NAME or NAME=TYPE.
+_TYPES = """
+    FieldRef: apiVersion fieldPath
+    ResourceRef: containerName resource divisor
+    KeyRef: name key optional
+    FileKeyRef: volumeName path key optional
+    ObjectRef: name optional
+    NameAndValue: name value
+    EnvVarSource: fieldRef=FieldRef resourceFieldRef=ResourceRef configMapKeyRef=KeyRef secretKeyRef=KeyRef
+        fileKeyRef=FileKeyRef
+    EnvVar: name value valueFrom=EnvVarSource
+    EnvFromSource: prefix configMapRef=ObjectRef secretRef=ObjectRef
+
+    Exec: command
+    HttpGet: path port host scheme httpHeaders=NameAndValue
+    TcpSocket: port host
+    Grpc: port service mode
+    Sleep: seconds
+    Probe: initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold
+        terminationGracePeriodSeconds exec=Exec httpGet=HttpGet tcpSocket=TcpSocket grpc=Grpc
+    Handler: exec=Exec httpGet=HttpGet tcpSocket=TcpSocket sleep=Sleep
+    Lifecycle: postStart=Handler preStop=Handler
+
+    Profile: type localhostProfile
+    SELinux: user role type level
+    Capabilities: add drop
+    SecurityContext: runAsUser runAsGroup runAsNonRoot privileged readOnlyRootFilesystem allowPrivilegeEscalation
+        procMount seLinuxOptions=SELinux seccompProfile=Profile appArmorProfile=Profile capabilities=Capabilities
+    PodSecurityContext: runAsUser runAsGroup runAsNonRoot supplementalGroups fsGroup fsGroupChangePolicy
+        seLinuxChangePolicy seLinuxOptions=SELinux seccompProfile=Profile appArmorProfile=Profile sysctls=NameAndValue
+
+    Claim: name request
+    Resources: limits requests claims=Claim
+    Port: name hostPort containerPort protocol hostIP
+    VolumeMount: name readOnly mountPath subPath subPathExpr mountPropagation
+    VolumeDevice: name devicePath
+    Container: name image command args workingDir imagePullPolicy stdin stdinOnce tty restartPolicy resizePolicy
+        terminationMessagePath terminationMessagePolicy resources=Resources ports=Port env=EnvVar envFrom=EnvFromSource
+        volumeMounts=VolumeMount volumeDevices=VolumeDevice livenessProbe=Probe readinessProbe=Probe startupProbe=Probe
+        lifecycle=Lifecycle securityContext=SecurityContext
+
+    EmptyDir: medium sizeLimit
+    HostPath: path type
+    DownwardItem: path mode fieldRef=FieldRef resourceFieldRef=ResourceRef
+    DownwardSource: items=DownwardItem
+    Projection: secret configMap serviceAccountToken clusterTrustBundle podCertificate downwardAPI=DownwardSource
+    DownwardAPI: defaultMode items=DownwardItem
+    Projected: defaultMode sources=Projection
+    Volume: name emptyDir=EmptyDir hostPath=HostPath downwardAPI=DownwardAPI projected=Projected
+
+    HostAlias: ip hostnames
+    DnsConfig: nameservers searches options=NameAndValue
+    PodSpec: restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy hostNetwork hostPID hostIPC
+        shareProcessNamespace hostname hostnameOverride runtimeClassName resources overhead os nodeName schedulerName
+        tolerations priority priorityClassName preemptionPolicy enableServiceLinks serviceAccountName serviceAccount
+        automountServiceAccountToken containers=Container initContainers=Container volumes=Volume
+        securityContext=PodSecurityContext hostAliases=HostAlias dnsConfig=DnsConfig
+    Metadata: name generateName namespace selfLink uid resourceVersion generation creationTimestamp deletionTimestamp
+        deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields clusterName
+    Pod: apiVersion kind status metadata=Metadata spec=PodSpec
+"""
+
+#: Fields of a pod spec that only a cluster uses.
+_CLUSTER = """
+    nodeSelector affinity topologySpreadConstraints schedulingGates schedulingGroup workloadRef readinessGates
+    evictionResponders subdomain
+"""
+
+_ROOT = ("root owns the files", 0, "0")
+#: Fields without effect: a warning, then values that make no difference.
+_IGNORED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "HttpGet": {"protocol": ("requests use HTTP/1.1", "HTTP1")},
+    "Lifecycle": {"stopSignal": ("the container gets the stop signal of its image, or SIGTERM", "SIGTERM")},
+    "SecurityContext": {"windowsOptions": ("it applies to Windows only",)},
+    "PodSecurityContext": {
+        "windowsOptions": ("it applies to Windows only",),
+        "supplementalGroupsPolicy": ("the groups of the image are added too", "Merge"),
+    },
+    "VolumeMount": {
+        "recursiveReadOnly": ("mounts below it stay writable", "Disabled", "IfPossible"),
+        "bindMountOptions": ("the volume is mounted without these options",),
+    },
+    "Container": {"restartPolicyRules": ("the pod's restartPolicy applies",)},
+    "EmptyDir": {"mode": ("the directory has mode 0777", 0o777, "511")},
+    "DownwardItem": {"user": _ROOT},
+    "DownwardAPI": {"defaultUser": _ROOT},
+    "Projected": {"defaultUser": _ROOT},
+    "PodSpec": {
+        "ephemeralContainers": ("ephemeral containers are not started",),
+        "imagePullSecrets": ("images are pulled with the credentials of the runtime",),
+        "resourceClaims": ("no devices are allocated for resource claims",),
+        "hostUsers": ("the pod gets no user namespace", True),
+    },
+}
+
+
+def _build_types() -> dict[str, dict[str, FieldSupport]]:
+    types: dict[str, dict[str, FieldSupport]] = {}
+    fields: dict[str, FieldSupport] = {}
+    for word in _TYPES.split():
+        if word.endswith(":"):
+            fields = types[word[:-1]] = {}
+        else:
+            name, _, kind = word.partition("=")
+            fields[name] = FieldSupport(inside=types[kind] if kind else None)
+    for kind, ignored in _IGNORED.items():
+        for name, (warning, *harmless) in ignored.items():
+            types[kind][name] = FieldSupport(warning=f"ignored: {warning}", harmless=tuple(harmless))
+    for name in UNSUPPORTED_VOLUMES:  # reported as a whole where volumes are read
+        types["Volume"].setdefault(name, FieldSupport())
+    types["PodSpec"] |= dict.fromkeys(_CLUSTER.split(), FieldSupport(cluster=True))
+    types["PodSpec"]["setHostnameAsFQDN"] = FieldSupport(cluster=True, harmless=(False,))
+    return types
+
+
+TYPES: Mapping[str, Mapping[str, FieldSupport]] = _build_types()
+
+
 def warn_unsupported(pod: ObjectReader) -> None:
     """Warn about every field of *pod*, metadata and spec, that has no effect."""
-    cluster_only = list(_walk(pod, POD_FIELDS))
+    cluster_only = list(_walk(pod, TYPES["Pod"]))
     if cluster_only:
         pod.diagnostics.warnings.append(f"{', '.join(cluster_only)}: ignored: there is no scheduler and no cluster")
 
@@ -37,10 +155,17 @@ def _walk(owner: ObjectReader, known: Mapping[str, FieldSupport]) -> Iterator[st
     for name, value in owner.fields.items():
         field = known.get(name)
         if field is None:
-            owner.diagnostics.warnings.append(_unknown(owner, name, known))
+            _warn_unknown(owner, str(name), known)
         elif value is not None and field.inside is not None:
-            for inner in _objects(owner, name, value):
-                yield from _walk(inner, field.inside)
+            path = owner.path_of(name)
+            items = (
+                {f"{path}[{index}]": item for index, item in enumerate(value)}
+                if isinstance(value, list)
+                else {path: value}
+            )
+            for where, item in items.items():
+                if isinstance(item, dict):  # values of other types are problems already
+                    yield from _walk(ObjectReader(owner.diagnostics, where, item), field.inside)
         elif value is None or value in _EMPTY or value in field.harmless:
             continue
         elif field.cluster:
@@ -49,179 +174,9 @@ def _walk(owner: ObjectReader, known: Mapping[str, FieldSupport]) -> Iterator[st
             owner.warn(name, field.warning)
 
 
-def _objects(owner: ObjectReader, name: str, value: object) -> Iterator[ObjectReader]:
-    """The objects in a field; values of other types are problems already."""
-    path = owner.path_of(name)
-    if isinstance(value, dict):
-        yield ObjectReader(owner.diagnostics, path, value)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield ObjectReader(owner.diagnostics, f"{path}[{index}]", item)
-
-
-def _unknown(owner: ObjectReader, name: object, known: Mapping[str, FieldSupport]) -> str:
-    text = str(name)
-    plain = text.isidentifier() and len(text) <= _MAX_NAME
-    where = owner.path_of(text) if plain else f"{owner.path}[{quote(text[:_MAX_NAME])}]"
-    close = get_close_matches(text, known, n=1) if plain else ()
-    return f"{where}: unknown field" + "".join(f"; did you mean {one}?" for one in close)
-
-
-def _supported(names: str) -> dict[str, FieldSupport]:
-    """Fields that take effect, or make no difference."""
-    return dict.fromkeys(names.split(), FieldSupport())
-
-
-def _cluster(names: str) -> dict[str, FieldSupport]:
-    return dict.fromkeys(names.split(), FieldSupport(cluster=True))
-
-
-def _of(known: Mapping[str, FieldSupport]) -> FieldSupport:
-    return FieldSupport(inside=known)
-
-
-_METADATA = _supported(
-    "name generateName namespace selfLink uid resourceVersion generation creationTimestamp deletionTimestamp"
-    " deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields clusterName"
-)
-
-_FIELD_REF = _of(_supported("apiVersion fieldPath"))
-_RESOURCE_REF = _of(_supported("containerName resource divisor"))
-_KEY_REF = _of(_supported("name key optional"))
-_VALUE_FROM = {
-    "fieldRef": _FIELD_REF,
-    "resourceFieldRef": _RESOURCE_REF,
-    "configMapKeyRef": _KEY_REF,
-    "secretKeyRef": _KEY_REF,
-    "fileKeyRef": _of(_supported("volumeName path key optional")),
-}
-_ENV = {**_supported("name value"), "valueFrom": _of(_VALUE_FROM)}
-_ENV_FROM = {
-    **_supported("prefix"),
-    "configMapRef": _of(_supported("name optional")),
-    "secretRef": _of(_supported("name optional")),
-}
-
-_EXEC = _of(_supported("command"))
-_HTTP_GET = _of(
-    {
-        **_supported("path port host scheme"),
-        "httpHeaders": _of(_supported("name value")),
-        "protocol": FieldSupport(warning="ignored: requests use HTTP/1.1", harmless=("HTTP1",)),
-    }
-)
-_TCP = _of(_supported("port host"))
-_PROBE = _of(
-    {
-        **_supported("initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold"),
-        **_supported("terminationGracePeriodSeconds"),
-        "exec": _EXEC,
-        "httpGet": _HTTP_GET,
-        "tcpSocket": _TCP,
-        "grpc": _of(_supported("port service mode")),
-    }
-)
-_HANDLER = _of({"exec": _EXEC, "httpGet": _HTTP_GET, "tcpSocket": _TCP, "sleep": _of(_supported("seconds"))})
-_LIFECYCLE = {
-    "postStart": _HANDLER,
-    "preStop": _HANDLER,
-    "stopSignal": FieldSupport(
-        warning="ignored: the container gets the stop signal of its image, or SIGTERM", harmless=("SIGTERM",)
-    ),
-}
-
-_PROFILE = _of(_supported("type localhostProfile"))
-_SHARED_SECURITY_CONTEXT = {
-    **_supported("runAsUser runAsGroup runAsNonRoot"),
-    "seLinuxOptions": _of(_supported("user role type level")),
-    "seccompProfile": _PROFILE,
-    "appArmorProfile": _PROFILE,
-    "windowsOptions": FieldSupport(warning="ignored: it applies to Windows only"),
-}
-_POD_SECURITY_CONTEXT = {
-    **_SHARED_SECURITY_CONTEXT,
-    # Both change policies apply to persistent volumes, which are not available.
-    **_supported("supplementalGroups fsGroup fsGroupChangePolicy seLinuxChangePolicy"),
-    "supplementalGroupsPolicy": FieldSupport(
-        warning="ignored: the groups of the image are added too", harmless=("Merge",)
-    ),
-    "sysctls": _of(_supported("name value")),
-}
-_SECURITY_CONTEXT = {
-    **_SHARED_SECURITY_CONTEXT,
-    **_supported("privileged readOnlyRootFilesystem allowPrivilegeEscalation procMount"),
-    "capabilities": _of(_supported("add drop")),
-}
-
-_MOUNT = {
-    **_supported("name readOnly mountPath subPath subPathExpr mountPropagation"),
-    "recursiveReadOnly": FieldSupport(
-        warning="ignored: mounts below it stay writable", harmless=("Disabled", "IfPossible")
-    ),
-    "bindMountOptions": FieldSupport(warning="ignored: the volume is mounted without these options"),
-}
-_RESOURCES = {**_supported("limits requests"), "claims": _of(_supported("name request"))}
-#: A container of any kind.
-CONTAINER_FIELDS = {
-    **_supported("name image command args workingDir imagePullPolicy stdin stdinOnce tty restartPolicy"),
-    **_supported("terminationMessagePath terminationMessagePolicy"),
-    **_supported("resizePolicy"),  # there is no in-place resize
-    "resources": _of(_RESOURCES),
-    "ports": _of(_supported("name hostPort containerPort protocol hostIP")),
-    "env": _of(_ENV),
-    "envFrom": _of(_ENV_FROM),
-    "volumeMounts": _of(_MOUNT),
-    "volumeDevices": _of(_supported("name devicePath")),
-    "livenessProbe": _PROBE,
-    "readinessProbe": _PROBE,
-    "startupProbe": _PROBE,
-    "lifecycle": _of(_LIFECYCLE),
-    "securityContext": _of(_SECURITY_CONTEXT),
-    "restartPolicyRules": FieldSupport(warning="ignored: the pod's restartPolicy applies"),
-}
-
-_OWNER = FieldSupport(warning="ignored: root owns the files", harmless=(0, "0"))
-_DOWNWARD_ITEM = {**_supported("path mode"), "fieldRef": _FIELD_REF, "resourceFieldRef": _RESOURCE_REF, "user": _OWNER}
-_PROJECTION = {
-    **_supported("secret configMap serviceAccountToken clusterTrustBundle podCertificate"),
-    "downwardAPI": _of({"items": _of(_DOWNWARD_ITEM)}),
-}
-_EMPTY_DIR = {
-    **_supported("medium sizeLimit"),
-    "mode": FieldSupport(warning="ignored: the directory has mode 0777", harmless=(0o777, "511")),
-}
-_VOLUME = {
-    **_supported("name"),
-    **dict.fromkeys(UNSUPPORTED_VOLUMES, FieldSupport()),  # reported as a whole where volumes are read
-    "emptyDir": _of(_EMPTY_DIR),
-    "hostPath": _of(_supported("path type")),
-    "downwardAPI": _of({**_supported("defaultMode"), "items": _of(_DOWNWARD_ITEM), "defaultUser": _OWNER}),
-    "projected": _of({**_supported("defaultMode"), "sources": _of(_PROJECTION), "defaultUser": _OWNER}),
-}
-
-SPEC_FIELDS = {
-    **_supported(
-        "restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy hostNetwork hostPID hostIPC"
-    ),
-    **_supported("shareProcessNamespace hostname hostnameOverride runtimeClassName resources overhead os"),
-    # What the scheduler and the admission plugins add to every pod of a cluster.
-    **_supported("nodeName schedulerName tolerations priority priorityClassName preemptionPolicy enableServiceLinks"),
-    **_supported("serviceAccountName serviceAccount automountServiceAccountToken"),
-    **_cluster("nodeSelector affinity topologySpreadConstraints schedulingGates schedulingGroup workloadRef"),
-    **_cluster("readinessGates evictionResponders subdomain"),
-    "setHostnameAsFQDN": FieldSupport(cluster=True, harmless=(False,)),
-    "containers": _of(CONTAINER_FIELDS),
-    "initContainers": _of(CONTAINER_FIELDS),
-    "ephemeralContainers": FieldSupport(warning="ignored: ephemeral containers are not started"),
-    "volumes": _of(_VOLUME),
-    "securityContext": _of(_POD_SECURITY_CONTEXT),
-    "hostAliases": _of(_supported("ip hostnames")),
-    "dnsConfig": _of({**_supported("nameservers searches"), "options": _of(_supported("name value"))}),
-    "imagePullSecrets": FieldSupport(warning="ignored: images are pulled with the credentials of the runtime"),
-    "resourceClaims": FieldSupport(warning="ignored: no devices are allocated for resource claims"),
-    "hostUsers": FieldSupport(warning="ignored: the pod gets no user namespace", harmless=(True,)),
-}
-
-#: A whole manifest.
-POD_FIELDS = {**_supported("apiVersion kind status"), "metadata": _of(_METADATA), "spec": _of(SPEC_FIELDS)}
+def _warn_unknown(owner: ObjectReader, name: str, known: Mapping[str, FieldSupport]) -> None:
+    plain = name.isidentifier() and len(name) <= _MAX_NAME
+    where = owner.path_of(name) if plain else f"{owner.path}[{quote(name[:_MAX_NAME])}]"
+    close = get_close_matches(name, known, n=1) if plain else ()
+    hint = "".join(f"; did you mean {one}?" for one in close)
+    owner.diagnostics.warnings.append(f"{where}: unknown field{hint}")

@@ -48,7 +48,6 @@ class PodManifest:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "PodManifest":
-        """The manifest in a decoded Pod object."""
         server = _SERVER_METADATA.split()
         metadata = document.get("metadata") or {}
         metadata = {key: value for key, value in metadata.items() if key not in server and value is not None}
@@ -57,7 +56,7 @@ class PodManifest:
 
     @cached_property
     def parsed(self) -> ParsedPodSpec:
-        """The spec; :class:`ValueError` if the text is not JSON."""
+        """:class:`ValueError` if the text is not JSON."""
         return parse_pod_spec(json.loads(self.text) if self.document is None else self.document)
 
     def same_spec(self, other: "PodManifest") -> bool:
@@ -66,7 +65,7 @@ class PodManifest:
 
 
 def manifest_of(pod: Pod) -> PodManifest | None:
-    """The manifest *pod* carries; ``None`` if it does not run here."""
+    """``None`` if *pod* does not run here."""
     return pod.manifest if isinstance(pod.manifest, PodManifest) else None
 
 
@@ -86,10 +85,7 @@ def parse_pod_spec(document: Mapping[str, object]) -> ParsedPodSpec:
     spec = read_pod_spec(top)
     warn_unsupported(top)
     found = top.diagnostics
-    findings = [(problem, found.permissions.get(problem)) for problem in found.problems]
-    return ParsedPodSpec(spec, _limited(tuple(dict.fromkeys(found.warnings))), tuple(findings))
-
-
-def _limited(warnings: tuple[str, ...]) -> tuple[str, ...]:
-    excess = len(warnings) - MAX_WARNINGS
-    return (*warnings[:MAX_WARNINGS], f"and {excess:,} more") if excess > 0 else warnings
+    warnings = tuple(dict.fromkeys(found.warnings))
+    if len(warnings) > MAX_WARNINGS:
+        warnings = (*warnings[:MAX_WARNINGS], f"and {len(warnings) - MAX_WARNINGS:,} more")
+    return ParsedPodSpec(spec, warnings, tuple((one, found.permissions.get(one)) for one in found.problems))

@@ -32,19 +32,27 @@ def read_probe(container: ObjectReader, name: str, *, ports: Mapping[str, int]) 
         return None
     http = probe.child("httpGet")
     target = http if handler == "httpGet" else probe.child("tcpSocket")
+    if host := target.text("host"):
+        target.require(Permission.HOST_NETWORK, "host", f"probing {quote(host)} from the host network")
+    successes = probe.number("successThreshold") or 1
+    grace = probe.number("terminationGracePeriodSeconds", low=1)
+    if name != "readinessProbe" and successes != 1:
+        probe.error("successThreshold", f"Invalid value: {successes}: must be 1")
+    if name == "readinessProbe" and grace is not None:
+        probe.error("terminationGracePeriodSeconds", f"Invalid value: {grace}: must not be set for readinessProbes")
     return Probe(
         command=_command(probe.child("exec")) if handler == "exec" else (),
         http_path=http.text("path", "/") if handler == "httpGet" else None,
         http_scheme=http.choice("scheme", ("HTTP", "HTTPS"), "HTTP"),
         http_headers=_headers(http),
-        host=_host(target),
+        host=host,
         port=_port(target, ports) if handler in {"httpGet", "tcpSocket"} else 0,
         delay=probe.number("initialDelaySeconds") or 0,
         period=probe.number("periodSeconds") or 10,
         timeout=probe.number("timeoutSeconds") or 1,
-        successes=_successes(probe, name),
+        successes=successes,
         failures=probe.number("failureThreshold") or 3,
-        grace=_grace(probe, name),
+        grace=grace,
     )
 
 
@@ -96,34 +104,13 @@ def _port(target: ObjectReader, ports: Mapping[str, int]) -> int:
     return ports.get(value, 0)
 
 
-def _host(target: ObjectReader) -> str:
-    host = target.text("host")
-    if host:
-        target.require(Permission.HOST_NETWORK, "host", f"probing {quote(host)} from the host network")
-    return host
-
-
 def _headers(http: ObjectReader) -> tuple[tuple[str, str], ...]:
     found = []
     for header in http.children("httpHeaders"):
         name, value = header.required("name"), header.text("value")
         if name and not _HEADER.fullmatch(name):
-            header.error("name", f"Invalid value: {quote(name)}: must consist of letters, digits and '-'")
+            header.invalid("name", name, "must consist of letters, digits and '-'")
         if _CONTROL.search(value):
-            header.error("value", f"Invalid value: {quote(value)}: must not contain control characters")
+            header.invalid("value", value, "must not contain control characters")
         found.append((name, value))
     return tuple(found)
-
-
-def _successes(probe: ObjectReader, name: str) -> int:
-    successes = probe.number("successThreshold") or 1
-    if name != "readinessProbe" and successes != 1:
-        probe.error("successThreshold", f"Invalid value: {successes}: must be 1")
-    return successes
-
-
-def _grace(probe: ObjectReader, name: str) -> int | None:
-    grace = probe.number("terminationGracePeriodSeconds", low=1)
-    if grace is not None and name == "readinessProbe":
-        probe.error("terminationGracePeriodSeconds", f"Invalid value: {grace}: must not be set for readinessProbes")
-    return grace

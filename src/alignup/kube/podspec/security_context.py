@@ -10,39 +10,33 @@ from alignup.align.bits import quote
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.podspec.types import Permission, SecurityContext
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 #: The annotation that set AppArmor profiles before there was a field; a container name follows.
 _APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 _ANNOTATED_PROFILES = {"runtime/default": "RuntimeDefault", "unconfined": "Unconfined"}
 
-_BASELINE_CAPABILITIES = _names(
-    "AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE SETFCAP SETGID SETPCAP SETUID SYS_CHROOT"
-)
+_BASELINE_CAPABILITIES = """
+    AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE SETFCAP SETGID SETPCAP SETUID SYS_CHROOT
+"""
 _SELINUX_OPTIONS = ("user", "role", "type", "level")
 _BASELINE_SELINUX_TYPES = frozenset({"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"})
 _PROFILES = ("RuntimeDefault", "Unconfined", "Localhost")
 
 _SYSCTL = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?")
 _SYSCTL_LENGTH = 253
-_SAFE_SYSCTLS = _names(
-    "kernel.shm_rmid_forced net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports"
-    " net.ipv4.ip_unprivileged_port_start net.ipv4.ping_group_range net.ipv4.tcp_fin_timeout"
-    " net.ipv4.tcp_keepalive_intvl net.ipv4.tcp_keepalive_probes net.ipv4.tcp_keepalive_time"
-    " net.ipv4.tcp_notsent_lowat net.ipv4.tcp_rmem net.ipv4.tcp_slow_start_after_idle net.ipv4.tcp_syncookies"
-    " net.ipv4.tcp_wmem"
-)
-_IPC_SYSCTLS = _names(
-    "kernel.msgmax kernel.msgmnb kernel.msgmni kernel.sem kernel.shm_rmid_forced kernel.shmall kernel.shmmax"
-    " kernel.shmmni"
-)
+_SAFE_SYSCTLS = """
+    kernel.shm_rmid_forced net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports
+    net.ipv4.ip_unprivileged_port_start net.ipv4.ping_group_range net.ipv4.tcp_fin_timeout
+    net.ipv4.tcp_keepalive_intvl net.ipv4.tcp_keepalive_probes net.ipv4.tcp_keepalive_time net.ipv4.tcp_notsent_lowat
+    net.ipv4.tcp_rmem net.ipv4.tcp_slow_start_after_idle net.ipv4.tcp_syncookies net.ipv4.tcp_wmem
+"""
+_IPC_SYSCTLS = """
+    kernel.msgmax kernel.msgmnb kernel.msgmni kernel.sem kernel.shm_rmid_forced kernel.shmall kernel.shmmax
+    kernel.shmmni
+"""
 
 
 def read_security_context(container: ObjectReader, spec: ObjectReader, *, metadata: ObjectReader) -> SecurityContext:
-    """The security context of *container*; *metadata* may have an AppArmor annotation."""
+    """The security context of *container*, or of the pod if it is empty; *metadata* may have an AppArmor annotation."""
     own, shared = container.child("securityContext"), spec.child("securityContext")
 
     def nearest(name: str) -> ObjectReader:
@@ -50,38 +44,32 @@ def read_security_context(container: ObjectReader, spec: ObjectReader, *, metada
 
     capabilities = own.child("capabilities")
     for index, name in enumerate(capabilities.strings("add")):
-        if name not in _BASELINE_CAPABILITIES:
+        if name not in _BASELINE_CAPABILITIES.split():
             capabilities.require(Permission.PRIVILEGED, f"add[{index}]", f"capability {quote(name)}")
-    if own.flag("privileged"):
+    privileged = own.flag("privileged")
+    if privileged:
         own.require(Permission.PRIVILEGED, "privileged", "privileged mode")
+    no_new_privileges = own.has("allowPrivilegeEscalation") and not own.flag("allowPrivilegeEscalation")
+    if no_new_privileges and privileged:
+        own.error("", "Invalid value: cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
+    unmasked = own.choice("procMount", ("Default", "Unmasked")) == "Unmasked"
+    if unmasked:
+        own.require(Permission.PRIVILEGED, "procMount", "an unmasked /proc")
     return SecurityContext(
         user=nearest("runAsUser").number("runAsUser"),
         group=nearest("runAsGroup").number("runAsGroup"),
         run_as_non_root=nearest("runAsNonRoot").flag("runAsNonRoot"),
-        privileged=own.flag("privileged"),
+        privileged=privileged,
         read_only_root=own.flag("readOnlyRootFilesystem"),
-        no_new_privileges=_no_new_privileges(own),
+        no_new_privileges=no_new_privileges,
         add=capabilities.strings("add"),
         drop=capabilities.strings("drop"),
         seccomp=_profile(nearest("seccompProfile"), "seccompProfile", "seccomp"),
         apparmor=_profile(nearest("appArmorProfile"), "appArmorProfile", "AppArmor")
         or _annotated_profile(metadata, container.text("name")),
         selinux=_selinux(nearest("seLinuxOptions").child("seLinuxOptions")),
-        unmasked=_unmasked(own),
+        unmasked=unmasked,
     )
-
-
-def read_pod_security_context(spec: ObjectReader) -> SecurityContext:
-    """The pod's security context without any container's."""
-    empty = ObjectReader(spec.diagnostics, "", {})
-    return read_security_context(empty, spec, metadata=empty)
-
-
-def read_supplemental_groups(spec: ObjectReader) -> tuple[int, ...]:
-    """The supplemental groups of a pod, including ``fsGroup``."""
-    context = spec.child("securityContext")
-    groups = (*context.list_of("supplementalGroups", ObjectReader.number), context.number("fsGroup"))
-    return tuple(dict.fromkeys(group for group in groups if group is not None))
 
 
 def read_sysctls(spec: ObjectReader) -> Mapping[str, str]:
@@ -91,10 +79,11 @@ def read_sysctls(spec: ObjectReader) -> Mapping[str, str]:
         if not written:
             continue
         if len(written) > _SYSCTL_LENGTH or not _SYSCTL.fullmatch(written):
-            what = "must be the name of a sysctl, such as net.core.somaxconn"
-            sysctl.error("name", f"Invalid value: {quote(written)}: {what}")
+            sysctl.invalid("name", written, "must be the name of a sysctl, such as net.core.somaxconn")
             continue
-        name = _dotted(written)
+        dot, slash = written.find("."), written.find("/")
+        swapped = slash >= 0 and not 0 <= dot < slash  # slashes separate, and dots belong to the name
+        name = written.translate({ord("/"): ".", ord("."): "/"}) if swapped else written
         if name in found:
             sysctl.error("name", f"Duplicate value: {quote(written)}")
         found[name] = sysctl.text("value")
@@ -104,37 +93,15 @@ def read_sysctls(spec: ObjectReader) -> Mapping[str, str]:
 
 def _check_sysctl(sysctl: ObjectReader, name: str, spec: ObjectReader) -> None:
     network = name.startswith("net.") or name == "kernel.domainname"
-    ipc = name.startswith("fs.mqueue.") or name in _IPC_SYSCTLS
+    ipc = name.startswith("fs.mqueue.") or name in _IPC_SYSCTLS.split()
     if not network and not ipc:
-        sysctl.error("name", f"Invalid value: {quote(name)}: is not namespaced; set it on the host")
+        sysctl.invalid("name", name, "is not namespaced; set it on the host")
     elif network and spec.flag("hostNetwork"):
-        sysctl.error("name", f"Invalid value: {quote(name)}: may not be specified when 'hostNetwork' is true")
+        sysctl.invalid("name", name, "may not be specified when 'hostNetwork' is true")
     elif ipc and spec.flag("hostIPC"):
-        sysctl.error("name", f"Invalid value: {quote(name)}: may not be specified when 'hostIPC' is true")
-    elif name not in _SAFE_SYSCTLS:
+        sysctl.invalid("name", name, "may not be specified when 'hostIPC' is true")
+    elif name not in _SAFE_SYSCTLS.split():
         sysctl.require(Permission.SYSCTL, "name", f"unsafe sysctl {quote(name)}")
-
-
-def _dotted(name: str) -> str:
-    """A sysctl name with dots as separators, which may be written with slashes instead."""
-    dot, slash = name.find("."), name.find("/")
-    if slash < 0 or 0 <= dot < slash:
-        return name
-    return name.translate({ord("/"): ".", ord("."): "/"})
-
-
-def _no_new_privileges(own: ObjectReader) -> bool:
-    forbidden = own.has("allowPrivilegeEscalation") and not own.flag("allowPrivilegeEscalation")
-    if forbidden and own.flag("privileged"):
-        own.error("", "Invalid value: cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
-    return forbidden
-
-
-def _unmasked(own: ObjectReader) -> bool:
-    if own.choice("procMount", ("Default", "Unmasked"), "Default") == "Default":
-        return False
-    own.require(Permission.PRIVILEGED, "procMount", "an unmasked /proc")
-    return True
 
 
 def _profile(owner: ObjectReader, name: str, system: str) -> str:
@@ -148,7 +115,7 @@ def _profile(owner: ObjectReader, name: str, system: str) -> str:
         if not path or path != path.strip():
             profile.error("localhostProfile", f"Required value: must be set when {system} type is Localhost")
         if system == "seccomp" and (path.startswith("/") or ".." in path.split("/")):
-            profile.error("localhostProfile", f"Invalid value: {quote(path)}: must be a relative path without '..'")
+            profile.invalid("localhostProfile", path, "must be a relative path without '..'")
         return f"{kind}/{path}"
     if profile.has("localhostProfile"):
         profile.error("localhostProfile", f"Invalid value: can only be set when {system} type is Localhost")
@@ -165,7 +132,7 @@ def _annotated_profile(metadata: ObjectReader, container: str) -> str:
         return f"Localhost/{annotated.removeprefix('localhost/')}"
     profile = _ANNOTATED_PROFILES.get(annotated, "")
     if annotated and not profile:
-        metadata.error(field, f"Invalid value: {quote(annotated)}: must be a profile, such as runtime/default")
+        metadata.invalid(field, annotated, "must be a profile, such as runtime/default")
     elif profile == "Unconfined":
         metadata.require(Permission.PRIVILEGED, field, "running without AppArmor")
     return profile

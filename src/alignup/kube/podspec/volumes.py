@@ -1,14 +1,14 @@
-"""Reads volumes and mounts; a volume that only a cluster can provide is a problem.
+"""Reads volumes and mounts.
 
-Such a volume does no harm if it is optional or no container mounts it: then a warning is enough. The API server token
-of pods exported from a cluster is left out together with its mounts.
+A volume that only a cluster can provide is a problem, or a warning if it is optional or no container mounts it. The API
+server token of pods exported from a cluster is left out together with its mounts.
 """
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from alignup.align.bits import quote
+from alignup.align.quantity import Quantity
 from alignup.align.workload import names
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.podspec.environment import read_env_source
@@ -37,27 +37,19 @@ _UNAVAILABLE_SOURCES = (*_OPTIONAL_SOURCES, "serviceAccountToken", "podCertifica
 
 _PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
 _PROPAGATIONS = ("None", "HostToContainer", "Bidirectional")
-_HUGEPAGES = "HugePages-"
 _MAX_MODE = 0o777
 
 
-@dataclass(frozen=True, slots=True)
-class PodVolumes:
-    available: tuple[Volume, ...]
-    names: frozenset[str]  #: including unavailable volumes
-
-
-def mounted_volume_names(containers: Iterable[ObjectReader]) -> frozenset[str]:
-    return frozenset(
+def read_volumes(
+    spec: ObjectReader, containers: Iterable[ObjectReader], container_names: AbstractSet[str]
+) -> tuple[tuple[Volume, ...], AbstractSet[str]]:
+    """The available volumes of a pod, and the names of all volumes."""
+    used = {
         mount.text("name")
         for container in containers
         for kind in ("volumeMounts", "volumeDevices")
         for mount in container.children(kind)
-    )
-
-
-def read_volumes(spec: ObjectReader, *, used: AbstractSet[str], containers: AbstractSet[str]) -> PodVolumes:
-    """The volumes of a pod; *used* names those that a container mounts, *containers* all containers."""
+    }
     taken: set[str] = set()
     available = []
     for volume in spec.children("volumes"):
@@ -65,17 +57,19 @@ def read_volumes(spec: ObjectReader, *, used: AbstractSet[str], containers: Abst
         kinds = [kind for kind in _KINDS if volume.has(kind)]
         if len(kinds) > 1:
             volume.error(kinds[1], f"Forbidden: may not specify more than 1 volume type: {kinds[0]} is set too")
-        elif read := _volume(volume, kinds[0] if kinds else "", name=name, used=name in used, containers=containers):
+        elif read := _volume(volume, "".join(kinds), name=name, used=name in used, containers=container_names):
             available.append(read)
-    return PodVolumes(tuple(available), frozenset(taken))
+    return tuple(available), taken
 
 
-def read_mounts(container: ObjectReader, volumes: PodVolumes) -> tuple[VolumeMount, ...]:
-    """The mounts of *container* whose volume is available."""
+def read_mounts(
+    container: ObjectReader, volumes: Iterable[Volume], volume_names: AbstractSet[str]
+) -> tuple[VolumeMount, ...]:
+    """The mounts of *container* whose volume is available; *volume_names* are those of all volumes."""
     for device in container.children("volumeDevices"):
         device.error("", f"block devices are not available: {_NO_API}; use a device plugin or hostPath")
-    available = {volume.name for volume in volumes.available}
-    return tuple(mount for mount in _mounts(container, volumes.names) if mount.volume in available)
+    available = {volume.name for volume in volumes}
+    return tuple(mount for mount in _mounts(container, volume_names) if mount.volume in available)
 
 
 def _volume(volume: ObjectReader, kind: str, *, name: str, used: bool, containers: AbstractSet[str]) -> Volume | None:
@@ -84,7 +78,14 @@ def _volume(volume: ObjectReader, kind: str, *, name: str, used: bool, container
         case "" | "emptyDir":
             return _empty_dir(volume.child("emptyDir"), name)
         case "hostPath":
-            return _host_path(volume.child("hostPath"), name)
+            source = volume.child("hostPath")
+            source.require(Permission.HOST_PATH, "", "a host path")
+            path = source.required("path")
+            if path and not path.startswith("/"):
+                source.invalid("path", path, "must be an absolute path")
+            _check_no_parent(source, "path")
+            path_type = source.choice("type", _PATH_TYPES)
+            return Volume(name=name, kind=VolumeKind.HOST_PATH, path=path, path_type=path_type)
         case "downwardAPI":
             source = volume.child("downwardAPI")
             return _downward_api(source, name, items=tuple(_items(source, containers)))
@@ -108,26 +109,14 @@ def _volume(volume: ObjectReader, kind: str, *, name: str, used: bool, container
 
 def _empty_dir(source: ObjectReader, name: str) -> Volume:
     medium = source.text("medium")
-    pages = (
-        names.page_size(names.HUGEPAGES + medium.removeprefix(_HUGEPAGES)) if medium.startswith(_HUGEPAGES) else None
-    )
+    kind, _, size = medium.partition("-")
+    pages = names.page_size(names.HUGEPAGES + size) if kind == "HugePages" and size else None
     if medium not in {"", "Memory", "HugePages"} and pages is None:
-        supported = f'"", "Memory", "HugePages", "{_HUGEPAGES}SIZE"'
-        source.error("medium", f"Unsupported value: {quote(medium)}: supported values: {supported}")
-    limit = source.quantity("sizeLimit")
-    if limit is not None and limit.sign < 0:
-        source.error("sizeLimit", f"Invalid value: {quote(str(limit))}: must be greater than or equal to 0")
-    size = limit.value() if limit is not None else 0
-    return Volume(name=name, kind=VolumeKind.EMPTY_DIR, medium=medium, size_limit=size if size > 0 else None)
-
-
-def _host_path(source: ObjectReader, name: str) -> Volume:
-    source.require(Permission.HOST_PATH, "", "a host path")
-    path = source.required("path")
-    if path and not path.startswith("/"):
-        source.error("path", f"Invalid value: {quote(path)}: must be an absolute path")
-    _check_no_parent(source, "path")
-    return Volume(name=name, kind=VolumeKind.HOST_PATH, path=path, path_type=source.choice("type", _PATH_TYPES))
+        source.unsupported("medium", medium, ["", "Memory", "HugePages", "HugePages-SIZE"])
+    limit = source.quantity("sizeLimit") or Quantity.ZERO
+    if limit.sign < 0:
+        source.invalid("sizeLimit", str(limit), "must be greater than or equal to 0")
+    return Volume(name=name, kind=VolumeKind.EMPTY_DIR, medium=medium, size_limit=max(limit.value(), 0) or None)
 
 
 def _downward_api(source: ObjectReader, name: str, *, items: tuple[DownwardApiFile, ...]) -> Volume:
@@ -140,7 +129,7 @@ def _items(source: ObjectReader, containers: AbstractSet[str]) -> Iterator[Downw
         path = item.required("path")
         _check_relative(item, "path")
         if path.startswith(".."):
-            item.error("path", f"Invalid value: {quote(path)}: must not start with '..'")
+            item.invalid("path", path, "must not start with '..'")
         if item.has("fieldRef") and item.has("resourceFieldRef"):
             item.error("", "Invalid value: fieldRef and resourceFieldRef can not be specified simultaneously")
         value = read_env_source(item, "", containers=containers, file=True)
@@ -169,36 +158,32 @@ def _mounts(container: ObjectReader, volumes: AbstractSet[str]) -> Iterator[Volu
         if volume and volume not in volumes:
             mount.error("name", f"Not found: {quote(volume)}: must be the name of one of spec.volumes")
         if path and path in paths:
-            mount.error("mountPath", f"Invalid value: {quote(path)}: must be unique")
+            mount.invalid("mountPath", path, "must be unique")
         paths.add(path)
         for name in ("subPath", "subPathExpr"):
             _check_relative(mount, name)
         expression = mount.text("subPathExpr")
         if mount.has("subPath") and expression:
             mount.error("subPathExpr", "Invalid value: subPathExpr and subPath are mutually exclusive")
+        propagation = mount.choice("mountPropagation", _PROPAGATIONS, "None")
+        if propagation == "Bidirectional" and not container.child("securityContext").flag("privileged"):
+            mount.error("mountPropagation", "Forbidden: Bidirectional is available only to privileged containers")
         yield VolumeMount(
             volume=volume,
             path=path if path.startswith("/") else f"/{path}",  # as in the kubelet
             read_only=mount.flag("readOnly"),
             sub_path=expression or mount.text("subPath"),
             expand_sub_path=bool(expression),
-            propagation=_propagation(mount, container),
+            propagation=propagation,
         )
-
-
-def _propagation(mount: ObjectReader, container: ObjectReader) -> str:
-    propagation = mount.choice("mountPropagation", _PROPAGATIONS, "None")
-    if propagation == "Bidirectional" and not container.child("securityContext").flag("privileged"):
-        mount.error("mountPropagation", "Forbidden: Bidirectional is available only to privileged containers")
-    return propagation
 
 
 def _check_relative(owner: ObjectReader, name: str) -> None:
     if owner.text(name).startswith("/"):
-        owner.error(name, f"Invalid value: {quote(owner.text(name))}: must be a relative path")
+        owner.invalid(name, owner.text(name), "must be a relative path")
     _check_no_parent(owner, name)
 
 
 def _check_no_parent(owner: ObjectReader, name: str) -> None:
     if ".." in owner.text(name).split("/"):
-        owner.error(name, f"Invalid value: {quote(owner.text(name))}: must not contain '..'")
+        owner.invalid(name, owner.text(name), "must not contain '..'")
