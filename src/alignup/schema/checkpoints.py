@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from alignup.schema.codec import Count, Document
+from alignup.schema.decisions import rename_keys
 from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
 from alignup.schema.pods import PodDocument
 from alignup.schema.run_status import PodGrants, PodRunStatus, timestamp
@@ -75,29 +76,6 @@ class CheckpointDocument(Document, frozen=True, kw_only=True):
     finished: list[Any]  #: each a :class:`FinishedPodDocument`; a damaged one does not make the rest unusable
 
 
-def upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a version 1 checkpoint as version 2; ``KeyError``, ``TypeError``, ``AttributeError`` if it is damaged."""
-    residue, extra = document["crumbs"], document["extra"]
-    memory = residue["memory"]
-    return {
-        "format": document["format"],
-        "version": 2,
-        "serial": document["serial"],
-        "machine": document["machine"],
-        "settings": _rename_facts(document["settings"]),
-        "residue": {
-            "cpus": residue["cpus"],
-            "memory": {"reusable": memory["reusable"], "reserved": memory["spread"]},
-            "devices": residue["devices"],
-            "providers": residue["others"],
-        },
-        "plugins": extra.get("plugins", []),
-        "pods": [_nest_entry(_rename_termination(pod)) for pod in document["pods"]],
-        "waiting": [_rename_termination(pod) for pod in document["waiting"]],
-        "finished": [_upgrade_run(_rename_termination(pod)) for pod in extra.get("finished", ())],
-    }
-
-
 #: Facts about settings that version 1 named differently.
 _FACTS = {
     "resources whose plugins are asked": "resources with preferred allocation",
@@ -105,24 +83,38 @@ _FACTS = {
     "pods choose their policy": "pod policy annotations",
     "faults of the kubelet": "kubelet defects",
 }
+_ENTRY_KEYS = ("pod", "hints", "uses", "cpus", "memory", "devices")
 
 
-def _rename_facts(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    facts = {_FACTS.get(name, name): fact for name, fact in fingerprint["facts"].items()}
-    return {**fingerprint, "facts": facts}
+def upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a version 1 checkpoint as version 2; ``KeyError``, ``TypeError``, ``AttributeError`` if it is damaged."""
+    residue, extra, settings = document["crumbs"], document["extra"], document["settings"]
+    memory = residue["memory"]
+    pods, waiting, finished = (
+        [rename_keys(pod, {"ending": "termination"}) for pod in stored]
+        for stored in (document["pods"], document["waiting"], extra.get("finished", ()))
+    )
+    return {
+        "format": document["format"],
+        "version": 2,
+        "serial": document["serial"],
+        "machine": document["machine"],
+        "settings": {**settings, "facts": rename_keys(settings["facts"], _FACTS)},
+        "residue": {
+            "cpus": residue["cpus"],
+            "memory": {"reusable": memory["reusable"], "reserved": memory["spread"]},
+            "devices": residue["devices"],
+            "providers": residue["others"],
+        },
+        "plugins": extra.get("plugins", []),
+        "pods": [{"entry": {key: pod.pop(key) for key in _ENTRY_KEYS if key in pod}, **pod} for pod in pods],
+        "waiting": waiting,
+        "finished": list(map(_upgrade_finished, finished)),
+    }
 
 
-def _rename_termination(pod: Mapping[str, Any]) -> dict[str, Any]:
-    return {"termination" if key == "ending" else key: value for key, value in pod.items()}
-
-
-def _nest_entry(pod: dict[str, Any]) -> dict[str, Any]:
-    entry = {key: pod.pop(key) for key in ("pod", "hints", "uses", "cpus", "memory", "devices") if key in pod}
-    return {"entry": entry, **pod}
-
-
-def _upgrade_run(pod: dict[str, Any]) -> dict[str, Any]:
-    run = pod.get("run")
+def _upgrade_finished(pod: Any) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
+    run = pod.get("run") if isinstance(pod, Mapping) else None
     if not isinstance(run, Mapping) or not isinstance(run.get("containers"), list):
         return pod
     return {**pod, "run": {**run, "containers": list(map(_upgrade_container, run["containers"]))}}
@@ -132,7 +124,7 @@ def _upgrade_container(container: Any) -> Any:  # noqa: ANN401 - JSON of any sha
     """Version 1 has times in seconds, and the key ``exit_code``."""
     if not isinstance(container, Mapping):
         return container
-    upgraded = {"exitCode" if key == "exit_code" else key: value for key, value in container.items()}
+    upgraded = rename_keys(container, {"exit_code": "exitCode"})
     for key in ("started", "ended"):
         if isinstance(upgraded.get(key), int | float):
             upgraded[key] = timestamp(upgraded[key])

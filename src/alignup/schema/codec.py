@@ -82,7 +82,8 @@ def json_schemas(types: Iterable[Any]) -> dict[str, Any]:
     schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")[1]
     text = json.dumps(schemas)
     for name in schemas:
-        text = text.replace(f'"{name}"', f'"{_short(name)}"').replace(f'schemas/{name}"', f'schemas/{_short(name)}"')
+        short = name.removesuffix("Document")
+        text = text.replace(f'"{name}"', f'"{short}"').replace(f'schemas/{name}"', f'schemas/{short}"')
     renamed: dict[str, Any] = json.loads(text)
     return renamed
 
@@ -99,17 +100,11 @@ def _fields(type_: Callable[..., object]) -> tuple[str, ...]:
 
 
 def show_or_none(members: Bits | None) -> str | None:
-    """Return a set as a Linux list; ``None`` stays ``None``."""
     return None if members is None else bits.show(members)
 
 
 def parse_or_none(text: str | None) -> Bits | None:
-    """Return the set that a Linux list names; ``None`` stays ``None``."""
     return None if text is None else bits.parse(text)
-
-
-def _short(name: str) -> str:
-    return name.removesuffix("Document")
 
 
 def _parse_error(error: msgspec.ValidationError) -> ParseError:

@@ -180,23 +180,19 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
     version = document.get("version") if isinstance(document, Mapping) else None
     if type(version) is not int or version not in {1, VERSION}:
         raise ParseError(f"version {version!r} is not supported: this release reads versions 1 and {VERSION}")
-    if version == VERSION:
-        return dict(document)
-    return _upgrade_version_1(document)
-
-
-def _upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
-    upgraded: dict[str, Any] = {**_rename_key(document, "refusal", "rejection"), "version": VERSION}
-    if upgraded.get("outcome") == "refused":
-        upgraded["outcome"] = Outcome.REJECTED.value
-    steps = upgraded.get("steps")
-    if isinstance(steps, list):
-        upgraded["steps"] = [_rename_key(step, "voices", "resources") for step in steps]
+    upgraded: dict[str, Any] = dict(document)
+    if version == 1:
+        upgraded = rename_keys(document, {"refusal": "rejection"}) | {"version": VERSION}
+        if upgraded.get("outcome") == "refused":
+            upgraded["outcome"] = Outcome.REJECTED.value
+        if isinstance(steps := upgraded.get("steps"), list):
+            upgraded["steps"] = [rename_keys(step, {"voices": "resources"}) for step in steps]
     return upgraded
 
 
-def _rename_key(value: Any, old: str, new: str) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
-    return {new if key == old else key: one for key, one in value.items()} if isinstance(value, Mapping) else value
+def rename_keys(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
+    """Return an object with new *names* for some keys; another value stays as it is."""
+    return {names.get(key, key): one for key, one in value.items()} if isinstance(value, Mapping) else value
 
 
 def _step_document(step: MergeStep) -> MergeStepDocument:
@@ -218,6 +214,10 @@ def _resource_document(one: ResourceHints) -> ResourceHintsDocument:
 
 
 def _decision(document: DecisionDocument) -> Decision:
+    rejection = None
+    if (rejected := document.rejection) is not None:
+        shortfalls = tuple(build(Shortfall, one, nodes=parse_or_none(one.nodes)) for one in rejected.shortfalls)
+        rejection = build(Rejection, rejected, shortfalls=shortfalls)
     return Decision(
         **msgspec.structs.asdict(document.pod),
         policy=document.policy,
@@ -226,7 +226,7 @@ def _decision(document: DecisionDocument) -> Decision:
         kept=document.kept,
         steps=tuple(map(_step, document.steps)),
         placements=tuple(Placement.of_text(one.container, one.hint.hint(), one.given) for one in document.placements),
-        rejection=None if document.rejection is None else _rejection(document.rejection),
+        rejection=rejection,
         preference_requests=tuple(
             build(PreferenceRequest, ask, available=tuple(ask.available), must_include=tuple(ask.must_include))
             for ask in document.asks
@@ -235,22 +235,16 @@ def _decision(document: DecisionDocument) -> Decision:
 
 
 def _step(step: MergeStepDocument) -> MergeStep:
+    resources = []
+    for one in step.resources:
+        hints = HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE
+        resources.append(ResourceHints(one.provider, one.resource, one.request, one.free, hints, one.hidden))
     return MergeStep(
         step.container,
-        tuple(_resource(one) for one in step.resources),
+        tuple(resources),
         step.width,
         MergeRule[step.rule],
         step.hint.hint(),
         tuple(bits.parse(nodes) for nodes in step.runners_up),
         step.accepted,
     )
-
-
-def _resource(one: ResourceHintsDocument) -> ResourceHints:
-    hints = HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE
-    return ResourceHints(one.provider, one.resource, one.request, one.free, hints, one.hidden)
-
-
-def _rejection(rejection: RejectionDocument) -> Rejection:
-    shortfalls = tuple(build(Shortfall, one, nodes=parse_or_none(one.nodes)) for one in rejection.shortfalls)
-    return build(Rejection, rejection, shortfalls=shortfalls)

@@ -21,23 +21,14 @@ import msgspec
 from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import ParseError, SourceError
-from alignup.align.machine import (
-    CadvisorNode,
-    CadvisorReport,
-    Cpu,
-    Device,
-    HugePages,
-    Machine,
-    NumaNode,
-    PciDevice,
-    hugepages_resource,
-)
+from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode, PciDevice
 from alignup.align.quantity import Quantity
 from alignup.schema.codec import build, convert, parse_or_none, show_or_none, to_builtins
 
 FORMAT = "machine/v1"
 
 _List = str | int  # YAML reads a list of one CPU as a number
+_PCI_CODES = {"kind": 6, "vendor": 4, "device": 4}  # name → hexadecimal digits
 
 
 class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -100,19 +91,27 @@ class MachineDocument(_Strict):
 
 def machine_to_document(machine: Machine) -> dict[str, Any]:
     """Return *machine* as plain JSON values; fields with default values are left out."""
+    report = machine.report
     plain: dict[str, Any] = to_builtins(
         build(
             MachineDocument,
             machine,
             alignup=FORMAT,
             cpus=list(_cpu_groups(machine.cpus)),
-            nodes=[NodeDocument(node.id, node.memory, _page_counts(node.hugepages)) for node in machine.nodes],
+            nodes=list(map(_node_document, machine.nodes)),
             distances=None if machine.distances is None else [list(row) for row in machine.distances.matrix],
             hugepages=_page_counts(machine.hugepages),
             offline=bits.show(machine.offline),
             devices=[build(DeviceDocument, one, nodes=show_or_none(one.nodes)) for one in machine.devices],
             pci=list(map(_pci_document, machine.pci)),
-            report=None if machine.report is None else _report_document(machine.report),
+            report=None
+            if report is None
+            else build(
+                CadvisorReportDocument,
+                report,
+                cpus=list(_cpu_groups(report.cpus)),
+                nodes=None if report.nodes is None else list(map(_node_document, report.nodes)),
+            ),
             gaps=list(machine.gaps),
         )
     )
@@ -135,45 +134,46 @@ def machine_from_document(document: object, *, name: str = "the text") -> Machin
 
 
 def _machine(document: MachineDocument) -> Machine:
-    nodes = tuple(sorted(map(_node, document.nodes), key=lambda node: node.id))
+    for node in document.nodes:
+        if node.distances is not None:
+            raise ParseError(f"NUMA node {node.id} has its own distances: expected all of them under 'distances'")
+    report = document.report
     return Machine(
         cpus=_cpus(document.cpus),
-        nodes=nodes,
-        distances=_distances(document.distances, [node.id for node in nodes]),
+        nodes=tuple(
+            NumaNode(node.id, memory=_bytes(node.memory), hugepages=_pages(node.hugepages))
+            for node in sorted(document.nodes, key=lambda node: node.id)
+        ),
+        distances=_distances(document.distances, sorted(node.id for node in document.nodes)),
         devices=tuple(Device(one.resource, one.id, _parse_list(one.nodes), one.healthy) for one in document.devices),
         pci=tuple(map(_pci_device, document.pci)),
         memory=_bytes(document.memory),
         hugepages=_pages(document.hugepages),
         offline=_parse_list(document.offline) or 0,
-        report=None if document.report is None else _report(document.report),
+        report=None
+        if report is None
+        else build(
+            CadvisorReport,
+            report,
+            cpus=_cpus(report.cpus),
+            nodes=None if report.nodes is None else tuple(map(_cadvisor_node, report.nodes)),
+        ),
         gaps=tuple(document.gaps),
     )
 
 
-def _report(report: CadvisorReportDocument) -> CadvisorReport:
-    nodes = None if report.nodes is None else tuple(map(_reported_node, report.nodes))
-    return build(CadvisorReport, report, cpus=_cpus(report.cpus), nodes=nodes)
-
-
-def _report_document(report: CadvisorReport) -> CadvisorReportDocument:
-    nodes = None if report.nodes is None else list(map(_reported_node_document, report.nodes))
-    return build(CadvisorReportDocument, report, cpus=list(_cpu_groups(report.cpus)), nodes=nodes)
-
-
 def _cpus(groups: Iterable[CpuGroupDocument]) -> tuple[Cpu, ...]:
-    return tuple(sorted((cpu for group in groups for cpu in _threads(group)), key=lambda cpu: cpu.id))
-
-
-def _threads(group: CpuGroupDocument) -> Iterator[Cpu]:
-    cores = str(group.cores).split()
-    numbers = None if group.numbers is None else str(group.numbers).split()
-    if numbers is not None and len(numbers) != len(cores):
-        raise ParseError(f"{len(numbers)} numbers are given for {len(cores)} cores")
-    for index, threads in enumerate(cores):
-        members = list(bits.members(bits.parse(threads)))
-        number = members[0] if numbers is None else bits.parse_integer(numbers[index])
-        for cpu in members:
-            yield Cpu(cpu, core=number, socket=group.socket, node=group.node, cache=group.cache)
+    cpus = []
+    for group in groups:
+        cores = str(group.cores).split()
+        numbers = None if group.numbers is None else str(group.numbers).split()
+        if numbers is not None and len(numbers) != len(cores):
+            raise ParseError(f"{len(numbers)} numbers are given for {len(cores)} cores")
+        for index, threads in enumerate(cores):
+            members = list(bits.members(bits.parse(threads)))
+            number = members[0] if numbers is None else bits.parse_integer(numbers[index])
+            cpus += [Cpu(id_, number, group.socket, group.node, group.cache) for id_ in members]
+    return tuple(sorted(cpus, key=lambda cpu: cpu.id))
 
 
 def _cpu_groups(cpus: Iterable[Cpu]) -> Iterator[CpuGroupDocument]:
@@ -183,29 +183,19 @@ def _cpu_groups(cpus: Iterable[Cpu]) -> Iterator[CpuGroupDocument]:
         cores[cpu.core] = cores.get(cpu.core, 0) | 1 << cpu.id
     for (socket, node, cache), cores in groups.items():
         default = all(core == (threads & -threads).bit_length() - 1 for core, threads in cores.items())
-        yield CpuGroupDocument(
-            cores=" ".join(map(bits.show, cores.values())),
-            socket=socket,
-            node=node,
-            cache=cache,
-            numbers=None if default else " ".join(map(str, cores)),
-        )
+        numbers = None if default else " ".join(map(str, cores))
+        yield CpuGroupDocument(socket, " ".join(map(bits.show, cores.values())), node, cache, numbers)
 
 
-def _node(node: NodeDocument) -> NumaNode:
-    if node.distances is not None:
-        raise ParseError(f"NUMA node {node.id} has its own distances: expected all of them under 'distances'")
-    return NumaNode(node.id, memory=_bytes(node.memory), hugepages=_pages(node.hugepages))
+def _node_document(node: NumaNode | CadvisorNode) -> NodeDocument:
+    distances = node.distances if isinstance(node, CadvisorNode) else None
+    own = None if distances is None else list(distances)
+    return NodeDocument(node.id, node.memory, _page_counts(node.hugepages), own)
 
 
-def _reported_node(node: NodeDocument) -> CadvisorNode:
+def _cadvisor_node(node: NodeDocument) -> CadvisorNode:
     distances = None if node.distances is None else tuple(node.distances)
     return CadvisorNode(node.id, _bytes(node.memory) or 0, _pages(node.hugepages), distances)
-
-
-def _reported_node_document(node: CadvisorNode) -> NodeDocument:
-    distances = None if node.distances is None else list(node.distances)
-    return NodeDocument(node.id, node.memory, _page_counts(node.hugepages), distances)
 
 
 def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | None:
@@ -217,26 +207,19 @@ def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | No
 
 
 def _pci_device(device: PciDeviceDocument) -> PciDevice:
-    codes = {name: _code(getattr(device, name)) for name in ("kind", "vendor", "device")}
+    codes = {name: getattr(device, name) for name in _PCI_CODES}
+    for name, code in codes.items():
+        try:
+            codes[name] = int(code, 16) if isinstance(code, str) else code
+        except ValueError:
+            raise ParseError(f"{code!r} is not a hexadecimal code such as 0x10de") from None
     return build(PciDevice, device, **codes, cpus=_parse_list(device.cpus))
 
 
 def _pci_document(device: PciDevice) -> PciDeviceDocument:
-    codes = {name: _hex(getattr(device, name), digits) for name, digits in (("kind", 6), ("vendor", 4), ("device", 4))}
-    return build(PciDeviceDocument, device, **codes, cpus=show_or_none(device.cpus))
-
-
-def _code(code: str | int | None) -> int | None:
-    if code is None or isinstance(code, int):
-        return code
-    try:
-        return int(code, 16)
-    except ValueError:
-        raise ParseError(f"{code!r} is not a hexadecimal code such as 0x10de") from None
-
-
-def _hex(code: int | None, digits: int) -> str | None:
-    return None if code is None else f"0x{code:0{digits}x}"
+    codes = {name: getattr(device, name) for name in _PCI_CODES}
+    texts = {name: None if code is None else f"0x{code:0{_PCI_CODES[name]}x}" for name, code in codes.items()}
+    return build(PciDeviceDocument, device, **texts, cpus=show_or_none(device.cpus))
 
 
 def _parse_list(listed: _List | None) -> int | None:
@@ -252,4 +235,4 @@ def _pages(pages: dict[str | int, int]) -> tuple[HugePages, ...]:
 
 
 def _page_counts(pages: Iterable[HugePages]) -> dict[str | int, int]:
-    return {hugepages_resource(one.size).removeprefix("hugepages-"): one.count for one in pages}
+    return {one.resource.removeprefix("hugepages-"): one.count for one in pages}

@@ -2,6 +2,7 @@
 # ruff: noqa: RUF012 - msgspec copies mutable defaults
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from alignup.align.quantity import Quantity, QuantityFormat
@@ -29,7 +30,7 @@ class ContainerDocument(Document, frozen=True, omit_defaults=True):
     name: str
     requests: AmountsDocument = {}
     limits: AmountsDocument = {}
-    claims: list[str] = []
+    claims: tuple[str, ...] = ()
     restartable: bool = False
 
 
@@ -46,9 +47,9 @@ class PodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     containers: list[ContainerDocument] = []
     requests: AmountsDocument = {}
     limits: AmountsDocument = {}
-    claims: list[str] = []
+    claims: tuple[str, ...] = ()
     overhead: AmountsDocument = {}
-    pod_claims: list[str] = []
+    pod_claims: tuple[str, ...] = ()
     qos: QoS | None = None
     statuses: dict[str, ContainerStatusDocument] = {}
     resize_infeasible: bool = False
@@ -56,6 +57,10 @@ class PodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     os: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
+
+
+#: Every field: equal quantities can have different formats.
+_QUANTITY_FIELDS = attrgetter("unscaled", "power", "format", "dec", "text")
 
 
 def pod_document(pod: Pod) -> PodDocument:
@@ -66,7 +71,7 @@ def pod_document(pod: Pod) -> PodDocument:
         init=list(map(_container_document, pod.init)),
         containers=list(map(_container_document, pod.containers)),
         overhead=_amounts_document(pod.overhead),
-        pod_claims=list(pod.claims),
+        pod_claims=pod.claims,
         qos=pod.recorded_qos,
         statuses={
             name: ContainerStatusDocument(_amounts_document(status.allocated), _amounts_document(status.actual))
@@ -84,7 +89,7 @@ def read_pod(document: PodDocument) -> Pod:
         containers=tuple(map(_container, document.containers)),
         resources=_resources(document),
         overhead=_amounts(document.overhead),
-        claims=tuple(document.pod_claims),
+        claims=document.pod_claims,
         recorded_qos=document.qos,
         statuses={
             name: ContainerStatus(_amounts(status.allocated), _amounts(status.actual))
@@ -103,39 +108,30 @@ def _container(document: ContainerDocument) -> Container:
 
 
 def _resource_documents(resources: Resources) -> dict[str, Any]:
-    return {
-        "requests": _amounts_document(resources.requests),
-        "limits": _amounts_document(resources.limits),
-        "claims": list(resources.claims),
-    }
+    requests, limits = _amounts_document(resources.requests), _amounts_document(resources.limits)
+    return {"requests": requests, "limits": limits, "claims": resources.claims}
 
 
 def _resources(document: PodDocument | ContainerDocument) -> Resources:
-    return Resources(_amounts(document.requests), _amounts(document.limits), tuple(document.claims))
+    return Resources(_amounts(document.requests), _amounts(document.limits), document.claims)
 
 
 def _amounts_document(amounts: Amounts) -> AmountsDocument:
-    return {name: _quantity_document(amount) for name, amount in amounts.items()}
-
-
-def _quantity_document(amount: Quantity) -> str | QuantityDocument:
-    # Outside these bounds the text can have any length.
-    short = -9 <= amount.power <= 18 and amount.unscaled.bit_length() <= 128
-    if short and _fields(Quantity.parse(str(amount))) == _fields(amount):
-        return str(amount)
-    return build(QuantityDocument, amount, unscaled=hex(amount.unscaled))
-
-
-def _fields(amount: Quantity) -> tuple[Any, ...]:
-    """Every field: equal quantities can have different formats."""
-    return amount.unscaled, amount.power, amount.format, amount.dec, amount.text
+    documents: AmountsDocument = {}
+    for name, amount in amounts.items():
+        # Outside these bounds the text can have any length.
+        short = -9 <= amount.power <= 18 and amount.unscaled.bit_length() <= 128
+        if short and _QUANTITY_FIELDS(Quantity.parse(str(amount))) == _QUANTITY_FIELDS(amount):
+            documents[name] = str(amount)
+        else:
+            documents[name] = build(QuantityDocument, amount, unscaled=hex(amount.unscaled))
+    return documents
 
 
 def _amounts(document: AmountsDocument) -> dict[str, Quantity]:
-    return {name: _quantity(amount) for name, amount in document.items()}
-
-
-def _quantity(document: str | QuantityDocument) -> Quantity:
-    if isinstance(document, str):
-        return Quantity.parse(document)
-    return build(Quantity, document, unscaled=int(document.unscaled, 16))
+    return {
+        name: Quantity.parse(amount)
+        if isinstance(amount, str)
+        else build(Quantity, amount, unscaled=int(amount.unscaled, 16))
+        for name, amount in document.items()
+    }

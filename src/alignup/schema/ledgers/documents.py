@@ -5,13 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices import DeviceLedger
 from alignup.align.errors import StateError
 from alignup.align.ledger import Ledger
-from alignup.align.memory.ledger import Block, MemoryLedger
+from alignup.align.memory.ledger import Block
 from alignup.align.provider import Provider
-from alignup.schema.codec import Count, Document, LinuxList, show_or_none
+from alignup.schema.codec import Count, Document, LinuxList, build, show_or_none
 from alignup.schema.decisions import HintDocument
 from alignup.schema.pods import PodDocument, pod_document
 
@@ -106,57 +105,30 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
 
     It changes when one of its containers starts, and when a plugin reports other NUMA nodes for a device it holds.
     """
-    admitted = ledger.pods[uid]
-    uses = admitted.usage
+    admitted, cpus, memory = ledger.pods[uid], ledger.cpus, ledger.memory
+    cpu_holdings, memory_holdings = _NO_CPUS, _NO_MEMORY
+    if uid in cpus.held or uid in cpus.pod_held:
+        containers = {name: bits.show(own) for name, own in cpus.held.get(uid, {}).items()}
+        cpu_holdings = CpuHoldings(containers, show_or_none(cpus.pod_held.get(uid)))
+    blocks, pod_blocks = memory.held.get(uid), memory.pod_held.get(uid)
+    if blocks is not None or pod_blocks is not None:
+        memory_holdings = MemoryHoldings(
+            None if blocks is None else {name: list(map(_block, own)) for name, own in blocks.items()},
+            None if pod_blocks is None else list(map(_block, pod_blocks)),
+        )
     return PodEntryDocument(
         pod=pod_document(admitted.pod),
         hints={container: HintDocument.of(hint) for container, hint in admitted.hints.items()},
-        uses=UsageDocument(uses.milli_cpu, uses.memory, uses.ephemeral_storage, dict(uses.scalars)),
-        cpus=_cpu_holdings(ledger.cpus, uid),
-        memory=_memory_holdings(ledger.memory, uid),
-        devices=_device_holdings(ledger.devices, uid),
-    )
-
-
-def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> ResidueDocument:
-    """Return what the ledger records besides the holdings of pods.
-
-    *providers* are those of the host. ``StateError`` if one from outside this package cannot store its ledger.
-    """
-    _check_owners(ledger)
-    by_name = {one.name: one for one in providers}
-    if missing := [name for name in ledger.others if name not in by_name]:
-        raise StateError(f"no provider can store the ledger of {', '.join(missing)}")
-    return ResidueDocument(
-        cpus=_cpu_residue(ledger.cpus),
-        memory=_memory_residue(ledger.memory),
-        devices=_device_residue(ledger.devices),
-        providers={name: by_name[name].to_json(own) for name, own in ledger.others.items()},
-    )
-
-
-def _check_owners(ledger: Ledger) -> None:
-    """Raise if a pod holds something but is not in the ledger: the document would lose its holdings."""
-    cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
-    for held in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
-        if unknown := held.keys() - ledger.pods.keys():
-            raise StateError(f"pods {', '.join(sorted(unknown))} hold resources but are not in the ledger")
-
-
-def _cpu_holdings(ledger: CpuLedger, uid: str) -> CpuHoldings:
-    if uid not in ledger.held and uid not in ledger.pod_held:
-        return _NO_CPUS
-    containers = {name: bits.show(cpus) for name, cpus in ledger.held.get(uid, {}).items()}
-    return CpuHoldings(containers, show_or_none(ledger.pod_held.get(uid)))
-
-
-def _memory_holdings(ledger: MemoryLedger, uid: str) -> MemoryHoldings:
-    containers, pod = ledger.held.get(uid), ledger.pod_held.get(uid)
-    if containers is None and pod is None:
-        return _NO_MEMORY
-    return MemoryHoldings(
-        None if containers is None else {name: list(map(_block, blocks)) for name, blocks in containers.items()},
-        None if pod is None else list(map(_block, pod)),
+        uses=build(UsageDocument, admitted.usage),
+        cpus=cpu_holdings,
+        memory=memory_holdings,
+        devices={
+            container: {
+                resource: {id_: _device_nodes(ledger.devices, resource, id_) for id_ in ids}
+                for resource, ids in own.items()
+            }
+            for container, own in ledger.devices.held.get(uid, {}).items()
+        },
     )
 
 
@@ -164,42 +136,41 @@ def _block(block: Block) -> BlockDocument:
     return BlockDocument(bits.show(block.nodes), block.type, block.size)
 
 
-def _device_holdings(ledger: DeviceLedger, uid: str) -> DeviceHoldings:
-    return {
-        container: {
-            resource: {id_: _device_nodes(ledger, resource, id_) for id_ in ids} for resource, ids in own.items()
-        }
-        for container, own in ledger.held.get(uid, {}).items()
-    }
-
-
 def _device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:
     """Return the NUMA nodes of a device; ``None`` if it has no topology or no longer exists."""
     inventory = ledger.inventories.get(resource)
-    place = inventory.indexes.get(id_) if inventory else None
-    return None if inventory is None or place is None else show_or_none(inventory.devices[place].nodes)
+    index = inventory.indexes.get(id_) if inventory else None
+    return None if inventory is None or index is None else show_or_none(inventory.devices[index].nodes)
 
 
-def _cpu_residue(ledger: CpuLedger) -> CpuResidue:
-    reusable = ledger.reusable and ReusableCpus(ledger.reusable[0], bits.show(ledger.reusable[1]))
-    return CpuResidue(reusable, bits.show(ledger.lost))
+def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> ResidueDocument:
+    """Return what the ledger records besides the holdings of pods.
 
-
-def _memory_residue(ledger: MemoryLedger) -> MemoryResidue:
-    groups = [MemoryGroup(bits.show(nodes), dict(sizes)) for nodes, sizes in ledger.reusable.items()]
-    return MemoryResidue(
-        reusable=ReusableMemory(ledger.last_pod, groups) if ledger.last_pod else None,
-        reserved={
-            id_: {type_: table.reserved for type_, table in node.tables.items() if table.reserved}
-            for id_, node in ledger.nodes.items()
-            if node.cells & node.cells - 1
-        },
+    *providers* are those of the host. ``StateError`` if one from outside this package cannot store its ledger, or if a
+    pod that is not in the ledger holds something: the document would lose it.
+    """
+    cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
+    for held in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
+        if unknown := held.keys() - ledger.pods.keys():
+            raise StateError(f"pods {', '.join(sorted(unknown))} hold resources but are not in the ledger")
+    by_name = {one.name: one for one in providers}
+    if missing := [name for name in ledger.others if name not in by_name]:
+        raise StateError(f"no provider can store the ledger of {', '.join(missing)}")
+    reusable_devices = None
+    if devices.reusable:
+        uid, reusable = devices.reusable
+        reusable_devices = ReusableDevices(uid, {resource: sorted(ids) for resource, ids in reusable.items()})
+    groups = [MemoryGroup(bits.show(nodes), dict(sizes)) for nodes, sizes in memory.reusable.items()]
+    reserved = {
+        id_: {type_: table.reserved for type_, table in node.tables.items() if table.reserved}
+        for id_, node in memory.nodes.items()
+        if node.cells & node.cells - 1
+    }
+    return ResidueDocument(
+        cpus=CpuResidue(
+            cpus.reusable and ReusableCpus(cpus.reusable[0], bits.show(cpus.reusable[1])), bits.show(cpus.lost)
+        ),
+        memory=MemoryResidue(ReusableMemory(memory.last_pod, groups) if memory.last_pod else None, reserved),
+        devices=DeviceResidue(reusable_devices, {name: one.registered for name, one in devices.inventories.items()}),
+        providers={name: by_name[name].to_json(own) for name, own in ledger.others.items()},
     )
-
-
-def _device_residue(ledger: DeviceLedger) -> DeviceResidue:
-    reusable = None
-    if ledger.reusable:
-        uid, devices = ledger.reusable
-        reusable = ReusableDevices(uid, {resource: sorted(ids) for resource, ids in devices.items()})
-    return DeviceResidue(reusable, {name: one.registered for name, one in ledger.inventories.items()})

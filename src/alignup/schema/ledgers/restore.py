@@ -3,34 +3,77 @@
 The host may have changed since: CPUs are offline, NUMA nodes are gone, more is reserved, device plugins have not
 registered yet. A pod keeps what it holds if the host still has it, even if the pod would be placed elsewhere today.
 Otherwise one :class:`RestoreError` lists everything that is in the way, with pod and container.
-
-Devices do not have to exist: plugins register after the host starts. Until then their resource consists of the devices
-that pods hold, all unhealthy.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
+from alignup.align import bits
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.devices import DeviceLedger
+from alignup.align.devices.ledger import DeviceIds, DeviceInventory, natural_sort_key
 from alignup.align.errors import ParseError, RestoreError, StateError
 from alignup.align.fit import UsedResources
-from alignup.align.ledger import Ledger
+from alignup.align.ledger import AdmittedPod, Ledger
+from alignup.align.machine import Device
+from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, NodeMemory, Sizes
 from alignup.align.provider import Provider
-from alignup.schema.ledgers.cpus import restore_cpus
-from alignup.schema.ledgers.devices import restore_devices
+from alignup.align.workload.demand import FitRequest
+from alignup.schema.codec import build, parse_or_none
 from alignup.schema.ledgers.documents import (
+    BlockDocument,
     CpuResidue,
     DeviceResidue,
     MemoryResidue,
     PodEntryDocument,
     ResidueDocument,
 )
-from alignup.schema.ledgers.entries import HoldingConflict, PodEntry, read_pod_entry
-from alignup.schema.ledgers.memory import restore_memory
+from alignup.schema.pods import read_pod
 
 T = TypeVar("T", CpuResidue, MemoryResidue, DeviceResidue)
+
+#: What pods can no longer hold, with the uid of the pod to release; it is empty if no single pod is the cause.
+Conflicts = list[tuple[str, str]]
+ReservedBytes = Mapping[int, Sizes]  #: NUMA node → type → bytes reserved there
+
+
+@dataclass(frozen=True, slots=True)
+class PodEntry:
+    """A pod, and the holdings to check."""
+
+    admitted: AdmittedPod
+    document: PodEntryDocument
+
+    @property
+    def uid(self) -> str:
+        return self.admitted.pod.uid
+
+    def owner(self, container: str | None = None) -> str:
+        """Return the name of the pod, or of one of its containers, for messages."""
+        pod = self.admitted.pod
+        name = f"{pod.namespace}/{pod.name}"
+        return name if container is None else f"{name} (container {container})"
+
+    def check_containers(self, names: Iterable[str]) -> None:
+        if unknown := set(names) - {one.name for one in self.admitted.pod.all_containers}:
+            raise ParseError(f"{self.owner()} has no container {', '.join(sorted(unknown))}")
+
+
+class ChargedBlock(NamedTuple):
+    """A block that counts against its nodes, and its owner."""
+
+    entry: PodEntry
+    container: str | None  #: ``None``: the pod as a whole
+    block: Block
+
+    @property
+    def owner(self) -> str:
+        return self.entry.owner(self.container)
 
 
 def restore_ledger(
@@ -48,54 +91,268 @@ def restore_ledger(
     if idle.pods:
         raise StateError("cannot restore a ledger on one that has pods")
     try:
-        entries = _entries(pods)
-        ledger = _ledgers(entries, residue, idle, {one.name: one for one in providers})
+        return _restore(pods, residue, idle, {one.name: one for one in providers})
+    except StateError:
+        raise
     except ValueError as error:
-        if isinstance(error, StateError):
-            raise
         raise StateError(f"not a valid ledger: {error}") from error
+
+
+def _restore(
+    pods: Iterable[PodEntryDocument], residue: ResidueDocument, idle: Ledger, providers: Mapping[str, Provider[Any]]
+) -> Ledger:
+    by_uid: dict[str, PodEntry] = {}
     used = UsedResources()
-    for entry in entries:
-        used = used.plus(entry.admitted.usage)
-    return replace(ledger, pods={entry.uid: entry.admitted for entry in entries}, used=used)
-
-
-def _entries(pods: Iterable[PodEntryDocument]) -> tuple[PodEntry, ...]:
-    entries: dict[str, PodEntry] = {}
-    for entry in map(read_pod_entry, pods):
-        other = entries.setdefault(entry.uid, entry)
+    for entry in map(_read_entry, pods):
+        other = by_uid.setdefault(entry.uid, entry)
         if other is not entry:
             raise ParseError(f"{other.owner()} and {entry.owner()} have the same uid")
-    return tuple(entries.values())
-
-
-def _ledgers(
-    entries: Sequence[PodEntry], residue: ResidueDocument, idle: Ledger, providers: Mapping[str, Provider[Any]]
-) -> Ledger:
-    """The ledger with all stored allocations, without its pods."""
-    conflicts: list[HoldingConflict] = []
+        used = used.plus(entry.admitted.usage)
+    entries = tuple(by_uid.values())
+    conflicts: Conflicts = []
+    cpus = _restore_cpus(entries, _without_absent(residue.cpus, by_uid), idle.cpus, conflicts)
+    memory = _restore_memory(entries, _without_absent(residue.memory, by_uid), idle.memory, conflicts)
+    devices = _restore_devices(entries, _without_absent(residue.devices, by_uid), idle.devices, conflicts)
     others = dict(idle.others)
-    uids = {entry.uid for entry in entries}
-    ledger = replace(
-        idle,
-        cpus=restore_cpus(entries, _without_absent(residue.cpus, uids), idle=idle.cpus, conflicts=conflicts),
-        memory=restore_memory(entries, _without_absent(residue.memory, uids), idle=idle.memory, conflicts=conflicts),
-        devices=restore_devices(
-            entries, _without_absent(residue.devices, uids), idle=idle.devices, conflicts=conflicts
-        ),
-    )
     for name, stored in residue.providers.items():
         if name not in providers or name not in others:
-            conflicts.append(HoldingConflict("", f"the ledger of {name} is stored, but this host has no such provider"))
+            conflicts.append(("", f"the ledger of {name} is stored, but this host has no such provider"))
         else:
             others[name] = providers[name].from_json(stored)
     if conflicts:
-        causes = dict.fromkeys(one.uid for one in conflicts if one.uid)
-        raise RestoreError([one.what for one in conflicts], uids=tuple(causes))
-    return replace(ledger, others=others)
+        causes = dict.fromkeys(uid for uid, _ in conflicts if uid)
+        raise RestoreError([what for _, what in conflicts], uids=tuple(causes))
+    admitted = {uid: entry.admitted for uid, entry in by_uid.items()}
+    return Ledger(cpus=cpus, memory=memory, devices=devices, others=others, pods=admitted, used=used)
+
+
+def _read_entry(document: PodEntryDocument) -> PodEntry:
+    pod = read_pod(document.pod)
+    if not pod.uid:
+        raise ParseError(f"pod {pod.namespace}/{pod.name} has no uid")
+    hints = {container: hint.hint() for container, hint in document.hints.items()}
+    return PodEntry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), document)
 
 
 def _without_absent(residue: T, uids: Collection[str]) -> T:
     """Return *residue* without what an absent pod left to reuse: it released everything."""
     reusable = residue.reusable
     return structs.replace(residue, reusable=None) if reusable and reusable.pod not in uids else residue
+
+
+def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLedger, conflicts: Conflicts) -> CpuLedger:
+    everything = bits.union(idle.node_cpus.values())
+    held: dict[str, Mapping[str, CpuSet]] = {}
+    pod_held: dict[str, CpuSet] = {}
+    owned: list[tuple[PodEntry, CpuSet]] = []
+    taken = 0
+    for entry in entries:
+        holdings = entry.document.cpus
+        entry.check_containers(holdings.containers)
+        own = {name: bits.parse(cpus) for name, cpus in holdings.containers.items()}
+        parts = [(entry.owner(name), cpus) for name, cpus in own.items()]
+        if own:
+            held[entry.uid] = own
+        if holdings.pod is not None:
+            pod_held[entry.uid] = bits.parse(holdings.pod)
+            parts.append((entry.owner(), pod_held[entry.uid]))
+            if bits.union(own.values()) & ~pod_held[entry.uid]:
+                raise ParseError(f"containers of {entry.owner()} hold CPUs that the pod does not")
+        for owner, cpus in parts:
+            others = owned if cpus & taken else ()
+            conflicts += [(entry.uid, what) for what in _cpu_problems(cpus, owner, idle, everything, others)]
+        owned.append((entry, bits.union(cpus for _, cpus in parts)))
+        taken |= owned[-1][1]
+    lost = bits.parse(residue.lost) & everything
+    reusable = residue.reusable
+    return replace(
+        idle,
+        shared=idle.shared & ~taken & ~lost,
+        held=held,
+        pod_held=pod_held,
+        reusable=None if reusable is None else (reusable.pod, bits.parse(reusable.cpus) & everything),
+        lost=lost,
+    )
+
+
+def _cpu_problems(
+    cpus: CpuSet, owner: str, idle: CpuLedger, everything: CpuSet, others: Iterable[tuple[PodEntry, CpuSet]]
+) -> Iterator[str]:
+    """Yield why *owner* cannot hold *cpus*; *others* are the pods before it, with their CPUs."""
+    gone, reserved = cpus & ~everything, cpus & idle.reserved
+    not_exclusive = cpus & ~gone & ~reserved & ~idle.shared
+    for which, one, many, what in (
+        (gone, "no longer exists", "no longer exist", "on this machine"),
+        (reserved, "is", "are", "now reserved for the system"),
+        (not_exclusive, "cannot", "cannot", "be kept: this host does not allocate exclusive CPUs now"),
+        *((cpus & own, "is", "are", f"also held by {other.owner()}") for other, own in others),
+    ):
+        if which:
+            noun, verb = ("CPUs", many) if which & which - 1 else ("CPU", one)
+            yield f"{noun} {bits.show(which)} of {owner} {verb} {what}"
+
+
+def _restore_memory(
+    entries: Sequence[PodEntry], residue: MemoryResidue, idle: MemoryLedger, conflicts: Conflicts
+) -> MemoryLedger:
+    """Return the ledger with the memory of *entries*.
+
+    How much a group of NUMA nodes has reserved follows from its blocks. How it is spread over the nodes of the group
+    depends on which pods came and went before, so the residue records it, and it is kept as long as the nodes are large
+    enough. A machine with slightly less memory after a reboot keeps all pods that still fit.
+    """
+    held: dict[str, Mapping[str, tuple[Block, ...]]] = {}
+    pod_held: dict[str, tuple[Block, ...]] = {}
+    charged: list[ChargedBlock] = []
+    for entry in entries:
+        holdings = entry.document.memory
+        entry.check_containers(holdings.containers or ())
+        own = {name: _blocks(blocks) for name, blocks in (holdings.containers or {}).items()}
+        if holdings.containers is not None:
+            held[entry.uid] = own
+        if holdings.pod is not None:
+            pod_held[entry.uid] = _blocks(holdings.pod)
+            charged += [ChargedBlock(entry, None, block) for block in pod_held[entry.uid]]
+        else:
+            charged += [ChargedBlock(entry, name, block) for name, blocks in own.items() for block in blocks]
+    found = [(one.entry.uid, what) for one in charged for what in _block_problems(one, idle)]
+    conflicts += found
+    nodes = {} if found else _charged_nodes(charged, residue.reserved, idle, conflicts)
+    reusable = residue.reusable
+    return MemoryLedger(
+        {**idle.nodes, **nodes},
+        held,
+        pod_held,
+        reusable.pod if reusable else "",
+        {bits.parse(group.nodes): group.bytes for group in reusable.groups} if reusable else {},
+    )
+
+
+def _blocks(blocks: Iterable[BlockDocument]) -> tuple[Block, ...]:
+    return tuple(Block(bits.parse(one.nodes), one.type, one.bytes) for one in blocks)
+
+
+def _block_problems(one: ChargedBlock, idle: MemoryLedger) -> Iterator[str]:
+    """Yield why a block cannot exist on the idle machine; an empty block does not need memory of its type."""
+    block, what = one.block, f"{one.block.type} of {one.owner}"
+    if not idle.nodes:
+        yield f"{what} cannot be kept: this host does not allocate memory now"
+        return
+    gone = bits.of(node for node in bits.members(block.nodes) if node not in idle.nodes)
+    if gone:
+        node, exist = ("nodes", "exist") if gone & gone - 1 else ("node", "exists")
+        yield f"{what} is on NUMA {node} {bits.show(gone)}, which no longer {exist} on this machine"
+    elif block.size and not any(block.type in idle.nodes[node].tables for node in bits.members(block.nodes)):
+        yield f"{what} is on NUMA node {bits.show(block.nodes)}, which no longer has any"
+
+
+def _charged_nodes(
+    charged: Sequence[ChargedBlock], reserved: ReservedBytes, idle: MemoryLedger, conflicts: Conflicts
+) -> dict[int, NodeMemory]:
+    """Return the nodes that have blocks, with what is reserved on them."""
+    groups: dict[NodeSet, Counter[str]] = {}
+    assignments: Counter[NodeSet] = Counter()
+    for _, _, block in charged:
+        groups.setdefault(block.nodes, Counter())[block.type] += block.size
+        assignments[block.nodes] += 1
+    nodes: dict[int, NodeMemory] = {}
+    for group, sizes in groups.items():
+        conflicts += _shortages(group, sizes, charged, idle)
+        kept: ReservedBytes = {node: reserved.get(node, {}) for node in bits.members(group)}
+        if not _fits(kept, sizes, idle):
+            kept = _reserve_in_order(kept, sizes, idle)
+        for node, own in kept.items():
+            if node in nodes:
+                raise ParseError(
+                    f"memory is held on NUMA nodes {bits.show(nodes[node].cells)} and on {bits.show(group)}, "
+                    f"but node {node} can belong to one group only"
+                )
+            tables = idle.nodes[node].tables
+            changed = {type_: tables[type_].take(size) for type_, size in own.items() if type_ in tables}
+            nodes[node] = NodeMemory(group, assignments[group], {**tables, **changed})
+    return nodes
+
+
+def _shortages(
+    group: NodeSet, sizes: Sizes, charged: Sequence[ChargedBlock], idle: MemoryLedger
+) -> Iterator[tuple[str, str]]:
+    """Yield the newest blocks that exceed what *group* has."""
+    for type_, size in sizes.items():
+        available = idle.allocatable_on(group, type_)
+        over = size - available
+        for one in reversed(charged):
+            if over > 0 and (one.block.nodes, one.block.type) == (group, type_) and one.block.size:
+                over -= one.block.size
+                where = f"{type_} on NUMA node{'s' if group & group - 1 else ''} {bits.show(group)}"
+                what = f"{one.block.size} bytes of {one.owner}: {size} bytes are held there, but only {available} exist"
+                yield one.entry.uid, f"{where} is too small for {what}"
+
+
+def _fits(reserved: ReservedBytes, sizes: Sizes, idle: MemoryLedger) -> bool:
+    """Return whether *reserved* adds up to *sizes* and no node has more than it can hold."""
+    total: Counter[str] = Counter()
+    for node, own in reserved.items():
+        total.update(own)
+        tables = idle.nodes[node].tables
+        if any(size > tables.get(type_, EMPTY_TABLE).allocatable for type_, size in own.items()):
+            return False
+    return +total == +Counter(sizes)
+
+
+def _reserve_in_order(nodes: Iterable[int], sizes: Sizes, idle: MemoryLedger) -> dict[int, dict[str, int]]:
+    """Spread *sizes* over *nodes* as if they were idle: fill the lowest node first."""
+    left = dict(sizes)
+    reserved: dict[int, dict[str, int]] = {}
+    for node in nodes:
+        tables = idle.nodes[node].tables
+        reserved[node] = {type_: min(size, tables.get(type_, EMPTY_TABLE).allocatable) for type_, size in left.items()}
+        left = {type_: size - reserved[node][type_] for type_, size in left.items()}
+    return reserved
+
+
+def _restore_devices(
+    entries: Sequence[PodEntry], residue: DeviceResidue, idle: DeviceLedger, conflicts: Conflicts
+) -> DeviceLedger:
+    """Return the ledger with the devices of *entries*.
+
+    They do not have to exist: plugins register after the host starts. Until then their resource consists of the devices
+    that pods hold, all unhealthy.
+    """
+    held: dict[str, Mapping[str, DeviceIds]] = {}
+    owners: dict[tuple[str, str], PodEntry] = {}
+    known: dict[str, dict[str, Device]] = {resource: {} for resource in residue.resources}
+    for entry in entries:
+        entry.check_containers(entry.document.devices)
+        for container, own in entry.document.devices.items():
+            for resource, devices in own.items():
+                for id_, nodes in devices.items():
+                    owner = owners.setdefault((resource, id_), entry)
+                    if owner is not entry:
+                        what = f"{resource} {id_} of {entry.owner(container)} is also held by {owner.owner()}"
+                        conflicts.append((entry.uid, what))
+                    device = Device(resource, id_, nodes=parse_or_none(nodes), healthy=False)
+                    known.setdefault(resource, {})[id_] = device
+        if entry.document.devices:
+            held[entry.uid] = {
+                container: {resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in own.items()}
+                for container, own in entry.document.devices.items()
+            }
+    inventories = {}
+    for resource, registered in residue.resources.items():
+        if resource not in idle.inventories:
+            inventory = DeviceInventory.of(known[resource].values(), machine=idle.nodes)
+            inventories[resource] = replace(inventory, registered=registered, remembered=True)
+    inventories |= idle.inventories
+    reusable_devices = None
+    if residue.reusable is not None:
+        reusable = {resource: frozenset(ids) for resource, ids in residue.reusable.devices.items()}
+        reusable_devices = (residue.reusable.pod, reusable)
+    in_use = {resource: frozenset(devices) for resource, devices in known.items() if devices}
+    return replace(
+        idle,
+        inventories=inventories,
+        held=held,
+        reusable=reusable_devices,
+        in_use=in_use,
+        free={name: own.healthy & ~own.find(in_use.get(name, ())) for name, own in inventories.items()},
+    )
