@@ -1,4 +1,4 @@
-"""The agent, as a process of its own: admissions over its socket with every one on disk, starting, and memory."""
+"""The agent as a process: durable admissions over its socket, startup, and memory."""
 
 import json
 import os
@@ -33,29 +33,28 @@ CONFIG = {
 
 
 class UnixConnection(HTTPConnection):
-    """HTTP over a unix socket, with nothing in between that would be measured too."""
+    """HTTP over a unix socket, without a client library that would be measured too."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("agent", timeout=30)
         self._path = str(path)
 
     def connect(self) -> None:
-        """Reach the socket."""
         self.sock = socket(AF_UNIX, SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
-    def ask(self, method: str, path: str, document: object = None) -> int:
-        """The status of the answer."""
+    def send_json(self, method: str, path: str, document: object = None) -> int:
+        """Send a request and return the status of the response."""
         body = None if document is None else json.dumps(document)
         self.request(method, path, body, {"Content-Type": "application/json"})
-        answer = self.getresponse()
-        answer.read()
-        return answer.status
+        response = self.getresponse()
+        response.read()
+        return response.status
 
 
 def figures() -> Iterator[Figure]:
-    """Every budget of the agent."""
+    """Yield the figures of the agent."""
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         root = Path(place)
         (root / "kubelet.json").write_text(json.dumps(CONFIG))
@@ -79,7 +78,7 @@ def figures() -> Iterator[Figure]:
 
 
 def _with_plugin(root: Path) -> float:
-    """What an admission takes whose devices a plugin chooses and prepares, in a process of its own."""
+    """Time an admission whose devices a plugin process selects and allocates."""
     directory = root / "plugged" / "device-plugins"
     program = [sys.executable, "-m", "alignup.testing.plugin", "--resource", GPU, "--devices", GPUS]
     options = ["--dir", str(directory), "--preferred", "highest"]
@@ -89,7 +88,7 @@ def _with_plugin(root: Path) -> float:
     ):
         try:
             assert plugin.stdout is not None
-            plugin.stdout.readline()  # it has registered, and lists its devices now
+            plugin.stdout.readline()  # the plugin has registered and lists its devices
             time.sleep(0.2)
             _fill(connection, HELD)
             _admissions(connection, ADMISSIONS)
@@ -103,7 +102,7 @@ def _with_plugin(root: Path) -> float:
 def agent(
     root: Path, *options: str, name: str = "agent", devices: Sequence[str] = ()
 ) -> Iterator[tuple[subprocess.Popen[bytes], UnixConnection]]:
-    """An agent that is ready, and a connection to it."""
+    """Start an agent; yield its process and a connection to it."""
     command = [sys.executable, "-m", "alignup", "agent", "--machine", MACHINE, "--config", str(root / "kubelet.json")]
     for declared in devices:
         command += ["--devices", declared]
@@ -121,29 +120,29 @@ def _ready(process: subprocess.Popen[bytes], path: Path) -> UnixConnection:
     while time.monotonic() < end and process.poll() is None:
         connection = UnixConnection(path)
         try:
-            if connection.ask("GET", "/readyz") == 200:
+            if connection.send_json("GET", "/readyz") == 200:
                 return connection
         except OSError:
             time.sleep(0.005)
-    raise TimeoutError("the agent did not get ready")
+    raise TimeoutError("the agent is not ready after 30 seconds")
 
 
 def _fill(connection: UnixConnection, upto: int, *, start: int = 0, cpu: str = "1") -> None:
     for number in range(start, upto):
-        status = connection.ask("POST", "/v1/pods", _pod(f"held-{number}", cpu=cpu, memory="64Mi"))
+        status = connection.send_json("POST", "/v1/pods", _pod(f"held-{number}", cpu=cpu, memory="64Mi"))
         assert status == 201, status
 
 
 def _admissions(connection: UnixConnection, rounds: int) -> Sequence[float]:
-    """What each of so many admissions took; the pod is released in between."""
+    """Return the seconds of each admission; the pod is released in between."""
     times = []
     for number in range(rounds):
         document = _pod(f"new-{number}", cpu="2", memory="1Gi", gpu="1")
         start = time.perf_counter()
-        status = connection.ask("POST", "/v1/pods", document)
+        status = connection.send_json("POST", "/v1/pods", document)
         times.append(time.perf_counter() - start)
         assert status == 201, status
-        assert connection.ask("DELETE", f"/v1/pods/new-{number}") == 200
+        assert connection.send_json("DELETE", f"/v1/pods/new-{number}") == 200
     return times
 
 
@@ -155,7 +154,7 @@ def _pod(name: str, *, cpu: str, memory: str, gpu: str = "") -> dict[str, object
 
 
 def _durable_write(root: Path) -> float:
-    """What the disk takes to keep a file of a checkpoint's size: the floor of every admission."""
+    """Time a durable write of a checkpoint's size, which is the lower bound of every admission."""
     least = float("inf")
     for _ in range(20):
         start = time.perf_counter()
@@ -168,6 +167,6 @@ def _durable_write(root: Path) -> float:
 
 
 def _resident(pid: int) -> int:
-    """Bytes of memory a process has."""
+    """Return the resident memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
