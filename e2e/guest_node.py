@@ -28,8 +28,7 @@ from google.protobuf.json_format import MessageToDict
 from alignup.align import bits
 from alignup.align.machine import Device
 from alignup.cli import entry
-from alignup.testing.device_list import Preference
-from alignup.testing.plugin_server import Plugin
+from alignup.testing import Plugin, Preference
 from alignup.wire import pod_resources_pb2 as wire
 from e2e.containerd import PAUSE, Containerd, configuration
 
@@ -167,7 +166,7 @@ class _GrpcPeers:
             preference=Preference.HIGHEST if offer["preferred"] else Preference.NONE,
             endpoint=offer["endpoint"],
         )
-        plugin.service.pre_start = offer["pre_start_required"]
+        plugin.pre_start = offer["pre_start_required"]
         await plugin.__aenter__()
         self.plugins[offer["resource"]] = plugin
         await asyncio.wait_for(plugin.wait_registered(), TIMEOUT)

@@ -73,7 +73,7 @@ class Room:
     ) -> AsyncIterator[Plugin]:
         """A plugin whose devices can be had, *count* of them."""
         async with Plugin(resource, devices, directory=self.directory, preference=preference) as made:
-            wanted = len(made.service.devices) if count is None else count
+            wanted = len(made.devices) if count is None else count
             await until(lambda: self.healthy(resource) == wanted)
             yield made
 

@@ -405,7 +405,7 @@ async def test_a_pending_pod_is_not_on_disk(directory):
 
 async def test_pre_start_is_called_if_the_plugin_requires_it(directory):
     async with room(directory) as here, here.plugin() as plugin:
-        plugin.service.pre_start = True
+        plugin.pre_start = True
         await plugin.register()
         await here.admit(pod("a", gpu="2"))
 

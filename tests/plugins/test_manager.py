@@ -63,8 +63,8 @@ async def test_every_list_replaces_the_previous_one(directory, manager, listener
 async def test_the_order_of_a_list_does_not_matter(directory, manager, listener):
     async with Plugin(GPU, "4@0", directory=directory) as plugin:
         await listener.until(lambda: GPU in listener.devices)
-        plugin.service.devices = dict(reversed(plugin.service.devices.items()))
-        plugin.service.send_devices()
+        plugin.devices = dict(reversed(plugin.devices.items()))
+        plugin.send_devices()
         plugin.set_health("gpu-2", "Unhealthy")
         await listener.until(lambda: len(listener.healthy(GPU)) == 3)
 
@@ -102,7 +102,7 @@ async def test_allocate_returns_the_response_of_the_plugin(directory, manager, l
 @pytest.mark.parametrize("required", [pytest.param(True, id="required"), pytest.param(False, id="not required")])
 async def test_pre_start_is_called_if_the_plugin_requires_it(directory, manager, listener, required):
     plugin = Plugin(GPU, "1@0", directory=directory)
-    plugin.service.pre_start = required
+    plugin.pre_start = required
     async with plugin:
         await plugin.wait_registered()
 
@@ -114,7 +114,7 @@ async def test_pre_start_is_called_if_the_plugin_requires_it(directory, manager,
 @pytest.mark.parametrize("required", [pytest.param(True, id="required"), pytest.param(False, id="not required")])
 async def test_a_stopped_plugin_fails_pre_start_only_if_it_requires_it(directory, manager, listener, required):
     plugin = Plugin(GPU, "1@0", directory=directory)
-    plugin.service.pre_start = required
+    plugin.pre_start = required
     async with plugin:
         await listener.until(lambda: listener.healthy(GPU))
     await listener.until(lambda: listener.events[-1] == ("stopped", GPU))
@@ -238,7 +238,7 @@ METHODS = {
 def faulty(directory, method, fault):
     """A plugin with one fault."""
     plugin = Plugin(GPU, "2@0", directory=directory, preference=Preference.LOWEST)
-    plugin.service.pre_start = True
+    plugin.pre_start = True
     plugin.inject(method, fault)
     return plugin
 
@@ -278,7 +278,7 @@ async def test_a_hanging_plugin_does_not_delay_others(directory, manager, listen
     bad = Plugin(GPU, "2@0", directory=directory)
     bad.inject("Allocate", Fault(hang=True))
     bad.inject("PreStartContainer", Fault(hang=True))
-    bad.service.pre_start = True
+    bad.pre_start = True
     async with bad, Plugin(NIC, "1@0", directory=directory) as good:
         await bad.wait_registered()
         await good.wait_registered()
@@ -320,7 +320,7 @@ async def test_an_invalid_list_ends_the_connection(directory, manager, listener,
     async with Plugin(GPU, "2@0", directory=directory) as plugin:
         await listener.until(lambda: GPU in listener.devices)
         plugin.inject("ListAndWatch", fault)
-        plugin.service.send_devices()
+        plugin.send_devices()
         await listener.until(lambda: listener.events[-1] == ("stopped", GPU))
 
         plugin.inject("ListAndWatch", Fault())

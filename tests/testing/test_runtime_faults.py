@@ -10,8 +10,7 @@ from alignup.align.errors import CriError, ListenError, ParseError
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.enforce.cri.client import RuntimeClient as Client
 from alignup.enforce.cri.types import ContainerState
-from alignup.testing.faults import NO_FAULT, Fault
-from alignup.testing.recording_server import RecordingServer
+from alignup.testing.recording_server import NO_FAULT, Fault, RecordingServer
 from alignup.testing.runtime import Runtime
 from tests.testing.runtimes import pod, shell, start_container, wait_exited, wait_reachable
 
@@ -23,7 +22,7 @@ IMPATIENT = CriTimeouts(request=0.3, sandbox=0.3, pull=0.3)
 
 async def test_calls_fail_the_given_number_of_times(runtime, client):
     runtime.inject("PullImage", Fault(error="no route to host", code="UNAVAILABLE", times=2))
-    runtime.images.add_pullable("app")
+    runtime.images.add("app", pullable=True)
 
     for _ in range(2):
         with pytest.raises(CriError, match="no route to host") as caught:

@@ -55,7 +55,7 @@ async def test_only_pullable_images_can_be_pulled(runtime, client):
         assert caught.value.image_missing
         assert caught.value.details.endswith(f"{full_name(name)}: not found")
 
-    runtime.images.add_pullable("registry.test/app:1")
+    runtime.images.add("registry.test/app:1", pullable=True)
     assert await client.pull("registry.test/app:1")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import CriError
-from alignup.testing.runtime.logs import MAX_ENTRY, ContainerLog
+from alignup.testing.runtime.process import MAX_LOG_ENTRY, ContainerLog
 from tests.short_paths import short_directory
 from tests.testing.runtimes import pod, shell, start_container, wait_exited, wait_until
 
@@ -21,7 +21,7 @@ outputs = st.lists(
         st.sampled_from(["stdout", "stderr"]),
         st.one_of(
             st.binary(min_size=1, max_size=20),
-            st.sampled_from([b"\n", b"one\ntwo\n", b"x" * (MAX_ENTRY + 1), b"x" * MAX_ENTRY]),
+            st.sampled_from([b"\n", b"one\ntwo\n", b"x" * (MAX_LOG_ENTRY + 1), b"x" * MAX_LOG_ENTRY]),
         ),
     ),
     max_size=8,
@@ -40,8 +40,8 @@ def entries(raw: bytes) -> list[tuple[str, str, bytes]]:
         pytest.param([b"on", b"e\n"], [("F", b"one")], id="a line in two pieces"),
         pytest.param([b"\n"], [("F", b"")], id="an empty line"),
         pytest.param([b"one"], [("P", b"one")], id="a line without an end"),
-        pytest.param([b"x" * MAX_ENTRY, b"\n"], [("F", b"x" * MAX_ENTRY)], id="a line of maximum length"),
-        pytest.param([b"x" * MAX_ENTRY + b"y\n"], [("P", b"x" * MAX_ENTRY), ("F", b"y")], id="a long line"),
+        pytest.param([b"x" * MAX_LOG_ENTRY, b"\n"], [("F", b"x" * MAX_LOG_ENTRY)], id="a line of maximum length"),
+        pytest.param([b"x" * MAX_LOG_ENTRY + b"y\n"], [("P", b"x" * MAX_LOG_ENTRY), ("F", b"y")], id="a long line"),
         pytest.param([], [], id="no output"),
     ],
 )
@@ -70,7 +70,7 @@ def test_no_output_is_lost(pieces):
     for wanted in ("stdout", "stderr"):
         logged = b"".join(text + b"\n" * (tag == "F") for stream, tag, text in written if stream == wanted)
         assert logged == b"".join(piece for stream, piece in pieces if stream == wanted)
-    assert all(len(text) <= MAX_ENTRY for _, _, text in written)
+    assert all(len(text) <= MAX_LOG_ENTRY for _, _, text in written)
 
 
 @pytest.mark.anyio

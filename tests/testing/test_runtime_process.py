@@ -10,9 +10,8 @@ from alignup.align.errors import CriError, ParseError
 from alignup.enforce.cri.client import RuntimeClient as Client
 from alignup.enforce.cri.types import ContainerState
 from alignup.testing import script
-from alignup.testing.runtime import script as runtime_script
-from alignup.testing.runtime.__main__ import main
-from alignup.testing.runtime.script import ACTIONS
+from alignup.testing.runtime import __main__ as runtime_main
+from alignup.testing.runtime.__main__ import ACTIONS, main
 from tests.testing.processes import runtime_process
 from tests.testing.runtimes import is_running, pod, shell, start_container, wait_exited, wait_reachable, wait_until
 
@@ -82,7 +81,7 @@ async def test_actions_run(runtime, client):
 
 
 def test_the_documented_examples_are_valid_and_complete():
-    lines = (runtime_script.__doc__ or "").splitlines()
+    lines = (runtime_main.__doc__ or "").splitlines()
     example = "\n".join(line for line in lines if line.lstrip().startswith("{"))
 
     assert {step.do for step in script.parse(example, ACTIONS)} == ACTIONS.keys()

@@ -5,14 +5,15 @@ import json
 import pytest
 
 from alignup.align.errors import ParseError, PluginError
-from alignup.testing import Plugin, plugin_script, script
-from alignup.testing.plugin_script import ACTIONS
+from alignup.testing import Plugin, script
+from alignup.testing import plugin as plugin_main
+from alignup.testing.plugin import ACTIONS
 
 GPU = "example.com/gpu"
 
 
 def test_the_documented_examples_are_valid_and_complete():
-    lines = (line for module in (plugin_script, script) for line in (module.__doc__ or "").splitlines())
+    lines = (line for module in (plugin_main, script) for line in (module.__doc__ or "").splitlines())
     example = "\n".join(line for line in lines if line.lstrip().startswith("{"))
 
     steps = script.parse(example, ACTIONS)

@@ -12,7 +12,7 @@ and in a test:
         plugin.set_health("gpu-0", "Unhealthy")
         plugin.inject("Allocate", Fault(hang=True))
 
-``--script FILE`` makes the process do such things at given times (``alignup.testing.plugin_script``).
+``--script FILE`` makes the process do such things at given times (``alignup.testing.script``).
 """
 
 import os
@@ -20,8 +20,7 @@ import os
 #: gRPC logs a line to standard error whenever a peer disconnects; it reads this variable when it is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-from alignup.testing.device_list import Preference, parse_device_list
-from alignup.testing.faults import Fault
-from alignup.testing.plugin_server import Plugin
+from alignup.testing.plugin_server import Plugin, Preference, parse_device_list
+from alignup.testing.recording_server import Fault
 
 __all__ = ["Fault", "Plugin", "Preference", "parse_device_list"]

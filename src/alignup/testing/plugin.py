@@ -1,57 +1,52 @@
 """A device plugin as a process: ``python -m alignup.testing.plugin --help``.
 
-It runs until SIGTERM or SIGINT, and prints a line for each successful registration.
+It runs until SIGTERM or SIGINT, and prints a line for each successful registration. Its script has these actions,
+besides ``fault`` and ``crash`` (``alignup.testing.script``):
+
+    {"after": 1, "do": "health", "id": "gpu-0", "health": "Unhealthy"}
+    {"after": 1, "do": "remove", "id": "gpu-1"}
+    {"after": 1, "do": "devices", "devices": "2@0"}
+    {"after": 5, "do": "restart"}
+    {"after": 5, "do": "register"}
+
+``restart`` breaks every connection; ``register`` registers the plugin again.
 """
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from alignup.align.errors import ParseError
+from alignup.rpc import StatusError
 from alignup.testing import script
-from alignup.testing.device_list import Preference, parse_device_list
-from alignup.testing.faults import Fault
-from alignup.testing.plugin_script import ACTIONS
-from alignup.testing.plugin_server import Plugin
+from alignup.testing.plugin_server import Plugin, Preference, parse_device_list
+from alignup.testing.recording_server import Fault
+from alignup.testing.script import Action, Actions, Arguments
+
+
+async def _register(plugin: Plugin, _: Arguments) -> None:
+    try:
+        await plugin.register()
+    except StatusError as error:
+        plugin.rejections.append(str(error))
+
+
+ACTIONS: Actions[Plugin] = {
+    "health": Action(
+        lambda plugin, step: plugin.set_health(step["id"], step["health"]), required={"id": str, "health": str}
+    ),
+    "remove": Action(lambda plugin, step: plugin.remove(step["id"]), required={"id": str}),
+    "devices": Action(
+        lambda plugin, step: plugin.set_devices(step["devices"]),
+        required={"devices": str},
+        check=lambda step: parse_device_list("example.com/device", step["devices"]),
+    ),
+    "register": Action(_register),
+    "restart": Action(lambda plugin, _: plugin.restart()),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    try:
-        parse_device_list(options.resource, options.devices)
-        steps = script.parse(options.script.read_text(), ACTIONS) if options.script else ()
-    except (ParseError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    asyncio.run(_run(options, steps))
-    return 0
-
-
-async def _run(options: argparse.Namespace, steps: Sequence[script.ScriptStep[Plugin]]) -> None:
-    plugin = Plugin(
-        options.resource,
-        options.devices,
-        directory=options.dir,
-        preference=options.preferred,
-        endpoint=options.endpoint,
-    )
-    plugin.service.pre_start = options.prestart
-    plugin.service.crash_after = options.crash_after
-    plugin.inject("Allocate", Fault(delay=options.allocate_delay))
-    async with plugin:
-        await script.run_until_signal(_print_registrations(plugin), script.play(steps, plugin))
-
-
-async def _print_registrations(plugin: Plugin) -> None:
-    while True:
-        await plugin.wait_registered(plugin.registrations + 1)
-        sys.stdout.write(f"registered {plugin.service.resource}: {plugin.registrations}\n")
-        sys.stdout.flush()
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m alignup.testing.plugin",
         description="A device plugin for tests: registers with the kubelet.sock in a directory.",
@@ -66,8 +61,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prestart", action="store_true", help="require PreStartContainer calls")
     parser.add_argument("--allocate-delay", type=float, default=0.0, metavar="S", help="delay Allocate by S seconds")
     parser.add_argument("--crash-after", type=int, metavar="N", help="crash in the Allocate call after the first N")
-    parser.add_argument("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.plugin_script)")
-    return parser
+    parser.add_argument("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.plugin)")
+    options = parser.parse_args(arguments)
+    return script.main(lambda: _plugin(options), ACTIONS, file=options.script, report=_print_registrations)
+
+
+def _plugin(options: argparse.Namespace) -> Plugin:
+    plugin = Plugin(
+        options.resource,
+        options.devices,
+        directory=options.dir,
+        preference=options.preferred,
+        endpoint=options.endpoint,
+    )
+    plugin.pre_start = options.prestart
+    plugin.crash_after = options.crash_after
+    plugin.inject("Allocate", Fault(delay=options.allocate_delay))
+    return plugin
+
+
+async def _print_registrations(plugin: Plugin) -> None:
+    while True:
+        await plugin.wait_registered(plugin.registrations + 1)
+        sys.stdout.write(f"registered {plugin.resource}: {plugin.registrations}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

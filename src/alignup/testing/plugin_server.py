@@ -2,10 +2,11 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
@@ -14,9 +15,9 @@ import grpc.aio
 
 from alignup import rpc
 from alignup.align import bits
+from alignup.align.devices import natural_sort_key
+from alignup.align.errors import ParseError
 from alignup.align.machine import Device
-from alignup.testing.device_list import Preference, parse_device_list
-from alignup.testing.faults import InjectedError
 from alignup.testing.recording_server import RecordingServer
 from alignup.wire import device_plugin_pb2 as wire
 
@@ -27,106 +28,47 @@ REGISTER_TIMEOUT = 30.0  #: seconds
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
 _REGISTER = f"/{wire.DESCRIPTOR.services_by_name['Registration'].full_name}/Register"
+_GROUP = re.compile(r"(?P<count>[0-9]{1,6})(?:@(?P<nodes>[0-9]{1,4}(?:\+[0-9]{1,4})*|))?", re.ASCII)
 
 
-@dataclass(kw_only=True)
-class DevicePluginService:
-    """The five methods of a device plugin."""
+class Preference(StrEnum):
+    """Which devices a plugin returns from GetPreferredAllocation."""
 
-    calls: RecordingServer
-    resource: str
-    devices: dict[str, wire.Device]  #: by id, as listed
-    preference: Preference = Preference.NONE
-    pre_start: bool = False
-    crash_after: int | None = None  #: how many Allocate calls it survives
-    _streams: set[asyncio.Queue[wire.ListAndWatchResponse | None]] = field(default_factory=set)
+    NONE = "none"  #: it does not implement the call
+    LOWEST = "lowest"
+    HIGHEST = "highest"
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        stream: rpc.Handler = grpc.unary_stream_rpc_method_handler(self._list_and_watch)
-        return self.calls.service(_SERVICE, self, ListAndWatch=stream)
+    def choose(self, available: Sequence[str], *, must_include: Sequence[str], size: int) -> tuple[str, ...]:
+        """Return *size* of the *available* device ids, those of *must_include* first."""
+        rest = set(available).difference(must_include)
+        ordered = sorted(rest, key=natural_sort_key, reverse=self is Preference.HIGHEST)
+        return (*must_include, *ordered)[:size]
 
-    def end_streams(self) -> None:
-        for stream in self._streams:
-            stream.put_nowait(None)
 
-    def send_devices(self) -> None:
-        """Send the current devices to every ListAndWatch stream."""
-        for stream in self._streams:
-            stream.put_nowait(self._list())
+def parse_device_list(resource: str, text: str) -> tuple[Device, ...]:
+    """Return the devices of a list such as ``4@0,4@1,1@2+3``.
 
-    def options(self) -> wire.DevicePluginOptions:
-        return wire.DevicePluginOptions(
-            pre_start_required=self.pre_start,
-            get_preferred_allocation_available=self.preference is not Preference.NONE,
-        )
-
-    async def _list_and_watch(self, raw: bytes, context: rpc.Context) -> AsyncIterator[bytes]:
-        self.calls.record("ListAndWatch", wire.Empty.FromString(raw))
-        changes: asyncio.Queue[wire.ListAndWatchResponse | None] = asyncio.Queue()
-        changes.put_nowait(self._list())
-        self._streams.add(changes)
-        try:
-            while (devices := await changes.get()) is not None:
-                fault = self.calls.take_fault("ListAndWatch")
-                await fault.apply(stopping=self.calls.stopping)
-                yield fault.serialize(devices)
-        except InjectedError as error:
-            await context.abort(error.code, str(error))
-        finally:
-            self._streams.remove(changes)
-
-    def _list(self) -> wire.ListAndWatchResponse:
-        return wire.ListAndWatchResponse(devices=self.devices.values())
-
-    async def get_device_plugin_options(self, _: wire.Empty) -> wire.DevicePluginOptions:
-        return self.options()
-
-    async def get_preferred_allocation(
-        self, request: wire.PreferredAllocationRequest
-    ) -> wire.PreferredAllocationResponse:
-        return wire.PreferredAllocationResponse(
-            container_responses=[
-                wire.ContainerPreferredAllocationResponse(
-                    deviceIDs=self.preference.choose(
-                        one.available_deviceIDs, must_include=one.must_include_deviceIDs, size=one.allocation_size
-                    )
-                )
-                for one in request.container_requests
-            ]
-        )
-
-    async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
-        if self.crash_after is not None and len(self.calls.requests("Allocate")) > self.crash_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return wire.AllocateResponse(
-            container_responses=[self._allocated(one.devices_ids) for one in request.container_requests]
-        )
-
-    def _allocated(self, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
-        """Return a variable and an annotation that name the devices, and ``/dev/null`` as each device's node."""
-        unknown = [id_ for id_ in ids if id_ not in self.devices]
-        if unknown:
-            raise InjectedError(f"there is no device {unknown[0]} of {self.resource}")
-        name = self.resource.rpartition("/")[2]
-        return wire.ContainerAllocateResponse(
-            envs={f"{name.upper().replace('-', '_').replace('.', '_')}_DEVICES": ",".join(ids)},
-            annotations={f"testing.alignup/{name}": ",".join(ids)},
-            devices=[
-                wire.DeviceSpec(container_path=f"/dev/{name}/{id_}", host_path="/dev/null", permissions="rw")
-                for id_ in ids
-            ],
-        )
-
-    async def pre_start_container(self, _: wire.PreStartContainerRequest) -> wire.PreStartContainerResponse:
-        return wire.PreStartContainerResponse()
+    That is four devices near NUMA node 0, four near node 1, and one near nodes 2 and 3. ``2`` are two devices without
+    topology, ``2@`` two whose topology has no nodes. Devices are named after their resource: ``gpu-0``, ``gpu-1``.
+    """
+    name = resource.rpartition("/")[2]
+    devices: list[Device] = []
+    for group in text.split(",") if text else ():
+        match = _GROUP.fullmatch(group)
+        if not match:
+            raise ParseError(f"{bits.quote(group)} is not a device list; write it like 4@0,4@1,1@2+3")
+        listed = match["nodes"]
+        nodes = None if listed is None else bits.of(int(node) for node in listed.split("+") if node)
+        first = len(devices)
+        devices += [Device(resource, f"{name}-{number}", nodes) for number in range(first, first + int(match["count"]))]
+    return tuple(devices)
 
 
 class Plugin:
     """A device plugin of *resource* that serves and registers while entered.
 
     It registers again whenever ``kubelet.sock`` in *directory* is recreated, and recreates its own socket first if that
-    was removed, as well-behaved plugins do. *devices* are devices or text for :func:`parse_device_list`. Further
-    behavior can be set on ``service``.
+    was removed, as well-behaved plugins do. *devices* are devices or text for :func:`parse_device_list`.
     """
 
     def __init__(
@@ -138,21 +80,24 @@ class Plugin:
         preference: Preference = Preference.NONE,
         endpoint: str = "",
     ) -> None:
+        self.resource = resource
+        self.devices = _messages(resource, devices)  #: by id; call ``send_devices`` after changes
+        self.preference = preference
+        self.pre_start = False  #: whether it requires PreStartContainer calls
+        self.crash_after: int | None = None  #: how many Allocate calls it survives
         self.socket = directory / (endpoint or f"{resource.replace('/', '_')}.sock")
         self.calls = RecordingServer(self.socket)
         self.inject, self.requests = self.calls.inject, self.calls.requests
-        self.service = DevicePluginService(
-            calls=self.calls, resource=resource, devices=_messages(resource, devices), preference=preference
-        )
         self.registrations = 0  #: successful ones
         self.rejections: list[str] = []  #: error messages of failed registrations
         self._registry = directory / REGISTRY
         self._registered = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._streams: set[asyncio.Queue[wire.ListAndWatchResponse | None]] = set()  #: ``None`` ends a stream
 
     async def __aenter__(self) -> Self:
-        await self.calls.serve(self.service.handler())
-        self._task = asyncio.create_task(self._keep_registered(), name=f"register {self.service.resource}")
+        await self._serve()
+        self._task = asyncio.create_task(self._keep_registered(), name=f"register {self.resource}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -163,16 +108,21 @@ class Plugin:
         await self._stop()
 
     def set_devices(self, devices: Iterable[Device] | str) -> None:
-        self.service.devices = _messages(self.service.resource, devices)
-        self.service.send_devices()
+        self.devices = _messages(self.resource, devices)
+        self.send_devices()
 
     def set_health(self, id_: str, health: str) -> None:
-        self.service.devices[id_].health = health
-        self.service.send_devices()
+        self.devices[id_].health = health
+        self.send_devices()
 
     def remove(self, id_: str) -> None:
-        del self.service.devices[id_]
-        self.service.send_devices()
+        del self.devices[id_]
+        self.send_devices()
+
+    def send_devices(self) -> None:
+        """Send the current devices to every ListAndWatch stream."""
+        for stream in self._streams:
+            stream.put_nowait(self._list())
 
     async def wait_registered(self, times: int = 1) -> None:
         """Return once the plugin has registered *times* times."""
@@ -182,17 +132,14 @@ class Plugin:
 
     async def register(self) -> None:
         """Register, possibly again; raise ``StatusError`` if that fails."""
-        request = wire.RegisterRequest(
-            version="v1beta1",
-            endpoint=self.socket.name,
-            resource_name=self.service.resource,
-            options=self.service.options(),
-        )
+        options = await self.get_device_plugin_options()
         async with rpc.channel(self._registry) as channel:
             await rpc.call(
                 channel,
                 _REGISTER,
-                request,
+                wire.RegisterRequest(
+                    version="v1beta1", endpoint=self.socket.name, resource_name=self.resource, options=options
+                ),
                 response=wire.Empty,
                 seconds=REGISTER_TIMEOUT,
                 error=lambda code, details: rpc.StatusError(details, code=code),
@@ -204,7 +151,67 @@ class Plugin:
     async def restart(self) -> None:
         """Break every connection and serve again, unregistered."""
         await self._stop()
-        await self.calls.serve(self.service.handler())
+        await self._serve()
+
+    async def get_device_plugin_options(self, _: wire.Empty | None = None) -> wire.DevicePluginOptions:
+        return wire.DevicePluginOptions(
+            pre_start_required=self.pre_start,
+            get_preferred_allocation_available=self.preference is not Preference.NONE,
+        )
+
+    async def get_preferred_allocation(
+        self, request: wire.PreferredAllocationRequest
+    ) -> wire.PreferredAllocationResponse:
+        chosen = (
+            self.preference.choose(
+                one.available_deviceIDs, must_include=one.must_include_deviceIDs, size=one.allocation_size
+            )
+            for one in request.container_requests
+        )
+        responses = [wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
+        return wire.PreferredAllocationResponse(container_responses=responses)
+
+    async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
+        if self.crash_after is not None and len(self.requests("Allocate")) > self.crash_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wire.AllocateResponse(
+            container_responses=[self._allocated(one.devices_ids) for one in request.container_requests]
+        )
+
+    async def pre_start_container(self, _: wire.PreStartContainerRequest) -> None: ...
+
+    async def _list_and_watch(self, raw: bytes, context: rpc.Context) -> AsyncIterator[bytes]:
+        self.calls.record("ListAndWatch", wire.Empty.FromString(raw))
+        changes: asyncio.Queue[wire.ListAndWatchResponse | None] = asyncio.Queue()
+        changes.put_nowait(self._list())
+        self._streams.add(changes)
+        try:
+            while (devices := await changes.get()) is not None:
+                fault = self.calls.take_fault("ListAndWatch")
+                await fault.apply(stopping=self.calls.stopping)
+                yield fault.serialize(devices)
+        except rpc.StatusError as error:
+            await context.abort(error.code, str(error))
+        finally:
+            self._streams.remove(changes)
+
+    def _list(self) -> wire.ListAndWatchResponse:
+        return wire.ListAndWatchResponse(devices=self.devices.values())
+
+    def _allocated(self, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
+        """Return a variable and an annotation that name the devices, and ``/dev/null`` as each device's node."""
+        unknown = [id_ for id_ in ids if id_ not in self.devices]
+        if unknown:
+            raise rpc.StatusError(f"there is no device {unknown[0]} of {self.resource}")
+        name = self.resource.rpartition("/")[2]
+        return wire.ContainerAllocateResponse(
+            envs={f"{name.upper().replace('-', '_').replace('.', '_')}_DEVICES": ",".join(ids)},
+            annotations={f"testing.alignup/{name}": ",".join(ids)},
+            devices=[
+                wire.DeviceSpec(container_path=f"/dev/{name}/{id_}", host_path="/dev/null", permissions="rw")
+                for id_ in ids
+            ],
+        )
 
     async def _keep_registered(self) -> None:
         known: tuple[int, int] | None = None
@@ -225,23 +232,26 @@ class Plugin:
             return False
         return True
 
+    async def _serve(self) -> None:
+        stream: rpc.Handler = grpc.unary_stream_rpc_method_handler(self._list_and_watch)
+        await self.calls.serve(self.calls.service(_SERVICE, self, ListAndWatch=stream))
+
     async def _stop(self) -> None:
-        self.service.end_streams()
+        for stream in self._streams:
+            stream.put_nowait(None)
         await self.calls.stop()
 
 
 def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.Device]:
     """Return devices as ListAndWatch sends them, by id."""
-    listed = parse_device_list(resource, devices) if isinstance(devices, str) else devices
-    return {device.id: _message(device) for device in listed}
-
-
-def _message(device: Device) -> wire.Device:
-    message = wire.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
-    if device.nodes is not None:
-        nodes = [wire.NUMANode(ID=node) for node in bits.members(device.nodes)]
-        message.topology.CopyFrom(wire.TopologyInfo(nodes=nodes))
-    return message
+    messages = {}
+    for device in parse_device_list(resource, devices) if isinstance(devices, str) else devices:
+        message = wire.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
+        if device.nodes is not None:
+            nodes = [wire.NUMANode(ID=node) for node in bits.members(device.nodes)]
+            message.topology.CopyFrom(wire.TopologyInfo(nodes=nodes))
+        messages[device.id] = message
+    return messages
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -1,22 +1,63 @@
 """A gRPC server for tests that records its calls and injects faults into them."""
 
 import asyncio
+import os
 import re
+import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 from google.protobuf import message_factory
-from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
 from alignup import rpc
-from alignup.testing.faults import ALL_METHODS, NO_FAULT, Fault
+from alignup.align.errors import ParseError
 
+ALL_METHODS = "*"  #: every method for which no other fault is set
+GARBAGE = b"\xff\xff\xff\xff not a message"
 GRACE = 1.0  #: seconds for pending calls to end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """How calls of one method fail; the default is not at all."""
+
+    delay: float = 0.0  #: seconds
+    error: str = ""  #: the call fails with this message
+    code: str = "UNKNOWN"  #: the gRPC status of ``error``
+    garbage: bool = False  #: the response does not decode
+    hang: bool = False  #: the call never returns
+    crash: bool = False  #: the process dies as by ``kill -9``
+    done: bool = False  #: the request is carried out before the fault applies: only the response is lost
+    times: int | None = None  #: number of calls; ``None``: all
+
+    def __post_init__(self) -> None:
+        codes = [name for name in grpc.StatusCode.__members__ if name != "OK"]
+        if self.code not in codes:
+            raise ParseError(f"a call cannot fail with {self.code}; use one of {', '.join(codes)}")
+
+    async def apply(self, *, stopping: asyncio.Event) -> None:
+        """Delay, crash or raise ``StatusError``; a delay ends early when the server is *stopping*."""
+        if self.hang or self.delay:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), None if self.hang else self.delay)
+                raise rpc.StatusError("the server stops", code=grpc.StatusCode.UNAVAILABLE)
+        if self.crash:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.error:
+            raise rpc.StatusError(self.error, code=grpc.StatusCode[self.code])
+
+    def serialize(self, response: Message) -> bytes:
+        return GARBAGE if self.garbage else response.SerializeToString()
+
+
+NO_FAULT = Fault()
 
 
 class RecordingServer:
@@ -90,27 +131,30 @@ class RecordingServer:
     def service(
         self, descriptor: ServiceDescriptor, implementation: object, **streams: rpc.Handler
     ) -> grpc.GenericRpcHandler:
-        """Return a handler of a service; ``RunPodSandbox`` calls ``implementation.run_pod_sandbox``."""
+        """Return a handler of a service; ``RunPodSandbox`` calls ``implementation.run_pod_sandbox``.
+
+        A method that returns ``None`` sends an empty response.
+        """
         handlers = {
             method.name: self._handler(
-                method.name,
-                message_factory.GetMessageClass(method.input_type),
-                getattr(implementation, re.sub("(?<!^)([A-Z])", r"_\1", method.name).lower()),
+                method, getattr(implementation, re.sub("(?<!^)([A-Z])", r"_\1", method.name).lower())
             )
             for method in descriptor.methods
             if method.name not in streams
         }
         return grpc.method_handlers_generic_handler(descriptor.full_name, {**handlers, **streams})
 
-    def _handler(self, method: str, kind: type[Message], respond: Callable[[Any], Awaitable[Message]]) -> rpc.Handler:
+    def _handler(self, method: MethodDescriptor, respond: Callable[[Any], Awaitable[Message | None]]) -> rpc.Handler:
+        empty = message_factory.GetMessageClass(method.output_type)()
+
         async def handle(request: Message) -> bytes:
-            self.record(method, request)
-            fault = self.take_fault(method)
+            self.record(method.name, request)
+            fault = self.take_fault(method.name)
             if not fault.done:
                 await fault.apply(stopping=self.stopping)
             response = await respond(request)
             if fault.done:
                 await fault.apply(stopping=self.stopping)
-            return fault.serialize(response)
+            return fault.serialize(empty if response is None else response)
 
-        return rpc.unary_handler(kind, handle)
+        return rpc.unary_handler(message_factory.GetMessageClass(method.input_type), handle)

@@ -4,32 +4,29 @@
     {"after": 0, "do": "fault", "method": "GetPreferredAllocation", "hang": true, "times": 1}
     {"after": 5, "do": "crash"}
 
-``fault`` takes the fields of ``alignup.testing.faults.Fault``; without any, the method works again. ``crash`` kills the
-process as by ``kill -9``. ``plugin_script`` and ``runtime.script`` define further actions.
+``fault`` takes the fields of ``alignup.testing.Fault``; without any, the method works again. ``crash`` kills the
+process as by ``kill -9``. ``alignup.testing.plugin`` and ``alignup.testing.runtime.__main__`` define further actions.
 """
 
 import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from inspect import isawaitable
+from pathlib import Path
 from types import UnionType
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_type_hints
 
-from alignup.align.errors import ParseError
-from alignup.testing.faults import Fault
+from alignup.align.errors import ListenError, ParseError
+from alignup.testing.recording_server import Fault
 
 FieldType = type | UnionType
 Arguments = Mapping[str, Any]  #: the fields of a step
-
-
-class Server(Protocol):
-    def inject(self, method: str, fault: Fault) -> None: ...
-
-
-Target = TypeVar("Target", bound=Server)
+Target = TypeVar("Target", bound=AbstractAsyncContextManager[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,38 @@ class ScriptStep(Generic[Target]):
     arguments: Arguments
 
 
+def main(
+    make_server: Callable[[], Target],
+    actions: Actions[Target],
+    *,
+    file: Path | None,
+    report: Callable[[Target], Coroutine[Any, Any, None]],
+) -> int:
+    """Run a server until SIGTERM or SIGINT, play the script in *file*, and return an exit code.
+
+    *report* runs beside the script and prints what the server does.
+    """
+    try:
+        server = make_server()
+        steps = parse(file.read_text(), actions) if file else ()
+    except (ListenError, ParseError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with server, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(job) for job in (report(server), play(steps, server))]
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+
+    asyncio.run(run())
+    return 0
+
+
 def parse(text: str, actions: Actions[Target]) -> tuple[ScriptStep[Target], ...]:
     """Return the steps of a script; ``ParseError`` names the line with an error."""
     steps = []
@@ -72,18 +101,6 @@ async def play(steps: Iterable[ScriptStep[Target]], server: Target) -> None:
         running = step.action.run(server, step.arguments)
         if isawaitable(running):
             await running
-
-
-async def run_until_signal(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Run *jobs* until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(job) for job in jobs]
-        await stop.wait()
-        for task in tasks:
-            task.cancel()
 
 
 def _step(document: object, actions: Actions[Target]) -> ScriptStep[Target]:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from alignup.enforce.cri.client import CriTimeouts
-from alignup.testing.faults import Fault
+from alignup.testing import Fault
 from tests.agent.pods.harness import container, exclusive, manifest, pod_harness
 from tests.short_paths import short_directory
 

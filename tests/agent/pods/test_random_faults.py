@@ -17,7 +17,7 @@ from alignup.agent.state import AgentState
 from alignup.align import bits
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.schema.api import AdmissionStatus, NotReadyError
-from alignup.testing.faults import Fault
+from alignup.testing import Fault
 from tests.agent.pods.harness import SLEEP, PodHarness, container, exclusive, manifest, pod_harness_on, runtime_in
 from tests.agent.states import empty_state
 from tests.short_paths import short_directory

@@ -14,7 +14,7 @@ from alignup.enforce.cri.pod_cgroups import PodCgroups
 from alignup.kube.configuration import ContainerSettings
 from alignup.kube.podspec import PodManifest
 from alignup.schema.api import AdmissionStatus
-from alignup.testing.faults import Fault
+from alignup.testing import Fault
 from alignup.testing.runtime import RuntimeContainer, Sandbox
 from alignup.wire import cri_pb2 as wire
 from tests.agent.pods.harness import container, exclusive, manifest, pod_harness, pod_harness_on, runtime_in

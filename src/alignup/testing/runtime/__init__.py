@@ -12,11 +12,9 @@ and in a test:
         runtime.kill("main")
         runtime.inject("PullImage", Fault(error="no route to host", code="UNAVAILABLE", times=2))
         await runtime.restart()  # breaks every connection; containers keep running
-
-``--script FILE`` makes the process do such things at given times (``alignup.testing.runtime.script``).
 """
 
-from alignup.testing.faults import Fault
+from alignup.testing.recording_server import Fault
 from alignup.testing.runtime.containers import RuntimeContainer, Sandbox
 from alignup.testing.runtime.server import Runtime
 

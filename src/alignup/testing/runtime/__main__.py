@@ -1,51 +1,66 @@
 """A container runtime as a process: ``python -m alignup.testing.runtime --help``.
 
-It prints a line once it listens, and runs until SIGTERM or SIGINT; its containers end with it.
+It prints a line once it listens, and runs until SIGTERM or SIGINT; its containers end with it. Its script has these
+actions, besides ``fault`` and ``crash`` (``alignup.testing.script``):
+
+    {"after": 1, "do": "image", "image": "busybox"}
+    {"after": 1, "do": "pullable", "image": "registry.test/app:1=sleep 60"}
+    {"after": 1, "do": "forget", "image": "busybox"}
+    {"after": 1, "do": "network", "ready": false}
+    {"after": 5, "do": "kill", "container": "main", "signal": 9}
+    {"after": 5, "do": "lose", "pod": "web"}
+    {"after": 5, "do": "drop", "seconds": 2}
+
+``kill`` signals the newest container of that name, if any; ``lose`` ends all sandboxes of a pod. ``drop`` makes the
+runtime unreachable for some seconds while its containers keep running. After ``crash`` they keep running as orphans.
 """
 
 import argparse
 import asyncio
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from alignup.align.errors import ListenError, ParseError
+from alignup.align.errors import ParseError
 from alignup.rpc import check_socket_path
 from alignup.testing import script
-from alignup.testing.runtime.script import ACTIONS
 from alignup.testing.runtime.server import Runtime
 from alignup.testing.runtime.service import DRIVERS
+from alignup.testing.script import Action, Actions, Arguments
+
+
+def _check_signal(step: Arguments) -> None:
+    if step["signal"] not in signal.valid_signals():
+        raise ParseError(f"{step['signal']} is not a signal")
+
+
+def _kill(runtime: Runtime, step: Arguments) -> None:
+    with suppress(KeyError):
+        runtime.kill(step["container"], signal.Signals(step["signal"]))
+
+
+async def _drop(runtime: Runtime, step: Arguments) -> None:
+    await runtime.drop()
+    await asyncio.sleep(step["seconds"])
+    await runtime.serve()
+
+
+ACTIONS: Actions[Runtime] = {
+    "image": Action(lambda runtime, step: runtime.images.add(step["image"]), required={"image": str}),
+    "pullable": Action(lambda runtime, step: runtime.images.add(step["image"], pullable=True), required={"image": str}),
+    "forget": Action(lambda runtime, step: runtime.images.remove(step["image"]), required={"image": str}),
+    "network": Action(
+        lambda runtime, step: setattr(runtime.service, "network", step["ready"]), required={"ready": bool}
+    ),
+    "kill": Action(_kill, required={"container": str, "signal": int}, check=_check_signal),
+    "lose": Action(lambda runtime, step: runtime.fail_sandboxes(step["pod"]), required={"pod": str}),
+    "drop": Action(_drop, required={"seconds": int | float}),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    try:
-        check_socket_path(options.socket)
-        steps = script.parse(options.script.read_text(), ACTIONS) if options.script else ()
-    except (ListenError, ParseError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    asyncio.run(_run(options, steps))
-    return 0
-
-
-async def _run(options: argparse.Namespace, steps: Sequence[script.ScriptStep[Runtime]]) -> None:
-    runtime = Runtime(
-        options.socket,
-        directory=options.dir,
-        images=options.image,
-        pullable=options.pullable,
-        affinity=options.affinity,
-    )
-    runtime.service.network = not options.no_network
-    runtime.service.cgroup_driver = options.cgroup_driver
-    async with runtime:
-        sys.stdout.write(f"listening at {options.socket}\n")
-        sys.stdout.flush()
-        await script.run_until_signal(script.play(steps, runtime))
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m alignup.testing.runtime",
         description="A container runtime for tests: CRI v1 on a socket, containers as plain processes.",
@@ -63,8 +78,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-network", action="store_true", help="run only pods on the host network")
     parser.add_argument("--cgroup-driver", choices=list(DRIVERS), default="", help="report this cgroup driver")
-    parser.add_argument("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.runtime.script)")
-    return parser
+    parser.add_argument("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.runtime.__main__)")
+    options = parser.parse_args(arguments)
+    return script.main(lambda: _runtime(options), ACTIONS, file=options.script, report=_print_socket)
+
+
+def _runtime(options: argparse.Namespace) -> Runtime:
+    check_socket_path(options.socket)
+    runtime = Runtime(
+        options.socket,
+        directory=options.dir,
+        images=options.image,
+        pullable=options.pullable,
+        affinity=options.affinity,
+    )
+    runtime.service.network = not options.no_network
+    runtime.service.cgroup_driver = options.cgroup_driver
+    return runtime
+
+
+async def _print_socket(runtime: Runtime) -> None:
+    sys.stdout.write(f"listening at {runtime.socket}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -19,14 +20,14 @@ from alignup.align import bits
 from alignup.align.errors import ParseError
 from alignup.rpc import StatusError
 from alignup.testing.runtime.images import Image
-from alignup.testing.runtime.logs import ContainerLog
-from alignup.testing.runtime.process import ChildProcess, OutputHandler, ProcessOptions, ProcessStartError
+from alignup.testing.runtime.process import ChildProcess, ContainerLog, OutputHandler, ProcessStartError
 from alignup.wire import cri_pb2 as wire
 
 CREATED = wire.ContainerState.CONTAINER_CREATED
 RUNNING = wire.ContainerState.CONTAINER_RUNNING
 EXITED = wire.ContainerState.CONTAINER_EXITED
 START_FAILED = 128  #: the exit code of a container that could not be started
+POD_IP = "127.0.0.1"  #: of every pod that is not on the host network: its processes really listen there
 
 #: The beginnings of containerd's and runc's error messages.
 _NO_TASK = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed"
@@ -60,6 +61,13 @@ class Sandbox:
     @property
     def on_host_network(self) -> bool:
         return self.config.linux.security_context.namespace_options.network == wire.NamespaceMode.NODE
+
+    def summary(self) -> wire.PodSandbox:
+        return wire.PodSandbox(runtime_handler=self.handler, **_common_fields(self))
+
+    def status(self) -> wire.PodSandboxStatus:
+        network = wire.PodSandboxNetworkStatus(ip=POD_IP if self.ready and not self.on_host_network else "")
+        return wire.PodSandboxStatus(network=network, runtime_handler=self.handler, **_common_fields(self))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +126,25 @@ class RuntimeContainer:
         """0 unless it runs."""
         return self.process.pid if self.process else 0
 
+    def summary(self) -> wire.Container:
+        sandbox, image = self.sandbox.id, self.config.image
+        return wire.Container(pod_sandbox_id=sandbox, image=image, image_ref=self.image.id, **_common_fields(self))
+
+    def status(self) -> wire.ContainerStatus:
+        return wire.ContainerStatus(
+            started_at=self.started,
+            finished_at=self.finished,
+            exit_code=self.exit_code,
+            image=wire.ImageSpec(image=self.image.name),
+            image_ref=self.image.id,
+            reason=self.reason,
+            message=self.message,
+            mounts=self.config.mounts,
+            log_path=str(self.log_path or ""),
+            resources=wire.ContainerResources(linux=self.resources),
+            **_common_fields(self),
+        )
+
     def start(self) -> None:
         """Run its command; if that fails, the container has exited and ``StatusError`` says why."""
         if self.state != CREATED:
@@ -172,7 +199,7 @@ class RuntimeContainer:
         finally:
             process.signal(signal.SIGKILL)
             self._execs.discard(process)
-        return wire.ExecSyncResponse(stdout=output["stdout"], stderr=output["stderr"], exit_code=code)
+        return wire.ExecSyncResponse(**output, exit_code=code)
 
     def update(self, resources: wire.LinuxContainerResources) -> None:
         """Change its resources; values that are 0 or empty keep the current ones."""
@@ -199,7 +226,7 @@ class RuntimeContainer:
             except OSError as error:
                 raise ProcessStartError(f"{_NO_LOG}: {path}: {error.strerror}") from error
         try:
-            return self._run(self.command, take=self._log.take if self._log else _discard)
+            return self._run(self.command, take=self._log.take if self._log else lambda *_: None)
         except ProcessStartError as error:
             raise ProcessStartError(f"{_NO_TASK}: {error}") from error
 
@@ -214,25 +241,33 @@ class RuntimeContainer:
 
     def _run(self, command: tuple[str, ...], *, take: OutputHandler) -> ChildProcess:
         wanted = Path(self.config.working_dir or self.options.directory)
-        options = ProcessOptions(
+        env = {"PATH": os.environ.get("PATH", os.defpath)}
+        for mount in self.config.mounts:
+            env[f"MOUNT_{re.sub('[^0-9A-Za-z]', '_', mount.container_path.strip('/'))}"] = mount.host_path
+        return ChildProcess(
+            command,
             cwd=wanted if wanted.is_dir() else self.options.directory,
-            env=self._environment(),
+            env=env | {one.key: os.fsdecode(one.value) for one in self.config.envs},
             cpus=_cpus(self.resources.cpuset_cpus) if self.options.affinity else frozenset(),
             stdin=self.config.stdin,
             merge_output=self.config.tty,
+            take=take,
         )
-        return ChildProcess(command, options, take=take)
-
-    def _environment(self) -> dict[str, str]:
-        mounts = {_variable(mount.container_path): mount.host_path for mount in self.config.mounts}
-        given = {one.key: os.fsdecode(one.value) for one in self.config.envs}
-        return {"PATH": os.environ.get("PATH", os.defpath)} | mounts | given
 
     def _state_text(self) -> str:
         return f"container is in {wire.ContainerState.Name(self.state)} state"
 
 
-def _discard(_stream: str, _data: bytes) -> None: ...
+def _common_fields(one: Sandbox | RuntimeContainer) -> dict[str, Any]:
+    """Return the fields that the messages about sandboxes and containers have in common."""
+    return {
+        "id": one.id,
+        "metadata": one.config.metadata,
+        "state": one.state,
+        "created_at": one.created,
+        "labels": one.config.labels,
+        "annotations": one.config.annotations,
+    }
 
 
 def _cpus(text: str) -> frozenset[int]:
@@ -242,7 +277,3 @@ def _cpus(text: str) -> frozenset[int]:
     except ParseError as error:
         raise StatusError(f"invalid cpuset: {error}") from error
     return frozenset(wanted) & os.sched_getaffinity(0)
-
-
-def _variable(path: str) -> str:
-    return f"MOUNT_{re.sub('[^0-9A-Za-z]', '_', path.strip('/'))}"

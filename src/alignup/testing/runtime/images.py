@@ -7,22 +7,14 @@ registry.test/app:1=sleep 60  with one
 import hashlib
 import shlex
 from dataclasses import dataclass
-from typing import Self
 
 from alignup.wire import cri_pb2 as wire
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image: its full name, and its default command."""
-
-    name: str
+    name: str  #: in full
     command: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        name, _, command = text.partition("=")
-        return cls(full_name(name), tuple(shlex.split(command)))
 
     @property
     def id(self) -> str:
@@ -34,19 +26,14 @@ class Image:
 
 
 class ImageStore:
-    """Local and pullable images, by full name."""
+    def __init__(self) -> None:
+        self._local: dict[str, Image] = {}  #: by full name
+        self._pullable: dict[str, Image] = {}
 
-    def __init__(self, local: tuple[str, ...], pullable: tuple[str, ...]) -> None:
-        self._local = {image.name: image for image in map(Image.parse, local)}
-        self._pullable = {image.name: image for image in map(Image.parse, pullable)}
-
-    def add(self, text: str) -> None:
-        image = Image.parse(text)
-        self._local[image.name] = image
-
-    def add_pullable(self, text: str) -> None:
-        image = Image.parse(text)
-        self._pullable[image.name] = image
+    def add(self, text: str, *, pullable: bool = False) -> None:
+        name, _, command = text.partition("=")
+        images = self._pullable if pullable else self._local
+        images[full_name(name)] = Image(full_name(name), tuple(shlex.split(command)))
 
     def remove(self, name: str) -> None:
         self._local.pop(full_name(name), None)

@@ -1,15 +1,16 @@
-"""A child process in a new session, optionally bound to CPUs, whose output goes to a handler."""
+"""A container's process, in a session of its own and optionally bound to CPUs, and the log of its output."""
 
 import asyncio
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+MAX_LOG_ENTRY = 16 * 1024  #: bytes
 SIGNAL_EXIT_BASE = 128
 _CHUNK = 1 << 16  #: bytes
 _DRAIN = 1.0  #: seconds for output to end after the command; a process that left the session may keep the pipe open
@@ -21,28 +22,33 @@ class ProcessStartError(Exception):
     """The command does not exist or cannot be run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessOptions:
-    cwd: Path
-    env: Mapping[str, str]
-    cpus: frozenset[int] = frozenset()  #: empty: any
-    stdin: bool = False  #: give it a standard input that stays open
-    merge_output: bool = False  #: send stderr to stdout, as on a terminal
-
-
 class ChildProcess:
-    """A running command; raises :class:`ProcessStartError` if it cannot run."""
+    """A running command; raises :class:`ProcessStartError` if it cannot run.
 
-    def __init__(self, command: Sequence[str], options: ProcessOptions, *, take: OutputHandler) -> None:
+    It is bound to *cpus*, if there are any. *stdin* gives it a standard input that stays open; *merge_output* sends
+    stderr to stdout, as on a terminal.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a process
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        cpus: frozenset[int],
+        stdin: bool,
+        merge_output: bool,
+        take: OutputHandler,
+    ) -> None:
         try:
-            with _affinity(options.cpus):
+            with _affinity(cpus):
                 self._child = subprocess.Popen(  # noqa: S603 - the container's command
                     list(command),
-                    cwd=options.cwd,
-                    env=dict(options.env),
-                    stdin=subprocess.PIPE if options.stdin else subprocess.DEVNULL,
+                    cwd=cwd,
+                    env=env,
+                    stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT if options.merge_output else subprocess.PIPE,
+                    stderr=subprocess.STDOUT if merge_output else subprocess.PIPE,
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
@@ -64,9 +70,12 @@ class ChildProcess:
 
     def set_affinity(self, cpus: frozenset[int]) -> None:
         """Bind the command and its descendants to *cpus*."""
-        for thread in _session_threads(self.pid):
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(thread, cpus)
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(ProcessLookupError, FileNotFoundError):
+                in_session = os.getsid(int(process.name)) == self.pid
+                for thread in (process / "task").iterdir() if in_session else ():
+                    with suppress(ProcessLookupError):
+                        os.sched_setaffinity(int(thread.name), cpus)
 
     async def _watch(self) -> int:
         await _wait_ended(self.pid)
@@ -81,6 +90,56 @@ class ChildProcess:
             pump.cancel()
         await asyncio.gather(*late, return_exceptions=True)
         return code if code >= 0 else SIGNAL_EXIT_BASE - code
+
+
+class ContainerLog:
+    """Appends to the log at *path*, whose directory it creates if needed; raises ``OSError`` if it cannot.
+
+    The CRI log format:
+
+        2026-01-02T03:04:05.123456789Z stdout F a full line
+        2026-01-02T03:04:05.123456789Z stderr P a partial line, which continues in the next entry or has no end
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._partial: dict[str, bytes] = {}  #: the unfinished line of each stream
+        self._file = path.open("ab", buffering=0)
+        path.chmod(0o640)
+
+    def take(self, stream: str, data: bytes) -> None:
+        """Write output of *stream*; empty *data* is its end."""
+        *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
+        for line in lines:
+            self._write(stream, "F", self._split(stream, line))
+        rest = self._split(stream, rest)
+        if data:
+            self._partial[stream] = rest
+        elif rest:
+            self._write(stream, "P", rest)
+
+    def reopen(self) -> None:
+        """Continue in a new file after the old one was moved away."""
+        fresh = self._path.open("ab", buffering=0)
+        self._path.chmod(0o640)
+        self._file.close()
+        self._file = fresh
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _split(self, stream: str, line: bytes) -> bytes:
+        """Write full-size partial entries of a long line, and return the rest."""
+        while len(line) > MAX_LOG_ENTRY:
+            self._write(stream, "P", line[:MAX_LOG_ENTRY])
+            line = line[MAX_LOG_ENTRY:]
+        return line
+
+    def _write(self, stream: str, tag: str, text: bytes) -> None:
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        self._file.write(f"{now}.{nanoseconds:09}Z {stream} {tag} ".encode() + text + b"\n")
 
 
 async def _wait_ended(pid: int) -> None:
@@ -123,23 +182,16 @@ def _affinity(cpus: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _session_threads(session: int) -> Iterator[int]:
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(ProcessLookupError, FileNotFoundError):
-            if os.getsid(int(process.name)) == session:
-                yield from (int(thread.name) for thread in (process / "task").iterdir())
-
-
 def _runc_error(command: Sequence[str], error: Exception) -> str:
     """Return runc's message for a command that cannot be run."""
     name = command[0] if command else ""
-    prefix = f'unable to start container process: exec: "{name}"'
     match error:
         case FileNotFoundError() if "/" not in name:
-            return f"{prefix}: executable file not found in $PATH: unknown"
+            why = "executable file not found in $PATH"
         case FileNotFoundError():
-            return f"{prefix}: stat {name}: no such file or directory: unknown"
+            why = f"stat {name}: no such file or directory"
         case OSError():
-            return f"{prefix}: {os.strerror(error.errno or 0).lower()}: unknown"
+            why = os.strerror(error.errno or 0).lower()
         case _:
-            return f"{prefix}: {error}: unknown"
+            why = str(error)
+    return f'unable to start container process: exec: "{name}": {why}: unknown'

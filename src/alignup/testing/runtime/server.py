@@ -9,7 +9,6 @@ from typing import Self
 from alignup.rpc import check_socket_path
 from alignup.testing.recording_server import RecordingServer
 from alignup.testing.runtime.containers import ContainerOptions, RuntimeContainer, Sandbox
-from alignup.testing.runtime.images import ImageStore
 from alignup.testing.runtime.service import RuntimeService
 from alignup.wire import cri_pb2 as wire
 
@@ -34,8 +33,12 @@ class Runtime:
         self.socket = socket
         self.calls = RecordingServer(socket)
         self.inject, self.requests, self.wait_called = self.calls.inject, self.calls.requests, self.calls.wait_called
-        self.images = ImageStore(tuple(images), tuple(pullable))
-        self.service = RuntimeService(ContainerOptions(directory=directory, affinity=affinity), self.images)
+        self.service = RuntimeService(ContainerOptions(directory=directory, affinity=affinity))
+        self.images = self.service.images
+        for text in images:
+            self.images.add(text)
+        for text in pullable:
+            self.images.add(text, pullable=True)
 
     async def __aenter__(self) -> Self:
         self.service.options.directory.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import grpc
 
 from alignup.rpc import StatusError
-from alignup.testing.runtime import responses
 from alignup.testing.runtime.containers import ContainerOptions, RuntimeContainer, Sandbox
 from alignup.testing.runtime.images import ImageStore, full_name
 from alignup.wire import cri_pb2 as wire
@@ -20,11 +19,11 @@ DRIVERS = {"systemd": wire.CgroupDriver.SYSTEMD, "cgroupfs": wire.CgroupDriver.C
 class RuntimeService:
     """All sandboxes and containers, and the methods of both CRI services."""
 
-    def __init__(self, options: ContainerOptions, images: ImageStore) -> None:
+    def __init__(self, options: ContainerOptions) -> None:
         self.options = options
-        self.images = images
-        self.sandboxes: dict[str, Sandbox] = {}  #: by id
-        self.containers: dict[str, RuntimeContainer] = {}  #: by id, oldest first
+        self.images = ImageStore()
+        self.sandboxes: dict[str, Sandbox] = {}  #: by id, oldest first
+        self.containers: dict[str, RuntimeContainer] = {}
         self.ready = True
         self.network = True  #: whether pods can have their own network
         self.cgroup_driver = ""  #: ``systemd`` or ``cgroupfs``; empty: not reported, as by containerd 1.6
@@ -70,11 +69,10 @@ class RuntimeService:
             raise StatusError(f'failed to setup network for sandbox "{sandbox.id}": {NO_NETWORK}')
         return wire.RunPodSandboxResponse(pod_sandbox_id=sandbox.id)
 
-    async def stop_pod_sandbox(self, request: wire.StopPodSandboxRequest) -> wire.StopPodSandboxResponse:
+    async def stop_pod_sandbox(self, request: wire.StopPodSandboxRequest) -> None:
         await self._stop(self._sandbox(request.pod_sandbox_id))
-        return wire.StopPodSandboxResponse()
 
-    async def remove_pod_sandbox(self, request: wire.RemovePodSandboxRequest) -> wire.RemovePodSandboxResponse:
+    async def remove_pod_sandbox(self, request: wire.RemovePodSandboxRequest) -> None:
         if sandbox := self.sandboxes.get(request.pod_sandbox_id):
             try:
                 await self._stop(sandbox)
@@ -83,16 +81,14 @@ class RuntimeService:
             for container in self._in(sandbox):
                 self.containers.pop(container.id, None)
             self.sandboxes.pop(sandbox.id, None)
-        return wire.RemovePodSandboxResponse()
 
     async def pod_sandbox_status(self, request: wire.PodSandboxStatusRequest) -> wire.PodSandboxStatusResponse:
-        sandbox = self._sandbox(request.pod_sandbox_id)
         info = {"info": json.dumps({"pid": 0})} if request.verbose else {}
-        return wire.PodSandboxStatusResponse(status=responses.sandbox_status(sandbox), info=info)
+        return wire.PodSandboxStatusResponse(status=self._sandbox(request.pod_sandbox_id).status(), info=info)
 
     async def list_pod_sandbox(self, request: wire.ListPodSandboxRequest) -> wire.ListPodSandboxResponse:
-        wanted = (one for one in self.sandboxes.values() if responses.matches_sandbox_filter(one, request.filter))
-        return wire.ListPodSandboxResponse(items=map(responses.sandbox_summary, wanted))
+        found = (one.summary() for one in self.sandboxes.values() if _matches(one, request.filter))
+        return wire.ListPodSandboxResponse(items=found)
 
     async def create_container(self, request: wire.CreateContainerRequest) -> wire.CreateContainerResponse:
         sandbox = self.sandboxes.get(request.pod_sandbox_id)
@@ -111,42 +107,38 @@ class RuntimeService:
         self.containers[container.id] = container
         return wire.CreateContainerResponse(container_id=container.id)
 
-    async def start_container(self, request: wire.StartContainerRequest) -> wire.StartContainerResponse:
+    async def start_container(self, request: wire.StartContainerRequest) -> None:
         self._container(request.container_id).start()
-        return wire.StartContainerResponse()
 
-    async def stop_container(self, request: wire.StopContainerRequest) -> wire.StopContainerResponse:
+    async def stop_container(self, request: wire.StopContainerRequest) -> None:
         await self._container(request.container_id).stop(request.timeout)
-        return wire.StopContainerResponse()
 
-    async def remove_container(self, request: wire.RemoveContainerRequest) -> wire.RemoveContainerResponse:
+    async def remove_container(self, request: wire.RemoveContainerRequest) -> None:
         if container := self.containers.get(request.container_id):
             await container.stop(0)
             self.containers.pop(container.id, None)
-        return wire.RemoveContainerResponse()
 
     async def list_containers(self, request: wire.ListContainersRequest) -> wire.ListContainersResponse:
-        wanted = (one for one in self.containers.values() if responses.matches_container_filter(one, request.filter))
-        return wire.ListContainersResponse(containers=map(responses.container_summary, wanted))
+        inside = request.filter.pod_sandbox_id
+        wanted = (one for one in self.containers.values() if inside in {"", one.sandbox.id})
+        found = (one.summary() for one in wanted if _matches(one, request.filter))
+        return wire.ListContainersResponse(containers=found)
 
     async def container_status(self, request: wire.ContainerStatusRequest) -> wire.ContainerStatusResponse:
         container = self._container(request.container_id)
-        info = responses.container_info(container) if request.verbose else {}
-        return wire.ContainerStatusResponse(status=responses.container_status(container), info=info)
+        details = {"sandboxID": container.sandbox.id, "pid": container.pid}
+        info = {"info": json.dumps(details)} if request.verbose else {}
+        return wire.ContainerStatusResponse(status=container.status(), info=info)
 
-    async def update_container_resources(
-        self, request: wire.UpdateContainerResourcesRequest
-    ) -> wire.UpdateContainerResourcesResponse:
+    async def update_container_resources(self, request: wire.UpdateContainerResourcesRequest) -> None:
         self._container(request.container_id).update(request.linux)
-        return wire.UpdateContainerResourcesResponse()
 
-    async def reopen_container_log(self, request: wire.ReopenContainerLogRequest) -> wire.ReopenContainerLogResponse:
+    async def reopen_container_log(self, request: wire.ReopenContainerLogRequest) -> None:
         self._container(request.container_id).reopen_log()
-        return wire.ReopenContainerLogResponse()
 
     async def image_status(self, request: wire.ImageStatusRequest) -> wire.ImageStatusResponse:
         image = self.images.find(request.image.image)
-        return wire.ImageStatusResponse(image=image.to_message()) if image else wire.ImageStatusResponse()
+        return wire.ImageStatusResponse(image=image.to_message() if image else None)
 
     async def pull_image(self, request: wire.PullImageRequest) -> wire.PullImageResponse:
         image = self.images.pull(request.image.image)
@@ -177,6 +169,14 @@ class RuntimeService:
         if id_ not in self.containers:
             raise _not_found(f'an error occurred when try to find container "{id_}": not found')
         return self.containers[id_]
+
+
+def _matches(one: Sandbox | RuntimeContainer, wanted: wire.PodSandboxFilter | wire.ContainerFilter) -> bool:
+    return (
+        wanted.id in {"", one.id}
+        and (not wanted.HasField("state") or wanted.state.state == one.state)
+        and all(one.config.labels.get(key) == value for key, value in wanted.label_selector.items())
+    )
 
 
 def _check_name(kind: str, new: Sandbox | RuntimeContainer, existing: Iterable[Sandbox | RuntimeContainer]) -> None:
