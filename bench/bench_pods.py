@@ -33,7 +33,7 @@ def figures() -> Iterator[Figure]:
             yield Figure("from admission to a running container, p50", starts[STARTS // 2], 0.1)
             begun = time.perf_counter()
             for number in range(MANY):
-                assert connection.ask("POST", "/v1/pods", _pod(f"many-{number}")) == 201
+                assert connection.send_json("POST", "/v1/pods", _pod(f"many-{number}")) == 201
             _wait_for(connection, MANY + STARTS)
             yield Figure(f"from admission to running, {MANY} pods", time.perf_counter() - begun, 6.0)
             time.sleep(2)
@@ -68,7 +68,7 @@ def _pod(name: str) -> dict[str, Any]:
 def _start(connection: UnixConnection, name: str) -> float:
     """Seconds until a pod runs."""
     begun = time.perf_counter()
-    assert connection.ask("POST", "/v1/pods", _pod(name)) == 201
+    assert connection.send_json("POST", "/v1/pods", _pod(name)) == 201
     while _state(connection, name) != "running":
         time.sleep(0.005)
     return time.perf_counter() - begun
