@@ -16,7 +16,7 @@ from alignup.align import bits
 from tests.agent import plugin_rig
 from tests.agent.agents import Agent, Document, pod, start
 
-#: What a client meets when the other side is killed.
+#: Errors of a client whose server is killed.
 BROKEN = (OSError, HTTPException)
 
 
@@ -46,14 +46,14 @@ class Client:
 
     name: str
     random: random.Random
-    gpus: float = 0.2  #: how many of its pods ask for a GPU
-    cpus: tuple[str, ...] = ("1", "1", "2", "500m")  #: how many CPUs they ask for
-    has: dict[str, list[Document]] = field(default_factory=dict)  #: uid → the placements it was promised
-    waits: set[str] = field(default_factory=set)  #: events to wait; admitted meanwhile, perhaps
+    gpus: float = 0.2  #: the fraction of pods that request a GPU
+    cpus: tuple[str, ...] = ("1", "1", "2", "500m")  #: their CPU requests
+    has: dict[str, list[Document]] = field(default_factory=dict)  #: uid → the acknowledged placements
+    waits: set[str] = field(default_factory=set)  #: waiting, or admitted meanwhile
     gone: set[str] = field(default_factory=set)  #: released
     open: str = ""  #: the request during the kill, whose result is unknown
     sent: int = 0
-    with_devices: int = 0  #: of those sent, whose answer promised devices
+    with_devices: int = 0  #: the number of pods with acknowledged devices
 
     def work(self, path: Path) -> None:
         """Go on until the agent is killed."""
@@ -256,7 +256,7 @@ def nonsense(agent: Agent, count: int, *, seed: int) -> None:
                 caller.sendall(_rubbish(chance))
                 if chance.random() < 0.7:
                     caller.recv(4096)
-            except OSError:  # it has hung up, which is fair
+            except OSError:  # the server may close the connection
                 continue
 
 

@@ -27,7 +27,7 @@ from tests.plugins.listener import RecordingMetrics
 
 DEVICES = "2@0,2@1"
 PATIENT = PluginTimeouts()
-STRICT = PluginTimeouts(preferred=0.3, allocate=0.3)  #: on a busy machine even good plugins may be too slow for it
+STRICT = PluginTimeouts(preferred=0.3, allocate=0.3)  #: on a busy machine, good plugins may exceed it too
 
 
 @dataclass(frozen=True)

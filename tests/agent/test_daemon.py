@@ -296,7 +296,7 @@ def test_invalid_addresses_are_rejected(text):
     ("environment", "uid", "path"),
     [
         pytest.param({}, 0, "/var/lib/alignup", id="root"),
-        pytest.param({"XDG_STATE_HOME": "/s", "HOME": "/home/a"}, 7, "/s/alignup", id="a user who says where"),
+        pytest.param({"XDG_STATE_HOME": "/s", "HOME": "/home/a"}, 7, "/s/alignup", id="a user with XDG_STATE_HOME"),
         pytest.param({"HOME": "/home/a"}, 7, "/home/a/.local/state/alignup", id="a user"),
         pytest.param({"XDG_STATE_HOME": "s", "HOME": "/home/a"}, 7, "/home/a/.local/state/alignup", id="no whole path"),
     ],

@@ -121,7 +121,7 @@ def test_outdated_preferences_are_requested_again_until_the_last_round():
 
     assert isinstance(again, PendingAdmission)
     assert isinstance(last, PendingAdmission)
-    assert again.preference_requests == ()  # one is left on the node, so there is nothing to choose
+    assert again.preference_requests == ()  # one device is left on the node, so there is no choice
     assert (again.device_requests[0].ids, last.device_requests[0].ids) == (("gpu-1",), ("gpu-1",))
 
 
@@ -201,7 +201,7 @@ def test_stopping_and_removing_an_unknown_resource_does_no_harm():
     assert transaction.state().host.ledger.devices == empty_state().host.ledger.devices
 
 
-#: What is done to a transaction; with a pod that is, or was, on its way in.
+#: Steps of a transaction, with a current or outdated pending pod.
 JOBS = {
     "admit": lambda transaction, wanted: transaction.admit(wanted),
     "manifest": lambda transaction, wanted: transaction.replace_pods([], [(wanted, "a.yaml")]),

@@ -330,7 +330,7 @@ async def test_a_flapping_plugin_neither_loses_nor_duplicates_devices(directory)
 
             assert sorted(held) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
             assert here.queue.state.pod_views() == ()
-            await until(lambda: here.free() == 4)  # the last plugin may not have been received before
+            await until(lambda: here.free() == 4)  # the last registration may not be processed yet
 
 
 async def test_under_load_every_device_has_at_most_one_owner(directory):

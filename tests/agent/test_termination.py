@@ -61,7 +61,7 @@ def test_a_terminating_pod_keeps_its_resources():
     ("first", "then", "grace"),
     [
         pytest.param(None, 5.0, 5.0, id="later sooner"),
-        pytest.param(5.0, None, 5.0, id="later as the pod says"),
+        pytest.param(5.0, None, 5.0, id="later with the pod's grace period"),
         pytest.param(5.0, 60.0, 5.0, id="later with more time"),
         pytest.param(60.0, 5.0, 5.0, id="later with less time"),
     ],

@@ -143,9 +143,9 @@ class Agent:
         self.feed = EventBus(now=lambda: float(next(self.clock)), capacity=4)
         self.known: dict[str, PodView] = {}
         self.kept: list[StoredDecision] = []
-        self.printed: dict[tuple[str, str, bool], Printed] = {}  #: uid, container, whether the time before
+        self.printed: dict[tuple[str, str, bool], Printed] = {}  #: uid, container, whether before the last restart
         self.report = RuntimeStatus()
-        self.graces: list[int | None] = []  #: with which pods were released
+        self.graces: list[int | None] = []  #: grace periods of the releases
         self.metrics = Metrics(
             lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
         )

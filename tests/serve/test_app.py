@@ -35,9 +35,9 @@ async def described(client, response, *, path=None):
 @pytest.mark.parametrize(
     ("policy", "patient", "sent", "status", "outcome"),
     [
-        pytest.param(Policy.SINGLE_NUMA_NODE, False, SMALL, 201, "admitted", id="one that fits is admitted"),
-        pytest.param(Policy.SINGLE_NUMA_NODE, True, LARGE, 202, "waiting", id="one that does not may wait"),
-        pytest.param(Policy.NONE, False, manifest("idle"), 201, "admitted", id="one that asks for nothing is admitted"),
+        pytest.param(Policy.SINGLE_NUMA_NODE, False, SMALL, 201, "admitted", id="a pod that fits is admitted"),
+        pytest.param(Policy.SINGLE_NUMA_NODE, True, LARGE, 202, "waiting", id="a pod that does not fit waits"),
+        pytest.param(Policy.NONE, False, manifest("idle"), 201, "admitted", id="a pod without requests is admitted"),
     ],
 )
 async def test_a_pod_is_admitted_or_waits(policy, patient, sent, status, outcome):
@@ -128,7 +128,7 @@ async def test_a_released_pod_is_gone():
         pytest.param(as_json(manifest("\ud800")), JSON, 422, "metadata.name", id="half a surrogate pair"),
         pytest.param(as_json(SMALL), {}, 415, "Content-Type", id="no type"),
         pytest.param(as_json(SMALL), {"content-type": "text/html"}, 415, "Content-Type", id="another type"),
-        pytest.param(as_json(SMALL), {"content-type": ";;;"}, 415, "Content-Type", id="a type that is none"),
+        pytest.param(as_json(SMALL), {"content-type": ";;;"}, 415, "Content-Type", id="an invalid type"),
         pytest.param(as_json(SMALL), JSON | {"content-encoding": "gzip"}, 415, "Content-Encoding", id="compressed"),
         pytest.param(as_yaml(SMALL), {"content-type": "text/yaml; charset=utf-16"}, 415, "Content-Type", id="UTF-16"),
         pytest.param(b" " * 2049, JSON, 413, None, id="too much"),

@@ -63,7 +63,7 @@ SERVED = {REQUESTS: 1, CPU: 2, MEMORY: 2, CACHE: 2}
         pytest.param(BEST, "container", TWO, SERVED, id="so does best-effort"),
         pytest.param(SINGLE, "container", TWO, SERVED | {nodes("container"): 2}, id="alignment by container"),
         pytest.param(SINGLE, "pod", TWO, SERVED | {nodes("pod"): 1}, id="alignment by pod"),
-        pytest.param(SINGLE, "container", IDLE, {REQUESTS: 1, nodes("container"): 1}, id="one that asks for nothing"),
+        pytest.param(SINGLE, "container", IDLE, {REQUESTS: 1, nodes("container"): 1}, id="a pod without requests"),
         pytest.param(BEST, "container", AGAIN, SERVED, id="CPUs used again are counted again"),
         pytest.param(
             SINGLE,

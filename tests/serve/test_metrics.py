@@ -88,11 +88,11 @@ def test_unmanaged_resources_have_no_gauges():
     ("seconds", "bucket"),
     [
         pytest.param(0.0, 0.05, id="no time"),
-        pytest.param(0.0009, 0.05, id="less than a millisecond is none"),
-        pytest.param(0.0019, 1.6, id="parts of milliseconds do not count"),
+        pytest.param(0.0009, 0.05, id="less than a millisecond counts as zero"),
+        pytest.param(0.0019, 1.6, id="fractions are dropped"),
         pytest.param(0.0512, 51.2, id="just inside"),
         pytest.param(0.052, 102.4, id="just outside"),
-        pytest.param(145.3, math.inf, id="beyond them all"),
+        pytest.param(145.3, math.inf, id="beyond all buckets"),
     ],
 )
 def test_durations_fall_into_the_kubelets_buckets(seconds, bucket):

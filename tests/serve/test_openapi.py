@@ -10,7 +10,7 @@ from tests.serve.fake_backend import Agent, app_of
 
 EXAMPLES = 20
 
-#: What else a pod has to be (no two containers of a name, requests within limits) no schema can say; such are a 422.
+#: A schema cannot express all rules (unique container names, requests within limits); violations are a 422.
 ACCEPTED = ["2xx", "404", "409", "422"]
 CONFIG = schemathesis.Config.from_dict({"checks": {"positive_data_acceptance": {"expected-statuses": ACCEPTED}}})
 

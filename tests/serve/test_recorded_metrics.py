@@ -27,7 +27,7 @@ class CountedCourse(Course):
     def start(self, number, step):
         super().start(number, step)
         self.metrics = Metrics(lambda: self.host)
-        self.again = 0  #: CPUs given a second time to another container of the same pod, since the start
+        self.again = 0  #: CPUs allocated again to another container of the same pod, since the start
 
     def restart(self, number, step):
         compare(self, step["metrics_before"])
@@ -70,7 +70,7 @@ def test_counts_match_the_recorded_kubelet(recorded):
         pytest.skip("no kubelet stayed up to be asked for metrics")
     course = CountedCourse(recording)
     failure = travel(course, Run(recorded.name))
-    if failure:  # a listed fault of the kubelet, which a host can be events to copy
+    if failure:  # a listed defect of the kubelet, which a host can reproduce
         course = CountedCourse(recording, kubelet_faults=True)
         failure = travel(course, Run(recorded.name))
 
@@ -81,7 +81,7 @@ def test_counts_match_the_recorded_kubelet(recorded):
 def compare(course, recorded):
     """Compare names, types, labels and values; allow for the known drift of the kubelet's gauges."""
     ours, theirs = read(course.metrics.text().decode()), read("\n".join(recorded) + "\n")
-    kinds = {name: kind for name, (kind, _) in theirs.items()} | {PER_NUMA: "gauge"}  # not there before the first use
+    kinds = {name: kind for name, (kind, _) in theirs.items()} | {PER_NUMA: "gauge"}  # absent before the first use
     assert {name: kind for name, (kind, _) in ours.items()} == kinds
     for name, (_, samples) in theirs.items():
         own = ours[name][1]
@@ -89,11 +89,11 @@ def compare(course, recorded):
             assert own.keys() == samples.keys()
             assert own[DURATION + "_count", ()] == samples[DURATION + "_count", ()]
         elif name == PER_NUMA:
-            # The kubelet never goes back to 0, nor shows a node before it was used.
+            # The kubelet never returns to 0, and shows a node only after its first use.
             assert samples.keys() <= own.keys()
             assert all(value in {0, samples.get(key)} for key, value in own.items())
         elif name in {EXCLUSIVE, SHARED}:
-            # The kubelet counts CPUs of init containers once more when they are used again, and takes them back once.
+            # The kubelet counts reused CPUs of init containers twice, and subtracts them once.
             drift = course.again * (1 if name == EXCLUSIVE else -1000)
             assert samples == {key: value + drift for key, value in own.items()}
         else:

@@ -155,7 +155,7 @@ async def test_the_server_handles_no_signals(tmp_path):
 @pytest.mark.parametrize(
     "parts",
     [
-        pytest.param([b""], id="says nothing"),
+        pytest.param([b""], id="sends nothing"),
         pytest.param([b"GET /healthz HT"], id="stops in the middle"),
         pytest.param([b"GET /healthz HTTP/1.1\r\n", *[b"X: y\r\n"] * 40], id="goes on in drops"),
         pytest.param([b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", *[b"G"] * 20], id="drops after a first request"),

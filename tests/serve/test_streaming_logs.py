@@ -34,12 +34,12 @@ async def agent():
     ("query", "text"),
     [
         pytest.param("", b"one\ntwo\n" + BINARY, id="all of the first app container, bytes as they are"),
-        pytest.param("?container=setup", b"ready\n", id="of one that is named"),
+        pytest.param("?container=setup", b"ready\n", id="of a named container"),
         pytest.param("?tail=1", BINARY, id="the last line"),
         pytest.param("?tail=0", b"", id="no line"),
         pytest.param("?container=side&previous=true", b"alas\n", id="of the time before"),
         pytest.param("?tail=2&timestamps=true&follow=false", b"%stwo\n%s%s", id="with the time of each line"),
-        pytest.param("?follow=true", b"one\ntwo\n" + BINARY, id="one that has ended is not waited for"),
+        pytest.param("?follow=true", b"one\ntwo\n" + BINARY, id="an ended container is not followed"),
     ],
 )
 async def test_the_requested_part_is_sent(agent, query, text):
