@@ -95,8 +95,7 @@ def _with_duplicate_warnings(found: Configuration, document: ParsedDocument | No
     """*found* with the duplicate keys of *document*, which are gone once it is written again."""
     if document is None:
         return found
-    duplicates = configuration.duplicate_key_warnings(document.repeated)
-    return replace(found, warnings=(*found.warnings, *duplicates))
+    return replace(found, warnings=(*found.warnings, *(f"line {one.line}: {one}" for one in document.repeated)))
 
 
 def _without_reservations(found: Configuration, fields: set[str]) -> Configuration:

@@ -84,7 +84,7 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         # Kubernetes replaces unpaired surrogates as well; they could not even be printed.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
     number = lru_cache(4096)(NumberLiteral)
-    decoder = json.JSONDecoder(parse_int=number, parse_float=number, parse_constant=_reject_constant)
+    decoder = json.JSONDecoder(parse_int=number, parse_float=number, parse_constant=reject_constant)
     end, line, count = 0, 1, 0
     while match := _NON_SPACE.search(text, end):
         start, count = match.start(), count + 1
@@ -143,5 +143,5 @@ def _duplicate_keys(text: str, start: int, end: int) -> list[str]:
     return found
 
 
-def _reject_constant(name: str) -> NoReturn:
+def reject_constant(name: str) -> NoReturn:
     raise json.JSONDecodeError(f"{name} is not a JSON number", name, 0)

@@ -169,9 +169,8 @@ class _Collector:
         several = len(found) > 1 or any(document.number > 1 for document in found)
         for document in found:
             place = _Place(name, document, document.value, several=several)
-            for duplicate in document.repeated:
-                source = replace(place.source(), line=duplicate.line)
-                self.warnings.append(f"{source}: duplicate key {quote(duplicate.key)}: the last value is used")
+            source = place.source()
+            self.warnings += [f"{replace(source, line=one.line)}: {one}" for one in document.repeated]
             self._add_object(place, {})
 
     def fail(self, where: str, what: str) -> None:

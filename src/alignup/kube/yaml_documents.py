@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from alignup.align.bits import quote
 from alignup.align.errors import DocumentError
 from alignup.kube import yaml_scalars
 from alignup.kube.yaml_scalars import ScalarError
@@ -30,6 +31,9 @@ _NO_MERGE = "map merge requires map or sequence of maps as the value"
 class DuplicateKey:
     line: int
     key: str
+
+    def __str__(self) -> str:
+        return f"duplicate key {quote(self.key)}: the last value is used"
 
 
 @dataclass(frozen=True, slots=True)

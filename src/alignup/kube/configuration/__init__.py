@@ -9,33 +9,20 @@ A kubelet stops at its first error; ``ConfigurationError.stage`` names the start
 """
 
 from alignup.kube.configuration.containers import ContainerSettings, container_settings, ignored_fields, pods_limits
-from alignup.kube.configuration.load import duplicate_key_warnings, read
+from alignup.kube.configuration.load import read
 from alignup.kube.configuration.managers import host_settings, node_status, startup_errors
 from alignup.kube.configuration.model import Configuration, Duration, StartupStage
-from alignup.kube.configuration.node_allocatable import (
-    EvictionThreshold,
-    NodeReservations,
-    NodeStatus,
-    OverReservation,
-    StartupResources,
-    compute_node_allocatable,
-    compute_reservations,
-)
+from alignup.kube.configuration.node_allocatable import NodeReservations, compute_node_allocatable, compute_reservations
 
 __all__ = [
     "Configuration",
     "ContainerSettings",
     "Duration",
-    "EvictionThreshold",
     "NodeReservations",
-    "NodeStatus",
-    "OverReservation",
-    "StartupResources",
     "StartupStage",
     "compute_node_allocatable",
     "compute_reservations",
     "container_settings",
-    "duplicate_key_warnings",
     "host_settings",
     "ignored_fields",
     "node_status",

@@ -16,7 +16,6 @@ from alignup.kube import feature_gates
 from alignup.kube.configuration.model import Configuration, Duration, StartupStage
 from alignup.kube.configuration.node_allocatable import compute_node_allocatable
 
-_PODS = "pods"  #: in ``enforceNodeAllocatable``
 _DEFAULT_PERIOD = Duration.parse("100ms")
 _MIN_PERIOD, _MAX_PERIOD = Duration.parse("1ms"), Duration.parse("1s")
 _PERIOD_GATE = "CustomCPUCFSQuotaPeriod"
@@ -58,8 +57,7 @@ class ContainerSettings:
 
 def container_settings(configuration: Configuration) -> ContainerSettings:
     """:class:`ConfigurationError` if the kubelet would not start."""
-    problems = tuple(_problems(configuration))
-    if problems:
+    if problems := tuple(_problems(configuration)):
         raise ConfigurationError(problems, stage=StartupStage.VALIDATION, source=configuration.source)
     return ContainerSettings(
         seccomp_default=configuration.seccomp_default,
@@ -75,7 +73,7 @@ def container_settings(configuration: Configuration) -> ContainerSettings:
 def pods_limits(configuration: Configuration, machine: Machine) -> Amounts:
     """The limits of all pods together: capacity without reservations, if node allocatable is enforced on pods."""
     known = compute_node_allocatable(configuration, machine)
-    enforced = configuration.cgroups_per_qos and _PODS in configuration.enforce_node_allocatable
+    enforced = configuration.cgroups_per_qos and "pods" in configuration.enforce_node_allocatable
     return known.pods_limits if enforced else known.capacity
 
 
@@ -87,7 +85,6 @@ def ignored_fields(configuration: Configuration) -> tuple[str, ...]:
 
 
 def _problems(configuration: Configuration) -> Iterator[Problem]:
-    """The errors with which the kubelet does not start."""
     period = configuration.cpu_cfs_quota_period
     custom = feature_gates.is_enabled(_PERIOD_GATE, configuration.feature_gates)
     field = "cpuCFSQuotaPeriod"

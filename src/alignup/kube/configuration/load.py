@@ -1,18 +1,18 @@
 """Loads a KubeletConfiguration file: decodes it, applies defaults and validates it, as the kubelet does."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any
 
 from alignup.align.bits import quote
-from alignup.align.errors import ConfigurationError, DocumentError, Problem
+from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem
 from alignup.kube import documents, feature_gates
 from alignup.kube.configuration import validation
 from alignup.kube.configuration.model import DEFAULT_EVICTION_HARD, Configuration, StartupStage
 from alignup.kube.configuration.schema import FIELDS, read_fields, suggest_field
 from alignup.kube.object_reader import ObjectReader
-from alignup.kube.yaml_documents import DuplicateKey, ParsedDocument
+from alignup.kube.yaml_documents import ParsedDocument
 
 _VERSION = "kubelet.config.k8s.io/v1beta1"
 _KIND = "KubeletConfiguration"
@@ -35,20 +35,26 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
     Like the kubelet, read only the first of several YAML documents.
     """
     is_json = text.lstrip()[:1] in ("{", b"{")
-    document = _first_document(text, is_json=is_json, name=name)
+    try:
+        document = _first_document(text, is_json=is_json)
+    except (ParseError, ValueError) as error:
+        what = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
+        raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name) from None
     top = ObjectReader.of(document.value if document else None)
     given = _typed_fields(top)
     if top.diagnostics.problems:
         raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
     if problems := feature_gates.problems(given.get("featureGates", {})):
-        advice = _gate_advice(problems)
+        # Unknown gates were most often removed since.
+        gates = [one.field[len("featureGates[") : -1] for one in problems if one.what.startswith("unrecognized")]
+        advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
-    duplicates = document.repeated if document else ()
+    duplicates = document.repeated[:_MAX_WARNINGS] if document else ()
     configuration = Configuration(
         **_with_defaults(given),
         warnings=(
             *_unknown_fields(top.diagnostics.unknown),
-            *duplicate_key_warnings(duplicates[:_MAX_WARNINGS], lines=not is_json),
+            *(str(one) if is_json else f"line {one.line}: {one}" for one in duplicates),
         ),
         given=frozenset(given),
         source=name,
@@ -58,25 +64,13 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
     return configuration
 
 
-def duplicate_key_warnings(keys: Iterable[DuplicateKey], *, lines: bool = True) -> Iterator[str]:
-    for one in keys:
-        where = f"line {one.line}: " if lines else ""
-        yield f"{where}duplicate key {quote(one.key)}: the last value is used"
-
-
-def _first_document(text: str | bytes, *, is_json: bool, name: str) -> ParsedDocument | None:
+def _first_document(text: str | bytes, *, is_json: bool) -> ParsedDocument | None:
     """The first document of *text*; ``None`` if it is empty."""
     if not text:
-        raise _load_error("the file is empty", name)
-    try:
-        found = _readable_documents(text)
-        if is_json:
-            # The kubelet does not fall back to YAML.
-            json.loads(text, parse_int=str, parse_float=str, parse_constant=_reject_constant)
-    except DocumentError as error:
-        raise _load_error(str(error), name) from None
-    except ValueError as error:
-        raise _load_error(f"starts like JSON but is not: {error}", name) from None
+        raise ParseError("the file is empty")
+    found = _readable_documents(text)
+    if is_json:  # the kubelet does not fall back to YAML
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
     return found[0] if found and found[0].number == 1 else None
 
 
@@ -132,17 +126,3 @@ def _unknown_fields(paths: Sequence[str]) -> Iterator[str]:
         yield f"the kubelet ignores unknown field {quote(name)}{hint}"
     if len(paths) > _MAX_WARNINGS:
         yield f"the kubelet ignores {len(paths) - _MAX_WARNINGS} more unknown fields"
-
-
-def _gate_advice(problems: Iterable[Problem]) -> str | None:
-    """Unknown gates were most often removed since."""
-    names = [one.field[len("featureGates[") : -1] for one in problems if one.what.startswith("unrecognized")]
-    return f"remove {', '.join(names)}: Kubernetes 1.37 has no such feature gate" if names else None
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _load_error(what: str, name: str) -> ConfigurationError:
-    return ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name)

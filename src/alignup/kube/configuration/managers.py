@@ -10,7 +10,6 @@ from alignup.align.host import Settings
 from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import names
@@ -84,8 +83,14 @@ def startup_errors(
         reservations = compute_reservations(configuration, machine)
     except ConfigurationError as error:
         return (error,)
-    errors = _manager_errors(configuration, machine.kubelet_view(), reservations, limit_nodes=limit_nodes)
-    return (*errors, *_over_reservation(configuration, machine, ephemeral_storage))
+    errors = tuple(_manager_errors(configuration, machine.kubelet_view(), reservations, limit_nodes=limit_nodes))
+    excess = compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage).excess
+    if not excess:
+        return errors
+    what = list(map(str, excess))
+    what[0] = f"invalid Node Allocatable configuration. {what[0]}"
+    problems = [Problem(f"systemReserved[{one.resource}]", text) for one, text in zip(excess, what, strict=True)]
+    return (*errors, ConfigurationError(problems, stage=StartupStage.NODE_ALLOCATABLE, source=configuration.source))
 
 
 def node_status(configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None) -> NodeStatus:
@@ -102,7 +107,6 @@ def node_status(configuration: Configuration, machine: Machine, *, ephemeral_sto
 def _manager_errors(
     configuration: Configuration, view: KubeletView, reservations: NodeReservations, *, limit_nodes: bool
 ) -> Iterator[ConfigurationError]:
-    """The error of each manager that would not start."""
     gates = feature_gates.resolve(configuration.feature_gates)
 
     def start_topology_manager() -> None:
@@ -141,7 +145,9 @@ def _advice(
         entries = reserved_memory.propose_reserved_memory(reservations.reservation, view)
     except SettingsError:
         return "reserve memory: systemReserved.memory, kubeReserved.memory or evictionHard[memory.available]"
-    return f"set reservedMemory: [{', '.join(map(_reserved_memory_yaml, entries))}]"
+    limits = [", ".join(f"{name}: {amount}" for name, amount in entry.limits.items()) for entry in entries]
+    nodes = [f"{{numaNode: {entry.node}, limits: {{{own}}}}}" for entry, own in zip(entries, limits, strict=True)]
+    return f"set reservedMemory: [{', '.join(nodes)}]"
 
 
 def _topology_settings(configuration: Configuration, gates: FeatureGates, *, limit_nodes: bool) -> TopologySettings:
@@ -163,30 +169,10 @@ def _cpu_settings(configuration: Configuration, reservations: NodeReservations) 
     )
 
 
-def _reserved_memory_yaml(entry: ReservedMemory) -> str:
-    limits = ", ".join(f"{name}: {amount}" for name, amount in entry.limits.items())
-    return f"{{numaNode: {entry.node}, limits: {{{limits}}}}}"
-
-
 def _max_pods(configuration: Configuration, view: KubeletView) -> int:
     if not configuration.pods_per_core:
         return configuration.max_pods
     return min(configuration.pods_per_core * view.num_cpus, configuration.max_pods)
-
-
-def _over_reservation(
-    configuration: Configuration, machine: Machine, ephemeral_storage: int | None
-) -> Iterator[ConfigurationError]:
-    resources = compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage)
-    if resources.excess:
-        problems = [
-            Problem(
-                f"systemReserved[{one.resource}]",
-                f"{'' if number else 'invalid Node Allocatable configuration. '}{one}",
-            )
-            for number, one in enumerate(resources.excess)
-        ]
-        yield ConfigurationError(problems, stage=StartupStage.NODE_ALLOCATABLE, source=configuration.source)
 
 
 def _manager_error(

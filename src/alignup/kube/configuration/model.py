@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Self
 
 from alignup.align.bits import quote
@@ -13,15 +12,13 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 
 StringMap = Mapping[str, str]
 
-DEFAULT_EVICTION_HARD: StringMap = MappingProxyType(
-    {
-        "memory.available": "100Mi",
-        "nodefs.available": "10%",
-        "nodefs.inodesFree": "5%",
-        "imagefs.available": "15%",
-        "imagefs.inodesFree": "5%",
-    }
-)
+DEFAULT_EVICTION_HARD: StringMap = {
+    "memory.available": "100Mi",
+    "nodefs.available": "10%",
+    "nodefs.inodesFree": "5%",
+    "imagefs.available": "15%",
+    "imagefs.inodesFree": "5%",
+}
 
 
 class StartupStage(StrEnum):
@@ -41,18 +38,8 @@ class StartupStage(StrEnum):
 
 
 _SECOND = 1_000_000_000
-_UNITS = MappingProxyType(
-    {
-        "ns": 1,
-        "us": 1_000,
-        "µs": 1_000,
-        "μs": 1_000,
-        "ms": 1_000_000,
-        "s": _SECOND,
-        "m": 60 * _SECOND,
-        "h": 3600 * _SECOND,
-    }
-)
+_SMALL_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000}
+_UNITS = {**_SMALL_UNITS, "s": _SECOND, "m": 60 * _SECOND, "h": 3600 * _SECOND}
 _LONGEST = (1 << 63) - 1
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)")
 
@@ -76,15 +63,19 @@ class Duration:
             match = _PART.match(rest, position)
             if match is None or not (match[1] or match[2]):
                 raise ParseError(f"time: invalid duration {quote(text)}")
-            total += _part(match, text)
+            whole, fraction, unit = match.groups("")
+            if not unit:
+                raise ParseError(f"time: missing unit in duration {quote(text)}")
+            if unit not in _UNITS:
+                raise ParseError(f"time: unknown unit {quote(unit)} in duration {quote(text)}")
+            if len(whole.lstrip("0")) > 19:
+                raise ParseError(f"time: invalid duration {quote(text)}")
+            digits = fraction[:18]  # more digits make no difference
+            total += int(whole or "0") * _UNITS[unit] + int(int(digits or "0") * (_UNITS[unit] / 10 ** len(digits)))
             position = match.end()
         if total > _LONGEST + (sign < 0):
             raise ParseError(f"time: invalid duration {quote(text)}")
         return cls(sign * total)
-
-    @property
-    def seconds(self) -> float:
-        return self.nanoseconds / _SECOND
 
     def __str__(self) -> str:
         sign, rest = ("-", -self.nanoseconds) if self.nanoseconds < 0 else ("", self.nanoseconds)
@@ -135,23 +126,8 @@ class Configuration:
     source: str = field(default="", compare=False)  #: the name of the file, for messages
 
 
-def _part(match: re.Match[str], text: str) -> int:
-    """The nanoseconds of a number with its unit, truncated as in Go."""
-    whole, fraction, unit = match.groups("")
-    if not unit:
-        raise ParseError(f"time: missing unit in duration {quote(text)}")
-    if unit not in _UNITS:
-        raise ParseError(f"time: unknown unit {quote(unit)} in duration {quote(text)}")
-    if len(whole.lstrip("0")) > 19:
-        raise ParseError(f"time: invalid duration {quote(text)}")
-    digits = fraction[:18]  # more digits make no difference
-    return int(whole or "0") * _UNITS[unit] + int(int(digits or "0") * (_UNITS[unit] / 10 ** len(digits)))
-
-
 def _decimal(number: int, unit: int) -> str:
     """*number* / *unit* without trailing zeros."""
     whole, rest = divmod(number, unit)
-    if not rest:
-        return str(whole)
     fraction = str(rest).zfill(len(str(unit)) - 1).rstrip("0")
-    return f"{whole}.{fraction}"
+    return f"{whole}.{fraction}" if rest else str(whole)

@@ -6,9 +6,10 @@ when its container manager runs, so the CPU and memory managers get a reservatio
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, quote
@@ -20,8 +21,9 @@ from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.kube.configuration.model import Configuration, StartupStage, StringMap
 from alignup.kube.yaml_scalars import to_float32
 
-_PID = "pid"
-_RESERVABLE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, _PID})
+_T = TypeVar("_T")
+
+_RESERVABLE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, "pid"})
 _SIGNALS = frozenset(
     [f"{name}.available" for name in ("memory", "nodefs", "imagefs", "containerfs", "pid", "allocatableMemory")]
     + [f"{name}.inodesFree" for name in ("nodefs", "imagefs", "containerfs")]
@@ -80,8 +82,6 @@ class OverReservation:
 
 @dataclass(frozen=True, slots=True)
 class StartupResources:
-    """The resources that the container manager computes at startup."""
-
     capacity: Amounts
     reservation: Amounts
     pods_limits: Amounts  #: of all pods together: capacity without reservations, but with eviction thresholds
@@ -98,25 +98,20 @@ class NodeStatus:
 
 def compute_reservations(configuration: Configuration, machine: Machine) -> NodeReservations:
     """:class:`ConfigurationError` of the stages from reserved_cpus to eviction_hard."""
-    view = machine.kubelet_view()
-    cpus = _reserved_cpus(configuration, view)
+    cpus = _reserved_cpus(configuration, machine.kubelet_view())
     system, kube = dict(configuration.system_reserved), dict(configuration.kube_reserved)
     if cpus:
         kube.pop(CPU, None)
         system[CPU] = str(cpus.bit_count())
-    kube_reserved = _amounts(kube, stage=StartupStage.KUBE_RESERVED, configuration=configuration)
-    system_reserved = _amounts(system, stage=StartupStage.SYSTEM_RESERVED, configuration=configuration)
-    thresholds = _thresholds(configuration)
-    whole = machine_capacity(machine, view)
+    kube_reserved = _parse_each(kube, _reserved, StartupStage.KUBE_RESERVED, configuration)
+    system_reserved = _parse_each(system, _reserved, StartupStage.SYSTEM_RESERVED, configuration)
+    hard = dict(sorted(configuration.eviction_hard.items()))
+    parsed = _parse_each(hard, _threshold, StartupStage.EVICTION_HARD, configuration)
+    thresholds = tuple(threshold for threshold in parsed.values() if threshold)
+    whole = {CPU: None, MEMORY: None, **_capacity(machine)}
     with _adding(configuration):
-        reservation = _reservation((system_reserved, kube_reserved), thresholds, {CPU: None, MEMORY: None, **whole})
-    return NodeReservations(
-        system_reserved=system_reserved,
-        kube_reserved=kube_reserved,
-        reserved_system_cpus=cpus,
-        thresholds=thresholds,
-        reservation=reservation,
-    )
+        reservation = _reservation((system_reserved, kube_reserved), thresholds, whole)
+    return NodeReservations(system_reserved, kube_reserved, cpus, thresholds, reservation)
 
 
 def compute_node_allocatable(
@@ -124,29 +119,25 @@ def compute_node_allocatable(
 ) -> StartupResources:
     """*ephemeral_storage*: bytes, ``None`` if unknown; :class:`ConfigurationError` up to stage eviction_hard."""
     reservations = compute_reservations(configuration, machine)
-    whole = machine_capacity(machine, machine.kubelet_view())
+    whole = _capacity(machine)
     if ephemeral_storage is not None and configuration.local_storage_capacity_isolation:
         whole[EPHEMERAL_STORAGE] = Quantity.of(ephemeral_storage)
     with _adding(configuration):
-        reservation = _reservation(
-            (reservations.system_reserved, reservations.kube_reserved), reservations.thresholds, whole
-        )
-        limits = subtract(subtract(whole, reservations.system_reserved), reservations.kube_reserved)
+        system, kube = reservations.system_reserved, reservations.kube_reserved
+        reservation = _reservation((system, kube), reservations.thresholds, whole)
+        limits = subtract(subtract(whole, system), kube)
     over = [name for name in reservation if reservation[name] > whole[name]]
-    return StartupResources(
-        whole, reservation, limits, tuple(OverReservation(name, reservation[name], whole[name]) for name in over)
-    )
+    excess = tuple(OverReservation(name, reservation[name], whole[name]) for name in over)
+    return StartupResources(whole, reservation, limits, excess)
 
 
-def machine_capacity(machine: Machine, view: KubeletView) -> dict[str, Quantity]:
+def _capacity(machine: Machine) -> dict[str, Quantity]:
     """The capacity of each resource that the machine description mentions."""
+    view = machine.kubelet_view()
     whole = {CPU: Quantity(1000 * view.num_cpus, -3)}
-    memory = machine.memory
-    if memory is None:
-        known = [node.memory for node in view.nodes if node.memory is not None]
-        memory = sum(known) if known else None
-    if memory is not None:
-        whole[MEMORY] = Quantity.of(memory, QuantityFormat.BINARY_SI)
+    sizes = [node.memory for node in view.nodes] if machine.memory is None else [machine.memory]
+    if known := [size for size in sizes if size is not None]:
+        whole[MEMORY] = Quantity.of(sum(known), QuantityFormat.BINARY_SI)
     pages: dict[int, int] = {}
     for one in machine.hugepages or [pages for node in view.nodes for pages in node.hugepages]:
         pages[one.size] = pages.get(one.size, 0) + one.bytes
@@ -170,24 +161,28 @@ def _reserved_cpus(configuration: Configuration, view: KubeletView) -> CpuSet:
     if not what and highest < view.all_cpus.bit_length() and not bits.parse(text) & ~view.all_cpus:
         return bits.parse(text)
     what = what or f"reserved-cpus: {text} is not a subset of online-cpus: {bits.show(view.all_cpus)}"
-    raise _error([Problem("reservedSystemCPUs", what)], StartupStage.RESERVED_CPUS, configuration)
+    problems = [Problem("reservedSystemCPUs", what)]
+    raise ConfigurationError(problems, stage=StartupStage.RESERVED_CPUS, source=configuration.source)
 
 
-def _amounts(texts: StringMap, *, stage: StartupStage, configuration: Configuration) -> Amounts:
-    """``systemReserved`` or ``kubeReserved``; of several invalid entries the kubelet reports a random one."""
-    field, flag = {
-        StartupStage.SYSTEM_RESERVED: ("systemReserved", "--system-reserved"),
-        StartupStage.KUBE_RESERVED: ("kubeReserved", "--kube-reserved"),
+def _parse_each(
+    texts: StringMap, parse: Callable[[str, str], _T], stage: StartupStage, configuration: Configuration
+) -> dict[str, _T]:
+    """The entries of a field; of several invalid ones the kubelet reports a random one."""
+    field, prefix = {
+        StartupStage.SYSTEM_RESERVED: ("systemReserved", "--system-reserved value failed to parse: "),
+        StartupStage.KUBE_RESERVED: ("kubeReserved", "--kube-reserved value failed to parse: "),
+        StartupStage.EVICTION_HARD: ("evictionHard", ""),
     }[stage]
-    read, wrong = {}, []
+    found, wrong = {}, []
     for name, text in texts.items():
         try:
-            read[name] = _reserved(name, text)
+            found[name] = parse(name, text)
         except QuantityError as error:
-            wrong.append(Problem(f"{field}[{name}]", f"{flag} value failed to parse: {error}"))
+            wrong.append(Problem(f"{field}[{name}]", f"{prefix}{error}"))
     if wrong:
-        raise _error(wrong, stage, configuration)
-    return read
+        raise ConfigurationError(wrong, stage=stage, source=configuration.source)
+    return found
 
 
 def _reserved(name: str, text: str) -> Quantity:
@@ -205,21 +200,6 @@ def _reserved(name: str, text: str) -> Quantity:
     millionths = Quantity(amount.unscaled, amount.power + 3, dec=amount.dec).milli() + 500
     thousandths = abs(millionths) // 1000
     return Quantity(thousandths if millionths > 0 else -thousandths, -3, format=amount.format)
-
-
-def _thresholds(configuration: Configuration) -> tuple[EvictionThreshold, ...]:
-    """The hard thresholds by signal; of several invalid ones the kubelet reports a random one."""
-    read, wrong = [], []
-    for signal, text in sorted(configuration.eviction_hard.items()):
-        try:
-            threshold = _threshold(signal, text)
-        except QuantityError as error:
-            wrong.append(Problem(f"evictionHard[{signal}]", str(error)))
-        else:
-            read += [threshold] if threshold else []
-    if wrong:
-        raise _error(wrong, StartupStage.EVICTION_HARD, configuration)
-    return tuple(read)
 
 
 def _threshold(signal: str, text: str) -> EvictionThreshold | None:
@@ -263,14 +243,9 @@ def _reservation(
     for threshold in thresholds:
         if resource := _RESERVED_SIGNALS.get(threshold.signal):
             free[resource] = threshold.amount((whole.get(resource) or Quantity.ZERO).value())
-    sums = {}
-    for name in whole:
-        total = Quantity.ZERO
-        for amounts in (*reserved, free):
-            total += amounts.get(name, Quantity.ZERO)
-        if not total.is_zero:
-            sums[name] = total
-    return sums
+    every = (*reserved, free)
+    sums = {name: sum((own.get(name, Quantity.ZERO) for own in every), Quantity.ZERO) for name in whole}
+    return {name: total for name, total in sums.items() if not total.is_zero}
 
 
 @contextmanager
@@ -279,7 +254,9 @@ def _adding(configuration: Configuration) -> Iterator[None]:
     try:
         yield
     except QuantityError as error:
-        raise _error([Problem("systemReserved", str(error))], StartupStage.SYSTEM_RESERVED, configuration) from None
+        problems = [Problem("systemReserved", str(error))]
+        stage = StartupStage.SYSTEM_RESERVED
+        raise ConfigurationError(problems, stage=stage, source=configuration.source) from None
 
 
 def _go_struct(amount: Quantity) -> str:
@@ -287,7 +264,3 @@ def _go_struct(amount: Quantity) -> str:
     if amount.dec:
         return f"{{{{0 0}} {{0xADDRESS}} {amount.text or ''} {amount.format}}}"
     return f"{{{{{amount.unscaled} {amount.power}}} {{<nil>}} {amount.text or ''} {amount.format}}}"
-
-
-def _error(problems: Iterable[Problem], stage: StartupStage, configuration: Configuration) -> ConfigurationError:
-    return ConfigurationError(tuple(problems), stage=stage, source=configuration.source)

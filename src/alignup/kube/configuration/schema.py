@@ -17,8 +17,7 @@ from alignup.kube.configuration.model import Duration
 from alignup.kube.object_reader import ObjectReader, type_of
 from alignup.kube.yaml_scalars import NumberLiteral
 
-#: Decodes one field, or records why it cannot.
-FieldDecoder = Callable[[ObjectReader, str], Any]
+FieldDecoder = Callable[[ObjectReader, str], Any]  #: returns a field's value, or records why it cannot
 
 _text = ObjectReader.text
 _flag = ObjectReader.flag
@@ -46,12 +45,10 @@ def suggest_field(name: str) -> str | None:
     return known[close[0]] if close else None
 
 
-def _number(owner: ObjectReader, name: str) -> float:
+def _number(owner: ObjectReader, name: str) -> None:
     value = owner.fields.get(name)
-    if isinstance(value, NumberLiteral) and math.isfinite(float(value)):
-        return float(value)
-    owner.error(name, f"must be a 64-bit number, not {type_of(value)}")
-    return 0.0
+    if not isinstance(value, NumberLiteral) or not math.isfinite(float(value)):
+        owner.error(name, f"must be a 64-bit number, not {type_of(value)}")
 
 
 def _duration(owner: ObjectReader, name: str) -> Duration:
@@ -91,12 +88,9 @@ def _reserved_memory(owner: ObjectReader, name: str) -> ReservedMemory:
     return ReservedMemory(entry.get("numaNode") or 0, entry.get("limits") or {})
 
 
-def _any(owner: ObjectReader, name: str) -> object:
-    return owner.fields[name]
-
-
 _RESERVED_MEMORY = _object(numaNode=_int32, limits=ObjectReader.quantities)
-_TAINT = _object(key=_text, value=_text, effect=_text, timeAdded=_text)
+_X509, _ANONYMOUS = _object(clientCAFile=_text), _object(enabled=_flag)
+_WEBHOOK = _object(cacheAuthorizedTTL=_duration, cacheUnauthorizedTTL=_duration)
 
 _TYPES: tuple[tuple[FieldDecoder, str], ...] = (
     (
@@ -148,35 +142,21 @@ _TYPES: tuple[tuple[FieldDecoder, str], ...] = (
         evictionSoftGracePeriod kubeReserved qosReserved systemReserved topologyManagerPolicyOptions
         """,
     ),
-    (
-        _strings,
-        """
-        allowedUnsafeSysctls clusterDNS enforceNodeAllocatable preloadedImagesVerificationAllowlist tlsCipherSuites
-        """,
-    ),
+    (_strings, "allowedUnsafeSysctls clusterDNS enforceNodeAllocatable"),
+    (_strings, "preloadedImagesVerificationAllowlist tlsCipherSuites"),
     (_list_of(_int32), "tlsCurvePreferences"),
     (_map_of(_flag), "featureGates"),
     (_map_of(_strings), "staticPodURLHeader"),
     (_list_of(_reserved_memory), "reservedMemory"),
-    (_list_of(_TAINT), "registerWithTaints"),
+    (_list_of(_object(key=_text, value=_text, effect=_text, timeAdded=_text)), "registerWithTaints"),
     (_list_of(_object(priority=_int32, shutdownGracePeriodSeconds=_int64)), "shutdownGracePeriodByPodPriority"),
-    (
-        _object(
-            x509=_object(clientCAFile=_text),
-            webhook=_object(enabled=_flag, cacheTTL=_duration),
-            anonymous=_object(enabled=_flag),
-        ),
-        "authentication",
-    ),
-    (
-        _object(mode=_text, webhook=_object(cacheAuthorizedTTL=_duration, cacheUnauthorizedTTL=_duration)),
-        "authorization",
-    ),
+    (_object(x509=_X509, webhook=_object(enabled=_flag, cacheTTL=_duration), anonymous=_ANONYMOUS), "authentication"),
+    (_object(mode=_text, webhook=_WEBHOOK), "authorization"),
     (_object(swapBehavior=_text), "memorySwap"),
     (_object(maxContainerRestartPeriod=_nullable_duration), "crashLoopBackOff"),
     (_object(idsPerPod=_int64), "userNamespaces"),
     (_object(endpoint=_text, samplingRatePerMillion=_int32), "tracing"),
-    (_any, "logging"),
+    (lambda owner, name: owner.fields[name], "logging"),
 )
 
 #: Every field → its decoder.

@@ -13,11 +13,10 @@ from alignup.align.memory import reserved_memory
 from alignup.align.settings import Policy, Scope
 from alignup.kube.configuration.model import Configuration
 
-_PODS = "pods"
 _NONE = "none"
 _SYSTEM = ("system-reserved", "system-reserved-compressible")
 _KUBE = ("kube-reserved", "kube-reserved-compressible")
-_KNOWN = (_PODS, *_SYSTEM, *_KUBE)
+_KNOWN = ("pods", *_SYSTEM, *_KUBE)
 _OPTIONS = f"{', '.join(map(quote, _KNOWN))} or {quote(_NONE)}"
 _ENFORCE = "enforceNodeAllocatable"
 _ENFORCE_FLAG = f"{_ENFORCE} (--enforce-node-allocatable)"
@@ -25,41 +24,28 @@ _ENFORCE_FLAG = f"{_ENFORCE} (--enforce-node-allocatable)"
 
 def problems(configuration: Configuration) -> tuple[Problem, ...]:
     """All validation errors, without duplicates."""
-    found = dict.fromkeys(
-        (
-            *_pods(configuration),
-            *_topology(configuration),
-            *_enforcement(configuration),
-            *_reserved_cpus(configuration),
-            *_reserved_memory(configuration),
-        )
+    found = dict.fromkeys((*_fields(configuration), *_enforcement(configuration), *_reserved_cpus(configuration)))
+    memory = reserved_memory.reservation_problems(configuration.reserved_memory)
+    return (
+        *(Problem(field, f"invalid configuration: {what}") for field, what in found),
+        *(Problem("reservedMemory", what) for what in dict.fromkeys(memory)),
     )
-    return tuple(Problem(field, f"invalid configuration: {what}") for field, what in found)
 
 
-def _pods(configuration: Configuration) -> Iterator[tuple[str, str]]:
+def _fields(configuration: Configuration) -> Iterator[tuple[str, str]]:
     for field, flag, number in (
         ("maxPods", "--max-pods", configuration.max_pods),
         ("podsPerCore", "--pods-per-core", configuration.pods_per_core),
     ):
         if number < 0:
             yield field, f"{field} ({flag}) {number} must not be a negative number"
-
-
-def _topology(configuration: Configuration) -> Iterator[tuple[str, str]]:
     policy, scope = configuration.topology_manager_policy, configuration.topology_manager_scope
     if policy not in set(Policy):
-        known = " ".join(map(quote, Policy))
-        yield (
-            "topologyManagerPolicy",
-            f"topologyManagerPolicy (--topology-manager-policy) {quote(policy)} must be one of: [{known}]",
-        )
+        what = f"(--topology-manager-policy) {quote(policy)} must be one of: [{' '.join(map(quote, Policy))}]"
+        yield "topologyManagerPolicy", f"topologyManagerPolicy {what}"
     if scope not in set(Scope):
-        known = ", or ".join(map(quote, Scope))
-        yield (
-            "topologyManagerScope",
-            f"topologyManagerScope (--topology-manager-scope) {quote(scope)} must be one of: {known}",
-        )
+        what = f"(--topology-manager-scope) {quote(scope)} must be one of: {', or '.join(map(quote, Scope))}"
+        yield "topologyManagerScope", f"topologyManagerScope {what}"
 
 
 def _enforcement(configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -68,24 +54,19 @@ def _enforcement(configuration: Configuration) -> Iterator[tuple[str, str]]:
         if set(pair) <= set(chosen):
             both = " and ".join(map(quote, pair))
             yield _ENFORCE, f"both {both} cannot be specified together in {_ENFORCE_FLAG}"
-    seen: set[str] = set()
-    for name in chosen:
-        if name in seen:
+    for index, name in enumerate(chosen):
+        if name in chosen[:index]:
             yield _ENFORCE, f"duplicated enforcements {quote(name)} in {_ENFORCE_FLAG}"
-        else:
-            seen.add(name)
+        elif name in _KNOWN:
             yield from _enforced(name, configuration)
+        elif name != _NONE:
+            yield _ENFORCE, f"option {quote(name)} specified for {_ENFORCE_FLAG}. Valid options are {_OPTIONS}"
+        elif len(chosen) > 1:
+            what = f"may not contain additional enforcements when {quote(_NONE)} is specified"
+            yield _ENFORCE, f"{_ENFORCE_FLAG} {what}"
 
 
 def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, str]]:
-    if name == _NONE:
-        if len(configuration.enforce_node_allocatable) > 1:
-            only = quote(_NONE)
-            yield _ENFORCE, f"{_ENFORCE_FLAG} may not contain additional enforcements when {only} is specified"
-        return
-    if name not in _KNOWN:
-        yield _ENFORCE, f"option {quote(name)} specified for {_ENFORCE_FLAG}. Valid options are {_OPTIONS}"
-        return
     for names, field, flag, cgroup in (
         (_SYSTEM, "systemReservedCgroup", "--system-reserved-cgroup", configuration.system_reserved_cgroup),
         (_KUBE, "kubeReservedCgroup", "--kube-reserved-cgroup", configuration.kube_reserved_cgroup),
@@ -94,10 +75,8 @@ def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, st
             either = " or ".join(map(quote, names))
             yield field, f"{field} ({flag}) must be specified when {either} included in {_ENFORCE_FLAG}"
     if not configuration.cgroups_per_qos:
-        yield (
-            "cgroupsPerQOS",
-            f"cgroupsPerQOS (--cgroups-per-qos) must be set to true when {quote(name)} contained in {_ENFORCE_FLAG}",
-        )
+        what = f"(--cgroups-per-qos) must be set to true when {quote(name)} contained in {_ENFORCE_FLAG}"
+        yield "cgroupsPerQOS", f"cgroupsPerQOS {what}"
 
 
 def _reserved_cpus(configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -111,8 +90,3 @@ def _reserved_cpus(configuration: Configuration) -> Iterator[tuple[str, str]]:
         bits.parse_spans(cpus)
     except ParseError as error:
         yield field, f"unable to parse {field} (--reserved-cpus) {cpus}, error: {error}"
-
-
-def _reserved_memory(configuration: Configuration) -> Iterator[tuple[str, str]]:
-    for fault in reserved_memory.reservation_problems(configuration.reserved_memory):
-        yield "reservedMemory", fault.removeprefix("invalid configuration: ")
