@@ -20,7 +20,7 @@ from tests.agent.agents import Agent, Document, pod, start
 BROKEN = (OSError, HTTPException)
 
 
-class Line(HTTPConnection):
+class UnixConnection(HTTPConnection):
     """HTTP over a unix socket."""
 
     def __init__(self, path: Path) -> None:
@@ -58,20 +58,20 @@ class Client:
     def work(self, path: Path) -> None:
         """Go on until the agent is killed."""
         try:
-            with closing(Line(path)) as line:
+            with closing(UnixConnection(path)) as line:
                 while True:
                     self._step(line)
         except BROKEN:
             return
 
-    def _step(self, line: Line) -> None:
+    def _step(self, line: UnixConnection) -> None:
         mine = [*self.has, *self.waits]
         if mine and (len(mine) > 4 or self.random.random() < 0.4):
             self._release(line, self.random.choice(mine))
         else:
             self._admit(line)
 
-    def _admit(self, line: Line) -> None:
+    def _admit(self, line: UnixConnection) -> None:
         self.sent += 1
         uid = self.open = f"{self.name}-{self.sent}"
         asked = {"cpu": self.random.choice(self.cpus), "memory": "64Mi"}
@@ -88,7 +88,7 @@ class Client:
             self.gone.add(uid)
         self.open = ""
 
-    def _release(self, line: Line, uid: str) -> None:
+    def _release(self, line: UnixConnection, uid: str) -> None:
         self.open = uid
         status, answer = line.ask("DELETE", f"/v1/pods/{uid}")
         assert status == 200, answer
@@ -236,7 +236,7 @@ def memory_of(agent: Agent) -> int:
 
 def come_and_go(agent: Agent, count: int, *, at_once: int = 5) -> None:
     """Admit and release *count* pods, a few at a time."""
-    with closing(Line(agent.root / "agent.sock")) as line:
+    with closing(UnixConnection(agent.root / "agent.sock")) as line:
         for number in range(count + at_once):
             if number < count:
                 status, answer = line.ask("POST", "/v1/pods", pod(f"pod-{number}", cpu="1", memory="64Mi"))

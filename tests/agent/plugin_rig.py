@@ -31,7 +31,7 @@ STRICT = PluginTimeouts(preferred=0.3, allocate=0.3)  #: on a busy machine, good
 
 
 @dataclass(frozen=True)
-class Room:
+class PluginRig:
     """The parts of an agent without HTTP."""
 
     queue: AdmissionQueue
@@ -79,13 +79,13 @@ class Room:
 
 
 @asynccontextmanager
-async def room(
+async def start_rig(
     directory: Path,
     *,
     now: AgentState | None = None,
     save: SaveState = lambda _: None,
     deadlines: PluginTimeouts = PATIENT,
-) -> AsyncIterator[Room]:
+) -> AsyncIterator[PluginRig]:
     """A queue that serves plugins in *directory*."""
     queue = AdmissionQueue(
         now or empty_state(),
@@ -98,7 +98,7 @@ async def room(
     try:
         async with manager:
             manager.expect(expected_resources(queue))
-            yield Room(queue, manager, allocator, directory)
+            yield PluginRig(queue, manager, allocator, directory)
             await allocator.close()
     finally:
         await asyncio.to_thread(queue.close)

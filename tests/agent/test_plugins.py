@@ -25,7 +25,7 @@ from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
 from tests.agent.agents import arguments, running, wait_for
 from tests.agent.load import kill_plugins_too
-from tests.agent.plugin_rig import STRICT, process, room, until, wait_for_devices
+from tests.agent.plugin_rig import STRICT, process, start_rig, until, wait_for_devices
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU, NIC, host, pod
 from tests.cli.commands import alignup
@@ -48,7 +48,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="module", autouse=True)
 async def one_loop(anyio_backend):
-    """All tests here share a loop, because gRPC keeps using the loop for a moment."""
+    """All tests rig share a loop, because gRPC keeps using the loop for a moment."""
     yield
     await asyncio.sleep(0.1)
 
@@ -61,60 +61,60 @@ def directory():
 
 
 async def test_a_pod_gets_its_plugins_preferred_devices_and_grants(directory):
-    async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
-        admission = await here.admit(pod("a", gpu="1"))
+    async with start_rig(directory) as rig, rig.plugin(preference=Preference.HIGHEST) as plugin:
+        admission = await rig.admit(pod("a", gpu="1"))
 
         (asked,) = plugin.requests("GetPreferredAllocation")
         (allocated,) = plugin.requests("Allocate")
         grant = admission.pod_view.grants["app"][GPU]
         assert list(asked.container_requests[0].available_deviceIDs) == ["gpu-0", "gpu-1"]
         assert list(allocated.container_requests[0].devices_ids) == ["gpu-1"]
-        assert here.devices("a") == {GPU: ("gpu-1",)}
+        assert rig.devices("a") == {GPU: ("gpu-1",)}
         assert grant["envs"] == {"GPU_DEVICES": "gpu-1"}
         assert grant["devices"][0]["container_path"] == "/dev/gpu/gpu-1"
-        assert (here.queue.state.pending, here.free()) == ({}, 3)
+        assert (rig.queue.state.pending, rig.free()) == ({}, 3)
 
 
 async def test_a_pod_without_plugin_devices_does_not_call_plugins(directory):
-    async with room(directory) as here, here.plugin() as plugin:
-        admission = await here.admit(pod("a", nic="1"))
+    async with start_rig(directory) as rig, rig.plugin() as plugin:
+        admission = await rig.admit(pod("a", nic="1"))
 
         assert admission.decision.admitted
-        assert here.devices("a") == {NIC: ("nic-0",)}
+        assert rig.devices("a") == {NIC: ("nic-0",)}
         assert plugin.requests("Allocate") == ()
 
 
 async def test_a_dry_run_asks_for_preferences_and_allocates_nothing(directory):
-    async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
-        admission = await here.allocator.dry_run(pod("a", gpu="1"))
+    async with start_rig(directory) as rig, rig.plugin(preference=Preference.HIGHEST) as plugin:
+        admission = await rig.allocator.dry_run(pod("a", gpu="1"))
 
         assert admission.decision.placements[0].as_text()["device"] == {GPU: "gpu-1"}
-        assert (plugin.requests("Allocate"), here.queue.state.pod_views(), here.free()) == ((), (), 4)
+        assert (plugin.requests("Allocate"), rig.queue.state.pod_views(), rig.free()) == ((), (), 4)
 
 
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
 @pytest.mark.parametrize("fault", BAD)
 async def test_an_admission_is_undone_if_a_plugin_fails_or_times_out(directory, method, fault):
-    async with room(directory, deadlines=STRICT) as here, here.plugin(preference=Preference.LOWEST) as plugin:
+    async with start_rig(directory, deadlines=STRICT) as rig, rig.plugin(preference=Preference.LOWEST) as plugin:
         plugin.inject(method, BAD[fault])
-        before = here.queue.host.ledger.by_provider()
+        before = rig.queue.host.ledger.by_provider()
 
-        admission = await here.admit(pod("a", gpu="1"))
+        admission = await rig.admit(pod("a", gpu="1"))
 
         assert admission.pod_view is None
         assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
         assert admission.decision.rejection.message.startswith("Allocate failed due to ")
         assert admission.decision.rejection.message.endswith(", which is unexpected")
-        assert here.queue.host.ledger.by_provider() == before
+        assert rig.queue.host.ledger.by_provider() == before
         plugin.inject(method, Fault())
-        assert (await here.admit(pod("a", gpu="1"))).decision.admitted
+        assert (await rig.admit(pod("a", gpu="1"))).decision.admitted
 
 
 async def test_messages_are_the_kubelets(directory):
-    async with room(directory) as here, here.plugin() as plugin:
+    async with start_rig(directory) as rig, rig.plugin() as plugin:
         plugin.inject("Allocate", Fault(error="out of order"))
 
-        rejection = (await here.admit(pod("a", gpu="1"))).decision.rejection
+        rejection = (await rig.admit(pod("a", gpu="1"))).decision.rejection
 
         text = "rpc error: code = Unknown desc = out of order"
         assert rejection.message == f"Allocate failed due to {text}, which is unexpected"
@@ -122,77 +122,77 @@ async def test_messages_are_the_kubelets(directory):
 
 
 async def test_if_one_of_two_plugins_fails_nothing_is_kept(directory):
-    async with room(directory) as here, here.plugin() as gpus, here.plugin("1@0,1@1", resource=NIC) as nics:
+    async with start_rig(directory) as rig, rig.plugin() as gpus, rig.plugin("1@0,1@1", resource=NIC) as nics:
         nics.inject("Allocate", Fault(error="no"))
 
-        rejected = await here.admit(pod("a", gpu="1", nic="1"))
+        rejected = await rig.admit(pod("a", gpu="1", nic="1"))
 
         assert rejected.pod_view is None
-        assert (here.free(GPU), here.free(NIC)) == (4, 2)
+        assert (rig.free(GPU), rig.free(NIC)) == (4, 2)
         nics.inject("Allocate", Fault())
-        admitted = await here.admit(pod("a", gpu="1", nic="1"))
+        admitted = await rig.admit(pod("a", gpu="1", nic="1"))
         assert admitted.pod_view.grants["app"].keys() == {GPU, NIC}
         assert len(gpus.requests("Allocate")) == 2
 
 
 async def test_a_hanging_plugin_does_not_delay_other_pods(directory):
-    async with room(directory) as here, here.plugin() as gpus, here.plugin("1@0,1@1", resource=NIC):
+    async with start_rig(directory) as rig, rig.plugin() as gpus, rig.plugin("1@0,1@1", resource=NIC):
         gpus.inject("Allocate", Fault(hang=True))
-        hanging = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
+        hanging = asyncio.create_task(rig.admit(pod("a", cpu="1", gpu="1")))
         await until(lambda: bool(gpus.requests("Allocate")))
 
         async with asyncio.timeout(5):
-            plain = await here.admit(pod("b", cpu="1"))
-            other = await here.admit(pod("c", cpu="1", nic="1"))
-            gone = await here.queue.run(Transaction.release, "b")
+            plain = await rig.admit(pod("b", cpu="1"))
+            other = await rig.admit(pod("c", cpu="1", nic="1"))
+            gone = await rig.queue.run(Transaction.release, "b")
 
         assert plain.decision.admitted
         assert other.decision.admitted
         assert gone is not None
         assert not hanging.done()
-        assert here.free(GPU) == 3
-        assert here.queue.settled_host.ledger.pods.keys() == {"c"}
-        await here.allocator.close()
+        assert rig.free(GPU) == 3
+        assert rig.queue.settled_host.ledger.pods.keys() == {"c"}
+        await rig.allocator.close()
         with pytest.raises(NotReadyError, match="is stopping"):
             await hanging
 
 
 async def test_devices_of_a_pending_pod_are_not_allocated_again(directory):
-    async with room(directory) as here, here.plugin("1@0") as plugin:
+    async with start_rig(directory) as rig, rig.plugin("1@0") as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
-        first = asyncio.create_task(here.admit(pod("a", cpu="1", gpu="1")))
-        await until(lambda: "a" in here.queue.state.pending)
+        first = asyncio.create_task(rig.admit(pod("a", cpu="1", gpu="1")))
+        await until(lambda: "a" in rig.queue.state.pending)
 
-        second = await here.admit(pod("b", cpu="1", gpu="1"))
+        second = await rig.admit(pod("b", cpu="1", gpu="1"))
 
         assert second.pod_view is None
         assert (await first).decision.admitted
 
 
 async def test_submitting_a_pending_pod_again_waits_for_it(directory):
-    async with room(directory) as here, here.plugin() as plugin:
+    async with start_rig(directory) as rig, rig.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
-        first = asyncio.create_task(here.admit(pod("a", gpu="1")))
-        await until(lambda: "a" in here.queue.state.pending)
+        first = asyncio.create_task(rig.admit(pod("a", gpu="1")))
+        await until(lambda: "a" in rig.queue.state.pending)
 
-        both = await asyncio.gather(first, here.admit(pod("a", gpu="1")))
+        both = await asyncio.gather(first, rig.admit(pod("a", gpu="1")))
 
         assert both[0] == both[1]
         assert len(plugin.requests("Allocate")) == 1
 
 
 async def test_a_pending_pod_can_be_released(directory):
-    async with room(directory) as here, here.plugin() as plugin:
+    async with start_rig(directory) as rig, rig.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
-        asked = asyncio.create_task(here.admit(pod("a", gpu="1")))
-        await until(lambda: "a" in here.queue.state.pending)
+        asked = asyncio.create_task(rig.admit(pod("a", gpu="1")))
+        await until(lambda: "a" in rig.queue.state.pending)
 
-        gone: Any = await here.queue.run(Transaction.release, "a")
+        gone: Any = await rig.queue.run(Transaction.release, "a")
         admission = await asked
 
         assert gone.pod.uid == "a"
         assert (admission.pod_view, admission.decision.rejection.reason) == (None, "Released")
-        assert (here.free(), here.queue.state.pending) == (4, {})
+        assert (rig.free(), rig.queue.state.pending) == (4, {})
 
 
 async def test_devices_are_allocated_container_by_container_in_order(directory):
@@ -204,8 +204,8 @@ async def test_devices_are_allocated_container_by_container_in_order(directory):
         init=(type(app)("first", app.resources),),
         containers=(app, type(app)("second", app.resources)),
     )
-    async with room(directory) as here, here.plugin(preference=Preference.HIGHEST) as plugin:
-        admission = await here.admit(both)
+    async with start_rig(directory) as rig, rig.plugin(preference=Preference.HIGHEST) as plugin:
+        admission = await rig.admit(both)
 
         asked = [list(one.container_requests[0].devices_ids) for one in plugin.requests("Allocate")]
         assert asked == [["gpu-1"], ["gpu-1"], ["gpu-0"]]
@@ -214,137 +214,137 @@ async def test_devices_are_allocated_container_by_container_in_order(directory):
 
 async def test_pods_wait_for_a_late_plugin(directory):
     now = empty_state(wait_enabled=True)
-    async with room(directory, now=now) as here:
-        waits = await here.admit(pod("a", cpu="1", **FPGA))
-        too_much = await here.admit(pod("b", cpu="9", **FPGA))
+    async with start_rig(directory, now=now) as rig:
+        waits = await rig.admit(pod("a", cpu="1", **FPGA))
+        too_much = await rig.admit(pod("b", cpu="9", **FPGA))
         reason = waits.decision.rejection.reason
 
-        async with here.plugin("1@0", resource="example.com/fpga"):
-            await until(lambda: here.status("a") == "admitted")
+        async with rig.plugin("1@0", resource="example.com/fpga"):
+            await until(lambda: rig.status("a") == "admitted")
 
             assert (str(waits.pod_view.status), reason) == ("waiting", "OutOfexample.com/fpga")
             assert too_much.pod_view is None
-            assert here.devices("a") == {"example.com/fpga": ("fpga-0",)}
-            assert "example.com/fpga" in here.pod_view("a").grants["app"]
+            assert rig.devices("a") == {"example.com/fpga": ("fpga-0",)}
+            assert "example.com/fpga" in rig.pod_view("a").grants["app"]
 
 
 async def test_a_pod_that_waits_for_a_plugin_blocks_no_other_pod(directory):
-    async with room(directory, now=empty_state(wait_enabled=True, max_overtakes=1)) as here:
-        await here.admit(pod("late", cpu="1", **FPGA))
+    async with start_rig(directory, now=empty_state(wait_enabled=True, max_overtakes=1)) as rig:
+        await rig.admit(pod("late", cpu="1", **FPGA))
 
-        others = [await here.admit(pod(f"p{number}", cpu="1")) for number in range(3)]
+        others = [await rig.admit(pod(f"p{number}", cpu="1")) for number in range(3)]
 
         assert all(one.decision.admitted for one in others)
 
 
 async def test_a_waiting_pod_is_retried_after_its_plugin_failed(directory):
-    async with room(directory, now=empty_state(wait_enabled=True)) as here, here.plugin() as plugin:
+    async with start_rig(directory, now=empty_state(wait_enabled=True)) as rig, rig.plugin() as plugin:
         plugin.inject("Allocate", Fault(error="not yet"))
 
-        rejected = await here.admit(pod("a", gpu="1"))
+        rejected = await rig.admit(pod("a", gpu="1"))
         plugin.inject("Allocate", Fault())
-        await until(lambda: here.status("a") == "admitted")
+        await until(lambda: rig.status("a") == "admitted")
 
         assert str(rejected.pod_view.status) == "waiting"
         assert "not yet" in rejected.decision.rejection.message
-        assert here.queue.state.backing_off == frozenset()
-        assert here.pod_view("a").grants["app"].keys() == {GPU}
+        assert rig.queue.state.backing_off == frozenset()
+        assert rig.pod_view("a").grants["app"].keys() == {GPU}
 
 
 async def test_a_release_admits_a_pod_that_waits_for_the_devices(directory):
     async with (
-        room(directory, now=empty_state(wait_enabled=True)) as here,
-        here.plugin("1@0", preference=Preference.LOWEST),
+        start_rig(directory, now=empty_state(wait_enabled=True)) as rig,
+        rig.plugin("1@0", preference=Preference.LOWEST),
     ):
-        await here.admit(pod("a", cpu="1", gpu="1"))
-        waits = await here.admit(pod("b", cpu="1", gpu="1"))
+        await rig.admit(pod("a", cpu="1", gpu="1"))
+        waits = await rig.admit(pod("b", cpu="1", gpu="1"))
 
-        await here.queue.run(Transaction.release, "a")
-        await until(lambda: here.status("b") == "admitted")
+        await rig.queue.run(Transaction.release, "a")
+        await until(lambda: rig.status("b") == "admitted")
 
         assert str(waits.pod_view.status) == "waiting"
-        assert here.pod_view("b").grants["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-0"}
+        assert rig.pod_view("b").grants["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-0"}
 
 
 async def test_pods_from_manifests_are_listed_at_once_and_wait_for_their_plugins(directory):
-    async with room(directory) as here, here.plugin() as plugin:
+    async with start_rig(directory) as rig, rig.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
 
-        answers: Any = await here.queue.run(
+        answers: Any = await rig.queue.run(
             Transaction.replace_pods, [], [(pod("a", gpu="1"), "a.yaml"), (pod("b"), "b.yaml")]
         )
         with_devices, plain = answers
-        waiting = here.status("a")
-        await until(lambda: here.status("a") == "admitted")
+        waiting = rig.status("a")
+        await until(lambda: rig.status("a") == "admitted")
 
         assert with_devices.decision.rejection.reason == "DevicesArePrepared"
         assert (waiting, plain.decision.admitted) == ("waiting", True)
-        assert here.pod_view("a").source == "a.yaml"
+        assert rig.pod_view("a").source == "a.yaml"
 
 
 async def test_a_plugin_that_dies_before_allocate_leaves_nothing(directory):
-    async with room(directory) as here:
-        async with here.plugin() as plugin:
+    async with start_rig(directory) as rig:
+        async with rig.plugin() as plugin:
             plugin.inject("Allocate", Fault(hang=True))
-            asked = asyncio.create_task(here.admit(pod("a", gpu="1")))
+            asked = asyncio.create_task(rig.admit(pod("a", gpu="1")))
             await until(lambda: bool(plugin.requests("Allocate")))
         admission = await asked
-        await until(lambda: here.healthy() == 0)
+        await until(lambda: rig.healthy() == 0)
 
         assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
-        assert here.queue.host.ledger.pods == {}
-        async with here.plugin():
-            assert here.free() == 4
+        assert rig.queue.host.ledger.pods == {}
+        async with rig.plugin():
+            assert rig.free() == 4
 
 
 async def test_pods_keep_the_devices_of_a_stopped_plugin(directory):
-    async with room(directory, deadlines=PluginTimeouts(reconnect=0.05)) as here:
-        async with here.plugin():
-            await here.admit(pod("a", gpu="1"))
-        await until(lambda: here.healthy() == 0)
-        stopped = await here.admit(pod("b", gpu="1"))
+    async with start_rig(directory, deadlines=PluginTimeouts(reconnect=0.05)) as rig:
+        async with rig.plugin():
+            await rig.admit(pod("a", gpu="1"))
+        await until(lambda: rig.healthy() == 0)
+        stopped = await rig.admit(pod("b", gpu="1"))
         await asyncio.sleep(0.06)
-        deleted = here.manager.capacity().deleted
-        await here.manager.settled()
-        given_up = await here.admit(pod("c", gpu="1"))
+        deleted = rig.manager.capacity().deleted
+        await rig.manager.settled()
+        given_up = await rig.admit(pod("c", gpu="1"))
 
         assert stopped.pod_view is None
         assert deleted == (GPU,)
         assert given_up.pod_view is None
-        assert here.devices("a") == {GPU: ("gpu-0",)}
-        async with here.plugin():
-            assert here.free() == 3
+        assert rig.devices("a") == {GPU: ("gpu-0",)}
+        async with rig.plugin():
+            assert rig.free() == 3
 
 
 async def test_a_flapping_plugin_neither_loses_nor_duplicates_devices(directory):
-    async with room(directory, now=empty_state(wait_enabled=True)) as here:
+    async with start_rig(directory, now=empty_state(wait_enabled=True)) as rig:
         for number in range(12):
-            async with here.plugin(preference=Preference.LOWEST):
-                await here.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
-        async with here.plugin():
-            await until(lambda: here.free() == 0)
-            admitted = [one.pod.uid for one in here.queue.state.pod_views() if str(one.status) == "admitted"]
-            held = [id_ for uid in admitted for id_ in here.devices(uid)[GPU]]
-            for one in here.queue.state.pod_views():
-                await here.queue.run(Transaction.release, one.pod.uid)
+            async with rig.plugin(preference=Preference.LOWEST):
+                await rig.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
+        async with rig.plugin():
+            await until(lambda: rig.free() == 0)
+            admitted = [one.pod.uid for one in rig.queue.state.pod_views() if str(one.status) == "admitted"]
+            held = [id_ for uid in admitted for id_ in rig.devices(uid)[GPU]]
+            for one in rig.queue.state.pod_views():
+                await rig.queue.run(Transaction.release, one.pod.uid)
 
             assert sorted(held) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
-            assert here.queue.state.pod_views() == ()
-            await until(lambda: here.free() == 4)  # the last registration may not be processed yet
+            assert rig.queue.state.pod_views() == ()
+            await until(lambda: rig.free() == 4)  # the last registration may not be processed yet
 
 
 async def test_under_load_every_device_has_at_most_one_owner(directory):
     async with (
-        room(directory, now=empty_state(wait_enabled=True, capacity=100)) as here,
-        here.plugin(preference=Preference.HIGHEST) as plugin,
+        start_rig(directory, now=empty_state(wait_enabled=True, capacity=100)) as rig,
+        rig.plugin(preference=Preference.HIGHEST) as plugin,
     ):
 
         async def come_and_go(number):
             for turn in range(5):
                 uid = f"p{number}-{turn}"
-                await here.admit(pod(uid, cpu="10m", memory="1Mi", gpu="1"))
+                await rig.admit(pod(uid, cpu="10m", memory="1Mi", gpu="1"))
                 await asyncio.sleep(0.001 * number)
-                await here.queue.run(Transaction.release, uid)
+                await rig.queue.run(Transaction.release, uid)
 
         async def disturb():
             for number in range(8):
@@ -356,9 +356,9 @@ async def test_under_load_every_device_has_at_most_one_owner(directory):
 
         for id_ in ("gpu-0", "gpu-1", "gpu-2", "gpu-3"):
             plugin.set_health(id_, "Healthy")
-        await until(lambda: here.free() == 4)
-        assert (here.queue.state.pending, here.queue.state.pod_views()) == ({}, ())
-        assert here.queue.host.ledger.pods == {}
+        await until(lambda: rig.free() == 4)
+        assert (rig.queue.state.pending, rig.queue.state.pod_views()) == ({}, ())
+        assert rig.queue.host.ledger.pods == {}
 
 
 async def test_an_admission_that_cannot_be_checkpointed_is_undone(directory):
@@ -368,26 +368,26 @@ async def test_an_admission_that_cannot_be_checkpointed_is_undone(directory):
         if full:
             raise FileError("No space left on device")
 
-    async with room(directory, save=save) as here, here.plugin():
+    async with start_rig(directory, save=save) as rig, rig.plugin():
         full.append(True)
 
         with pytest.raises(NotReadyError, match="No space left"):
-            await here.admit(pod("a", gpu="1"))
+            await rig.admit(pod("a", gpu="1"))
 
-        assert (here.free(), here.queue.state.pending, here.queue.state.pod_views()) == (4, {}, ())
+        assert (rig.free(), rig.queue.state.pending, rig.queue.state.pod_views()) == (4, {}, ())
         full.clear()
-        assert (await here.admit(pod("a", gpu="1"))).decision.admitted
+        assert (await rig.admit(pod("a", gpu="1"))).decision.admitted
 
 
 async def test_a_pending_pod_is_not_on_disk(directory):
     root = directory / "root"
-    saving = room(directory, now=empty_state(wait_enabled=True), save=Checkpointer(CheckpointStore(root), host()))
-    async with saving as here, here.plugin() as plugin:
-        await here.admit(pod("kept", cpu="1", gpu="1"))
+    saving = start_rig(directory, now=empty_state(wait_enabled=True), save=Checkpointer(CheckpointStore(root), host()))
+    async with saving as rig, rig.plugin() as plugin:
+        await rig.admit(pod("kept", cpu="1", gpu="1"))
         plugin.inject("Allocate", Fault(hang=True))
-        asked = asyncio.create_task(here.admit(pod("half", cpu="1", gpu="1")))
-        await until(lambda: "half" in here.queue.state.pending)
-        await here.admit(pod("plain", cpu="1"))
+        asked = asyncio.create_task(rig.admit(pod("half", cpu="1", gpu="1")))
+        await until(lambda: "half" in rig.queue.state.pending)
+        await rig.admit(pod("plain", cpu="1"))
 
         again = recover(
             CheckpointStore(root), host(), options=RecoveryOptions(waiting=WaitQueue(), wait_enabled=True), now=0.0
@@ -395,38 +395,38 @@ async def test_a_pending_pod_is_not_on_disk(directory):
 
         assert again.problems == ()
         assert list(again.state.admitted) == ["kept", "plain"]
-        assert again.state.admitted["kept"].grants == here.queue.state.admitted["kept"].grants
+        assert again.state.admitted["kept"].grants == rig.queue.state.admitted["kept"].grants
         assert again.state.plugins == {GPU}
         assert again.state.host.ledger.devices.inventories[GPU].healthy == 0
-        await here.allocator.close()
+        await rig.allocator.close()
         with pytest.raises(NotReadyError):
             await asked
 
 
 async def test_pre_start_is_called_if_the_plugin_requires_it(directory):
-    async with room(directory) as here, here.plugin() as plugin:
+    async with start_rig(directory) as rig, rig.plugin() as plugin:
         plugin.pre_start = True
         await plugin.register()
-        await here.admit(pod("a", gpu="2"))
+        await rig.admit(pod("a", gpu="2"))
 
-        await here.allocator.pre_start("a", "app")
+        await rig.allocator.pre_start("a", "app")
 
         (events,) = plugin.requests("PreStartContainer")
         assert list(events.devices_ids) == ["gpu-0", "gpu-1"]
         plugin.inject("PreStartContainer", Fault(error="no"))
         with pytest.raises(PluginError, match="device plugin PreStartContainer rpc failed with err: "):
-            await here.allocator.pre_start("a", "app")
+            await rig.allocator.pre_start("a", "app")
         with pytest.raises(PluginError, match="pod b has no container app"):
-            await here.allocator.pre_start("b", "app")
+            await rig.allocator.pre_start("b", "app")
 
 
 async def test_preferences_for_changed_devices_are_requested_again_a_limited_number_of_times(directory):
     class Fickle:
         """Whenever a plugin is asked, the devices there are change."""
 
-        def __init__(self, here, plugin):
+        def __init__(self, rig, plugin):
             self.asked = 0
-            self._here, self._plugin = here, plugin
+            self._here, self._plugin = rig, plugin
 
         async def preferred(self, ask: PreferenceRequest):
             self.asked += 1
@@ -437,11 +437,11 @@ async def test_preferences_for_changed_devices_are_requested_again_a_limited_num
         async def allocate(self, resource, ids):
             return await self._here.manager.allocate(resource, ids)
 
-    async with room(directory) as here, here.plugin("2@0", preference=Preference.LOWEST) as plugin:
-        fickle: Any = Fickle(here, plugin)
-        here.allocator._plugins = fickle  # noqa: SLF001 - plugins cannot be made to answer just in between
+    async with start_rig(directory) as rig, rig.plugin("2@0", preference=Preference.LOWEST) as plugin:
+        fickle: Any = Fickle(rig, plugin)
+        rig.allocator._plugins = fickle  # noqa: SLF001 - plugins cannot be made to answer just in between
 
-        admission = await here.admit(pod("a", cpu="1", gpu="1"))
+        admission = await rig.admit(pod("a", cpu="1", gpu="1"))
 
         assert admission.decision.admitted
         assert 1 < fickle.asked < 10

@@ -28,7 +28,7 @@ WAITS = RecoveryOptions(waiting=WaitQueue(max_overtakes=3, capacity=10), wait_en
 PREVIOUS, DROP = frozenset({RecoveryMode.PREVIOUS}), frozenset({RecoveryMode.DROP_MISFITS})
 
 
-def kept(directory, *pods, release=()) -> AgentState:
+def save_after(directory, *pods, release=()) -> AgentState:
     """The state after admitting *pods* and releasing some, saved in *directory* after each step."""
     now = empty_state(wait_enabled=True, max_overtakes=3)
     checkpointer = Checkpointer(CheckpointStore(directory), now.host)
@@ -42,11 +42,11 @@ def kept(directory, *pods, release=()) -> AgentState:
     return now
 
 
-def found(directory, one=None, *, options=WAITS, imported=None):
+def recover_from(directory, one=None, *, options=WAITS, imported=None):
     return recover(CheckpointStore(directory), one or host(), options=options, now=5.0, imported=imported)
 
 
-def facts(one: AgentState):
+def durable_facts(one: AgentState):
     """Everything that must survive a restart."""
     return {
         "ledger": one.host.ledger,
@@ -61,7 +61,7 @@ def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
     (tmp_path / NAME).write_bytes(old.read_bytes())
     (tmp_path / NAME).chmod(0o600)
 
-    recovered = found(tmp_path, host(Policy.BEST_EFFORT))
+    recovered = recover_from(tmp_path, host(Policy.BEST_EFFORT))
 
     state = recovered.state
     assert recovered.problems == ()
@@ -76,40 +76,40 @@ def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
 
 
 def test_without_a_checkpoint_the_state_is_empty(tmp_path):
-    recovered = found(tmp_path / "root")
+    recovered = recover_from(tmp_path / "root")
 
     assert recovered.problems == recovered.notes == ()
     assert recovered.state.pod_views() == ()
 
 
 def test_recovery_restores_everything(tmp_path):
-    before = kept(
+    before = save_after(
         tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="1"), pod("d", cpu="2"), pod("e", cpu="3")
     )
 
-    recovered = found(tmp_path)
+    recovered = recover_from(tmp_path)
 
     assert recovered.problems == recovered.notes == ()
-    assert facts(recovered.state) == facts(before)
+    assert durable_facts(recovered.state) == durable_facts(before)
     assert list(before.waiting.pods) == ["b", "e"]
     assert recovered.state.waiting.overtakes == {"b": 2}
     assert recovered.state.idle_ledger == before.idle_ledger
 
 
 def test_a_restored_pod_keeps_its_resources(tmp_path):
-    before = kept(tmp_path, pod("a", gpu="1"))
+    before = save_after(tmp_path, pod("a", gpu="1"))
 
-    decision = found(tmp_path).state.admitted["a"].decision
+    decision = recover_from(tmp_path).state.admitted["a"].decision
 
     assert decision.kept
     assert decision.placements == before.admitted["a"].decision.placements
 
 
 def test_a_changed_machine_that_fits_all_pods_is_only_noted(tmp_path):
-    before = kept(tmp_path, pod("a", cpu="2"))
+    before = save_after(tmp_path, pod("a", cpu="2"))
     larger = host(shape="pack:2 numa:1 core:6 pu:1")
 
-    recovered = found(tmp_path, larger)
+    recovered = recover_from(tmp_path, larger)
 
     assert recovered.problems == ()
     assert any("the machine changed: CPUs: was 0-7, is 0-11" in note for note in recovered.notes)
@@ -117,9 +117,9 @@ def test_a_changed_machine_that_fits_all_pods_is_only_noted(tmp_path):
 
 
 def test_changed_settings_that_affect_no_pod_are_noted(tmp_path):
-    kept(tmp_path, pod("a", cpu="2"))
+    save_after(tmp_path, pod("a", cpu="2"))
 
-    recovered = found(tmp_path, host(max_pods=7))
+    recovered = recover_from(tmp_path, host(max_pods=7))
 
     assert recovered.problems == ()
     assert "the settings changed: maximum number of pods: was 110, is 7" in recovered.notes
@@ -138,10 +138,10 @@ NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
     ],
 )
 def test_a_pod_that_cannot_be_restored_makes_the_agent_read_only(tmp_path, changed, said):
-    kept(tmp_path, pod("a", cpu="3"), pod("b", cpu="4"))
+    save_after(tmp_path, pod("a", cpu="3"), pod("b", cpu="4"))
     stored = (tmp_path / NAME).read_bytes()
 
-    recovered = found(tmp_path, host(**changed))
+    recovered = recover_from(tmp_path, host(**changed))
 
     assert any(said in problem for problem in recovered.problems)
     assert all("--recover drop-misfits" in problem for problem in recovered.problems)
@@ -149,18 +149,18 @@ def test_a_pod_that_cannot_be_restored_makes_the_agent_read_only(tmp_path, chang
 
 
 def test_restorable_pods_are_listed_while_the_agent_is_read_only(tmp_path):
-    kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
+    save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
-    recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"))
+    recovered = recover_from(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"))
 
     assert len(recovered.problems) >= 1
     assert [entry.pod.uid for entry in recovered.state.pod_views()] == ["a"]
 
 
 def test_drop_misfits_releases_pods_that_cannot_be_restored(tmp_path):
-    kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
+    save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
-    recovered = found(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"), options=replace(WAITS, modes=DROP))
+    recovered = recover_from(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"), options=replace(WAITS, modes=DROP))
 
     assert recovered.problems == ()
     assert any(
@@ -171,19 +171,19 @@ def test_drop_misfits_releases_pods_that_cannot_be_restored(tmp_path):
 
 
 def test_drop_misfits_releases_no_other_pod(tmp_path):
-    before = kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
+    before = save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
-    recovered = found(tmp_path, options=replace(WAITS, modes=DROP | PREVIOUS))
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=DROP | PREVIOUS))
 
-    assert facts(recovered.state) == facts(before)
+    assert durable_facts(recovered.state) == durable_facts(before)
 
 
 def test_pods_keep_devices_whose_plugin_has_not_reconnected(tmp_path):
-    kept(tmp_path, pod("a", gpu="1"))
+    save_after(tmp_path, pod("a", gpu="1"))
     bare = host()
     bare = Host(replace(bare.machine, devices=()), bare.settings)
 
-    recovered = found(tmp_path, bare)
+    recovered = recover_from(tmp_path, bare)
 
     assert recovered.problems == ()
     assert recovered.state.admitted["a"].decision.placements[0].as_text()["device"][GPU] == "gpu-0"
@@ -199,32 +199,32 @@ def test_pods_keep_devices_whose_plugin_has_not_reconnected(tmp_path):
     ],
 )
 def test_a_damaged_checkpoint_is_an_error_unless_the_previous_one_may_be_used(tmp_path, harm):
-    before = kept(tmp_path, pod("a", cpu="2"))
+    before = save_after(tmp_path, pod("a", cpu="2"))
     kept_twice = Checkpointer(CheckpointStore(tmp_path), before.host)
     kept_twice(before)
     (tmp_path / NAME).write_bytes(harm((tmp_path / NAME).read_bytes()))
     damaged = (tmp_path / NAME).read_bytes()
 
-    rejected = found(tmp_path)
-    recovered = found(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+    rejected = recover_from(tmp_path)
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
 
     assert "--recover previous" in rejected.problems[0]
     assert rejected.state.pod_views() == ()
     assert (tmp_path / NAME).read_bytes() == damaged
-    assert facts(recovered.state) == facts(before)
+    assert durable_facts(recovered.state) == durable_facts(before)
     assert any("using the previous checkpoint" in note for note in recovered.notes)
 
 
 def test_a_valid_checkpoint_takes_precedence_over_the_previous_one(tmp_path):
-    before = kept(tmp_path, pod("a", cpu="2"), pod("b", cpu="2"))
+    before = save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="2"))
 
-    recovered = found(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
 
-    assert facts(recovered.state) == facts(before)
+    assert durable_facts(recovered.state) == durable_facts(before)
 
 
 def test_a_checkpoint_of_a_later_version_is_an_error(tmp_path):
-    kept(tmp_path, pod("a"))
+    save_after(tmp_path, pod("a"))
     text = (tmp_path / NAME).read_bytes()
     head, body = text.split(b",\n", 1)
     import hashlib  # noqa: PLC0415 - only here
@@ -233,7 +233,7 @@ def test_a_checkpoint_of_a_later_version_is_an_error(tmp_path):
     (tmp_path / NAME).write_bytes(b'{"sha256":"%s",\n%s' % (hashlib.sha256(later).hexdigest().encode(), later))
 
     assert head.startswith(b'{"sha256"')
-    assert "version 99" in found(tmp_path).problems[0]
+    assert "version 99" in recover_from(tmp_path).problems[0]
 
 
 def test_a_kubelets_state_is_imported_once(tmp_path):
@@ -241,20 +241,20 @@ def test_a_kubelets_state_is_imported_once(tmp_path):
     there.admit(pod("static-pod", cpu="3"))
     ledger = there.ledger
 
-    first = found(tmp_path, imported=lambda: ImportedState(ledger))
+    first = recover_from(tmp_path, imported=lambda: ImportedState(ledger))
     Checkpointer(CheckpointStore(tmp_path), first.state.host)(first.state)
-    second = found(tmp_path, imported=lambda: pytest.fail("there is a checkpoint"))
+    second = recover_from(tmp_path, imported=lambda: pytest.fail("there is a checkpoint"))
 
     assert first.state.host.ledger == ledger
     assert "there is a checkpoint, so the kubelet's state files are ignored" in second.notes
-    assert facts(second.state) == facts(first.state)
+    assert durable_facts(second.state) == durable_facts(first.state)
 
 
 def test_a_waiting_pod_that_is_invalid_under_new_settings_is_removed(tmp_path):
     choosy = replace(pod("b", cpu="4"), annotations={"topology.alignup.dev/policy": "strictest"})
-    kept(tmp_path, pod("a", cpu="4"), choosy)
+    save_after(tmp_path, pod("a", cpu="4"), choosy)
 
-    recovered = found(tmp_path, host(pod_policy_annotations=True))
+    recovered = recover_from(tmp_path, host(pod_policy_annotations=True))
 
     assert recovered.problems == ()
     assert any(note.startswith("default/b is removed from the wait queue: ") for note in recovered.notes)
@@ -262,9 +262,9 @@ def test_a_waiting_pod_that_is_invalid_under_new_settings_is_removed(tmp_path):
 
 
 def test_a_restored_wait_queue_may_exceed_a_lowered_capacity(tmp_path):
-    before = kept(tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="4"))
+    before = save_after(tmp_path, pod("a", cpu="4"), pod("b", cpu="4"), pod("c", cpu="4"))
 
-    recovered = found(tmp_path, options=replace(WAITS, waiting=WaitQueue(max_overtakes=1, capacity=1)))
+    recovered = recover_from(tmp_path, options=replace(WAITS, waiting=WaitQueue(max_overtakes=1, capacity=1)))
 
     assert list(recovered.state.waiting.pods) == list(before.waiting.pods) == ["b", "c"]
 
@@ -302,7 +302,7 @@ def test_a_restored_agent_continues_like_the_original(tmp_path_factory, jobs):
         now = transaction.state()
         checkpointer(now)
 
-    again = found(directory).state
+    again = recover_from(directory).state
 
-    assert facts(again) == facts(now)
+    assert durable_facts(again) == durable_facts(now)
     assert again.host.decide(pod("next", gpu="1")) == now.host.decide(pod("next", gpu="1"))

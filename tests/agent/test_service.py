@@ -13,12 +13,12 @@ from tests.agent.agents import pod
 NOTHING: frozenset[Permission] = frozenset()
 
 
-def sent(document, allowed=NOTHING):
+def submit(document, allowed=NOTHING):
     return read_pod(json.dumps(document).encode(), "application/json", accept=accept_runnable(allowed), keep=True)
 
 
 def test_a_runnable_pod_carries_its_manifest():
-    taken = sent(pod("web"))
+    taken = submit(pod("web"))
 
     assert json.loads(taken.manifest.text)["spec"]["containers"][0]["image"] == "example.com/app"
     assert not is_self_run(taken)
@@ -29,7 +29,7 @@ def test_a_self_run_pod_needs_no_image():
     del document["spec"]["containers"][0]["image"]
     document["metadata"]["annotations"] = {SELF_RUN_ANNOTATION: "true"}
 
-    taken = sent(document)
+    taken = submit(document)
 
     assert is_self_run(taken)
     assert taken.manifest is None
@@ -49,21 +49,21 @@ def test_what_is_not_allowed_is_rejected_with_its_field(change, said):
         document[part] |= fields
 
     with pytest.raises(PodError, match=said):
-        sent(document)
+        submit(document)
 
 
 def test_what_is_allowed_is_accepted():
     document = pod("web")
     document["spec"]["hostNetwork"] = True
 
-    assert sent(document, frozenset({Permission.HOST_NETWORK})).manifest
+    assert submit(document, frozenset({Permission.HOST_NETWORK})).manifest
 
 
 def test_a_pod_without_a_uid_gets_one_derived_from_its_name():
     document = pod("web")
     del document["metadata"]["uid"]
 
-    assert sent(document).uid == sent(document).uid != ""
+    assert submit(document).uid == submit(document).uid != ""
 
 
 def test_the_command_offers_every_permission():

@@ -29,13 +29,13 @@ def after(before: AgentState, *jobs) -> AgentState:
     return before
 
 
-def the(found):
+def not_none(found):
     """Assert that a value is not ``None``."""
     assert found is not None
     return found
 
 
-def sent(transaction, wanted) -> AdmissionResult:
+def submit(transaction, wanted) -> AdmissionResult:
     """Admit a pod without plugin devices."""
     answer = transaction.admit(wanted)
     assert isinstance(answer, AdmissionResult)
@@ -53,13 +53,13 @@ def releases(uid):
 def test_a_pod_that_fits_is_admitted():
     transaction = Transaction(empty_state(), clock())
 
-    admission = sent(transaction, pod("a"))
+    admission = submit(transaction, pod("a"))
 
-    entry = the(transaction.state().pod_view("a"))
+    entry = not_none(transaction.state().pod_view("a"))
     assert admission.decision.admitted
     assert admission.pod_view == entry
     assert (entry.status, entry.source, entry.position) == (AdmissionStatus.ADMITTED, "api", None)
-    assert [(one.kind, the(one.pod).uid) for one in transaction.events] == [(EventKind.ADMITTED, "a")]
+    assert [(one.kind, not_none(one.pod).uid) for one in transaction.events] == [(EventKind.ADMITTED, "a")]
 
 
 def test_a_transaction_does_not_change_the_state_it_starts_from():
@@ -76,7 +76,7 @@ def test_a_rejected_pod_leaves_the_state_unchanged():
     before = after(empty_state(), admits("a", cpu="4"))
     transaction = Transaction(before, clock())
 
-    admission = sent(transaction, pod("b", cpu="4"))
+    admission = submit(transaction, pod("b", cpu="4"))
 
     assert admission.pod_view is None
     assert transaction.state() is before
@@ -87,10 +87,10 @@ def test_a_pod_submitted_twice_keeps_its_resources():
     before = after(empty_state(), admits("a"))
     transaction = Transaction(before, clock())
 
-    again = sent(transaction, pod("a"))
+    again = submit(transaction, pod("a"))
 
     assert again.decision.kept
-    assert the(again.pod_view).since == the(before.pod_view("a")).since
+    assert not_none(again.pod_view).since == not_none(before.pod_view("a")).since
     assert transaction.state() is before
 
 
@@ -110,24 +110,24 @@ def test_a_pod_that_does_not_fit_waits_if_waiting_is_enabled():
     before = after(empty_state(wait_enabled=True), admits("a", cpu="4"))
     transaction = Transaction(before, clock())
 
-    admission = sent(transaction, pod("b", cpu="4"))
+    admission = submit(transaction, pod("b", cpu="4"))
 
-    assert (the(admission.pod_view).status, the(admission.pod_view).position) == (AdmissionStatus.WAITING, 1)
-    assert the(admission.decision.rejection).reason == "TopologyAffinityError"
-    assert the(transaction.state().pod_view("b")).decision == admission.decision
+    assert (not_none(admission.pod_view).status, not_none(admission.pod_view).position) == (AdmissionStatus.WAITING, 1)
+    assert not_none(admission.decision.rejection).reason == "TopologyAffinityError"
+    assert not_none(transaction.state().pod_view("b")).decision == admission.decision
     assert [one.kind for one in transaction.events] == [EventKind.WAITING]
 
 
 def test_a_waiting_pod_that_is_submitted_again_keeps_its_position():
     before = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
 
-    again = sent(Transaction(before, clock()), pod("b", cpu="4"))
+    again = submit(Transaction(before, clock()), pod("b", cpu="4"))
 
-    assert (the(again.pod_view).status, the(again.pod_view).position) == (AdmissionStatus.WAITING, 1)
+    assert (not_none(again.pod_view).status, not_none(again.pod_view).position) == (AdmissionStatus.WAITING, 1)
 
 
 def test_a_pod_that_can_never_fit_is_rejected():
-    admission = sent(Transaction(empty_state(wait_enabled=True), clock()), pod("huge", cpu="5"))
+    admission = submit(Transaction(empty_state(wait_enabled=True), clock()), pod("huge", cpu="5"))
 
     assert admission.pod_view is None
 
@@ -136,22 +136,22 @@ def test_pods_from_manifests_wait_even_where_others_are_rejected():
     before = after(empty_state(), admits("a", cpu="4"), admits("b", cpu="4", source=FILE), admits("c", cpu="4"))
 
     assert [entry.pod.uid for entry in before.pod_views()] == ["a", "b"]
-    assert the(before.pod_view("b")).status is AdmissionStatus.WAITING
-    assert the(after(before, releases("a")).pod_view("b")).status is AdmissionStatus.ADMITTED
+    assert not_none(before.pod_view("b")).status is AdmissionStatus.WAITING
+    assert not_none(after(before, releases("a")).pod_view("b")).status is AdmissionStatus.ADMITTED
 
 
 def test_a_release_admits_waiting_pods_in_order():
     before = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), admits("c", cpu="4"))
     transaction = Transaction(before, clock())
 
-    gone = the(transaction.release("a"))
+    gone = not_none(transaction.release("a"))
 
     assert gone.pod.uid == "a"
-    assert [(one.kind, the(one.pod).uid) for one in transaction.events] == [
+    assert [(one.kind, not_none(one.pod).uid) for one in transaction.events] == [
         (EventKind.RELEASED, "a"),
         (EventKind.ADMITTED, "b"),
     ]
-    assert the(transaction.state().pod_view("c")).position == 1
+    assert not_none(transaction.state().pod_view("c")).position == 1
 
 
 def test_a_pod_that_does_not_fit_does_not_block_others():
@@ -159,8 +159,8 @@ def test_a_pod_that_does_not_fit_does_not_block_others():
 
     now = after(before, admits("small", cpu="3"), releases("b"))
 
-    assert the(now.pod_view("small")).status is AdmissionStatus.ADMITTED
-    assert the(now.pod_view("big")).status is AdmissionStatus.WAITING
+    assert not_none(now.pod_view("small")).status is AdmissionStatus.ADMITTED
+    assert not_none(now.pod_view("big")).status is AdmissionStatus.WAITING
     assert now.waiting.overtakes == {"big": 1}
 
 
@@ -169,13 +169,13 @@ def test_a_pod_at_its_overtake_limit_blocks_later_pods():
     before = after(before, admits("s1", cpu="1"), admits("s2", cpu="1"))
     transaction = Transaction(before, clock())
 
-    admission = sent(transaction, pod("s3", cpu="1"))
+    admission = submit(transaction, pod("s3", cpu="1"))
 
     assert before.waiting.overtakes == {"big": 2}
-    assert the(admission.decision.rejection).reason == WAITS_ITS_TURN
-    assert "default/big" in the(admission.decision.rejection).message
-    assert the(admission.pod_view).position == 2
-    assert the(after(transaction.state(), releases("s1")).pod_view("s3")).status is AdmissionStatus.WAITING
+    assert not_none(admission.decision.rejection).reason == WAITS_ITS_TURN
+    assert "default/big" in not_none(admission.decision.rejection).message
+    assert not_none(admission.pod_view).position == 2
+    assert not_none(after(transaction.state(), releases("s1")).pod_view("s3")).status is AdmissionStatus.WAITING
     assert {entry.pod.uid for entry in after(transaction.state(), releases("a")).pod_views()} == {
         "big",
         "s1",
@@ -196,8 +196,8 @@ def test_a_pod_that_reaches_its_overtake_limit_during_a_retry_blocks_later_pods(
 
     now = after(before, releases("b"))
 
-    assert the(now.pod_view("s1")).status is AdmissionStatus.ADMITTED
-    assert the(now.pod_view("s2")).status is AdmissionStatus.WAITING
+    assert not_none(now.pod_view("s1")).status is AdmissionStatus.ADMITTED
+    assert not_none(now.pod_view("s2")).status is AdmissionStatus.WAITING
 
 
 def test_releasing_a_blocking_pod_unblocks_later_pods():
@@ -210,7 +210,7 @@ def test_releasing_a_blocking_pod_unblocks_later_pods():
 
     now = after(before, releases("big"))
 
-    assert the(now.pod_view("s")).status is AdmissionStatus.ADMITTED
+    assert not_none(now.pod_view("s")).status is AdmissionStatus.ADMITTED
 
 
 def test_a_full_wait_queue_raises_busy_and_changes_nothing():
@@ -232,9 +232,9 @@ def test_a_replacement_gets_the_resources_before_waiting_pods():
     before = after(empty_state(wait_enabled=True), admits("old", cpu="4", source=FILE), admits("waits", cpu="4"))
     transaction = Transaction(before, clock())
 
-    (admission,) = the(transaction.replace_pods(["old"], [(pod("new", cpu="4"), FILE)]))
+    (admission,) = not_none(transaction.replace_pods(["old"], [(pod("new", cpu="4"), FILE)]))
 
-    assert the(admission.pod_view).status is AdmissionStatus.ADMITTED
+    assert not_none(admission.pod_view).status is AdmissionStatus.ADMITTED
     assert [(one.pod.uid, one.status) for one in transaction.state().pod_views()] == [
         ("new", AdmissionStatus.ADMITTED),
         ("waits", AdmissionStatus.WAITING),
@@ -245,10 +245,10 @@ def test_an_invalid_replacement_does_not_affect_the_others():
     before = after(empty_state(), admits("a", cpu="1"))
     transaction = Transaction(before, clock())
 
-    wrong, right = the(transaction.replace_pods([], [(pod("a", cpu="2"), FILE), (pod("b", cpu="2"), FILE)]))
+    wrong, right = not_none(transaction.replace_pods([], [(pod("a", cpu="2"), FILE), (pod("b", cpu="2"), FILE)]))
 
     assert isinstance(wrong, PodError)
-    assert the(right.pod_view).status is AdmissionStatus.ADMITTED
+    assert not_none(right.pod_view).status is AdmissionStatus.ADMITTED
 
 
 def test_a_waiting_pod_that_raises_an_error_does_not_block_others():
@@ -261,7 +261,7 @@ def test_a_waiting_pod_that_raises_an_error_does_not_block_others():
 
     now = after(before, releases("a"))
 
-    assert the(now.pod_view("b")).status is AdmissionStatus.ADMITTED
+    assert not_none(now.pod_view("b")).status is AdmissionStatus.ADMITTED
     assert list(now.waiting.pods) == ["odd"]
 
 
@@ -274,9 +274,9 @@ def test_listed_devices_admit_waiting_pods():
     transaction.set_devices(GPU, more)
 
     (pending,) = transaction.started
-    assert the(before.pod_view("c")).status is AdmissionStatus.WAITING
+    assert not_none(before.pod_view("c")).status is AdmissionStatus.WAITING
     assert (
-        the(after(transaction.state(), lambda one: one.commit(pending, {})).pod_view("c")).status
+        not_none(after(transaction.state(), lambda one: one.commit(pending, {})).pod_view("c")).status
         is AdmissionStatus.ADMITTED
     )
     assert transaction.events[0].kind is EventKind.ANNOUNCED

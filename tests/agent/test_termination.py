@@ -21,7 +21,7 @@ from alignup.schema.checkpoints import upgrade_version_1
 from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
 from alignup.state.checkpoint import CheckpointStore
 from tests.agent.states import clock, empty_state
-from tests.agent.test_state import FILE, admits, after, the
+from tests.agent.test_state import FILE, admits, after, not_none
 from tests.align.hosts import host, pod
 from tests.soundness import check_sound
 
@@ -47,7 +47,7 @@ def test_a_terminating_pod_keeps_its_resources():
     before = after(empty_state(), admits("a", cpu="2"))
     transaction = Transaction(before, clock())
 
-    entry = the(transaction.terminate("a"))
+    entry = not_none(transaction.terminate("a"))
 
     now = transaction.state()
     assert entry.status is AdmissionStatus.ADMITTED
@@ -69,7 +69,7 @@ def test_a_terminating_pod_keeps_its_resources():
 def test_of_two_termination_requests_the_sooner_counts(first, then, grace):
     now = after(empty_state(), admits("a"), ends("a", first), ends("a", then))
 
-    assert the(now.admitted["a"].termination).grace == grace
+    assert not_none(now.admitted["a"].termination).grace == grace
 
 
 def test_terminating_a_waiting_pod_releases_it():
@@ -85,8 +85,8 @@ def test_an_unknown_pod_cannot_be_terminated():
 def test_a_finished_pod_releases_its_resources_and_stays_known():
     now = after(empty_state(wait_enabled=True), admits("a", cpu="4"), admits("b", cpu="4"), finishes("a"))
 
-    assert the(now.pod_view("b")).status is AdmissionStatus.ADMITTED
-    entry = the(now.pod_view("a"))
+    assert not_none(now.pod_view("b")).status is AdmissionStatus.ADMITTED
+    entry = not_none(now.pod_view("a"))
     assert (entry.status, entry.run) == (AdmissionStatus.FINISHED, DONE)
     assert now.host.ledger.pods.keys() == {"b"}
     check_sound(now.host, "after a pod has finished")
@@ -96,13 +96,13 @@ def test_a_finished_pod_that_is_submitted_again_does_not_run_again():
     now = after(empty_state(), admits("a", source=FILE), finishes("a"), admits("a", source=FILE))
 
     assert now.admitted == {}
-    assert the(now.pod_view("a")).status is AdmissionStatus.FINISHED
+    assert not_none(now.pod_view("a")).status is AdmissionStatus.FINISHED
 
 
 def test_releasing_a_finished_pod_removes_it():
     now = after(empty_state(), admits("a"), finishes("a"), ends("a"))
 
-    assert the(now.finished["a"].record.termination)
+    assert not_none(now.finished["a"].record.termination)
     assert after(now, lambda transaction: transaction.release("a")).pod_views() == ()
 
 

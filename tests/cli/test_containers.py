@@ -18,7 +18,7 @@ from tests.agent.agents import wait_for
 from tests.cli.commands import in_process, start
 from tests.cli.fake_agent import serve_fake_agent
 from tests.cli.test_entry import examples_of
-from tests.serve.fake_backend import Printed, run_of, running
+from tests.serve.fake_backend import FakeLog, run_of, running
 from tests.short_paths import short_directory
 
 CRASHING = ContainerRunStatus(
@@ -139,7 +139,7 @@ def test_release_does_not_wait_for_a_pod_that_runs_again(node, call):
 )
 def test_logs_print_the_output_of_a_container(node, call, words, text):
     node.admit("web", run_of(running("app"), running("side")))
-    node.agent.printed |= {LOG: Printed(b"one\n", b"two\n"), ("default-web", "side", True): Printed(b"alas\n")}
+    node.agent.printed |= {LOG: FakeLog(b"one\n", b"two\n"), ("default-web", "side", True): FakeLog(b"alas\n")}
 
     run = call("logs", "default/web", *words)
 
@@ -166,7 +166,7 @@ def test_a_missing_log_is_an_error(node, call, words, code, said):
 
 def test_ctrl_c_ends_following_a_log(node):
     node.admit("web", run_of())
-    log = node.agent.printed[LOG] = Printed(b"one\n", over=False)
+    log = node.agent.printed[LOG] = FakeLog(b"one\n", over=False)
 
     with start("logs", "web", "-f", env=node.env) as process:
         assert process.stdout is not None
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_following_a_log(node):
 def test_the_examples_of_logs_work(node, call):
     node.admit("web", run_of())
     node.admit("trainer-0", run_of(running("train")))
-    node.agent.printed |= {LOG: Printed(b"one\n"), ("default-trainer-0", "train", False): Printed(b"two\n")}
+    node.agent.printed |= {LOG: FakeLog(b"one\n"), ("default-trainer-0", "train", False): FakeLog(b"two\n")}
 
     for example in examples_of(("logs",)):
         words = shlex.split(example.replace("ml/", "default/"))[1:]

@@ -94,7 +94,7 @@ def run_of(*containers: ContainerRunStatus, phase="Running", **how) -> PodRunSta
     return PodRunStatus(phase=phase, containers=containers or (running(),), **how)
 
 
-class Printed:
+class FakeLog:
     """The log of a container."""
 
     def __init__(self, *lines: bytes, over=True) -> None:
@@ -143,7 +143,7 @@ class Agent:
         self.feed = EventBus(now=lambda: float(next(self.clock)), capacity=4)
         self.known: dict[str, PodView] = {}
         self.kept: list[StoredDecision] = []
-        self.printed: dict[tuple[str, str, bool], Printed] = {}  #: uid, container, whether before the last restart
+        self.printed: dict[tuple[str, str, bool], FakeLog] = {}  #: uid, container, whether before the last restart
         self.report = RuntimeStatus()
         self.graces: list[int | None] = []  #: grace periods of the releases
         self.metrics = Metrics(

@@ -6,7 +6,7 @@ import pytest
 
 from alignup.schema.api import NotReadyError
 from alignup.serve.server import ServerLimits
-from tests.serve.fake_backend import Agent, Printed, client_of, manifest, run_of, running
+from tests.serve.fake_backend import Agent, FakeLog, client_of, manifest, run_of, running
 from tests.serve.real_server import client_at, on_unix
 from tests.serve.test_app import described
 from tests.serve.test_sockets import until
@@ -24,9 +24,9 @@ async def agent():
     agent = Agent()
     await agent.admit_document(manifest("web", cpu="1", memory="1Gi"))
     agent.run(WEB, run_of(running("setup", kind="init", state="ended"), running("app"), running("side", restarts=1)))
-    agent.printed[WEB, "setup", False] = Printed(b"ready\n")
-    agent.printed[WEB, "app", False] = Printed(b"one\n", b"two\n", BINARY)
-    agent.printed[WEB, "side", True] = Printed(b"alas\n")
+    agent.printed[WEB, "setup", False] = FakeLog(b"ready\n")
+    agent.printed[WEB, "app", False] = FakeLog(b"one\n", b"two\n", BINARY)
+    agent.printed[WEB, "side", True] = FakeLog(b"alas\n")
     return agent
 
 
@@ -90,7 +90,7 @@ async def test_head_does_not_wait_for_the_end(agent):
 
 
 async def test_a_followed_log_is_streamed_until_the_container_ends(agent, tmp_path):
-    log = agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
+    log = agent.printed[WEB, "app", False] = FakeLog(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path), client_at(path) as client:
         async with client.stream("GET", f"{LOGS}?follow=true") as stream:
@@ -106,7 +106,7 @@ async def test_a_followed_log_is_streamed_until_the_container_ends(agent, tmp_pa
 
 
 async def test_a_disconnected_client_closes_the_log(agent, tmp_path):
-    log = agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
+    log = agent.printed[WEB, "app", False] = FakeLog(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path):
         reader, writer = await asyncio.open_unix_connection(str(path))
@@ -120,7 +120,7 @@ async def test_a_disconnected_client_closes_the_log(agent, tmp_path):
 
 
 async def test_a_client_that_reads_nothing_is_disconnected(agent, tmp_path):
-    log = agent.printed[WEB, "app", False] = Printed(*[b"x" * 65536] * 1000)
+    log = agent.printed[WEB, "app", False] = FakeLog(*[b"x" * 65536] * 1000)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path, read_seconds=0.1):
         reader, writer = await asyncio.open_unix_connection(str(path), limit=1)
@@ -134,7 +134,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(agent, tmp_path):
 
 
 async def test_the_number_of_log_streams_is_limited(agent, tmp_path):
-    agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
+    agent.printed[WEB, "app", False] = FakeLog(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path, logs=1), client_at(path) as client:
         async with client.stream("GET", f"{LOGS}?follow=true") as stream:
@@ -148,7 +148,7 @@ async def test_the_number_of_log_streams_is_limited(agent, tmp_path):
 
 
 async def test_followed_logs_end_with_the_server(agent, tmp_path):
-    agent.printed[WEB, "app", False] = Printed(b"one\n", over=False)
+    agent.printed[WEB, "app", False] = FakeLog(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with (
         client_at(path) as client,
@@ -165,7 +165,7 @@ async def test_followed_logs_end_with_the_server(agent, tmp_path):
 async def test_a_read_error_aborts_the_response(agent, tmp_path):
     """A truncated log must not look complete."""
 
-    class Broken(Printed):
+    class Broken(FakeLog):
         async def read(self, query):
             del query
             yield b"one\n"

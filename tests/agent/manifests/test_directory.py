@@ -31,13 +31,13 @@ def settled(folder):
     return folder.scan()
 
 
-def known(look):
+def records(scan):
     """The records of all pods of a scan."""
-    return [PodRecord(pod=one.pod, since=0.0, source=one.file, decision=ANY_DECISION) for one in look.pods]
+    return [PodRecord(pod=one.pod, since=0.0, source=one.file, decision=ANY_DECISION) for one in scan.pods]
 
 
-def names(look):
-    return [one.pod.name for one in look.pods]
+def names(scan):
+    return [one.pod.name for one in scan.pods]
 
 
 def test_the_first_scan_reads_every_file(tmp_path):
@@ -47,10 +47,10 @@ def test_the_first_scan_reads_every_file(tmp_path):
     (tmp_path / "README.md").write_text("no manifest")
     (tmp_path / "nested.yaml").mkdir()
 
-    look = ManifestDir(tmp_path).scan()
+    scan = ManifestDir(tmp_path).scan()
 
-    assert names(look) == ["db", "web"]
-    assert look.unknown == frozenset()
+    assert names(scan) == ["db", "web"]
+    assert scan.unknown == frozenset()
 
 
 def test_a_file_that_still_changes_is_not_read(tmp_path):
@@ -74,7 +74,7 @@ def test_an_invalid_edit_leaves_the_pod_as_it_was(tmp_path):
     now = settled(folder)
 
     assert now.pods == before.pods
-    assert not plan_changes(now, known(before))
+    assert not plan_changes(now, records(before))
 
 
 def test_an_unreadable_file_is_reported_once(tmp_path):
@@ -96,7 +96,7 @@ def test_pods_of_an_unreadable_file_stay_after_a_restart(tmp_path):
 
     now = ManifestDir(tmp_path).scan()
 
-    assert not plan_changes(now, known(before))
+    assert not plan_changes(now, records(before))
 
 
 def test_an_unreadable_directory_changes_nothing(tmp_path):
@@ -109,7 +109,7 @@ def test_an_unreadable_directory_changes_nothing(tmp_path):
 
     assert now.failed
     assert "its pods stay as they are" in now.notes[0]
-    assert not plan_changes(now, known(before))
+    assert not plan_changes(now, records(before))
     assert folder.scan().notes == ()
 
 
@@ -131,7 +131,7 @@ def test_a_removed_file_releases_its_pods(tmp_path):
     before = settled(folder)
     (tmp_path / "web.yaml").unlink()
 
-    change = plan_changes(settled(folder), known(before))
+    change = plan_changes(settled(folder), records(before))
 
     assert change.removed == (before.pods[0].pod.uid,)
     assert change.added == ()
@@ -144,7 +144,7 @@ def test_an_edited_pod_replaces_the_previous_one(tmp_path, uid):
     before = settled(folder)
     write(tmp_path, "web.yaml", cpu="4", uid=uid)
 
-    change = plan_changes(settled(folder), known(before))
+    change = plan_changes(settled(folder), records(before))
 
     assert change.removed == (before.pods[0].pod.uid,)
     assert [one.pod.containers[0].resources.whole_cpus for one in change.added] == [4]
@@ -157,7 +157,7 @@ def test_an_edited_comment_changes_nothing(tmp_path):
     before = settled(folder)
     write(tmp_path, "web.yaml", comment="# hello\n")
 
-    assert not plan_changes(settled(folder), known(before))
+    assert not plan_changes(settled(folder), records(before))
 
 
 def test_pods_are_the_same_after_a_restart(tmp_path):
@@ -179,21 +179,21 @@ def test_of_two_files_with_the_same_uid_the_first_counts(tmp_path):
     write(tmp_path, "a.yaml", "one", uid="same")
     write(tmp_path, "b.yaml", "two", uid="same")
 
-    look = ManifestDir(tmp_path).scan()
+    scan = ManifestDir(tmp_path).scan()
 
-    assert names(look) == ["one"]
-    assert "has the same uid same" in look.notes[0]
+    assert names(scan) == ["one"]
+    assert "has the same uid same" in scan.notes[0]
 
 
 def test_pods_from_the_api_are_ignored(tmp_path):
     write(tmp_path, "web.yaml", uid="mine")
-    look = ManifestDir(tmp_path).scan()
-    sent = PodRecord(pod=look.pods[0].pod, since=0.0, source="api", decision=ANY_DECISION)
+    scan = ManifestDir(tmp_path).scan()
+    sent = PodRecord(pod=scan.pods[0].pod, since=0.0, source="api", decision=ANY_DECISION)
 
-    change = plan_changes(look, [sent])
+    change = plan_changes(scan, [sent])
 
     assert change.removed == ()
-    assert change.added == look.pods
+    assert change.added == scan.pods
 
 
 def test_every_replica_of_a_deployment_is_a_pod(tmp_path):
@@ -213,7 +213,7 @@ spec:
     before = settled(folder)
     (tmp_path / "web.yaml").write_text(deployment.replace("replicas: 3", "replicas: 2"))
 
-    change = plan_changes(settled(folder), known(before))
+    change = plan_changes(settled(folder), records(before))
 
     assert names(before) == ["web-0", "web-1", "web-2"]
     assert change.removed == (before.pods[2].pod.uid,)

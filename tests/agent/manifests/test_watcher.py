@@ -33,7 +33,7 @@ def written(name, **asked):
     return made
 
 
-class Room:
+class WatcherRig:
     """A queue, a manifest directory and its watcher."""
 
     def __init__(self, directory, **options):
@@ -67,16 +67,16 @@ class Room:
         return {entry.pod.name: entry.status for entry in self.queue.state.pod_views()}
 
     @property
-    def said(self):
+    def messages(self):
         return [json.loads(line)["detail"] for line in self.out.getvalue().splitlines()]
 
 
 @pytest.fixture
-def rooms(tmp_path):
+def start_rig(tmp_path):
     made = []
 
     def make(**options):
-        made.append(Room(tmp_path, **options))
+        made.append(WatcherRig(tmp_path, **options))
         return made[-1]
 
     yield make
@@ -84,105 +84,105 @@ def rooms(tmp_path):
         one.queue.close()
 
 
-def test_pods_follow_their_files(rooms, tmp_path):
-    room = rooms()
+def test_pods_follow_their_files(start_rig, tmp_path):
+    rig = start_rig()
     put(tmp_path, "a.json", written("web"), written("db"))
-    room.scan()
-    here = room.pods
+    rig.scan()
+    here = rig.pods
     (tmp_path / "a.json").unlink()
-    room.scan(3)
+    rig.scan(3)
 
     assert here == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
-    assert room.pods == {}
+    assert rig.pods == {}
 
 
-def test_an_edited_pod_can_reuse_its_own_resources(rooms, tmp_path):
-    room = rooms()
+def test_an_edited_pod_can_reuse_its_own_resources(start_rig, tmp_path):
+    rig = start_rig()
     put(tmp_path, "a.json", written("web", cpu="4"))
-    room.scan()
-    room.admit(pod("other", cpu="3"))
+    rig.scan()
+    rig.admit(pod("other", cpu="3"))
     put(tmp_path, "a.json", written("web", cpu="4", gpu="0"), written("more", cpu="3"))
-    room.scan()
+    rig.scan()
 
-    assert room.pods == {
+    assert rig.pods == {
         "web": AdmissionStatus.ADMITTED,
         "other": AdmissionStatus.ADMITTED,
         "more": AdmissionStatus.WAITING,
     }
 
 
-def test_a_pod_that_does_not_fit_is_retried_after_a_release(rooms, tmp_path):
-    room = rooms()
-    room.admit(pod("other", cpu="4"))
+def test_a_pod_that_does_not_fit_is_retried_after_a_release(start_rig, tmp_path):
+    rig = start_rig()
+    rig.admit(pod("other", cpu="4"))
     put(tmp_path, "a.json", written("web", cpu="4"))
-    room.scan()
-    before = room.pods
-    room.release("other")
+    rig.scan()
+    before = rig.pods
+    rig.release("other")
 
     assert before == {"other": AdmissionStatus.ADMITTED, "web": AdmissionStatus.WAITING}
-    assert room.pods == {"web": AdmissionStatus.ADMITTED}
+    assert rig.pods == {"web": AdmissionStatus.ADMITTED}
 
 
-def test_a_pod_that_can_never_fit_is_tried_once_per_change_of_its_file(rooms, tmp_path):
-    room = rooms()
+def test_a_pod_that_can_never_fit_is_tried_once_per_change_of_its_file(start_rig, tmp_path):
+    rig = start_rig()
     put(tmp_path, "a.json", written("huge", cpu="40"))
-    room.scan(4)
-    rejected = room.pods
+    rig.scan(4)
+    rejected = rig.pods
     put(tmp_path, "a.json", written("huge", cpu="4"))
-    room.scan()
+    rig.scan()
 
     assert rejected == {}
-    assert room.pods == {"huge": AdmissionStatus.ADMITTED}
+    assert rig.pods == {"huge": AdmissionStatus.ADMITTED}
 
 
-def test_a_pod_released_by_hand_is_admitted_again_while_its_file_exists(rooms, tmp_path):
-    room = rooms()
+def test_a_pod_released_by_hand_is_admitted_again_while_its_file_exists(start_rig, tmp_path):
+    rig = start_rig()
     put(tmp_path, "a.json", document("web"))
-    room.scan()
-    room.release("web")
-    gone = room.pods
-    room.scan()
+    rig.scan()
+    rig.release("web")
+    gone = rig.pods
+    rig.scan()
 
     assert gone == {}
-    assert room.pods == {"web": AdmissionStatus.ADMITTED}
+    assert rig.pods == {"web": AdmissionStatus.ADMITTED}
 
 
-def test_a_uid_conflict_is_logged_once(rooms, tmp_path):
-    room = rooms()
-    room.admit(pod("web", cpu="3"))
+def test_a_uid_conflict_is_logged_once(start_rig, tmp_path):
+    rig = start_rig()
+    rig.admit(pod("web", cpu="3"))
     put(tmp_path, "a.json", document("web", cpu="1"), document("db"))
-    room.scan(4)
+    rig.scan(4)
 
-    assert room.pods == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
-    assert len([what for what in room.said if "has other requests" in what]) == 1
+    assert rig.pods == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
+    assert len([what for what in rig.messages if "has other requests" in what]) == 1
 
 
-def test_a_full_disk_is_logged_once_and_retried(rooms, tmp_path):
-    room = rooms()
-    wait_for(lambda: not room.queue.problems())
-    room.full = True
+def test_a_full_disk_is_logged_once_and_retried(start_rig, tmp_path):
+    rig = start_rig()
+    wait_for(lambda: not rig.queue.problems())
+    rig.full = True
     put(tmp_path, "a.json", written("web"))
-    room.scan(4)
-    nothing, said = room.pods, room.said
-    room.full = False
-    room.scan()
+    rig.scan(4)
+    nothing, messages = rig.pods, rig.messages
+    rig.full = False
+    rig.scan()
 
     assert nothing == {}
-    assert len([what for what in said if "No space left on device" in what]) == 1
-    assert room.pods == {"web": AdmissionStatus.ADMITTED}
+    assert len([what for what in messages if "No space left on device" in what]) == 1
+    assert rig.pods == {"web": AdmissionStatus.ADMITTED}
 
 
-def test_pods_beyond_the_wait_queues_capacity_are_retried(rooms, tmp_path):
-    room = rooms(capacity=1)
+def test_pods_beyond_the_wait_queues_capacity_are_retried(start_rig, tmp_path):
+    rig = start_rig(capacity=1)
     put(tmp_path, "a.json", *(written(f"web-{number}", cpu="4") for number in range(3)))
-    room.scan(3)
-    before = room.pods
-    room.release(next(entry.pod.uid for entry in room.queue.state.pod_views()))
+    rig.scan(3)
+    before = rig.pods
+    rig.release(next(entry.pod.uid for entry in rig.queue.state.pod_views()))
 
     assert list(before.values()) == [AdmissionStatus.ADMITTED, AdmissionStatus.WAITING]
-    assert len([what for what in room.said if "which is the limit" in what]) == 1
-    room.scan()
-    assert AdmissionStatus.WAITING in room.pods.values()
+    assert len([what for what in rig.messages if "which is the limit" in what]) == 1
+    rig.scan()
+    assert AdmissionStatus.WAITING in rig.pods.values()
 
 
 def test_the_manifest_directory_survives_a_restart(tmp_path):
@@ -212,17 +212,17 @@ def test_the_manifest_directory_survives_a_restart(tmp_path):
     ]
 
 
-def test_notes_list_the_current_problems(rooms, tmp_path):
-    room = rooms()
+def test_notes_list_the_current_problems(start_rig, tmp_path):
+    rig = start_rig()
     put(tmp_path, "large.json", written("large", cpu="9"))
     (tmp_path / "bad.yaml").write_text("{")
-    room.scan()
-    wrong = room.watcher.notes
+    rig.scan()
+    wrong = rig.watcher.notes
     (tmp_path / "large.json").unlink()
     (tmp_path / "bad.yaml").unlink()
-    room.scan(3)
+    rig.scan(3)
 
     assert len(wrong) == 2
     assert any("bad.yaml cannot be used" in note for note in wrong)
     assert any("pod default/large is rejected: " in note for note in wrong)
-    assert room.watcher.notes == ()
+    assert rig.watcher.notes == ()
