@@ -1,6 +1,6 @@
 import pytest
 
-from alignup.agent.pods import bind_mounts
+from alignup.agent.pods.files import bind_mounts
 from tests.short_paths import short_directory
 
 

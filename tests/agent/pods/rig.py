@@ -22,8 +22,8 @@ from alignup.testing.runtime import __main__ as runtime
 from alignup.wire import cri_pb2 as wire
 from tests.agent import agents
 from tests.agent.agents import CONFIG, Agent, Document, wait_for
+from tests.agent.pods.files.mounting import names_in
 from tests.agent.pods.harness import IMAGE
-from tests.agent.pods.mounting import names_in
 from tests.forked_processes import forked
 
 RUNNING = wire.ContainerState.CONTAINER_RUNNING

@@ -42,7 +42,7 @@ MAX_CALLS = 40  #: calls of one method in that time, from two workers and the ru
 def short_delays(monkeypatch):
     """Shorten retry delays."""
     monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.3)
-    monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.2)
+    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_RETRY_DELAY", 0.2)
     monkeypatch.setattr("alignup.agent.pods.operations.CANCEL_GRACE_SECONDS", 0.2)
 
 

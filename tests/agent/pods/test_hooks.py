@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from alignup.agent.pods import hooks
+from alignup.agent.pods import probes
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import EnforceError
 from alignup.enforce.cri.types import ExecResult
@@ -33,7 +33,7 @@ async def hanging(command: tuple[str, ...], seconds: float) -> ExecResult:
 
 
 def test_a_successful_post_start_hook():
-    asyncio.run(hooks.run_post_start(RUN, fine, container="app"))
+    asyncio.run(probes.run_post_start(RUN, fine, container="app"))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_successful_post_start_hook():
 )
 def test_a_failed_post_start_hook_fails_the_start(execute, words):
     with pytest.raises(PodStartError, match=words) as caught:
-        asyncio.run(hooks.run_post_start(RUN, execute, container="app"))
+        asyncio.run(probes.run_post_start(RUN, execute, container="app"))
 
     assert caught.value.reason == "PostStartHookError"
 
@@ -56,14 +56,14 @@ def test_a_failed_post_start_hook_fails_the_start(execute, words):
     ],
 )
 def test_a_failed_pre_stop_hook_does_not_prevent_the_stop(execute, words):
-    assert asyncio.run(hooks.run_pre_stop(RUN, execute, grace=0.05)) == words
+    assert asyncio.run(probes.run_pre_stop(RUN, execute, grace=0.05)) == words
 
 
 def test_sleep_hooks():
     started = time.monotonic()
 
-    assert asyncio.run(hooks.run_pre_stop(LifecycleHook(sleep=0), fine, grace=5)) == ""
-    assert asyncio.run(hooks.run_pre_stop(LifecycleHook(sleep=30), fine, grace=0.05)).startswith(
+    assert asyncio.run(probes.run_pre_stop(LifecycleHook(sleep=0), fine, grace=5)) == ""
+    assert asyncio.run(probes.run_pre_stop(LifecycleHook(sleep=30), fine, grace=0.05)).startswith(
         "PreStop hook not completed"
     )
 

@@ -51,8 +51,8 @@ def short_delays(monkeypatch):
     """Shorten all delays."""
     monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.2)
     monkeypatch.setattr("alignup.agent.pods.backoff.MAX_DELAY", 0.5)
-    monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
-    monkeypatch.setattr("alignup.agent.pods.retry.MAX_DELAY", 0.5)
+    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_RETRY_DELAY", 0.1)
+    monkeypatch.setattr("alignup.agent.pods.backoff.MAX_RETRY_DELAY", 0.5)
     monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.2)
     monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 1.0)
     monkeypatch.setattr("alignup.agent.pods.operations.CANCEL_GRACE_SECONDS", 0.1)

@@ -334,7 +334,7 @@ def test_container_events_are_emitted(place):
 
 
 def test_a_worker_that_fails_with_a_bug_is_restarted(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
+    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_RETRY_DELAY", 0.1)
     refresh, failures = PodOperations.refresh, iter(range(2))
 
     async def broken(self):
@@ -470,7 +470,7 @@ def test_directories_left_by_a_crash_are_removed(place, monkeypatch):
 
 
 def test_terminated_pods_wait_while_the_checkpoint_cannot_be_written(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.retry.INITIAL_DELAY", 0.1)
+    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_RETRY_DELAY", 0.1)
     monkeypatch.setattr("alignup.agent.queue.RETRY_SECONDS", 0.1)
     full: list[bool] = []
 

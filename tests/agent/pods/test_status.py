@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.agent.pods.actions import compute_pod_actions
+from alignup.agent.pods.cpusets import CpusetPlacement
 from alignup.agent.pods.pod_state import Backoff, PodStatus, PodTermination, ProbeStatus, WorkerState
 from alignup.agent.pods.status import StatusInputs, generate_pod_run
 from alignup.kube.podspec.types import PodSpec
@@ -36,7 +37,7 @@ TERMINATING = PodTermination(since=NOW - 1, grace=30)
 
 
 def run_status(
-    spec: PodSpec, status: PodStatus, state: WorkerState | None = None, **placements: tuple[int, int]
+    spec: PodSpec, status: PodStatus, state: WorkerState | None = None, **placements: CpusetPlacement
 ) -> PodRunStatus:
     state = state or WorkerState()
     found = compute_pod_actions(spec, status, state, now=NOW)
@@ -211,7 +212,7 @@ def test_containers_of_a_terminating_pod_do_not_wait(spec, status, state):
 
 
 def test_placements_are_reported():
-    found = run_status(pod(), pod_status(instance("app")), app=(0b1100, 0b10)).containers[0]
+    found = run_status(pod(), pod_status(instance("app")), app=CpusetPlacement(0b1100, 0b10)).containers[0]
 
     assert (found.cpus, found.nodes, found.image) == ("2-3", "1", "example.org/app")
 

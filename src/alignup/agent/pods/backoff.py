@@ -1,4 +1,4 @@
-"""Back-off delays of containers and sandboxes.
+"""Back-off delays of containers and sandboxes, and retries of the agent's own operations.
 
 The kubelet restarts a container at once the first time, then after 10 s, 20 s and so on up to 5 min, and resets the
 delay when the container has run for 10 min. It counts in memory. This module derives the count from the container
@@ -6,14 +6,25 @@ statuses, so that it survives a restart of the agent: the pause before the last 
 delay is twice as long.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from alignup.align.errors import AlignError
 from alignup.enforce.cri.types import CriContainer
+from alignup.schema.api import BusyError, NotReadyError
 
 INITIAL_DELAY = 10.0  #: seconds
 MAX_DELAY = 300.0  #: seconds
 RESET_AFTER = 600.0  #: seconds a container must run for its delay to reset
+INITIAL_RETRY_DELAY, MAX_RETRY_DELAY = 1.0, 60.0  #: seconds; the delay doubles after each failure
 
 _MAX_STEPS = 6  #: failures in a row that reach the maximum delay
 _PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: each retry sends a request to a registry
+
+_Result = TypeVar("_Result")
 
 
 def delay(failures: int) -> float:
@@ -35,7 +46,8 @@ def crash_count(exited: CriContainer, previous: CriContainer | None) -> int:
         return 0
     if previous is None:
         return exited.attempt
-    waited = 0 if _ran_long_enough(previous) else _steps_within(exited.created - finished_at(previous))
+    pause = 0.0 if _ran_long_enough(previous) else exited.created - finished_at(previous)
+    waited = max((step for step in range(_MAX_STEPS + 1) if delay(step) <= pause), default=0)
     return min(waited + 1, exited.attempt)
 
 
@@ -53,6 +65,26 @@ def _ran_long_enough(container: CriContainer) -> bool:
     return container.started > 0 and finished_at(container) - container.started > RESET_AFTER
 
 
-def _steps_within(seconds: float) -> int:
-    """The highest failure count whose delay is at most *seconds*."""
-    return max((step for step in range(_MAX_STEPS + 1) if delay(step) <= seconds), default=0)
+async def retry_forever(operation: Callable[[], Awaitable[_Result]], log: FilteringBoundLogger) -> _Result:
+    """Return the result of *operation* once it succeeds; each new error is logged once."""
+    logged, failures = "", 0
+    while True:
+        try:
+            return await operation()
+        except Exception as error:  # noqa: BLE001 - a bug must not stop the retries either
+            expected = isinstance(error, AlignError | NotReadyError | BusyError | OSError)
+            text = str(error) if expected else describe_bug(error)
+        if text != logged:
+            log.warning("runtime", detail=f"{text}; retrying")
+        logged = text
+        await asyncio.sleep(retry_delay(failures))
+        failures += 1
+
+
+def retry_delay(failures: int) -> float:
+    """Seconds to wait before the next attempt after *failures* earlier ones."""
+    return min(INITIAL_RETRY_DELAY * 2.0 ** min(failures, 16), MAX_RETRY_DELAY)
+
+
+def describe_bug(error: Exception) -> str:
+    return f"internal error (a bug in alignup): {type(error).__name__}: {error}"

@@ -1,8 +1,7 @@
 """Translate a pod spec to CRI: the configuration of its sandbox and containers.
 
 Labels, annotations and log paths are the kubelet's, so that ``crictl`` and log and metric collectors find them. One
-more label names the agent that owns a sandbox or container. This module is pure: directories, images and addresses
-exist already and are passed in.
+more label names the agent that owns a sandbox or container. This module is pure.
 
 The order is the kubelet's, too. Environment variables of the manifest override those of device plugins, and the
 agent's annotations override both. Mounts of device plugins come first, then volumes, then the agent's files.
@@ -11,12 +10,12 @@ agent's annotations override both. Mounts of device plugins come first, then vol
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from alignup.agent.pods import dns
 from alignup.agent.pods.environment import PodFacts, expand_all
-from alignup.agent.pods.pod_dirs import path_component
+from alignup.agent.pods.files.name_resolution import pod_dns
+from alignup.agent.pods.files.pod_dirs import path_component
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.workload import Amounts, Pod
 from alignup.enforce.cri.types import (
@@ -31,7 +30,7 @@ from alignup.enforce.cri.types import (
     SandboxConfig,
     SecurityOptions,
 )
-from alignup.kube.podspec.types import ContainerSpec, LifecycleHook, PodSpec, SecurityContext
+from alignup.kube.podspec.types import ContainerSpec, PodSpec, SecurityContext
 from alignup.plugins.allocate_response import AllocateResponse
 
 AGENT_LABEL = "alignup.agent"
@@ -70,8 +69,11 @@ class HostConfig:
 def sandbox_config(pod: Pod, spec: PodSpec, *, attempt: int, host: HostConfig) -> SandboxConfig:
     """``PodStartError`` if the hostname is invalid, or if a sysctl would change the host network."""
     on_host = shares_network(spec, host)
-    if on_host:
-        _check_sysctls(spec)
+    for sysctl in spec.sysctls:
+        if on_host and (sysctl.startswith("net.") or sysctl == "kernel.domainname"):
+            what = f"sysctl {sysctl} would change the host, because the runtime has no pod network"
+            raise PodStartError("CreatePodSandboxError", f"{what}; remove it or configure CNI")
+    context = spec.security_context
     return SandboxConfig(
         uid=pod.uid,
         name=pod.name,
@@ -83,17 +85,15 @@ def sandbox_config(pod: Pod, spec: PodSpec, *, attempt: int, host: HostConfig) -
         annotations=dict(spec.annotations),
         cgroup_parent=host.cgroup_parent,
         namespaces=_namespaces(spec, host),
-        dns=dns.pod_dns(spec, host.dns),
-        ports=() if on_host else _port_mappings(spec),
+        dns=pod_dns(spec, host.dns),
+        ports=() if on_host else tuple(PortMapping(**asdict(port)) for port in spec.ports),
         sysctls=dict(spec.sysctls),
         security=SecurityOptions(
-            user=spec.security_context.user,
-            group=None
-            if spec.security_context.user is None
-            else spec.security_context.group,  # containerd rejects a group without a user
+            user=context.user,
+            group=None if context.user is None else context.group,  # containerd rejects a group without a user
             groups=spec.groups,
             privileged=any(container.security_context.privileged for container in spec.containers),
-            selinux=dict(spec.security_context.selinux),
+            selinux=dict(context.selinux),
         ),
         handler=spec.runtime_handler,
     )
@@ -126,8 +126,11 @@ def container_config(  # noqa: PLR0913
         args=expand_all(container.args, envs),
         working_dir=container.working_dir,
         envs=dict(envs),
-        mounts=(*_plugin_mounts(devices), *mounts),
-        devices=_device_nodes(devices),
+        mounts=(*(ContainerMount(**asdict(one)) for one in devices.mounts), *mounts),
+        devices=tuple(
+            DeviceNode(container_path=one.container_path, host_path=one.host_path, permissions=one.permissions or "rwm")
+            for one in devices.devices
+        ),
         cdi=devices.cdi,
         labels={**_pod_labels(pod), CONTAINER_NAME: container.name, AGENT_LABEL: host.agent},
         annotations={**devices.annotations, **_annotations(spec, container, attempt=attempt)},
@@ -194,14 +197,10 @@ def _annotations(spec: PodSpec, container: ContainerSpec, *, attempt: int) -> Ma
         TERMINATION_GRACE_PERIOD: str(spec.grace),
     }
     if container.pre_stop is not None:
-        annotations[PRE_STOP_HANDLER] = json.dumps(_handler(container.pre_stop), separators=(",", ":"))
+        hook = container.pre_stop
+        handler = {"exec": {"command": hook.command}} if hook.sleep is None else {"sleep": {"seconds": hook.sleep}}
+        annotations[PRE_STOP_HANDLER] = json.dumps(handler, separators=(",", ":"))
     return annotations
-
-
-def _handler(hook: LifecycleHook) -> dict[str, object]:
-    if hook.sleep is not None:
-        return {"sleep": {"seconds": hook.sleep}}
-    return {"exec": {"command": list(hook.command)}}
 
 
 def _namespaces(spec: PodSpec, host: HostConfig) -> NamespaceOptions:
@@ -213,63 +212,16 @@ def _namespaces(spec: PodSpec, host: HostConfig) -> NamespaceOptions:
     )
 
 
-def _check_sysctls(spec: PodSpec) -> None:
-    """Reject network sysctls of a pod that is on the host network only because the runtime has no other."""
-    for name in spec.sysctls:
-        if name.startswith("net.") or name == "kernel.domainname":
-            what = f"sysctl {name} would change the host, because the runtime has no pod network"
-            raise PodStartError("CreatePodSandboxError", f"{what}; remove it or configure CNI")
-
-
 def _security(
     context: SecurityContext, image: CriImage, *, groups: tuple[int, ...], host: HostConfig
 ) -> SecurityOptions:
     kind, _, profile = (context.seccomp or host.seccomp).partition("/")
-    user, username = _user(context, image)
-    return SecurityOptions(
-        user=user,
-        username=username,
-        group=context.group,
-        groups=groups,
-        privileged=context.privileged,
-        read_only_root=context.read_only_root,
-        no_new_privileges=context.no_new_privileges,
-        add=context.add,
-        drop=context.drop,
-        seccomp=f"{kind}/{host.seccomp_root / profile}" if profile else kind,
-        apparmor=context.apparmor,
-        selinux=dict(context.selinux),
-        unmasked=context.unmasked,
-    )
-
-
-def _user(context: SecurityContext, image: CriImage) -> tuple[int | None, str]:
-    """The uid, or a user name that only the image resolves; runtimes reject a group without a user."""
-    if context.user is not None:
-        return context.user, ""
-    if image.user is None and image.username:
-        return None, image.username
-    return image.user or 0, ""
-
-
-def _port_mappings(spec: PodSpec) -> tuple[PortMapping, ...]:
-    return tuple(
-        PortMapping(
-            container_port=one.container_port, host_port=one.host_port, host_ip=one.host_ip, protocol=one.protocol
-        )
-        for one in spec.ports
-    )
-
-
-def _device_nodes(devices: AllocateResponse) -> tuple[DeviceNode, ...]:
-    return tuple(
-        DeviceNode(container_path=one.container_path, host_path=one.host_path, permissions=one.permissions or "rwm")
-        for one in devices.devices
-    )
-
-
-def _plugin_mounts(devices: AllocateResponse) -> tuple[ContainerMount, ...]:
-    return tuple(
-        ContainerMount(container_path=one.container_path, host_path=one.host_path, read_only=one.read_only)
-        for one in devices.mounts
-    )
+    user, username = context.user, ""
+    if user is None and image.user is None:
+        username = image.username  # which only the image can resolve
+    if user is None and not username:
+        user = image.user or 0  # because runtimes reject a group without a user
+    seccomp = f"{kind}/{host.seccomp_root / profile}" if profile else kind
+    options = {**asdict(context), "user": user, "username": username, "groups": groups, "seccomp": seccomp}
+    del options["run_as_non_root"]
+    return SecurityOptions(**options)

@@ -13,7 +13,7 @@ from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.bits import quote
 from alignup.align.errors import QuantityError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Amounts, Container, Pod, names
+from alignup.align.workload import Amounts, Pod, names
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.kube.podspec.types import ContainerSpec, EnvVar
 
@@ -127,7 +127,10 @@ def field_value(path: str, facts: PodFacts) -> str:
 
 def resource_value(variable: EnvVar, facts: PodFacts, *, container: str) -> str:
     """A request or limit of a container in units of the divisor, rounded up."""
-    owner = _container(facts.pod, variable.container_name or container)
+    wanted = variable.container_name or container
+    owner = next((one for one in (*facts.pod.containers, *facts.pod.init) if one.name == wanted), None)
+    if owner is None:
+        raise PodStartError.config(f"container {wanted} not found")
     kind, _, name = variable.resource.partition(".")
     if kind not in {"requests", "limits"} or not (name in _DEFAULTED or names.is_hugepages(name)):
         raise PodStartError.config(f"unsupported container resource : {variable.resource}")
@@ -136,24 +139,14 @@ def resource_value(variable: EnvVar, facts: PodFacts, *, container: str) -> str:
     if kind == "limits" and amount.is_zero and name in _DEFAULTED:
         of_pod = facts.pod.resources.limits.get(name, Quantity.ZERO) if names.is_pod_level(name) else Quantity.ZERO
         amount = facts.allocatable.get(name, Quantity.ZERO) if of_pod.is_zero else of_pod
-    divisor = _divisor(variable)
-    if name == CPU:
-        return str(-(-amount.milli() // divisor.milli()))
-    return str(-(-amount.value() // divisor.value()))
-
-
-def _divisor(variable: EnvVar) -> Quantity:
     try:
         divisor = Quantity.parse(variable.divisor)
     except QuantityError as error:
         raise PodStartError.config(f"{variable.resource}: divisor {variable.divisor!r}: {error}") from error
     if divisor.sign < 0:
         raise PodStartError.config(f"{variable.resource}: divisor {variable.divisor} is negative")
-    return Quantity.of(1) if divisor.is_zero else divisor
-
-
-def _container(pod: Pod, name: str) -> Container:
-    for container in (*pod.containers, *pod.init):
-        if container.name == name:
-            return container
-    raise PodStartError.config(f"container {name} not found")
+    if divisor.is_zero:
+        divisor = Quantity.of(1)
+    if name == CPU:
+        return str(-(-amount.milli() // divisor.milli()))
+    return str(-(-amount.value() // divisor.value()))

@@ -58,7 +58,11 @@ async def open_connection(
     host: str, port: int, *, tls: bool = False
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
-        return await asyncio.open_connection(host, port, ssl=_unverified_context() if tls else None)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls else None
+        if context is not None:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
         raise ProbeRequestError(f"tls: {error.reason or error}") from error
     except UnicodeError as error:
@@ -133,10 +137,3 @@ def _encode_request(target: str, host: str, headers: Headers) -> bytes:
         del lines["accept"]
     text = "".join(f"{name}: {value}\r\n" for name, value in lines.values())
     return f"GET {target} HTTP/1.1\r\n{text}\r\n".encode()
-
-
-def _unverified_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context

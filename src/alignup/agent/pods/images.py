@@ -33,11 +33,11 @@ class ImageManager:
     async def _ensure_locked(self, container: ContainerSpec) -> CriImage:
         name, policy = container.image, container.pull_policy
         found = await self._find(name)
-        if policy is PullPolicy.NEVER or (found is not None and policy is PullPolicy.IF_NOT_PRESENT):
-            if found is None:
-                what = f"image {name} is not present and imagePullPolicy is Never"
-                raise PodStartError("ErrImageNeverPull", f"{what}; import the image or change the policy")
+        if found is not None and policy is not PullPolicy.ALWAYS:
             return found
+        if policy is PullPolicy.NEVER:
+            what = f"image {name} is not present and imagePullPolicy is Never"
+            raise PodStartError("ErrImageNeverPull", f"{what}; import the image or change the policy")
         try:
             reference = await self.runtime.pull(name)
         except CriError as error:
@@ -59,13 +59,12 @@ def verify_run_as_non_root(container: ContainerSpec, image: CriImage) -> None:
     context = container.security_context
     if not context.run_as_non_root:
         return
-    problem = ""
     if context.user == 0:
         problem = "runAsUser is 0"
     elif context.user is None and image.user is None and image.username:
         problem = f"the image has the non-numeric user {image.username}, which cannot be verified; set runAsUser"
     elif context.user is None and not image.user:
         problem = "the image runs as root; set runAsUser"
-    if problem:
-        what = f"container {container.name} has runAsNonRoot, but {problem}"
-        raise PodStartError.config(what)
+    else:
+        return
+    raise PodStartError.config(f"container {container.name} has runAsNonRoot, but {problem}")

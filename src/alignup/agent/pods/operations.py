@@ -10,9 +10,11 @@ from time import monotonic, time
 from typing import TypeVar
 
 from alignup.agent.pod_record import PodRecord
-from alignup.agent.pods import cleanup, cri_config, etc_hosts, hooks, logs, volumes
+from alignup.agent.pods import cri_config, probes
+from alignup.agent.pods.backoff import describe_bug
 from alignup.agent.pods.cpusets import CpusetPlacement, placement_of
 from alignup.agent.pods.environment import PodFacts, make_environment
+from alignup.agent.pods.files import logs, name_resolution, volumes
 from alignup.agent.pods.images import verify_run_as_non_root
 from alignup.agent.pods.pod_state import (
     CreateSandbox,
@@ -24,21 +26,11 @@ from alignup.agent.pods.pod_state import (
     StopContainer,
 )
 from alignup.agent.pods.probes import ExecSync, Prober, ProbeTarget
-from alignup.agent.pods.retry import describe_bug
-from alignup.agent.pods.runtime_context import RuntimeContext
-from alignup.agent.pods.status import Placements
+from alignup.agent.pods.runtime import RuntimeContext
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import CriError, EnforceError, PluginError, StateError
 from alignup.enforce.cri.resources import container_resources, pod_cgroup_resources
-from alignup.enforce.cri.types import (
-    ContainerMount,
-    ContainerState,
-    CriContainer,
-    CriImage,
-    ExecResult,
-    LinuxResources,
-    SandboxConfig,
-)
+from alignup.enforce.cri.types import ContainerMount, ContainerState, CriContainer, CriImage, SandboxConfig
 from alignup.kube.podspec.types import ContainerSpec, PodSpec
 from alignup.plugins.allocate_response import AllocateResponse, merge_responses
 from alignup.schema.api import BusyError, NotReadyError
@@ -65,23 +57,26 @@ class PodOperations:
         self._host = context.host_config
         self._status = PodStatus()
         self._probers: dict[str, asyncio.Task[None]] = {}  #: by container id
-        self._messages: dict[str, str] = {}  #: container id → termination message
+        self._messages: dict[str, str] = {}  #: container id → termination message, read once
 
     async def refresh(self) -> PodStatus:
         """Read the status of the pod, with termination messages."""
         status = await self._context.cache.refresh_pod(self._pod.uid)
-        exited = [one for one in status.containers if one.state is ContainerState.EXITED]
-        self._messages = {one.id: await self._termination_message(one) for one in exited}
-        containers = tuple(replace(one, message=self._messages.get(one.id) or one.message) for one in status.containers)
+        messages = {}
+        for one in status.containers:
+            if one.state is ContainerState.EXITED:
+                known = self._messages.get(one.id)
+                messages[one.id] = await asyncio.to_thread(self._read_message, one) if known is None else known
+        self._messages = messages
+        containers = tuple(replace(one, message=messages.get(one.id) or one.message) for one in status.containers)
         self._status = replace(status, containers=containers)
         return self._status
 
-    def placements(self) -> Placements:
+    def placements(self) -> Mapping[str, CpusetPlacement]:
+        """The placement of each container; empty if the pod is no longer admitted."""
         host = self._context.queue.settled_host
-        if self._pod.uid not in host.ledger.pods:
-            return {}
-        found = {one.name: placement_of(host, self._pod.uid, one.name) for one in self._spec.containers}
-        return {name: (placement.cpus, placement.nodes) for name, placement in found.items()}
+        admitted = self._pod.uid in host.ledger.pods
+        return {one.name: placement_of(host, self._pod.uid, one.name) for one in self._spec.containers if admitted}
 
     async def create_sandbox(self, action: CreateSandbox) -> None:
         """Create the pod's directories, cgroup and sandbox."""
@@ -99,7 +94,11 @@ class PodOperations:
         container = next(one for one in self._spec.containers if one.name == action.container)
         image = await self._context.images.ensure_image(container)
         verify_run_as_non_root(container, image)
-        await self._pre_start(container)
+        try:
+            await self._context.queue.run(Transaction.container_started, self._pod.uid, container.name)
+            await self._context.pre_start(self._pod.uid, container.name)
+        except (PluginError, StateError, NotReadyError, BusyError) as error:
+            raise PodStartError("PreStartHookError", str(error)) from error
         id_ = await self._create(action, container, image=image)
         try:
             await _finish_if_cancelled(self._runtime.start(id_))
@@ -108,7 +107,7 @@ class PodOperations:
         if container.post_start is None:
             return
         try:
-            await hooks.run_post_start(container.post_start, self._exec(id_), container=container.name)
+            await probes.run_post_start(container.post_start, self._exec(id_), container=container.name)
         except PodStartError:
             with suppress(CriError):  # it stays running until its pod stops
                 await self._runtime.stop(id_, grace=self._spec.grace)
@@ -120,7 +119,7 @@ class PodOperations:
         left = action.grace
         if container is not None and container.pre_stop is not None:
             started_at = monotonic()
-            problem = await hooks.run_pre_stop(container.pre_stop, self._exec(action.id), grace=action.grace)
+            problem = await probes.run_pre_stop(container.pre_stop, self._exec(action.id), grace=action.grace)
             if problem:
                 self._warn(f"container {action.container}: {problem}")
             left = max(action.grace - (monotonic() - started_at), min(MIN_STOP_SECONDS, action.grace))
@@ -133,7 +132,7 @@ class PodOperations:
         """Remove a container or sandbox, with the logs of its containers."""
         for one in self._status.containers:
             if action.id in {one.id, one.sandbox}:
-                await asyncio.to_thread(cleanup.remove_container_files, self._context, self._pod, one)
+                await asyncio.to_thread(self._context.remove_container_files, self._pod, one)
         # Last, because the next instance may use the same files from then on.
         await (self._runtime.remove_sandbox(action.id) if action.sandbox else self._runtime.remove(action.id))
 
@@ -144,8 +143,12 @@ class PodOperations:
             self._probers.pop(id_).cancel()
         for id_ in running.keys() - self._probers.keys():
             container = self._container(running[id_].name)
-            if container is not None and (container.startup or container.liveness or container.readiness):
-                self._probers[id_] = self._start_prober(running[id_], container, partial(report, id_))
+            if container is None or not (container.startup or container.liveness or container.readiness):
+                continue
+            address = next(iter(self._facts(running[id_].sandbox).pod_ips), LOOPBACK)
+            target = ProbeTarget(container=container, address=address, execute=self._exec(id_))
+            prober = Prober(target, report=partial(report, id_), since=running[id_].started, now=time)
+            self._probers[id_] = asyncio.create_task(self._probe(prober, container.name), name=f"probes {id_}")
 
     def _prepare(self, config: SandboxConfig) -> None:
         volumes.prepare_volumes(self._context.root, self._spec, facts=self._facts())
@@ -156,37 +159,37 @@ class PodOperations:
         cgroups = self._context.cgroups
         if cgroups is None:
             return
-        host = self._context.queue.settled_host
-        exclusive = any(placement_of(host, self._pod.uid, one.name).exclusive for one in self._spec.containers)
+        exclusive = any(placement.exclusive for placement in self.placements().values())
         resources = pod_cgroup_resources(self._pod, node_limits=self._context.node_limits, exclusive=exclusive)
         for warning in cgroups.create(self._pod, resources):
             self._context.warn_once(warning)
 
-    async def _pre_start(self, container: ContainerSpec) -> None:
-        """Record that a container starts, and call ``PreStartContainer`` of its device plugins."""
-        uid = self._pod.uid
-        try:
-            await self._context.queue.run(Transaction.container_started, uid, container.name)
-            await self._context.pre_start(uid, container.name)
-        except (PluginError, StateError, NotReadyError, BusyError) as error:
-            raise PodStartError("PreStartHookError", str(error)) from error
-
     async def _create(self, action: StartContainer, container: ContainerSpec, *, image: CriImage) -> str:
         """Create a container on its CPUs; return its id."""
-        sandbox = self._sandbox_config(self._sandbox_attempt(action.sandbox))
-        devices = self._device_response(container.name)
-        facts = self._facts(self._addresses(action.sandbox))
+        attempt = next((one.attempt for one in self._status.sandboxes if one.id == action.sandbox), 0)
+        sandbox = self._sandbox_config(attempt)
+        stored = self._record.grants.get(container.name, {})
+        devices = merge_responses({name: AllocateResponse.from_document(dict(one)) for name, one in stored.items()})
+        facts = self._facts(action.sandbox)
         envs = make_environment(container, facts, plugin_envs=devices.envs)
         mounts = await asyncio.to_thread(self._mounts, container, action.attempt, facts=facts, envs=envs)
         key = (self._pod.uid, container.name)
         async with self._context.cpusets.creating(*key) as placement:
+            resources = container_resources(
+                self._pod,
+                next(one for one in self._pod.all_containers if one.name == container.name),
+                node_limits=self._context.node_limits,
+                exclusive=placement.exclusive,
+                cpus=placement.cpus,
+                nodes=placement.nodes,
+            )
             config = cri_config.container_config(
                 self._pod,
                 self._spec,
                 container,
                 attempt=action.attempt,
                 image=image,
-                resources=self._resources(container.name, placement),
+                resources=resources,
                 host=self._host,
                 envs=envs,
                 mounts=mounts,
@@ -199,15 +202,6 @@ class PodOperations:
             self._context.cpusets.created_in(id_, key, placement)
         return id_
 
-    def _start_prober(
-        self, running: CriContainer, container: ContainerSpec, report: Callable[[ProbeStatus], None]
-    ) -> asyncio.Task[None]:
-        addresses = self._facts(self._addresses(running.sandbox)).pod_ips
-        address = addresses[0] if addresses else LOOPBACK
-        target = ProbeTarget(container=container, address=address, execute=self._exec(running.id))
-        prober = Prober(target, report=report, since=running.started, now=time)
-        return asyncio.create_task(self._probe(prober, container.name), name=f"probes {running.id}")
-
     async def _probe(self, prober: Prober, container: str) -> None:
         """Restart probes that fail with a bug: a container without probes would count as healthy."""
         while True:
@@ -218,11 +212,6 @@ class PodOperations:
                 await asyncio.sleep(PROBER_RESTART_SECONDS)
             else:
                 return
-
-    async def _termination_message(self, one: CriContainer) -> str:
-        """The termination message of a container, read once."""
-        known = self._messages.get(one.id)
-        return await asyncio.to_thread(self._read_message, one) if known is None else known
 
     def _read_message(self, one: CriContainer) -> str:
         message = volumes.read_termination_message(
@@ -236,34 +225,15 @@ class PodOperations:
     def _container(self, name: str) -> ContainerSpec | None:
         return next((one for one in self._spec.containers if one.name == name), None)
 
-    def _resources(self, name: str, placement: CpusetPlacement) -> LinuxResources:
-        return container_resources(
-            self._pod,
-            next(one for one in self._pod.all_containers if one.name == name),
-            node_limits=self._context.node_limits,
-            exclusive=placement.exclusive,
-            cpus=placement.cpus,
-            nodes=placement.nodes,
-        )
-
     def _sandbox_config(self, attempt: int) -> SandboxConfig:
         """The same for the same attempt: CRI requires it again for each container."""
         cgroups = self._context.cgroups
         host = replace(self._host, cgroup_parent="" if cgroups is None else cgroups.parent(self._pod))
         return cri_config.sandbox_config(self._pod, self._spec, attempt=attempt, host=host)
 
-    def _sandbox_attempt(self, sandbox: str) -> int:
-        return next((one.attempt for one in self._status.sandboxes if one.id == sandbox), 0)
-
-    def _addresses(self, sandbox: str) -> tuple[str, ...]:
-        return next((one.ips for one in self._status.sandboxes if one.id == sandbox), ())
-
-    def _device_response(self, container: str) -> AllocateResponse:
-        """The merged responses of all device plugins for a container."""
-        stored = self._record.grants.get(container, {})
-        return merge_responses({name: AllocateResponse.from_document(dict(one)) for name, one in stored.items()})
-
-    def _facts(self, addresses: tuple[str, ...] = ()) -> PodFacts:
+    def _facts(self, sandbox: str = "") -> PodFacts:
+        """The downward API's facts, with the addresses of one sandbox."""
+        addresses = next((one.ips for one in self._status.sandboxes if one.id == sandbox), ())
         return cri_config.pod_facts(self._pod, self._spec, host=self._host, addresses=addresses)
 
     def _mounts(
@@ -272,7 +242,7 @@ class PodOperations:
         directories = volumes.prepare_volumes(self._context.root, self._spec, facts=facts)
         on_host = cri_config.shares_network(self._spec, self._host)
         try:
-            hosts = etc_hosts.hosts_file_content(
+            hosts = name_resolution.hosts_file_content(
                 self._spec,
                 hostname="" if on_host else cri_config.hostname(self._spec),
                 addresses=facts.pod_ips,
@@ -284,10 +254,7 @@ class PodOperations:
         return volumes.build_mounts(directories, container, attempt=attempt, hosts=hosts, envs=envs)
 
     def _exec(self, id_: str) -> ExecSync:
-        async def execute(command: tuple[str, ...], seconds: float) -> ExecResult:
-            return await self._runtime.execute(id_, command, seconds=seconds)
-
-        return execute
+        return lambda command, seconds: self._runtime.execute(id_, command, seconds=seconds)
 
     def _warn(self, text: str) -> None:
         self._context.warn_once(f"pod {self._pod.namespace}/{self._pod.name}: {text}")

@@ -1,4 +1,4 @@
-"""Probe running containers with commands, HTTP requests and TCP connections.
+"""Probes and lifecycle hooks of running containers.
 
 Until the startup probe of a container has succeeded, the other probes do not run. Then a failed liveness probe stops
 the container, and the readiness probe changes whether it is ready. A result takes effect when it repeats as often as
@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from alignup.agent.pods import http_probe
 from alignup.agent.pods.environment import expand_all, literal_values
@@ -16,11 +17,12 @@ from alignup.agent.pods.http_probe import ProbeRequestError
 from alignup.agent.pods.pod_state import PodStartError, ProbeStatus
 from alignup.align.errors import CriError, EnforceError
 from alignup.enforce.cri.types import ExecResult
-from alignup.kube.podspec.types import ContainerSpec, Probe
+from alignup.kube.podspec.types import ContainerSpec, LifecycleHook, Probe
 
 #: Run a command in a container within a number of seconds; ``CriError.timed_out`` if it takes longer.
 ExecSync = Callable[[tuple[str, ...], float], Awaitable[ExecResult]]
 
+MAX_HOOK_SECONDS = 3600.0  #: limit for a postStart hook that hangs; the kubelet has none
 MAX_OUTPUT_BYTES = 10 << 10  #: of a command's output
 _ATTEMPTS = 3  #: for a probe that cannot run
 
@@ -50,7 +52,9 @@ async def run_probe(probe: Probe, target: ProbeTarget, *, seconds: float | None 
     try:
         async with asyncio.timeout(limit):
             if url:
-                return _http_result(await http_probe.get_status(url, probe.http_headers))
+                status = await http_probe.get_status(url, probe.http_headers)
+                healthy = 200 <= status < 400
+                return ProbeResult(healthy, "" if healthy else f"HTTP probe failed with statuscode: {status}")
             _, writer = await http_probe.open_connection(host, probe.port)
             await http_probe.close_connection(writer)
             return ProbeResult(healthy=True)
@@ -89,34 +93,30 @@ class Prober:
         """Probe until cancelled, or until the status can no longer change."""
         spec = self._target.container
         self._report(self._status)
-        if spec.startup is not None and not await self._wait_started(spec.startup):
-            return
+        if spec.startup is not None:
+            async with aclosing(self._results(spec.startup)) as results:
+                result = await anext(results)
+            if not result.healthy:
+                self._update(failure=f"Startup probe failed: {result.text}", grace=spec.startup.grace)
+                return
+            self._update(started=True, ready=spec.readiness is None)
         async with asyncio.TaskGroup() as group:
             if spec.liveness is not None:
                 group.create_task(self._watch_liveness(spec.liveness))
             if spec.readiness is not None:
                 group.create_task(self._watch_readiness(spec.readiness))
 
-    async def _wait_started(self, probe: Probe) -> bool:
-        async with aclosing(self._results(probe)) as results:
-            result = await anext(results)
-        if result.healthy:
-            self._set(replace(self._status, started=True, ready=self._target.container.readiness is None))
-        else:
-            self._set(replace(self._status, failure=f"Startup probe failed: {result.text}", grace=probe.grace))
-        return result.healthy
-
     async def _watch_liveness(self, probe: Probe) -> None:
         async with aclosing(self._results(probe)) as results:
             async for result in results:
                 if not result.healthy:
-                    self._set(replace(self._status, failure=f"Liveness probe failed: {result.text}", grace=probe.grace))
+                    self._update(failure=f"Liveness probe failed: {result.text}", grace=probe.grace)
                     return
 
     async def _watch_readiness(self, probe: Probe) -> None:
         async with aclosing(self._results(probe)) as results:
             async for result in results:
-                self._set(replace(self._status, ready=result.healthy))
+                self._update(ready=result.healthy)
 
     async def _results(self, probe: Probe) -> AsyncGenerator[ProbeResult, None]:
         """Results that have repeated as often as the thresholds require."""
@@ -147,28 +147,52 @@ class Prober:
                 continue
         return None
 
-    def _set(self, status: ProbeStatus) -> None:
-        previous, self._status = self._status, status
+    def _update(self, **changes: Any) -> None:  # noqa: ANN401 - values of any field
+        previous, self._status = self._status, replace(self._status, **changes)
         if self._status != previous:
             self._report(self._status)
+
+
+async def run_post_start(hook: LifecycleHook, execute: ExecSync, *, container: str) -> None:
+    """Run a postStart hook; ``PodStartError`` if it fails, and then the container must be stopped."""
+    problem = await _run_hook(hook, execute, seconds=MAX_HOOK_SECONDS)
+    if problem:
+        raise PodStartError("PostStartHookError", f'lifecycle hook for Container "{container}" failed - {problem}')
+
+
+async def run_pre_stop(hook: LifecycleHook, execute: ExecSync, *, grace: float) -> str:
+    """Run a preStop hook for at most *grace* seconds; return the problem, which does not prevent the stop."""
+    try:
+        async with asyncio.timeout(grace):
+            return await _run_hook(hook, execute, seconds=max(grace, 1.0))
+    except TimeoutError:
+        return f"PreStop hook not completed in grace period of {grace:g} seconds"
+
+
+async def _run_hook(hook: LifecycleHook, execute: ExecSync, *, seconds: float) -> str:
+    """Run a hook; return why it failed, or an empty string."""
+    if hook.sleep is not None:
+        await asyncio.sleep(min(hook.sleep, seconds))
+        return ""
+    try:
+        result = await execute(hook.command, seconds)
+    except EnforceError as error:
+        return f"error: {error}"
+    if result.exit_code == 0:
+        return ""
+    output = (result.output + result.errors).decode("utf-8", "replace").strip()
+    return f"error: command exited with {result.exit_code}, message: {output[:1024]!r}"
 
 
 async def _exec(probe: Probe, target: ProbeTarget, *, seconds: float) -> ProbeResult:
     try:
         command = expand_all(probe.command, literal_values(target.container))
+        result = await target.execute(command, seconds)
     except PodStartError as error:
         return ProbeResult(healthy=False, text=str(error))
-    try:
-        result = await target.execute(command, seconds)
     except CriError as error:
         if not error.timed_out:
             raise
         return ProbeResult(healthy=False, text=f'command "{" ".join(command)}" timed out')
     output = (result.output + result.errors)[:MAX_OUTPUT_BYTES].decode("utf-8", "replace")
     return ProbeResult(healthy=result.exit_code == 0, text=output)
-
-
-def _http_result(status: int) -> ProbeResult:
-    if 200 <= status < 400:
-        return ProbeResult(healthy=True)
-    return ProbeResult(healthy=False, text=f"HTTP probe failed with statuscode: {status}")

@@ -9,23 +9,20 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from alignup.agent.pod_record import FinishedPod, PodRecord
-from alignup.agent.pods import logs, volumes
-from alignup.agent.pods.cleanup import clean_up_pod
+from alignup.agent.pods.backoff import describe_bug, retry_forever
+from alignup.agent.pods.files import logs, volumes
 from alignup.agent.pods.operations import PodOperations
-from alignup.agent.pods.pod_state import LIVE_STATES, PodStartError, PodStatus
-from alignup.agent.pods.retry import describe_bug, retry_forever
-from alignup.agent.pods.runtime_context import RuntimeContext
+from alignup.agent.pods.pod_state import LIVE_STATES, PodStartError
+from alignup.agent.pods.runtime import RuntimeContext
 from alignup.agent.pods.worker import EventSink, PodWork, PodWorker
 from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.enforce.cri.resources import node_cgroup_resources
-from alignup.enforce.cri.types import CriSandbox
 from alignup.kube.podspec import pod_spec_of
 from alignup.kube.podspec.types import Permission, PodSpec
 from alignup.schema.api import LogQuery, OrphanSandbox, RuntimeInfo, RuntimeStatus
@@ -41,12 +38,6 @@ _NO_MANIFEST = "admitted by an agent that did not run pods; release the pod and 
 _INVALID_MANIFEST = "running containers continue and nothing new starts; release the pod and admit it again"
 
 
-@dataclass(slots=True)
-class _RunningWorker:
-    worker: PodWorker
-    task: asyncio.Task[None]
-
-
 class PodRunner:
     def __init__(
         self, context: RuntimeContext, *, allowed: frozenset[Permission], clock: Clock, emit: EventSink
@@ -58,8 +49,8 @@ class PodRunner:
         self._emit = emit
         self._log = context.log
         self._loop = asyncio.get_running_loop()
-        self._workers: dict[str, _RunningWorker] = {}  #: by uid
-        self._cleanups: dict[str, asyncio.Task[None]] = {}  #: by uid, of pods without a worker
+        self._workers: dict[str, PodWorker] = {}  #: by uid
+        self._tasks: dict[str, asyncio.Task[None]] = {}  #: by uid, of workers, and of cleanups of pods without one
         self._invalid: dict[str, str] = {}  #: uid → why its manifest cannot be parsed
         self._finished: Mapping[str, FinishedPod] = {}  #: the finished pods at the last sync
         self._released: dict[str, Pod] = {}  #: by uid, oldest first
@@ -74,9 +65,9 @@ class PodRunner:
 
     def run_status(self, record: PodRecord) -> PodRunStatus:
         """The run status of an admitted pod."""
-        running = self._workers.get(record.pod.uid)
-        if running is not None:
-            found = running.worker.run_status
+        worker = self._workers.get(record.pod.uid)
+        if worker is not None:
+            found = worker.run_status
         elif not record.pod.manifest:
             found = PodRunStatus(phase="Unknown", reason="NoManifest", message=_NO_MANIFEST)
         elif (work := self._work(record)) is not None:
@@ -116,10 +107,8 @@ class PodRunner:
             raise LookupError(f"there are no logs: {error}") from error
 
         def is_running() -> bool:
-            containers = self._context.cache.of(pod.uid).containers
-            return any(
-                one.name == container.name and one.attempt == attempt and one.state in LIVE_STATES for one in containers
-            )
+            instances = self._context.cache.of(pod.uid).instances(container.name)
+            return any(one.attempt == attempt and one.state in LIVE_STATES for one in instances)
 
         return await logs.read_log(path, query, is_running=is_running)
 
@@ -141,8 +130,7 @@ class PodRunner:
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._changed.wait()
         finally:
-            tasks = [*(running.task for running in self._workers.values()), *self._cleanups.values()]
-            tasks += [self._maintenance] if self._maintenance is not None else []
+            tasks = [*self._tasks.values(), *filter(None, [self._maintenance])]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -169,10 +157,8 @@ class PodRunner:
             if full:
                 await self._context.rotate_logs()
                 self._remove_leftovers(await asyncio.to_thread(volumes.pods_on_disk, self._context.root))
-        except AlignError as error:
-            self._context.warn_once(str(error))
         except Exception as error:  # noqa: BLE001 - the next pass tries again
-            self._context.warn_once(describe_bug(error))
+            self._context.warn_once(str(error) if isinstance(error, AlignError) else describe_bug(error))
         finally:
             self._maintenance = None
 
@@ -202,7 +188,7 @@ class PodRunner:
         try:
             changed = await self._context.cache.refresh()
         except AlignError as error:
-            if not self._problem or self._problem != str(error):
+            if self._problem != str(error):
                 what = "running containers continue; nothing starts or stops until the runtime is back"
                 self._log.error("runtime", detail=f"{error}; {what}")
             self._problem = str(error)
@@ -212,44 +198,42 @@ class PodRunner:
             changed |= self._workers.keys()
         self._problem = ""
         for uid in changed & self._workers.keys():
-            self._workers[uid].worker.wake_up()
+            self._workers[uid].wake_up()
         self._find_orphans()
 
     def _sync_pods(self) -> None:
         """Start workers, terminate pods, and clean up after those that are gone."""
-        state, cached = self._queue.state, self._context.cache.pod_uids
+        state, cached = self._queue.state, self._context.cache.pods.keys()
         for uid, record in state.admitted.items():
             try:
-                self._sync_pod(uid, record)
+                worker = self._workers.get(uid)
+                if worker is None:
+                    self._start_worker(record)
+                elif record.termination is not None:
+                    worker.terminate(record.termination)
             except Exception as error:  # noqa: BLE001 - a bug with one pod must not stop the others
                 self._context.warn_once(f"pod {record.pod.namespace}/{record.pod.name}: {describe_bug(error)}")
         self._invalid = {uid: why for uid, why in self._invalid.items() if uid in state.admitted}
         for uid, finished in state.finished.items():
-            if finished.record.termination is not None or uid in cached:
-                self._start_cleanup(uid, self._clean_up_finished(finished))
+            released = finished.record.termination is not None
+            if released or uid in cached:
+                self._start_task(uid, self._clean_up(finished.record.pod, with_logs=released, release=released))
         for uid in self._finished.keys() - state.finished.keys() - state.admitted.keys() - self._released.keys():
             # Dropped because there were too many finished pods: its logs are no longer accessible.
-            self._start_cleanup(uid, self._clean_up(self._finished[uid].record.pod, with_logs=True))
+            self._start_task(uid, self._clean_up(self._finished[uid].record.pod, with_logs=True))
         self._finished = state.finished
         for uid in (cached & self._released.keys()) - state.admitted.keys() - state.finished.keys():
             # The runtime completed a request after the pod was cleaned up.
-            self._start_cleanup(uid, self._clean_up(self._released[uid], with_logs=True))
-
-    def _sync_pod(self, uid: str, record: PodRecord) -> None:
-        running = self._workers.get(uid)
-        if running is None:
-            self._start_worker(record)
-        elif record.termination is not None:
-            running.worker.terminate(record.termination)
+            self._start_task(uid, self._clean_up(self._released[uid], with_logs=True))
 
     def _start_worker(self, record: PodRecord) -> None:
         uid = record.pod.uid
         if not record.pod.manifest:
             if record.termination is not None:
-                self._start_cleanup(uid, self._release(record.pod))
+                self._start_task(uid, self._release(record.pod))
             return
-        if uid in self._cleanups:
-            return  # of an earlier pod with this uid
+        if uid in self._tasks:
+            return  # the cleanup of an earlier pod with this uid
         if uid in self._invalid and record.termination is None:
             return
         work = self._work(record)
@@ -258,10 +242,9 @@ class PodRunner:
         for warning in work.warnings:
             self._log.warning("manifest", pod=f"{record.pod.namespace}/{record.pod.name}", detail=warning)
         operations = PodOperations(self._context, record, work.spec)
-        worker = PodWorker(work, operations, clock=self._clock, emit=self._emit)
+        worker = self._workers[uid] = PodWorker(work, operations, clock=self._clock, emit=self._emit)
         self._released.pop(uid, None)
-        task = asyncio.create_task(self._run_worker(worker, record.pod), name=f"pod {uid}")
-        self._workers[uid] = _RunningWorker(worker, task)
+        self._start_task(uid, self._run_worker(worker, record.pod))
 
     def _work(self, record: PodRecord) -> PodWork | None:
         """What to run; nothing new starts if the agent's permissions no longer allow the pod.
@@ -287,29 +270,18 @@ class PodRunner:
 
     async def _run_worker(self, worker: PodWorker, pod: Pod) -> None:
         """Run a worker to its end, then clean up and release the pod's resources."""
-        try:
-            run = await retry_forever(worker.run, self._log)
-            if worker.termination_requested:
-                await self._clean_up(pod, with_logs=True)
-                await self._release(pod)
-            else:
-                # The containers prove that the pod has run, so they stay until its end is recorded.
-                await retry_forever(lambda: self._queue.run(Transaction.finish, pod.uid, run), self._log)
-                await self._clean_up(pod, with_logs=False)
-        finally:
-            del self._workers[pod.uid]
-            self.wake_up()
+        run = await retry_forever(worker.run, self._log)
+        if worker.termination_requested:
+            await self._clean_up(pod, with_logs=True, release=True)
+        else:
+            # The containers prove that the pod has run, so they stay until its end is recorded.
+            await retry_forever(lambda: self._queue.run(Transaction.finish, pod.uid, run), self._log)
+            await self._clean_up(pod, with_logs=False)
 
-    async def _clean_up_finished(self, finished: FinishedPod) -> None:
-        """Clean up a finished pod; if it was released, delete its logs and forget it."""
-        record = finished.record
-        released = record.termination is not None
-        await self._clean_up(record.pod, with_logs=released)
-        if released:
-            await self._release(record.pod)
-
-    async def _clean_up(self, pod: Pod, *, with_logs: bool) -> None:
-        await retry_forever(lambda: clean_up_pod(self._context, pod, with_logs=with_logs), self._log)
+    async def _clean_up(self, pod: Pod, *, with_logs: bool, release: bool = False) -> None:
+        await retry_forever(lambda: self._context.clean_up_pod(pod, with_logs=with_logs), self._log)
+        if release:
+            await self._release(pod)
 
     async def _release(self, pod: Pod) -> None:
         await retry_forever(lambda: self._queue.run(Transaction.release, pod.uid), self._log)
@@ -317,15 +289,16 @@ class PodRunner:
         if len(self._released) > MAX_RELEASED_PODS:
             del self._released[next(iter(self._released))]
 
-    def _start_cleanup(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run *work* for a pod without a worker, unless a cleanup of it is in progress."""
-        if uid in self._cleanups or uid in self._workers:
+    def _start_task(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run the worker or the cleanup of a pod, unless it has one already."""
+        if uid in self._tasks:
             work.close()
             return
-        task = self._cleanups[uid] = asyncio.create_task(work, name=f"pod {uid}")
+        task = self._tasks[uid] = asyncio.create_task(work, name=f"pod {uid}")
 
         def done(_: asyncio.Task[None]) -> None:
-            del self._cleanups[uid]
+            del self._tasks[uid]
+            self._workers.pop(uid, None)
             self.wake_up()
 
         task.add_done_callback(done)
@@ -333,20 +306,26 @@ class PodRunner:
     def _remove_leftovers(self, on_disk: frozenset[str]) -> None:
         """Remove directories that a crash during a cleanup left; orphans keep theirs."""
         state = self._queue.state
-        for uid in on_disk - state.admitted.keys() - self._context.cache.pod_uids:
+        for uid in on_disk - state.admitted.keys() - self._context.cache.pods.keys():
             finished = state.finished.get(uid)
             pod = finished.record.pod if finished is not None else Pod(name="", uid=uid)
-            self._start_cleanup(uid, self._clean_up(pod, with_logs=False))
+            self._start_task(uid, self._clean_up(pod, with_logs=False))
 
     def _find_orphans(self) -> None:
         """Report sandboxes that an agent with this root directory created for pods it no longer knows."""
         state, now, cache = self._queue.state, self._clock.monotonic(), self._context.cache
-        known = state.admitted.keys() | state.finished.keys() | self._workers.keys() | self._cleanups.keys()
-        found = {one.id: one for uid in cache.pod_uids - known for one in cache.of(uid).sandboxes}
+        known = state.admitted.keys() | state.finished.keys() | self._tasks.keys()
+        found = {one.id: one for uid in cache.pods.keys() - known for one in cache.of(uid).sandboxes}
         self._unknown = {id_: self._unknown.get(id_, now) for id_ in found}
         before = {orphan.id for orphan in self._orphans}
         self._orphans = tuple(
-            _orphan(sandbox, cache.of(sandbox.uid))
+            OrphanSandbox(
+                id=id_,
+                pod=f"{sandbox.namespace}/{sandbox.name}",
+                uid=sandbox.uid,
+                containers=tuple(one.name for one in cache.of(sandbox.uid).containers if one.sandbox == id_),
+                why=_ORPHAN,
+            )
             for id_, sandbox in found.items()
             if now - self._unknown[id_] >= ORPHAN_DELAY_SECONDS
         )
@@ -355,25 +334,11 @@ class PodRunner:
                 self._log.warning("stray", pod=orphan.pod, detail=f"{orphan.why}; left alone", id=orphan.id)
 
 
-def _orphan(sandbox: CriSandbox, status: PodStatus) -> OrphanSandbox:
-    return OrphanSandbox(
-        id=sandbox.id,
-        pod=f"{sandbox.namespace}/{sandbox.name}",
-        uid=sandbox.uid,
-        containers=tuple(one.name for one in status.containers if one.sandbox == sandbox.id),
-        why=_ORPHAN,
-    )
-
-
 def _select_container(run: PodRunStatus, name: str) -> ContainerRunStatus:
     """The container called *name*, or by default the first app container."""
     names = ", ".join(one.name for one in run.containers)
-    if name:
-        found = next((one for one in run.containers if one.name == name), None)
-        if found is None:
-            raise LookupError(f"the pod has no container {name}, only {names}")
-        return found
-    apps = [one for one in run.containers if one.kind == "app"]
-    if not apps:
-        raise LookupError(f"the pod has no containers{f', only {names}' if names else ''}")
-    return apps[0]
+    for one in run.containers:
+        if one.name == name or (not name and one.kind == "app"):
+            return one
+    what = f"container {name}" if name else "containers"
+    raise LookupError(f"the pod has no {what}{f', only {names}' if names or name else ''}")

@@ -4,16 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alignup.agent.pods.actions import has_started, should_restart
+from alignup.agent.pods.cpusets import CpusetPlacement
 from alignup.agent.pods.pod_state import Backoff, PodActions, PodStatus, ProbeStatus, WorkerState
 from alignup.align import bits
-from alignup.align.bits import CpuSet, NodeSet
 from alignup.enforce.cri.types import ContainerState, CriContainer
 from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec
 from alignup.schema.run_status import ContainerRunStatus, PodRunStatus, optional_timestamp
 
 WAITING, RUNNING, TERMINATED = "waiting", "running", "ended"  #: values of ``ContainerRunStatus.state``
-
-Placements = Mapping[str, tuple[CpuSet, NodeSet]]  #: by container name
 
 _SIGKILL_EXIT_CODE = 137  #: reported when the real exit code is unknown
 _UNKNOWN_MESSAGE = "the runtime does not report the state of the container"
@@ -22,14 +20,12 @@ _REMOVED_MESSAGE = "the runtime no longer has the container; it completed, becau
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusInputs:
-    """Everything the status of a pod is built from."""
-
     spec: PodSpec
     status: PodStatus
     state: WorkerState
     actions: PodActions
     warnings: tuple[str, ...] = ()
-    placements: Placements
+    placements: Mapping[str, CpusetPlacement]  #: by container name
 
     @property
     def terminating(self) -> bool:
@@ -37,8 +33,12 @@ class StatusInputs:
 
 
 def generate_pod_run(inputs: StatusInputs) -> PodRunStatus:
-    actions, sandbox = inputs.actions, inputs.status.ready_sandbox
-    failure = _sandbox_failure(inputs)
+    actions, sandbox, newest = inputs.actions, inputs.status.ready_sandbox, inputs.status.newest_sandbox
+    failure = inputs.state.sandbox_backoff
+    if sandbox is not None or inputs.terminating:
+        failure = None
+    elif failure is not None and newest is not None and newest.created >= failure.until:
+        failure = None  # a sandbox was created since
     return PodRunStatus(
         phase=actions.phase,
         reason=actions.reason or (failure.reason if failure is not None else ""),
@@ -50,23 +50,15 @@ def generate_pod_run(inputs: StatusInputs) -> PodRunStatus:
     )
 
 
-def _sandbox_failure(inputs: StatusInputs) -> Backoff | None:
-    """Why the pod has no sandbox; ``None``: it has one, or creating one has not failed since."""
-    failure, newest = inputs.state.sandbox_backoff, inputs.status.newest_sandbox
-    if failure is None or inputs.status.ready_sandbox is not None or inputs.terminating:
-        return None
-    return failure if newest is None or newest.created < failure.until else None
-
-
 def _container_run(inputs: StatusInputs, container: ContainerSpec) -> ContainerRunStatus:
-    cpus, nodes = inputs.placements.get(container.name, (0, 0))
+    placement = inputs.placements.get(container.name, CpusetPlacement())
     run = ContainerRunStatus(
         name=container.name,
         kind=container.kind,
         state=WAITING,
         image=container.image,
-        cpus=bits.show(cpus),
-        nodes=bits.show(nodes),
+        cpus=bits.show(placement.cpus),
+        nodes=bits.show(placement.nodes),
     )
     instances = inputs.status.instances(container.name)
     if not instances:
@@ -75,7 +67,8 @@ def _container_run(inputs: StatusInputs, container: ContainerSpec) -> ContainerR
     last = next((_terminated(run, one) for one in older if one.state is ContainerState.EXITED), None)
     run = run.replace(id=newest.id, restarts=newest.attempt, last=last)
     if newest.state is ContainerState.RUNNING:
-        ready = has_started(container, newest, inputs.state) and _is_ready(inputs, container, newest)
+        probes = inputs.state.probes.get(newest.id, ProbeStatus())
+        ready = has_started(container, newest, inputs.state) and (container.readiness is None or probes.ready)
         return run.replace(state=RUNNING, ready=ready, pid=newest.pid, started=optional_timestamp(newest.started))
     if newest.state is ContainerState.CREATED:
         return _waiting(inputs, run, _start_failure(inputs, newest))
@@ -95,10 +88,6 @@ def _missing(inputs: StatusInputs, container: ContainerSpec, run: ContainerRunSt
         return run.replace(state=TERMINATED, ready=True, exit_code=0, reason="Completed", message=_REMOVED_MESSAGE)
     failure = inputs.actions.backing_off.get(run.name) or inputs.state.backoffs.get(run.name)
     return _waiting(inputs, run, failure)
-
-
-def _is_ready(inputs: StatusInputs, container: ContainerSpec, newest: CriContainer) -> bool:
-    return container.readiness is None or inputs.state.probes.get(newest.id, ProbeStatus()).ready
 
 
 def _waiting(inputs: StatusInputs, run: ContainerRunStatus, failure: Backoff | None) -> ContainerRunStatus:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.pods import dns
 from alignup.agent.pods.cpusets import CpusetReconciler
 from alignup.agent.pods.cri_config import RUNTIME_DEFAULT, UNCONFINED, HostConfig
+from alignup.agent.pods.files.name_resolution import parse_resolv_conf
 from alignup.agent.pods.images import ImageManager
 from alignup.agent.pods.runner import PodRunner
-from alignup.agent.pods.runtime_cache import RuntimeCache
-from alignup.agent.pods.runtime_context import PreStart, RuntimeContext
+from alignup.agent.pods.runtime import PreStart, RuntimeCache, RuntimeContext
 from alignup.agent.pods.worker import EventSink
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.state import Clock
@@ -27,7 +26,6 @@ from alignup.align.workload.names import CPU, MEMORY
 from alignup.enforce.cri.client import CriTimeouts, RuntimeClient
 from alignup.enforce.cri.pod_cgroups import CgroupDriver, PodCgroups
 from alignup.enforce.cri.resources import NodeLimits
-from alignup.enforce.cri.types import RuntimeCondition
 from alignup.kube.configuration import ContainerSettings
 from alignup.kube.podspec.types import Permission
 
@@ -63,7 +61,9 @@ async def run_pods(  # noqa: PLR0913
     """Run the pods that *queue* admits; ``EnforceError`` if the runtime cannot be used."""
     async with RuntimeClient(options.endpoint, timeouts=options.timeouts) as runtime:
         version = await runtime.version()
-        on_host = _uses_host_network(options.network, await runtime.conditions())
+        on_host = options.network == "host"
+        if options.network == "auto":
+            on_host = not any(one.type == "NetworkReady" and one.ready for one in await runtime.conditions())
         driver = options.cgroup_driver
         if driver == "auto":
             driver = await runtime.cgroup_driver() or CgroupDriver.CGROUPFS
@@ -76,19 +76,19 @@ async def run_pods(  # noqa: PLR0913
         cgroups = None
         if options.cgroup_root is not None:
             cgroups = PodCgroups(root=options.cgroup_root, driver=CgroupDriver(driver))
-        agent = _agent_id(root)
-        cache = RuntimeCache(runtime, agent)
+        host_config = _host_config(options, queue.host, root=root, on_host=on_host)
+        cache = RuntimeCache(runtime, host_config.agent)
         context = RuntimeContext(
             runtime=runtime,
             version=version,
             cache=cache,
-            cpusets=CpusetReconciler(lambda: queue.settled_host, cache.pods, runtime, log),
+            cpusets=CpusetReconciler(lambda: queue.settled_host, lambda: cache.pods, runtime, log),
             images=ImageManager(runtime),
             cgroups=cgroups,
             node_limits=_node_limits(options.settings, cgroups or PodCgroups(), queue.host),
             pre_start=pre_start,
             queue=queue,
-            host_config=_host_config(options, queue.host, agent=agent, on_host=on_host),
+            host_config=host_config,
             settings=options.settings,
             limits=options.limits,
             root=root,
@@ -104,26 +104,21 @@ async def run_pods(  # noqa: PLR0913
                 await task
 
 
-def _agent_id(root: Path) -> str:
-    """The id of the agent with this root directory, however the path is written."""
-    return str(uuid.uuid5(_ID_NAMESPACE, str(root.resolve())))
-
-
-def _uses_host_network(network: str, conditions: tuple[RuntimeCondition, ...]) -> bool:
-    if network != "auto":
-        return network == "host"
-    return not any(one.type == "NetworkReady" and one.ready for one in conditions)
-
-
-def _host_config(options: PodRuntimeOptions, host: Host, *, agent: str, on_host: bool) -> HostConfig:
+def _host_config(options: PodRuntimeOptions, host: Host, *, root: Path, on_host: bool) -> HostConfig:
+    resolv_conf = ""
+    with suppress(OSError):
+        resolv_conf = _RESOLV_CONF.read_text("utf-8", "replace")
+    allocatable: Amounts = {}
+    if (found := host.rules.allocatable) is not None:
+        allocatable = {CPU: Quantity.parse(f"{found.milli_cpu}m"), MEMORY: Quantity.of(found.memory)}
     return HostConfig(
-        agent=agent,
+        agent=str(uuid.uuid5(_ID_NAMESPACE, str(root.resolve()))),
         log_root=options.log_root,
         host_network=on_host,
         host_name=socket.gethostname(),
         host_ips=_host_ips(),
-        dns=dns.parse_resolv_conf(_read_resolv_conf()),
-        allocatable=_allocatable(host),
+        dns=parse_resolv_conf(resolv_conf),
+        allocatable=allocatable,
         seccomp=RUNTIME_DEFAULT if options.settings.seccomp_default else UNCONFINED,
     )
 
@@ -138,21 +133,6 @@ def _node_limits(settings: ContainerSettings, cgroups: PodCgroups, host: Host) -
         pids_limit=settings.pids_limit,
         oom_kill_group=settings.oom_kill_group,
     )
-
-
-def _allocatable(host: Host) -> Amounts:
-    """The node allocatable, as the downward API reports it to containers without a limit."""
-    found = host.rules.allocatable
-    if found is None:
-        return {}
-    return {CPU: Quantity.parse(f"{found.milli_cpu}m"), MEMORY: Quantity.of(found.memory)}
-
-
-def _read_resolv_conf() -> str:
-    try:
-        return _RESOLV_CONF.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _host_ips() -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """The pod worker: read the status of one pod, compute its next actions, perform them, and repeat.
 
 Slow actions (image pulls, graceful stops) run as tasks, so that a pod released during an image pull terminates at
-once. Failures are recorded and retried later. A cancelled worker leaves the pod as it is, and the next
-worker continues from the status in the runtime.
+once. A cancelled worker leaves the pod as it is, and the next worker continues from the status in the runtime.
 """
 
 import asyncio
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from alignup.agent.pod_record import PodRecord, TerminationRequest
 from alignup.agent.pods.actions import compute_pod_actions
+from alignup.agent.pods.backoff import MAX_RETRY_DELAY, describe_bug, retry_delay
 from alignup.agent.pods.operations import PodOperations
 from alignup.agent.pods.pod_state import (
     Action,
@@ -28,11 +28,10 @@ from alignup.agent.pods.pod_state import (
     StopSandbox,
     WorkerState,
 )
-from alignup.agent.pods.retry import MAX_DELAY, describe_bug, retry_delay
 from alignup.agent.pods.status import StatusInputs, generate_pod_run
 from alignup.agent.state import AgentEvent, Clock, EventKind
 from alignup.align.errors import AlignError
-from alignup.enforce.cri.types import ContainerState, CriContainer
+from alignup.enforce.cri.types import ContainerState
 from alignup.kube.podspec.types import ContainerKind, PodSpec
 from alignup.schema.run_status import PodRunStatus
 
@@ -62,9 +61,8 @@ class PodWorker:
         self._tasks: dict[str, tuple[Action, asyncio.Task[None]]] = {}  #: actions in progress, by subject
         self._finished: set[str] = set()  #: subjects finished since the last refresh began, which may not show them
         self._failures: dict[str, tuple[int, float]] = {}  #: subject → failures in a row, and when to retry
-        self._refresh_failures = 0  #: in a row
+        self._refresh_error, self._refresh_failures = "", 0  #: the last error, and how many in a row
         self._changed = asyncio.Event()
-        self._refresh_error = ""
         self._actions = PodActions()
         self._request: TerminationRequest | None = None
         if work.record.termination is not None:
@@ -129,15 +127,21 @@ class PodWorker:
         try:
             status = await self._operations.refresh()
         except AlignError as error:
-            self._report_refresh_error(f"cannot read the pod status: {error}")
+            if str(error) != self._refresh_error:
+                self._emit_trouble(f"cannot read the pod status: {error}")
             wake_at = self._clock.now() + retry_delay(self._refresh_failures)
             self._actions = replace(self._actions, wake_at=wake_at, actions=())
-            self._refresh_failures += 1
+            self._refresh_error, self._refresh_failures = str(error), self._refresh_failures + 1
             return False
-        self._report_refresh_error("")
-        self._refresh_failures = 0
+        self._refresh_error, self._refresh_failures = "", 0
         self._update_status(status)
-        self._compute(status)
+        now = self._clock.now()
+        self._actions = compute_pod_actions(self._spec, status, self._state, now=now)
+        if self._actions.reason and self._state.termination is None:
+            # A pod that exceeds its deadline gets its whole grace period from now on.
+            termination = PodTermination(since=now, grace=self._spec.grace, reason=self._actions.reason)
+            self._state = replace(self._state, termination=termination)
+            self._actions = compute_pod_actions(self._spec, status, self._state, now=now)
         self._operations.sync_probes(status, self._set_probe_status)
         if self._actions.terminated and not self._tasks and not self._finished:
             return True
@@ -148,22 +152,13 @@ class PodWorker:
                 self._start(action)
         return False
 
-    def _compute(self, status: PodStatus) -> None:
-        """Compute the actions; a pod that exceeds its deadline gets its whole grace period from now on."""
-        now = self._clock.now()
-        self._actions = compute_pod_actions(self._spec, status, self._state, now=now)
-        if self._actions.reason and self._state.termination is None:
-            termination = PodTermination(since=now, grace=self._spec.grace, reason=self._actions.reason)
-            self._state = replace(self._state, termination=termination)
-            self._actions = compute_pod_actions(self._spec, status, self._state, now=now)
-
     async def _wait(self) -> None:
         """Wait for a change, a retry or ``wake_at``."""
         now, monotonic = self._clock.now(), self._clock.monotonic()
         delays = [until - monotonic for _, until in self._failures.values() if until > monotonic]
         if self._actions.wake_at is not None:
             # At least a moment, and not too long, because the clock may be set meanwhile.
-            delays.append(min(max(self._actions.wake_at - now, 0.05), MAX_DELAY))
+            delays.append(min(max(self._actions.wake_at - now, 0.05), MAX_RETRY_DELAY))
         try:
             async with asyncio.timeout(min(delays, default=None)):
                 await self._changed.wait()
@@ -177,19 +172,17 @@ class PodWorker:
             return False
         if isinstance(action, StartContainer | CreateSandbox) and self._work.not_allowed:
             return False
-        if isinstance(action, StartContainer) and self._is_initializing():
-            return False
-        if isinstance(action, RemoveFromRuntime) and _start_subjects(action, self._status or PodStatus()) & busy:
-            return False
+        if isinstance(action, StartContainer):
+            # An init container that is being started may run already, but its postStart hook must finish.
+            inits = [one.name for one in self._spec.containers if one.kind is not ContainerKind.APP]
+            if any(_start_subject(name) in self._tasks for name in inits):
+                return False
+        if isinstance(action, RemoveFromRuntime) and self._status is not None:
+            removed = [one.name for one in self._status.containers if action.id in {one.id, one.sandbox}]
+            if any(_start_subject(name) in busy for name in removed):
+                return False
         _, until = self._failures.get(subject, (0, -math.inf))
         return until <= self._clock.monotonic()
-
-    def _is_initializing(self) -> bool:
-        """Whether an init container is being started: it may run already, but its postStart hook must finish."""
-        inits = {one.name for one in self._spec.containers if one.kind is not ContainerKind.APP}
-        return any(
-            isinstance(action, StartContainer) and action.container in inits for action, _ in self._tasks.values()
-        )
 
     def _start(self, action: Action) -> None:
         subject = _subject(action)
@@ -207,7 +200,20 @@ class PodWorker:
         """Perform an action; record its failure or success."""
         subject = _subject(action)
         try:
-            await self._perform(action)
+            match action:
+                case CreateSandbox():
+                    await self._operations.create_sandbox(action)
+                    self._state = replace(self._state, sandbox_backoff=None)
+                case StartContainer():
+                    await self._operations.start(action)
+                    backoffs = {name: one for name, one in self._state.backoffs.items() if name != action.container}
+                    self._state = replace(self._state, backoffs=backoffs)
+                case StopContainer():
+                    await self._operations.stop(action)
+                case StopSandbox(id_):
+                    await self._operations.stop_sandbox(id_)
+                case RemoveFromRuntime():
+                    await self._operations.remove(action)
         except PodStartError as error:
             self._back_off(action, error)
         except Exception as error:  # noqa: BLE001 - a bug must not stop the worker
@@ -216,20 +222,6 @@ class PodWorker:
             self._emit_trouble(str(error) if isinstance(error, AlignError) else describe_bug(error))
         else:
             self._failures.pop(subject, None)
-            self._clear_backoff(action)
-
-    async def _perform(self, action: Action) -> None:
-        match action:
-            case CreateSandbox():
-                await self._operations.create_sandbox(action)
-            case StartContainer():
-                await self._operations.start(action)
-            case StopContainer():
-                await self._operations.stop(action)
-            case StopSandbox(id_):
-                await self._operations.stop_sandbox(id_)
-            case RemoveFromRuntime():
-                await self._operations.remove(action)
 
     def _back_off(self, action: Action, error: PodStartError) -> None:
         state = self._state
@@ -241,13 +233,6 @@ class PodWorker:
         else:
             self._state = replace(state, sandbox_backoff=backoff)
             self._emit_trouble(f"{error.reason}: {error}")
-
-    def _clear_backoff(self, action: Action) -> None:
-        if isinstance(action, CreateSandbox):
-            self._state = replace(self._state, sandbox_backoff=None)
-        elif isinstance(action, StartContainer) and action.container in self._state.backoffs:
-            backoffs = {name: one for name, one in self._state.backoffs.items() if name != action.container}
-            self._state = replace(self._state, backoffs=backoffs)
 
     def _set_probe_status(self, id_: str, status: ProbeStatus) -> None:
         self._state = replace(self._state, probes={**self._state.probes, id_: status})
@@ -262,17 +247,12 @@ class PodWorker:
             if one.state is ContainerState.RUNNING:
                 self._emit_event(EventKind.STARTED, f"container {one.name}")
             elif one.state is ContainerState.EXITED:
-                self._emit_event(EventKind.ENDED, _exit_text(one))
+                reason = f" ({one.reason})" if one.reason else ""
+                self._emit_event(EventKind.ENDED, f"container {one.name} with exit code {one.exit_code}{reason}")
         self._status = status
         ids = {one.id for one in status.containers}
         probes = {id_: one for id_, one in self._state.probes.items() if id_ in ids}
         self._state = replace(self._state, probes=probes)
-
-    def _report_refresh_error(self, error: str) -> None:
-        """Emit an event when the error changes."""
-        if error and error != self._refresh_error:
-            self._emit_trouble(error)
-        self._refresh_error = error
 
     def _emit_trouble(self, detail: str) -> None:
         self._emit_event(EventKind.TROUBLE, detail)
@@ -286,19 +266,12 @@ def _subject(action: Action) -> str:
     """What an action is about; only one action per subject runs at a time."""
     match action:
         case StartContainer():
-            return f"start {action.container}"
+            return _start_subject(action.container)
         case CreateSandbox():
             return "sandbox"
         case StopContainer() | StopSandbox() | RemoveFromRuntime():
             return f"{type(action).__name__} {action.id}"
 
 
-def _start_subjects(action: RemoveFromRuntime, status: PodStatus) -> set[str]:
-    """The subjects of starts of the containers that *action* would remove."""
-    affected = [one for one in status.containers if action.id in {one.id, one.sandbox}]
-    return {_subject(StartContainer(one.name, one.sandbox, one.attempt)) for one in affected}
-
-
-def _exit_text(one: CriContainer) -> str:
-    reason = f" ({one.reason})" if one.reason else ""
-    return f"container {one.name} with exit code {one.exit_code}{reason}"
+def _start_subject(container: str) -> str:
+    return f"start {container}"

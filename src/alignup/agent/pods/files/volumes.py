@@ -12,15 +12,15 @@ I/O, and removing a large volume takes time, so call them from a thread.
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import EINVAL, EPERM
 from pathlib import Path
 
-from alignup.agent.pods import bind_mounts, downward_api, pod_dirs, subpaths
-from alignup.agent.pods.downward_api import ProjectedFile
 from alignup.agent.pods.environment import PodFacts, expand, referenced_names, resolve_variable
+from alignup.agent.pods.files import bind_mounts, downward_api, pod_dirs, subpaths
+from alignup.agent.pods.files.downward_api import ProjectedFile
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Pod, names
@@ -83,7 +83,7 @@ def build_mounts(
     """
     with _locked(directories.pod):
         mounts = [
-            _mount(directories, container.name, replace(one, sub_path=_sub_path(one, envs or {})), number=number)
+            _mount(directories, container.name, one, number=number, envs=envs or {})
             for number, one in enumerate(container.mounts)
         ]
         files = {}
@@ -128,7 +128,7 @@ def pods_on_disk(root: Path) -> frozenset[str]:
 
 
 def remove_pod_dir(root: Path, uid: str) -> None:
-    """Remove the directory of a pod, but nothing outside it; ``EnforceError`` if something remains."""
+    """``EnforceError`` if something remains."""
     pod_dirs.remove_tree(_pod_dir(root, uid))
 
 
@@ -147,59 +147,53 @@ def _set_up(directory: Path, volume: Volume, *, group: int | None, facts: PodFac
         return Path(volume.path)
     path = directory / pod_dirs.path_component(volume.name)
     if volume.kind is VolumeKind.DOWNWARD:
-        downward_api.write_files(path, _projected_files(volume, facts), group=group)
+        files = {
+            item.path: ProjectedFile(
+                resolve_variable(item.source, facts, container="", known={}),
+                volume.mode if item.mode is None else item.mode,
+            )
+            for item in volume.items
+        }
+        downward_api.write_files(path, files, group=group)
     elif not volume.medium:
         _make_directory(path, group=group)
     elif volume.medium == _MEMORY:
-        _make_tmpfs(path, _tmpfs_size(volume, facts), group=group)
+        size = _tmpfs_size(volume, facts)
+        limit = f"size={size}" if size is not None else ""
+        # The second attempt is for kernels without ``noswap``.
+        _make_mount(path, "tmpfs", (",".join(filter(None, (limit, "noswap"))), limit), group=group)
     else:
-        _make_hugetlbfs(path, _page_size(volume, facts.pod), group=group)
+        _make_mount(path, "hugetlbfs", (f"pagesize={_page_size(volume, facts.pod)}",), group=group)
     return path
 
 
-def _sub_path(mount: VolumeMount, envs: Mapping[str, str]) -> str:
-    if not mount.expand_sub_path:
-        return mount.sub_path
-    for name in referenced_names(mount.sub_path):
-        if name not in envs:
-            raise PodStartError.config(f"subPathExpr {mount.sub_path!r}: variable {name} is not defined")
-    return expand(mount.sub_path, envs)
-
-
-def _mount(directories: PodDirectories, container: str, mount: VolumeMount, *, number: int) -> ContainerMount:
+def _mount(
+    directories: PodDirectories, container: str, mount: VolumeMount, *, number: int, envs: Mapping[str, str]
+) -> ContainerMount:
+    sub_path = mount.sub_path
+    if mount.expand_sub_path:
+        for name in referenced_names(sub_path):
+            if name not in envs:
+                raise PodStartError.config(f"subPathExpr {sub_path!r}: variable {name} is not defined")
+        sub_path = expand(sub_path, envs)
     if mount.volume not in directories.volumes:
         raise PodStartError.config(f"cannot find volume {mount.volume!r} to mount into container {container!r}")
-    kind = directories.kinds[mount.volume]
+    kind, host_path = directories.kinds[mount.volume], directories.volumes[mount.volume]
+    if sub_path:
+        steps = ("volume-subpaths", mount.volume, container, str(number))
+        target = directories.pod.joinpath(*map(pod_dirs.path_component, steps))
+        try:
+            host_path = subpaths.bind_subpath(host_path, sub_path, target=target)
+        except OSError as error:
+            what = f"failed to prepare subPath for volumeMount {mount.volume!r} of container {container!r}"
+            raise PodStartError.config(f"{what}: {error.strerror}{_advice(error)}") from error
     return ContainerMount(
         container_path=os.path.join("/", mount.path),  # noqa: PTH118 - a path in the container
-        host_path=str(_host_path(directories, container, mount, number=number)),
+        host_path=str(host_path),
         read_only=mount.read_only or kind is VolumeKind.DOWNWARD,
         propagation=mount.propagation,
         relabel=kind is not VolumeKind.HOST_PATH,
     )
-
-
-def _host_path(directories: PodDirectories, container: str, mount: VolumeMount, *, number: int) -> Path:
-    volume = directories.volumes[mount.volume]
-    if not mount.sub_path:
-        return volume
-    steps = ("volume-subpaths", mount.volume, container, str(number))
-    target = directories.pod.joinpath(*map(pod_dirs.path_component, steps))
-    try:
-        return subpaths.bind_subpath(volume, mount.sub_path, target=target)
-    except OSError as error:
-        what = f"failed to prepare subPath for volumeMount {mount.volume!r} of container {container!r}"
-        raise PodStartError.config(f"{what}: {error.strerror}{_advice(error)}") from error
-
-
-def _projected_files(volume: Volume, facts: PodFacts) -> dict[str, ProjectedFile]:
-    return {
-        item.path: ProjectedFile(
-            resolve_variable(item.source, facts, container="", known={}),
-            volume.mode if item.mode is None else item.mode,
-        )
-        for item in volume.items
-    }
 
 
 def _make_directory(path: Path, *, group: int | None) -> None:
@@ -214,29 +208,17 @@ def _make_directory(path: Path, *, group: int | None) -> None:
     new.rename(path)
 
 
-def _make_tmpfs(path: Path, size: int | None, *, group: int | None) -> None:
-    """Mount a tmpfs, with ``noswap`` if the kernel supports it."""
+def _make_mount(path: Path, filesystem: str, options: Sequence[str], *, group: int | None) -> None:
+    """Mount a file system with the first of *options* that the kernel supports."""
     path.mkdir(exist_ok=True)
-    options = f"size={size}" if size is not None else ""
-    if bind_mounts.filesystem_at(path) != "tmpfs":
-        without_swap = ",".join(filter(None, (options, "noswap")))
-        try:
-            bind_mounts.mount("tmpfs", path, filesystem="tmpfs", options=without_swap)
-        except OSError as error:
-            if error.errno != EINVAL:
-                raise
-            bind_mounts.mount("tmpfs", path, filesystem="tmpfs", options=options)
-    _set_group_once(path, group)
-
-
-def _make_hugetlbfs(path: Path, page_size: int, *, group: int | None) -> None:
-    path.mkdir(exist_ok=True)
-    if bind_mounts.filesystem_at(path) != "hugetlbfs":
-        bind_mounts.mount("nodev", path, filesystem="hugetlbfs", options=f"pagesize={page_size}")
-    _set_group_once(path, group)
-
-
-def _set_group_once(path: Path, group: int | None) -> None:
+    if bind_mounts.filesystem_at(path) != filesystem:
+        for number, option in enumerate(options, 1):
+            try:
+                bind_mounts.mount(filesystem, path, filesystem=filesystem, options=option)
+                break
+            except OSError as error:
+                if error.errno != EINVAL or number == len(options):
+                    raise
     if group is not None and path.stat().st_gid != group:
         _set_group(path, group)
 
@@ -249,16 +231,11 @@ def _set_group(path: Path, group: int) -> None:
 
 def _tmpfs_size(volume: Volume, facts: PodFacts) -> int | None:
     """The smallest of the node allocatable, the pod's limit and the volume's; ``None``: no limit is known."""
-    sizes = (_bytes(facts.allocatable), _memory_limit(facts.pod), volume.size_limit or 0)
+    pod = facts.pod
+    sizes = [_bytes(facts.allocatable), volume.size_limit or 0]
+    if _bytes(pod.resources.limits) or all(_bytes(container.resources.limits) for container in pod.all_containers):
+        sizes.append(_bytes(limits(pod)))
     return min((size for size in sizes if size > 0), default=None)
-
-
-def _memory_limit(pod: Pod) -> int:
-    """The memory limit of a pod in bytes; 0: at least one container has none."""
-    own = (container.resources.limits for container in pod.all_containers)
-    if _bytes(pod.resources.limits) or all(map(_bytes, own)):
-        return _bytes(limits(pod))
-    return 0
 
 
 def _bytes(amounts: Amounts) -> int:

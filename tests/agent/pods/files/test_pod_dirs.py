@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.pods import bind_mounts, pod_dirs
+from alignup.agent.pods.files import bind_mounts, pod_dirs
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import EnforceError
-from tests.agent.pods.mounting import names_in, skip_unless_mountable
+from tests.agent.pods.files.mounting import names_in, skip_unless_mountable
 
 #: A tree: name → a tree, ``None`` for a file, or a text for a symlink to it.
 trees_of_names = st.recursive(

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from alignup.agent.pods.cri_config import AGENT_LABEL
 from alignup.agent.pods.pod_state import PodStatus
-from alignup.agent.pods.runtime_cache import RuntimeCache
+from alignup.agent.pods.runtime import RuntimeCache
 from alignup.enforce.cri.types import CriContainer, CriSandbox
 from tests.agent.pods.statuses import EXITED, RUNNING, instance, sandbox
 
@@ -96,6 +96,6 @@ def test_foreign_sandboxes_are_counted_and_ignored():
 
     cache = asyncio.run(scenario())
 
-    assert cache.pod_uids == {"uid"}
+    assert cache.pods.keys() == {"uid"}
     assert cache.foreign_sandboxes == 1
     assert runtime.requested == ["s0", "app-0"]

@@ -8,10 +8,10 @@ level is open at a time.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
+from uuid import uuid4
 
-from alignup.agent.pods import bind_mounts
+from alignup.agent.pods.files import bind_mounts
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import EnforceError
 
@@ -51,41 +51,26 @@ def _open(path: str | Path, within: int | None = None) -> Iterator[int]:
 
 def _empty(top: int) -> None:
     device = os.fstat(top).st_dev
-    numbers = count()
-    while names := _names(top):
-        for name in names:
-            if _unlink_file(name, top):
-                continue
+    while directories := _unlink_files(top):
+        for name in directories:
             with _open(name, top) as below:
                 if os.fstat(below).st_dev != device:
                     raise EnforceError(f"{name} is on another file system and is not removed")
-                for inner in _names(below):
-                    if not _unlink_file(inner, below):
-                        os.rename(inner, _unused_name(top, numbers), src_dir_fd=below, dst_dir_fd=top)
+                for inner in _unlink_files(below):
+                    os.rename(inner, f".removed-{uuid4()}", src_dir_fd=below, dst_dir_fd=top)
             os.rmdir(name, dir_fd=top)
 
 
-def _names(directory: int) -> list[str]:
+def _unlink_files(directory: int) -> list[str]:
+    """Remove everything but directories; return the names of those."""
     with os.scandir(directory) as entries:
-        return [entry.name for entry in entries]
-
-
-def _unlink_file(name: str, within: int) -> bool:
-    """Remove anything but a directory; whether it is gone."""
-    try:
-        os.unlink(name, dir_fd=within)
-    except FileNotFoundError:
-        return True
-    except IsADirectoryError:
-        return False
-    return True
-
-
-def _unused_name(top: int, numbers: Iterator[int]) -> str:
-    for number in numbers:
-        name = f".removed-{number}"
+        names = [entry.name for entry in entries]
+    directories = []
+    for name in names:
         try:
-            os.stat(name, dir_fd=top, follow_symlinks=False)
+            os.unlink(name, dir_fd=directory)
         except FileNotFoundError:
-            return name
-    raise AssertionError  # the numbers never end
+            continue
+        except IsADirectoryError:
+            directories.append(name)
+    return directories

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from alignup.agent.pods.log_format import HEADER_BYTES, LogDecoder, ends_line
+from alignup.agent.pods.files.log_format import HEADER_BYTES, LogDecoder, ends_line
 from alignup.schema.api import LogQuery
 
 POLL_SECONDS = 0.2
@@ -81,26 +81,22 @@ async def rotate_log(
 
     *reopen* makes the runtime reopen the log of a running container. If it fails, the rotation is undone.
     """
-    size = await asyncio.to_thread(_size, path)
-    if size is None:
+    rotated = path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now()))}")
+    try:
+        renamed = await asyncio.to_thread(_rename, path, rotated, max_bytes=max_bytes, max_files=max_files)
+    except FileNotFoundError:
         await reopen()  # after a crash between rename and reopen
         return False
-    if size < max_bytes:
-        return False
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now()))
-    rotated = await asyncio.to_thread(_rename, path, stamp, max_files=max_files)
-    if rotated is None:
-        return False
-    try:
-        await reopen()
-    except Exception:
-        await asyncio.to_thread(_undo_rename, rotated, path)
-        raise
-    return True
+    if renamed:
+        try:
+            await reopen()
+        except Exception:
+            await asyncio.to_thread(_undo_rename, path, rotated)
+            raise
+    return renamed
 
 
 def remove_logs(path: Path) -> None:
-    """Delete a log and its rotated files."""
     for file in log_files(path):
         file.unlink(missing_ok=True)
 
@@ -249,24 +245,15 @@ def _newer_files(path: Path, newest: IO[bytes] | None) -> tuple[Path, ...]:
     return (path,)
 
 
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
-
-
-def _rename(path: Path, stamp: str, *, max_files: int) -> Path | None:
-    """Rename a log after pruning its older files; ``None``: it was already rotated in this second."""
-    rotated = path.with_name(f"{path.name}.{stamp}")
-    if rotated.exists():
-        return None
+def _rename(path: Path, rotated: Path, *, max_bytes: int, max_files: int) -> bool:
+    if path.stat().st_size < max_bytes or rotated.exists():  # the latter: it was already rotated in this second
+        return False
     _prune(path, max_files - 2)
     path.rename(rotated)
-    return rotated
+    return True
 
 
-def _undo_rename(rotated: Path, path: Path) -> None:
+def _undo_rename(path: Path, rotated: Path) -> None:
     if not path.exists():
         rotated.rename(path)
 

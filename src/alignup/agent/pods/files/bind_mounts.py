@@ -1,14 +1,12 @@
 """Mount, find and unmount file systems on this host, through the C library.
 
-A mount is visible to containers only if it is made in the runtime's mount namespace. An agent in another mount
-namespace (as some systemd settings create) would make mounts that no container sees.
+Containers see a mount only if it is made in the runtime's mount namespace, so the agent must run in that namespace.
 """
 
 import ctypes
 import errno
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +29,7 @@ def mount(source: str, target: Path, *, filesystem: str = "", flags: int = 0, op
 
 
 def unmount(target: Path) -> None:
-    """Unmount *target*; ``OSError`` if it is in use."""
+    """``OSError`` if *target* is in use."""
     _call("umount2", os.fspath(target), _UMOUNT_NOFOLLOW, target=target)
 
 
@@ -44,7 +42,13 @@ def filesystem_at(path: Path) -> str:
 def mounts_below(path: Path) -> tuple[MountPoint, ...]:
     """Mount points at or below *path*, oldest first; one that is mounted over appears twice."""
     top = _resolved(path)
-    return tuple(point for point in _mount_points() if point.path.is_relative_to(top))
+    found = []
+    for line in _MOUNTINFO.read_text("utf-8", "surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        mounted = Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), before.split(" ")[4]))
+        if mounted.is_relative_to(top):
+            found.append(MountPoint(mounted, after.split(" ")[0]))
+    return tuple(found)
 
 
 def unmount_below(path: Path) -> None:
@@ -60,13 +64,6 @@ def unmount_below(path: Path) -> None:
 def _resolved(path: Path) -> Path:
     """The path as the kernel lists it; a symlink at its end is not followed, because its target is not ours."""
     return path.parent.resolve() / path.name
-
-
-def _mount_points() -> Iterator[MountPoint]:
-    for line in _MOUNTINFO.read_text("utf-8", "surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        path = _OCTAL.sub(lambda found: chr(int(found[1], 8)), before.split(" ")[4])
-        yield MountPoint(Path(path), after.split(" ")[0])
 
 
 def _call(name: str, *arguments: object, target: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.pods import logs
+from alignup.agent.pods.files import logs
 from alignup.align.errors import EnforceError
 from alignup.schema.api import LogQuery
-from tests.agent.pods.mounting import names_in
+from tests.agent.pods.files.mounting import names_in
 
 T = b"2026-01-31T23:59:59.5Z"
 ALL = LogQuery()

@@ -12,7 +12,7 @@ HEADER_BYTES = 256  #: enough for the time, the stream and the tag
 _STREAMS = frozenset({b"stdout", b"stderr"})
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)")
 
-_Record = tuple[bytes, bytes, bool, bytes]  # time, stream, whether it is partial, text
+_Record = tuple[bytes, bytes, bool, bytes]  # time with nanoseconds, stream, whether it is partial, text
 
 
 def ends_line(record: bytes) -> bool:
@@ -22,13 +22,10 @@ def ends_line(record: bytes) -> bool:
 
 
 class LogDecoder:
-    """Decode a log that arrives in chunks of any size; invalid records are skipped, as by the kubelet.
-
-    The next ``skip`` lines are dropped.
-    """
+    """Decode a log that arrives in chunks of any size; invalid records are skipped, as by the kubelet."""
 
     def __init__(self, *, timestamps: bool = False) -> None:
-        self.skip = 0
+        self.skip = 0  #: lines to drop
         self._timestamps = timestamps
         self._rest = b""  #: an incomplete record
         self._oversized = False  #: the incomplete record is too long and is skipped
@@ -60,7 +57,7 @@ class LogDecoder:
         time, stream, partial, text = found
         line = self._partial.get(stream)
         if line is None:
-            line = self._partial[stream] = bytearray(_with_nanoseconds(time) + b" " if self._timestamps else b"")
+            line = self._partial[stream] = bytearray(time + b" " if self._timestamps else b"")
         line += text
         if partial and len(line) <= MAX_LINE_BYTES:
             return b""
@@ -76,16 +73,12 @@ class LogDecoder:
 
 def _parse(record: bytes) -> _Record | None:
     parts = record.split(b" ", 3)
-    if len(parts) < 4 or parts[1] not in _STREAMS or not _TIME.fullmatch(parts[0]):
+    if len(parts) < 4 or parts[1] not in _STREAMS:
         return None
     time, stream, tags, text = parts
-    return time, stream, tags.split(b":", 1)[0] == b"P", text
-
-
-def _with_nanoseconds(time: bytes) -> bytes:
-    """*time* with all nine digits, so that timestamps line up."""
     found = _TIME.fullmatch(time)
     if found is None:
-        return time
+        return None
     seconds, fraction, zone = found.groups(b"")
-    return seconds + b"." + fraction.ljust(9, b"0") + zone
+    aligned = seconds + b"." + fraction.ljust(9, b"0") + zone
+    return aligned, stream, tags.split(b":", 1)[0] == b"P", text

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from alignup.agent.pods import bind_mounts
+from alignup.agent.pods.files import bind_mounts
 from alignup.agent.pods.pod_state import PodStartError
 
 _COMPONENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

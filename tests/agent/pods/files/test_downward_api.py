@@ -5,10 +5,10 @@ import stat
 
 import pytest
 
-from alignup.agent.pods import downward_api
-from alignup.agent.pods.downward_api import ProjectedFile
+from alignup.agent.pods.files import downward_api
+from alignup.agent.pods.files.downward_api import ProjectedFile
 from alignup.agent.pods.pod_state import PodStartError
-from tests.agent.pods.mounting import names_in
+from tests.agent.pods.files.mounting import names_in
 
 
 def test_files_are_symlinks_into_the_newest_directory(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.agent.pods import bind_mounts
+from alignup.agent.pods.files import bind_mounts
 
 
 def skip_unless_mountable(place: Path) -> None:

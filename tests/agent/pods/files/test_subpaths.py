@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from alignup.agent.pods import bind_mounts, subpaths
+from alignup.agent.pods.files import bind_mounts, subpaths
 from alignup.agent.pods.pod_state import PodStartError
-from tests.agent.pods.mounting import skip_unless_mountable
+from tests.agent.pods.files.mounting import skip_unless_mountable
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Files of pods on the host: volumes and mounts, ``/etc/hosts``, and logs."""
