@@ -92,6 +92,23 @@ class DeviceInventory:
         return bits.union(devices for mask, devices in self.groups.items() if mask & nodes)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FreeDevices(Mapping[int, int]):
+    """The number of free devices of one resource by NUMA node: a view of a ledger, computed when it is read."""
+
+    on: Mapping[int, DeviceSet]  #: by node
+    free: DeviceSet
+
+    def __getitem__(self, node: int) -> int:
+        return (self.on[node] & self.free).bit_count()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.on)
+
+    def __len__(self) -> int:
+        return len(self.on)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceLedger:
     """The devices of a machine and their holders.
@@ -138,10 +155,9 @@ class DeviceLedger:
         """The devices of its init containers that a pod may reuse, by resource."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else {}
 
-    def free_on(self, resource: str) -> dict[int, int]:
+    def free_on(self, resource: str) -> Mapping[int, int]:
         """NUMA node → the number of free devices of *resource* that touch it, for all nodes of hints."""
-        free = self.free[resource]
-        return {node: (devices & free).bit_count() for node, devices in self.inventories[resource].on.items()}
+        return FreeDevices(self.inventories[resource].on, self.free[resource])
 
     def allocatable(self, uid: str = "") -> dict[str, int]:
         """The device capacity by resource for the fit check of a pod.

@@ -55,6 +55,23 @@ class Block(NamedTuple):
     size: int  #: bytes; 0 if later containers took over all of it
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FreeMemory(Mapping[int, int]):
+    """The free bytes of one type by NUMA node: a view of a ledger, computed when it is read."""
+
+    nodes: Mapping[int, NodeMemory]
+    type: str
+
+    def __getitem__(self, node: int) -> int:
+        return self.nodes[node].tables.get(self.type, EMPTY_TABLE).free
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
     """The memory of a machine and its holders; empty if memory is not managed."""
