@@ -210,7 +210,8 @@ def _step_document(step: MergeStep) -> MergeStepDocument:
 def _resource_document(one: ResourceHints) -> ResourceHintsDocument:
     hints, hidden = shown_hints(one)
     documents = [HintDocument.of(hint) for hint in hints]
-    return ResourceHintsDocument(one.provider, one.resource, one.request, one.free, documents, hidden)
+    free = None if one.free is None else dict(one.free)
+    return ResourceHintsDocument(one.provider, one.resource, one.request, free, documents, hidden)
 
 
 def _decision(document: DecisionDocument) -> Decision:
