@@ -35,7 +35,7 @@ class Checkpointer:
         self._finished: _Encoded = {}
 
     def __call__(self, state: AgentState) -> None:
-        ledger = state.settled_host().ledger
+        ledger = (state.settled_host() if state.pending else state.host).ledger
         if ledger.devices.inventories is not self._inventories:
             self._admitted, self._inventories = {}, ledger.devices.inventories
         self._admitted = _encode_new(self._admitted, state.admitted, lambda one: _admitted(ledger, one))

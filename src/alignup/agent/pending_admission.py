@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from alignup.agent.devices.device_state import RequestedDevices
+from alignup.agent.pod_record import PodRecord
 from alignup.align.decision import Decision, Outcome, Rejection, Shortfall
 from alignup.align.devices import DeviceProvider, PreferenceAnswers, PreferenceRequest
 from alignup.align.errors import ProviderError
@@ -16,6 +17,7 @@ from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.schema.api import AdmissionStatus, PodView
+from alignup.schema.run_status import PodGrants
 
 WAITS_ITS_TURN = "WaitsItsTurn"  #: the reason of a pod that fits, but may not overtake another waiting pod again
 PREPARING_DEVICES = "DevicesArePrepared"  #: the reason of a pod that fits and waits for its device plugins
@@ -31,6 +33,10 @@ class DecidedPod:
     decision: Decision
     preference_requests: tuple[PreferenceRequest, ...]
     seconds: float  #: spent on the decision
+
+    def record(self, since: float, grants: PodGrants) -> PodRecord:
+        decision = replace(self.decision, before=None, after=None)
+        return PodRecord(pod=self.pod, since=since, source=self.source, decision=decision, grants=grants)
 
     def pending(self, devices: tuple[RequestedDevices, ...], *, ticket: object) -> "PendingAdmission":
         return PendingAdmission(

@@ -333,7 +333,7 @@ class Transaction:
     def _admit(self, decided: DecidedPod, *, grants: PodGrants | None = None) -> AdmissionResult:
         """Record a pod whose resources the ledger holds."""
         self._emit_decision(EventKind.ADMITTED, decided)
-        record = self._next.admitted[decided.pod.uid] = self._record(decided, grants or {})
+        record = self._next.admitted[decided.pod.uid] = decided.record(self._clock.now(), grants or {})
         self._changed = self.durable = True
         return AdmissionResult(decided.decision, pod_view(record, AdmissionStatus.ADMITTED))
 
@@ -342,17 +342,12 @@ class Transaction:
         return AdmissionResult(decided.decision, None)
 
     def _wait(self, decided: DecidedPod) -> AdmissionResult:
-        record = self._record(decided, {})
+        record = decided.record(self._clock.now(), {})
         self._next.waiting = self._next.waiting.added(record)
         self._emit_decision(EventKind.WAITING, decided)
         self._changed = self.durable = True
         view = pod_view(record, AdmissionStatus.WAITING, position=len(self._next.waiting.pods))
         return AdmissionResult(decided.decision, view)
-
-    def _record(self, decided: DecidedPod, grants: PodGrants) -> PodRecord:
-        decision = replace(decided.decision, before=None, after=None)
-        now = self._clock.now()
-        return PodRecord(pod=decided.pod, since=now, source=decided.source, decision=decision, grants=grants)
 
     def _may_wait(self, pod: Pod, source: str) -> bool:
         """Whether a rejected pod may wait: waiting is enabled, and the pod fits the empty host."""
