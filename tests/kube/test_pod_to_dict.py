@@ -6,8 +6,7 @@ from hypothesis import given
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, ContainerStatus, Pod, Resources
 from alignup.align.workload.validation import accept
-from alignup.kube.pod import read_pod
-from alignup.kube.pod_to_dict import pod_to_dict
+from alignup.kube.pod import pod_to_dict, read_pod
 from tests.strategies_pods import pods
 
 TWO = {"cpu": Quantity.parse("2")}

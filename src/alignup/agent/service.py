@@ -13,12 +13,12 @@ from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.bits import quote
-from alignup.align.errors import DocumentError, PodError, Problem, StateError
+from alignup.align.errors import PodError, Problem, StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
-from alignup.kube import documents, manifests
+from alignup.kube import manifests
 from alignup.kube.manifests import Accept
-from alignup.kube.pod import read_pod as read_document
+from alignup.kube.pod import read_pod_text
 from alignup.kube.podspec import manifest_of
 from alignup.kube.podspec.types import Permission
 from alignup.schema.api import (
@@ -136,10 +136,7 @@ def read_pod(content: bytes, media_type: str, *, accept: Accept = validation.acc
     With *keep*, the pod carries its manifest, so that the agent can run it.
     """
     del media_type  # JSON is a subset of YAML
-    found = documents.read(content)
-    if len(found) != 1:
-        raise DocumentError(f"expected one document, not {len(found) or 'none'}", line=1)
-    pod = accept(read_document(found[0].value, keep=keep))
+    pod = accept(read_pod_text(content, keep=keep))
     return pod if pod.uid else manifests.with_derived_uid(pod)
 
 

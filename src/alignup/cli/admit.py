@@ -68,7 +68,7 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
 
 def pod_manifest(pod: "Pod") -> Document:
     """The pod as a v1 Pod: its own manifest if it has one, else what admission depends on."""
-    from alignup.kube.pod_to_dict import pod_to_dict  # noqa: PLC0415 - not needed for --help
+    from alignup.kube.pod import pod_to_dict  # noqa: PLC0415 - not needed for --help
 
     if not pod.manifest:
         return pod_to_dict(pod)

@@ -27,8 +27,7 @@ from alignup.align.workload.validation import accept
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, find_invalid_event, sort_by_time
 from alignup.kube import documents
 from alignup.kube.object_reader import Diagnostics, ObjectReader
-from alignup.kube.pod import read_pod
-from alignup.kube.pod_to_dict import amounts_to_dict, pod_to_dict
+from alignup.kube.pod import amounts_to_dict, pod_to_dict, read_pod
 from alignup.kube.yaml_documents import ParsedDocument
 from alignup.kube.yaml_scalars import NumberLiteral
 

@@ -58,7 +58,7 @@ class _NotJsonError(DocumentError):
 
 
 def _decode(text: str | bytes) -> str:
-    """Decode UTF-8, or UTF-16 if there is a byte order mark."""
+    """*text* from UTF-8, or UTF-16 if there is a byte order mark."""
     if len(text) > MAX_BYTES:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file", line=1)
     try:
@@ -93,7 +93,7 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
             raise DocumentError(f"more than {MAX_DOCUMENTS:,} documents: split the file", line=line, document=count)
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
-            keys = _duplicate_keys(text, start, end) if _may_have_duplicates(value, text, start, end) else ()
+            keys = _duplicate_keys(value, text, start, end)
             yield ParsedDocument(count, line, value, tuple(DuplicateKey(line, key) for key in keys))
         line += text.count("\n", start, end)
 
@@ -122,15 +122,14 @@ def _levels(value: object) -> Iterator[list[Any]]:
         level = [part for part in inner if isinstance(part, dict | list)]
 
 
-def _may_have_duplicates(value: object, text: str, start: int, end: int) -> bool:
-    """Whether *text* may repeat a key: text written as usual has one colon after a quote for each key of *value*."""
+def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]:
+    """The keys that *text*, decoded as *value*, repeats."""
+    found: list[str] = []
+    # Text written as usual has one colon after a quote for each key; only other text is decoded again.
     keys = sum(len(part) for level in _levels(value) for part in level if isinstance(part, dict))
     colons = text.count('":', start, end) - text.count('\\":', start, end)
-    return keys != colons or _UNUSUAL_KEY.search(text, start, end) is not None
-
-
-def _duplicate_keys(text: str, start: int, end: int) -> list[str]:
-    found: list[str] = []
+    if keys == colons and not _UNUSUAL_KEY.search(text, start, end):
+        return found
 
     def note(pairs: list[tuple[str, object]]) -> None:
         seen: set[str] = set()

@@ -6,7 +6,6 @@ dependencies are disabled. So all gates are listed, not only those that matter t
 """
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 from alignup.align.errors import Problem
 from alignup.align.settings import FEATURE_GATES, FeatureGate, FeatureGates, FeatureStage
@@ -146,27 +145,19 @@ _DEPENDENTS = """
 """
 
 
-def _gates(names: str, stage: FeatureStage, *, default: bool, locked: bool = False) -> dict[str, FeatureGate]:
-    gate = FeatureGate(stage, default=default, locked=locked)
-    return dict.fromkeys(names.split(), gate)
-
-
 #: Deprecated gates count as GA: only their own name sets them.
-KUBELET_GATES: Mapping[str, FeatureGate] = MappingProxyType(
-    {
-        **_gates(_ALPHA, FeatureStage.ALPHA, default=False),
-        **_gates(_BETA_ON, FeatureStage.BETA, default=True),
-        **_gates(_BETA_OFF, FeatureStage.BETA, default=False),
-        **_gates(_LOCKED_ON, FeatureStage.GA, default=True, locked=True),
-        **_gates(_LOCKED_OFF, FeatureStage.GA, default=False, locked=True),
-        **_gates(_ON, FeatureStage.GA, default=True),
-        **_gates(_OFF, FeatureStage.GA, default=False),
-    }
-)
+KUBELET_GATES: Mapping[str, FeatureGate] = {
+    **dict.fromkeys(_ALPHA.split(), FeatureGate(FeatureStage.ALPHA, default=False)),
+    **dict.fromkeys(_BETA_ON.split(), FeatureGate(FeatureStage.BETA, default=True)),
+    **dict.fromkeys(_BETA_OFF.split(), FeatureGate(FeatureStage.BETA, default=False)),
+    **dict.fromkeys(_LOCKED_ON.split(), FeatureGate(FeatureStage.GA, default=True, locked=True)),
+    **dict.fromkeys(_LOCKED_OFF.split(), FeatureGate(FeatureStage.GA, default=False, locked=True)),
+    **dict.fromkeys(_ON.split(), FeatureGate(FeatureStage.GA, default=True)),
+    **dict.fromkeys(_OFF.split(), FeatureGate(FeatureStage.GA, default=False)),
+}
 
 
 def _dependencies() -> dict[str, tuple[str, ...]]:
-    """Gate → the gates that it requires, in the kubelet's order."""
     found: dict[str, tuple[str, ...]] = {}
     required = ""
     for word in _DEPENDENTS.split():
@@ -177,14 +168,25 @@ def _dependencies() -> dict[str, tuple[str, ...]]:
     return dict(sorted(found.items()))
 
 
-DEPENDENCIES: Mapping[str, tuple[str, ...]] = MappingProxyType(_dependencies())
+#: Gate → the gates that it requires, in the kubelet's order.
+DEPENDENCIES: Mapping[str, tuple[str, ...]] = _dependencies()
 
-_ALL = MappingProxyType({"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA})
+_ALL = {"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA}
 
 
 def problems(chosen: Mapping[str, bool]) -> tuple[Problem, ...]:
     """The kubelet's errors about the gates *chosen* in a file; of several it reports random ones."""
-    return tuple(_unsettable(chosen)) or tuple(_unsupported(chosen))
+    if unsettable := tuple(_unsettable(chosen)):
+        return unsettable
+    unmet = {name: [need for need in needs if not is_enabled(need, chosen)] for name, needs in DEPENDENCIES.items()}
+    return tuple(
+        Problem(
+            f"featureGates[{name}]",
+            f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]",
+        )
+        for name, off in unmet.items()
+        if off and is_enabled(name, chosen)
+    )
 
 
 def resolve(chosen: Mapping[str, bool]) -> FeatureGates:
@@ -212,10 +214,3 @@ def _unsettable(chosen: Mapping[str, bool]) -> Iterator[Problem]:
         if gate and gate.locked and on is not gate.default:
             fixed = str(gate.default).lower()
             yield Problem(field, f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {fixed}")
-
-
-def _unsupported(chosen: Mapping[str, bool]) -> Iterator[Problem]:
-    for name, needs in DEPENDENCIES.items():
-        if is_enabled(name, chosen) and (off := [need for need in needs if not is_enabled(need, chosen)]):
-            what = f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]"
-            yield Problem(f"featureGates[{name}]", what)

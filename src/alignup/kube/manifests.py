@@ -1,8 +1,7 @@
-"""Reads workloads from manifest files: what they run, how many replicas, and where each is defined.
+"""Reads workloads from manifest files: Pods, and objects that create pods from a template.
 
-A workload is a Pod or any object that creates pods from a template. Objects that run no pods are skipped with a
-warning, so a whole application directory or a full cluster export can be given. All problems are reported at once,
-each with file, document, line and field; in that case nothing is read.
+Objects that run no pods are skipped with a warning, so a whole application directory or a full cluster export can be
+given. All problems are reported at once, each with file, document, line and field; in that case nothing is read.
 """
 
 import re
@@ -33,7 +32,6 @@ _ObjectKey = tuple[str, str, str]  # kind, namespace, name
 
 #: Validates and defaults a pod as the API server does; raises :class:`PodError` to reject it.
 Accept = Callable[[Pod], Pod]
-_MakePod = Callable[[Mapping[str, Any]], Pod]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,6 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """An object that runs pods, and the pods it creates."""
-
     kind: str
     name: str
     namespace: str
@@ -79,25 +75,18 @@ class LoadedWorkloads:
     warnings: tuple[str, ...] = ()  #: skipped objects and likely mistakes
 
 
-def read_paths(
-    paths: Iterable[str | Path],
-    stdin: BinaryIO | None = None,
-    *,
-    accept: Accept = validation.accept,
-    keep: bool = False,
-) -> LoadedWorkloads:
+def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, keep: bool = False) -> LoadedWorkloads:
     """Read files and directories; ``-`` is *stdin*. :class:`ManifestError` lists every problem.
 
     Like ``kubectl -f``, a directory stands for its files that end in ``SUFFIXES``, in the order of their names.
     With *keep* each pod carries its manifest; replicas share one.
     """
-    collector = _Collector(lambda document: accept(read_pod(document, keep=keep)))
+    collector = _Collector(validation.accept, keep)
     for path in paths:
         if str(path) == "-":
             collector.add_file(stdin, "standard input")
-            continue
-        for file in _files(Path(path), collector):
-            collector.add_file(file, str(file))
+        else:
+            collector.add_path(Path(path))
     return collector.result()
 
 
@@ -105,7 +94,7 @@ def read_workloads(
     text: str | bytes, *, name: str, accept: Accept = validation.accept, keep: bool = False
 ) -> LoadedWorkloads:
     """Like :func:`read_paths`, for a YAML or JSON text that messages call *name*."""
-    collector = _Collector(lambda document: accept(read_pod(document, keep=keep)))
+    collector = _Collector(accept, keep)
     collector.add(text, name)
     return collector.result()
 
@@ -115,24 +104,12 @@ def with_derived_uid(pod: Pod) -> Pod:
     return replace(pod, uid=_uid("Pod", pod.namespace, pod.name))
 
 
-def _files(path: Path, collector: "_Collector") -> list[Path]:
-    try:
-        if not path.is_dir():
-            return [path]
-        files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and not each.is_dir())
-    except OSError as error:
-        collector.cannot_read(str(path), error)
-        return []
-    if not files:
-        collector.fail(str(path), f"the directory has no files that end in {', '.join(SUFFIXES)}")
-    return files
-
-
 @dataclass
 class _Collector:
     """Collects the workloads and problems of several texts."""
 
-    make: _MakePod
+    accept: Accept
+    keep: bool
     workloads: dict[_ObjectKey, Workload] = field(default_factory=dict)
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
@@ -147,13 +124,26 @@ class _Collector:
             self.warnings.append(f"{owner.source}: skipped {owner.kind} {owner.name}: its pods are also listed")
         return LoadedWorkloads(tuple(self.workloads.values()), tuple(self.warnings))
 
+    def add_path(self, path: Path) -> None:
+        files = [path]
+        try:
+            if path.is_dir():
+                files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and not each.is_dir())
+        except OSError as error:
+            self._fail(str(path), error)
+            return
+        if not files:
+            self._fail(str(path), f"the directory has no files that end in {', '.join(SUFFIXES)}")
+        for file in files:
+            self.add_file(file, str(file))
+
     def add_file(self, file: Path | BinaryIO | None, name: str) -> None:
         """Read one file; ``None`` counts as empty."""
         try:
             with file.open("rb") if isinstance(file, Path) else nullcontext(file) as opened:
                 text = opened.read(documents.MAX_BYTES + 1) if opened else b""
         except (OSError, ValueError) as error:
-            self.cannot_read(name, error)
+            self._fail(name, error)
         else:
             self.add(text, name)
 
@@ -162,10 +152,10 @@ class _Collector:
             found = documents.read(text)
         except DocumentError as error:
             where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
-            self.fail(str(where), error.what)
+            self._fail(str(where), error.what)
             return
         if not found:
-            self.fail(name, "is empty")
+            self._fail(name, "is empty")
         several = len(found) > 1 or any(document.number > 1 for document in found)
         for document in found:
             place = _Place(name, document, document.value, several=several)
@@ -173,12 +163,11 @@ class _Collector:
             self.warnings += [f"{replace(source, line=one.line)}: {one}" for one in document.repeated]
             self._add_object(place, {})
 
-    def fail(self, where: str, what: str) -> None:
-        """Record a problem with a whole file."""
+    def _fail(self, where: str, what: str | Exception) -> None:
+        """Record a problem with a whole file; an exception means that it cannot be read."""
+        if isinstance(what, Exception):
+            what = f"cannot be read: {getattr(what, 'strerror', None) or what}"
         self.problems.append(LocatedProblem(where, Problem("", what)))
-
-    def cannot_read(self, where: str, error: OSError | ValueError) -> None:
-        self.fail(where, f"cannot be read: {getattr(error, 'strerror', None) or error}")
 
     def _add_object(self, place: "_Place", inherited: Mapping[str, str]) -> None:
         """Read a document or a list item; *inherited* is the type that the list gives its items."""
@@ -188,24 +177,20 @@ class _Collector:
         if top.diagnostics.problems:
             self._report(top.diagnostics.problems, place)
         elif kind.endswith("List") and "items" in top.fields:
-            self._add_items(place, top, kind=kind, version=version)
+            items = top.list_of("items", lambda reader, name: reader.fields[name])
+            self._report(top.diagnostics.problems, place)
+            inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
+            for index, item in enumerate(items):
+                self._add_object(replace(place, part=item, path=place.field(f"items[{index}]")), inherited)
         elif (version, kind) in _TEMPLATES or kind == "Pod":
             self._add_workload(place, top.fields)
         else:
             name = _name(top.fields)
             self.warnings.append(f"{place.source()}: skipped {kind} {name} of {version}: not a supported workload kind")
 
-    def _add_items(self, place: "_Place", top: ObjectReader, *, kind: str, version: str) -> None:
-        items = top.list_of("items", lambda reader, name: reader.fields[name])
-        if top.diagnostics.problems:
-            self._report(top.diagnostics.problems, place)
-        inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
-        for index, item in enumerate(items):
-            self._add_object(place.item(index, item), inherited)
-
     def _add_workload(self, place: "_Place", top: Mapping[str, Any]) -> None:
         try:
-            workload = _workload(place, top, self.make)
+            workload = _workload(place, top, lambda document: self.accept(read_pod(document, keep=self.keep)))
         except PodError as error:
             self._report(error.problems, place, name=f"{top['kind']} {_name(top)}")
             return
@@ -214,13 +199,19 @@ class _Collector:
             what = f"{workload.kind} {workload.name} is defined twice: the last definition is used"
             self.warnings.append(f"{workload.source}: {what}")
         self.workloads[key] = workload
-        self.owners.update(_owners(top, workload.namespace))
+        owners = top["metadata"].get("ownerReferences")
+        for owner in owners if isinstance(owners, list) else ():
+            if isinstance(owner, dict):
+                self.owners.add((str(owner.get("kind")), workload.namespace, str(owner.get("name"))))
 
     def _report(self, problems: Iterable[Problem], place: "_Place", name: str = "") -> None:
         for problem in problems:
             where = f"{place.source(problem.field)}{name and ', '}{name}"
             *_, value = None, *place.along(problem.field)
-            what = f"{problem.what}{_value_note(value, problem.what)}"
+            what = problem.what
+            if isinstance(value, str) and value:
+                shown = value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])
+                what += "" if shown in what else f" (got {shown})"
             self.problems.append(LocatedProblem(where, Problem(place.field(problem.field), what)))
 
 
@@ -233,9 +224,6 @@ class _Place:
     part: Any
     path: str = ""  #: in the document
     several: bool = False  #: whether the file has other documents
-
-    def item(self, index: int, item: object) -> "_Place":
-        return replace(self, part=item, path=self.field(f"items[{index}]"))
 
     def field(self, inner: str) -> str:
         """A path in this object as a path in the document."""
@@ -255,24 +243,13 @@ class _Place:
         """The value at each step of the path *field*; ``None`` where it is absent."""
         part = self.part
         for name, index in _STEP.findall(field):
-            part = _step(part, name or index)
+            if isinstance(part, dict):
+                part = part.get(name or index)
+            elif isinstance(part, list) and index.isdecimal() and len(index) < 10 and int(index) < len(part):
+                part = part[int(index)]
+            else:
+                part = None
             yield part
-
-
-def _value_note(value: object, what: str) -> str:
-    """The invalid value, unless *what* quotes it already."""
-    if not isinstance(value, str) or not value:
-        return ""
-    shown = value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])
-    return "" if shown in what else f" (got {shown})"
-
-
-def _step(part: object, name: str) -> object:
-    if isinstance(part, dict):
-        return part.get(name)
-    if isinstance(part, list) and name.isdecimal() and len(name) < 10 and int(name) < len(part):
-        return part[int(name)]
-    return None
 
 
 #: Kinds that create pods → the path of their pod template.
@@ -288,7 +265,7 @@ _TEMPLATES = {
 }
 
 
-def _workload(place: _Place, top: Mapping[str, Any], make: _MakePod) -> Workload:
+def _workload(place: _Place, top: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Pod]) -> Workload:
     """The workload in an object; :class:`PodError` names the invalid fields of the object."""
     kind = top["kind"]
     template = _TEMPLATES.get((top["apiVersion"], kind))
@@ -302,14 +279,9 @@ def _workload(place: _Place, top: Mapping[str, Any], make: _MakePod) -> Workload
     own = holder.child("metadata").fields
     if holder.diagnostics.problems:
         raise PodError(holder.diagnostics.problems)
-    document = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**own, "name": _named(metadata, place), "namespace": metadata.get("namespace"), "uid": None},
-        "spec": holder.fields.get("spec"),
-    }
+    own = {**own, "name": _named(metadata, place), "namespace": metadata.get("namespace"), "uid": None}
     try:
-        pod = make(document)
+        pod = make({"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": holder.fields.get("spec")})
     except PodError as error:
         outside = ("metadata.name", "metadata.namespace")  # of the workload itself, not of its template
         problems = [
@@ -321,7 +293,7 @@ def _workload(place: _Place, top: Mapping[str, Any], make: _MakePod) -> Workload
     return replace(workload, pod=_replica(pod, workload, 0))
 
 
-def _single_pod(place: _Place, top: Mapping[str, Any], make: _MakePod) -> Workload:
+def _single_pod(place: _Place, top: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Pod]) -> Workload:
     reader = ObjectReader.of(top)
     metadata = reader.child("metadata").fields
     spec, status = reader.child("spec"), reader.child("status")
@@ -353,7 +325,6 @@ def _replica(pod: Pod, workload: Workload, index: int) -> Pod:
 
 
 def _uid(*names: str) -> str:
-    """A uid that depends on *names* only."""
     return str(uuid.uuid5(_UID_NAMESPACE, "/".join(names)))
 
 
@@ -366,15 +337,6 @@ def _named(metadata: Mapping[str, Any], place: _Place) -> object:
 
 
 def _name(top: Mapping[str, Any]) -> str:
-    """The name of an object, for messages."""
     metadata = top.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) else "without a name"
-
-
-def _owners(top: Mapping[str, Any], namespace: str) -> Iterator[_ObjectKey]:
-    metadata = top.get("metadata")
-    owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
-    for owner in owners if isinstance(owners, list) else ():
-        if isinstance(owner, dict):
-            yield str(owner.get("kind")), namespace, str(owner.get("name"))

@@ -21,12 +21,17 @@ _T = TypeVar("_T")
 #: White space that JSON strings can hold unescaped: Kubernetes trims a quantity before it decodes escapes.
 _UNESCAPED_SPACE = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _MAX_INT_BITS = 2_000  # Python does not print much longer integers
+_TYPE_NAMES: tuple[tuple[Any, str], ...] = (
+    (bool, "true or false"),
+    ((NumberLiteral, int, float), "a number"),
+    (str, "a string"),
+    (Mapping, "an object"),
+    ((list, tuple), "a list"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """Everything found while reading one document."""
-
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)  #: paths of fields that do not exist
@@ -47,7 +52,6 @@ class ObjectReader:
 
     @classmethod
     def of(cls, document: object, diagnostics: Diagnostics | None = None, path: str = "") -> "ObjectReader":
-        """A reader for *document*, which should be an object."""
         reader = cls(diagnostics or Diagnostics(), path, {})
         return cls(reader.diagnostics, path, reader._mapping(document, ""))
 
@@ -66,7 +70,6 @@ class ObjectReader:
         return (value if type(value) is str else self._wrong(name, "a string", "")) or default
 
     def required(self, name: str) -> str:
-        """A string that must not be empty."""
         text = self.text(name)
         if not text and self.fields.get(name) in (None, ""):
             self.error(name, "Required value")
@@ -99,7 +102,6 @@ class ObjectReader:
         return None
 
     def count(self, name: str, *, default: int, high: int) -> int:
-        """A number of things, from 0 to *high*."""
         number = self.integer(name)
         if number is None:
             return default
@@ -127,7 +129,6 @@ class ObjectReader:
         return self.map_of(name, ObjectReader.text)
 
     def quantity(self, name: str) -> Quantity | None:
-        """A quantity; ``None`` if it is absent."""
         if not self.has(name):
             return None
         try:
@@ -137,7 +138,6 @@ class ObjectReader:
             return None
 
     def quantities(self, name: str) -> Amounts:
-        """An object of quantities; ``null`` is zero."""
         found = {}
         for key, value in self.mapping(name).items():
             try:
@@ -147,15 +147,12 @@ class ObjectReader:
         return found
 
     def mapping(self, name: str) -> Mapping[str, Any]:
-        """The undecoded fields of an object; empty if it is absent."""
         return self._mapping(self.fields.get(name), name)
 
     def child(self, name: str) -> "ObjectReader":
-        """An object; without fields if it is absent."""
         return ObjectReader(self.diagnostics, self.path_of(name), self.mapping(name))
 
     def children(self, name: str) -> tuple["ObjectReader", ...]:
-        """The objects of a list."""
         return self.list_of(name, ObjectReader.child)
 
     def list_of(self, name: str, read: Callable[["ObjectReader", str], _T]) -> tuple[_T, ...]:
@@ -195,7 +192,6 @@ class ObjectReader:
         return text
 
     def error(self, name: str, what: str) -> None:
-        """Record a problem with a field."""
         self.diagnostics.add(Problem(self.path_of(name), what))
 
     def invalid(self, name: str, text: str, what: str) -> None:
@@ -205,7 +201,6 @@ class ObjectReader:
         self.error(name, f"Unsupported value: {quote(text)}: supported values: {', '.join(map(quote, supported))}")
 
     def faults(self, name: str, text: str, faults: Iterable[str]) -> None:
-        """Record each of the *faults* of a field's value."""
         for fault in faults:
             self.invalid(name, text, fault)
 
@@ -215,9 +210,8 @@ class ObjectReader:
 
     def require(self, permission: str, name: str, what: str) -> None:
         """Record that a field is a problem unless *permission* is granted."""
-        problem = Problem(
-            self.path_of(name), f"{what} is not allowed; start the agent with --allow {permission} to allow it"
-        )
+        advice = f"start the agent with --allow {permission} to allow it"
+        problem = Problem(self.path_of(name), f"{what} is not allowed; {advice}")
         self.diagnostics.permissions[problem] = permission
         self.diagnostics.add(problem)
 
@@ -239,21 +233,9 @@ class ObjectReader:
 
 def type_of(value: object) -> str:
     """The type of a decoded value, for messages."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case NumberLiteral() | int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case Mapping():
-            return "an object"
-        case list() | tuple():
-            return "a list"
-        case _:
-            return type(value).__name__
+    if value is None:
+        return "null"
+    return next((name for types, name in _TYPE_NAMES if isinstance(value, types)), type(value).__name__)
 
 
 def _quantity(value: object) -> Quantity:

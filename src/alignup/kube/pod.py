@@ -1,19 +1,17 @@
-"""Reads a Pod object into a :class:`Pod`, or lists everything wrong with it, field by field.
+"""Reads a Pod object into a :class:`Pod`, or lists everything wrong with it, field by field; and writes one.
 
 Only types and quantities are checked here, and only of fields that affect alignment; ``align.workload.validation``
-decides what a well-formed pod may ask for.
-
-Quantities may be numbers, and the spelling of a number shows in the quantity (``1e3`` prints as ``1e3``, ``1000`` as
-``1k``), so :func:`read_pod_text` keeps the spelling of every number. A document decoded elsewhere is read as well.
+decides what a well-formed pod may ask for. The spelling of a number shows in a quantity (``1e3`` prints as ``1e3``,
+``1000`` as ``1k``), so :func:`read_pod_text` keeps it. A document decoded elsewhere is read as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from alignup.align.bits import quote
-from alignup.align.errors import DocumentError, PodError, Problem
-from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
+from alignup.align.errors import DocumentError, PodError
+from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
 from alignup.kube import documents
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.podspec import PodManifest
@@ -21,15 +19,12 @@ from alignup.kube.podspec import PodManifest
 _RESTART_POLICIES = ("Always", "Never", "OnFailure")
 
 
-def read_pod_text(text: str | bytes) -> Pod:
-    """The pod in a YAML or JSON text; :class:`PodError` names every invalid field."""
-    try:
-        found = documents.read(text)
-    except DocumentError as error:
-        raise PodError([Problem("", str(error))]) from error
+def read_pod_text(text: str | bytes, *, keep: bool = False) -> Pod:
+    """Like :func:`read_pod`, for a YAML or JSON text; :class:`DocumentError` if it is not one document."""
+    found = documents.read(text)
     if len(found) != 1:
-        raise PodError([Problem("", f"expected one document, found {len(found) or 'none'}")])
-    return read_pod(found[0].value)
+        raise DocumentError(f"expected one document, not {len(found) or 'none'}", line=1)
+    return read_pod(found[0].value, keep=keep)
 
 
 def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
@@ -57,6 +52,41 @@ def read_type(top: ObjectReader) -> tuple[str, str]:
     if not top.diagnostics.problems:
         version = top.required("apiVersion")
     return kind, version
+
+
+def pod_to_dict(pod: Pod) -> dict[str, Any]:
+    """The Pod object that is read as *pod*, without empty fields."""
+    metadata = _present(
+        name=pod.name,
+        namespace=pod.namespace,
+        uid=pod.uid,
+        labels=dict(pod.labels),
+        annotations=dict(pod.annotations),
+    )
+    spec = _present(
+        initContainers=list(map(_container_to_dict, pod.init)),
+        containers=list(map(_container_to_dict, pod.containers)),
+        resources=_resources_to_dict(pod.resources),
+        overhead=amounts_to_dict(pod.overhead),
+        resourceClaims=_names_to_list(pod.claims),
+        priority=pod.priority,
+        os=_present(name=pod.os),
+    )
+    statuses = [
+        _present(
+            name=name,
+            allocatedResources=amounts_to_dict(status.allocated),
+            resources=_present(requests=amounts_to_dict(status.actual)),
+        )
+        for name, status in pod.statuses.items()
+    ]
+    resize = [{"type": "PodResizePending", "reason": "Infeasible"}] if pod.resize_infeasible else []
+    status = _present(qosClass=str(pod.recorded_qos or ""), conditions=resize, containerStatuses=statuses)
+    return _present(apiVersion="v1", kind="Pod", metadata=metadata, spec=spec, status=status)
+
+
+def amounts_to_dict(amounts: Amounts) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items()}
 
 
 def _pod(top: ObjectReader) -> Pod:
@@ -122,3 +152,28 @@ def _resize_infeasible(status: ObjectReader) -> bool:
 
 def _names(owner: ObjectReader, name: str) -> tuple[str, ...]:
     return tuple(item.text("name") for item in owner.children(name))
+
+
+def _container_to_dict(container: Container) -> dict[str, Any]:
+    return _present(
+        name=container.name,
+        restartPolicy="Always" if container.restartable else "",
+        resources=_resources_to_dict(container.resources),
+    )
+
+
+def _resources_to_dict(resources: Resources) -> dict[str, Any]:
+    return _present(
+        requests=amounts_to_dict(resources.requests),
+        limits=amounts_to_dict(resources.limits),
+        claims=_names_to_list(resources.claims),
+    )
+
+
+def _names_to_list(names: Iterable[str]) -> list[dict[str, str]]:
+    return [{"name": name} for name in names]
+
+
+def _present(**fields: object) -> dict[str, Any]:
+    """The fields that are not empty; 0 is not."""
+    return {name: value for name, value in fields.items() if value not in (None, "", [], {})}

@@ -38,14 +38,9 @@ class DuplicateKey:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """One document of a text.
-
-    ``value`` consists of dicts, lists, strings, booleans, ``None`` and ``NumberLiteral``. Aliases share parts of it: do
-    not change it.
-    """
-
     number: int  #: its position in the text, from 1, counting empty documents
     line: int  #: where it begins, from 1
+    #: dicts, lists, strings, booleans, ``None`` and ``NumberLiteral``; aliases share parts of it, so do not change it
     value: Any
     repeated: tuple[DuplicateKey, ...] = ()
     lines: dict[int, int] = field(default_factory=dict, repr=False, compare=False)  #: id of an object → its line
@@ -68,7 +63,9 @@ def parse_yaml(text: str) -> Iterator[ParsedDocument]:
     except ScalarError as error:
         raise composer.error(str(error)) from None
     except yaml.MarkedYAMLError as error:
-        raise DocumentError(_message(error, text), line=_line(error), document=composer.current) from None
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise DocumentError(_message(error, text), line=line, document=composer.current) from None
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         what = f"character {error.character:#x} is not allowed in YAML"
@@ -87,11 +84,6 @@ def _message(error: "yaml.MarkedYAMLError", text: str) -> str:
         return str(error.problem)
     start = f" that begins on line {error.context_mark.line + 1}" if error.context_mark else ""
     return f"{error.problem} {error.context}{start}"
-
-
-def _line(error: "yaml.MarkedYAMLError") -> int:
-    mark = error.problem_mark or error.context_mark
-    return mark.line + 1 if mark else 1
 
 
 @dataclass(slots=True)
@@ -156,7 +148,11 @@ class _Composer:
                 return yaml_scalars.to_value(self._resolve(event))
             text = event.value
             value = self._values.get(text, self)
-            return self._cache_value(text) if value is self else value
+            if value is self:
+                value = yaml_scalars.to_value(yaml_scalars.resolve_plain(text))
+                if len(self._values) < _MAX_CACHED:
+                    self._values[text] = value
+            return value
         if kind is self._yaml.AliasEvent:
             value = self._alias(event, level).value
             return value if type(value) is dict or type(value) is list else yaml_scalars.to_value(value)
@@ -190,7 +186,9 @@ class _Composer:
             anchor = self._anchors[event.anchor] = _Anchor(value)
             self._deepest = level
         if isinstance(value, list):
-            self._fill_list(value, level)
+            end = self._yaml.SequenceEndEvent
+            while type(event := self._next()) is not end:
+                value.append(self._value(event, level))
         else:
             self._lines[id(value)] = _line_of(event)
             self._fill_object(value, level)
@@ -198,11 +196,6 @@ class _Composer:
             anchor.nodes, anchor.depth = self._nodes - before, self._deepest - level + 1
             self._deepest = max(outer, self._deepest)
         return value
-
-    def _fill_list(self, value: list[Any], level: int) -> None:
-        end = self._yaml.SequenceEndEvent
-        while type(event := self._next()) is not end:
-            value.append(self._value(event, level))
 
     def _fill_object(self, value: dict[str, Any], level: int) -> None:
         end = self._yaml.MappingEndEvent
@@ -250,12 +243,6 @@ class _Composer:
         if event.anchor is not None:
             self._anchors[event.anchor] = _Anchor(scalar, 1)
         return scalar
-
-    def _cache_value(self, text: str) -> Any:  # noqa: ANN401 - any scalar
-        value = yaml_scalars.to_value(yaml_scalars.resolve_plain(text))
-        if len(self._values) < _MAX_CACHED:
-            self._values[text] = value
-        return value
 
     def _cache_key(self, text: str) -> str:
         key = yaml_scalars.to_key(yaml_scalars.resolve_plain(text))

@@ -1,6 +1,6 @@
 """Writes values as YAML."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -14,11 +14,7 @@ class _Dumper(_Base):
     """Writes subclasses of ``str``, such as enum members, as plain strings."""
 
 
-def _represent_string(dumper: Any, value: str) -> Any:  # noqa: ANN401 - yaml's own types have no names
-    return dumper.represent_str(str(value))
-
-
-_Dumper.add_multi_representer(str, _represent_string)
+_Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
 
 
 def to_yaml(value: object) -> str:

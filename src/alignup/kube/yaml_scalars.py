@@ -17,13 +17,9 @@ from decimal import Decimal
 #: A resolved scalar, before it becomes a value or a key.
 Scalar = str | bool | int | float | None
 
-STR = "tag:yaml.org,2002:str"
-BINARY = "tag:yaml.org,2002:binary"
-INT = "tag:yaml.org,2002:int"
-FLOAT = "tag:yaml.org,2002:float"
-BOOL = "tag:yaml.org,2002:bool"
-NULL = "tag:yaml.org,2002:null"
-TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_TAG = "tag:yaml.org,2002:"
+#: Tag → the type of its scalars.
+_KINDS = {"bool": bool, "int": int, "float": float, "null": type(None), "timestamp": datetime}
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
@@ -84,27 +80,37 @@ def resolve_plain(text: str) -> Scalar:
 
 def resolve_tagged(text: str, tag: str) -> Scalar:
     """Resolve a scalar with a tag; an unknown tag makes it a string."""
-    if tag == BINARY:
-        return _binary(text)
-    if tag not in _KINDS:
+    kind = tag.removeprefix(_TAG) if tag.startswith(_TAG) else ""
+    if kind == "binary":  # base64 decodes to a string too
+        try:
+            return base64.b64decode(re.sub(r"[\r\n]", "", text), validate=True).decode(errors="replace")
+        except (binascii.Error, ValueError):
+            raise ScalarError("!!binary value contains invalid base64 data") from None
+    if kind not in _KINDS:
         return text
     found = resolve_plain(text)
-    if tag == FLOAT and type(found) is int and found in _INT64:
+    if kind == "float" and type(found) is int and found in _INT64:
         return float(found)
-    if tag == TIMESTAMP and _is_date(text):
+    if kind == "timestamp" and _is_date(text):
         return text
-    if type(found) is not _KINDS[tag]:
-        raise ScalarError(f"{_shown(text)} is not a valid !!{tag.rpartition(':')[2]}")
+    if type(found) is not _KINDS[kind]:
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        raise ScalarError(f"`{shown}` is not a valid !!{kind}")
     return found
 
 
 def to_value(scalar: Scalar) -> str | bool | None:
-    """*scalar* as a value, numbers in their JSON spelling."""
-    if isinstance(scalar, float):
-        return NumberLiteral(_spelled(scalar))
+    """*scalar* as a value, numbers in their JSON spelling: without an exponent from 10⁻⁶ up to 10²¹."""
     if isinstance(scalar, int) and not isinstance(scalar, bool):
         return NumberLiteral(scalar)
-    return scalar
+    if not isinstance(scalar, float):
+        return scalar
+    text = repr(scalar)
+    if text in _UNSUPPORTED:
+        raise ScalarError(f"json: unsupported value: {_UNSUPPORTED[text]}")
+    if scalar and not 1e-6 <= abs(scalar) < 1e21:
+        return NumberLiteral(text.replace("e-0", "e-"))
+    return NumberLiteral(format(Decimal(text), "f").removesuffix(".0"))
 
 
 def to_key(scalar: Scalar) -> str:
@@ -145,16 +151,6 @@ def _float(bare: str, text: str) -> float | str:
     return text if found in (float("inf"), float("-inf")) else found
 
 
-def _spelled(number: float) -> str:
-    """The JSON spelling: without an exponent from 10⁻⁶ up to 10²¹."""
-    text = repr(number)
-    if text in _UNSUPPORTED:
-        raise ScalarError(f"json: unsupported value: {_UNSUPPORTED[text]}")
-    if number and not 1e-6 <= abs(number) < 1e21:
-        return text.replace("e-0", "e-")
-    return format(Decimal(text), "f").removesuffix(".0")
-
-
 def _short(number: float) -> str:
     """The spelling as a key: 32-bit precision, with an exponent below 10⁻⁴ and from 10⁶ on."""
     single = to_float32(number)
@@ -175,14 +171,6 @@ def to_float32(number: float) -> float:
         return math.copysign(math.inf, number)
 
 
-def _binary(text: str) -> str:
-    """Base64 decodes to a string too."""
-    try:
-        return base64.b64decode(re.sub(r"[\r\n]", "", text), validate=True).decode(errors="replace")
-    except (binascii.Error, ValueError):
-        raise ScalarError("!!binary value contains invalid base64 data") from None
-
-
 def _is_date(text: str) -> bool:
     match = _DATE.fullmatch(text)
     if match is None:
@@ -194,10 +182,3 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _shown(text: str) -> str:
-    return f"`{text}`" if len(text) <= 40 else f"`{text[:37]}...`"
-
-
-_KINDS: dict[str, type] = {BOOL: bool, INT: int, FLOAT: float, NULL: type(None), TIMESTAMP: datetime}
