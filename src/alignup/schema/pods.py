@@ -1,5 +1,4 @@
 """A pod as a JSON document: what ``align`` needs of it, not its manifest. Fields with default values are left out."""
-# ruff: noqa: RUF012 - msgspec copies mutable defaults
 
 from collections.abc import Mapping
 from operator import attrgetter

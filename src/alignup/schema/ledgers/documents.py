@@ -1,5 +1,4 @@
 """The documents that a ledger consists of, and how a ledger becomes documents."""
-# ruff: noqa: RUF012 - msgspec copies mutable defaults
 
 from collections.abc import Iterable
 from typing import Any
