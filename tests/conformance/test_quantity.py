@@ -43,7 +43,7 @@ def check_text(case: Case, read) -> str | None:
         return None
     # A null leaves a Go value's format alone, so it is empty; zero takes the format of what is added to it in any case.
     assert facts(quantity) == expected(case) | {"format": "DecimalSI"}
-    return "a null has no format of its own, here it has the default"
+    return "null has no format in the kubelet, the default here"
 
 
 def check_yaml(case: Case) -> str | None:

@@ -210,7 +210,7 @@ class Course:
             self.stuck |= before.pods.keys() if "memory" in lost else set()
         self.host = Host(self.machine, settings, ledger=ledger)
         self.apply_plugin_reports(number, restarted=True)
-        # Nobody told the kubelet's new self that a static pod was rejected, so it tries again.
+        # The restarted kubelet does not know that a static pod was rejected, so it tries again.
         decisions = self.admit(in_logged_order(self.pods, step["log"]), number, step, running=before.pods)
         shown = {pod["name"]: pod["status"] for pod in step["pods"]}
         for name, decision in decisions.items() if self.compare else ():

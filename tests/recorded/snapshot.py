@@ -20,9 +20,9 @@ from tests.soundness import by_group
 Document = Mapping[str, Any]
 Places = Mapping[tuple[str, str], str]  #: resource and id of a device → its NUMA nodes
 
-LATE = "the kubelet's files still tell of pods that are gone"
+LATE = "the kubelet's files still contain removed pods"
 SPREAD = "memory of a group lies elsewhere in it once a pod was refused, its sum is the same"
-STUCK = "memory given anew over a restart without state files is not enforced"
+STUCK = "memory allocated again after a restart without state files is not enforced"
 
 
 @dataclass
