@@ -10,7 +10,7 @@ from alignup.align.errors import ParseError
 from alignup.align.explain.sentences import format_quantity
 from alignup.align.settings import FeatureGates
 from alignup.doctor.findings import format_cpus
-from alignup.state.kubelet import cpu_file
+from alignup.state.kubelet.checkpoint import PODS_GATE
 from alignup.state.kubelet.memory_file import MemoryState
 
 Contents = Mapping[str, Any]
@@ -47,7 +47,7 @@ def cpu_differences(contents: Contents, provider: CpuProvider, *, gates: Feature
 
 def _exclusive_cpus(contents: Contents, gates: FeatureGates) -> CpuSet:
     """The CPUs of all containers and pods whose lists can be read."""
-    cpus = bits.union((contents["podEntries"] or {}).values()) if gates.on(cpu_file.PODS_GATE) else 0
+    cpus = bits.union((contents["podEntries"] or {}).values()) if gates.on(PODS_GATE) else 0
     for containers in (contents["entries"] or {}).values():
         for text in (containers or {}).values():
             try:

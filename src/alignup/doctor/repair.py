@@ -19,7 +19,8 @@ from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.settings import FeatureGates
 from alignup.doctor.findings import format_cpus
-from alignup.state.kubelet import cpu_file, memory_file
+from alignup.state.kubelet import cpu_file
+from alignup.state.kubelet.checkpoint import PODS_GATE
 from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
@@ -87,7 +88,7 @@ def repair_cpus(
         return Repaired(CpuState(policy=CpuPolicy.NONE), tuple(dropped))
     kept = _Kept(pods or {})
     owners: dict[str, CpuSet] = {}
-    pod_wide: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(cpu_file.PODS_GATE) else {}
+    pod_wide: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
     found = dict(_containers_by_pod(contents))
     for uid in sorted({**found, **pod_wide}, key=lambda uid: uid not in kept.names):
         own = _parse_lists(uid, found.get(uid, {}), kept)
@@ -190,7 +191,7 @@ def repair_memory(
 ) -> Repaired[MemoryState]:
     """The memory manager's state that follows from *idle* and the allocations."""
     found = {uid: {name: _blocks(own[name]) for name in own} for uid, own in _containers_by_pod(contents)}
-    stored = contents["podEntries"] or {} if gates.on(memory_file.PODS_GATE) else {}
+    stored = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
     pod_wide = {uid: _blocks((one or {}).get("memoryBlocks")) for uid, one in stored.items()}
     if policy == MemoryPolicy.NONE:
         dropped = [

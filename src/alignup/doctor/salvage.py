@@ -23,10 +23,10 @@ from alignup.state.kubelet.checkpoint import (
     CORRUPT,
     StateFileFormat,
     data_checksum_text,
+    fnv1a,
     load_state_file,
     struct_checksum_text,
 )
-from alignup.state.kubelet.checksum import fnv1a
 from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
 from alignup.state.kubelet.go_types import GoMap, GoStruct, decode
 

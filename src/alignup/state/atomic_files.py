@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 from alignup.align.errors import FileError
@@ -21,18 +20,17 @@ def read(path: Path, *, limit: int = MAX_BYTES) -> bytes | None:
     try:
         # O_NONBLOCK: opening a pipe in its place would block forever.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise FileError(f"cannot read {path}: it is not a regular file")
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                data = file.read(limit + 1)
+        finally:
+            os.close(handle)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _failure("read", path, error) from error
-    try:
-        data = _read_up_to(handle, limit + 1) if stat.S_ISREG(os.fstat(handle).st_mode) else None
-    except OSError as error:
-        raise _failure("read", path, error) from error
-    finally:
-        os.close(handle)
-    if data is None:
-        raise FileError(f"cannot read {path}: it is not a regular file")
     if len(data) > limit:
         raise FileError(f"cannot read {path}: it has more than {limit} bytes")
     return data
@@ -45,8 +43,12 @@ def write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     the final sync of the directory fails, the new file is in place but may be lost in a crash: that is an error too.
     """
     try:
-        with _locked_directory(path.parent) as directory:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)
             _replace(directory, path.name, data, mode=mode)
+        finally:
+            os.close(directory)
     except OSError as error:
         raise _failure("write", path, error) from error
 
@@ -66,17 +68,6 @@ def make_directory(path: Path, *, mode: int = 0o750) -> None:
         raise _failure("create", path, error) from error
 
 
-@contextlib.contextmanager
-def _locked_directory(path: Path) -> Iterator[int]:
-    """Open a directory and keep other writers of this module out of it."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield handle
-    finally:
-        os.close(handle)
-
-
 def _replace(directory: int, name: str, data: bytes, *, mode: int) -> None:
     temporary = f".{name}.new"
     with contextlib.suppress(FileNotFoundError):
@@ -84,12 +75,11 @@ def _replace(directory: int, name: str, data: bytes, *, mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(temporary, flags, 0o600, dir_fd=directory)
     try:
-        try:
-            _copy_mode_and_owner(handle, _existing(directory, name), mode=mode)
-            _write_all(handle, data)
+        with os.fdopen(handle, "wb") as file:
+            _set_mode_and_owner(handle, directory, name, mode=mode)
+            file.write(data)
+            file.flush()
             os.fsync(handle)
-        finally:
-            os.close(handle)
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -98,37 +88,16 @@ def _replace(directory: int, name: str, data: bytes, *, mode: int) -> None:
     os.fsync(directory)
 
 
-def _existing(directory: int, name: str) -> os.stat_result | None:
-    """Return the status of the file to replace; ``None`` if no regular file has this name."""
-    try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return found if stat.S_ISREG(found.st_mode) else None
-
-
-def _copy_mode_and_owner(handle: int, existing: os.stat_result | None, *, mode: int) -> None:
-    if existing is None:
-        os.fchmod(handle, mode)
-        return
-    now = os.fstat(handle)
-    if (now.st_uid, now.st_gid) != (existing.st_uid, existing.st_gid):
-        os.fchown(handle, existing.st_uid, existing.st_gid)
-    os.fchmod(handle, stat.S_IMODE(existing.st_mode))
-
-
-def _read_up_to(handle: int, size: int) -> bytes:
-    parts = []
-    while size > 0 and (part := os.read(handle, min(size, 1 << 20))):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(handle, left) :]
+def _set_mode_and_owner(handle: int, directory: int, name: str, *, mode: int) -> None:
+    """Copy them from the file to replace, if it is a regular one."""
+    with contextlib.suppress(FileNotFoundError):
+        existing = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISREG(existing.st_mode):
+            now = os.fstat(handle)
+            if (now.st_uid, now.st_gid) != (existing.st_uid, existing.st_gid):
+                os.fchown(handle, existing.st_uid, existing.st_gid)
+            mode = stat.S_IMODE(existing.st_mode)
+    os.fchmod(handle, mode)
 
 
 def _failure(verb: str, path: Path, error: OSError) -> FileError:

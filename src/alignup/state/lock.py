@@ -22,28 +22,19 @@ def lock(directory: Path) -> Iterator[None]:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise CheckpointError(
-            f"cannot be locked: {error.strerror}",
-            where=str(path),
-            advice="give the agent its own writable directory",
-        ) from error
+        advice = "give the agent its own writable directory"
+        raise CheckpointError(f"cannot be locked: {error.strerror}", where=str(path), advice=advice) from error
     try:
-        _acquire(handle, directory)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            pid = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            what = f"another agent (pid {pid}) uses {directory}"
+            advice = "stop that agent first, or give this one another directory"
+            raise CheckpointError(what, where=str(path), advice=advice) from error
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
         os.ftruncate(handle, 0)
     finally:
         os.close(handle)
-
-
-def _acquire(handle: int, directory: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        pid = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise CheckpointError(
-            f"another agent (pid {pid}) uses {directory}",
-            where=str(directory / NAME),
-            advice="stop that agent first, or give this one another directory",
-        ) from error

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
-from alignup.state.kubelet.checkpoint import struct_checksum_text
-from alignup.state.kubelet.checksum import fnv1a
+from alignup.state.kubelet.checkpoint import fnv1a, struct_checksum_text
 from alignup.state.kubelet.cpu_file import FORMAT, CpuState, dump, parse
 
 NO_GATES = FeatureGates()

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
 from alignup.align.settings import FeatureGates
-from alignup.state.kubelet.checkpoint import struct_checksum_text
-from alignup.state.kubelet.checksum import fnv1a
+from alignup.state.kubelet.checkpoint import fnv1a, struct_checksum_text
 from alignup.state.kubelet.memory_file import FORMAT, MemoryState, dump, parse
 
 NO_GATES = FeatureGates()

@@ -8,19 +8,18 @@ The surprising rule: the checksum of an older version is not of the file but of 
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError, StateError
 from alignup.align.settings import FeatureGates
-from alignup.state.kubelet.checksum import fnv1a
 from alignup.state.kubelet.go_types import GoField, GoInteger, GoMap, GoString, GoStruct, decode
 
 CORRUPT = "checkpoint is corrupted"
 CHECKSUM = GoField("checksum", "Checksum", GoInteger("checksum.Checksum"))
-
-_TEXT = GoString()
+PODS_GATE = "PodLevelResourceManagers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class StateFileFormat:
     @property
     def newest(self) -> GoStruct:
         """The whole file: the fields of the oldest version, and the wrapped contents."""
-        wrapped = (GoField("data", "Data", _TEXT), GoField("dataChecksum", "DataChecksum", CHECKSUM.type))
+        wrapped = (GoField("data", "Data", GoString()), GoField("dataChecksum", "DataChecksum", CHECKSUM.type))
         return GoStruct(self.name, self.older[-1].struct.fields + wrapped)
 
 
@@ -59,14 +58,26 @@ class LoadedStateFile:
     contents: dict[str, Any]  #: by the field names of the newest version
 
 
+@contextmanager
+def restore_errors(format_: StateFileFormat, path: str) -> Iterator[None]:
+    """Turn an error about the file at *path* into the ``StateError`` with which a kubelet exits."""
+    try:
+        yield
+    except (ParseError, StateError) as error:
+        raise StateError(
+            f"could not restore state from checkpoint: {error}, please drain this node and delete "
+            f"the {format_.called} checkpoint file {quote(path)} before restarting Kubelet"
+        ) from None
+
+
 def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> LoadedStateFile:
     """Decode a state file; ``ParseError`` with the kubelet's message if the kubelet would reject it."""
-    whole, error = decode(format_.newest, text, into=_empty_maps(format_.newest))
+    whole, error = decode(format_.newest, text, into=empty_maps(format_.newest))
     contents = format_.data.zero
     if error is not None:
         error = f"failed to deserialize {format_.title} checkpoint: {error}"
     else:
-        contents, error = decode(format_.data, whole["data"].encode(), into=_empty_maps(format_.data))
+        contents, error = decode(format_.data, whole["data"].encode(), into=empty_maps(format_.data))
         if error is not None:
             error = f"failed to deserialize {format_.title} checkpoint data: {error}"
         elif whole["dataChecksum"] != fnv1a(data_checksum_text(whole["data"])):
@@ -76,11 +87,11 @@ def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGate
     if whole["data"] or whole["dataChecksum"]:
         raise ParseError(f"could not load v{format_.number} checkpoint: {error}")
     for version in format_.older:
-        contents, error = decode(version.struct, text, into=_empty_maps(version.struct))
+        contents, error = decode(version.struct, text, into=empty_maps(version.struct))
         if error is None and not _checksum_matches(format_, version, contents, gates):
             error = CORRUPT
         if error is None:
-            return LoadedStateFile(version.number, format_.data.zero | _empty_maps(format_.data) | contents)
+            return LoadedStateFile(version.number, format_.data.zero | empty_maps(format_.data) | contents)
     raise ParseError(error)
 
 
@@ -98,27 +109,13 @@ def encode_state_file(format_: StateFileFormat, contents: dict[str, Any]) -> byt
     return format_.newest.write(whole).encode()
 
 
-def check_policy(format_: StateFileFormat, *, configured: str, stored: str) -> None:
-    """Reject a file that another policy wrote, as the kubelet does."""
-    if configured != stored:
+def check_policy(format_: StateFileFormat, *, configured: str | None, stored: str) -> None:
+    """Reject a file that another policy wrote, as the kubelet does; ``None``: any policy may have written it."""
+    if configured not in (None, stored):
         raise StateError(
-            f"{format_.prefix}configured policy {quote(configured)} differs from "
+            f"{format_.prefix}configured policy {quote(configured or '')} differs from "
             f"state checkpoint policy {quote(stored)}"
         )
-
-
-def restore_error(format_: StateFileFormat, cause: Exception, path: str) -> StateError:
-    """Return the error with which a kubelet exits if it cannot use the file at *path*."""
-    return StateError(
-        f"could not restore state from checkpoint: {cause}, please drain this node and delete "
-        f"the {format_.called} checkpoint file {quote(path)} before restarting Kubelet"
-    )
-
-
-def checksum_texts(format_: StateFileFormat, text: bytes) -> tuple[str, str]:
-    """Return the texts of the two checksums in a file of the newest version: of the copy, and of the data."""
-    whole, _ = decode(format_.newest, text, into=_empty_maps(format_.newest))
-    return struct_checksum_text(format_, format_.older[-1].struct, whole), data_checksum_text(whole["data"])
 
 
 def data_checksum_text(data: str) -> str:
@@ -131,24 +128,26 @@ def struct_checksum_text(
     return f"(*{name or format_.name}){struct.dump({**contents, CHECKSUM.key: 0})}"
 
 
+def fnv1a(text: str) -> int:
+    """Return the checksum of *text* in the kubelet's state files: 32-bit FNV-1a."""
+    value = 0x811C9DC5
+    for byte in text.encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+def empty_maps(struct: GoStruct) -> dict[str, Any]:
+    """Return the maps of *struct*, which are empty and not nil before a kubelet reads a file."""
+    return {one.key: {} for one in struct.fields if isinstance(one.type, GoMap)}
+
+
 def _checksum_matches(
     format_: StateFileFormat, version: OlderVersion, contents: dict[str, Any], gates: FeatureGates
 ) -> bool:
     checksum = contents[CHECKSUM.key]
     if version.checksum_optional and not checksum:
         return True
-    return any(
-        checksum == fnv1a(struct_checksum_text(format_, version.struct, contents, name=name))
-        for name in _struct_names(format_, version, gates)
-    )
-
-
-def _struct_names(format_: StateFileFormat, version: OlderVersion, gates: FeatureGates) -> Iterator[str]:
-    yield format_.name
+    names = [format_.name]
     if version.accepts_own_name and not (version.own_name_disabled_by and gates.on(version.own_name_disabled_by)):
-        yield version.struct.name
-
-
-def _empty_maps(struct: GoStruct) -> dict[str, Any]:
-    """Return the maps of *struct*, which are empty and not nil before a kubelet reads a file."""
-    return {one.key: {} for one in struct.fields if isinstance(one.type, GoMap)}
+        names.append(version.struct.name)
+    return checksum in (fnv1a(struct_checksum_text(format_, version.struct, contents, name=name)) for name in names)

@@ -6,23 +6,22 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, quote
-from alignup.align.errors import ParseError, StateError
+from alignup.align.errors import ParseError
 from alignup.align.settings import FeatureGates
 from alignup.state.kubelet.checkpoint import (
     CHECKSUM,
+    PODS_GATE,
     OlderVersion,
     StateFileFormat,
     check_policy,
     encode_state_file,
     load_state_file,
-    restore_error,
+    restore_errors,
 )
 from alignup.state.kubelet.go_types import GoCpuSetEntry, GoField, GoMap, GoString, GoStruct
 
 NAME = "cpu_manager_state"
 VERSION = 4  #: the one that is written
-
-PODS_GATE = "PodLevelResourceManagers"
 BASELINES_GATE = "InPlacePodVerticalScalingExclusiveCPUs"
 
 _TEXT = GoString()
@@ -80,25 +79,21 @@ def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, pa
     The policy is not checked if *configured_policy* is ``None``. Pod entries and baselines are ignored unless their
     feature gates are on.
     """
-    try:
+    with restore_errors(FORMAT, path):
         loaded = load_state_file(FORMAT, text, gates=gates)
-        if configured_policy is not None:
-            check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
+        check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
         return _state(loaded.contents, gates, version=loaded.version)
-    except (ParseError, StateError) as error:
-        raise restore_error(FORMAT, error, path) from None
 
 
 def dump(state: CpuState, *, gates: FeatureGates) -> bytes:
     """Return the file, byte for byte as the kubelet writes it."""
+    entries = {uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in state.entries.items()}
     return encode_state_file(
         FORMAT,
         {
             "policyName": state.policy,
             "defaultCpuSet": bits.show(state.default),
-            "entries": {
-                uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in state.entries.items()
-            },
+            "entries": entries,
             "podEntries": state.pod_entries if gates.on(PODS_GATE) else {},
             "baselines": state.baselines if gates.on(BASELINES_GATE) else {},
         },

@@ -9,8 +9,7 @@ from typing import Any
 
 from alignup.align.bits import quote
 from alignup.align.errors import StateError
-from alignup.state.kubelet.checkpoint import CORRUPT
-from alignup.state.kubelet.checksum import fnv1a
+from alignup.state.kubelet.checkpoint import CORRUPT, fnv1a
 from alignup.state.kubelet.go_types import GoBytes, GoField, GoInteger, GoMap, GoSlice, GoString, GoStruct, decode
 
 NAME = "kubelet_internal_checkpoint"
@@ -70,15 +69,15 @@ class DeviceState:
 
 def parse(text: bytes, *, path: str) -> DeviceState:
     """Decode the file at *path*; ``StateError`` if a kubelet would continue without it."""
-    contents, error = decode(_FILE, text)
-    if error is None and contents["Checksum"] != fnv1a(_text(contents["Data"])):
+    file, error = decode(_FILE, text)
+    data = file["Data"]
+    if error is None and file["Checksum"] != fnv1a(checksum_text(data)):
         error = CORRUPT
     if error is not None:
         raise StateError(
             f"could not read the device manager checkpoint file {quote(path)}: {error}; "
             "a kubelet continues without it and forgets which container holds which devices"
         )
-    data = contents["Data"]
     return DeviceState(
         entries=tuple(map(_entry, data["PodDeviceEntries"] or ())),
         registered=data["RegisteredDevices"] or {},
@@ -87,35 +86,22 @@ def parse(text: bytes, *, path: str) -> DeviceState:
 
 def dump(state: DeviceState) -> bytes:
     """Return the file, byte for byte as the kubelet writes it."""
-    data = _contents(state)
-    return _FILE.write({"Data": data, "Checksum": fnv1a(_text(data))}).encode()
+    data = contents(state)
+    return _FILE.write({"Data": data, "Checksum": fnv1a(checksum_text(data))}).encode()
 
 
-def checksum_text(state: DeviceState) -> str:
-    """Return the text of which the file's checksum is computed."""
-    return _text(_contents(state))
-
-
-def _text(data: dict[str, Any]) -> str:
+def checksum_text(data: dict[str, Any]) -> str:
     return f"({_DATA.name}){_DATA.dump(data)}"
 
 
-def _contents(state: DeviceState) -> dict[str, Any]:
+def contents(state: DeviceState) -> dict[str, Any]:
     """Return the contents as a kubelet has them: no entries are nil, not an empty list."""
-    entries: tuple[dict[str, Any], ...] = tuple(
-        {
-            "PodUID": one.uid,
-            "ContainerName": one.container,
-            "ResourceName": one.resource,
-            "DeviceIDs": one.devices,
-            "AllocResp": one.response,
-        }
+    keys = [one.key for one in _ENTRY.fields]
+    entries = tuple(
+        dict(zip(keys, (one.uid, one.container, one.resource, one.devices, one.response), strict=True))
         for one in state.entries
     )
-    return {
-        "PodDeviceEntries": entries or None,
-        "RegisteredDevices": state.registered,
-    }
+    return {"PodDeviceEntries": entries or None, "RegisteredDevices": state.registered}
 
 
 def _entry(entry: dict[str, Any]) -> DeviceEntry:

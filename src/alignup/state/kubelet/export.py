@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from itertools import chain
 
 from alignup.align import bits
-from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices import DeviceLedger
-from alignup.align.host import Host, Settings
-from alignup.align.memory.ledger import Block, MemoryLedger, NodeMemory
+from alignup.align.host import Host
+from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.state.kubelet import cpu_file
 from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import NO_NODE, DeviceEntry, DeviceState
@@ -25,25 +24,26 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
 
     A kubelet cannot start with one of these states: all CPUs are exclusive, none shared (``docs/why/differences.md``).
     """
-    ledger = host.ledger
+    ledger, settings = host.ledger, host.settings
     entries = _device_entries(ledger.devices, responses or {})
+    registered = {
+        resource: inventory.names(inventory.healthy)
+        for resource, inventory in sorted(ledger.devices.inventories.items())
+        if inventory.registered
+    }
     unknown = sorted({one.resource for one in entries if not one.response})
     return KubeletFiles(
-        cpu=_cpu_state(ledger.cpus, host.settings),
-        memory=_memory_state(ledger.memory, policy=host.settings.memory_policy),
-        devices=DeviceState(entries=entries, registered=_registered(ledger.devices)),
+        cpu=CpuState(
+            policy=settings.cpus.policy,
+            # A kubelet requires that every CPU is listed, so lost ones are shared again.
+            default=ledger.cpus.shared | ledger.cpus.lost,
+            entries=ledger.cpus.held,
+            pod_entries=ledger.cpus.pod_held,
+            baselines=ledger.cpus.held if settings.gates.on(cpu_file.BASELINES_GATE) else {},
+        ),
+        memory=_memory_state(ledger.memory, policy=settings.memory_policy),
+        devices=DeviceState(entries=entries, registered=registered),
         gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in unknown),
-    )
-
-
-def _cpu_state(ledger: CpuLedger, settings: Settings) -> CpuState:
-    """Return the state with lost CPUs shared again: a kubelet requires that every CPU is listed."""
-    return CpuState(
-        policy=settings.cpus.policy,
-        default=ledger.shared | ledger.lost,
-        entries=ledger.held,
-        pod_entries=ledger.pod_held,
-        baselines=ledger.held if settings.gates.on(cpu_file.BASELINES_GATE) else {},
     )
 
 
@@ -57,16 +57,10 @@ def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
         if uid in ledger.pod_held:  # blocks of its containers do not count
             continue
         for block in chain.from_iterable(containers.values()):
-            if block.type not in types:
-                _remove_assignment(nodes, block)
+            for id_ in bits.members(block.nodes) if block.type not in types else ():
+                left = nodes[id_].assignments - 1
+                nodes[id_] = nodes[id_]._replace(cells=nodes[id_].cells if left else 1 << id_, assignments=left)
     return MemoryState(policy=policy, machine_state=nodes, entries=held, pod_entries=ledger.pod_held)
-
-
-def _remove_assignment(nodes: dict[int, NodeMemory], block: Block) -> None:
-    for id_ in bits.members(block.nodes):
-        node = nodes[id_]
-        left = node.assignments - 1
-        nodes[id_] = node._replace(cells=node.cells if left else 1 << id_, assignments=left)
 
 
 def _device_entries(ledger: DeviceLedger, responses: EncodedResponses) -> tuple[DeviceEntry, ...]:
@@ -93,11 +87,3 @@ def _ids_by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> d
         for node in bits.members(known) if known else (NO_NODE,):
             nodes[node] = (*nodes.get(node, ()), id_)
     return nodes
-
-
-def _registered(ledger: DeviceLedger) -> dict[str, tuple[str, ...]]:
-    return {
-        resource: inventory.names(inventory.healthy)
-        for resource, inventory in sorted(ledger.inventories.items())
-        if inventory.registered
-    }

@@ -8,11 +8,14 @@ The surprising rule: Go appends a space to the text, so half a literal is "inval
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeVar, Union
 
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError
+
+T = TypeVar("T")
 
 #: Go allows 10000 levels; a state file has fewer than ten.
 MAX_DEPTH = 100
@@ -56,14 +59,12 @@ def parse(text: bytes) -> GoValue:
     """Decode *text*; ``ParseError`` with Go's message if it is not JSON."""
     reader = _Reader(text + b" ")
     tree = reader.value(MAX_DEPTH)
-    reader.skip_spaces()
-    if reader.at < len(reader.data):
+    if reader.next_byte():
         raise reader.invalid("after top-level value")
     return tree
 
 
 def encode_string(text: str) -> str:
-    """Return a string as Go writes it."""
     return json.dumps(text, ensure_ascii=False).translate(_ESCAPED)
 
 
@@ -81,13 +82,9 @@ class _Reader:
         quoted = {"'": r"'\''", '"': "'\"'"}.get(char) or f"'{quote(char)[1:-1]}'"
         return ParseError(f"invalid character {quoted} {where}")
 
-    def skip_spaces(self) -> None:
-        found = _SPACES.match(self.data, self.at)
-        self.at = found.end() if found else self.at
-
     def next_byte(self) -> bytes:
         """Return the next byte that is not white space, without consuming it; empty at the end."""
-        self.skip_spaces()
+        self.advance(_SPACES)
         return self.data[self.at : self.at + 1]
 
     def value(self, depth: int) -> GoValue:
@@ -96,7 +93,9 @@ class _Reader:
             if not depth:
                 raise self.invalid("exceeded max depth")
             self.at += 1
-            return self.object(depth - 1) if first == b"{" else self.array(depth - 1)
+            if first == b"{":
+                return GoObject(self.members(b"}", lambda: self.pair(depth - 1), "after object key:value pair"))
+            return GoArray(self.members(b"]", lambda: self.value(depth - 1), "after array element"))
         if first == b'"':
             return self.string()
         if first in _LITERALS:
@@ -105,35 +104,27 @@ class _Reader:
             return self.number()
         raise self.invalid("looking for beginning of value")
 
-    def object(self, depth: int) -> GoObject:
-        pairs: list[tuple[str, GoValue]] = []
+    def members(self, closing: bytes, read: Callable[[], T], where: str) -> tuple[T, ...]:
+        """Read what two brackets enclose; *where* is for errors after a member."""
+        found: list[T] = []
         following = self.next_byte()
-        while following != b"}":
-            if self.next_byte() != b'"':
-                raise self.invalid("looking for beginning of object key string")
-            key = self.string()
-            if self.next_byte() != b":":
-                raise self.invalid("after object key")
-            self.at += 1
-            pairs.append((key, self.value(depth)))
+        while following != closing:
+            found.append(read())
             following = self.next_byte()
-            if following not in (b",", b"}"):
-                raise self.invalid("after object key:value pair")
+            if following not in (b",", closing):
+                raise self.invalid(where)
             self.at += following == b","
         self.at += 1
-        return GoObject(tuple(pairs))
+        return tuple(found)
 
-    def array(self, depth: int) -> GoArray:
-        items: list[GoValue] = []
-        following = self.next_byte()
-        while following != b"]":
-            items.append(self.value(depth))
-            following = self.next_byte()
-            if following not in (b",", b"]"):
-                raise self.invalid("after array element")
-            self.at += following == b","
+    def pair(self, depth: int) -> tuple[str, GoValue]:
+        if self.next_byte() != b'"':
+            raise self.invalid("looking for beginning of object key string")
+        key = self.string()
+        if self.next_byte() != b":":
+            raise self.invalid("after object key")
         self.at += 1
-        return GoArray(tuple(items))
+        return key, self.value(depth)
 
     def string(self) -> str:
         found = _STRING.match(self.data, self.at)

@@ -6,40 +6,37 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.errors import ParseError, StateError
+from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
 from alignup.align.settings import FeatureGates
 from alignup.state.kubelet.checkpoint import (
     CHECKSUM,
+    PODS_GATE,
     OlderVersion,
     StateFileFormat,
     check_policy,
     encode_state_file,
     load_state_file,
-    restore_error,
+    restore_errors,
 )
 from alignup.state.kubelet.go_types import GoField, GoInteger, GoMap, GoSlice, GoString, GoStruct
 
 NAME = "memory_manager_state"
 VERSION = 3  #: the one that is written
 
-PODS_GATE = "PodLevelResourceManagers"
-
 _TEXT = GoString()
 _TYPE = GoString("v1.ResourceName")
 _INT = GoInteger("int", signed=True)
 _INTS = GoSlice("[]int", _INT)
 _SIZE = GoInteger("uint64")
-_TABLE = GoStruct(
-    "state.MemoryTable",
-    (
-        GoField("total", "TotalMemSize", _SIZE),
-        GoField("systemReserved", "SystemReserved", _SIZE),
-        GoField("allocatable", "Allocatable", _SIZE),
-        GoField("reserved", "Reserved", _SIZE),
-        GoField("free", "Free", _SIZE),
-    ),
-)
+_TABLE_KEYS = {
+    "total": "TotalMemSize",
+    "systemReserved": "SystemReserved",
+    "allocatable": "Allocatable",
+    "reserved": "Reserved",
+    "free": "Free",
+}
+_TABLE = GoStruct("state.MemoryTable", tuple(GoField(key, go, _SIZE) for key, go in _TABLE_KEYS.items()))
 _NODE = GoStruct(
     "state.NUMANodeState",
     (
@@ -82,9 +79,8 @@ FORMAT = StateFileFormat(
 class MemoryState:
     policy: str
     machine_state: Mapping[int, NodeMemory] = field(default_factory=dict)
-    entries: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(
-        default_factory=dict
-    )  #: pod uid → container → blocks
+    #: pod uid → container → blocks
+    entries: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(default_factory=dict)
     pod_entries: Mapping[str, tuple[Block, ...]] = field(
         default_factory=dict
     )  #: pod uid → blocks of the pod as a whole
@@ -96,39 +92,33 @@ def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, pa
 
     The policy is not checked if *configured_policy* is ``None``. Pod entries are ignored unless their gate is on.
     """
-    try:
+    with restore_errors(FORMAT, path):
         loaded = load_state_file(FORMAT, text, gates=gates)
-        if configured_policy is not None:
-            check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
+        check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
         return _state(loaded.contents, gates, version=loaded.version)
-    except (ParseError, StateError) as error:
-        raise restore_error(FORMAT, error, path) from None
 
 
 def dump(state: MemoryState, *, gates: FeatureGates) -> bytes:
     """Return the file, byte for byte as the kubelet writes it."""
     pods = state.pod_entries if gates.on(PODS_GATE) else {}
+    nodes = {
+        id_: {
+            "numberOfAssignments": node.assignments,
+            "memoryMap": {type_: dict(zip(_TABLE_KEYS, table, strict=True)) for type_, table in node.tables.items()},
+            "cells": tuple(bits.members(node.cells)),
+        }
+        for id_, node in state.machine_state.items()
+    }
+    entries = {uid: {name: _block_contents(own[name]) for name in own} for uid, own in state.entries.items()}
     return encode_state_file(
         FORMAT,
         {
             "policyName": state.policy,
-            "machineState": {id_: _node_contents(node) for id_, node in state.machine_state.items()},
-            "entries": {
-                uid: {name: _block_contents(blocks) for name, blocks in own.items()}
-                for uid, own in state.entries.items()
-            },
+            "machineState": nodes,
+            "entries": entries,
             "podEntries": {uid: {"memoryBlocks": _block_contents(blocks)} for uid, blocks in pods.items()},
         },
     )
-
-
-def _node_contents(node: NodeMemory) -> dict[str, Any]:
-    keys = [one.key for one in _TABLE.fields]
-    return {
-        "numberOfAssignments": node.assignments,
-        "memoryMap": {type_: dict(zip(keys, table, strict=True)) for type_, table in node.tables.items()},
-        "cells": tuple(bits.members(node.cells)),
-    }
 
 
 def _block_contents(blocks: Sequence[Block]) -> tuple[dict[str, Any], ...]:
@@ -160,7 +150,7 @@ def _node(id_: int, node: dict[str, Any] | None) -> NodeMemory:
     return NodeMemory(
         _nodes(node["cells"]),
         node["numberOfAssignments"],
-        {type_: MemoryTable(*(table[one.key] for one in _TABLE.fields)) for type_, table in tables.items()},
+        {type_: MemoryTable(*(table[key] for key in _TABLE_KEYS)) for type_, table in tables.items()},
     )
 
 

@@ -20,7 +20,7 @@ from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
+from alignup.align.workload import Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest, fit_used
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.state.kubelet import cpu_file, device_file, memory_file
@@ -53,7 +53,8 @@ def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) ->
     ledger = replace(host.initial_ledger(), cpus=cpus, memory=memory, devices=devices)
     pods = tuple(pods)
     running = {pod.uid: pod for pod in pods if pod.uid}
-    unknown = tuple(sorted(_holders(ledger) - running.keys()))
+    holders = {*cpus.held, *cpus.pod_held, *memory.held, *memory.pod_held, *devices.held}
+    unknown = tuple(sorted(holders - running.keys()))
     for pod in running.values():
         ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)))
     for uid in unknown:
@@ -74,12 +75,6 @@ def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
                 f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}; "
                 "if they are gone, a kubelet frees their resources when it admits the next pod"
             )
-
-
-def _holders(ledger: Ledger) -> set[str]:
-    """Return the uids of all pods that hold something."""
-    cpus, memory = ledger.cpus, ledger.memory
-    return {*cpus.held, *cpus.pod_held, *memory.held, *memory.pod_held, *ledger.devices.held}
 
 
 def _cpus(provider: CpuProvider, state: CpuState | None, *, policy: str) -> tuple[CpuLedger, list[str]]:
@@ -129,9 +124,8 @@ def _memory(provider: MemoryProvider, state: MemoryState | None) -> tuple[Memory
         f"pod {uid} holds memory as a whole, but its containers hold none; it stays unavailable"
         for uid in sorted(orphans)
     ]
-    return replace(
-        ledger, pod_held={uid: blocks for uid, blocks in ledger.pod_held.items() if uid not in orphans}
-    ), gaps
+    pod_held = {uid: blocks for uid, blocks in ledger.pod_held.items() if uid not in orphans}
+    return replace(ledger, pod_held=pod_held), gaps
 
 
 def _devices(provider: DeviceProvider, state: DeviceState | None) -> tuple[DeviceLedger, list[str]]:
@@ -165,30 +159,27 @@ def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
     blocks = ledger.memory.held.get(uid, {})
     devices = ledger.devices.held.get(uid, {})
     containers = tuple(
-        Container(name, _guaranteed(_amounts(cpus.get(name, 0), blocks.get(name, ()), devices.get(name, {}))))
+        Container(name, _guaranteed(cpus.get(name, 0), blocks.get(name, ()), devices.get(name, {})))
         for name in sorted({*cpus, *blocks, *devices})
     )
-    whole = _amounts(ledger.cpus.pod_held.get(uid, 0), ledger.memory.pod_held.get(uid, ()), {})
+    whole = _guaranteed(ledger.cpus.pod_held.get(uid, 0), ledger.memory.pod_held.get(uid, ()), {})
     pod = Pod(
         name=uid,
         namespace="",
         uid=uid,
         containers=containers,
-        resources=_guaranteed(whole),
+        resources=whole,
         # Only Guaranteed pods hold CPUs or memory; any pod can hold devices.
-        recorded_qos=QoS.GUARANTEED if cpus or blocks or whole else None,
+        recorded_qos=QoS.GUARANTEED if cpus or blocks or whole.requests else None,
     )
     return AdmittedPod(pod, {}, _usage(uid, ledger))
 
 
-def _amounts(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str, tuple[str, ...]]) -> Amounts:
+def _guaranteed(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str, tuple[str, ...]]) -> Resources:
     amounts = {CPU: Quantity.of(cpus.bit_count())} if cpus else {}
     for type_, size in _sizes(blocks).items():
         amounts[type_] = Quantity.of(size, QuantityFormat.BINARY_SI)
-    return amounts | {resource: Quantity.of(len(ids)) for resource, ids in devices.items()}
-
-
-def _guaranteed(amounts: Amounts) -> Resources:
+    amounts |= {resource: Quantity.of(len(ids)) for resource, ids in devices.items()}
     return Resources(amounts, amounts)
 
 

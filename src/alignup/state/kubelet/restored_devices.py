@@ -30,22 +30,14 @@ def restore_devices(known: Iterable[Device], state: DeviceState) -> Iterator[Res
     declared: dict[str, dict[str, Device]] = {}
     for device in known:
         declared.setdefault(device.resource, {})[device.id] = device
-    held = _held_devices(state)
-    for resource in sorted({*declared, *held, *state.registered}):
-        healthy = None
-        if resource in state.registered:
-            healthy = frozenset(state.registered[resource] or ())
-        yield _match(resource, declared.get(resource, {}), held=held.get(resource, {}), healthy=healthy)
-
-
-def _held_devices(state: DeviceState) -> dict[str, dict[str, NodeSet]]:
-    """Return resource → id → NUMA nodes of each device that a container holds."""
     held: dict[str, dict[str, NodeSet]] = {}
     for entry in state.entries:
         own = held.setdefault(entry.resource, {})
         for id_, nodes in entry.nodes.items():
             own[id_] = bits.of(node for node in nodes if 0 <= node < bits.MAX_MEMBER)
-    return held
+    for resource in sorted({*declared, *held, *state.registered}):
+        healthy = frozenset(state.registered[resource] or ()) if resource in state.registered else None
+        yield _match(resource, declared.get(resource, {}), held=held.get(resource, {}), healthy=healthy)
 
 
 def _match(

@@ -1,9 +1,9 @@
 """A kubelet's state directory, ``/var/lib/kubelet`` or a copy, with up to three state files."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from alignup.align.errors import FileError, Problem, StateError
 from alignup.align.settings import FeatureGates
@@ -14,8 +14,6 @@ from alignup.state.kubelet.device_file import DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
 
 PLUGINS_DIR = "device-plugins"  #: where the device manager's file is
-
-State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +36,32 @@ def read_dir(
     """
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory; name the state directory of a kubelet")
-    cpus = _File(directory / cpu_file.NAME, "the CPUs in use are")
-    memory = _File(directory / memory_file.NAME, "the memory in use is")
     inside = directory / PLUGINS_DIR / device_file.NAME
-    devices = _File(inside if inside.exists() else directory / device_file.NAME, "the devices are")
-    found = KubeletFiles(
-        cpu=cpus.parsed(lambda text, path: cpu_file.parse(text, configured_policy=cpu_policy, gates=gates, path=path)),
-        memory=memory.parsed(
-            lambda text, path: memory_file.parse(text, configured_policy=memory_policy, gates=gates, path=path)
-        ),
-        devices=devices.parsed(lambda text, path: device_file.parse(text, path=path)),
-        problems=tuple(one.problem for one in (cpus, memory, devices) if one.problem),
-        gaps=tuple(one.gap for one in (cpus, memory, devices) if one.gap),
+    devices = inside if inside.exists() else directory / device_file.NAME
+    parse_cpus = partial(cpu_file.parse, configured_policy=cpu_policy, gates=gates)
+    parse_memory = partial(memory_file.parse, configured_policy=memory_policy, gates=gates)
+    found: dict[str, Any] = {}
+    problems, gaps = [], []
+    files: tuple[tuple[str, Path, Any, str], ...] = (
+        ("cpu", directory / cpu_file.NAME, parse_cpus, "the CPUs in use are"),
+        ("memory", directory / memory_file.NAME, parse_memory, "the memory in use is"),
+        ("devices", devices, device_file.parse, "the devices are"),
     )
-    if len(found.gaps) == 3:
+    for name, path, parse, content in files:
+        try:
+            text = atomic_files.read(path)
+            if text is None:
+                gaps.append(f"{path.parent} has no {path.name}, so {content} unknown")
+            else:
+                found[name] = parse(text, path=str(path))
+        except (FileError, StateError) as error:
+            problems.append(Problem(str(path), str(error)))
+    if len(gaps) == len(files):
         raise FileError(
             f"{directory}: none of the kubelet's state files exists "
             f"({cpu_file.NAME}, {memory_file.NAME}, {PLUGINS_DIR}/{device_file.NAME})"
         )
-    return found
+    return KubeletFiles(**found, problems=tuple(problems), gaps=tuple(gaps))
 
 
 def write_dir(directory: Path, states: KubeletFiles, *, gates: FeatureGates) -> tuple[Path, ...]:
@@ -75,22 +80,3 @@ def write_dir(directory: Path, states: KubeletFiles, *, gates: FeatureGates) -> 
         atomic_files.make_directory(path.parent)
         atomic_files.write(path, text)
     return tuple(texts)
-
-
-@dataclass(slots=True)
-class _File:
-    path: Path
-    content: str  #: with a verb, for the sentence about a missing file
-    problem: Problem | None = None
-    gap: str = ""
-
-    def parsed(self, parse: Callable[[bytes, str], State]) -> State | None:
-        try:
-            text = atomic_files.read(self.path)
-            if text is None:
-                self.gap = f"{self.path.parent} has no {self.path.name}, so {self.content} unknown"
-                return None
-            return parse(text, str(self.path))
-        except (FileError, StateError) as error:
-            self.problem = Problem(str(self.path), str(error))
-            return None
