@@ -41,7 +41,7 @@ class HeldPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     entry: PodEntryDocument
     since: float | None = None  #: seconds since 1970
     source: str | None = None
-    grants: PodGrants = {}  # noqa: RUF012 - msgspec copies it
+    grants: PodGrants = {}
     manifest: str | None = None
     termination: TerminationDocument | None = None
 
