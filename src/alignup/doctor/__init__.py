@@ -4,9 +4,8 @@
     state = check_state(state_dir.read(directory), checked.manager_config)
     state_dir.write(directory, state.repairs, now=now)              # after a backup of each file
 
-``lenient_config`` reads as much as possible of a file that the kubelet rejects; ``managers`` finds what stops the
-kubelet, ``warnings`` what does not. ``salvage`` recovers damaged state files and ``repair`` makes valid states of them.
-Only ``state_dir`` and ``live_kubelet`` touch the system.
+``managers`` finds what stops the kubelet, ``warnings`` what does not. ``salvage`` recovers damaged state files and
+``repair`` makes valid states of them. Only ``state_dir`` and ``live_kubelet`` touch the system.
 """
 
 from alignup.doctor.configuration import ConfigurationCheck, ManagerConfig, check_configuration

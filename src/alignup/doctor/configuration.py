@@ -62,14 +62,9 @@ def check_configuration(
         *warnings.find_warnings(inputs),
     ]
     order = list(Area)
-    return ConfigurationCheck(
-        tuple(sorted(findings, key=lambda finding: order.index(finding.area))), _manager_config(inputs)
-    )
-
-
-def _manager_config(inputs: ManagerInputs) -> ManagerConfig:
+    findings.sort(key=lambda finding: order.index(finding.area))
     dropped, found = inputs.config.has_dropped, inputs.configuration
-    return ManagerConfig(
+    manager_config = ManagerConfig(
         gates=inputs.gates,
         cpu_policy=None if dropped("cpuManagerPolicy") else found.cpu_manager_policy,
         memory_policy=None if dropped("memoryManagerPolicy") else found.memory_manager_policy,
@@ -78,10 +73,10 @@ def _manager_config(inputs: ManagerInputs) -> ManagerConfig:
         pod_level=inputs.gates.on("PodLevelResourceManagers") and inputs.gates.on("PodLevelResources"),
         devices=inputs.machine.devices,
     )
+    return ConfigurationCheck(tuple(findings), manager_config)
 
 
 def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]:
-    """Errors of the startup stages before the managers."""
     for failure in errors:
         stage = StartupStage(failure.stage)
         for problem in failure.problems:

@@ -1,10 +1,11 @@
 """Where a state file contradicts the machine and the configuration, as sentences."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet, quote
+from alignup.align.bits import quote
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ParseError
 from alignup.align.explain.sentences import format_quantity
@@ -23,9 +24,13 @@ def cpu_differences(contents: Contents, provider: CpuProvider, *, gates: Feature
     except ParseError as error:
         yield f"the list of shared CPUs {quote(contents['defaultCpuSet'])} is invalid ({error})"
         return
-    exclusive = _exclusive_cpus(contents, gates)
     if not shared and not contents["entries"]:
         return
+    exclusive = bits.union((contents["podEntries"] or {}).values()) if gates.on(PODS_GATE) else 0
+    for containers in (contents["entries"] or {}).values():
+        for text in (containers or {}).values():
+            with suppress(ParseError):
+                exclusive |= bits.parse(text)
     strict = provider.options.strict_cpu_reservation
     if gone := shared & ~provider.view.all_cpus:
         yield f"{format_cpus(gone)} in the shared pool, but not on this machine, or offline"
@@ -43,18 +48,6 @@ def cpu_differences(contents: Contents, provider: CpuProvider, *, gates: Feature
         yield f"{format_cpus(both)} in the shared pool and exclusive to a container"
     if unassigned := provider.view.all_cpus & ~provider.reserved & ~(shared | exclusive):
         yield f"{format_cpus(unassigned)} neither in the shared pool nor exclusive: new, formerly reserved, or lost"
-
-
-def _exclusive_cpus(contents: Contents, gates: FeatureGates) -> CpuSet:
-    """The CPUs of all containers and pods whose lists can be read."""
-    cpus = bits.union((contents["podEntries"] or {}).values()) if gates.on(PODS_GATE) else 0
-    for containers in (contents["entries"] or {}).values():
-        for text in (containers or {}).values():
-            try:
-                cpus |= bits.parse(text)
-            except ParseError:
-                continue
-    return cpus
 
 
 def memory_differences(contents: Contents, repaired: MemoryState, *, dropped: bool) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Findings, each with what is wrong, where and what to do, and the report they make together."""
 
-from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -40,7 +39,6 @@ class Finding:
     paste: str = ""  #: YAML for the configuration that follows the advice
 
     def to_document(self) -> dict[str, str]:
-        """The finding as JSON, without empty fields."""
         fields = {
             "severity": self.severity,
             "area": self.area,
@@ -59,21 +57,17 @@ class DoctorReport:
 
     @property
     def healthy(self) -> bool:
-        """Whether there are neither errors nor warnings."""
         return not self.count(Severity.ERROR) and not self.count(Severity.WARNING)
 
     def count(self, severity: Severity) -> int:
-        return Counter(finding.severity for finding in self.findings)[severity]
+        return [finding.severity for finding in self.findings].count(severity)
 
     def of(self, area: Area) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.area is area)
 
     def to_document(self) -> dict[str, Any]:
-        return {
-            "version": VERSION,
-            "healthy": self.healthy,
-            "findings": [finding.to_document() for finding in self.findings],
-        }
+        findings = [finding.to_document() for finding in self.findings]
+        return {"version": VERSION, "healthy": self.healthy, "findings": findings}
 
 
 #: Each takes the area and the summary.

@@ -5,7 +5,7 @@ at once. Draw no conclusions from a dropped field: ``LenientConfig.dropped`` lis
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from alignup.align.errors import ConfigurationError, DocumentError
 from alignup.align.machine import Machine
@@ -18,11 +18,9 @@ _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file
 
 @dataclass(frozen=True, slots=True)
 class LenientConfig:
-    """A configuration without the fields that could not be read."""
-
     configuration: Configuration | None  #: ``None``: not even the rest can be read
     errors: tuple[ConfigurationError, ...] = ()
-    dropped: frozenset[str] = field(default=frozenset())  #: such as ``systemReserved`` or ``systemReserved[cpu]``
+    dropped: frozenset[str] = frozenset()  #: such as ``systemReserved`` or ``systemReserved[cpu]``
 
     def has_dropped(self, *fields: str) -> bool:
         """Whether one of *fields*, or the map it is in, was dropped."""
@@ -46,7 +44,9 @@ def read(text: bytes, *, name: str) -> LenientConfig:
             dropped |= concerned
             rest = _without(document, dropped)
         else:
-            found = _with_duplicate_warnings(found, document if dropped else None)
+            if document and dropped:  # the duplicate keys are gone once the document is written again
+                duplicates = [f"line {one.line}: {one}" for one in document.repeated]
+                found = replace(found, warnings=(*found.warnings, *duplicates))
             return LenientConfig(found, tuple(errors), frozenset(dropped))
 
 
@@ -89,13 +89,6 @@ def _without(document: ParsedDocument, dropped: set[str]) -> bytes:
     if isinstance(gates, Mapping):
         rest["featureGates"] = {str(key): on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
     return documents.to_json(rest).encode()
-
-
-def _with_duplicate_warnings(found: Configuration, document: ParsedDocument | None) -> Configuration:
-    """*found* with the duplicate keys of *document*, which are gone once it is written again."""
-    if document is None:
-        return found
-    return replace(found, warnings=(*found.warnings, *(f"line {one.line}: {one}" for one in document.repeated)))
 
 
 def _without_reservations(found: Configuration, fields: set[str]) -> Configuration:

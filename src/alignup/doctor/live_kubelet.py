@@ -14,13 +14,8 @@ _TIMEOUT = 2.0  #: seconds
 
 def find_live_kubelets(directory: Path, *, proc: Path = Path("/proc")) -> tuple[str, ...]:
     """The sockets and processes that use *directory*, one sentence each."""
-    return (*_listeners(directory), *_processes(directory, proc))
-
-
-def _listeners(directory: Path) -> Iterator[str]:
-    for name in _SOCKETS:
-        if status := _socket_status(directory / name):
-            yield f"{directory / name} {status}"
+    statuses = {directory / name: _socket_status(directory / name) for name in _SOCKETS}
+    return (*(f"{path} {status}" for path, status in statuses.items() if status), *_processes(directory, proc))
 
 
 def _socket_status(path: Path) -> str:
@@ -49,19 +44,20 @@ def _socket_status(path: Path) -> str:
 
 def _processes(directory: Path, proc: Path) -> Iterator[str]:
     for process in sorted(proc.glob("[0-9]*")):
-        arguments = _command_line(process)
-        if not arguments or Path(arguments[0]).name != "kubelet":
+        try:
+            arguments = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+        except OSError:  # the process has ended, or is not readable
+            continue
+        if Path(arguments[0]).name != "kubelet":
             continue
         root = _root_dir(arguments)
-        if _is_same(process, root, directory):
+        inside = process / "root" / root.relative_to("/") if root.is_absolute() else process / "cwd" / root
+        try:
+            same = inside.samefile(directory)
+        except OSError:  # the process is not accessible
+            same = root.resolve() == directory.resolve()
+        if same:
             yield f"process {process.name} is a kubelet with --root-dir {root}"
-
-
-def _command_line(process: Path) -> list[str]:
-    try:
-        return os.fsdecode((process / "cmdline").read_bytes()).split("\0")
-    except OSError:  # the process has ended, or is not readable
-        return []
 
 
 def _root_dir(arguments: list[str]) -> Path:
@@ -72,12 +68,3 @@ def _root_dir(arguments: list[str]) -> Path:
         if argument.startswith("-") and name == "root-dir":
             root = Path(value if equals else following)
     return root
-
-
-def _is_same(process: Path, root: Path, directory: Path) -> bool:
-    """Whether *root*, as *process* sees it, is *directory*; compares names if the process is not accessible."""
-    inside = process / "root" / root.relative_to("/") if root.is_absolute() else process / "cwd" / root
-    try:
-        return inside.samefile(directory)
-    except OSError:
-        return root.resolve() == directory.resolve()

@@ -56,9 +56,10 @@ class ManagerInputs:
         )
 
     @property
-    def knows_cpu_reservation(self) -> bool:
-        """Whether every field that reserves CPUs could be read."""
-        return not self.config.has_dropped("reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]")
+    def knows_cpus(self) -> bool:
+        """Whether the machine's CPUs and every field that reserves some could be read."""
+        dropped = self.config.has_dropped("reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]")
+        return not dropped and not self.view.discovery_error
 
     @property
     def knows_memory_reservation(self) -> bool:
@@ -70,7 +71,7 @@ class ManagerInputs:
     def cpu_provider(self) -> CpuProvider | None:
         """The CPU manager with the kubelet's faults; ``None`` if it does not start."""
         dropped = self.config.has_dropped("cpuManagerPolicy", "cpuManagerPolicyOptions", "featureGates")
-        if dropped or self.policy is None or not self.knows_cpu_reservation or self.view.discovery_error:
+        if dropped or self.policy is None or not self.knows_cpus:
             return None
         try:
             return CpuProvider.create(
@@ -85,9 +86,7 @@ class ManagerInputs:
         ``None`` if it would not start even then.
         """
         static = self.configuration.cpu_manager_policy == CpuPolicy.STATIC
-        if not static or self.config.has_dropped("cpuManagerPolicy") or not self.knows_cpu_reservation:
-            return None
-        if self.view.discovery_error:
+        if not static or self.config.has_dropped("cpuManagerPolicy") or not self.knows_cpus:
             return None
         try:
             options = CpuOptions.parse(self.valid_options, gates=self.option_gates)

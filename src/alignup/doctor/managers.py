@@ -35,14 +35,23 @@ def reserved_memory_yaml(inputs: ManagerInputs) -> str:
         entries = reserved_memory.propose_reserved_memory(inputs.reservations.reservation, inputs.view)
     except SettingsError:
         return ""
-    return to_yaml(
-        {
-            "reservedMemory": [
-                {"numaNode": entry.node, "limits": {name: str(amount) for name, amount in entry.limits.items()}}
-                for entry in entries
-            ]
-        }
-    )
+    rows = [
+        {"numaNode": entry.node, "limits": {name: str(amount) for name, amount in entry.limits.items()}}
+        for entry in entries
+    ]
+    return to_yaml({"reservedMemory": rows})
+
+
+def _stops(  # noqa: PLR0913 - the parts of a finding
+    area: Area, stage: str, message: str, advice: str, *, where: str, paste: str = "", reason: str = ""
+) -> Finding:
+    summary = f"the kubelet stops at {stage}{reason}"
+    return error(area, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
+
+
+_topology_error = partial(_stops, Area.TOPOLOGY, "topology_manager")
+_cpu_error = partial(_stops, Area.CPUS, "cpu_manager")
+_memory_error = partial(_stops, Area.MEMORY, "memory_manager")
 
 
 def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
@@ -54,12 +63,11 @@ def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         return
     options, errors = dict(configuration.topology_manager_policy_options), []
     for name, value in configuration.topology_manager_policy_options.items():
-        message = error_message(partial(TopologyOptions.parse, {name: value}, gates=inputs.gates))
-        if message:
+        if message := error_message(partial(TopologyOptions.parse, {name: value}, gates=inputs.gates)):
             del options[name]
             valid = (f"{option} ({known.values})" for option, known in TOPOLOGY_OPTIONS.items())
             advice = f"valid options are {' and '.join(valid)}"
-            errors.append(_topology_error(name, message, advice))
+            errors.append(_topology_error(message, advice, where=f"topologyManagerPolicyOptions[{name}]"))
     settings = TopologySettings(policy=inputs.policy, options=TopologyOptions.parse(options, gates=inputs.gates))
     errors += _check_machine(inputs, settings)
     yield from errors
@@ -69,30 +77,21 @@ def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         yield ok(Area.TOPOLOGY, f"starts with policy {inputs.policy}{scope}")
 
 
-def _topology_error(option: str, message: str, advice: str, *, reason: str = "", paste: str = "") -> Finding:
-    return error(
-        Area.TOPOLOGY,
-        f"the kubelet stops at topology_manager{reason}",
-        kubelet_message=message,
-        advice=advice,
-        where=f"topologyManagerPolicyOptions[{option}]",
-        paste=paste,
-    )
-
-
 def _check_machine(inputs: ManagerInputs, settings: TopologySettings) -> Iterator[Finding]:
     nodes, has_distances = len(inputs.view.nodes), inputs.view.distances is not None
     if message := error_message(lambda: settings.check_machine(nodes=0, distances=has_distances)):
-        reason = ": the machine does not report the distances between its NUMA nodes"
-        option = "prefer-closest-numa-nodes"
-        yield _topology_error(option, message, f"remove {option}", reason=reason)
-    if message := error_message(lambda: settings.check_machine(nodes=nodes, distances=True)):
-        option = "max-allowable-numa-nodes"
-        options = {**inputs.configuration.topology_manager_policy_options, option: str(nodes)}
         yield _topology_error(
-            option,
+            message,
+            "remove prefer-closest-numa-nodes",
+            where="topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
+            reason=": the machine does not report the distances between its NUMA nodes",
+        )
+    if message := error_message(lambda: settings.check_machine(nodes=nodes, distances=True)):
+        options = {**inputs.configuration.topology_manager_policy_options, "max-allowable-numa-nodes": str(nodes)}
+        yield _topology_error(
             message,
             "raise the limit; admission then takes longer, since the kubelet tries every combination of nodes",
+            where="topologyManagerPolicyOptions[max-allowable-numa-nodes]",
             reason=f": the machine has {nodes} NUMA nodes",
             paste=to_yaml({"topologyManagerPolicyOptions": options}),
         )
@@ -121,11 +120,6 @@ def _check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         yield ok(Area.CPUS, f"starts with policy static: CPUs {reserved} reserved, {available} for exclusive use")
 
 
-def _cpu_error(message: str, advice: str, *, where: str, paste: str = "") -> Finding:
-    summary = "the kubelet stops at cpu_manager"
-    return error(Area.CPUS, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
-
-
 def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
     """Each option on its own, then the valid ones together, as if the gates they need were enabled."""
     for name, value in inputs.configuration.cpu_manager_policy_options.items():
@@ -147,14 +141,14 @@ def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
 
 def _cpu_option_error(name: str, message: str, inputs: ManagerInputs) -> Finding:
     where = f"cpuManagerPolicyOptions[{name}]"
-    gate = OPTION_GATES.get(OPTION_STAGES[name]) if name in OPTION_STAGES else None
+    stage, paste = OPTION_STAGES.get(name), ""
+    gate = OPTION_GATES.get(stage) if stage else None
     if gate and "not enabled" in message:
+        advice = f"enable the feature gate {gate}"
         paste = to_yaml({"featureGates": {**inputs.configuration.feature_gates, gate: True}})
-        return _cpu_error(_STATIC_ERROR + message, f"enable the feature gate {gate}", where=where, paste=paste)
-    advice = (
-        "use true or false, in quotes" if name in OPTION_STAGES else f"valid options are {', '.join(OPTION_STAGES)}"
-    )
-    return _cpu_error(_STATIC_ERROR + message, advice, where=where)
+    else:
+        advice = "use true or false, in quotes" if stage else f"valid options are {', '.join(OPTION_STAGES)}"
+    return _cpu_error(_STATIC_ERROR + message, advice, where=where, paste=paste)
 
 
 def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
@@ -163,7 +157,7 @@ def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
     if view.discovery_error:
         yield _cpu_error(view.discovery_error, "use a machine description that lists its CPUs", where="")
         return
-    if not inputs.knows_cpu_reservation:
+    if not inputs.knows_cpus:
         return
     if message := error_message(settings.reserved_count):
         cgroups = inputs.configuration.system_reserved_cgroup or inputs.configuration.kube_reserved_cgroup
@@ -209,11 +203,6 @@ def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
             if sizes.get(MEMORY)
         )
         yield ok(Area.MEMORY, f"starts with policy Static: {shares} reserved")
-
-
-def _memory_error(message: str, advice: str, *, where: str, paste: str = "") -> Finding:
-    summary = "the kubelet stops at memory_manager"
-    return error(Area.MEMORY, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
 
 
 def _memory_advice(inputs: ManagerInputs, proposal: str) -> str:

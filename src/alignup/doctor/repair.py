@@ -5,7 +5,7 @@ would reject its pod at startup; with none, it allocates again. An allocation wi
 conflict, the one of a running pod.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -26,6 +26,7 @@ from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
 
 State = TypeVar("State")
+Held = TypeVar("Held")
 Contents = Mapping[str, Any]
 PodNames = Mapping[str, str]  #: running pods: uid → namespace/name
 
@@ -46,8 +47,6 @@ class DroppedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Repaired(Generic[State]):
-    """A valid state, and what was dropped from it."""
-
     state: State
     dropped: tuple[DroppedEntry, ...] = ()
 
@@ -60,117 +59,101 @@ class _Conflict(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What is kept so far."""
+class _Kept(Generic[Held]):
+    """What is kept so far, and dropped."""
 
-    names: PodNames
-    held: dict[str, dict[str, Any]] = field(default_factory=dict)
-    pod_wide: dict[str, Any] = field(default_factory=dict)
+    format: Callable[[Held], str]
+    try_hold: Callable[[str, Held], _Conflict | None]  #: for the pod with this uid
+    never_released: str  #: why a pod-level allocation without containers is dropped
+    held: dict[str, dict[str, Held]] = field(default_factory=dict)
+    pods: set[str] = field(default_factory=set)  #: with a pod-level allocation
     dropped: list[DroppedEntry] = field(default_factory=list)
 
-    def keep(self, uid: str, container: str, what: Any) -> None:  # noqa: ANN401 - CPUs or blocks
-        self.held.setdefault(uid, {})[container] = what
+    def keep(self, uid: str, own: dict[str, Held], whole: Held | None) -> None:
+        """Keep what fits; the pod-level allocation *whole* is kept or dropped with those of all containers."""
+        if whole is None:
+            for name, held in own.items():
+                if conflict := self.try_hold(uid, held):
+                    self.drop(uid, name, held, conflict)
+                else:
+                    self.held.setdefault(uid, {})[name] = held
+            return
+        conflict = self.try_hold(uid, whole) if own else _Conflict(self.never_released, blocks_start=False)
+        if conflict:
+            self.drop(uid, "", whole, conflict)
+        else:
+            self.held[uid] = own
+            self.pods.add(uid)
 
-    def drop(self, uid: str, container: str, held: str, conflict: _Conflict) -> None:
-        self.dropped.append(DroppedEntry(uid, container, held, *conflict))
+    def drop(self, uid: str, container: str, held: Held, conflict: _Conflict) -> None:
+        self.dropped.append(DroppedEntry(uid, container, self.format(held), *conflict))
+
+
+def _containers_by_pod(contents: Contents) -> dict[str, Mapping[str, Any]]:
+    return {uid: own or {} for uid, own in (contents["entries"] or {}).items()}
 
 
 def repair_cpus(
     contents: Contents, provider: CpuProvider, *, gates: FeatureGates, pods: PodNames | None = None
 ) -> Repaired[CpuState]:
     """The CPU manager's state as *provider* accepts it."""
+    found, names = _containers_by_pod(contents), pods or {}
     if provider.policy is CpuPolicy.NONE:
         dropped = [
             DroppedEntry(uid, name, f"CPUs {text}", "policy none has no exclusive CPUs")
-            for uid, own in _containers_by_pod(contents)
+            for uid, own in found.items()
             for name, text in own.items()
         ]
         return Repaired(CpuState(policy=CpuPolicy.NONE), tuple(dropped))
-    kept = _Kept(pods or {})
     owners: dict[str, CpuSet] = {}
+
+    def try_hold(uid: str, cpus: CpuSet) -> _Conflict | None:
+        if gone := cpus & ~provider.view.all_cpus:
+            return _Conflict(f"the machine has no {format_cpus(gone)}")
+        if reserved := cpus & provider.reserved:
+            return _Conflict(f"{format_cpus(reserved)} must stay reserved")
+        for other, theirs in owners.items():
+            if other != uid and cpus & theirs:
+                both = format_cpus(cpus & theirs)
+                return _Conflict(f"{format_pod(other, names)} holds {both} too", blocks_start=False)
+        owners[uid] = owners.get(uid, 0) | cpus
+        return None
+
+    kept = _Kept(format_cpus, try_hold, "no container of the pod has any, so they would never be released")
     pod_wide: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
-    found = dict(_containers_by_pod(contents))
-    for uid in sorted({**found, **pod_wide}, key=lambda uid: uid not in kept.names):
-        own = _parse_lists(uid, found.get(uid, {}), kept)
-        if uid in pod_wide:
-            _keep_pod(uid, pod_wide[uid], own, owners=owners, provider=provider, kept=kept)
-        else:
-            for name, cpus in own.items():
-                if conflict := _find_conflict(uid, cpus, owners=owners, provider=provider, pods=kept.names):
-                    kept.drop(uid, name, format_cpus(cpus), conflict)
-                else:
-                    kept.keep(uid, name, cpus)
-        owners[uid] = kept.pod_wide.get(uid, 0) | bits.union(kept.held.get(uid, {}).values())
-    return Repaired(_cpu_state(contents, kept, owners, provider=provider, gates=gates), tuple(kept.dropped))
+    for uid in sorted({**found, **pod_wide}, key=lambda uid: uid not in names):
+        own = {}
+        for name, text in found.get(uid, {}).items():
+            try:
+                own[name] = bits.parse(text)
+            except ParseError as error:
+                reason = f"the list is invalid ({error})"
+                kept.dropped.append(DroppedEntry(uid, name, f"CPUs {bits.quote(text)}", reason))
+        kept.keep(uid, own, pod_wide[uid] | bits.union(own.values()) if uid in pod_wide else None)
+    shared = _shared_cpus(kept, owners, provider)
+    baselines = _baselines(contents, kept.held, provider.view.all_cpus) if gates.on(cpu_file.BASELINES_GATE) else {}
+    state = CpuState(
+        policy=CpuPolicy.STATIC,
+        default=shared,
+        entries=kept.held,
+        pod_entries={uid: cpus for uid, cpus in pod_wide.items() if uid in kept.pods},
+        baselines=baselines,
+    )
+    return Repaired(state, tuple(kept.dropped))
 
 
-def _containers_by_pod(contents: Contents) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for uid, own in (contents["entries"] or {}).items():
-        yield uid, own or {}
-
-
-def _parse_lists(uid: str, own: Mapping[str, str], kept: _Kept) -> dict[str, CpuSet]:
-    """The CPUs of each container whose list is valid."""
-    read = {}
-    for name, text in own.items():
-        try:
-            read[name] = bits.parse(text)
-        except ParseError as error:
-            kept.drop(uid, name, f"CPUs {bits.quote(text)}", _Conflict(f"the list is invalid ({error})"))
-    return read
-
-
-def _keep_pod(  # noqa: PLR0913 - one step of repair_cpus
-    uid: str, whole: CpuSet, own: dict[str, CpuSet], *, owners: Mapping[str, CpuSet], provider: CpuProvider, kept: _Kept
-) -> None:
-    """A pod-level allocation is kept or dropped as a whole."""
-    all_cpus = whole | bits.union(own.values())
-    conflict = _find_conflict(uid, all_cpus, owners=owners, provider=provider, pods=kept.names)
-    if not own:
-        conflict = _Conflict("no container of the pod has any, so they would never be released", blocks_start=False)
-    if conflict:
-        kept.drop(uid, "", format_cpus(all_cpus), conflict)
-        return
-    kept.pod_wide[uid] = whole
-    for name, cpus in own.items():
-        kept.keep(uid, name, cpus)
-
-
-def _find_conflict(
-    uid: str, cpus: CpuSet, *, owners: Mapping[str, CpuSet], provider: CpuProvider, pods: PodNames
-) -> _Conflict | None:
-    """Why a pod may not hold *cpus*; ``None`` if it may."""
-    if gone := cpus & ~provider.view.all_cpus:
-        return _Conflict(f"the machine has no {format_cpus(gone)}")
-    if reserved := cpus & provider.reserved:
-        return _Conflict(f"{format_cpus(reserved)} must stay reserved")
-    for other, theirs in owners.items():
-        if other != uid and cpus & theirs:
-            return _Conflict(f"{format_pod(other, pods)} holds {format_cpus(cpus & theirs)} too", blocks_start=False)
-    return None
-
-
-def _cpu_state(
-    contents: Contents, kept: _Kept, owners: Mapping[str, CpuSet], *, provider: CpuProvider, gates: FeatureGates
-) -> CpuState:
-    """All other CPUs are shared; the pool may not be empty."""
+def _shared_cpus(kept: _Kept[CpuSet], owners: dict[str, CpuSet], provider: CpuProvider) -> CpuSet:
+    """All other CPUs; drops pods until there are some."""
     all_cpus = provider.view.all_cpus
     if provider.options.strict_cpu_reservation:
         all_cpus &= ~provider.reserved
-    owners = dict(owners)
     while kept.held and not all_cpus & ~bits.union(owners.values()):
         uid = min(kept.held, key=lambda uid: (owners[uid].bit_count(), uid))
         reason = "the shared pool would be empty, and no kubelet starts on that; the pod gets the same CPUs again"
-        kept.drop(uid, "", format_cpus(owners.pop(uid)), _Conflict(reason))
-        kept.pod_wide.pop(uid, None)
+        kept.drop(uid, "", owners.pop(uid), _Conflict(reason))
+        kept.pods.discard(uid)
         del kept.held[uid]
-    return CpuState(
-        policy=CpuPolicy.STATIC,
-        default=all_cpus & ~bits.union(owners.values()),
-        entries=kept.held,
-        pod_entries=kept.pod_wide,
-        baselines=_baselines(contents, kept.held, provider.view.all_cpus) if gates.on(cpu_file.BASELINES_GATE) else {},
-    )
+    return all_cpus & ~bits.union(owners.values())
 
 
 def _baselines(
@@ -190,7 +173,7 @@ def repair_memory(
     contents: Contents, idle: MemoryLedger, *, policy: str, gates: FeatureGates, pods: PodNames | None = None
 ) -> Repaired[MemoryState]:
     """The memory manager's state that follows from *idle* and the allocations."""
-    found = {uid: {name: _blocks(own[name]) for name in own} for uid, own in _containers_by_pod(contents)}
+    found = {uid: {name: _blocks(own[name]) for name in own} for uid, own in _containers_by_pod(contents).items()}
     stored = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
     pod_wide = {uid: _blocks((one or {}).get("memoryBlocks")) for uid, one in stored.items()}
     if policy == MemoryPolicy.NONE:
@@ -200,13 +183,28 @@ def repair_memory(
             for name, blocks in own.items()
         ]
         return Repaired(MemoryState(policy=policy), tuple(dropped))
-    kept = _Kept(pods or {})
     ledger = idle
-    for uid in sorted(
-        {**found, **pod_wide}, key=lambda uid: (uid not in kept.names, -_widest_group(found, pod_wide, uid))
-    ):
-        ledger = _keep_blocks(uid, found.get(uid, {}), pod_wide.get(uid), ledger=ledger, kept=kept)
-    state = MemoryState(policy=policy, entries=kept.held, pod_entries=kept.pod_wide)
+
+    def try_hold(_uid: str, blocks: tuple[Block, ...]) -> _Conflict | None:
+        nonlocal ledger
+        after = ledger
+        for block in blocks:
+            if conflict := _memory_conflict(after, block):
+                return conflict
+            after = after.give("", "", blocks=(block,))
+        ledger = after
+        return None
+
+    def priority(uid: str) -> tuple[bool, int]:
+        """Running pods first, then wide node groups, which have to be allocated first."""
+        blocks = [*pod_wide.get(uid, ()), *(block for own in found.get(uid, {}).values() for block in own)]
+        return uid not in (pods or {}), -max((block.nodes.bit_count() for block in blocks), default=0)
+
+    kept = _Kept(_format_blocks, try_hold, "no container of the pod has any, so it would never be released")
+    for uid in sorted({**found, **pod_wide}, key=priority):
+        kept.keep(uid, found.get(uid, {}), pod_wide.get(uid))
+    pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in kept.pods}
+    state = MemoryState(policy=policy, entries=kept.held, pod_entries=pod_entries)
     return Repaired(_with_machine_state(state, idle), tuple(kept.dropped))
 
 
@@ -220,53 +218,6 @@ def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:
     return tuple(read)
 
 
-def _widest_group(
-    found: Mapping[str, Mapping[str, tuple[Block, ...]]], pod_wide: Mapping[str, tuple[Block, ...]], uid: str
-) -> int:
-    """The size of the widest node group a pod holds; wide groups have to be allocated first."""
-    blocks = [*pod_wide.get(uid, ()), *(block for own in found.get(uid, {}).values() for block in own)]
-    return max((block.nodes.bit_count() for block in blocks), default=0)
-
-
-def _keep_blocks(
-    uid: str,
-    own: Mapping[str, tuple[Block, ...]],
-    whole: tuple[Block, ...] | None,
-    *,
-    ledger: MemoryLedger,
-    kept: _Kept,
-) -> MemoryLedger:
-    """The ledger with the pod's memory that can be kept."""
-    if whole is not None:
-        after, conflict = _hold(ledger, whole)
-        if not own:
-            conflict = _Conflict("no container of the pod has any, so it would never be released", blocks_start=False)
-        if conflict:
-            kept.drop(uid, "", _format_blocks(whole), conflict)
-            return ledger
-        kept.pod_wide[uid] = whole
-        for name, blocks in own.items():
-            kept.keep(uid, name, blocks)
-        return after
-    for name, blocks in own.items():
-        after, conflict = _hold(ledger, blocks)
-        if conflict:
-            kept.drop(uid, name, _format_blocks(blocks), conflict)
-        else:
-            kept.keep(uid, name, blocks)
-            ledger = after
-    return ledger
-
-
-def _hold(ledger: MemoryLedger, blocks: Iterable[Block]) -> tuple[MemoryLedger, _Conflict | None]:
-    """The ledger with *blocks*, or why one of them does not fit."""
-    for block in blocks:
-        if conflict := _memory_conflict(ledger, block):
-            return ledger, conflict
-        ledger = ledger.give("", "", blocks=(block,))
-    return ledger, None
-
-
 def _memory_conflict(ledger: MemoryLedger, block: Block) -> _Conflict | None:
     nodes = list(bits.members(block.nodes))
     if gone := [str(node) for node in nodes if node not in ledger.nodes]:
@@ -277,10 +228,10 @@ def _memory_conflict(ledger: MemoryLedger, block: Block) -> _Conflict | None:
         return _Conflict(f"{_format_nodes(block.nodes)} no longer has {block.type}")
     groups = {ledger.nodes[node].cells for node in nodes if ledger.nodes[node].assignments} - {block.nodes}
     if groups:
-        other = bits.show(groups.pop())
-        return _Conflict(
-            f"other pods hold NUMA nodes {other} as a group; a kubelet may or may not start on that", blocks_start=False
+        reason = (
+            f"other pods hold NUMA nodes {bits.show(groups.pop())} as a group; a kubelet may or may not start on that"
         )
+        return _Conflict(reason, blocks_start=False)
     room = ledger.free(block.nodes, block.type)
     if block.size > room:
         return _Conflict(f"only {format_quantity(room)} of {block.type} is left on {_format_nodes(block.nodes)}")
@@ -299,7 +250,7 @@ def _with_machine_state(state: MemoryState, idle: MemoryLedger) -> MemoryState:
     return replace(state, machine_state=ledger.nodes)
 
 
-def _format_blocks(blocks: Iterable[Block]) -> str:
+def _format_blocks(blocks: tuple[Block, ...]) -> str:
     """``1Gi of memory on NUMA nodes 0-1``."""
     parts = [f"{format_quantity(block.size)} of {block.type} on {_format_nodes(block.nodes)}" for block in blocks]
     return " and ".join(parts) or "nothing"
@@ -311,14 +262,15 @@ def _format_nodes(nodes: NodeSet) -> str:
 
 def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> Repaired[DeviceState]:
     """The device manager's state, without devices of two pods and incomplete entries."""
-    kept = _Kept(pods or {})
+    names = pods or {}
     owners: dict[tuple[str, str], str] = {}
     valid: list[DeviceEntry] = []
-    for entry in sorted(state.entries, key=lambda entry: entry.uid not in kept.names):
+    dropped = []
+    for entry in sorted(state.entries, key=lambda entry: entry.uid not in names):
         ids = sorted(entry.nodes)
         others = {owners.get((entry.resource, id_), entry.uid) for id_ in ids} - {entry.uid}
         if others:
-            reason = f"{format_pod(min(others), kept.names)} holds it too"
+            reason = f"{format_pod(min(others), names)} holds it too"
         elif not entry.uid or not entry.container or not entry.resource or not ids:
             reason = "the entry lacks a pod, a container, a resource or devices"
         else:
@@ -326,7 +278,7 @@ def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> Repai
             owners |= {(entry.resource, id_): entry.uid for id_ in ids}
             continue
         held = f"{entry.resource} {', '.join(ids)}"
-        kept.drop(entry.uid, entry.container, held, _Conflict(reason, blocks_start=False))
+        dropped.append(DroppedEntry(entry.uid, entry.container, held, reason, blocks_start=False))
     identities = {id(entry) for entry in valid}
     entries = tuple(entry for entry in state.entries if id(entry) in identities)
-    return Repaired(DeviceState(entries=entries, registered=state.registered), tuple(kept.dropped))
+    return Repaired(DeviceState(entries=entries, registered=state.registered), tuple(dropped))

@@ -10,6 +10,7 @@ Nothing is invented: the salvage has only what is complete in the file.
 import base64
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -69,8 +70,6 @@ def salvage(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> Sa
 
 
 class JsonPrefix(NamedTuple):
-    """The readable beginning of a text."""
-
     json: str  #: an object
     whole: bool = False  #: the object is complete, though more may follow
     cut: bool = False  #: the text ends inside the object
@@ -110,13 +109,21 @@ class _PrefixReader:
             return False
         symbol, self._position = match[1], match.end()
         if symbol in _CLOSING:
-            return self._close(symbol)
+            may_close = self._expected in {"first key", "first value", "separator"}
+            if not may_close or self.open[-1:] != [_CLOSING[symbol]]:
+                return False
+            self.open.pop()
+            return self._expect("separator")
         if symbol in ",:":
-            return self._continue(symbol)
+            if self._expected != ("separator" if symbol == "," else "colon"):
+                return False
+            self._expected = "key" if symbol == "," and self.open[-1] == "{" else "value"
+            return True
         if not value_or_key or (self._expected.endswith("key") and symbol[0] != '"'):
             return False
         if symbol in "{[":
-            return self._enter(symbol)
+            self.open.append(symbol)
+            return len(self.open) <= _MAX_DEPTH and self._expect("first key" if symbol == "{" else "first value")
         # A number or a literal at the very end may be incomplete.
         self.at_end = symbol[0] != '"' and self._position == len(self._text)
         try:
@@ -126,39 +133,15 @@ class _PrefixReader:
         if self._expected.endswith("key"):
             self._expected = "colon"
             return not self.at_end
-        return not self.at_end and self._end_value()
+        return not self.at_end and self._expect("separator")
 
-    def _enter(self, bracket: str) -> bool:
-        if len(self.open) >= _MAX_DEPTH:
-            return False
-        self.open.append(bracket)
-        self._expected = "first key" if bracket == "{" else "first value"
-        self._keep()
-        return True
-
-    def _close(self, bracket: str) -> bool:
-        empty = self._expected in {"first key", "first value"}
-        if not self.open or self.open[-1] != _CLOSING[bracket] or not (empty or self._expected == "separator"):
-            return False
-        self.open.pop()
-        return self._end_value()
-
-    def _continue(self, symbol: str) -> bool:
-        if self._expected != ("separator" if symbol == "," else "colon"):
-            return False
-        self._expected = "key" if symbol == "," and self.open[-1] == "{" else "value"
-        return True
-
-    def _end_value(self) -> bool:
-        self._expected = "separator"
-        self._keep()
-        return bool(self.open)
-
-    def _keep(self) -> None:
-        """Parts of deep containers, and of containers in lists, are not kept."""
+    def _expect(self, expected: str) -> bool:
+        """Keep what was read, but no parts of deep containers or of containers in lists; false at the end."""
+        self._expected = expected
         if len(self.open) <= _PARTIAL_DEPTH and "[" not in self.open[:-1]:
             closing = "".join("}" if bracket == "{" else "]" for bracket in reversed(self.open))
             self.complete = self._text[: self._position] + closing
+        return bool(self.open)
 
 
 def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load_error: str) -> Salvage:
@@ -176,7 +159,7 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
     copied = _copy_of(format_, whole)
     stored = whole[CHECKSUM.key]
     valid_copy = type_error is None and bool(stored) and stored == _copy_checksum(format_, copied)
-    if unread is None and valid_copy and _select(contents, copied) == copied:
+    if unread is None and valid_copy and contents | copied == contents:
         return Salvage(contents, SalvageSource.CONTENTS, format_.number, damage)
     empty = format_.data.zero | _empty_maps(format_.data)
     if valid_copy:
@@ -206,13 +189,24 @@ def _with_valid_checksum(format_: StateFileFormat, text: bytes) -> dict[str, Any
     return None
 
 
-def _damage(format_: StateFileFormat, text: bytes, load_error: str) -> list[str]:
+def _damage(format_: StateFileFormat, text: bytes, load_error: str) -> Iterator[str]:
     """What is wrong with a file that the kubelet cannot load."""
     if broken := json_error(text):
-        return [broken]
+        yield broken
+        return
     whole, type_error = decode(format_.newest, text, into=_empty_maps(format_.newest))
-    found = [f"a value has the wrong type: {type_error}"] if type_error else []
-    return found + _broken_contents(format_, whole, load_error)
+    if type_error:
+        yield f"a value has the wrong type: {type_error}"
+    data, stored, right = whole["data"], whole["dataChecksum"], fnv1a(data_checksum_text(whole["data"]))
+    _, unread = decode(format_.data, data.encode(), into=_empty_maps(format_.data))
+    if stored and not data:
+        yield "the contents are missing; only their checksum is left"
+    elif data and unread:
+        yield f"the contents cannot be read: {unread}"
+    elif data and stored != right:
+        yield f"the checksum of the contents is wrong: {stored} in the file, {right} computed"
+    elif not data and CORRUPT in load_error:
+        yield f"the checksum {whole[CHECKSUM.key]} does not match the contents"
 
 
 def json_error(text: bytes) -> str:
@@ -233,31 +227,15 @@ def json_error(text: bytes) -> str:
     return "" if isinstance(tree, go_json.GoObject) else "the file is JSON, but not an object"
 
 
-def _broken_contents(format_: StateFileFormat, whole: dict[str, Any], load_error: str) -> list[str]:
-    found = []
-    data, stored, right = whole["data"], whole["dataChecksum"], fnv1a(data_checksum_text(whole["data"]))
-    _, unread = decode(format_.data, data.encode(), into=_empty_maps(format_.data))
-    if stored and not data:
-        found.append("the contents are missing; only their checksum is left")
-    elif data and unread:
-        found.append(f"the contents cannot be read: {unread}")
-    elif data and stored != right:
-        found.append(f"the checksum of the contents is wrong: {stored} in the file, {right} computed")
-    elif not data and CORRUPT in load_error:
-        found.append(f"the checksum {whole[CHECKSUM.key]} does not match the contents")
-    return found
-
-
 def _copy_problem(format_: StateFileFormat, text: bytes, contents: dict[str, Any]) -> str:
     """What is wrong with the copy of valid contents."""
     whole, _ = decode(format_.newest, text, into=_empty_maps(format_.newest))
     copied, stored = _copy_of(format_, whole), whole[CHECKSUM.key]
-    if _select(contents, copied) != copied:
+    if contents | copied != contents:
         return "the copy for older kubelets differs from the contents"
-    right = _copy_checksum(format_, copied)
-    return (
-        "" if stored == right else f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
-    )
+    if stored != (right := _copy_checksum(format_, copied)):
+        return f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
+    return ""
 
 
 def _copy_of(format_: StateFileFormat, whole: dict[str, Any]) -> dict[str, Any]:
@@ -267,10 +245,6 @@ def _copy_of(format_: StateFileFormat, whole: dict[str, Any]) -> dict[str, Any]:
 
 def _copy_checksum(format_: StateFileFormat, copied: dict[str, Any]) -> int:
     return fnv1a(struct_checksum_text(format_, format_.older[-1].struct, copied))
-
-
-def _select(contents: dict[str, Any], copied: dict[str, Any]) -> dict[str, Any]:
-    return {key: contents[key] for key in copied}
 
 
 def _empty_maps(struct: GoStruct) -> dict[str, Any]:
@@ -293,7 +267,7 @@ def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
 
 
 def _device_entry(entry: Any) -> DeviceEntry | None:  # noqa: ANN401 - any JSON
-    """The entry, or ``None`` if it is invalid."""
+    """``None`` if it is invalid."""
     try:
         devices = {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()}
         names = [entry[key] for key in ("PodUID", "ContainerName", "ResourceName")]

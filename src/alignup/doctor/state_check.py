@@ -15,11 +15,11 @@ from alignup.doctor.findings import Area, Finding, error, note, ok, warning
 from alignup.doctor.repair import DroppedEntry, PodNames, format_pod, repair_cpus, repair_devices, repair_memory
 from alignup.doctor.salvage import Salvage, SalvageSource, json_error, salvage, salvage_devices
 from alignup.state.kubelet import cpu_file, device_file, memory_file
-from alignup.state.kubelet.checkpoint import StateFileFormat
 from alignup.state.kubelet.state_dir import PLUGINS_DIR
 
 DEVICE_STATE = f"{PLUGINS_DIR}/{device_file.NAME}"
 
+_NEWEST = {cpu_file.NAME: cpu_file.VERSION, memory_file.NAME: memory_file.VERSION}
 _FIX_CONFIGURATION = "fix the configuration first: the correct state depends on it"
 _ALLOCATED_AGAIN = "at startup the kubelet allocates again, or rejects the pod if it does not fit"
 
@@ -50,14 +50,13 @@ class StateCheck:
 
 def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | None = None) -> StateCheck:
     """What a kubelet does with *files*; *pods* are the running ones, which win conflicts."""
-    checks: tuple[tuple[str, Callable[[bytes, str, ManagerConfig, PodNames], StateCheck]], ...] = (
+    findings: list[Finding] = []
+    repairs: list[FileRepair] = []
+    for name, check in (
         (cpu_file.NAME, _check_cpus),
         (memory_file.NAME, _check_memory),
         (DEVICE_STATE, _check_devices),
-    )
-    findings: list[Finding] = []
-    repairs: list[FileRepair] = []
-    for name, check in checks:
+    ):
         if name in files.texts:
             checked = check(files.texts[name], f"{files.directory}/{name}", config, pods or {})
             findings += checked.findings
@@ -72,19 +71,34 @@ def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | No
     return StateCheck(tuple(findings), tuple(repairs))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _CheckedFile:
     """A file of the CPU or memory manager and everything that was found out about it."""
 
     name: str
+    resource: str
     text: bytes
+    policy: str | None  #: the configured one
+    start: Callable[[bytes], None]  #: read the file as the kubelet does at startup; ``StateError``
     found: Salvage
-    kubelet_error: str  #: empty if the kubelet starts on the file
+    pods: PodNames
+    kubelet_error: str = ""  #: empty if the kubelet starts on the file
     dropped: tuple[DroppedEntry, ...] = ()
     differences: tuple[str, ...] = ()
     after: bytes | None = None  #: ``None``: cannot be repaired while the configuration is invalid
-    resource: str = "CPUs"
-    pods: PodNames = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            self.start(self.text)
+        except StateError as failure:
+            self.kubelet_error = str(failure)
+
+    def set_repair(self, dropped: tuple[DroppedEntry, ...], after: bytes) -> None:
+        try:
+            self.start(after)
+        except StateError as failure:
+            raise StateError(f"the kubelet would reject the repaired file: {failure}") from failure
+        self.dropped, self.after = dropped, after
 
     @property
     def repair(self) -> FileRepair | None:
@@ -92,10 +106,13 @@ class _CheckedFile:
             return None
         return FileRepair(self.name, self.text, self.after, tuple(self._describe_repair()))
 
+    @property
+    def holders(self) -> set[str]:
+        return {uid for uid, held in (self.found.contents["entries"] or {}).items() if held}
+
     def _describe_repair(self) -> Iterator[str]:
-        holders = {uid for uid, held in (self.found.contents["entries"] or {}).items() if held}
         yield f"restored from {self.found.source}"
-        if kept := sorted(holders - {entry.uid for entry in self.dropped}):
+        if kept := sorted(self.holders - {entry.uid for entry in self.dropped}):
             yield f"kept: the {self.resource} of {_format_pods(kept, self.pods)}"
         for entry in self.dropped:
             yield f"dropped: {_format_holder(entry, self.pods)}, {entry.held}"
@@ -109,95 +126,69 @@ class _CheckedFile:
 
 def _check_cpus(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
     gates, provider = config.gates, config.cpus
+
+    def start(text: bytes) -> None:
+        state = cpu_file.parse(text, configured_policy=config.cpu_policy, gates=gates, path=path)
+        if provider and provider.policy is CpuPolicy.STATIC:
+            provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
+
     found = salvage(cpu_file.FORMAT, text, gates=gates)
-    dropped: tuple[DroppedEntry, ...] = ()
-    differences: tuple[str, ...] = ()
-    after = None
+    file = _CheckedFile(cpu_file.NAME, "CPUs", text, config.cpu_policy, start=start, found=found, pods=pods)
     if provider:
         repaired = repair_cpus(found.contents, provider, gates=gates, pods=pods)
-        dropped = repaired.dropped
-        after = cpu_file.dump(repaired.state, gates=gates)
-        _assert_accepted(_cpu_error(after, config, path))
+        file.set_repair(repaired.dropped, cpu_file.dump(repaired.state, gates=gates))
         if provider.policy is CpuPolicy.STATIC and found.contents["policyName"] == CpuPolicy.STATIC:
-            differences = tuple(cpu_differences(found.contents, provider, gates=gates))
-    kubelet_error = _cpu_error(text, config, path)
-    file = _CheckedFile(cpu_file.NAME, text, found, kubelet_error, dropped, differences, after, pods=pods)
-    return _to_check(file, cpu_file.FORMAT, config.cpu_policy)
-
-
-def _cpu_error(text: bytes, config: ManagerConfig, path: str) -> str:
-    """The kubelet's error; empty if it starts on the file."""
-    try:
-        state = cpu_file.parse(text, configured_policy=config.cpu_policy, gates=config.gates, path=path)
-        if config.cpus and config.cpus.policy is CpuPolicy.STATIC:
-            config.cpus.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
-    except StateError as error_:
-        return str(error_)
-    return ""
+            file.differences = tuple(cpu_differences(found.contents, provider, gates=gates))
+    return _to_check(file)
 
 
 def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
     gates, idle, policy = config.gates, config.memory, config.memory_policy
+
+    def start(text: bytes) -> None:
+        state = memory_file.parse(text, configured_policy=policy, gates=gates, path=path)
+        if idle is not None and policy == MemoryPolicy.STATIC:
+            stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
+            stored.restored(idle, pod_level=config.pod_level)
+
     found = salvage(memory_file.FORMAT, text, gates=gates)
-    kubelet_error = _memory_error(text, config, path)
-    dropped: tuple[DroppedEntry, ...] = ()
-    differences: tuple[str, ...] = ()
-    after = None
+    file = _CheckedFile(memory_file.NAME, "memory", text, policy, start=start, found=found, pods=pods)
     if idle is not None and policy is not None:
         repaired = repair_memory(found.contents, idle, policy=policy, gates=gates, pods=pods)
-        dropped = repaired.dropped
-        after = memory_file.dump(repaired.state, gates=gates)
-        _assert_accepted(_memory_error(after, config, path))
-        if kubelet_error and policy == MemoryPolicy.STATIC == found.contents["policyName"]:
-            differences = tuple(memory_differences(found.contents, repaired.state, dropped=bool(dropped)))
-    file = _CheckedFile(
-        memory_file.NAME, text, found, kubelet_error, dropped, differences, after, resource="memory", pods=pods
-    )
-    return _to_check(file, memory_file.FORMAT, policy)
+        file.set_repair(repaired.dropped, memory_file.dump(repaired.state, gates=gates))
+        if file.kubelet_error and policy == MemoryPolicy.STATIC == found.contents["policyName"]:
+            lost = bool(repaired.dropped)
+            file.differences = tuple(memory_differences(found.contents, repaired.state, dropped=lost))
+    return _to_check(file)
 
 
-def _memory_error(text: bytes, config: ManagerConfig, path: str) -> str:
-    """The kubelet's error; empty if it starts on the file."""
-    try:
-        state = memory_file.parse(text, configured_policy=config.memory_policy, gates=config.gates, path=path)
-        if config.memory is not None and config.memory_policy == MemoryPolicy.STATIC:
-            stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
-            stored.restored(config.memory, pod_level=config.pod_level)
-    except StateError as error_:
-        return str(error_)
-    return ""
-
-
-def _assert_accepted(kubelet_error: str) -> None:
-    """Never offer a repair that a kubelet rejects."""
-    if kubelet_error:
-        raise StateError(f"the kubelet would reject the repaired file: {kubelet_error}")
-
-
-def _to_check(file: _CheckedFile, format_: StateFileFormat, policy: str | None) -> StateCheck:
+def _to_check(file: _CheckedFile) -> StateCheck:
     repair = file.repair
-    findings = list(_problems(file, policy))
+    findings = list(_problems(file))
     if file.kubelet_error and not any(finding.kubelet_message for finding in findings):
         findings.insert(0, file.unusable("the kubelet does not start on this file", kubelet_message=file.kubelet_error))
     if file.found.copy_problem:
         summary = f"{file.found.copy_problem}; this kubelet ignores the copy, an older one would read it"
         findings.append(warning(Area.STATE, summary, advice="--write rewrites it", where=file.name))
-    version = file.found.version
-    if not file.kubelet_error and 0 < version < format_.number:
-        summary = f"version {version}, from an older kubelet: it is read, and rewritten as version {format_.number}"
+    version, newest = file.found.version, _NEWEST[file.name]
+    if not file.kubelet_error and 0 < version < newest:
+        summary = f"version {version}, from an older kubelet: it is read, and rewritten as version {newest}"
         findings.append(note(Area.STATE, summary, where=file.name))
-    findings += _unknown_pods(file)
+    unknown = sorted((file.found.contents["entries"] or {}).keys() - file.pods.keys())
+    if file.pods and unknown:
+        summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
+        findings.append(note(Area.STATE, summary, where=file.name))
     if not file.kubelet_error and not repair:
-        holders = len([held for held in (file.found.contents["entries"] or {}).values() if held])
-        summary = f"policy {file.found.contents['policyName']}, {file.resource} held by {_count_pods(holders)}"
+        pods = _count_pods(len(file.holders))
+        summary = f"policy {file.found.contents['policyName']}, {file.resource} held by {pods}"
         findings.append(ok(Area.STATE, summary, where=file.name))
     return StateCheck(tuple(findings), (repair,) if repair else ())
 
 
-def _problems(file: _CheckedFile, policy: str | None) -> Iterator[Finding]:
+def _problems(file: _CheckedFile) -> Iterator[Finding]:
     """Each problem of a file; the first one carries the kubelet's error."""
-    stored, found = file.found.contents["policyName"], file.found
-    message = file.kubelet_error
+    found, policy, message = file.found, file.policy, file.kubelet_error
+    stored = found.contents["policyName"]
     for damage in found.damage:
         yield file.unusable(f"{damage}; the kubelet does not start", kubelet_message=message)
         message = ""
@@ -217,15 +208,6 @@ def _problems(file: _CheckedFile, policy: str | None) -> Iterator[Finding]:
             message = ""
         else:
             yield warning(Area.STATE, summary, advice=advice, where=file.name)
-
-
-def _unknown_pods(file: _CheckedFile) -> Iterator[Finding]:
-    if not file.pods:
-        return
-    unknown = sorted((file.found.contents["entries"] or {}).keys() - file.pods.keys())
-    if unknown:
-        summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
-        yield note(Area.STATE, summary, where=file.name)
 
 
 def _format_holder(entry: DroppedEntry, pods: PodNames) -> str:
@@ -250,14 +232,9 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
     except StateError:
         state, unread = salvage_devices(text)
         damage = json_error(text) or "the checksum does not match the contents, or a value has the wrong type"
-        findings.append(
-            warning(
-                Area.STATE,
-                f"{damage}; the kubelet starts without the file and forgets which container holds which devices",
-                advice=f"--write repairs it from {SalvageSource.REST}",
-                where=DEVICE_STATE,
-            )
-        )
+        summary = f"{damage}; the kubelet starts without the file and forgets which container holds which devices"
+        advice = f"--write repairs it from {SalvageSource.REST}"
+        findings.append(warning(Area.STATE, summary, advice=advice, where=DEVICE_STATE))
         done.append(f"restored from {SalvageSource.REST}")
         done += [f"dropped: {unread} unreadable entries"] if unread else []
     repaired = repair_devices(state, pods=pods)
@@ -267,7 +244,7 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         done.append(f"dropped: {_format_holder(entry, pods)}, {entry.held}")
     if kept := sorted({entry.uid for entry in repaired.state.entries}):
         done.insert(bool(done and done[0].startswith("restored")), f"kept: the devices of {_format_pods(kept, pods)}")
-    findings += [*_unhealthy_devices(repaired.state, pods), *_missing_devices(repaired.state, config)]
+    findings += _missing_devices(repaired.state, config, pods)
     if not findings:
         findings.append(ok(Area.STATE, f"devices held by {_count_pods(len(kept))}", where=DEVICE_STATE))
     after = device_file.dump(repaired.state)
@@ -275,25 +252,18 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
     return StateCheck(tuple(findings), (FileRepair(DEVICE_STATE, text, after, tuple(done)),) if broken else ())
 
 
-def _unhealthy_devices(state: device_file.DeviceState, pods: PodNames) -> Iterator[Finding]:
-    """Allocated devices that were unhealthy or gone when the file was written."""
+def _missing_devices(state: device_file.DeviceState, config: ManagerConfig, pods: PodNames) -> Iterator[Finding]:
+    """Allocated devices that were not healthy when the file was written, and more than the machine declares."""
+    held: dict[str, set[str]] = {}
     for entry in state.entries:
-        healthy = set(state.registered.get(entry.resource) or ())
-        missing = sorted(entry.nodes.keys() - healthy)
-        if missing:
+        held.setdefault(entry.resource, set()).update(entry.nodes)
+        if missing := sorted(entry.nodes.keys() - set(state.registered.get(entry.resource) or ())):
             summary = (
                 f"{format_pod(entry.uid, pods)} container {entry.container} holds {entry.resource} "
                 f"{', '.join(missing)}, which was not among the healthy devices"
             )
             yield note(Area.STATE, summary, where=DEVICE_STATE)
-
-
-def _missing_devices(state: device_file.DeviceState, config: ManagerConfig) -> Iterator[Finding]:
-    """More devices allocated than the machine declares; resources that it does not declare are skipped."""
     declared = Counter(device.resource for device in config.devices)
-    held: dict[str, set[str]] = {}
-    for entry in state.entries:
-        held.setdefault(entry.resource, set()).update(entry.nodes)
     for resource, ids in sorted(held.items()):
         if 0 < declared[resource] < len(ids):
             summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared[resource]}"

@@ -20,7 +20,8 @@ def read(directory: Path) -> StateFiles:
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory")
     texts, unread = {}, {}
-    for name, path in _paths(directory).items():
+    paths = _paths(directory)
+    for name, path in paths.items():
         try:
             text = atomic_files.read(path)
         except FileError as error:
@@ -28,8 +29,13 @@ def read(directory: Path) -> StateFiles:
         else:
             if text is not None:
                 texts[name] = text
-    leftovers = tuple(str(path.relative_to(directory)) for path in _leftovers(directory))
-    return StateFiles(texts=texts, unread=unread, leftovers=leftovers, directory=str(directory))
+    leftovers = sorted(found for path in paths.values() for found in path.parent.glob(f".{path.name}*"))
+    return StateFiles(
+        texts=texts,
+        unread=unread,
+        leftovers=tuple(str(path.relative_to(directory)) for path in leftovers),
+        directory=str(directory),
+    )
 
 
 def write(directory: Path, repairs: Iterable[FileRepair], *, now: datetime) -> dict[str, Path]:
@@ -58,41 +64,13 @@ def _paths(directory: Path) -> dict[str, Path]:
     }
 
 
-def _leftovers(directory: Path) -> list[Path]:
-    return sorted(found for path in _paths(directory).values() for found in path.parent.glob(f".{path.name}*"))
-
-
 def _back_up(path: Path, data: bytes, *, now: datetime) -> Path:
     """A copy beside the file, synced to disk."""
     stamp = f"{path.name}.backup-{now:%Y%m%d-%H%M%S}"
-    for number in count():
-        backup = path.with_name(f"{stamp}-{number}" if number else stamp)
-        try:
-            handle = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise _failed(backup, error) from error
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            _sync(path.parent)
-        except OSError as error:
-            backup.unlink(missing_ok=True)
-            raise _failed(backup, error) from error
-        return backup
-    raise AssertionError("count() does not end")
-
-
-def _failed(backup: Path, error: OSError) -> FileError:
-    return FileError(f"cannot write {backup}: {error.strerror}; nothing was changed")
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    candidates = (path.with_name(f"{stamp}-{number}" if number else stamp) for number in count())
+    backup = next(candidate for candidate in candidates if not os.path.lexists(candidate))
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        atomic_files.write(backup, data)
+    except FileError as error:
+        raise FileError(f"{error}; nothing was changed") from error
+    return backup

@@ -23,14 +23,17 @@ def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
     yield from _missing_eviction_threshold(inputs)
     yield from _ignored_fields(inputs)
     yield from _ignored_cpu_counts(inputs)
-    yield from _pointless_policies(inputs)
-    yield from _topology_options(inputs)
+    if inputs.policy is not None and not inputs.config.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
+        yield from _pointless_policies(inputs, inputs.policy)
+        yield from _topology_options(inputs, inputs.policy)
     if provider := inputs.corrected_cpu_provider():
         yield from _partly_reserved_cores(inputs, provider)
-        yield from _no_cpus_left(inputs, provider)
-        yield from _reserved_on_one_node(inputs, provider)
-        yield from _shared_reserved_cpus(inputs, provider)
-    yield from _excess_reservations(inputs)
+        yield from _reserved_cpus(inputs, provider)
+    # The kubelet does not notice when more is reserved on a node than it has.
+    for excess in reserved_memory.excess_reservations(inputs.view.nodes, inputs.reserved_memory() or {}):
+        summary = f"{excess}: the kubelet does not check this, and assumes almost 2⁶⁴ bytes there"
+        advice, paste = "reserve memory on nodes that have enough", reserved_memory_yaml(inputs)
+        yield warning(Area.MEMORY, summary, advice=advice, where="reservedMemory", paste=paste)
 
 
 def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
@@ -62,12 +65,9 @@ def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:
         yield _ignored(Area.MEMORY, "reservedMemory", "memoryManagerPolicy", "None")
     no_cpu_policy = found.cpu_manager_policy == CpuPolicy.NONE and not dropped("cpuManagerPolicy")
     if no_cpu_policy and inputs.reservations.reserved_system_cpus:
-        yield warning(
-            Area.CPUS,
-            "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others",
-            advice="set cpuManagerPolicy to static, and strict-cpu-reservation to keep all containers off them",
-            where="reservedSystemCPUs",
-        )
+        summary = "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others"
+        advice = "set cpuManagerPolicy to static, and strict-cpu-reservation to keep all containers off them"
+        yield warning(Area.CPUS, summary, advice=advice, where="reservedSystemCPUs")
 
 
 def _ignored(area: Area, field: str, policy: str, name: str) -> Finding:
@@ -82,29 +82,20 @@ def _ignored_cpu_counts(inputs: ManagerInputs) -> Iterator[Finding]:
         return
     for field, texts in (("systemReserved", found.system_reserved), ("kubeReserved", found.kube_reserved)):
         if CPU in texts and not (field == "systemReserved" and texts[CPU] == str(count)):
-            yield warning(
-                Area.CPUS,
-                f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total",
-                advice=f"remove {field}.cpu",
-                where=f"{field}[cpu]",
-            )
+            summary = f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total"
+            yield warning(Area.CPUS, summary, advice=f"remove {field}.cpu", where=f"{field}[cpu]")
 
 
-def _pointless_policies(inputs: ManagerInputs) -> Iterator[Finding]:
-    found, policy, nodes = inputs.configuration, inputs.policy, len(inputs.view.nodes)
-    if policy is None or inputs.config.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
-        return
+def _pointless_policies(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding]:
+    found, nodes = inputs.configuration, len(inputs.view.nodes)
     static_cpus = found.cpu_manager_policy == CpuPolicy.STATIC
     static_memory = found.memory_manager_policy == MemoryPolicy.STATIC
     if nodes == 1 and policy is not Policy.NONE:
         yield note(Area.TOPOLOGY, "the machine has one NUMA node: there is nothing to align")
     if nodes > 1 and policy is Policy.NONE and static_memory:
-        yield warning(
-            Area.MEMORY,
-            "memory is pinned, but not aligned with CPUs and devices: topologyManagerPolicy is none",
-            advice="set topologyManagerPolicy to best-effort, restricted or single-numa-node",
-            where="memoryManagerPolicy",
-        )
+        summary = "memory is pinned, but not aligned with CPUs and devices: topologyManagerPolicy is none"
+        advice = "set topologyManagerPolicy to best-effort, restricted or single-numa-node"
+        yield warning(Area.MEMORY, summary, advice=advice, where="memoryManagerPolicy")
     if nodes > 1 and policy is Policy.NONE and static_cpus:
         summary = "exclusive CPUs are not aligned with devices: topologyManagerPolicy is none"
         yield note(Area.CPUS, summary, where="topologyManagerPolicy")
@@ -113,20 +104,15 @@ def _pointless_policies(inputs: ManagerInputs) -> Iterator[Finding]:
         yield note(Area.TOPOLOGY, summary, where="topologyManagerPolicy")
 
 
-def _topology_options(inputs: ManagerInputs) -> Iterator[Finding]:
-    if inputs.policy is None or inputs.config.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
-        return
+def _topology_options(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding]:
     options, nodes = inputs.configuration.topology_manager_policy_options, len(inputs.view.nodes)
     closest = options.get("prefer-closest-numa-nodes", "false")
-    if inputs.policy is Policy.SINGLE_NUMA_NODE and closest in {"1", "t", "T", "TRUE", "true", "True"}:
-        yield warning(
-            Area.TOPOLOGY,
-            "no effect under single-numa-node, which always chooses one node",
-            advice="remove it",
-            where="topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
-        )
+    if policy is Policy.SINGLE_NUMA_NODE and closest in {"1", "t", "T", "TRUE", "true", "True"}:
+        summary = "no effect under single-numa-node, which always chooses one node"
+        where = "topologyManagerPolicyOptions[prefer-closest-numa-nodes]"
+        yield warning(Area.TOPOLOGY, summary, advice="remove it", where=where)
     allowed = options.get("max-allowable-numa-nodes", "")
-    if inputs.policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed.isdecimal():
+    if policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed.isdecimal():
         yield warning(
             Area.TOPOLOGY,
             f"the machine has {nodes} NUMA nodes: up to {2**nodes - 1} hints per resource, and the kubelet tries every "
@@ -159,16 +145,12 @@ def _partly_reserved_cores(inputs: ManagerInputs, provider: CpuProvider) -> Iter
             return
 
 
-def _no_cpus_left(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
-    strict = provider.options.strict_cpu_reservation
+def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
+    strict, where = provider.options.strict_cpu_reservation, _reserving_field(inputs)
     if not provider.allocatable:
         pool = ", and the shared pool is empty (strict-cpu-reservation)" if strict else ""
-        yield warning(
-            Area.CPUS,
-            f"all CPUs are reserved: no container can get exclusive CPUs{pool}",
-            advice="reserve fewer CPUs",
-            where=_reserving_field(inputs),
-        )
+        summary = f"all CPUs are reserved: no container can get exclusive CPUs{pool}"
+        yield warning(Area.CPUS, summary, advice="reserve fewer CPUs", where=where)
     elif strict:
         yield note(
             Area.CPUS,
@@ -177,38 +159,14 @@ def _no_cpus_left(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Find
             advice="keep a CPU shared; to recover, run alignup doctor --kubelet-dir DIR --write",
             where="cpuManagerPolicyOptions[strict-cpu-reservation]",
         )
-
-
-def _reserved_on_one_node(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
     nodes = inputs.view.node_cpus
     reserving = [node for node, cpus in nodes.items() if cpus & provider.reserved]
     if len(nodes) > 1 and len(reserving) == 1 and provider.allocatable:
         node, cpus = reserving[0], nodes[reserving[0]]
-        left = (cpus & ~provider.reserved).bit_count()
-        yield note(
-            Area.CPUS,
-            f"all reserved CPUs are on NUMA node {node}: {left} of its {cpus.bit_count()} are left for exclusive use",
-            where=_reserving_field(inputs),
-        )
-
-
-def _shared_reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
-    if inputs.reservations.reserved_system_cpus and not provider.options.strict_cpu_reservation:
-        yield note(
-            Area.CPUS,
-            "containers without exclusive CPUs also run on the reserved CPUs",
-            advice='set cpuManagerPolicyOptions strict-cpu-reservation to "true" to keep them off',
-            where=_reserving_field(inputs),
-        )
-
-
-def _excess_reservations(inputs: ManagerInputs) -> Iterator[Finding]:
-    """The kubelet does not notice when more is reserved on a node than it has."""
-    for excess in reserved_memory.excess_reservations(inputs.view.nodes, inputs.reserved_memory() or {}):
-        yield warning(
-            Area.MEMORY,
-            f"{excess}: the kubelet does not check this, and assumes almost 2⁶⁴ bytes there",
-            advice="reserve memory on nodes that have enough",
-            where="reservedMemory",
-            paste=reserved_memory_yaml(inputs),
-        )
+        left = f"{(cpus & ~provider.reserved).bit_count()} of its {cpus.bit_count()}"
+        summary = f"all reserved CPUs are on NUMA node {node}: {left} are left for exclusive use"
+        yield note(Area.CPUS, summary, where=where)
+    if inputs.reservations.reserved_system_cpus and not strict:
+        summary = "containers without exclusive CPUs also run on the reserved CPUs"
+        advice = 'set cpuManagerPolicyOptions strict-cpu-reservation to "true" to keep them off'
+        yield note(Area.CPUS, summary, advice=advice, where=where)
