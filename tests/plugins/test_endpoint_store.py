@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
-from alignup.plugins.endpoint import Endpoint, PluginOptions, PluginTimeouts
+from alignup.plugins.endpoint import Endpoint, PluginTimeouts
 from alignup.plugins.endpoint_store import UNKNOWN_RESOURCE, EndpointStore, ResourceState, ResourceStatus
+from alignup.wire import device_plugin_pb2 as wire
 
 GPU = "example.com/gpu"
 GRACE = 300.0
@@ -20,7 +21,7 @@ NO_CHANNEL: Any = None
 def endpoint(socket="a.sock", *, preferred=False):
     """Return an endpoint that is never called, so it needs no channel."""
     made = Endpoint(GPU, Path(socket), channel=NO_CHANNEL, timeouts=PluginTimeouts())
-    made.options = PluginOptions(preferred_allocation=preferred)
+    made.options = wire.DevicePluginOptions(get_preferred_allocation_available=preferred)
     return made
 
 

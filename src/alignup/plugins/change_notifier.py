@@ -71,7 +71,11 @@ class ChangeNotifier:
     async def _notify(self, resource: str, status: ResourceStatus) -> None:
         """Bring the listener to *status* in steps, recording each one, so that a retry continues after the last."""
         notified = self._notified.get(resource, UNKNOWN_RESOURCE)
-        if status.devices is not None and _devices_differ(notified, status):
+        if status.state is ResourceState.SERVED:
+            differs = notified != status
+        else:  # plugin_stopped alone already implies that devices are unhealthy
+            differs = notified.devices is None or all_unhealthy(notified.devices) != status.devices
+        if status.devices is not None and differs:
             preferred = status.preferred_allocation
             await self._listener.devices_listed(resource, status.devices, preferred_allocation=preferred)
             notified = self._notified[resource] = ResourceStatus(
@@ -84,10 +88,3 @@ class ChangeNotifier:
         if status.state is ResourceState.STOPPED and notified.state is ResourceState.SERVED:
             await self._listener.plugin_stopped(resource)
         self._notified[resource] = status
-
-
-def _devices_differ(notified: ResourceStatus, status: ResourceStatus) -> bool:
-    """Whether devices must be listed again; ``plugin_stopped`` alone already implies that they are unhealthy."""
-    if status.state is ResourceState.SERVED:
-        return notified != status
-    return notified.devices is None or all_unhealthy(notified.devices) != status.devices

@@ -6,7 +6,7 @@ counts as stopped; a plugin that comes back registers again and gets a new conne
 Every call has a timeout; the kubelet waits indefinitely for most of them (``docs/why/differences.md``).
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,7 +17,6 @@ from google.protobuf.message import Message
 
 from alignup import rpc
 from alignup.align import bits
-from alignup.align.bits import NodeSet
 from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
@@ -40,21 +39,13 @@ class PluginTimeouts:
     reconnect: float = 300.0  #: how long a resource is kept after its last plugin stopped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginOptions:
-    """The optional calls that a plugin wants."""
-
-    preferred_allocation: bool = False
-    pre_start: bool = False
-
-
 class Endpoint:
     """A connection to the plugin that serves *resource* at *socket*."""
 
     def __init__(self, resource: str, socket: Path, *, channel: grpc.aio.Channel, timeouts: PluginTimeouts) -> None:
         self.resource = resource
         self.socket = socket
-        self.options = PluginOptions()
+        self.options = wire.DevicePluginOptions()  #: the optional calls that the plugin wants
         self._channel = channel
         self._timeouts = timeouts
         self._closed = False
@@ -62,11 +53,17 @@ class Endpoint:
     @classmethod
     async def dial(cls, resource: str, socket: Path, *, timeouts: PluginTimeouts) -> Self:
         """Connect to a plugin and read its options; raise ``PluginError`` if it does not answer."""
-        endpoint = cls(resource, socket, channel=rpc.channel(socket), timeouts=timeouts)
+        channel = rpc.channel(socket)
+        endpoint = cls(resource, socket, channel=channel, timeouts=timeouts)
         try:
-            endpoint.options = await endpoint._get_options()
-        except BaseException:
+            endpoint.options = await endpoint._call(
+                "GetDevicePluginOptions", wire.Empty(), response=wire.DevicePluginOptions, seconds=timeouts.dial
+            )
+        except BaseException as error:
+            connected = channel.get_state() is grpc.ChannelConnectivity.READY
             await endpoint.close()
+            if isinstance(error, PluginError) and not connected:
+                raise PluginError(f"failed to dial device plugin: {error}") from error
             raise
         return endpoint
 
@@ -75,19 +72,13 @@ class Endpoint:
 
     async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
         """Yield complete device lists as the plugin sends them; raise ``PluginError`` if the stream breaks."""
-        responses = rpc.stream(
-            self._channel,
-            _method("ListAndWatch"),
-            wire.Empty(),
-            response=wire.ListAndWatchResponse,
-            error=plugin_error,
-        )
-        async for response in responses:
-            yield parse_devices(self.resource, response)
+        method, response = f"/{_SERVICE}/ListAndWatch", wire.ListAndWatchResponse
+        async for listed in rpc.stream(self._channel, method, wire.Empty(), response=response, error=plugin_error):
+            yield parse_devices(self.resource, listed)
 
     async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
         """Return the device ids that the plugin prefers; empty if it does not implement the call."""
-        if not self.options.preferred_allocation:
+        if not self.options.get_preferred_allocation_available:
             return ()
         request = wire.ContainerPreferredAllocationRequest(
             available_deviceIDs=wanted.available,
@@ -116,7 +107,7 @@ class Endpoint:
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Announce the start of a container with these devices, if the plugin requires it."""
-        if self.options.pre_start:
+        if self.options.pre_start_required:
             await self._call(
                 "PreStartContainer",
                 wire.PreStartContainerRequest(devices_ids=ids),
@@ -129,31 +120,14 @@ class Endpoint:
         self._closed = True
         await self._channel.close(grace)
 
-    async def _get_options(self) -> PluginOptions:
-        try:
-            options = await rpc.call(
-                self._channel,
-                _method("GetDevicePluginOptions"),
-                wire.Empty(),
-                response=wire.DevicePluginOptions,
-                seconds=self._timeouts.dial,
-                error=plugin_error,
-            )
-        except PluginError as error:
-            if self._channel.get_state() is grpc.ChannelConnectivity.READY:
-                raise
-            raise PluginError(f"failed to dial device plugin: {error}") from error
-        return PluginOptions(
-            preferred_allocation=options.get_preferred_allocation_available, pre_start=options.pre_start_required
-        )
-
     async def _call(
         self, method: str, request: Message, *, response: type[rpc.Response], seconds: float
     ) -> rpc.Response:
+        path = f"/{_SERVICE}/{method}"
         try:
             if not self._closed:
                 return await rpc.call(
-                    self._channel, _method(method), request, response=response, seconds=seconds, error=plugin_error
+                    self._channel, path, request, response=response, seconds=seconds, error=plugin_error
                 )
         except PluginError:
             if not self._closed:
@@ -168,24 +142,12 @@ def plugin_error(code: grpc.StatusCode, details: str) -> PluginError:
 def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[Device, ...]:
     """Return the listed devices, sorted by id: plugins send equal lists in varying order.
 
-    The last entry of an id wins; entries without an id are ignored.
+    The last entry of an id wins; entries without an id are ignored, and so are invalid NUMA nodes, such as the kernel's
+    -1 for "no node".
     """
-    by_id = {device.ID: device for device in response.devices if device.ID}
-    return tuple(
-        Device(
-            resource,
-            id_,
-            _nodes(node.ID for node in device.topology.nodes) if device.HasField("topology") else None,
-            healthy=device.health == HEALTHY,
-        )
-        for id_, device in sorted(by_id.items())
-    )
-
-
-def _nodes(ids: Iterable[int]) -> NodeSet:
-    """Return a set of NUMA nodes without invalid ids, such as the kernel's -1 for "no node"."""
-    return bits.of(id_ for id_ in ids if 0 <= id_ < bits.MAX_MEMBER)
-
-
-def _method(name: str) -> str:
-    return f"/{_SERVICE}/{name}"
+    devices = {}
+    for device in response.devices:
+        nodes = bits.of(node.ID for node in device.topology.nodes if 0 <= node.ID < bits.MAX_MEMBER)
+        known = nodes if device.HasField("topology") else None
+        devices[device.ID] = Device(resource, device.ID, known, healthy=device.health == HEALTHY)
+    return tuple(device for id_, device in sorted(devices.items()) if id_)

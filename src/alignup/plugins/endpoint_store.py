@@ -4,8 +4,6 @@ A plugin may serve a resource on several sockets at once, for example during an 
 last gets the calls; a device list from any endpoint replaces the whole list. When the last endpoint disconnects, all
 devices become unhealthy, and after a grace period the resource is removed.
 
-The store only records state: its owner reports events to it and is notified of resources that changed.
-
 A plugin that registers again on the same socket replaces its earlier connection. The kubelet rejects the second
 registration, drops the first connection as well, and needs a restart to recover (``docs/why/differences.md``).
 """
@@ -82,7 +80,7 @@ class EndpointStore:
         before = self.status(endpoint.resource)
         replaced = entry.endpoints.pop(endpoint.socket, None)
         entry.endpoints[endpoint.socket] = endpoint
-        entry.pre_start = endpoint.options.pre_start
+        entry.pre_start = endpoint.options.pre_start_required
         entry.stopped_at = None
         self._notify(endpoint.resource, before)
         return replaced
@@ -138,12 +136,9 @@ class EndpointStore:
             return UNKNOWN_RESOURCE
         if not entry.listed:
             return ResourceStatus(state=ResourceState.STOPPED, devices=entry.devices)
-        primary = next(reversed(entry.endpoints.values()))
-        return ResourceStatus(
-            state=ResourceState.SERVED,
-            devices=entry.devices,
-            preferred_allocation=primary.options.preferred_allocation,
-        )
+        options = next(reversed(entry.endpoints.values())).options
+        preferred = options.get_preferred_allocation_available
+        return ResourceStatus(state=ResourceState.SERVED, devices=entry.devices, preferred_allocation=preferred)
 
     def capacity(self) -> Capacity:
         """Return current device counts; removes resources whose grace period is over."""
@@ -162,11 +157,8 @@ class EndpointStore:
     def expire(self) -> tuple[str, ...]:
         """Remove resources whose grace period is over, and return their names."""
         now = self._now()
-        expired = [
-            name
-            for name, entry in self._entries.items()
-            if entry.stopped_at is not None and now - entry.stopped_at > self._grace
-        ]
+        stopped = {name: one.stopped_at for name, one in self._entries.items() if one.stopped_at is not None}
+        expired = [name for name, since in stopped.items() if now - since > self._grace]
         for name in expired:
             del self._entries[name]
             self._changed(name)

@@ -6,32 +6,53 @@
         await manager.pre_start("example.com/gpu", ids)
 
 Each plugin has its own connection and tasks, so a slow or hanging plugin delays only the callers that wait for it.
+
+Plugins register at ``kubelet.sock`` in the directory, and watch the directory: when ``kubelet.sock`` is recreated and
+their own socket is gone, they register again.
 """
 
 import asyncio
 import logging
+import os
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Self
+from typing import Literal, Protocol, Self
 
+from alignup import rpc
+from alignup.align.bits import quote
 from alignup.align.devices import PreferenceRequest
-from alignup.align.errors import PluginError
+from alignup.align.errors import ListenError, PluginError
+from alignup.align.workload import names
 from alignup.plugins.allocate_response import AllocateResponse
 from alignup.plugins.change_notifier import ChangeNotifier, DeviceListener
 from alignup.plugins.endpoint import Endpoint, PluginTimeouts
 from alignup.plugins.endpoint_store import Capacity, Clock, EndpointStore, ResourceStatus
-from alignup.plugins.metrics import PluginMetrics
-from alignup.plugins.registry import serve_registry
+from alignup.wire import device_plugin_pb2 as wire
 
+SOCKET = "kubelet.sock"
+VERSION = "v1beta1"
 EXPIRY_INTERVAL = 10.0  #: seconds between checks for resources whose grace period is over
 
 _LOG = logging.getLogger(__name__)
+_REGISTRATION = wire.DESCRIPTOR.services_by_name["Registration"]
+
+PodResourcesMethod = Literal["list", "get", "get_allocatable"]
+
+
+class PluginMetrics(Protocol):
+    """Counters and durations of device plugins and of the PodResources endpoint, including failed calls."""
+
+    def count_registration(self, resource: str) -> None: ...
+    def observe_allocation(self, resource: str, seconds: float) -> None: ...
+    def count_request(self, method: PodResourcesMethod) -> None: ...
+    def count_error(self, method: PodResourcesMethod) -> None: ...
 
 
 class DevicePluginManager:
-    """Serves the registry in *directory* while entered, and reports device changes to *listener*."""
+    """Accepts plugins in *directory* while entered, and reports device changes to *listener*."""
 
     def __init__(
         self,
@@ -52,14 +73,17 @@ class DevicePluginManager:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start listening; raise ``ListenError`` if that is not possible."""
+        """Remove all sockets in the directory, and listen; raise ``ListenError`` if another server listens."""
+        socket = self._directory / SOCKET
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._notifier.close)
             stack.push_async_callback(self._disconnect_all)
             expiry = asyncio.create_task(self._expire(), name="expire device resources")
             stack.callback(expiry.cancel)
-            registry = serve_registry(self._directory, connect=self._connect, metrics=self._metrics)
-            await stack.enter_async_context(registry)
+            rpc.check_socket_path(socket)
+            _clear_sockets(self._directory)
+            methods: dict[str, rpc.Method] = {"Register": (wire.RegisterRequest, self._register)}
+            await stack.enter_async_context(rpc.serve(socket, _REGISTRATION, methods))
             self._stack = stack.pop_all()
         return self
 
@@ -115,20 +139,25 @@ class DevicePluginManager:
             raise PluginError(f"endpoint not found in cache for a registered resource: {resource}")
         return endpoint
 
-    async def _connect(self, resource: str, socket: Path) -> None:
-        endpoint = await Endpoint.dial(resource, socket, timeouts=self._timeouts)
+    async def _register(self, request: wire.RegisterRequest) -> wire.Empty:
+        resource = request.resource_name
+        self._metrics.count_registration(resource)
+        try:
+            _check_request(request)
+            socket = socket_path(self._directory, request.endpoint)
+            endpoint = await Endpoint.dial(resource, socket, timeouts=self._timeouts)
+        except PluginError as error:
+            _LOG.warning("device plugin rejected: resource=%s error=%s", quote(resource), error)
+            raise rpc.StatusError(str(error)) from error
         replaced = self._store.connect(endpoint)
         self._watchers[endpoint] = asyncio.create_task(self._watch(endpoint), name=f"watch {endpoint}")
-        _LOG.info("device plugin connected: resource=%s socket=%s", endpoint.resource, endpoint.socket)
-        if replaced is not None:
-            self._retire(replaced)
-
-    def _retire(self, endpoint: Endpoint) -> None:
-        """Stop watching a replaced connection, and close it when its pending calls are done."""
-        self._watchers.pop(endpoint).cancel()
-        task = asyncio.create_task(endpoint.close(grace=self._timeouts.allocate), name=f"close {endpoint}")
-        self._closing[endpoint] = task
-        task.add_done_callback(lambda _: self._closing.pop(endpoint))
+        _LOG.info("device plugin connected: resource=%s socket=%s", resource, socket)
+        if replaced is not None:  # close it when its pending calls are done
+            self._watchers.pop(replaced).cancel()
+            task = asyncio.create_task(replaced.close(grace=self._timeouts.allocate), name=f"close {replaced}")
+            self._closing[replaced] = task
+            task.add_done_callback(lambda _: self._closing.pop(replaced))
+        return wire.Empty()
 
     async def _watch(self, endpoint: Endpoint) -> None:
         """Follow the plugin's device list until the stream ends."""
@@ -162,3 +191,31 @@ class DevicePluginManager:
             await asyncio.sleep(EXPIRY_INTERVAL)
             for resource in self._store.expire():
                 _LOG.warning("device plugin did not come back in time: resource=%s removed", resource)
+
+
+def _check_request(request: wire.RegisterRequest) -> None:
+    """Raise ``PluginError``, with the kubelet's text, for a plugin that the kubelet rejects."""
+    if request.version != VERSION:
+        what = f"requested API version {quote(request.version)} is not supported by kubelet"
+        raise PluginError(f"{what}. Supported version is [{quote(VERSION)}]")
+    if not names.is_extended(request.resource_name):
+        raise PluginError(f"the ResourceName {quote(request.resource_name)} is invalid")
+
+
+def socket_path(directory: Path, endpoint: str) -> Path:
+    """Return the plugin's socket; *endpoint* is relative to *directory* even if it starts with a slash."""
+    return Path(os.path.normpath(f"{directory.absolute()}/{endpoint}"))
+
+
+def _clear_sockets(directory: Path) -> None:
+    """Create *directory* if needed, and remove every socket in it; other files stay."""
+    try:
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        for path in directory.iterdir():
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ListenError(
+            f"cannot use the device plugin directory {directory}: {error.strerror}\n"
+            "choose a directory that this user may write to"
+        ) from error

@@ -24,7 +24,7 @@ from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
 from alignup.plugins.endpoint_store import Clock
-from alignup.plugins.metrics import PluginMetrics, PodResourcesMethod
+from alignup.plugins.manager import PluginMetrics, PodResourcesMethod
 from alignup.wire import pod_resources_pb2 as wire
 
 SOCKET = "kubelet.sock"  #: the name that tools expect
@@ -89,8 +89,7 @@ async def serve_pod_resources(
 
 
 def _list(host: Host, _: wire.ListPodResourcesRequest) -> wire.ListPodResourcesResponse:
-    pods = (_pod(host, admitted.pod) for admitted in host.ledger.pods.values())
-    return wire.ListPodResourcesResponse(pod_resources=pods)
+    return wire.ListPodResourcesResponse(pod_resources=[_pod(host, one.pod) for one in host.ledger.pods.values()])
 
 
 def _get(host: Host, request: wire.GetPodResourcesRequest) -> wire.GetPodResourcesResponse:

@@ -1,4 +1,4 @@
-"""The kubelet's metrics of device plugins and of the PodResources endpoint; implements ``plugins.metrics``."""
+"""The kubelet's metrics of device plugins and of the PodResources endpoint."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ _COUNTERS = {
 
 
 class DevicePluginMetrics(Collector):
-    """Registers itself with *registry*; a metric appears with its first value."""
+    """Implements ``plugins.manager.PluginMetrics``; a metric appears with its first value."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counters = Counters(_COUNTERS)

@@ -10,8 +10,7 @@ import grpc.aio
 import pytest
 
 from alignup import rpc
-from alignup.plugins.manager import DevicePluginManager
-from alignup.plugins.registry import socket_path
+from alignup.plugins.manager import DevicePluginManager, socket_path
 from alignup.testing import Plugin
 from alignup.wire import device_plugin_pb2 as wire
 from tests.plugins.listener import RecordingMetrics
