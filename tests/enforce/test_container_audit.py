@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from alignup.enforce import cgroup, container_audit, memory, numa_nodes, process
-from alignup.enforce.audit import DriftKind
+from alignup.enforce.audit import DriftKind, PlacedContainer
 from alignup.enforce.cgroup import Cpuset
-from alignup.enforce.container_audit import ContainerProcesses, PlacedContainer
+from alignup.enforce.container_audit import ContainerProcesses
 from tests.enforce.commands import started
 from tests.enforce.test_cgroup import Tree
 

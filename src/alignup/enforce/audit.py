@@ -5,12 +5,12 @@ elsewhere has drifted. Of a process's memory, only private pages count, and only
 anyway.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -34,27 +34,26 @@ class DriftKind(StrEnum):
     STRAY = "stray"  #: containers of an unknown pod
 
 
-class PlacedWorkload(Protocol):
-    """A run or a container, and where it belongs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedContainer:
+    """A running container, and where it belongs."""
+
+    uid: str  #: of its pod
+    pod: str  #: namespace/name
+    container: str
+    id: str  #: in the runtime
+    pid: int  #: of its first process
+    cpus: CpuSet = 0  #: empty: any
+    memory: NodeSet = 0  #: NUMA nodes; empty: any
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: resource → ids
+    cgroup: Path | None = None  #: ``None``: its first process is in no cgroup of the container
 
     @property
-    def uid(self) -> str:
-        """Of the run, or of the container's pod."""
+    def name(self) -> str:
+        return f"{self.pod}/{self.container}"
 
-    @property
-    def name(self) -> str: ...
 
-    @property
-    def cpus(self) -> CpuSet:
-        """Empty: any."""
-
-    @property
-    def memory(self) -> NodeSet:
-        """NUMA nodes; empty: any."""
-
-    @property
-    def cgroup(self) -> Path | None:
-        """``None`` if it has none."""
+PlacedWorkload = RunRecord | PlacedContainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +138,22 @@ def find_drift(workload: PlacedWorkload, pids: Iterable[int]) -> Iterator[Drift]
             intended = f"in {workload.cgroup}"
             yield make_drift(workload, DriftKind.MEMBER, f"process {pid}", intended=intended, actual="not in it")
         yield from _thread_drift(workload, pid)
-        yield from _page_drift(workload, pid)
+        if misplaced := _misplaced_bytes(pid, workload.memory):
+            actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced.items())
+            intended = f"memory on NUMA nodes {bits.show(workload.memory)}"
+            yield make_drift(workload, DriftKind.PAGES, f"process {pid}", intended=intended, actual=actual)
 
 
 def make_drift(workload: PlacedWorkload, kind: DriftKind, where: str, *, intended: str, actual: str) -> Drift:
-    return Drift(uid=workload.uid, name=workload.name, kind=kind, where=where, intended=intended, actual=actual)
+    return Drift(
+        uid=workload.uid,
+        name=workload.name,
+        container=workload.container if isinstance(workload, PlacedContainer) else "",
+        kind=kind,
+        where=where,
+        intended=intended,
+        actual=actual,
+    )
 
 
 @contextmanager
@@ -160,23 +170,19 @@ def _cgroup_drift(workload: PlacedWorkload, directory: Path) -> Iterator[Drift]:
     if actual is None:
         yield make_drift(workload, DriftKind.GROUP, str(directory), intended="present", actual="missing")
         return
-    if workload.cpus and actual.cpus != workload.cpus:
-        shown = [f"CPUs {bits.show(cpus) or 'any'}" for cpus in (workload.cpus, actual.cpus)]
-        yield make_drift(workload, DriftKind.GROUP, str(directory), intended=shown[0], actual=shown[1])
-    if workload.memory and actual.nodes != workload.memory:
-        shown = [f"memory on NUMA nodes {bits.show(nodes) or 'any'}" for nodes in (workload.memory, actual.nodes)]
-        yield make_drift(workload, DriftKind.GROUP, str(directory), intended=shown[0], actual=shown[1])
+    pairs = (("CPUs", workload.cpus, actual.cpus), ("memory on NUMA nodes", workload.memory, actual.nodes))
+    for what, wanted, found in pairs:
+        if wanted and found != wanted:
+            shown = [f"{what} {bits.show(members) or 'any'}" for members in (wanted, found)]
+            yield make_drift(workload, DriftKind.GROUP, str(directory), intended=shown[0], actual=shown[1])
 
 
 def _thread_drift(workload: PlacedWorkload, pid: int) -> Iterator[Drift]:
     """Yield threads of a process that may be elsewhere, one drift for all threads with the same affinity."""
-    cpus: dict[int, int] = {}
-    nodes: dict[int, int] = {}
-    for one in process.thread_affinities(pid):
-        if workload.cpus and one.cpus & ~workload.cpus:
-            cpus[one.cpus] = cpus.get(one.cpus, 0) + 1
-        if workload.cgroup is not None and workload.memory and one.nodes & ~workload.memory:
-            nodes[one.nodes] = nodes.get(one.nodes, 0) + 1
+    threads = process.thread_affinities(pid)
+    bound = workload.cgroup is not None and workload.memory
+    cpus = Counter(one.cpus for one in threads if workload.cpus and one.cpus & ~workload.cpus)
+    nodes = Counter(one.nodes for one in threads if bound and one.nodes & ~workload.memory)
     for allowed, count in cpus.items():
         intended, actual = f"CPUs {bits.show(workload.cpus)}", f"CPUs {bits.show(allowed)}"
         yield make_drift(workload, DriftKind.CPUS, _threads(pid, count), intended=intended, actual=actual)
@@ -185,22 +191,13 @@ def _thread_drift(workload: PlacedWorkload, pid: int) -> Iterator[Drift]:
         yield make_drift(workload, DriftKind.MEMORY, _threads(pid, count), intended=intended, actual=actual)
 
 
-def _page_drift(workload: PlacedWorkload, pid: int) -> Iterator[Drift]:
-    misplaced = _misplaced_bytes(pid, workload.memory)
-    if misplaced:
-        actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced.items())
-        intended = f"memory on NUMA nodes {bits.show(workload.memory)}"
-        yield make_drift(workload, DriftKind.PAGES, f"process {pid}", intended=intended, actual=actual)
-
-
 def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]:
     for resource, ids in record.devices.items():
         for id_, nodes in ids.items():
-            where = f"{resource} {id_}"
-            if (resource, id_) not in devices:
-                yield make_drift(record, DriftKind.DEVICE, where, intended=_near(nodes), actual="missing")
-            elif devices[resource, id_] != nodes:
-                actual = _near(devices[resource, id_])
+            known = (resource, id_) in devices
+            if not known or devices[resource, id_] != nodes:
+                actual = _near(devices[resource, id_]) if known else "missing"
+                where = f"{resource} {id_}"
                 yield make_drift(record, DriftKind.DEVICE, where, intended=_near(nodes), actual=actual)
 
 

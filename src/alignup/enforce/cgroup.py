@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from alignup.align import bits
@@ -41,12 +42,13 @@ class Cpuset:
 
 def candidate_parents(proc: Path = PROC) -> tuple[Path, ...]:
     """Return the directories in which cgroups with a cpuset can be created, the nearest first."""
-    return tuple(directory for own in _own(proc) for directory in _ancestors(*own) if _is_usable(directory))
+    cgroups = _directories(proc / "cgroup", proc / "mountinfo")
+    return tuple(directory for own, top in cgroups for directory in _ancestors(own, top) if _is_usable(directory))
 
 
 def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
     """Return the cpuset of this process, ignoring cgroups of runs; ``None`` if it sees no cpuset."""
-    for own, top in _own(proc):
+    for own, top in _directories(proc / "cgroup", proc / "mountinfo"):
         for directory in _ancestors(own, top):
             cpus, nodes = (_read_list(directory / name) for name in _EFFECTIVE[_is_v2(directory)])
             if cpus:
@@ -71,20 +73,24 @@ def create(name: str, cpus: CpuSet, *, nodes: NodeSet, proc: Path = PROC) -> Pat
     why = "no cgroup with a cpuset controller is writable"
     for parent in candidate_parents(proc):
         directory = parent / f"{PREFIX}{name}"
+        control, kind = parent / "cgroup.subtree_control", directory / "cgroup.type"
         try:
-            _enable_cpusets(parent)
+            if _is_v2(parent) and _CPUSET not in control.read_text("ascii").split():
+                write_file(control, f"+{_CPUSET}")
             directory.mkdir()
         except OSError as error:
             why = f"{error.filename or parent}: {error.strerror or error}"
             continue
-        try:
-            _check_type(directory)
-            write(directory, cpus, nodes=nodes)
-        except EnforceError as error:
-            directory.rmdir()
-            why = str(error)
+        if kind.exists() and (found := kind.read_text("ascii").strip()) != "domain":
+            why = f"{directory} cannot take processes: its type is {found}"
         else:
-            return directory
+            try:
+                write(directory, cpus, nodes=nodes)
+            except EnforceError as error:
+                why = str(error)
+            else:
+                return directory
+        directory.rmdir()
     raise EnforceError(f"cannot create a cpuset for {name}: {why}")
 
 
@@ -122,7 +128,7 @@ def members(directory: Path) -> tuple[int, ...]:
     """Return the processes in a cgroup and its descendants; empty if there is no such cgroup."""
     found: set[int] = set()
     for parent, _, _ in os.walk(directory):
-        with suppress(FileNotFoundError, OSError):
+        with suppress(OSError):
             found |= set(map(int, (Path(parent) / "cgroup.procs").read_text("ascii").split()))
     return tuple(sorted(found))
 
@@ -147,10 +153,6 @@ def write_file(path: Path, text: str) -> None:
         os.close(handle)
 
 
-def _own(proc: Path) -> Iterator[tuple[Path, Path]]:
-    return _directories(proc / "cgroup", proc / "mountinfo")
-
-
 def _directories(cgroups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the directory of each cgroup in *cgroups* and the mount point it is below, version 2 first."""
     paths = {}
@@ -165,7 +167,7 @@ def _directories(cgroups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and _CPUSET in options.replace(" ", ",").split(",")):
-            root, point = map(_unescape, before.split(" ")[3:5])
+            root, point = (_OCTAL.sub(lambda one: chr(int(one[1], 8)), part) for part in before.split(" ")[3:5])
             mounts.setdefault(kind, (root, point))
     for kind in ("cgroup2", "cgroup"):
         # A path with ".." is outside of what this process can see.
@@ -179,11 +181,9 @@ def _directories(cgroups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
 def _ancestors(own: Path, top: Path) -> Iterator[Path]:
     """Yield *own* and its ancestors up to *top*, without cgroups of runs."""
     inside = own.relative_to(top).parts
-    runs = [index for index, part in enumerate(inside) if part.startswith(PREFIX)]
-    if runs:
-        inside = inside[: runs[0]]
-    for length in range(len(inside), -1, -1):
-        yield top.joinpath(*inside[:length])
+    outside = list(takewhile(lambda part: not part.startswith(PREFIX), inside))
+    for length in range(len(outside), -1, -1):
+        yield top.joinpath(*outside[:length])
 
 
 def _is_usable(directory: Path) -> bool:
@@ -198,21 +198,6 @@ def _is_usable(directory: Path) -> bool:
     return is_root or not (directory / "cgroup.procs").read_text("ascii").split()
 
 
-def _check_type(directory: Path) -> None:
-    """Raise ``EnforceError`` for a cgroup that cannot take processes because of its ancestors."""
-    file = directory / "cgroup.type"
-    if file.exists() and (kind := file.read_text("ascii").strip()) != "domain":
-        raise EnforceError(f"{directory} cannot take processes: its type is {kind}")
-
-
-def _enable_cpusets(directory: Path) -> None:
-    """Enable cpusets for children of *directory*; in version 1 they always have one."""
-    if _is_v2(directory):
-        control = directory / "cgroup.subtree_control"
-        if _CPUSET not in control.read_text("ascii").split():
-            write_file(control, f"+{_CPUSET}")
-
-
 def _is_v2(directory: Path) -> bool:
     return (directory / "cgroup.controllers").exists()
 
@@ -220,9 +205,5 @@ def _is_v2(directory: Path) -> bool:
 def _read_list(path: Path) -> int:
     try:
         return bits.parse(path.read_text("ascii").strip())
-    except (FileNotFoundError, OSError):
+    except OSError:
         return 0
-
-
-def _unescape(text: str) -> str:
-    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)

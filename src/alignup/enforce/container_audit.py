@@ -6,39 +6,27 @@ container's id in its name; a cgroup without the id belongs to something else an
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet, NodeSet
 from alignup.enforce import cgroup
-from alignup.enforce.audit import Drift, DriftKind, collect_errors, find_drift, make_drift, restore_processes
+from alignup.enforce.audit import (
+    Drift,
+    DriftKind,
+    PlacedContainer,
+    collect_errors,
+    find_drift,
+    make_drift,
+    restore_processes,
+)
 from alignup.enforce.process import PROC
 
 Document = Mapping[str, Any]
 
 _RECHECK_DELAY = 0.3  #: seconds until drift is checked again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedContainer:
-    """A running container, and where it belongs."""
-
-    uid: str  #: of its pod
-    pod: str  #: namespace/name
-    container: str
-    id: str  #: in the runtime
-    pid: int  #: of its first process
-    cpus: CpuSet = 0  #: empty: any
-    memory: NodeSet = 0  #: NUMA nodes; empty: any
-    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: resource → ids
-    cgroup: Path | None = None  #: ``None``: its first process is in no cgroup of the container
-
-    @property
-    def name(self) -> str:
-        return f"{self.pod}/{self.container}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +95,21 @@ def find_container_processes(container: PlacedContainer, proc: Path = PROC) -> C
     """Return a container with its cgroup and processes; ``None`` if it has exited."""
     if not (proc / str(container.pid)).exists():
         return None
-    group = _container_cgroup(cgroup.cpuset_cgroup(container.pid, proc), container.id)
+    group = None
+    innermost = cgroup.cpuset_cgroup(container.pid, proc)
+    if innermost is not None and container.id:  # a container may create cgroups inside its own
+        ancestors = (innermost, *innermost.parents)
+        group = next((one for one in reversed(ancestors) if container.id in one.name), None)
     members = cgroup.members(group) if group is not None else ()
     return ContainerProcesses(replace(container, cgroup=group), tuple(sorted({container.pid, *members})))
 
 
 def audit_container(processes: ContainerProcesses) -> Iterator[Drift]:
     container = processes.container
-    found = list(find_drift(container, processes.pids))
+    yield from find_drift(container, processes.pids)
     if container.cgroup is None and (container.cpus or container.memory):
         intended, where = f"in a cgroup of container {container.id}", f"process {container.pid}"
-        found.append(make_drift(container, DriftKind.MEMBER, where, intended=intended, actual="in none"))
-    yield from (replace(drift, container=container.container) for drift in found)
+        yield make_drift(container, DriftKind.MEMBER, where, intended=intended, actual="in none")
 
 
 def restore_container(processes: ContainerProcesses) -> tuple[str, ...]:
@@ -140,10 +131,13 @@ def _audit_once(agent: ContainerSource) -> ContainerAudit:
     report = agent.runtime()
     found = tuple(filter(None, (find_container_processes(one) for pod in pods for one in _running_containers(pod))))
     drifts = [drift for one in found for drift in audit_container(one)]
-    if any(one.container.devices for one in found):
-        drifts += _missing_devices(found, agent.devices())
+    known = agent.devices() if any(one.container.devices for one in found) else {}
     grants = {pod["uid"]: pod.get("grants", {}) for pod in pods}
-    drifts += [drift for one in found for drift in _missing_device_files(one.container, grants[one.container.uid])]
+    drifts += [
+        make_drift(one.container, DriftKind.DEVICE, where, intended="present", actual="missing")
+        for one in found
+        for where in _missing_devices(one.container, known=known, grants=grants[one.container.uid])
+    ]
     drifts += map(_orphan_drift, report["strays"])
     name = str(report["runtime"]["name"]) if report["runtime"] else ""
     return ContainerAudit(
@@ -168,33 +162,15 @@ def _running_containers(pod: Document) -> Iterator[PlacedContainer]:
             )
 
 
-def _missing_devices(found: Iterable[ContainerProcesses], known: Mapping[str, Mapping[str, object]]) -> Iterator[Drift]:
-    """Assigned devices that no device plugin reports any more."""
-    for one in found:
-        for resource, ids in one.container.devices.items():
-            for id_ in ids:
-                if id_ not in known.get(resource, {}):
-                    yield _missing(one.container, f"{resource} {id_}")
-
-
-def _missing_device_files(container: PlacedContainer, grants: Document) -> Iterator[Drift]:
-    """Device files that a plugin passed to the container and that no longer exist."""
+def _missing_devices(
+    container: PlacedContainer, *, known: Mapping[str, Mapping[str, object]], grants: Document
+) -> Iterator[str]:
+    """Yield assigned devices that no device plugin reports any more, and files of devices that no longer exist."""
+    for resource, ids in container.devices.items():
+        yield from (f"{resource} {id_}" for id_ in ids if id_ not in known.get(resource, {}))
     for resource, grant in grants.get(container.container, {}).items():
-        for file in grant["devices"]:
-            if not os.path.lexists(file["host_path"]):
-                yield _missing(container, f"{resource} {file['host_path']}")
-
-
-def _missing(container: PlacedContainer, where: str) -> Drift:
-    return Drift(
-        uid=container.uid,
-        name=container.name,
-        container=container.container,
-        kind=DriftKind.DEVICE,
-        where=where,
-        intended="present",
-        actual="missing",
-    )
+        paths = (file["host_path"] for file in grant["devices"])
+        yield from (f"{resource} {path}" for path in paths if not os.path.lexists(path))
 
 
 def _orphan_drift(sandbox: Document) -> Drift:
@@ -207,11 +183,3 @@ def _orphan_drift(sandbox: Document) -> Drift:
         intended="removed",
         actual=f"present: {sandbox['why']}",
     )
-
-
-def _container_cgroup(directory: Path | None, id_: str) -> Path | None:
-    """Return the outermost ancestor with the container's id in its name; a container may create cgroups inside."""
-    if directory is None or not id_:
-        return None
-    ancestors = (directory, *directory.parents)
-    return next((one for one in reversed(ancestors) if id_ in one.name), None)

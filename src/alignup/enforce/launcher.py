@@ -24,16 +24,7 @@ from alignup.enforce import cgroup, memory, process
 NOT_EXECUTABLE, NOT_FOUND, SIGNAL_EXIT_BASE = 126, 127, 128
 
 FORWARDED_SIGNALS = frozenset(
-    {
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGTSTP,
-        signal.SIGCONT,
-    }
+    signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "TSTP", "CONT")
 )
 Signals = set[signal.Signals]
 

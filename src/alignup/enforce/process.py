@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -60,9 +60,10 @@ def thread_affinities(pid: int) -> tuple[ThreadAffinity, ...]:
     """Return the affinity of each thread of a process; empty if it is gone."""
     found = []
     for thread in _threads(pid):
-        fields = _read_fields(PROC / str(pid) / "task" / str(thread) / "status")
-        if fields:
-            cpus, nodes = fields.get("Cpus_allowed_list", ""), fields.get("Mems_allowed_list", "")
+        with suppress(FileNotFoundError, ProcessLookupError):
+            text = (PROC / str(pid) / "task" / str(thread) / "status").read_text("utf-8", "replace")
+            fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+            cpus, nodes = (fields.get(name, "").strip() for name in ("Cpus_allowed_list", "Mems_allowed_list"))
             found.append(ThreadAffinity(thread, bits.parse(cpus), bits.parse(nodes)))
     return tuple(found)
 
@@ -115,9 +116,10 @@ def find_by_environment(name: str) -> dict[str, tuple[int, ...]]:
         if stat is None or stat.state in _ENDED:
             continue
         parents[pid] = stat.parent
-        for entry in _environment(pid):
-            if entry.startswith(prefix):
-                own[pid] = entry.removeprefix(prefix).decode("utf-8", "replace")
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            for entry in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(prefix):
+                    own[pid] = entry.removeprefix(prefix).decode("utf-8", "replace")
     found: dict[str, list[int]] = {}
     for pid in sorted(parents):
         value = _inherited(pid, own, parents)
@@ -137,8 +139,7 @@ def _inherited(pid: int, own: Mapping[int, str], parents: Mapping[int, int]) -> 
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
+class _Stat(NamedTuple):
     state: str
     parent: int
     start: int
@@ -158,23 +159,6 @@ def _threads(pid: int) -> Iterator[int]:
     with suppress(FileNotFoundError, ProcessLookupError):
         for one in (PROC / str(pid) / "task").iterdir():
             yield int(one.name)
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []
-
-
-def _read_fields(path: Path) -> dict[str, str]:
-    """Return the ``name: value`` lines of a file; empty if it is gone."""
-    try:
-        lines = path.read_text("utf-8", "replace").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return {}
-    pairs = (line.partition(":") for line in lines)
-    return {name: value.strip() for name, _, value in pairs}
 
 
 def _boot_id() -> str:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -104,57 +104,57 @@ class RuntimeClient:
     async def version(self) -> RuntimeVersion:
         """Return the runtime's name and version; the error explains a server that does not implement CRI v1."""
         try:
-            response = await self._call(wire.VersionRequest(), wire.VersionResponse, doing="get its version")
+            return convert.parse_version(await self._call(wire.VersionRequest(), "get its version"))
         except CriError as error:
             if error.code != grpc.StatusCode.UNIMPLEMENTED.name:
                 raise
-            why = await self._explain_unimplemented()
+            why = "it implements only CRI v1alpha2\nupgrade to containerd 1.6, CRI-O 1.26 or later"
+            try:
+                await self._call(wire.VersionRequest(), "", service=_V1ALPHA2)
+            except CriError:
+                why = "it does not implement CRI\nthe cri plugin may be listed in containerd's disabled_plugins"
             raise CriError(f"{self.path} is not a CRI v1 runtime: {why}", code=error.code) from error
-        return convert.parse_version(response)
 
     async def conditions(self) -> tuple[RuntimeCondition, ...]:
-        response = await self._call(wire.StatusRequest(), wire.StatusResponse, doing="get its status")
-        return convert.parse_conditions(response)
+        return convert.parse_conditions(await self._call(wire.StatusRequest(), "get its status"))
 
     async def cgroup_driver(self) -> str | None:
         """Return ``cgroupfs`` or ``systemd``; ``None`` if the runtime does not report it (containerd before 2.0)."""
-        request, response = wire.RuntimeConfigRequest(), wire.RuntimeConfigResponse
         try:
-            return convert.parse_cgroup_driver(await self._call(request, response, doing="get its cgroup driver"))
+            return convert.parse_cgroup_driver(await self._call(wire.RuntimeConfigRequest(), "get its cgroup driver"))
         except CriError as error:
             if error.code != grpc.StatusCode.UNIMPLEMENTED.name:
                 raise
             return None
 
     async def run_sandbox(self, config: SandboxConfig) -> str:
-        response = await self._call(
+        response: wire.RunPodSandboxResponse = await self._call(
             wire.RunPodSandboxRequest(config=convert.sandbox_config(config), runtime_handler=config.handler),
-            wire.RunPodSandboxResponse,
-            doing=f"create a sandbox for pod {config.namespace}/{config.name}",
+            f"create a sandbox for pod {config.namespace}/{config.name}",
             seconds=self._timeouts.sandbox,
         )
         return response.pod_sandbox_id
 
     async def stop_sandbox(self, id_: str) -> None:
         """Stop a sandbox and kill its containers; succeed if it is stopped or gone."""
-        request, doing = wire.StopPodSandboxRequest(pod_sandbox_id=id_), f"stop sandbox {short_id(id_)}"
-        await self._call(request, wire.StopPodSandboxResponse, doing=doing, missing_ok=True)
+        request = wire.StopPodSandboxRequest(pod_sandbox_id=id_)
+        await self._call(request, f"stop sandbox {short_id(id_)}", missing_ok=True)
 
     async def remove_sandbox(self, id_: str) -> None:
         """Remove a sandbox and its containers; succeed if it is gone."""
-        request, doing = wire.RemovePodSandboxRequest(pod_sandbox_id=id_), f"remove sandbox {short_id(id_)}"
-        await self._call(request, wire.RemovePodSandboxResponse, doing=doing, missing_ok=True)
+        request = wire.RemovePodSandboxRequest(pod_sandbox_id=id_)
+        await self._call(request, f"remove sandbox {short_id(id_)}", missing_ok=True)
 
     async def sandboxes(self, labels: Mapping[str, str] | None = None) -> tuple[CriSandbox, ...]:
         """Return all sandboxes with these *labels*, including stopped ones, oldest first; without IPs."""
         request = wire.ListPodSandboxRequest(filter=wire.PodSandboxFilter(label_selector=labels or {}))
-        response = await self._call(request, wire.ListPodSandboxResponse, doing="list sandboxes")
+        response: wire.ListPodSandboxResponse = await self._call(request, "list sandboxes")
         return tuple(sorted(map(convert.parse_sandbox, response.items), key=_age))
 
     async def sandbox(self, id_: str) -> CriSandbox:
         """Return a sandbox with its IPs; raise an error with ``not_found`` if there is none."""
-        request, doing = wire.PodSandboxStatusRequest(pod_sandbox_id=id_), f"get sandbox {short_id(id_)}"
-        response = await self._call(request, wire.PodSandboxStatusResponse, doing=doing)
+        request = wire.PodSandboxStatusRequest(pod_sandbox_id=id_)
+        response: wire.PodSandboxStatusResponse = await self._call(request, f"get sandbox {short_id(id_)}")
         return convert.parse_sandbox(response.status)
 
     async def create(self, sandbox_id: str, config: ContainerConfig, *, sandbox: SandboxConfig) -> str:
@@ -169,7 +169,7 @@ class RuntimeClient:
         )
         doing = f"create container {config.name}"
         try:
-            response = await self._call(request, wire.CreateContainerResponse, doing=doing)
+            response: wire.CreateContainerResponse = await self._call(request, doing)
         except CriError as error:
             # Each runtime has its own message for this, under codes that mean other things as well.
             if error.unavailable or error.timed_out or await self.image(config.image) is not None:
@@ -179,8 +179,7 @@ class RuntimeClient:
         return response.container_id
 
     async def start(self, id_: str) -> None:
-        request, doing = wire.StartContainerRequest(container_id=id_), f"start container {short_id(id_)}"
-        await self._call(request, wire.StartContainerResponse, doing=doing)
+        await self._call(wire.StartContainerRequest(container_id=id_), f"start container {short_id(id_)}")
 
     async def stop(self, id_: str, *, grace: float) -> None:
         """Stop a container, kill it after *grace* seconds, and return when it has exited.
@@ -190,16 +189,15 @@ class RuntimeClient:
         grace_seconds = math.ceil(max(0.0, grace))
         await self._call(
             wire.StopContainerRequest(container_id=id_, timeout=grace_seconds),
-            wire.StopContainerResponse,
-            doing=f"stop container {short_id(id_)}",
+            f"stop container {short_id(id_)}",
             seconds=grace_seconds + self._timeouts.request,
             missing_ok=True,
         )
 
     async def remove(self, id_: str) -> None:
         """Remove a container, killing it if it runs; succeed if it is gone."""
-        request, doing = wire.RemoveContainerRequest(container_id=id_), f"remove container {short_id(id_)}"
-        await self._call(request, wire.RemoveContainerResponse, doing=doing, missing_ok=True)
+        request = wire.RemoveContainerRequest(container_id=id_)
+        await self._call(request, f"remove container {short_id(id_)}", missing_ok=True)
 
     async def containers(self, labels: Mapping[str, str] | None = None) -> tuple[CriContainer, ...]:
         """Return all containers with these *labels*, including exited ones, oldest first, without status details."""
@@ -208,9 +206,7 @@ class RuntimeClient:
     async def container(self, id_: str) -> CriContainer:
         """Return a container with its status; raise an error with ``not_found`` if there is none."""
         request = wire.ContainerStatusRequest(container_id=id_, verbose=True)
-        doing = f"get container {short_id(id_)}"
-        response = await self._call(request, wire.ContainerStatusResponse, doing=doing)
-        container = convert.parse_container_status(response)
+        container = convert.parse_container_status(await self._call(request, f"get container {short_id(id_)}"))
         if not container.sandbox:
             listed = await self._list_containers(wire.ContainerFilter(id=id_))
             return replace(container, sandbox=listed[0].sandbox if listed else "")
@@ -220,26 +216,20 @@ class RuntimeClient:
         """Change the resources of a container; values that are 0 or empty stay as they are."""
         await self._call(
             wire.UpdateContainerResourcesRequest(container_id=id_, linux=convert.linux_resources(resources)),
-            wire.UpdateContainerResourcesResponse,
-            doing=f"update the resources of container {short_id(id_)}",
+            f"update the resources of container {short_id(id_)}",
         )
 
     async def reopen_log(self, id_: str) -> None:
         """Make a running container log to a new file, after the old one was moved away."""
-        doing = f"reopen the log of container {short_id(id_)}"
         request = wire.ReopenContainerLogRequest(container_id=id_)
-        await self._call(request, wire.ReopenContainerLogResponse, doing=doing)
+        await self._call(request, f"reopen the log of container {short_id(id_)}")
 
     async def execute(self, id_: str, command: Sequence[str], *, seconds: float) -> ExecResult:
         """Run a command in a container; the error has ``timed_out`` after *seconds*, rounded up to an integer."""
         limit = max(1, math.ceil(seconds))
         doing = f"run {command[0] if command else 'an empty command'} in container {short_id(id_)}"
-        response = await self._call(
-            wire.ExecSyncRequest(container_id=id_, cmd=command, timeout=limit),
-            wire.ExecSyncResponse,
-            doing=doing,
-            seconds=limit + self._timeouts.request,
-        )
+        request = wire.ExecSyncRequest(container_id=id_, cmd=command, timeout=limit)
+        response: wire.ExecSyncResponse = await self._call(request, doing, seconds=limit + self._timeouts.request)
         # CRI-O reports a timeout in this way instead of with a status code.
         if response.exit_code == -1 and response.stderr == _EXEC_TIMEOUT:
             code = grpc.StatusCode.DEADLINE_EXCEEDED.name
@@ -248,21 +238,16 @@ class RuntimeClient:
 
     async def image(self, name: str) -> CriImage | None:
         """Return a local image; ``None`` if the runtime does not have it."""
-        request, doing = wire.ImageStatusRequest(image=wire.ImageSpec(image=name)), f"get image {name}"
-        return convert.parse_image(await self._call(request, wire.ImageStatusResponse, doing=doing, missing_ok=True))
+        request = wire.ImageStatusRequest(image=wire.ImageSpec(image=name))
+        return convert.parse_image(await self._call(request, f"get image {name}", missing_ok=True))
 
     async def pull(self, name: str, *, sandbox: SandboxConfig | None = None) -> str:
         """Pull an image, and return the runtime's reference; the error has ``image_missing`` for an unknown image."""
+        config = None if sandbox is None else convert.sandbox_config(sandbox)
+        request = wire.PullImageRequest(image=wire.ImageSpec(image=name), sandbox_config=config)
+        response: wire.PullImageResponse
         try:
-            response = await self._call(
-                wire.PullImageRequest(
-                    image=wire.ImageSpec(image=name),
-                    sandbox_config=None if sandbox is None else convert.sandbox_config(sandbox),
-                ),
-                wire.PullImageResponse,
-                doing=f"pull image {name}",
-                seconds=self._timeouts.pull,
-            )
+            response = await self._call(request, f"pull image {name}", seconds=self._timeouts.pull)
         except CriError as error:
             error.image_missing = error.not_found
             raise
@@ -270,20 +255,19 @@ class RuntimeClient:
 
     async def _list_containers(self, wanted: wire.ContainerFilter) -> tuple[CriContainer, ...]:
         request = wire.ListContainersRequest(filter=wanted)
-        response = await self._call(request, wire.ListContainersResponse, doing="list containers")
+        response: wire.ListContainersResponse = await self._call(request, "list containers")
         return tuple(sorted(map(convert.parse_container, response.containers), key=_age))
 
-    async def _call(  # noqa: PLR0913 - the parts of a call
+    async def _call(
         self,
         request: Message,
-        response: type[rpc.Response],
-        *,
         doing: str,
+        *,
         seconds: float | None = None,
         missing_ok: bool = False,
         service: str = "",
-    ) -> rpc.Response:
-        """Call the method of *request*; ``CriError`` says what the runtime failed to do, and why.
+    ) -> Any:  # noqa: ANN401 - the response to *request*
+        """Send *request* to its method; ``CriError`` says what the runtime failed to do, and why.
 
         With *missing_ok*, the response is empty for a sandbox, container or image that does not exist.
         """
@@ -296,6 +280,7 @@ class RuntimeClient:
             return CriError(_failed(doing, details), code=actual.name, details=details)
 
         method = type(request).__name__.removesuffix("Request")
+        response: type[Message] = getattr(wire, f"{method}Response")
         try:
             return await rpc.call(
                 self._channel,
@@ -313,14 +298,6 @@ class RuntimeClient:
             if not why:
                 raise
             raise CriError(_failed(doing, why), code=error.code, details=error.details) from error
-
-    async def _explain_unimplemented(self) -> str:
-        """Return why a server does not implement CRI v1."""
-        try:
-            await self._call(wire.VersionRequest(), wire.VersionResponse, doing="", service=_V1ALPHA2)
-        except CriError:
-            return "it does not implement CRI\nthe cri plugin may be listed in containerd's disabled_plugins"
-        return "it implements only CRI v1alpha2\nupgrade to containerd 1.6, CRI-O 1.26 or later"
 
 
 def short_id(id_: str) -> str:

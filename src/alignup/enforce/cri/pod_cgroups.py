@@ -9,7 +9,7 @@ setting that could not be applied.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -67,7 +67,13 @@ class PodCgroups:
         """Return what limits depend on here, on a machine with *memory* bytes."""
         found = (_KIB.fullmatch(path.name) for path in sysfs.glob("kernel/mm/hugepages/hugepages-*"))
         sizes = sorted(int(one[1]) << 10 for one in found if one)
-        return NodeLimits(memory=memory, page_sizes=tuple(sizes), unified=self.unified, swap=self._limits_swap(proc))
+        if self.unified:  # the root cgroup has no file that shows whether the kernel accounts for swap
+            text = (proc / "cgroup").read_text()
+            own = [line[3:].lstrip("/") for line in text.splitlines() if line.startswith("0::")]
+            swap = any((self.mount / one / "memory.swap.max").exists() for one in (*own, self.root.strip("/")))
+        else:
+            swap = (self.mount / "memory" / "memory.memsw.limit_in_bytes").exists()
+        return NodeLimits(memory=memory, page_sizes=tuple(sizes), unified=self.unified, swap=swap)
 
     def parent(self, pod: Pod) -> str:
         """Return the cgroup parent for the runtime: a path, or the name of a slice."""
@@ -82,17 +88,17 @@ class PodCgroups:
         if self.driver is CgroupDriver.SYSTEMD:
             return ()
         parts = self._parts(pod)
-        settings = tuple(_settings(resources, unified=self.unified))
-        self._mkdir(parts, {one.controller for one in settings})
         if pod.qos is QoS.BEST_EFFORT:
-            self._write(parts[:-1], [_cpu_shares(milli_to_shares(0), unified=self.unified)])
-        return self._write(parts, settings)
+            self._apply(parts[:-1], [_cpu_shares(milli_to_shares(0), unified=self.unified)])
+        return self._apply(parts, tuple(_settings(resources, unified=self.unified)))
 
     def remove(self, pod: Pod) -> bool:
         """Remove the pod's cgroup, unless processes are left in it; return whether it is gone."""
         if self.driver is CgroupDriver.SYSTEMD:
             return True
-        gone = [cgroup.remove(directory) for directory in self._directories(self._parts(pod))]
+        parts = self._parts(pod)
+        mounts = [self.mount] if self.unified else sorted(self.mount.iterdir())  # runtimes create it in all of them
+        gone = [cgroup.remove(mount.joinpath(*parts)) for mount in mounts]
         return all(gone)
 
     def set_burstable_shares(self, pods: Iterable[Pod]) -> tuple[str, ...]:
@@ -100,21 +106,14 @@ class PodCgroups:
 
         Call this when pods come and go; otherwise the cgroup keeps the default weight.
         """
-        if self.driver is CgroupDriver.SYSTEMD:
-            return ()
         requests = (demand.requests(pod).get(CPU) for pod in pods if pod.qos is QoS.BURSTABLE)
         total = sum(amount.milli() for amount in requests if amount is not None)
-        parts = (*self._root(), _qos_part(QoS.BURSTABLE))
-        self._mkdir(parts, {CPU})
-        return self._write(parts, [_cpu_shares(milli_to_shares(total), unified=self.unified)])
+        parts = (*self._root(), QoS.BURSTABLE.lower())
+        return self._apply(parts, [_cpu_shares(milli_to_shares(total), unified=self.unified)])
 
     def limit_all_pods(self, resources: CgroupResources) -> tuple[str, ...]:
         """Apply limits to the cgroup of all pods, and return notes."""
-        if self.driver is CgroupDriver.SYSTEMD:
-            return ()
-        parts, settings = self._root(), tuple(_settings(resources, unified=self.unified))
-        self._mkdir(parts, {one.controller for one in settings})
-        return self._write(parts, settings)
+        return self._apply(self._root(), tuple(_settings(resources, unified=self.unified)))
 
     def _root(self) -> tuple[str, ...]:
         return tuple(part for part in self.root.split("/") if part)
@@ -122,15 +121,19 @@ class PodCgroups:
     def _parts(self, pod: Pod) -> tuple[str, ...]:
         if not _UID.fullmatch(pod.uid) or (self.driver is CgroupDriver.SYSTEMD and "_" in pod.uid):
             raise EnforceError(f"cannot create a cgroup for pod {pod.name}: its uid {pod.uid!r} is not a valid name")
-        qos = () if pod.qos is QoS.GUARANTEED else (_qos_part(pod.qos),)
+        qos = () if pod.qos is QoS.GUARANTEED else (pod.qos.lower(),)
         return (*self._root(), *qos, f"pod{pod.uid}")
 
-    def _mkdir(self, parts: tuple[str, ...], controllers: Iterable[str]) -> None:
-        """Create the cgroup and its parents; in version 1, in the hierarchy of each controller."""
-        mounts = [self.mount] if self.unified else [self.mount / name for name in sorted(controllers)]
-        for mount in mounts:
-            if not mount.is_dir():
-                continue
+    def _apply(self, parts: tuple[str, ...], settings: Sequence[_Setting]) -> tuple[str, ...]:
+        """Create the cgroup and its parents, write its settings, and return notes; systemd does nothing of that.
+
+        In version 1 the cgroup is created in the hierarchy of each controller.
+        """
+        if self.driver is CgroupDriver.SYSTEMD:
+            return ()
+        controllers = sorted({one.controller for one in settings})
+        mounts = [self.mount] if self.unified else [self.mount / name for name in controllers]
+        for mount in filter(Path.is_dir, mounts):
             directory = mount
             try:
                 for part in parts:
@@ -141,8 +144,6 @@ class PodCgroups:
             except OSError as error:
                 where, why = error.filename or directory, error.strerror or error
                 raise EnforceError(f"cannot create cgroup {'/'.join(parts)}: {where}: {why}") from error
-
-    def _write(self, parts: tuple[str, ...], settings: Iterable[_Setting]) -> tuple[str, ...]:
         return tuple(note for one in settings if (note := self._set(parts, one)))
 
     def _set(self, parts: tuple[str, ...], one: _Setting) -> str:
@@ -155,23 +156,6 @@ class PodCgroups:
         except OSError as error:
             return f"cannot write {one.text} to {path}: {error.strerror or error}"
         return ""
-
-    def _directories(self, parts: tuple[str, ...]) -> Iterator[Path]:
-        """Yield the cgroup's directory in every hierarchy: runtimes create it in all of them."""
-        mounts = [self.mount] if self.unified else sorted(self.mount.iterdir())
-        directories = (mount.joinpath(*parts) for mount in mounts)
-        return (directory for directory in directories if directory.is_dir())
-
-    def _limits_swap(self, proc: Path) -> bool:
-        """Whether the kernel accounts for swap; the root cgroup has no file that would show it."""
-        if not self.unified:
-            return (self.mount / "memory" / "memory.memsw.limit_in_bytes").exists()
-        own = [line[3:].lstrip("/") for line in (proc / "cgroup").read_text().splitlines() if line.startswith("0::")]
-        return any((self.mount / one / "memory.swap.max").exists() for one in (*own, "/".join(self._root())))
-
-
-def _qos_part(qos: QoS) -> str:
-    return qos.value.lower()
 
 
 def _settings(resources: CgroupResources, *, unified: bool) -> Iterator[_Setting]:

@@ -64,13 +64,20 @@ def container_resources(  # noqa: PLR0913 - what was decided, besides the reques
     nodes: NodeSet = 0,
 ) -> LinuxResources:
     """Return the limits of *container* on *cpus* and *nodes*; *exclusive* if these CPUs are its own."""
-    limits = _limits(pod, container)
+    pod_limits, own = demand.pod_level_amounts(pod.resources.limits), container.resources.limits
+    # The pod's limit counts where the container has none. For huge pages, a limit of zero is one.
+    limits = {**pod_limits, **{name: amount for name, amount in own.items() if not amount.is_zero}}
     request = container.resources.requests.get(CPU)
     cpu_limit, memory = _milli(limits, CPU), _value(limits, MEMORY)
     if not node_limits.quota:
         quota = 0
     else:
         quota = NO_LIMIT if exclusive else milli_to_quota(cpu_limit, period=node_limits.period)
+    unified = {}
+    if node_limits.unified:
+        oom = {"memory.oom.group": "1"} if node_limits.oom_kill_group else {}
+        swap = {"memory.swap.max": "0"} if node_limits.swap else {}
+        unified = {**oom, "memory.min": "0", "memory.low": "0", **swap}
     return LinuxResources(
         cpus=cpus,
         nodes=nodes,
@@ -80,8 +87,8 @@ def container_resources(  # noqa: PLR0913 - what was decided, besides the reques
         memory_limit=memory,
         memory_swap_limit=memory if node_limits.swap and not node_limits.unified else 0,
         oom_score_adj=oom_score_adj(pod, container, memory=node_limits.memory),
-        hugepages=_hugepages(_hugepage_limits(pod, container), node_limits.page_sizes),
-        unified=_unified(node_limits),
+        hugepages=_hugepages({**pod_limits, **own}, node_limits.page_sizes),
+        unified=unified,
     )
 
 
@@ -149,29 +156,12 @@ def oom_score_adj(pod: Pod, container: Container, *, memory: int) -> int:
     request = _value(container.resources.requests, MEMORY)
     if container.restartable and container in pod.init and pod.containers:
         request = max(request, min(_value(one.resources.requests, MEMORY) for one in pod.containers))
-    request += _unassigned_memory(pod)
+    if total := _value(pod.resources.requests, MEMORY):
+        # Each container has a share of the pod-level request beyond the containers' own requests.
+        used = _value(demand.requests(pod, pod_level=False, overhead=False), MEMORY)
+        request += max(0, total - used) // len(pod.all_containers)
     # Never as safe as Guaranteed, never as exposed as BestEffort.
     return min(max(1000 - 1000 * request // memory, 1000 + _GUARANTEED_OOM_SCORE), _BEST_EFFORT_OOM_SCORE - 1)
-
-
-def _unassigned_memory(pod: Pod) -> int:
-    """Return a container's share of the pod-level request beyond the containers' own requests."""
-    total = _value(pod.resources.requests, MEMORY)
-    if not total:
-        return 0
-    used = _value(demand.requests(pod, pod_level=False, overhead=False), MEMORY)
-    return max(0, total - used) // len(pod.all_containers)
-
-
-def _limits(pod: Pod, container: Container) -> Amounts:
-    """Return a container's limits, and those of its pod where it has none."""
-    own = {name: amount for name, amount in container.resources.limits.items() if not amount.is_zero}
-    return {**demand.pod_level_amounts(pod.resources.limits), **own}
-
-
-def _hugepage_limits(pod: Pod, container: Container) -> Amounts:
-    """Return the same for huge pages, for which a limit of zero counts."""
-    return {**demand.pod_level_amounts(pod.resources.limits), **container.resources.limits}
 
 
 def _all_limited(pod: Pod, name: str) -> bool:
@@ -189,14 +179,6 @@ def _hugepages(amounts: Amounts, sizes: tuple[int, ...]) -> dict[str, int]:
         if size in sizes and size is not None:
             limits[page_name(size)] += amount.value()
     return limits
-
-
-def _unified(node_limits: NodeLimits) -> dict[str, str]:
-    if not node_limits.unified:
-        return {}
-    oom = {"memory.oom.group": "1"} if node_limits.oom_kill_group else {}
-    files = {**oom, "memory.min": "0", "memory.low": "0"}
-    return {**files, "memory.swap.max": "0"} if node_limits.swap else files
 
 
 def _milli(amounts: Amounts, name: str) -> int:
