@@ -199,7 +199,7 @@ async def test_both_runtimes_have_the_same_results(scenario: Scenario) -> None:
     with tempfile.TemporaryDirectory(prefix="cri") as name:
         place = Path(name)
         async with Runtime(place / "cri.sock", directory=place / "work", images=[BUSYBOX]) as runtime:
-            runtime.service.network = False
+            runtime.network = False
             ours = await run_scenario(scenario, runtime.socket, place / "ours")
         with containerd.containerd(place / "containerd") as daemon:
             theirs = await run_scenario(scenario, daemon.socket, place / "theirs")

@@ -8,7 +8,7 @@ import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import Any, TypeAlias, TypeVar
@@ -80,21 +80,16 @@ async def call(  # noqa: PLR0913 - the parts of a call
     *seconds* is the timeout, which includes connecting. Without *wait_for_ready* the call fails at once if no server
     listens.
     """
-    send: grpc.aio.UnaryUnaryMultiCallable[Message, bytes] = connection.unary_unary(
-        method, request_serializer=_serialize
-    )
+    send: Any = connection.unary_unary(method, request_serializer=_serialize)
     with _translated_errors(error):
-        received = response.FromString(await send(request, timeout=seconds, wait_for_ready=wait_for_ready))
-    return received
+        return response.FromString(await send(request, timeout=seconds, wait_for_ready=wait_for_ready))
 
 
 async def stream(
     connection: grpc.aio.Channel, method: str, request: Message, *, response: type[Response], error: ErrorFactory
 ) -> AsyncIterator[Response]:
     """Yield the messages that *method* sends; raise what *error* builds if the stream breaks."""
-    send: grpc.aio.UnaryStreamMultiCallable[Message, bytes] = connection.unary_stream(
-        method, request_serializer=_serialize
-    )
+    send: Any = connection.unary_stream(method, request_serializer=_serialize)
     messages = send(request)
     try:
         with _translated_errors(error):
@@ -110,13 +105,18 @@ async def serve(path: Path, service: ServiceDescriptor, methods: Mapping[str, Me
     check_socket_path(path)
     handlers = {name: unary_handler(*method) for name, method in methods.items()}
     server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler(service.full_name, handlers)])
-    _bind(server, path)
+    try:
+        _remove(path)
+        server.add_insecure_port(address(path))
+    except (OSError, RuntimeError) as error:
+        raise ListenError(f"cannot create a socket at {path}: {error}") from error
     await server.start()
     created = _inode(path)
     try:
         yield
     finally:
-        _remove(path, created)
+        if _inode(path) == created:  # no other server has replaced the socket
+            _remove(path)
         await server.stop(grace=0)
 
 
@@ -147,32 +147,20 @@ def check_socket_path(path: Path) -> None:
     with socket(AF_UNIX, SOCK_STREAM) as probe:
         probe.settimeout(1)
         if probe.connect_ex(str(path)) == 0:
-            raise ListenError(
-                f"another process listens at {path}, a kubelet or another agent\nstop it, or choose another directory"
-            )
+            what = f"another process listens at {path}, a kubelet or another agent"
+            raise ListenError(f"{what}\nstop it, or choose another directory")
 
 
-def _bind(server: grpc.aio.Server, path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-        server.add_insecure_port(address(path))
-    except (OSError, RuntimeError) as error:
-        raise ListenError(f"cannot create a socket at {path}: {error}") from error
-
-
-def _remove(path: Path, created: tuple[int, int] | None) -> None:
-    """Remove the socket, unless another server has replaced it."""
-    if _inode(path) == created:
-        path.unlink(missing_ok=True)
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
     """Return what identifies the file at *path*; ``None`` if it does not exist."""
-    try:
+    with suppress(FileNotFoundError):
         found = path.lstat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 @contextmanager

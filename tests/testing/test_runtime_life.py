@@ -66,7 +66,7 @@ async def test_exit_codes_and_reasons(both, script, grace, code, reason):
     runtime, client = both
     made = await start_container(client, shell(script))
     if "ready" in script:
-        await wait_until((runtime.service.options.directory / "ready").exists)
+        await wait_until((runtime.directory / "ready").exists)
     if grace is not None:
         await client.stop(made, grace=grace)
 
@@ -77,7 +77,7 @@ async def test_exit_codes_and_reasons(both, script, grace, code, reason):
 
 async def test_descendants_end_with_the_container(runtime, client):
     made = await start_container(client, shell("sleep 1000 & echo $! > child; wait"))
-    child = runtime.service.options.directory / "child"
+    child = runtime.directory / "child"
     await wait_until(lambda: child.exists() and child.read_text().strip() != "")
 
     runtime.kill("main")
@@ -108,7 +108,7 @@ async def test_a_missing_working_directory_is_replaced(root, client, runtime):
 
     await wait_exited(client, await start_container(client, config, sandbox=pod(logs=root)))
 
-    assert (root / "main.log").read_text().split()[3:] == [str(runtime.service.options.directory)]
+    assert (root / "main.log").read_text().split()[3:] == [str(runtime.directory)]
 
 
 async def test_stdin_stays_open_if_requested(client):
@@ -217,10 +217,9 @@ async def test_missing_containers_can_only_be_removed(runtime, client):
         with pytest.raises(CriError) as caught:
             await call
         assert caught.value.not_found
-    service = runtime.service
     for call in (
-        service.stop_container(wire.StopContainerRequest(container_id="missing")),
-        service.stop_pod_sandbox(wire.StopPodSandboxRequest(pod_sandbox_id="missing")),
+        runtime.stop_container(wire.StopContainerRequest(container_id="missing")),
+        runtime.stop_pod_sandbox(wire.StopPodSandboxRequest(pod_sandbox_id="missing")),
     ):
         with pytest.raises(StatusError) as rejected:
             await call
@@ -235,7 +234,7 @@ async def test_lists_can_be_filtered(runtime, client):
 
     async def names(**wanted) -> list[str]:
         request = wire.ListContainersRequest(filter=wire.ContainerFilter(**wanted))
-        listed = await runtime.service.list_containers(request)
+        listed = await runtime.list_containers(request)
         return [seen.metadata.name for seen in listed.containers]
 
     assert [seen.name for seen in await client.sandboxes({"app": "batch"})] == ["batch"]
@@ -257,7 +256,7 @@ async def test_a_pod_off_the_host_network_has_an_ip(runtime, client):
 
 
 async def test_without_a_network_only_host_network_pods_run(runtime, client):
-    runtime.service.network = False
+    runtime.network = False
 
     conditions = {one.type: one for one in await client.conditions()}
     await client.run_sandbox(pod())
@@ -267,7 +266,7 @@ async def test_without_a_network_only_host_network_pods_run(runtime, client):
     left = (await client.sandboxes({"app": "own"}))[0]
     with pytest.raises(CriError, match="failed to destroy network"):
         await client.remove_sandbox(left.id)
-    runtime.service.network = True
+    runtime.network = True
     await client.remove_sandbox(left.id)
 
     assert not left.ready
@@ -277,7 +276,7 @@ async def test_without_a_network_only_host_network_pods_run(runtime, client):
 
 @pytest.mark.parametrize("driver", ["", "systemd", "cgroupfs"])
 async def test_version_and_cgroup_driver(runtime, client, driver):
-    runtime.service.cgroup_driver = driver
+    runtime.cgroup_driver = driver
 
     assert (await client.version()).name == "alignup-testing"
     assert await client.cgroup_driver() == (driver or None)
@@ -298,7 +297,7 @@ async def test_exec_times_out(runtime, client):
         await client.execute(made, ("sh", "-c", "echo $$ > child; exec sleep 1000"), seconds=1)
 
     assert caught.value.timed_out
-    assert not is_running(int((runtime.service.options.directory / "child").read_text()))
+    assert not is_running(int((runtime.directory / "child").read_text()))
 
 
 async def test_exec_needs_a_running_container(client):
@@ -343,7 +342,7 @@ async def test_an_invalid_cpuset_is_rejected(runtime, client):
         await _update(runtime, made, wire.LinuxContainerResources(cpuset_cpus="all"))
     request = wire.CreateContainerRequest(pod_sandbox_id=runtime.sandboxes[0].id, config=_config(cpus="all"))
     with pytest.raises(StatusError, match="invalid cpuset"):
-        await runtime.service.create_container(request)
+        await runtime.create_container(request)
 
     assert runtime.container("main").resources.cpuset_cpus == ""
 
@@ -358,7 +357,7 @@ async def test_containers_can_be_bound_to_cpus(root):
     given = wire.LinuxContainerResources(cpuset_cpus=f"{first},4000")
     async with runtime_and_client(root, affinity=True) as (runtime, client):
         made = await start_container(client, shell("sleep 1000 & echo $! > child; wait"))
-        child = runtime.service.options.directory / "child"
+        child = runtime.directory / "child"
         await wait_until(lambda: child.exists() and child.read_text().strip() != "")
 
         await _update(runtime, made, given)
@@ -383,7 +382,7 @@ async def test_a_container_may_be_oom_killed(runtime, client):
 
 async def test_kill_signals_the_newest_container_of_a_name(runtime, client):
     made = await start_container(client, shell("trap 'exit 7' USR1; echo > ready; while :; do sleep 0.01; done"))
-    await wait_until((runtime.service.options.directory / "ready").exists)
+    await wait_until((runtime.directory / "ready").exists)
 
     runtime.kill("main", signal.SIGUSR1)
 

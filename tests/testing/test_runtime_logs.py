@@ -102,7 +102,7 @@ async def test_a_reopened_log_continues_in_a_new_file(root, runtime, client):
 
     log.rename(old)
     await client.reopen_log(made)
-    (runtime.service.options.directory / "go").touch()
+    (runtime.directory / "go").touch()
     await wait_until(lambda: log.read_bytes().endswith(b"\n"))
 
     assert entries(old.read_bytes()) == [("stdout", "F", b"before")]

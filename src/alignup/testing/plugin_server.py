@@ -256,8 +256,7 @@ def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.
 
 def _identity(path: Path) -> tuple[int, int] | None:
     """Return what changes when a file is recreated; ``None`` if it does not exist."""
-    try:
+    with suppress(FileNotFoundError):
         found = path.lstat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_ctime_ns
+        return found.st_ino, found.st_ctime_ns
+    return None

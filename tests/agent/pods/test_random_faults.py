@@ -130,7 +130,7 @@ class Simulation:
 
     async def lose(self, _: PodHarness) -> None:
         if ready := [one for one in self.runtime.sandboxes if one.ready]:
-            await self.runtime.service.fail(self.rng.choice(ready))
+            await self.runtime.fail(self.rng.choice(ready))
 
     async def away(self, _: PodHarness) -> None:
         await self.runtime.drop()

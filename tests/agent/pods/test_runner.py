@@ -412,7 +412,7 @@ def test_a_sandbox_that_appears_after_its_pod_was_released_is_removed(place):
         await harness.end("web", grace=0)
         await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
         late = Sandbox(asked.config)
-        harness.runtime.service.sandboxes[late.id] = late
+        harness.runtime.sandboxes_by_id[late.id] = late
         await harness.wait_until(lambda: not harness.runtime.sandboxes)
         return harness.runner.status().strays
 
@@ -623,10 +623,10 @@ def test_a_foreign_container_in_our_sandbox_is_harmless(place, monkeypatch):
         await harness.wait_running("web")
         (own,) = harness.runtime.containers
         stranger = RuntimeContainer(
-            own.sandbox, wire.ContainerConfig(command=["sleep", "1000"]), own.image, own.options
+            own.sandbox, wire.ContainerConfig(command=["sleep", "1000"]), own.image, own.directory
         )
         stranger.config.metadata.name = "stranger"
-        harness.runtime.service.containers[stranger.id] = stranger
+        harness.runtime.containers_by_id[stranger.id] = stranger
         stranger.start()
         await harness.wait_until(lambda: harness.runtime.requests("ContainerStatus")[-1].container_id == stranger.id)
         await asyncio.sleep(0.5)

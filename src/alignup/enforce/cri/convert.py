@@ -44,7 +44,6 @@ MASKED_PATHS = (
 )
 READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
-_LOCALHOST = "Localhost/"
 _PROPAGATION = {
     "None": wire.PROPAGATION_PRIVATE,
     "HostToContainer": wire.PROPAGATION_HOST_TO_CONTAINER,
@@ -236,8 +235,13 @@ def _security_fields(
     security: SecurityOptions, namespaces: NamespaceOptions, *, default_seccomp: str
 ) -> dict[str, Any]:
     """Return what sandboxes and containers have in common."""
+    own_pid = wire.POD if namespaces.share_pid else wire.CONTAINER
     return {
-        "namespace_options": _namespaces(namespaces),
+        "namespace_options": wire.NamespaceOption(
+            network=wire.NODE if namespaces.host_network else wire.POD,
+            pid=wire.NODE if namespaces.host_pid else own_pid,
+            ipc=wire.NODE if namespaces.host_ipc else wire.POD,
+        ),
         "selinux_options": wire.SELinuxOption(**security.selinux) if security.selinux else None,
         "run_as_user": _number(security.user),
         "run_as_group": _number(security.group),
@@ -249,24 +253,12 @@ def _security_fields(
     }
 
 
-def _namespaces(options: NamespaceOptions) -> wire.NamespaceOption:
-    container = wire.POD if options.share_pid else wire.CONTAINER
-    return wire.NamespaceOption(
-        network=wire.NODE if options.host_network else wire.POD,
-        pid=wire.NODE if options.host_pid else container,
-        ipc=wire.NODE if options.host_ipc else wire.POD,
-    )
-
-
 def _profile(text: str) -> wire.SecurityProfile | None:
     """Return a seccomp or AppArmor profile; ``None`` for empty text."""
     if not text:
         return None
-    if text.startswith(_LOCALHOST):
-        return wire.SecurityProfile(
-            profile_type=wire.SecurityProfile.Localhost, localhost_ref=text.removeprefix(_LOCALHOST)
-        )
-    return wire.SecurityProfile(profile_type=text)
+    kind, _, path = text.partition("/")
+    return wire.SecurityProfile(profile_type=kind, localhost_ref=path)
 
 
 def _number(value: int | None) -> wire.Int64Value | None:

@@ -26,8 +26,7 @@ from pathlib import Path
 from alignup.align.errors import ParseError
 from alignup.rpc import check_socket_path
 from alignup.testing import script
-from alignup.testing.runtime.server import Runtime
-from alignup.testing.runtime.service import DRIVERS
+from alignup.testing.runtime.server import DRIVERS, Runtime
 from alignup.testing.script import Action, Actions, Arguments
 
 
@@ -51,9 +50,7 @@ ACTIONS: Actions[Runtime] = {
     "image": Action(lambda runtime, step: runtime.images.add(step["image"]), required={"image": str}),
     "pullable": Action(lambda runtime, step: runtime.images.add(step["image"], pullable=True), required={"image": str}),
     "forget": Action(lambda runtime, step: runtime.images.remove(step["image"]), required={"image": str}),
-    "network": Action(
-        lambda runtime, step: setattr(runtime.service, "network", step["ready"]), required={"ready": bool}
-    ),
+    "network": Action(lambda runtime, step: setattr(runtime, "network", step["ready"]), required={"ready": bool}),
     "kill": Action(_kill, required={"container": str, "signal": int}, check=_check_signal),
     "lose": Action(lambda runtime, step: runtime.fail_sandboxes(step["pod"]), required={"pod": str}),
     "drop": Action(_drop, required={"seconds": int | float}),
@@ -92,8 +89,8 @@ def _runtime(options: argparse.Namespace) -> Runtime:
         pullable=options.pullable,
         affinity=options.affinity,
     )
-    runtime.service.network = not options.no_network
-    runtime.service.cgroup_driver = options.cgroup_driver
+    runtime.network = not options.no_network
+    runtime.cgroup_driver = options.cgroup_driver
     return runtime
 
 

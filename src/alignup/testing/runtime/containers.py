@@ -10,7 +10,7 @@ import re
 import secrets
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,6 @@ class Sandbox:
         return wire.PodSandboxStatus(network=network, runtime_handler=self.handler, **_common_fields(self))
 
 
-@dataclass(slots=True, kw_only=True)
-class ContainerOptions:
-    directory: Path  #: the default working directory
-    affinity: bool = False  #: bind processes to their CPUs, as far as this machine has them
-
-
 @dataclass(slots=True)
 class RuntimeContainer:
     """A container: created, then running, then exited."""
@@ -83,7 +77,9 @@ class RuntimeContainer:
     sandbox: Sandbox
     config: wire.ContainerConfig
     image: Image
-    options: ContainerOptions
+    directory: Path  #: the default working directory
+    _: KW_ONLY
+    affinity: bool = False  #: bind its processes to their CPUs, as far as this machine has them
     id: str = field(default_factory=new_id)
     created: int = field(default_factory=time.time_ns)
     started: int = 0
@@ -207,7 +203,7 @@ class RuntimeContainer:
         if resources.hugepage_limits:
             del self.resources.hugepage_limits[:]
         self.resources.MergeFrom(resources)
-        if self.process and self.options.affinity and cpus:
+        if self.process and self.affinity and cpus:
             for process in (self.process, *self._execs):
                 process.set_affinity(cpus)
 
@@ -240,15 +236,15 @@ class RuntimeContainer:
             self._log.close()
 
     def _run(self, command: tuple[str, ...], *, take: OutputHandler) -> ChildProcess:
-        wanted = Path(self.config.working_dir or self.options.directory)
+        wanted = Path(self.config.working_dir or self.directory)
         env = {"PATH": os.environ.get("PATH", os.defpath)}
         for mount in self.config.mounts:
             env[f"MOUNT_{re.sub('[^0-9A-Za-z]', '_', mount.container_path.strip('/'))}"] = mount.host_path
         return ChildProcess(
             command,
-            cwd=wanted if wanted.is_dir() else self.options.directory,
+            cwd=wanted if wanted.is_dir() else self.directory,
             env=env | {one.key: os.fsdecode(one.value) for one in self.config.envs},
-            cpus=_cpus(self.resources.cpuset_cpus) if self.options.affinity else frozenset(),
+            cpus=_cpus(self.resources.cpuset_cpus) if self.affinity else frozenset(),
             stdin=self.config.stdin,
             merge_output=self.config.tty,
             take=take,
