@@ -16,7 +16,7 @@ import pytest
 
 from alignup.align.errors import StateError
 from alignup.schema.decisions import from_document, to_document
-from alignup.state.history import MAX_SET_ASIDE, NAME, History, HistoryEntry, HistoryWrite
+from alignup.state.history import MAX_SET_ASIDE, NAME, History, HistoryWrite
 from tests.align.hosts import host
 from tests.align.hosts import pod as small
 
@@ -351,7 +351,7 @@ def test_a_locked_database_does_not_delay_admissions(history, tmp_path):
 
 def test_reading_from_other_threads_while_writing(history):
     history.add(decided(), time=0)
-    seen: list[tuple[HistoryEntry, ...]] = []
+    seen = []
     done = threading.Event()
 
     def read() -> None:

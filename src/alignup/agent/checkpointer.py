@@ -9,7 +9,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.schema import codec
 from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationDocument, WaitingPodDocument
-from alignup.schema.decisions import to_document
+from alignup.schema.decisions import decision_document
 from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.pods import pod_document
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
@@ -78,11 +78,8 @@ def _waiting(record: PodRecord) -> bytes:
 
 def _finished(finished: FinishedPod) -> bytes:
     record = finished.record
-    return codec.encode(
-        FinishedPodDocument(
-            pod=pod_document(record.pod), run=finished.run, decision=to_document(record.decision), **_common(record)
-        )
-    )
+    pod, decision = pod_document(record.pod), decision_document(record.decision)
+    return codec.encode(FinishedPodDocument(pod=pod, run=finished.run, decision=decision, **_common(record)))
 
 
 def _common(record: PodRecord) -> dict[str, Any]:

@@ -90,14 +90,12 @@ class AgentService:
         return None if view is None else self._with_run(view)
 
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
-        found = await self._read_history(
+        return await self._read_history(
             lambda: self.history.latest(pod=query.pod, outcome=query.outcome, before=query.before, limit=query.limit)
         )
-        return [StoredDecision(id=one.id, time=one.time, document=one.document) for one in found]
 
     async def decision(self, id_: int) -> StoredDecision | None:
-        found = await self._read_history(lambda: self.history.get(id_))
-        return None if found is None else StoredDecision(id=found.id, time=found.time, document=found.document)
+        return await self._read_history(lambda: self.history.get(id_))
 
     async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
         if self.runner is None:

@@ -88,7 +88,7 @@ class AdmissionResult:
 class StoredDecision:
     """A decision from the history."""
 
-    id: int
+    id: int  #: rises with every decision, and is never reused
     time: float  #: seconds since 1970
     document: Mapping[str, Any]  #: as ``schema.decisions`` encodes it
 

@@ -60,7 +60,7 @@ class WaitingPodDocument(_StoredPodDocument, frozen=True, omit_defaults=True, kw
 
 class FinishedPodDocument(_StoredPodDocument, frozen=True, omit_defaults=True, kw_only=True):
     run: PodRunStatus
-    decision: dict[str, Any]
+    decision: Any  #: a ``DecisionDocument``, of any version when it is read
 
 
 class CheckpointDocument(Document, frozen=True, kw_only=True):

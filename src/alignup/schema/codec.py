@@ -8,7 +8,7 @@ derive from it. Every decoding error is a :class:`ParseError` that starts with t
 import dataclasses
 import json
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -99,6 +99,7 @@ def _fields(type_: Callable[..., object]) -> tuple[str, ...]:
     return names or tuple(field.name for field in dataclasses.fields(cast("Any", type_)) if field.init)
 
 
+@lru_cache(maxsize=1024)  # decisions name the same few sets of NUMA nodes again and again
 def show_or_none(members: Bits | None) -> str | None:
     return None if members is None else bits.show(members)
 

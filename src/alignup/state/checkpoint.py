@@ -24,8 +24,6 @@ from alignup.state import atomic_files
 FORMAT = "alignup checkpoint"
 NAME = "checkpoint.json"
 
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-
 _HEAD, _NECK = b'{"sha256":"', b'",\n'
 _DIGEST = 64  # hexadecimal digits
 _START = len(_HEAD) + _DIGEST + len(_NECK)
@@ -36,7 +34,7 @@ class CheckpointSchema:
     """The version that is written, and the migration from each older version to the next."""
 
     version: int
-    migrations: Mapping[int, Migration] = field(default_factory=dict)
+    migrations: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
 
 
 SCHEMA = CheckpointSchema(checkpoints.VERSION, {1: checkpoints.upgrade_version_1})
@@ -68,7 +66,16 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: Path, *, schema: CheckpointSchema = SCHEMA) -> None:
-        _prepare(directory)
+        try:
+            found = atomic_files.make_private_directory(directory)
+            if not stat.S_ISDIR(found.st_mode):
+                raise _untrusted(directory, "it is not a directory")
+            _check_owner(directory, found)
+            if found.st_mode & 0o077:
+                directory.chmod(0o700)
+        except OSError as error:
+            what = f"cannot be created or read: {error.filename}: {error.strerror}"
+            raise _untrusted(directory, what) from error
         self.path = directory / NAME
         self.previous = directory / f"{NAME}.previous"
         self._replaced = directory / f".{NAME}.kept"
@@ -85,12 +92,17 @@ class CheckpointStore:
         self._finish_replacement()
         path = self.previous if previous else self.path
         data = _contents(path)
-        if data is None:
-            if previous or _contents(self.previous) is not None:
-                raise self._missing(path)
-            loaded = None
-        else:
-            loaded = self._parse(data, path)
+        if data is None and previous:
+            raise CheckpointError(
+                "there is no previous checkpoint", where=str(path), advice="start without --recover previous"
+            )
+        if data is None and _contents(self.previous) is not None:
+            raise CheckpointError(
+                "the checkpoint is missing, but the previous one exists",
+                where=str(self.previous),
+                advice=f"start with --recover previous, or move it out of {path.parent} to start empty",
+            )
+        loaded = None if data is None else self._parse(data, path)
         self._serial = loaded.document.serial if loaded else 0
         self._loaded, self._use_previous = True, previous
         if loaded and previous:
@@ -113,7 +125,11 @@ class CheckpointStore:
         if self._use_previous and os.path.lexists(self.path):
             self.set_aside()
         try:
-            self._link_replaced()
+            # The old one gets a second name, and becomes the previous one only after the new one is in place: two
+            # different ones exist even if writing fails repeatedly.
+            self._replaced.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.link(self.path, self._replaced, follow_symlinks=False)
             atomic_files.write(self.path, data)
         except (OSError, FileError) as error:
             self._finish_replacement()
@@ -138,16 +154,6 @@ class CheckpointStore:
             else:
                 return aside
 
-    def _link_replaced(self) -> None:
-        """Give the checkpoint that is about to be replaced a second name.
-
-        It becomes the previous one only after the new one is in place, so that two different ones exist even if
-        writing fails repeatedly.
-        """
-        self._replaced.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            os.link(self.path, self._replaced, follow_symlinks=False)
-
     def _finish_replacement(self) -> None:
         """Finish what a killed writer began: if the new checkpoint is in place, the old one is the previous one."""
         with suppress(OSError):  # the directory may be read-only; the next load tries again
@@ -160,33 +166,18 @@ class CheckpointStore:
         try:
             return _parse(data, path, schema=self._schema)
         except _DamagedError as error:
-            raise CheckpointError(str(error), where=str(path), advice=self._advice(path)) from error
-
-    def _advice(self, path: Path) -> str:
-        begin = f"move it out of {path.parent} to start empty: what its pods hold is then free"
-        if path == self.path and (before := self._valid_previous()):
-            count = len(before.document.pods)
-            pods = f"{count} pod" if count == 1 else f"{count} pods"
-            return f"start with --recover previous to continue from the previous one ({pods}), or {begin}"
-        return f"no valid previous one exists; {begin}"
-
-    def _valid_previous(self) -> LoadedCheckpoint | None:
-        try:
-            data = _contents(self.previous)
-            return None if data is None else _parse(data, self.previous, schema=self._schema)
-        except (CheckpointError, _DamagedError):
-            return None
-
-    def _missing(self, path: Path) -> CheckpointError:
-        if path == self.previous:
-            return CheckpointError(
-                "there is no previous checkpoint", where=str(path), advice="start without --recover previous"
-            )
-        return CheckpointError(
-            "the checkpoint is missing, but the previous one exists",
-            where=str(self.previous),
-            advice=f"start with --recover previous, or move it out of {path.parent} to start empty",
-        )
+            before = None
+            with suppress(CheckpointError, _DamagedError):
+                if path == self.path and (older := _contents(self.previous)) is not None:
+                    before = _parse(older, self.previous, schema=self._schema)
+            advice = f"move it out of {path.parent} to start empty: what its pods hold is then free"
+            if before is None:
+                advice = f"no valid previous one exists; {advice}"
+            else:
+                pods = len(before.document.pods)
+                which = f"the previous one ({pods} pod{'' if pods == 1 else 's'})"
+                advice = f"start with --recover previous to continue from {which}, or {advice}"
+            raise CheckpointError(str(error), where=str(path), advice=advice) from error
 
 
 class _DamagedError(Exception):
@@ -199,19 +190,17 @@ class _Header(Document, frozen=True):
 
 
 def _encode(checkpoint: Checkpoint, serial: int, *, version: int) -> bytes:
-    head = {"format": FORMAT, "version": version, "serial": serial}
     parts = {
+        "format": FORMAT,
+        "version": version,
+        "serial": serial,
         "machine": checkpoint.machine,
         "settings": checkpoint.settings,
         "residue": checkpoint.residue,
         "plugins": checkpoint.plugins,
     }
-    lines = [
-        codec.encode(head)[1:-1],
-        *(b'"%s":%s' % (name.encode(), codec.encode(one)) for name, one in parts.items()),
-    ]
     body = b'%s,\n"pods":[\n%s\n],\n"waiting":[\n%s\n],\n"finished":[\n%s\n]}\n' % (
-        b",\n".join(lines),
+        b",\n".join(b'"%s":%s' % (name.encode(), codec.encode(one)) for name, one in parts.items()),
         b",\n".join(checkpoint.pods),
         b",\n".join(checkpoint.waiting),
         b",\n".join(checkpoint.finished),
@@ -230,50 +219,37 @@ def _parse(data: bytes, path: Path, *, schema: CheckpointSchema) -> LoadedCheckp
         if header.format != FORMAT:
             raise _DamagedError(f"not a checkpoint but {header.format!r}")
         if header.version > schema.version:
-            raise _newer(path, header.version, schema)
+            raise CheckpointError(
+                f"the checkpoint has version {header.version}, but this release reads versions up to {schema.version}",
+                where=str(path),
+                advice="start the release of alignup that wrote it, or a newer one",
+            )
         if header.version == schema.version:
             return LoadedCheckpoint(codec.decode(data, CheckpointDocument))
-        return _migrate(codec.load(data), header.version, schema)
+        document = codec.load(data)
+        for number in range(header.version, schema.version):
+            document = schema.migrations[number](document)
+        note = f"the checkpoint has version {header.version}; the next one will have version {schema.version}"
+        return LoadedCheckpoint(codec.convert(document, CheckpointDocument), (note,))
     except (ParseError, KeyError, TypeError, AttributeError) as error:
         what = f"missing {error}" if isinstance(error, KeyError) else str(error)
         raise _DamagedError(f"the contents are invalid: {what}") from error
-
-
-def _migrate(document: dict[str, Any], version: int, schema: CheckpointSchema) -> LoadedCheckpoint:
-    for number in range(version, schema.version):
-        document = schema.migrations[number](document)
-    note = f"the checkpoint has version {version}; the next one will have version {schema.version}"
-    return LoadedCheckpoint(codec.convert(document, CheckpointDocument), (note,))
 
 
 def _contents(path: Path) -> bytes | None:
     """Return the contents of a file that only this user can write to; ``None`` if it does not exist."""
     try:
         found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise _untrusted(path, "it is not a regular file")
+        _check_owner(path, found)
+        return atomic_files.read(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _untrusted(path, error.strerror or str(error)) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise _untrusted(path, "it is not a regular file")
-    _check_owner(path, found)
-    try:
-        return atomic_files.read(path)
     except FileError as error:
         raise _untrusted(path, str(error)) from error
-
-
-def _prepare(directory: Path) -> None:
-    """Create the directory, or check that it belongs to this user alone."""
-    try:
-        found = atomic_files.make_private_directory(directory)
-        if not stat.S_ISDIR(found.st_mode):
-            raise _untrusted(directory, "it is not a directory")
-        _check_owner(directory, found)
-        if found.st_mode & 0o077:
-            directory.chmod(0o700)
-    except OSError as error:
-        raise _untrusted(directory, f"cannot be created or read: {error.filename}: {error.strerror}") from error
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
@@ -294,12 +270,4 @@ def _unwritable(path: Path, error: Exception) -> CheckpointError:
         f"the checkpoint cannot be written: {why or error}",
         where=str(path),
         advice="the previous one is still valid; make sure that the disk is writable and not full, and try again",
-    )
-
-
-def _newer(path: Path, version: int, schema: CheckpointSchema) -> CheckpointError:
-    return CheckpointError(
-        f"the checkpoint has version {version}, but this release reads versions up to {schema.version}",
-        where=str(path),
-        advice="start the release of alignup that wrote it, or a newer one",
     )

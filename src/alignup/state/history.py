@@ -7,14 +7,15 @@ much space. Decisions are ordered by when they were added, not by their times: c
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from alignup.align.errors import ParseError, StateError
 from alignup.schema import codec
+from alignup.schema.api import StoredDecision
 from alignup.schema.decisions import upgrade
 
 NAME = "history.sqlite"
@@ -49,14 +50,8 @@ _CONDITIONS = {
     "pod": "(uid = :pod OR pod = :pod OR substr(pod, instr(pod, '/') + 1) = :pod)",
     "outcome": "outcome IN (:outcome, CASE :outcome WHEN 'rejected' THEN 'refused' END)",
     "before": "id < :before",
+    "id": "id = :id",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    id: int  #: rises with every decision, and is never reused
-    time: float  #: seconds since 1970
-    document: Mapping[str, Any]  #: as ``schema.decisions`` writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +78,7 @@ class History:
         try:
             document = codec.encode(decision).decode()
             if len(document) > self._max_bytes:
-                problem = f"a decision of {len(document)} bytes is too large for the history"
-                return HistoryWrite(None, problem=problem)
+                return HistoryWrite(None, problem=f"a decision of {len(document)} bytes is too large for the history")
             if self._database is None:
                 note = self._open()
             return HistoryWrite(self._insert(decision, document, time=time), note=note)
@@ -102,24 +96,29 @@ class History:
 
     def latest(
         self, *, pod: str | None = None, outcome: str | None = None, before: int | None = None, limit: int = 100
-    ) -> tuple[HistoryEntry, ...]:
+    ) -> tuple[StoredDecision, ...]:
         """Return decisions, newest first: of one *pod* (uid, name or namespace/name), with an id below *before*.
 
         :class:`StateError` if the database cannot be read.
         """
-        given = {"pod": pod, "outcome": outcome, "before": _clamp(before)}
+        return self._select({"pod": pod, "outcome": outcome, "before": _clamp(before)}, limit=max(0, limit))
+
+    def get(self, id_: int) -> StoredDecision | None:
+        found = self._select({"id": _clamp(id_)}, limit=1)
+        return found[0] if found else None
+
+    def _select(self, given: Mapping[str, str | int | None], *, limit: int) -> tuple[StoredDecision, ...]:
+        """Read on a connection of its own, in any thread; parameters that are ``None`` do not filter."""
+        if not self.path.exists():
+            return ()
         where = " AND ".join(_CONDITIONS[name] for name, value in given.items() if value is not None) or "TRUE"
         # Only the constant conditions above are inserted into the text.
         query = f"SELECT id, time, document FROM decisions WHERE {where} ORDER BY id DESC LIMIT :limit"  # noqa: S608
-        with self._reader() as database:
-            rows = database.execute(query, {**given, "limit": _clamp(max(0, limit))}) if database else ()
-            return tuple(map(_entry, rows))
-
-    def get(self, id_: int) -> HistoryEntry | None:
-        query = "SELECT id, time, document FROM decisions WHERE id = ?"
-        with self._reader() as database:
-            row = database.execute(query, (_clamp(id_),)).fetchone() if database else None
-        return None if row is None else _entry(row)
+        try:
+            with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as database:
+                return tuple(map(_stored, database.execute(query, {**given, "limit": _clamp(limit)})))
+        except (sqlite3.Error, ValueError) as error:
+            raise StateError(f"cannot read the history {self.path}: {error}") from error
 
     def close(self) -> None:
         """Close the database; adding a decision opens it again."""
@@ -153,7 +152,6 @@ class History:
 
     def _open(self) -> str:
         """Open or create the database; return a sentence for the log if a damaged one was set aside."""
-        note = ""
         try:
             self._database = self._connect()
         except sqlite3.Error as error:
@@ -161,7 +159,8 @@ class History:
                 raise
             note = f"the history is corrupt ({error}); moved to {self._set_aside()} and recreated"
             self._database = self._connect()
-        return note
+            return note
+        return ""
 
     def _connect(self) -> sqlite3.Connection:
         # SQLite would create the file readable for others, and would follow a symbolic link.
@@ -197,18 +196,6 @@ class History:
         if isinstance(error, sqlite3.Error) and _is_damage(error):
             self.close()
 
-    @contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection | None]:
-        """Open a read-only connection, in any thread; ``None`` if nothing was ever written."""
-        if not self.path.exists():
-            yield None
-            return
-        try:
-            with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as database:
-                yield database
-        except (sqlite3.Error, ValueError) as error:
-            raise StateError(f"cannot read the history {self.path}: {error}") from error
-
 
 def _check(database: sqlite3.Connection) -> None:
     """Initialize an empty database; raise for one that is damaged, foreign or has another version."""
@@ -238,11 +225,11 @@ def _is_damage(error: sqlite3.Error) -> bool:
     return primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 
-def _entry(row: tuple[int, float, str]) -> HistoryEntry:
+def _stored(row: tuple[int, float, str]) -> StoredDecision:
     document = codec.load(row[2])
     with suppress(ParseError):  # a decision of a later version is shown as it is
         document = upgrade(document)
-    return HistoryEntry(row[0], row[1], document)
+    return StoredDecision(id=row[0], time=row[1], document=document)
 
 
 def _clamp(number: int | None) -> int | None:
