@@ -1,4 +1,4 @@
-from alignup.fleet.progress import MIN_INTERVAL, ProgressReporter
+from alignup.fleet.simulate import MIN_INTERVAL, ProgressReporter
 
 
 class Clock:

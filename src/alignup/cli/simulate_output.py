@@ -21,8 +21,7 @@ from alignup.fleet.events import PodArrival, WorkloadEvent
 from alignup.fleet.executors import SerialExecutor, process_pool
 from alignup.fleet.fragmentation import StrandedResources
 from alignup.fleet.profiles import Profile
-from alignup.fleet.score import Score
-from alignup.fleet.simulate import SimulationResult
+from alignup.fleet.simulate import Score, SimulationResult
 from alignup.fleet.usage import UsageStats
 from alignup.picture import draw_svg
 from alignup.picture.cells import Cell, Line

@@ -1,20 +1,79 @@
-"""Admission without device plugins: each preferred allocation is the first devices available."""
+"""Admits pods without device plugins, and finds out where their resources really are.
 
+Each preferred allocation is the first devices available. A container is on one NUMA node if its exclusive CPUs, memory
+and devices are all there, whatever affinity its providers followed. Resources without a node (shared CPUs, unmanaged
+memory, devices without topology) do not matter; a device on two nodes is on either. The same holds for a whole pod.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.decision import Decision
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import NO_ANSWERS
 from alignup.align.host import Host
+from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlacement:
+    """What a container was allocated."""
+
+    container: str
+    cpus: CpuSet  #: exclusive; empty: it runs on the shared CPU pool
+    memory: tuple[Block, ...]
+    devices: Mapping[str, tuple[str, ...]]  #: resource → ids
+    sites: tuple[NodeSet, ...]  #: the nodes of every resource that has any, without duplicates
+
+    @property
+    def on_one(self) -> bool | None:
+        return on_one_node(self.sites)
+
+    @property
+    def nodes(self) -> NodeSet:
+        return common_nodes(self.sites)
 
 
 def admit(host: Host, pod: Pod) -> Decision:
     """Decide on *pod*, and apply the decision if it is admitted."""
-    answers: dict[PreferenceRequest, tuple[str, ...]] = {}
+    answers = NO_ANSWERS
     while (decision := host.admit(pod, answers)).preference_requests:
-        answers.update((request, first_devices(request)) for request in decision.preference_requests)
+        answers = {**answers, **{request: request.first_devices() for request in decision.preference_requests}}
     return decision
 
 
-def first_devices(request: PreferenceRequest) -> tuple[str, ...]:
-    """The devices that must be included, then the first available ones."""
-    rest = [id_ for id_ in request.available if id_ not in request.must_include]
-    return (*request.must_include, *rest)[: request.size]
+def container_placements(host: Host, pod: Pod) -> tuple[ContainerPlacement, ...]:
+    """The placement of each container of *pod*, which is admitted."""
+    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
+    found = []
+    for container in pod.all_containers:
+        own = cpus.holds(pod.uid, container.name) or 0
+        blocks = tuple([block for block in memory.blocks(pod.uid, container.name) or () if block.size])
+        held = devices.holds(pod.uid, container.name)
+        sites = {1 << node for node, all_ in cpus.node_cpus.items() if own & all_} if own else set()
+        sites.update([1 << node for block in blocks for node in bits.members(block.nodes)])
+        for resource, ids in held.items():
+            inventory = devices.inventories[resource]
+            nodes = [inventory.devices[inventory.indexes[id_]].nodes or 0 for id_ in ids]
+            sites.update([here & devices.nodes for here in nodes if here & devices.nodes])
+        found.append(ContainerPlacement(container.name, own, blocks, held, tuple(sorted(sites))))
+    return tuple(found)
+
+
+def on_one_node(sites: Iterable[NodeSet]) -> bool | None:
+    """Whether all *sites* have a node in common; ``None`` without sites."""
+    common = -1
+    for nodes in sites:
+        common &= nodes
+    return None if common == -1 else common != 0
+
+
+def common_nodes(sites: Iterable[NodeSet]) -> NodeSet:
+    """The nodes that all *sites* have in common; if none, the nodes of any site."""
+    common, union = -1, 0
+    for nodes in sites:
+        common &= nodes
+        union |= nodes
+    return common & union or union

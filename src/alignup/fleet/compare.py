@@ -21,26 +21,25 @@ from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.fleet.events import WorkloadEvent, ordered
 from alignup.fleet.executors import JobBatch, SerialExecutor, pack, raise_if_cancelled, unpack
-from alignup.fleet.progress import Progress, ProgressReporter
-from alignup.fleet.score import Score
+from alignup.fleet.report import score_document
 from alignup.fleet.settings_grid import Variant
-from alignup.fleet.simulate import run
+from alignup.fleet.simulate import Progress, ProgressReporter, Score, run
 
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
-#: The columns of a table of variants; the dimensions follow the first.
-COLUMNS = (
-    "rank",
-    "admitted",
-    "rejected",
-    "one node",
-    "several nodes",
-    "anywhere",
-    "stranded cpus",
-    "stranded devices",
-    "reasons",
-    "error",
-)
+#: The columns of a table of variants, besides the dimensions.
+_RANK, _ERROR = "rank", "error"
+_FIGURES: Mapping[str, Callable[[Score], object]] = {
+    "admitted": lambda score: score.admitted,
+    "rejected": lambda score: score.rejected,
+    "one node": lambda score: score.pods.on_one,
+    "several nodes": lambda score: score.pods.on_several,
+    "anywhere": lambda score: score.pods.anywhere,
+    "stranded cpus": lambda score: score.stranded.cpus,
+    "stranded devices": lambda score: _counts(score.stranded.devices),
+    "reasons": lambda score: _counts(score.reasons),
+}
+COLUMNS = (_RANK, *_FIGURES, _ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +91,10 @@ def compare(  # noqa: PLR0913 - three have defaults
 
 
 def to_document(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as JSON values."""
     return {
         "version": VERSION,
         "ranked": [
-            {"rank": one.rank, "choices": dict(one.variant.choices), **one.score.to_document()}
+            {"rank": one.rank, "choices": dict(one.variant.choices), **score_document(one.score)}
             for one in comparison.ranked
         ],
         "illegal": [
@@ -109,29 +107,17 @@ def columns(comparison: Comparison) -> tuple[str, ...]:
     """The rank, the dimensions, the figures."""
     variants = (*(one.variant for one in comparison.ranked), *comparison.invalid)
     dimensions = dict.fromkeys(name for variant in variants for name in variant.choices)
-    return (COLUMNS[0], *dimensions, *COLUMNS[1:])
+    return (_RANK, *dimensions, *_FIGURES, _ERROR)
 
 
 def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
     """One row per variant, the best first and invalid ones last; ``report.write_rows`` writes them as CSV."""
     empty = dict.fromkeys(columns(comparison), "")
     for one in comparison.ranked:
-        score = one.score
-        yield {
-            **empty,
-            **one.variant.choices,
-            "rank": str(one.rank),
-            "admitted": str(score.admitted),
-            "rejected": str(score.rejected),
-            "one node": str(score.pods.on_one),
-            "several nodes": str(score.pods.on_several),
-            "anywhere": str(score.pods.anywhere),
-            "stranded cpus": str(score.stranded.cpus),
-            "stranded devices": _counts(score.stranded.devices),
-            "reasons": _counts(score.reasons),
-        }
+        figures = {name: str(figure(one.score)) for name, figure in _FIGURES.items()}
+        yield {**empty, **one.variant.choices, _RANK: str(one.rank), **figures}
     for variant in comparison.invalid:
-        yield {**empty, **variant.choices, "error": variant.error}
+        yield {**empty, **variant.choices, _ERROR: variant.error}
 
 
 def score_variant(workload: bytes, settings: bytes) -> Score | str:
@@ -139,14 +125,13 @@ def score_variant(workload: bytes, settings: bytes) -> Score | str:
     raise_if_cancelled()
     machine, events = _unpack_workload(workload)
     try:
-        return Score.of(run(Host(machine, unpack(settings)), events, progress=raise_if_cancelled))
+        return run(Host(machine, unpack(settings)), events, progress=raise_if_cancelled).score
     except WorkLimitError as error:
         return str(error)
 
 
 @lru_cache(maxsize=1)
 def _unpack_workload(workload: bytes) -> tuple[Machine, tuple[WorkloadEvent, ...]]:
-    """Unpack once per process."""
     machine, events = unpack(workload)
     return machine, events
 

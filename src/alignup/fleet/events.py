@@ -72,7 +72,6 @@ def arrivals(pods: Iterable[Pod], *, every: float = 1.0) -> tuple[WorkloadEvent,
 
 
 def format_seconds(time: float) -> str:
-    """``12 s``, ``0.25 s``."""
     return f"{time:.6f}".rstrip("0").rstrip(".") + " s"
 
 

@@ -155,7 +155,6 @@ def _interrupts_deferred() -> Iterator[None]:
 
 
 def pack(value: object) -> bytes:
-    """Pickle and compress *value*."""
     stream = io.BytesIO()
     _Pickler(stream, protocol=5).dump(value)
     return zlib.compress(stream.getvalue(), level=1)
@@ -170,9 +169,7 @@ class _Pickler(pickle.Pickler):
     """Also pickles ``MappingProxyType``, which settings contain."""
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - see pickle
-        if isinstance(value, MappingProxyType):
-            return _read_only, (dict(value),)
-        return NotImplemented
+        return (_read_only, (dict(value),)) if isinstance(value, MappingProxyType) else NotImplemented
 
 
 def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:

@@ -1,10 +1,7 @@
 """Generates workloads: pods of a profile that arrive and depart and keep a machine busy.
 
-    events = generate(Profile.TELCO, machine, seed=1)
-
-``profiles`` has the kinds of pods and their figures, and ``docs/simulate.md`` describes how pods are drawn from them.
-The same seed gives the same workload on every version of Python: only ``Random.random`` is used, and times are rounded
-to milliseconds.
+``docs/simulate.md`` describes how pods are drawn from the kinds in ``profiles``. The same seed gives the same workload
+on every version of Python: only ``Random.random`` is used, and times are rounded to milliseconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +17,7 @@ from alignup.align.workload import Amounts, Container, Pod, Resources, demand
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, ordered
-from alignup.fleet.profiles import POD_KINDS, Lifetime, LifetimeDistribution, PodKind, Profile
+from alignup.fleet.profiles import POD_KINDS, LifetimeDistribution, PodKind, Profile
 
 _T = TypeVar("_T")
 
@@ -46,7 +43,7 @@ class MachineCapacity:
 
     @classmethod
     def of(cls, machine: Machine, *, accelerator: str | None = None, network: str | None = None) -> "MachineCapacity":
-        """*accelerator* and *network* name device resources; by default they are recognized by their names."""
+        """*accelerator* and *network* name device resources; by default their names contain ``gpu``, ``nic`` …"""
         view = machine.kubelet_view()
         devices: dict[str, int] = {}
         for device in machine.devices:
@@ -82,25 +79,25 @@ def generate(  # noqa: PLR0913 - all but the first two have defaults
 ) -> tuple[WorkloadEvent, ...]:
     """A workload of *pods* that request *load* of *machine* on average; ``SettingsError`` if *load* is out of range.
 
-    *accelerator* and *network* name the device resources to request; by default they are recognized by their names
-    (``gpu``, ``nic`` and the like).
+    *accelerator* and *network* name the device resources to request.
     """
     if not 0 < load < 1e6 or pods < 0:
         raise SettingsError(f"invalid load {load} for {pods} pods: must be greater than 0; 1 is the whole machine")
     capacity = MachineCapacity.of(machine, accelerator=accelerator, network=network)
     random = Random(seed)  # noqa: S311 - not cryptography
-    made = [(pod, _lifetime(random, kind.lifetime)) for kind, pod in _pods(random, profile, capacity, pods)]
+    made = list(_pods(random, profile, capacity, pods))
     gap = _busy_seconds(made, capacity) / load / max(pods, 1)
     events: list[WorkloadEvent] = []
     time = 0.0
     for pod, lifetime in made:
-        time += -log(1 - random.random()) * gap
+        time += _exponential(random, gap)
         start = round(time, 3)
         events += [PodArrival(start, pod), PodDeparture(round(start + max(lifetime, 0.001), 3), pod.uid)]
     return ordered(events)
 
 
-def _pods(random: Random, profile: Profile, capacity: MachineCapacity, count: int) -> Iterator[tuple[PodKind, Pod]]:
+def _pods(random: Random, profile: Profile, capacity: MachineCapacity, count: int) -> Iterator[tuple[Pod, float]]:
+    """Pods with their lifetimes in seconds."""
     kinds = [kind for kind in POD_KINDS[profile] if not kind.accelerators or capacity.accelerators]
     shapes: dict[tuple[str, str], Pod] = {}
     for number in range(1, count + 1):
@@ -109,19 +106,32 @@ def _pods(random: Random, profile: Profile, capacity: MachineCapacity, count: in
         shape = (kind.name, str(requests))
         if shape not in shapes:
             shapes[shape] = accept(_pod(kind, requests))
+        low, high = kind.lifetime.low, kind.lifetime.high
+        if kind.lifetime.distribution is LifetimeDistribution.EXPONENTIAL:
+            lifetime = _exponential(random, low)
+        else:
+            lifetime = float(low * pow(high / low, random.random()))
         name = f"{kind.name}-{number}"
-        yield kind, replace(shapes[shape], name=name, uid=name)
+        yield replace(shapes[shape], name=name, uid=name), lifetime
 
 
 def _pod(kind: PodKind, requests: Amounts) -> Pod:
-    main = Container(kind.name, _guaranteed(requests) if kind.guaranteed else _burstable(requests))
+    resources = _guaranteed(requests)
+    if not kind.guaranteed:
+        half = {
+            CPU: Quantity.parse(f"{requests[CPU].milli() // 2}m"),
+            MEMORY: _bytes(requests[MEMORY].value() // 2),
+        }
+        resources = Resources(requests={**requests, **half}, limits=requests)
     init = []
     if kind.setup:
         init.append(Container("setup", _guaranteed({CPU: Quantity.parse("500m"), MEMORY: Quantity.parse("256Mi")})))
     if kind.sidecar:
         small = {CPU: Quantity.parse("250m"), MEMORY: Quantity.parse("128Mi")}
         init.append(Container("proxy", _guaranteed(small), restartable=True))
-    return Pod(name=kind.name, init=tuple(init), containers=(main,), labels={"app": kind.name})
+    return Pod(
+        name=kind.name, init=tuple(init), containers=(Container(kind.name, resources),), labels={"app": kind.name}
+    )
 
 
 def _requests(random: Random, kind: PodKind, capacity: MachineCapacity) -> dict[str, Quantity]:
@@ -139,7 +149,8 @@ def _requests(random: Random, kind: PodKind, capacity: MachineCapacity) -> dict[
         cpus = min(_choose(random, kind.cpus), capacity.node_cpus)
         memory = min(int(cpus * kind.memory * GIB), int(capacity.memory * (1 - _SYSTEM_SHARE)))
         networks = kind.networks
-    requests |= {CPU: _cpus(cpus), MEMORY: _bytes(memory)}
+    whole = Quantity.of(int(cpus)) if cpus == int(cpus) else Quantity.parse(f"{int(cpus * 1000)}m")
+    requests |= {CPU: whole, MEMORY: _bytes(memory)}
     if capacity.network and min(networks, capacity.networks):
         requests[capacity.network] = Quantity.of(min(networks, capacity.networks))
     page = max(capacity.huge, key=lambda name: capacity.huge[name], default=None)
@@ -153,26 +164,12 @@ def _bytes(size: int) -> Quantity:
     return Quantity(max(size >> 20, 1) << 20, format=QuantityFormat.BINARY_SI)
 
 
-def _cpus(count: float) -> Quantity:
-    return Quantity.of(int(count)) if count == int(count) else Quantity.parse(f"{int(count * 1000)}m")
-
-
 def _guaranteed(amounts: Amounts) -> Resources:
     return Resources(requests=amounts, limits=amounts)
 
 
-def _burstable(amounts: Amounts) -> Resources:
-    half = {
-        CPU: Quantity.parse(f"{amounts[CPU].milli() // 2}m"),
-        MEMORY: _bytes(amounts[MEMORY].value() // 2),
-    }
-    return Resources(requests={**amounts, **half}, limits=amounts)
-
-
-def _lifetime(random: Random, lifetime: Lifetime) -> float:
-    if lifetime.distribution is LifetimeDistribution.EXPONENTIAL:
-        return -log(1 - random.random()) * lifetime.low
-    return float(lifetime.low * pow(lifetime.high / lifetime.low, random.random()))
+def _exponential(random: Random, mean: float) -> float:
+    return -log(1 - random.random()) * mean
 
 
 def _busy_seconds(made: Sequence[tuple[Pod, float]], capacity: MachineCapacity) -> float:
@@ -182,22 +179,15 @@ def _busy_seconds(made: Sequence[tuple[Pod, float]], capacity: MachineCapacity) 
         request = demand.fit_request(pod)
         for name, amount in {CPU: request.milli_cpu, MEMORY: request.memory, **request.scalars}.items():
             requested[name] = requested.get(name, 0.0) + amount * lifetime
-    available: dict[str, int] = {CPU: 1000 * capacity.cpus, MEMORY: capacity.memory, **capacity.huge}
-    available |= {
-        name: count
-        for name, count in ((capacity.accelerator, capacity.accelerators), (capacity.network, capacity.networks))
-        if name
-    }
+    available = {CPU: 1000 * capacity.cpus, MEMORY: capacity.memory, **capacity.huge}
+    available |= {capacity.accelerator or "": capacity.accelerators, capacity.network or "": capacity.networks}
     return max((work / available[name] for name, work in requested.items() if available.get(name)), default=0.0)
 
 
 def _most_common(resources: Mapping[str, int], words: Sequence[str]) -> str | None:
     """The resource with the most devices whose name, without the domain, contains one of *words*."""
-    found = [
-        name
-        for name, count in resources.items()
-        if count and any(word in name.rpartition("/")[2].lower() for word in words)
-    ]
+    plain = {name: name.rpartition("/")[2].lower() for name, count in resources.items() if count}
+    found = [name for name, own in plain.items() if any(word in own for word in words)]
     return max(found, key=lambda name: resources[name], default=None)
 
 

@@ -5,15 +5,14 @@ Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate.md`` desc
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, TextIO
 
 from alignup.align import bits
-from alignup.align.bits import NodeSet
 from alignup.align.decision import Rejection, Shortfall
 from alignup.align.explain import sentences
-from alignup.fleet.placements import ContainerPlacement
-from alignup.fleet.score import Score, stranded_document
-from alignup.fleet.simulate import HostSnapshot, PodOutcome, SimulationResult
+from alignup.fleet.admission import ContainerPlacement
+from alignup.fleet.simulate import AlignmentCounts, HostSnapshot, PodOutcome, Score, SimulationResult
 from alignup.fleet.usage import UsageStats
 
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
@@ -34,7 +33,7 @@ def to_document(result: SimulationResult) -> dict[str, Any]:
         "policy": str(topology.policy),
         "scope": str(topology.scope),
         "duration": result.duration,
-        **Score.of(result).to_document(),
+        **score_document(result),
         "uses": {resource: _usage(stats) for resource, stats in result.usage.items()},
         "nodes": {
             str(node): {resource: _usage(stats) for resource, stats in usage.items()}
@@ -46,10 +45,24 @@ def to_document(result: SimulationResult) -> dict[str, Any]:
     }
 
 
+def score_document(score: Score) -> dict[str, Any]:
+    return {
+        "arrived": score.admitted + score.rejected,
+        "admitted": score.admitted,
+        "rejected": score.rejected,
+        "reasons": dict(score.reasons),
+        "alignment": {"pods": _alignment(score.pods), "containers": _alignment(score.containers)},
+        "stranded": asdict(score.stranded),
+        "largest": dict(score.largest),
+    }
+
+
 def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
     """One row per pod in the order of arrival, with a text for each of ``COLUMNS``."""
     for outcome in result.outcomes:
         rejection = outcome.rejection
+        blocks = [block for one in outcome.placements for block in one.memory]
+        devices = [item for one in outcome.placements for item in one.devices.items()]
         yield {
             "time": f"{outcome.time:g}" if outcome.time < 1e6 else f"{outcome.time:.3f}",
             "namespace": outcome.namespace,
@@ -60,8 +73,8 @@ def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
             "aligned": _ALIGNED[outcome.on_one],
             "nodes": bits.show(outcome.nodes),
             "cpus": bits.show(bits.union(one.cpus for one in outcome.placements)),
-            "memory": " ".join(filter(None, map(_memory, outcome.placements))),
-            "devices": " ".join(filter(None, map(_devices, outcome.placements))),
+            "memory": " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in blocks),
+            "devices": " ".join(f"{resource}={','.join(ids)}" for resource, ids in devices),
             "reason": rejection.reason if rejection else "",
             "container": (rejection.container or "") if rejection else "",
             "shortfall": shortfall(rejection) if rejection else "",
@@ -97,21 +110,10 @@ def _shortfall(resource: str, found: list[Shortfall]) -> str:
         for number in (first.needed, max(short.free for short in found))
     )
     nodes = bits.union(short.nodes or 0 for short in found)
-    where = f" on {_nodes(nodes)}" if nodes else ""
-    most = "at most " if nodes.bit_count() > 1 else ""
-    return f"{resource}: {needed} needed, {most}{free} free{where}"
-
-
-def _nodes(nodes: NodeSet) -> str:
-    return f"node {bits.show(nodes)}" if nodes.bit_count() == 1 else f"nodes {bits.show(nodes)}"
-
-
-def _memory(placement: ContainerPlacement) -> str:
-    return " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in placement.memory)
-
-
-def _devices(placement: ContainerPlacement) -> str:
-    return " ".join(f"{resource}={','.join(ids)}" for resource, ids in placement.devices.items())
+    if not nodes:
+        return f"{resource}: {needed} needed, {free} free"
+    most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
+    return f"{resource}: {needed} needed, {most}{free} free on node{plural} {bits.show(nodes)}"
 
 
 def _outcome(outcome: PodOutcome) -> dict[str, Any]:
@@ -153,9 +155,13 @@ def _snapshot(snapshot: HostSnapshot) -> dict[str, Any]:
         "time": snapshot.time,
         "room": {str(node): dict(own) for node, own in snapshot.largest_by_node.items()},
         "largest": snapshot.largest,
-        "stranded": stranded_document(snapshot.stranded),
+        "stranded": asdict(snapshot.stranded),
     }
 
 
+def _alignment(counts: AlignmentCounts) -> dict[str, int]:
+    return {"onOne": counts.on_one, "onSeveral": counts.on_several, "anywhere": counts.anywhere}
+
+
 def _usage(stats: UsageStats) -> dict[str, Any]:
-    return {"total": stats.total, "end": stats.end, "peak": stats.peak, "mean": round(stats.mean, 3)}
+    return {**asdict(stats), "mean": round(stats.mean, 3)}

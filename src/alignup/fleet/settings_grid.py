@@ -1,7 +1,5 @@
 """Builds the settings to compare: every combination of values for some settings of a host.
 
-    build_grid(settings, ("policy", "scope", "cpu-options"), machine=machine)
-
 A dimension is one setting, named as in the kubelet. ``policy`` stands for every value, ``policy=none|restricted`` for
 these two. ``cpu-options`` stands for every set of the static policy's options whose feature gate is enabled, and for
 each other option alone, to show its error; with values, for the sets of these. A setting that has no effect beside
@@ -13,7 +11,6 @@ Settings with which a kubelet does not start are included, with the kubelet's er
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
-from types import MappingProxyType
 
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
 from alignup.align.errors import SettingsError
@@ -49,24 +46,24 @@ class _Dimension:
 
 def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
     """*base* with every combination of values of *dimensions*; :class:`SettingsError` for an unknown dimension."""
-    chosen = _parse_dimensions(dimensions)
+    chosen: dict[str, list[str]] = {}  # the values to try; empty: all
+    for text in dimensions:
+        name, _, values = text.partition("=")
+        if name not in DIMENSIONS:
+            raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
+        chosen[name] = [value for value in values.split("|") if value]
     view = machine.kubelet_view()
     variants = [Variant({}, base)]
     # In the order of the table: whether a setting has an effect depends on earlier ones.
     for name in (name for name in DIMENSIONS if name in chosen):
         variants = [later for one in variants for later in _vary(one, name, chosen[name], view)]
-    return tuple(_with_startup_error(variant, machine) for variant in variants)
-
-
-def _parse_dimensions(dimensions: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Dimension → the values to try; empty: all."""
-    chosen = {}
-    for text in dimensions:
-        name, _, values = text.partition("=")
-        if name not in DIMENSIONS:
-            raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
-        chosen[name] = tuple(filter(None, values.split("|")))
-    return chosen
+    for index, variant in enumerate(variants):
+        if not variant.error:
+            try:
+                Host(machine, variant.settings)
+            except SettingsError as error:
+                variants[index] = replace(variant, error=str(error), manager=error.manager)
+    return tuple(variants)
 
 
 def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView) -> Iterator[Variant]:
@@ -84,16 +81,6 @@ def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView)
             yield replace(first, choices=choices)
         else:
             yield replace(variant, choices=choices, settings=settings)
-
-
-def _with_startup_error(variant: Variant, machine: Machine) -> Variant:
-    if variant.error:
-        return variant
-    try:
-        Host(machine, variant.settings)
-    except SettingsError as error:
-        return replace(variant, error=str(error), manager=error.manager)
-    return variant
 
 
 def _option_sets(options: Sequence[str]) -> Iterator[str]:
@@ -166,15 +153,13 @@ def _with_memory_policy(settings: Settings, value: str, view: KubeletView) -> Se
 
 
 #: The settings that can be varied, in this order.
-DIMENSIONS: Mapping[str, _Dimension] = MappingProxyType(
-    {
-        "policy": _Dimension("topology", lambda _: tuple(Policy), _with_policy),
-        "scope": _Dimension("topology", _with_topology_policy(Scope), _with_scope),
-        "topology-options": _Dimension(
-            "topology", _with_topology_policy(_option_sets(TOPOLOGY_SWITCHES)), _with_topology_options, sets=True
-        ),
-        "cpu-policy": _Dimension("cpu", lambda _: tuple(CpuPolicy), _with_cpu_policy),
-        "cpu-options": _Dimension("cpu", _cpu_option_sets, _with_cpu_options, sets=True),
-        "memory-policy": _Dimension("memory", lambda _: tuple(MemoryPolicy), _with_memory_policy),
-    }
-)
+DIMENSIONS: Mapping[str, _Dimension] = {
+    "policy": _Dimension("topology", lambda _: Policy, _with_policy),
+    "scope": _Dimension("topology", _with_topology_policy(Scope), _with_scope),
+    "topology-options": _Dimension(
+        "topology", _with_topology_policy(_option_sets(TOPOLOGY_SWITCHES)), _with_topology_options, sets=True
+    ),
+    "cpu-policy": _Dimension("cpu", lambda _: CpuPolicy, _with_cpu_policy),
+    "cpu-options": _Dimension("cpu", _cpu_option_sets, _with_cpu_options, sets=True),
+    "memory-policy": _Dimension("memory", lambda _: MemoryPolicy, _with_memory_policy),
+}

@@ -1,18 +1,15 @@
 """Runs a workload on a host and records what happens to every pod and to the machine.
 
-    result = run(Host(machine, settings), events)
+The host decides as always; nothing is estimated. Init containers keep their resources until the pod departs, which is
+also what the kubelet assumes at admission.
 
-The host decides as always; nothing is estimated. Containers are not started one by one: init containers keep their
-resources until the pod departs, which is also what the kubelet assumes at admission.
-
-Fragmentation depends on the time. At the end the host may be idle again, so it is also measured at peak demand: when
-the pods that have arrived and not departed, admitted or not, request the most CPUs. That time does not depend on the
-settings.
+At the end the host may be idle again, so fragmentation is also measured at peak demand: when the pods that have arrived
+and not departed, admitted or not, request the most CPUs. That time does not depend on the settings.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from time import monotonic
 
 from alignup.align.bits import NodeSet
@@ -23,14 +20,32 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.names import CPU
-from alignup.fleet.admission import admit
+from alignup.fleet.admission import ContainerPlacement, admit, common_nodes, container_placements, on_one_node
 from alignup.fleet.events import PodArrival, WorkloadEvent, ordered
 from alignup.fleet.fragmentation import StrandedResources, distinct_shapes, largest_requests, measure_stranded
-from alignup.fleet.placements import ContainerPlacement, common_nodes, container_placements, on_one_node
-from alignup.fleet.progress import Progress, ProgressReporter
 from alignup.fleet.usage import UsageMeter, UsageStats
 
 INVALID = "Invalid"  #: the reason of pods that the API server rejects
+MIN_INTERVAL = 0.05  #: seconds between two reports of progress
+
+Progress = Callable[[int, int], object]  #: called with the number of finished items and the total
+
+
+class ProgressReporter:
+    """Calls *progress* at most once per ``MIN_INTERVAL``, and at the end."""
+
+    def __init__(self, progress: Progress | None, total: int, *, now: Callable[[], float] = monotonic) -> None:
+        self._progress, self._total, self._now = progress, total, now
+        self._reported = -1
+        self._next = now() + MIN_INTERVAL
+
+    def report(self, count: int) -> None:
+        """*count* items are finished."""
+        if self._progress is None or count == self._reported or (count < self._total and self._now() < self._next):
+            return
+        self._reported = count
+        self._progress(count, self._total)
+        self._next = self._now() + MIN_INTERVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +89,6 @@ class AlignmentCounts:
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """A host at one time."""
-
     time: float
     ledger: Ledger
     largest_by_node: Mapping[int, Mapping[str, int]]  #: NUMA node → resource → the largest request that still fits
@@ -89,13 +102,28 @@ class HostSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationResult:
-    machine: Machine
-    settings: Settings
-    outcomes: tuple[PodOutcome, ...]  #: in the order of arrival
+class Score:
+    """The figures by which results are compared."""
+
+    admitted: int
+    rejected: int
     reasons: Mapping[str, int]  #: of rejections, the most frequent first
     pods: AlignmentCounts
     containers: AlignmentCounts
+    stranded: StrandedResources  #: at peak demand
+    largest: Mapping[str, int]  #: at peak demand: resource → the largest request that still fits on one NUMA node
+
+    @property
+    def sort_key(self) -> tuple[int, int, int, int]:
+        """The best score first."""
+        return -self.admitted, -self.pods.on_one, self.stranded.all_devices, self.stranded.cpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationResult(Score):
+    machine: Machine
+    settings: Settings
+    outcomes: tuple[PodOutcome, ...]  #: in the order of arrival
     usage: Mapping[str, UsageStats]  #: in total, by resource, ``pods`` included
     nodes: Mapping[int, Mapping[str, UsageStats]]  #: by NUMA node, ascending, and by resource
     peak: HostSnapshot  #: at peak demand
@@ -103,12 +131,9 @@ class SimulationResult:
     duration: float  #: seconds from the first event to the last
 
     @property
-    def admitted(self) -> int:
-        return len(self.outcomes) - self.rejected
-
-    @property
-    def rejected(self) -> int:
-        return sum(self.reasons.values())
+    def score(self) -> Score:
+        """Only the figures."""
+        return Score(**{field.name: getattr(self, field.name) for field in fields(Score)})
 
 
 def run(
@@ -154,17 +179,14 @@ def _peak_index(events: Iterable[WorkloadEvent]) -> int:
     requested = highest = index = 0
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            present[event.pod.uid] = own = _milli_cpu(event.pod)
+            requests = [one.resources.requests for one in event.pod.containers]
+            present[event.pod.uid] = own = sum([one[CPU].milli() for one in requests if CPU in one])
             requested += own
         else:
             requested -= present.pop(event.uid, 0)
         if requested > highest:
             highest, index = requested, number
     return index
-
-
-def _milli_cpu(pod: Pod) -> int:
-    return sum([one.resources.requests[CPU].milli() for one in pod.containers if CPU in one.resources.requests])
 
 
 def _snapshot(host: Host, time: float, ledger: Ledger, shapes: Iterable[Pod]) -> HostSnapshot:
@@ -178,11 +200,8 @@ def _snapshot(host: Host, time: float, ledger: Ledger, shapes: Iterable[Pod]) ->
 
 def _arrive(host: Host, event: PodArrival) -> PodOutcome:
     pod = event.pod
-    placements: tuple[ContainerPlacement, ...] = ()
     try:
         rejection = admit(host, pod).rejection
-        if rejection is None:
-            placements = container_placements(host, pod)
     except PodError as error:
         rejection = Rejection(INVALID, str(error))
     return PodOutcome(
@@ -192,7 +211,7 @@ def _arrive(host: Host, event: PodArrival) -> PodOutcome:
         namespace=pod.namespace,
         qos=pod.qos,
         rejection=rejection,
-        placements=placements,
+        placements=() if rejection else container_placements(host, pod),
     )
 
 
@@ -205,7 +224,11 @@ def _result(
         machine=host.machine,
         settings=host.settings,
         outcomes=tuple(outcomes),
+        admitted=len(admitted),
+        rejected=len(outcomes) - len(admitted),
         reasons=dict(Counter(outcome.rejection.reason for outcome in outcomes if outcome.rejection).most_common()),
+        stranded=peak.stranded,
+        largest=peak.largest,
         pods=AlignmentCounts.of(outcome.on_one for outcome in admitted),
         containers=AlignmentCounts.of(one.on_one for outcome in admitted for one in outcome.placements),
         usage=usage[None],

@@ -1,17 +1,7 @@
-"""Traces: YAML or JSON files of pods that arrive and depart.
+"""Traces: YAML or JSON files of pods that arrive and depart, described in ``docs/simulate.md``.
 
 The first document is the header; events are in its list ``events``, or each is a document after the header. In JSON
-every line is one document (JSON Lines), which is what :func:`write` produces. ``docs/simulate.md`` describes the
-fields::
-
-    apiVersion: alignup.dev/v1
-    kind: Trace
-    templates:
-      web: {requests: {cpu: 2, memory: 1Gi}}
-    events:
-    - {at: 0, arrive: web-1, template: web, lifetime: 300}
-    - {at: 20, pod: {apiVersion: v1, kind: Pod, …}}
-    - {at: 30, leave: web-2}
+every line is one document (JSON Lines), which is what :func:`write` produces.
 """
 
 import json
@@ -28,7 +18,6 @@ from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, find_i
 from alignup.kube import documents
 from alignup.kube.object_reader import Diagnostics, ObjectReader
 from alignup.kube.pod import amounts_to_dict, pod_to_dict, read_pod
-from alignup.kube.yaml_documents import ParsedDocument
 from alignup.kube.yaml_scalars import NumberLiteral
 
 API_VERSION, KIND = "alignup.dev/v1", "Trace"
@@ -96,38 +85,24 @@ class _FirstProblem(Diagnostics):
 def _documents(text: str | bytes) -> Iterator[tuple[int, Any]]:
     """The documents of a text, each with its line; JSON Lines are read line by line, which has no limit."""
     lines: Sequence[str | bytes] = text.split("\n") if isinstance(text, str) else text.split(b"\n")
-    if not _is_json(next((line for line in lines if line.strip()), "")):
-        for found in documents.read(text):
-            _reject_duplicates(found, found.line)
-            yield found.line, found.value
-        return
-    for number, line in enumerate(lines, start=1):
-        try:
-            read_line = documents.read(line)
-        except DocumentError as error:
-            raise DocumentError(error.what, line=number) from None
-        for found in read_line:
-            _reject_duplicates(found, number)
-            yield number, found.value
-
-
-def _is_json(line: str | bytes) -> bool:
-    """Whether a line is one JSON object."""
     try:
-        return isinstance(json.loads(line), dict)
+        is_json_lines = isinstance(json.loads(next((line for line in lines if line.strip()), "")), dict)
     except (ValueError, RecursionError):
-        return False
-
-
-def _reject_duplicates(found: ParsedDocument, line: int) -> None:
-    if found.repeated:
-        raise DocumentError(f"duplicate key {found.repeated[0].key}", line=line)
+        is_json_lines = False
+    for number, part in enumerate(lines, start=1) if is_json_lines else [(0, text)]:
+        try:
+            found = documents.read(part)
+        except DocumentError as error:
+            raise DocumentError(error.what, line=number or error.line) from None
+        for document in found:
+            line = number or document.line
+            if document.repeated:
+                raise DocumentError(f"duplicate key {document.repeated[0].key}", line=line)
+            yield line, document.value
 
 
 @dataclass
 class _TraceReader:
-    """Reads the documents of a trace one by one."""
-
     file: str
     has_header: bool = False
     templates: dict[str, Pod] = field(default_factory=dict)
@@ -172,7 +147,11 @@ class _TraceReader:
         if "leave" in event.fields:
             self._append(event, PodDeparture(time, event.required("leave")))
             return
-        pod = _whole_pod(event) if "pod" in event.fields else self._pod_by_name(event)
+        if "pod" in event.fields:
+            pod = _read_pod(event.child("pod"))
+            pod = pod if pod.uid else replace(pod, uid=_default_uid(pod.name, pod.namespace))
+        else:
+            pod = self._pod_by_name(event)
         self._append(event, PodArrival(time, pod))
         if event.has("lifetime"):
             end = round(time + _seconds(event, "lifetime"), _DIGITS)
@@ -201,8 +180,14 @@ class _TraceReader:
             if template and template not in self.templates:
                 known = ", ".join(self.templates) or "none"
                 event.error("template", f"no template {template}; the trace defines: {known}")
-            start = self.templates[template] if template else _pod_of_requests({})
-            self.shapes[key] = _accept(event, _with_requests(start, _requests(event)))
+            pod = self.templates[template] if template else _pod_of_requests({})
+            amounts = _requests(event)
+            if amounts and pod.containers:
+                first, *rest = pod.containers
+                own = first.resources
+                own = replace(own, requests={**own.requests, **amounts}, limits={**own.limits, **amounts})
+                pod = replace(pod, containers=(replace(first, resources=own), *rest))
+            self.shapes[key] = _accept(event, pod)
         return self.shapes[key]
 
 
@@ -212,15 +197,7 @@ def _template(template: ObjectReader) -> Pod:
         template.error("", "a template must have either requests or a pod")
     if "requests" in template.fields:
         return _accept(template, _pod_of_requests(_requests(template)))
-    source = template.child("pod")
-    pod = _read_pod(source)
-    return _accept(source, replace(pod, name=pod.name or _CONTAINER))
-
-
-def _whole_pod(event: ObjectReader) -> Pod:
-    source = event.child("pod")
-    pod = _accept(source, _read_pod(source))
-    return pod if pod.uid else replace(pod, uid=_default_uid(pod.name, pod.namespace))
+    return _read_pod(template.child("pod"), name=_CONTAINER)
 
 
 def _requests(owner: ObjectReader) -> Amounts:
@@ -234,9 +211,11 @@ def _pod_of_requests(amounts: Amounts) -> Pod:
     return Pod(name=_CONTAINER, containers=(Container(_CONTAINER, Resources(amounts, amounts)),))
 
 
-def _read_pod(source: ObjectReader) -> Pod:
+def _read_pod(source: ObjectReader, name: str = "") -> Pod:
+    """The pod in *source*, called *name* if it has no name."""
     try:
-        return read_pod(source.fields)
+        pod = read_pod(source.fields)
+        return accept(replace(pod, name=pod.name or name))
     except PodError as error:
         source.error("", str(error))
         raise  # not reached
@@ -252,16 +231,6 @@ def _accept(source: ObjectReader, pod: Pod) -> Pod:
 
 def _default_uid(name: str, namespace: str) -> str:
     return name if namespace == _NAMESPACE else f"{namespace}/{name}"
-
-
-def _with_requests(pod: Pod, amounts: Amounts) -> Pod:
-    """*pod* with *amounts* as requests and limits of its first container."""
-    if not amounts or not pod.containers:
-        return pod
-    first, *rest = pod.containers
-    own = first.resources
-    resources = replace(own, requests={**own.requests, **amounts}, limits={**own.limits, **amounts})
-    return replace(pod, containers=(replace(first, resources=resources), *rest))
 
 
 def _seconds(event: ObjectReader, name: str) -> float:

@@ -15,8 +15,6 @@ from alignup.align.workload.names import CPU
 
 @dataclass(frozen=True, slots=True)
 class UsageStats:
-    """The allocated amount of a resource."""
-
     total: int  #: the allocatable amount: CPUs that are not reserved, bytes, healthy devices
     end: int
     peak: int
@@ -69,7 +67,6 @@ class UsageMeter:
 
     @property
     def duration(self) -> float:
-        """Seconds."""
         return self._now - self._start
 
     def stats(self) -> dict[int | None, dict[str, UsageStats]]:
@@ -77,9 +74,8 @@ class UsageMeter:
         self._integrate()
         duration = self.duration
         found: dict[int | None, dict[str, UsageStats]] = {None: {}}
-        for (node, resource, total), end, peak, area in zip(
-            self._gauges, self._values, self._peaks, self._areas, strict=True
-        ):
+        figures = zip(self._gauges, self._values, self._peaks, self._areas, strict=True)
+        for (node, resource, total), end, peak, area in figures:
             mean = area / duration if duration else float(end)
             found.setdefault(node, {})[resource] = UsageStats(total, end, peak, mean)
         return found
@@ -98,7 +94,6 @@ class UsageMeter:
 
     def _integrate(self) -> None:
         """Add the amounts since the last change to the areas."""
-        passed = self._now - self._since
-        if passed:
+        if passed := self._now - self._since:
             self._areas = [area + value * passed for area, value in zip(self._areas, self._values, strict=True)]
         self._since = self._now

@@ -48,6 +48,11 @@ class PreferenceRequest:
     must_include: tuple[str, ...]
     size: int
 
+    def first_devices(self) -> tuple[str, ...]:
+        """The devices that must be included, then the first available ones."""
+        rest = [id_ for id_ in self.available if id_ not in self.must_include]
+        return (*self.must_include, *rest)[: self.size]
+
 
 #: Answers of plugins: the preferred ids, or the text of an error.
 PreferenceAnswers = Mapping[PreferenceRequest, tuple[str, ...] | str]

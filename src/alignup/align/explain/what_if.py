@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from alignup.align import fit
 from alignup.align.decision import Decision
-from alignup.align.devices import PreferenceAnswers, PreferenceRequest
+from alignup.align.devices import PreferenceAnswers
 from alignup.align.errors import SettingsError, StateError, WorkLimitError
 from alignup.align.explain.changes import Change, Proposal, apply_changes
 from alignup.align.host import Host
@@ -61,13 +61,8 @@ def _decide(host: Host, pod: Pod, answers: PreferenceAnswers) -> Decision:
     """Decide on *pod*, making up the preferred allocations that are missing."""
     known = dict(answers)
     while (decision := host.decide(pod, known)).preference_requests:
-        known.update((ask, _lowest_ids(ask)) for ask in decision.preference_requests)
+        known.update((ask, ask.first_devices()) for ask in decision.preference_requests)
     return decision
-
-
-def _lowest_ids(ask: PreferenceRequest) -> tuple[str, ...]:
-    rest = [id_ for id_ in ask.available if id_ not in ask.must_include]
-    return (*ask.must_include, *rest)[: ask.size]
 
 
 def _offered(host: Host, pod: Pod) -> dict[str, int]:

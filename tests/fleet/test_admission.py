@@ -8,8 +8,7 @@ from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
-from alignup.fleet.admission import admit
-from alignup.fleet.placements import common_nodes, container_placements, on_one_node
+from alignup.fleet.admission import admit, common_nodes, container_placements, on_one_node
 from tests.align.hosts import GIB, GPU, NIC, host, pod
 from tests.strategies_pods import container, guaranteed
 
