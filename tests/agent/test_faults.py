@@ -13,7 +13,7 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue as Queue
-from alignup.schema.decisions import to_document
+from alignup.schema.decisions import decision_document
 from alignup.state.checkpoint import NAME, CheckpointStore
 from alignup.state.history import History
 from tests.agent.agents import CONFIG, pod, running, wait_for
@@ -143,7 +143,7 @@ def test_a_clock_that_jumps_does_not_change_the_order(tmp_path_factory, times):
         transaction.admit(made(f"p{number}", cpu="4"))
         for event in transaction.events:
             assert event.decision is not None
-            assert history.add(to_document(event.decision), time=event.time).problem == ""
+            assert history.add(decision_document(event.decision), time=event.time).problem == ""
         now = transaction.state()
     history.close()
     Checkpointer(CheckpointStore(directory), now.host)(now)

@@ -12,17 +12,20 @@ from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
+import msgspec
 import pytest
 
 from alignup.align.errors import StateError
-from alignup.schema.decisions import from_document, to_document
+from alignup.align.workload import QoS
+from alignup.schema.decisions import DecidedPodDocument, decision_document, from_document, to_document
 from alignup.state.history import MAX_SET_ASIDE, NAME, History, HistoryWrite
 from tests.align.hosts import host
 from tests.align.hosts import pod as small
 
 
 def decided(name="web", *, uid="", namespace="default", outcome="admitted", **more):
-    return {"pod": {"uid": uid or f"uid-{name}", "name": name, "namespace": namespace}, "outcome": outcome, **more}
+    pod = DecidedPodDocument(uid or f"uid-{name}", name, namespace, QoS.BURSTABLE)
+    return msgspec.defstruct("Decided", ["pod", "outcome", *more])(pod, outcome, *more.values())
 
 
 def ids(entries):
@@ -40,7 +43,7 @@ def test_an_added_decision_is_read(history):
     one = host()
     decision = one.admit(small("a", gpu="1"))
 
-    added = history.add(to_document(decision), time=12.5)
+    added = history.add(decision_document(decision), time=12.5)
 
     assert added == HistoryWrite(1)
     entry = history.get(1)
@@ -99,7 +102,7 @@ def test_a_history_of_release_0_1_is_read(history, tmp_path):
     assert [entry.document["outcome"] for entry in entries] == ["asking", "rejected", "admitted", "admitted"]
     assert [to_document(from_document(entry.document)) for entry in entries] == [entry.document for entry in entries]
     assert ids(history.latest(outcome="rejected")) == [3]
-    assert history.add(to_document(host().decide(small("b", cpu="9"))), time=1.0).id == 5
+    assert history.add(decision_document(host().decide(small("b", cpu="9"))), time=1.0).id == 5
     assert ids(history.latest(outcome="rejected")) == [5, 3]
 
 
@@ -266,7 +269,7 @@ def test_damage_is_detected_on_opening_and_while_running(tmp_path):
         again = History(directory)
         again.open()
         assert again.add(decided(), time=0).id is not None
-        assert again.latest(limit=1)[0].document == decided()
+        assert again.latest(limit=1)[0].document == msgspec.to_builtins(decided())
         again.close()
 
 
@@ -321,7 +324,9 @@ def test_the_number_of_databases_set_aside_is_limited(tmp_path):
 def test_an_invalid_decision_is_a_problem_not_an_error(history):
     history.add(decided(), time=0)
 
-    assert "cannot write the history" in history.add({"outcome": "admitted"}, time=0).problem
+    assert (
+        "cannot write the history" in history.add(msgspec.defstruct("NoPod", ["outcome"])("admitted"), time=0).problem
+    )
     assert "cannot write the history" in history.add(decided(text=object()), time=0).problem
     assert history.add(decided(), time=0) == HistoryWrite(2)
 
@@ -381,18 +386,16 @@ def test_an_unreadable_database_is_an_error_when_reading(tmp_path):
 #: Fills a small disk, and prints the results.
 FULL = """
 import json, resource, sys
-from contextlib import closing
 from pathlib import Path
 from alignup.state.history import History
+from tests.state.test_history import decided
 history = History(Path(sys.argv[1]))
 history.open()
-def decided(text):
-    return {"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome": "admitted", "text": text}
 sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
-added = [history.add(decided("x" * 20_000), time=0) for _ in range(40)]
+added = [history.add(decided(text="x" * 20_000), time=0) for _ in range(40)]
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-after = history.add(decided("space again"), time=0)
+after = history.add(decided(text="space again"), time=0)
 problems = sorted({one.problem for one in added})
 written = sum(one.id is not None for one in added)
 last = history.latest(limit=1)[0].document["text"]
@@ -402,28 +405,27 @@ print(json.dumps({"problems": problems, "written": written, "after": after.probl
 #: Tries a read-only directory; root can write there, so it becomes another user.
 STRANGER = """
 import os, sys
-from contextlib import closing
 from pathlib import Path
 from alignup.state.history import History
+from tests.state.test_history import decided
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 history = History(Path("."))
 print(history.open())
-print(history.add({"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome": "admitted"}, time=0).problem)
+print(history.add(decided(), time=0).problem)
 """
 
 #: Writes forever, and prints each id.
 RESTLESS = """
 import sys
-from contextlib import closing
 from pathlib import Path
 from alignup.state.history import History
+from tests.state.test_history import decided
 history = History(Path(sys.argv[1]))
-decision = {"pod": {"uid": "u", "name": "n", "namespace": "d"}, "outcome": "admitted"}
 while True:
-    print(history.add(decision, time=0).id, flush=True)
+    print(history.add(decided(), time=0).id, flush=True)
 """
 
 

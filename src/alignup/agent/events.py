@@ -14,7 +14,7 @@ from alignup.agent.log import log_event
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
-from alignup.schema.decisions import to_document
+from alignup.schema.decisions import DecisionDocument, decision_document
 from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
 from alignup.state.history import History
@@ -53,14 +53,14 @@ class EventDispatcher:
         documents = []
         for event in events:
             log_event(self._log, event)
-            decision = None if event.decision is None else to_document(event.decision)
+            decision = None if event.decision is None else decision_document(event.decision)
             if decision is not None and event.kind is not EventKind.KEPT:
                 self._store(decision, event.time)
             documents.append((event, event_document(event, decision)))
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._publish, documents)
 
-    def _store(self, decision: Document, time: float) -> None:
+    def _store(self, decision: DecisionDocument, time: float) -> None:
         """Add a decision to the history; log each problem once."""
         added = self._history.add(decision, time=time)
         for what in filter(None, (added.note, added.problem)):
@@ -78,13 +78,13 @@ class EventDispatcher:
             self._event_bus.publish(str(event.kind), document)
 
 
-def event_document(event: AgentEvent, decision: Document | None) -> Document:
+def event_document(event: AgentEvent, decision: DecisionDocument | None) -> Document:
     """Return the ``detail`` of an event on the stream; *decision*: the document of its decision."""
     document: dict[str, Any] = {"source": event.source}
     if event.pod is not None:
         document["pod"] = {"uid": event.pod.uid, "name": event.pod.name, "namespace": event.pod.namespace}
     if decision is not None:
-        document |= {"placements": decision["placements"], "rejection": decision["rejection"]}
+        document |= {"placements": decision.placements, "rejection": decision.rejection}
     if event.detail:
         document["detail"] = event.detail
     return document

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from alignup.align.errors import ParseError, StateError
 from alignup.schema import codec
 from alignup.schema.api import StoredDecision
-from alignup.schema.decisions import upgrade
+from alignup.schema.decisions import DecisionDocument, upgrade
 
 NAME = "history.sqlite"
 MAX_ROWS = 10_000
@@ -72,8 +71,8 @@ class History:
         self._rows = self._bytes = 0
         self._database: sqlite3.Connection | None = None
 
-    def add(self, decision: Mapping[str, Any], *, time: float) -> HistoryWrite:
-        """Store a decision's document; never raises."""
+    def add(self, decision: DecisionDocument, *, time: float) -> HistoryWrite:
+        """Store a decision; never raises."""
         note = ""
         try:
             document = codec.encode(decision).decode()
@@ -82,7 +81,7 @@ class History:
             if self._database is None:
                 note = self._open()
             return HistoryWrite(self._insert(decision, document, time=time), note=note)
-        except (sqlite3.Error, OSError, KeyError, TypeError, ValueError) as error:
+        except (sqlite3.Error, OSError, AttributeError, TypeError, ValueError) as error:
             self._close_if_damaged(error)
             return HistoryWrite(None, problem=f"cannot write the history: {error}", note=note)
 
@@ -127,13 +126,13 @@ class History:
             with suppress(sqlite3.Error):
                 database.close()
 
-    def _insert(self, decision: Mapping[str, Any], document: str, *, time: float) -> int:
+    def _insert(self, decision: DecisionDocument, document: str, *, time: float) -> int:
         """Add one decision and delete the oldest ones beyond the limits, in one transaction."""
         database = self._database
         if database is None:
             raise AssertionError("the database is not open")
-        pod = decision["pod"]
-        row = (time, pod["uid"], f"{pod['namespace']}/{pod['name']}", decision["outcome"], document)
+        pod = decision.pod
+        row = (time, pod.uid, f"{pod.namespace}/{pod.name}", decision.outcome, document)
         rows, size = self._rows + 1, self._bytes + len(document)
         with database:
             database.execute("BEGIN IMMEDIATE")
