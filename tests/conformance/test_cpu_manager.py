@@ -10,7 +10,6 @@ from typing import Any
 
 from alignup.agent.pods.cpuset_plan import (
     AppliedCpusets,
-    ContainerPhase,
     CpusetResult,
     ObservedContainer,
     ObservedContainers,
@@ -21,6 +20,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import EnforceError, ProviderError
+from alignup.enforce.cri.types import ContainerState
 from tests.agent.pods.cpuset_passes import reconcile_now
 from tests.conformance.cpu_cases import held_of, options_of
 from tests.conformance.harness import Case, run
@@ -29,6 +29,12 @@ from tests.vector_types import view_of
 
 Updates = list[tuple[str, str]]  #: container id and Linux list
 Event = dict[str, Any]
+
+STATES = {
+    "waiting": ContainerState.CREATED,
+    "running": ContainerState.RUNNING,
+    "terminated": ContainerState.EXITED,
+}
 
 
 def test_containers_are_kept_on_the_cpus_where_the_kubelet_keeps_them(request):
@@ -179,7 +185,7 @@ def seen_of(texts: dict[str, str]) -> dict[str, ObservedContainer]:
     """Containers by name, those that are ``absent`` left out."""
     shown = {name: text.partition(":") for name, text in texts.items() if text != "absent"}
     return {
-        name: ObservedContainer() if phase == "no-id" else ObservedContainer(ContainerPhase(phase), container_id)
+        name: ObservedContainer() if phase == "no-id" else ObservedContainer(STATES[phase], container_id)
         for name, (phase, _, container_id) in shown.items()
     }
 

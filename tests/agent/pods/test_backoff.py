@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from alignup.agent.pods import backoff
 from alignup.agent.pods.pod_state import Backoff
+from alignup.enforce.cri.types import CriContainer
 from tests.agent.pods.statuses import EXITED, NOW, instance
+
+
+def restart_at(exited: CriContainer, previous: CriContainer | None) -> float:
+    """The earliest time at which an exited container may restart."""
+    return backoff.finished_at(exited) + backoff.delay(backoff.crash_count(exited, previous))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def test_delays_equal_the_kubelets(runs):
         else:
             expected.append(remembered)
             remembered = min(remembered * 2, 300.0)
-        found.append(backoff.restart_at(ended, before) - ended.finished)
+        found.append(restart_at(ended, before) - ended.finished)
         started = ended.finished + expected[-1]
         now, before = started + (took if seconds < 600 else 0), ended
 
@@ -101,4 +107,4 @@ def test_without_the_previous_instance_all_attempts_count():
 def test_a_container_without_a_finish_time_backs_off():
     ended = replace(instance("app", EXITED, attempt=2, ran=(NOW, NOW)), finished=0.0, started=0.0)
 
-    assert backoff.restart_at(ended, None) == NOW + 20
+    assert restart_at(ended, None) == NOW + 20

@@ -14,7 +14,6 @@ from alignup.agent.pods.cpuset_plan import (
     NOT_RUNNING,
     AppliedCpusets,
     ContainerKey,
-    ContainerPhase,
     CpusetResult,
     ObservedContainer,
     ObservedContainers,
@@ -29,6 +28,7 @@ from alignup.align.errors import EnforceError
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
+from alignup.enforce.cri.types import ContainerState
 from tests.agent.pods.cpuset_passes import reconcile_now
 from tests.align.hosts import host
 from tests.strategies_pods import guaranteed
@@ -42,7 +42,7 @@ class FakeContainer:
 
     name: ContainerKey
     cpus: CpuSet
-    phase: ContainerPhase = ContainerPhase.RUNNING
+    state: ContainerState = ContainerState.RUNNING
 
 
 def do_nothing() -> None:
@@ -61,12 +61,12 @@ class FakeRuntime:
     def statuses(self) -> ObservedContainers:
         found: dict[str, dict[str, ObservedContainer]] = {}
         for id_, one in self.containers.items():
-            found.setdefault(one.name[0], {})[one.name[1]] = ObservedContainer(one.phase, id_)
+            found.setdefault(one.name[0], {})[one.name[1]] = ObservedContainer(one.state, id_)
         return found
 
     def update(self, container_id: str, cpus: CpuSet) -> None:
         assert cpus, "a container cannot run without CPUs"
-        assert self.containers[container_id].phase is ContainerPhase.RUNNING
+        assert self.containers[container_id].state is ContainerState.RUNNING
         self.updates.append((container_id, bits.show(cpus)))
         if container_id in self.failing:
             raise EnforceError(UPDATE_FAILED)
@@ -79,7 +79,7 @@ class FakeRuntime:
         return made
 
     def running(self) -> Iterator[tuple[str, FakeContainer]]:
-        return ((id_, one) for id_, one in self.containers.items() if one.phase is ContainerPhase.RUNNING)
+        return ((id_, one) for id_, one in self.containers.items() if one.state is ContainerState.RUNNING)
 
 
 def pod(uid: str, *names: str) -> Pod:
@@ -120,22 +120,22 @@ def applied_cpusets(**last: str) -> AppliedCpusets:
             {"app": ObservedContainer()}, [CpusetResult("a", "app", problem=NOT_RUNNING)], id="a container without id"
         ),
         pytest.param(
-            {"app": ObservedContainer(ContainerPhase.WAITING, "x")},
+            {"app": ObservedContainer(ContainerState.CREATED, "x")},
             [CpusetResult("a", "app", problem=NOT_RUNNING)],
             id="a waiting container",
         ),
         pytest.param(
-            {"app": ObservedContainer(ContainerPhase.RUNNING)},
+            {"app": ObservedContainer(ContainerState.RUNNING)},
             [CpusetResult("a", "app", problem=NOT_RUNNING)],
             id="a running container without id",
         ),
         pytest.param(
-            {"app": ObservedContainer(ContainerPhase.TERMINATED, "x")},
+            {"app": ObservedContainer(ContainerState.EXITED, "x")},
             [],
             id="a terminated container",
         ),
         pytest.param(
-            {"app": ObservedContainer(ContainerPhase.RUNNING, "x")},
+            {"app": ObservedContainer(ContainerState.RUNNING, "x")},
             [CpusetResult("a", "app", "x")],
             id="a running container",
         ),
@@ -296,7 +296,7 @@ def test_containers_of_one_pod_do_not_block_each_other():
 def statuses_of(*names: ContainerKey) -> ObservedContainers:
     found: dict[str, dict[str, ObservedContainer]] = {}
     for uid, name in names:
-        found.setdefault(uid, {})[name] = ObservedContainer(ContainerPhase.RUNNING, uid if name == "app" else name)
+        found.setdefault(uid, {})[name] = ObservedContainer(ContainerState.RUNNING, uid if name == "app" else name)
     return found
 
 
@@ -400,7 +400,7 @@ class CpusetLifecycle(RuleBasedStateMachine):
     @rule(data=st.data())
     def stop(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(sorted(self.runtime.containers)))
-        self.runtime.containers[id_].phase = ContainerPhase.TERMINATED
+        self.runtime.containers[id_].state = ContainerState.EXITED
 
     @precondition(lambda self: self.runtime.containers)
     @rule(data=st.data())
@@ -462,7 +462,7 @@ class CpusetLifecycle(RuleBasedStateMachine):
             assert problem != NO_CPUS or not on
             assert problem != UPDATE_FAILED or id_ in self.runtime.failing
             assert problem in {"", NO_CPUS, UPDATE_FAILED}
-        ended = {one.name for one in self.runtime.containers.values() if one.phase is ContainerPhase.TERMINATED}
+        ended = {one.name for one in self.runtime.containers.values() if one.state is ContainerState.EXITED}
         unknown = {(one.uid, "") for one in self.pods} - {(uid, "") for uid in self.runtime.statuses()}
         expected = {name for name in containers_of(self.pods) - ended if (name[0], "") not in unknown}
         assert problems.keys() == expected | unknown

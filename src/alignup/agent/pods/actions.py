@@ -1,9 +1,7 @@
 """Compute the next actions for a pod from its spec and its status in the runtime.
 
-Pure, like the kubelet's ``computePodActions``: every situation can be tested without containers. The worker reads the
-status, computes the actions, performs them, keeps what the runtime does not store (:class:`WorkerState`), and starts
-over on a change or at ``PodActions.wake_at``. In whatever order events arrive, a pod that should run ends up running,
-and a pod that should terminate ends up terminated.
+Pure, like the kubelet's ``computePodActions``. The worker reads the status, computes the actions, performs them, keeps
+what the runtime does not store (:class:`WorkerState`), and starts over on a change or at ``PodActions.wake_at``.
 
 Only the status counts, so an action is repeated until its effect is visible. The worker must not run the same action
 twice at a time, must delay retries of actions without effect, and must not treat a pod as terminated while an action
@@ -70,8 +68,6 @@ def has_started(container: ContainerSpec, newest: CriContainer, state: WorkerSta
 
 @dataclass(frozen=True, slots=True)
 class _PodView:
-    """Everything known about a pod at one moment."""
-
     spec: PodSpec
     status: PodStatus
     state: WorkerState
@@ -91,6 +87,14 @@ class _PodView:
         return [one.name for one in self.spec.containers if one.kind is ContainerKind.SIDECAR]
 
     @property
+    def init_failed(self) -> bool:
+        return any(self.is_done(one) and not self.succeeded(one) for one in self.inits)
+
+    @property
+    def ran_to_completion(self) -> bool:
+        return all(map(self.is_done, self.apps)) or self.init_failed
+
+    @property
     def deadline(self) -> float:
         admitted_at, seconds = self.state.admitted_at, self.spec.deadline
         return admitted_at + seconds if admitted_at and seconds is not None else math.inf
@@ -101,7 +105,6 @@ class _PodView:
         return newest if newest is not None and newest.state is ContainerState.EXITED else None
 
     def is_done(self, container: ContainerSpec) -> bool:
-        """Whether a container has exited and does not restart."""
         exited = self.exited(container)
         return exited is not None and not should_restart(self.spec, container, exited)
 
@@ -131,23 +134,14 @@ def _termination(view: _PodView) -> PodTermination | None:
 
 def _done_since(view: _PodView) -> float | None:
     """Since when a pod has nothing left to run; ``None``: it has."""
-    if not (all(map(view.is_done, view.apps)) or _init_failed(view) or _lost_sandbox(view)):
-        return None
     started = [one for one in view.status.containers if one.state is not ContainerState.CREATED]
+    lost_sandbox = bool(started) and view.status.ready_sandbox is None
+    if not view.ran_to_completion and not (view.spec.restart is RestartPolicy.NEVER and lost_sandbox):
+        return None
     counted = [one for one in started if one.name not in view.sidecars] or started
     if any(one.state in LIVE_STATES for one in counted):
         return view.now
     return max(map(backoff.finished_at, counted), default=view.now)
-
-
-def _init_failed(view: _PodView) -> bool:
-    return any(view.is_done(one) and not view.succeeded(one) for one in view.inits)
-
-
-def _lost_sandbox(view: _PodView) -> bool:
-    """Whether a pod with restartPolicy Never has run and lost its sandbox."""
-    has_run = any(one.state is not ContainerState.CREATED for one in view.status.containers)
-    return view.spec.restart is RestartPolicy.NEVER and view.status.ready_sandbox is None and has_run
 
 
 def _terminate(view: _PodView, termination: PodTermination) -> PodActions:
@@ -155,17 +149,26 @@ def _terminate(view: _PodView, termination: PodTermination) -> PodActions:
     live = view.status.live_containers
     ready = [one for one in view.status.sandboxes if one.ready]
     terminated = not live and not ready
-    why = _DEADLINE_MESSAGE if termination.reason == DEADLINE_EXCEEDED else "the pod is terminating"
+    if termination.reason or view.init_failed:
+        phase = PodPhase.FAILED
+    elif live:
+        phase = _phase(view)
+    else:
+        phase = PodPhase.SUCCEEDED if all(map(view.succeeded, view.apps)) else PodPhase.FAILED
+    message = _DEADLINE_MESSAGE if termination.reason == DEADLINE_EXCEEDED else ""
+    why = message or "the pod is terminating"
+    if not message and view.state.termination is None and not view.ran_to_completion:
+        message = _SANDBOX_LOST
     stops = _stops(view, live, since=termination.since, grace=termination.grace, why=why)
     grace_ends = termination.since + termination.grace
     sandbox_stops = () if live else tuple(StopSandbox(one.id) for one in ready)
     return PodActions(
         actions=() if terminated else (*stops, *sandbox_stops, *_removals(view)),
         wake_at=grace_ends if len(stops) < len(live) and view.now < grace_ends else None,
-        phase=_terminating_phase(view, termination),
+        phase=phase,
         terminated=terminated,
         reason=termination.reason,
-        message=_termination_message(view, termination),
+        message=message,
     )
 
 
@@ -181,21 +184,6 @@ def _stops(
     return tuple(
         StopContainer(one.id, one.name, max(left, MIN_GRACE_SECONDS), why) for one in (due if left > 0 else live)
     )
-
-
-def _terminating_phase(view: _PodView, termination: PodTermination) -> PodPhase:
-    if termination.reason or _init_failed(view):
-        return PodPhase.FAILED
-    if view.status.live_containers:
-        return _phase(view)
-    return PodPhase.SUCCEEDED if all(map(view.succeeded, view.apps)) else PodPhase.FAILED
-
-
-def _termination_message(view: _PodView, termination: PodTermination) -> str:
-    if termination.reason == DEADLINE_EXCEEDED:
-        return _DEADLINE_MESSAGE
-    ran_to_completion = all(map(view.is_done, view.apps)) or _init_failed(view)
-    return _SANDBOX_LOST if view.state.termination is None and not ran_to_completion else ""
 
 
 def _recreate_sandbox(view: _PodView) -> PodActions:
@@ -215,9 +203,14 @@ def _recreate_sandbox(view: _PodView) -> PodActions:
 
 
 def _sync_containers(view: _PodView, sandbox: CriSandbox) -> PodActions:
+    inits, done = view.inits, _inits_done(view, sandbox)
+    due = [one for one in inits[:done] if one.kind is ContainerKind.SIDECAR]
+    due += inits[done : done + 1] or [app for app in view.apps if not view.is_done(app)]
     starts = []
     backing_off = {}
-    for container in _due(view, sandbox):
+    for container in due:
+        if view.is_live(container):
+            continue
         delayed = _backoff(view, container, sandbox)
         if delayed is not None:
             backing_off[container.name] = delayed
@@ -260,14 +253,6 @@ def _stop_failed(view: _PodView, sandbox: CriSandbox) -> Iterator[StopContainer]
         yield StopContainer(one.id, one.name, max(grace, MIN_GRACE_SECONDS), why)
 
 
-def _due(view: _PodView, sandbox: CriSandbox) -> Iterator[ContainerSpec]:
-    """The containers that should run now and do not, including those in back-off."""
-    inits, done = view.inits, _inits_done(view, sandbox)
-    due = [one for one in inits[:done] if one.kind is ContainerKind.SIDECAR]
-    due += inits[done : done + 1] or [app for app in view.apps if not view.is_done(app)]
-    return (one for one in due if not view.is_live(one))
-
-
 def _inits_done(view: _PodView, sandbox: CriSandbox) -> int:
     """How many init containers are done: succeeded, or for sidecars started.
 
@@ -293,22 +278,19 @@ def _backoff(view: _PodView, container: ContainerSpec, sandbox: CriSandbox) -> B
     if exits and (container.kind is ContainerKind.APP or exits[0].sandbox == sandbox.id):
         previous = exits[1] if len(exits) > 1 else None
         crashes = backoff.crash_count(exits[0], previous)
-        message = f"back-off {backoff.delay(crashes):.0f}s restarting failed container={container.name}"
-        until = backoff.restart_at(exits[0], previous)
+        delay = backoff.delay(crashes)
+        message = f"back-off {delay:.0f}s restarting failed container={container.name}"
+        until = backoff.finished_at(exits[0]) + delay
         found.append(Backoff(until=until, reason=CRASH_LOOP_BACK_OFF, message=message, failures=crashes))
-    if container.name in view.state.backoffs:
-        found.append(_reported(view.state.backoffs[container.name], container))
+    failure = view.state.backoffs.get(container.name)
+    if failure is not None and failure.reason == "ErrImagePull":
+        message = f'Back-off pulling image "{container.image}": {failure.reason}: {failure.message}'
+        failure = replace(failure, reason="ImagePullBackOff", message=message)
+    if failure is not None:
+        found.append(failure)
     # A longer delay than the maximum means that the clock was set back.
     lasting = [one for one in found if view.now < one.until <= view.now + backoff.MAX_DELAY]
     return max(lasting, key=lambda one: one.until, default=None)
-
-
-def _reported(failure: Backoff, container: ContainerSpec) -> Backoff:
-    """While it backs off, Kubernetes reports ``ErrImagePull`` as ``ImagePullBackOff``."""
-    if failure.reason != "ErrImagePull":
-        return failure
-    message = f'Back-off pulling image "{container.image}": {failure.reason}: {failure.message}'
-    return replace(failure, reason="ImagePullBackOff", message=message)
 
 
 def _phase(view: _PodView) -> PodPhase:
@@ -324,10 +306,9 @@ def _removals(view: _PodView) -> Iterator[RemoveFromRuntime]:
     status = view.status
     kept = {one.id for one in status.live_containers}
     for container in view.spec.containers:
-        instances = [one for one in status.instances(container.name) if one.state is not ContainerState.CREATED]
-        newest, *older = instances or (None,)
-        last = next((one for one in older if one is not None and one.state is ContainerState.EXITED), None)
-        kept |= {one.id for one in (newest, last) if one is not None}
+        started = [one for one in status.instances(container.name) if one.state is not ContainerState.CREATED]
+        exited = [one for one in started[1:] if one.state is ContainerState.EXITED]
+        kept |= {one.id for one in (*started[:1], *exited[:1])}
     needed = {one.sandbox for one in status.containers if one.id in kept}
     gone = {
         one.id

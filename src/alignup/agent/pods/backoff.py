@@ -22,7 +22,6 @@ RESET_AFTER = 600.0  #: seconds a container must run for its delay to reset
 INITIAL_RETRY_DELAY, MAX_RETRY_DELAY = 1.0, 60.0  #: seconds; the delay doubles after each failure
 
 _MAX_STEPS = 6  #: failures in a row that reach the maximum delay
-_PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: each retry sends a request to a registry
 
 _Result = TypeVar("_Result")
 
@@ -30,11 +29,6 @@ _Result = TypeVar("_Result")
 def delay(failures: int) -> float:
     """Seconds to wait after *failures* in a row."""
     return min(INITIAL_DELAY * 2 ** (min(failures, _MAX_STEPS) - 1), MAX_DELAY) if failures > 0 else 0.0
-
-
-def failure_delay(reason: str, failures: int) -> float:
-    """Seconds to wait after a failed start; only image pulls back off exponentially."""
-    return delay(failures) if reason in _PULL_ERRORS else INITIAL_DELAY
 
 
 def crash_count(exited: CriContainer, previous: CriContainer | None) -> int:
@@ -49,11 +43,6 @@ def crash_count(exited: CriContainer, previous: CriContainer | None) -> int:
     pause = 0.0 if _ran_long_enough(previous) else exited.created - finished_at(previous)
     waited = max((step for step in range(_MAX_STEPS + 1) if delay(step) <= pause), default=0)
     return min(waited + 1, exited.attempt)
-
-
-def restart_at(exited: CriContainer, previous: CriContainer | None) -> float:
-    """The earliest time at which an exited container may restart."""
-    return finished_at(exited) + delay(crash_count(exited, previous))
 
 
 def finished_at(container: CriContainer) -> float:

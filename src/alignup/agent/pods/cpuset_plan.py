@@ -1,25 +1,24 @@
 """Plan which cpusets to update so that every container runs on the CPUs the ledger assigns it.
 
-A container starts on the CPUs it may use at that moment. The shared CPUs change with every pod that is admitted or
-released, and the containers on them must follow. So every few seconds, and before a container starts on exclusive CPUs,
-the plan compares the running containers with the cpusets applied so far. Failed updates are repeated by the next pass.
+The shared CPUs change with every pod that is admitted or released, and the containers on them must follow. So every few
+seconds, and before a container starts on exclusive CPUs, the plan compares the running containers with the cpusets
+applied so far. Failed updates are repeated by the next pass.
 
-The order matters. The kubelet goes pod by pod, so a container may be moved to exclusive CPUs that others still use.
-Here containers on shared CPUs move first, to CPUs that no container owns. After that, no sharer is left on exclusive
-CPUs. Among owners, one that occupies another's target moves first, unless they swap. Only a container without any CPU
-to move to stays where it is, and its result says so.
+The kubelet goes pod by pod, so a container may be moved to exclusive CPUs that others still use. Here containers on
+shared CPUs move first, to CPUs that no container owns. Among owners, one that occupies another's target moves first,
+unless they swap. A container without any CPU to move to stays where it is, and its result says so.
 
 This applies to the static policy only. Everything is pure except :func:`reconcile_cpusets`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Self
 
 from alignup.align.bits import CpuSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.workload import Pod
+from alignup.enforce.cri.types import ContainerState
 
 ContainerKey = tuple[str, str]  #: pod uid and container name
 
@@ -28,15 +27,9 @@ NOT_RUNNING = "the container is not running yet"
 NO_CPUS = "the container has no exclusive CPUs, and no shared CPUs are left"
 
 
-class ContainerPhase(StrEnum):
-    WAITING = "waiting"
-    RUNNING = "running"
-    TERMINATED = "terminated"
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedContainer:
-    phase: ContainerPhase = ContainerPhase.WAITING
+    state: ContainerState = ContainerState.CREATED
     id: str = ""  #: empty: not created yet
 
 
@@ -72,7 +65,6 @@ class AppliedCpusets:
         return type(self)(last=last, ids=ids, stale=self.stale - {gone})
 
     def only(self, containers: frozenset[ContainerKey]) -> Self:
-        """Remove all containers except *containers*."""
         return type(self)(
             last={name: cpus for name, cpus in self.last.items() if name in containers},
             ids={id_: name for id_, name in self.ids.items() if name in containers},
@@ -96,8 +88,6 @@ class CpusetResult:
 
 @dataclass(frozen=True, slots=True)
 class CpusetUpdate:
-    """Move a running container to other CPUs."""
-
     id: str
     name: ContainerKey
     cpus: CpuSet
@@ -112,14 +102,6 @@ class CpusetPlan:
     applied: AppliedCpusets  #: before the updates
     results: tuple[CpusetResult, ...]  #: by pod and container, if every update succeeds; without terminated containers
     updates: tuple[CpusetUpdate, ...]  #: in the order to apply
-
-    def done(self, failures: Mapping[ContainerKey, str]) -> tuple[AppliedCpusets, tuple[CpusetResult, ...]]:
-        """The applied cpusets and the results after all updates except *failures*."""
-        moved = {update.name: update.cpus for update in self.updates if update.name not in failures}
-        applied = replace(self.applied, last={**self.applied.last, **moved}, stale=self.applied.stale - moved.keys())
-        if not failures:
-            return applied, self.results
-        return applied, tuple(replace(one, problem=failures.get(one.name, one.problem)) for one in self.results)
 
 
 def containers_of(pods: Iterable[Pod]) -> frozenset[ContainerKey]:
@@ -155,11 +137,10 @@ async def reconcile_cpusets(  # noqa: PLR0913
     """
     known = applied.only(containers_of(pods)) if ready else applied
     plan = plan_cpusets(known, pods, statuses=statuses, ledger=ledger)
-    failures: dict[ContainerKey, str] = {}
-    for update in plan.updates:
-        if problem := await move(update):
-            failures[update.name] = problem
-    return plan.done(failures)
+    problems = {update.name: await move(update) for update in plan.updates}
+    moved = {update.name: update.cpus for update in plan.updates if not problems[update.name]}
+    after = replace(plan.applied, last={**plan.applied.last, **moved}, stale=plan.applied.stale - moved.keys())
+    return after, tuple(replace(one, problem=problems.get(one.name, one.problem)) for one in plan.results)
 
 
 def _results(pods: Iterable[Pod], statuses: ObservedContainers, ledger: CpuLedger) -> Iterator[CpusetResult]:
@@ -171,11 +152,11 @@ def _results(pods: Iterable[Pod], statuses: ObservedContainers, ledger: CpuLedge
             continue
         for container in pod.all_containers:
             observed = status.get(container.name, ObservedContainer())
-            if not observed.id or observed.phase is ContainerPhase.WAITING:
-                yield CpusetResult(pod.uid, container.name, problem=NOT_RUNNING)
-            elif observed.phase is ContainerPhase.RUNNING:
+            if observed.id and observed.state is ContainerState.RUNNING:
                 problem = "" if ledger.runs_on(pod.uid, container.name) else NO_CPUS
                 yield CpusetResult(pod.uid, container.name, observed.id, problem)
+            elif not observed.id or observed.state is not ContainerState.EXITED:
+                yield CpusetResult(pod.uid, container.name, problem=NOT_RUNNING)
 
 
 def _in_order(
@@ -185,14 +166,14 @@ def _in_order(
     sharers = [update for update in updates if ledger.holds(*update.name) is None]
     owners = [update for update in updates if ledger.holds(*update.name) is not None]
     ordered = []
+
+    def is_blocked(update: CpusetUpdate) -> bool:
+        """Whether a container of another pod that is also to be moved still occupies the CPUs."""
+        return any(last.get(other.name, 0) & update.cpus and other.name[0] != update.name[0] for other in owners)
+
     while any(update.name in last for update in owners):
         # In a cycle, any of them may go first.
-        first = next((one for one in owners if not _is_blocked(one, owners, last)), owners[0])
+        first = next((one for one in owners if not is_blocked(one)), owners[0])
         owners.remove(first)
         ordered.append(first)
     return (*sharers, *ordered, *owners)
-
-
-def _is_blocked(update: CpusetUpdate, others: Iterable[CpusetUpdate], last: Mapping[ContainerKey, CpuSet]) -> bool:
-    """Whether a container of another pod that is also to be moved still occupies the CPUs."""
-    return any(last.get(other.name, 0) & update.cpus and other.name[0] != update.name[0] for other in others)

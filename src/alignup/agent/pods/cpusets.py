@@ -14,7 +14,6 @@ from structlog.typing import FilteringBoundLogger
 from alignup.agent.pods.cpuset_plan import (
     AppliedCpusets,
     ContainerKey,
-    ContainerPhase,
     CpusetResult,
     CpusetUpdate,
     ObservedContainer,
@@ -32,13 +31,9 @@ from alignup.align.memory.provider import MemoryPolicy
 from alignup.enforce.cri.client import RuntimeClient
 from alignup.enforce.cri.types import ContainerState, LinuxResources
 
-_PHASES = {ContainerState.RUNNING: ContainerPhase.RUNNING, ContainerState.EXITED: ContainerPhase.TERMINATED}
-
 
 @dataclass(frozen=True, slots=True)
 class CpusetPlacement:
-    """The CPUs and NUMA nodes of a container."""
-
     cpus: CpuSet = 0  #: empty: any
     nodes: NodeSet = 0  #: that its memory comes from; empty: any
     exclusive: bool = False  #: no other container uses the CPUs
@@ -111,7 +106,9 @@ class CpusetReconciler:
         ledger = host.ledger.cpus
         pods = [admitted.pod for admitted in host.ledger.pods.values()]
         observed = self._observed(containers_of(pods))
-        self._forget_removed()
+        present = {one.id for status in self.statuses().values() for one in status.containers} | self._new.keys()
+        for id_ in self._applied.ids.keys() - present:
+            self._applied = self._applied.removed(id_)
         self._applied, results = await reconcile_cpusets(
             self._applied, pods, ledger=ledger, statuses=observed, move=self._update
         )
@@ -133,32 +130,22 @@ class CpusetReconciler:
             return "" if container.state is ContainerState.EXITED else str(problem)
         return ""
 
-    def _forget_removed(self) -> None:
-        present = {one.id for status in self.statuses().values() for one in status.containers} | self._new.keys()
-        for id_ in self._applied.ids.keys() - present:
-            self._applied = self._applied.removed(id_)
-
     def _observed(self, admitted: frozenset[ContainerKey]) -> ObservedContainers:
         """The newest instance of each container.
 
         One that was just created counts as running: the status may not show it yet, and it starts where it was created.
         """
-        found = {
-            uid: {
-                one.name: ObservedContainer(_PHASES.get(one.state, ContainerPhase.WAITING), one.id)
-                for one in sorted(status.containers, key=lambda one: (one.attempt, one.created))
-            }
-            for uid, status in self.statuses().items()
-        }
-        started = {
-            one.id
-            for status in self.statuses().values()
-            for one in status.containers
-            if one.state is not ContainerState.CREATED
-        }
+        found: dict[str, dict[str, ObservedContainer]] = {}
+        started = set()
+        for uid, status in self.statuses().items():
+            found[uid] = {}
+            for one in sorted(status.containers, key=lambda one: (one.attempt, one.created)):
+                found[uid][one.name] = ObservedContainer(one.state, one.id)
+                if one.state is not ContainerState.CREATED:
+                    started.add(one.id)
         self._new = {id_: key for id_, key in self._new.items() if key in admitted and id_ not in started}
         for id_, (uid, container) in self._new.items():
-            found.setdefault(uid, {})[container] = ObservedContainer(ContainerPhase.RUNNING, id_)
+            found.setdefault(uid, {})[container] = ObservedContainer(ContainerState.RUNNING, id_)
         return found
 
     def _log_problems(self, results: tuple[CpusetResult, ...]) -> None:

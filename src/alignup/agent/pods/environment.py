@@ -59,7 +59,6 @@ def referenced_names(text: str) -> tuple[str, ...]:
 
 
 def expand_all(texts: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """Expand the words of a command."""
     words: list[str] = []
     size = 0
     for text in texts:

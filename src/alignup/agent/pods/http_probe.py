@@ -29,7 +29,6 @@ class ProbeRequestError(Exception):
 
 
 def probe_url(probe: Probe, address: str) -> str:
-    """The URL that a probe of a container at *address* requests."""
     path = quote(probe.http_path or "", safe=_UNQUOTED).partition("#")[0]
     return f"{probe.http_scheme.lower()}://{join_host_port(probe.host or address, probe.port)}/{path.removeprefix('/')}"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import CriError
@@ -15,20 +16,12 @@ class ImageManager:
     """Pull images; concurrent requests for the same image are serialized."""
 
     runtime: RuntimeClient
-    #: image → its lock, and the number of requests that hold it or wait for it
-    _locks: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)  #: by image, while used
 
     async def ensure_image(self, container: ContainerSpec) -> CriImage:
         """The image of a container, pulled if necessary; :class:`PodStartError` if it is not available."""
-        lock, waiting = self._locks.get(container.image, (asyncio.Lock(), 0))
-        self._locks[container.image] = lock, waiting + 1
-        try:
-            async with lock:
-                return await self._ensure_locked(container)
-        finally:
-            lock, waiting = self._locks.pop(container.image)
-            if waiting > 1:
-                self._locks[container.image] = lock, waiting - 1
+        async with self._locks.setdefault(container.image, asyncio.Lock()):
+            return await self._ensure_locked(container)
 
     async def _ensure_locked(self, container: ContainerSpec) -> CriImage:
         name, policy = container.image, container.pull_policy

@@ -8,12 +8,11 @@ from typing import Self
 from alignup.agent.pods import backoff
 from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
 
+_PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: each retry sends a request to a registry
 LIVE_STATES = frozenset({ContainerState.RUNNING, ContainerState.UNKNOWN})  #: a container may have processes
 
 
 class PodPhase(StrEnum):
-    """The phase in a pod's status, as Kubernetes defines it."""
-
     PENDING = "Pending"  #: init containers are not done, or no app container has started yet
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"  #: every container exited with 0 and none restarts
@@ -83,8 +82,8 @@ class Backoff:
         failures = 1
         if previous is not None and previous.reason == reason and now < previous.until + backoff.RESET_AFTER:
             failures += previous.failures
-        until = now + backoff.failure_delay(reason, failures)
-        return cls(until=until, reason=reason, message=message, failures=failures)
+        delay = backoff.delay(failures) if reason in _PULL_ERRORS else backoff.INITIAL_DELAY
+        return cls(until=now + delay, reason=reason, message=message, failures=failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +116,11 @@ class CreateSandbox:
 
 @dataclass(frozen=True, slots=True)
 class StopSandbox:
-    """Stop a sandbox without running containers."""
-
-    id: str
+    id: str  #: of a sandbox without running containers
 
 
 @dataclass(frozen=True, slots=True)
 class StartContainer:
-    """Create a container in a sandbox and start it."""
-
     container: str
     sandbox: str
     attempt: int
@@ -133,11 +128,9 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
-    """Stop a container; it is killed after *grace* seconds."""
-
     id: str
     container: str
-    grace: float
+    grace: float  #: seconds until it is killed
     why: str
 
 

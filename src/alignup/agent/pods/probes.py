@@ -8,7 +8,7 @@ the probe's thresholds say. A probe that cannot run, because the runtime is unav
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from alignup.agent.pods import http_probe
@@ -66,33 +66,25 @@ async def run_probe(probe: Probe, target: ProbeTarget, *, seconds: float | None 
         return ProbeResult(healthy=False, text=late)
 
 
+@dataclass
 class Prober:
-    """Probe one container from its start, and call *report* on each change of its status.
+    """Probe one container from its start, and call *report* on each change of its status."""
 
-    *since* is its start time, on the same clock as *now*. *second* is the length of a second, for tests.
-    """
+    target: ProbeTarget
+    _: KW_ONLY
+    report: Callable[[ProbeStatus], None]
+    since: float  #: its start time, on the same clock as *now*
+    now: Callable[[], float]
+    second: float = 1.0  #: the length of a second, for tests
 
-    def __init__(
-        self,
-        target: ProbeTarget,
-        *,
-        report: Callable[[ProbeStatus], None],
-        since: float,
-        now: Callable[[], float],
-        second: float = 1.0,
-    ) -> None:
-        self._target = target
-        self._report = report
-        self._since = since
-        self._now = now
-        self._second = second
-        spec = target.container
+    def __post_init__(self) -> None:
+        spec = self.target.container
         self._status = ProbeStatus(started=spec.startup is None, ready=spec.startup is None and spec.readiness is None)
 
     async def run(self) -> None:
         """Probe until cancelled, or until the status can no longer change."""
-        spec = self._target.container
-        self._report(self._status)
+        spec = self.target.container
+        self.report(self._status)
         if spec.startup is not None:
             async with aclosing(self._results(spec.startup)) as results:
                 result = await anext(results)
@@ -120,12 +112,12 @@ class Prober:
 
     async def _results(self, probe: Probe) -> AsyncGenerator[ProbeResult, None]:
         """Results that have repeated as often as the thresholds require."""
-        delay, period = probe.delay * self._second, probe.period * self._second
-        await self._sleep_until(self._since + delay, at_most=delay)
+        delay, period = probe.delay * self.second, probe.period * self.second
+        await self._sleep_until(self.since + delay, at_most=delay)
         previous: ProbeResult | None = None
         repeats = 0
         while True:
-            started_at = self._now()
+            started_at = self.now()
             result = await self._run_with_retries(probe)
             if result is not None:
                 repeats = repeats + 1 if previous is not None and previous.healthy is result.healthy else 1
@@ -136,13 +128,13 @@ class Prober:
 
     async def _sleep_until(self, moment: float, *, at_most: float) -> None:
         """Sleep at most *at_most* seconds, even if the clock is set back."""
-        await asyncio.sleep(min(max(0.0, moment - self._now()), at_most))
+        await asyncio.sleep(min(max(0.0, moment - self.now()), at_most))
 
     async def _run_with_retries(self, probe: Probe) -> ProbeResult | None:
         """``None``: the probe could not run."""
         for _ in range(_ATTEMPTS):
             try:
-                return await run_probe(probe, self._target, seconds=probe.timeout * self._second)
+                return await run_probe(probe, self.target, seconds=probe.timeout * self.second)
             except EnforceError:
                 continue
         return None
@@ -150,7 +142,7 @@ class Prober:
     def _update(self, **changes: Any) -> None:  # noqa: ANN401 - values of any field
         previous, self._status = self._status, replace(self._status, **changes)
         if self._status != previous:
-            self._report(self._status)
+            self.report(self._status)
 
 
 async def run_post_start(hook: LifecycleHook, execute: ExecSync, *, container: str) -> None:

@@ -64,7 +64,6 @@ class PodRunner:
         self._node_limited = False  #: whether the node allocatable is enforced
 
     def run_status(self, record: PodRecord) -> PodRunStatus:
-        """The run status of an admitted pod."""
         worker = self._workers.get(record.pod.uid)
         if worker is not None:
             found = worker.run_status

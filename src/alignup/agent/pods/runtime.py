@@ -197,7 +197,6 @@ class RuntimeContext:
                 self.cgroups.remove(pod)
 
     def remove_container_files(self, pod: Pod, container: CriContainer) -> None:
-        """Remove the logs and the termination message of a container."""
         with suppress(PodStartError):  # an invalid name: there are no files
             volumes.remove_termination_message(self.root, pod.uid, container=container.name, attempt=container.attempt)
             logs.remove_logs(self.log_file(pod, container.name, container.attempt))

@@ -40,8 +40,6 @@ EventSink = Callable[[AgentEvent], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWork:
-    """What a worker has to run."""
-
     record: PodRecord
     spec: PodSpec
     warnings: tuple[str, ...] = ()  #: fields of the manifest that are not supported

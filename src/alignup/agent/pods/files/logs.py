@@ -13,7 +13,6 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, aclosing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
@@ -27,12 +26,8 @@ _ROTATED = re.compile(r"\.\d{8}-\d{6}(\.gz)?")
 _COMPRESSED, _UNFINISHED = ".gz", ".tmp"
 
 
-@dataclass(frozen=True, slots=True)
-class _LogPart:
-    """An open file, read from its current position without its first *skip* lines."""
-
-    file: IO[bytes]
-    skip: int = 0
+#: An open file, and the number of lines to skip from its current position.
+_LogPart = tuple[IO[bytes], int]
 
 
 def log_files(path: Path) -> tuple[Path, ...]:
@@ -62,9 +57,8 @@ def log_tail(path: Path, *, lines: int = 80, size: int = 2048) -> str:
     decoder = LogDecoder()
     text = b""
     with ExitStack() as stack:
-        for part in _open_parts(path, lines, stack):
-            decoder.skip = part.skip
-            while data := part.file.read(_BLOCK_BYTES):
+        for file, decoder.skip in _open_parts(path, lines, stack):
+            while data := file.read(_BLOCK_BYTES):
                 text = (text + decoder.feed(data))[-size:]
     return (text + decoder.finish())[-size:].decode("utf-8", "replace")
 
@@ -107,13 +101,12 @@ async def _stream(
     decoder = LogDecoder(timestamps=query.timestamps)
     with ExitStack() as stack:
         parts = await asyncio.to_thread(_open_parts, path, query.tail, stack)
-        for part in parts:
-            decoder.skip = part.skip
-            async for data in _blocks(part.file):
+        for file, decoder.skip in parts:
+            async for data in _blocks(file):
                 if text := decoder.feed(data):
                     yield text
         if query.follow:
-            newest = parts[-1].file if parts else None
+            newest = parts[-1][0] if parts else None
             async with aclosing(_follow(path, newest, is_running=is_running, poll=poll)) as appended:
                 async for data in appended:
                     if text := decoder.feed(data):
@@ -167,16 +160,16 @@ def _open_parts(path: Path, tail: int | None, stack: ExitStack) -> list[_LogPart
         with suppress(FileNotFoundError):
             opened.append((one, stack.enter_context(_open(one))))
     if tail is None:
-        return [_LogPart(file) for _, file in opened]
+        return [(file, 0) for _, file in opened]
     parts: list[_LogPart] = []
     for one, file in reversed(opened):
         if one.suffix == _COMPRESSED:
             lines = _count_lines(file)
             file.seek(0)
-            parts.append(_LogPart(file, max(0, lines - tail)))
+            parts.append((file, max(0, lines - tail)))
         else:
             lines = _seek_tail(file, tail)
-            parts.append(_LogPart(file))
+            parts.append((file, 0))
         tail -= lines
         if tail <= 0:
             break
@@ -221,7 +214,6 @@ def _record_starts(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _count_lines(file: IO[bytes]) -> int:
-    """Count the lines of a file that can only be read forward."""
     total, rest = 0, b""
     while data := file.read(_BLOCK_BYTES):
         *records, rest = (rest + data).split(b"\n")
@@ -231,7 +223,6 @@ def _count_lines(file: IO[bytes]) -> int:
 
 
 def _newer_files(path: Path, newest: IO[bytes] | None) -> tuple[Path, ...]:
-    """The files of a log that are newer than *newest*."""
     found = log_files(path)
     if newest is None:
         return found
@@ -268,15 +259,12 @@ def _prune(path: Path, keep: int) -> None:
     for file in rotated[:excess]:
         file.unlink(missing_ok=True)
     for file in rotated[excess:]:
-        if file.suffix != _COMPRESSED:
-            _compress(file)
-
-
-def _compress(path: Path) -> None:
-    """At every moment either the original or the compressed file is complete."""
-    unfinished = path.with_name(path.name + _UNFINISHED)
-    with path.open("rb") as source, gzip.open(unfinished, "wb", compresslevel=6) as target:
-        shutil.copyfileobj(source, target, _BLOCK_BYTES)
-    unfinished.chmod(path.stat().st_mode & 0o777)
-    unfinished.rename(path.with_name(path.name + _COMPRESSED))
-    path.unlink()
+        if file.suffix == _COMPRESSED:
+            continue
+        # At every moment either the original or the compressed file is complete.
+        unfinished = file.with_name(file.name + _UNFINISHED)
+        with file.open("rb") as source, gzip.open(unfinished, "wb", compresslevel=6) as target:
+            shutil.copyfileobj(source, target, _BLOCK_BYTES)
+        unfinished.chmod(file.stat().st_mode & 0o777)
+        unfinished.rename(file.with_name(file.name + _COMPRESSED))
+        file.unlink()

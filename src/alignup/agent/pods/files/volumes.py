@@ -6,7 +6,7 @@
     <root>/pods/<uid>/etc-hosts
 
 Every function is idempotent and safe to call concurrently: existing files are left alone. All of them block on disk
-I/O, and removing a large volume takes time, so call them from a thread.
+I/O, so call them from a thread.
 """
 
 import fcntl
@@ -96,9 +96,8 @@ def build_mounts(
             try:
                 _overwrite(path, text, mode=mode)
             except OSError as error:
-                raise PodStartError.config(
-                    f"cannot create {path} for container {container.name}: {error.strerror}"
-                ) from error
+                what = f"cannot create {path} for container {container.name}: {error.strerror}"
+                raise PodStartError.config(what) from error
             mounts.append(ContainerMount(container_path=target, host_path=str(path), relabel=True))
     return tuple(mounts)
 
@@ -120,7 +119,6 @@ def remove_termination_message(root: Path, uid: str, *, container: str, attempt:
 
 
 def pods_on_disk(root: Path) -> frozenset[str]:
-    """The uids of pods with a directory."""
     try:
         return frozenset(entry.name for entry in os.scandir(root / "pods") if entry.is_dir(follow_symlinks=False))
     except FileNotFoundError:
@@ -141,7 +139,6 @@ def _message_file(pod: Path, container: str, attempt: int) -> Path:
 
 
 def _set_up(directory: Path, volume: Volume, *, group: int | None, facts: PodFacts) -> Path:
-    """Set up a volume; return its path on the host."""
     if volume.kind is VolumeKind.HOST_PATH:
         _check_host_path(volume)
         return Path(volume.path)
@@ -275,10 +272,9 @@ def _check_host_path(volume: Volume) -> None:
         elif volume.path_type == "FileOrCreate":
             path.touch(mode=0o644)
     matches, wanted = _PATH_TYPES[volume.path_type]
-    if not path.exists():
-        raise _mount_error(volume, f"hostPath type check failed: {path} is not a {wanted}: it does not exist")
-    if not matches(path.stat().st_mode):
-        raise _mount_error(volume, f"hostPath type check failed: {path} is not a {wanted}")
+    if not path.exists() or not matches(path.stat().st_mode):
+        missing = "" if path.exists() else ": it does not exist"
+        raise _mount_error(volume, f"hostPath type check failed: {path} is not a {wanted}{missing}")
 
 
 @contextmanager
