@@ -57,7 +57,10 @@ class HintFamily(Protocol):
 
     @property
     def preferred_widths(self) -> Bits:
-        """The set of widths a preferred set can have; may contain too many, never too few."""
+        """The set of widths a preferred set can have; may contain too many, never too few.
+
+        If it contains only one width, every set of that width that fits is preferred.
+        """
         ...
 
     def fits(self, nodes: NodeSet) -> bool:
@@ -311,6 +314,8 @@ def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:
     for mask in hints.fixed_sets:
         if mask & mask - 1 == 0:
             left |= mask
+    if hints.preferred_widths == 2:
+        return left, False
     preferred = 0
     while left:
         lowest = left & -left

@@ -39,6 +39,8 @@ class PackedSelection:
         self._outer, self._inner = (nodes, sockets) if self._nodes_first else (sockets, nodes)
         whole = (frozenset(nodes), even_sockets)
         self._whole_outer, self._whole_inner = whole if self._nodes_first else reversed(whole)
+        self._smallest_outer = min(map(int.bit_count, self._whole_outer), default=0)
+        self._smallest_inner = min(map(int.bit_count, self._whole_inner), default=0)
         self._inner_of = _children(self._outer, self._inner)
         self._cores_of = _children(self._inner, cores)
         self._caches_of = _children(nodes, caches)
@@ -84,9 +86,13 @@ class PackedSelection:
         ]
 
     def _outer_groups(self, free: CpuSet, need: int) -> CpuSet:
+        if need < self._smallest_outer:
+            return 0
         return _take_whole(filter(self._whole_outer.__contains__, self._outer_order(free)), free=free, need=need)
 
     def _inner_groups(self, free: CpuSet, need: int) -> CpuSet:
+        if need < self._smallest_inner:
+            return 0
         return _take_whole(filter(self._whole_inner.__contains__, self._inner_order(free)), free=free, need=need)
 
     def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:

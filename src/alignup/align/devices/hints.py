@@ -89,17 +89,18 @@ def device_family(
     """
     nodes = inventory.nodes
     wanted = need
-    weights = _weights(inventory, available)
+    weights = inventory.count(available)
     required = reusable & inventory.with_topology
     if required:
-        groups = _weights(inventory, required)
+        groups = inventory.count(required)
         if sum(groups.values()) < required.bit_count():
             return None  # one of them is on no node of the machine, so no set can touch it
         heavy = 1 + sum(weights.values())
         wanted = max(0, need - required.bit_count()) + heavy * len(groups)
         for mask in groups:
             weights[mask] = weights.get(mask, 0) + heavy
-    width = _idle_width(inventory, need, resource=resource)
+    # The fewest nodes that touch enough devices in any state; all nodes if too few exist.
+    width = cover.fewest_nodes(inventory.weights, need, source=resource) or nodes.bit_count()
     found: AmountFamily | CoverageFamily
     if cover.are_single_nodes(weights):
         amounts = {node: weights.get(1 << node, 0) for node in bits.members(nodes)}
@@ -107,20 +108,3 @@ def device_family(
     else:
         found = CoverageFamily(weights, wanted, nodes=nodes, preferred_width=width, source=resource)
     return found if found.min_width else None
-
-
-def _weights(inventory: DeviceInventory, devices: DeviceSet) -> dict[NodeSet, int]:
-    """Nodes of the machine → how many of *devices* are on exactly these."""
-    weights: dict[NodeSet, int] = {}
-    for mask, own in inventory.groups.items():
-        count = (own & devices).bit_count()
-        known = mask & inventory.machine
-        if count and known:
-            weights[known] = weights.get(known, 0) + count
-    return weights
-
-
-def _idle_width(inventory: DeviceInventory, need: int, *, resource: str) -> int:
-    """The smallest number of nodes that touch *need* devices in any state; all nodes if too few exist."""
-    everything = (1 << len(inventory.devices)) - 1
-    return cover.fewest_nodes(_weights(inventory, everything), need, source=resource) or inventory.nodes.bit_count()

@@ -8,8 +8,9 @@ Note that a resource stays known while a pod holds any of it, even if its plugin
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Self
 
 from alignup.align import bits
@@ -38,6 +39,7 @@ class DeviceInventory:
     with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, even without nodes
     placed: DeviceSet = field(init=False, compare=False)  #: those on any node, including unknown nodes
     groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on exactly these
+    weights: Mapping[NodeSet, int] = field(init=False, compare=False)  #: nodes of the machine → the number on these
     nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints: nodes with devices, else all nodes
     on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of ``nodes`` → the devices that touch it
 
@@ -66,6 +68,7 @@ class DeviceInventory:
         }
         for name, fact in facts.items():
             object.__setattr__(self, name, fact)
+        object.__setattr__(self, "weights", self.count(-1))
 
     @classmethod
     def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
@@ -89,24 +92,21 @@ class DeviceInventory:
 
     def near(self, nodes: NodeSet) -> DeviceSet:
         """The devices on at least one of *nodes*."""
-        return bits.union(devices for mask, devices in self.groups.items() if mask & nodes)
+        found = 0
+        for mask, devices in self.groups.items():
+            if mask & nodes:
+                found |= devices
+        return found
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FreeDevices(Mapping[int, int]):
-    """The number of free devices of one resource by NUMA node: a view of a ledger, computed when it is read."""
-
-    on: Mapping[int, DeviceSet]  #: by node
-    free: DeviceSet
-
-    def __getitem__(self, node: int) -> int:
-        return (self.on[node] & self.free).bit_count()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.on)
-
-    def __len__(self) -> int:
-        return len(self.on)
+    def count(self, devices: DeviceSet) -> dict[NodeSet, int]:
+        """Nodes of the machine → how many of *devices* are on exactly these."""
+        counts: dict[NodeSet, int] = {}
+        for mask, own in self.groups.items():
+            number = (own & devices).bit_count()
+            known = mask & self.machine
+            if number and known:
+                counts[known] = counts.get(known, 0) + number
+        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,8 @@ class DeviceLedger:
 
     def free_on(self, resource: str) -> Mapping[int, int]:
         """NUMA node → the number of free devices of *resource* that touch it, for all nodes of hints."""
-        return FreeDevices(self.inventories[resource].on, self.free[resource])
+        free = self.free[resource]
+        return {node: (devices & free).bit_count() for node, devices in self.inventories[resource].on.items()}
 
     def allocatable(self, uid: str = "") -> dict[str, int]:
         """The device capacity by resource for the fit check of a pod.
@@ -201,8 +202,8 @@ class DeviceLedger:
         in_use, free = dict(self.in_use), dict(self.free)
         for resource, ids in devices.items():
             known = in_use.get(resource, frozenset())
-            foreign = known.intersection(ids) - self.owned(uid, resource)
-            if foreign:
+            foreign = known.intersection(ids)
+            if foreign and (foreign := foreign - self.owned(uid, resource)):
                 raise StateError(f"{resource} {', '.join(sorted(foreign, key=natural_sort_key))}: held by another pod")
             if resource in before:
                 raise StateError(f"{resource}: pod {uid} container {container} already holds some")
@@ -253,13 +254,12 @@ class DeviceLedger:
         )
 
 
+@lru_cache(maxsize=4096)
 def natural_sort_key(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
     """A sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
-    return tuple(_pieces(id_)), id_
-
-
-def _pieces(id_: str) -> Iterator[tuple[int, str]]:
-    """Texts and numbers in turn; numbers compare by the number of digits first, so any length works."""
+    # Texts and numbers take turns. Numbers compare by the number of digits first, so any length works.
+    pieces: list[tuple[int, str]] = []
     for turn, piece in enumerate(_NUMBER.split(id_)):
         digits = piece.lstrip("0")
-        yield (len(digits), digits) if turn % 2 else (0, piece)
+        pieces.append((len(digits), digits) if turn % 2 else (0, piece))
+    return tuple(pieces), id_

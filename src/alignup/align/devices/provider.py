@@ -211,7 +211,7 @@ def _pick(
     """The devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
     inventory = ledger.inventories[request.resource]
     reusable = inventory.find(ledger.reusable_by(request.uid).get(request.resource, ()))
-    taken = _fill(0, request.count, _by_affinity(inventory, reusable, affinity))
+    taken = _fill(0, request.count, _by_affinity(inventory, reusable, affinity)) if reusable else 0
     missing = request.count - taken.bit_count()
     if not missing:
         return taken

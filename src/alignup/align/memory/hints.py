@@ -60,7 +60,7 @@ class MemoryHintFamily:
         missing = self._missing(nodes)
         complete = nodes if nodes and max(missing) <= 0 else 0
         for node, amounts in self.amounts.items():
-            if not nodes >> node & 1 and all(own >= wanted for own, wanted in zip(amounts, missing, strict=True)):
+            if not nodes >> node & 1 and all(map(ge, amounts, missing)):
                 complete |= 1 << node
         return complete
 

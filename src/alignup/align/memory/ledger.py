@@ -55,23 +55,6 @@ class Block(NamedTuple):
     size: int  #: bytes; 0 if later containers took over all of it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FreeMemory(Mapping[int, int]):
-    """The free bytes of one type by NUMA node: a view of a ledger, computed when it is read."""
-
-    nodes: Mapping[int, NodeMemory]
-    type: str
-
-    def __getitem__(self, node: int) -> int:
-        return self.nodes[node].tables.get(self.type, EMPTY_TABLE).free
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.nodes)
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
     """The memory of a machine and its holders; empty if memory is not managed."""
@@ -112,6 +95,9 @@ class MemoryLedger:
     def free(self, nodes: NodeSet, type_: str) -> int:
         """The free bytes of one type on *nodes*."""
         return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).free for node in bits.members(nodes)])
+
+    def free_by_node(self, type_: str) -> dict[int, int]:
+        return {id_: node.tables.get(type_, EMPTY_TABLE).free for id_, node in self.nodes.items()}
 
     def has_free(self, nodes: NodeSet, need: Sizes) -> bool:
         for type_, size in need.items():  # noqa: SIM110 - runs in every allocation, and all() takes twice as long

@@ -17,7 +17,7 @@ from alignup.align.errors import ProviderError, SettingsError
 from alignup.align.hint import Hint, HintList, HintsByResource
 from alignup.align.machine import NumaNode
 from alignup.align.memory.hints import memory_family
-from alignup.align.memory.ledger import Block, FreeMemory, MemoryLedger, Sizes
+from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
 from alignup.align.provider import Need, Provider
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, QoS, demand
@@ -96,9 +96,7 @@ class MemoryProvider(Provider[MemoryLedger]):
             return {}
 
     def needs(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
-        return {
-            type_: Need(size, FreeMemory(ledger.nodes, type_)) for type_, size in self._request(pod, container).items()
-        }
+        return {type_: Need(size, ledger.free_by_node(type_)) for type_, size in self._request(pod, container).items()}
 
     def hints(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Hints by type; ``None``: no preference, an empty mapping: impossible."""
