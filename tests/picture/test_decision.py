@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.align.explain.decision_parts import decision_parts
 from alignup.align.machine import Device
 from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Pod
@@ -17,7 +16,7 @@ from tests.strategies_pods import guaranteed
 
 def drawn(one, wanted, **options):
     decision = one.decide(wanted)
-    return [plain(line) for line in draw(one.machine, decision, decision_parts(one, wanted, decision), **options)]
+    return [plain(line) for line in draw(one, wanted, decision, **options)]
 
 
 def test_each_resource_shows_every_node_and_the_holders():
@@ -202,7 +201,7 @@ def test_every_decision_can_be_drawn_within_the_width(width, data, one):
     for number in range(3):
         arriving = data.draw(arrivals(f"uid-{number}"))
         decision = one.decide(arriving)
-        lines = draw(one.machine, decision, decision_parts(one, arriving, decision), width=width, ascii_only=True)
+        lines = draw(one, arriving, decision, width=width, ascii_only=True)
         for line in map(plain, lines):
             assert display_width(line) <= max(width, 60)
             assert line.isascii()

@@ -7,7 +7,6 @@ from typing import Any
 
 from alignup.align.decision import Decision
 from alignup.align.explain import advice, remedies, sentences
-from alignup.align.explain.decision_parts import decision_parts
 from alignup.align.explain.remedies import Remedies
 from alignup.align.ledger import Ledger
 from alignup.cli import inputs, terminal
@@ -54,9 +53,7 @@ def _lines(node: HostInput, one: Explanation) -> Iterator[Line]:
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
     yield from paragraph(sentences.describe_rules(decision), style="dim")
-    yield from picture.draw(
-        host.machine, decision, decision_parts(host, one.workload.pod, decision), width=terminal.width()
-    )
+    yield from picture.draw(host, one.workload.pod, decision, width=terminal.width())
     if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
         yield from _proposal_lines(one, host.ledger)

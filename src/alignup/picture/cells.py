@@ -30,8 +30,11 @@ def to_ascii(text: str) -> str:
     return "".join(char if char.isascii() else "?" * display_width(char) for char in text.translate(_ASCII))
 
 
+def to_ascii_lines(lines: Iterable[Line]) -> list[Line]:
+    return [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines]
+
+
 def split_words(line: Line) -> list[Chunk]:
-    """The words of a line as chunks, for wrapping."""
     return [(Cell(word, cell.style),) for cell in line for word in cell.text.split()]
 
 
@@ -81,13 +84,8 @@ def draw_box(title: str, lines: Iterable[Line], *, width: int) -> list[Line]:
     """*lines* in a box that is *width* columns wide."""
     name = shorten(title, width - 6)
     top = (Cell("┌─ ", "frame"), Cell(name, "title"), Cell(f" {'─' * (width - 5 - display_width(name))}┐", "frame"))
-    body = [
-        (
-            Cell("│ ", "frame"),
-            *line,
-            Cell(" " * (width - 4 - sum(display_width(cell.text) for cell in line))),
-            Cell(" │", "frame"),
-        )
-        for line in lines
-    ]
+    body = []
+    for line in lines:
+        blank = Cell(" " * (width - 4 - sum(display_width(cell.text) for cell in line)))
+        body.append((Cell("│ ", "frame"), *line, blank, Cell(" │", "frame")))
     return [top, *body, (Cell(f"└{'─' * (width - 2)}┘", "frame"),)]

@@ -9,21 +9,23 @@
 Equal nodes share a line, so that 64 of them stay readable.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from alignup.align import bits
-from alignup.align.decision import Decision, MergeStep, ResourceHints, shown_hints
+from alignup.align.decision import Decision, MergeStep, Placement, ResourceHints, shown_hints
 from alignup.align.explain import sentences
-from alignup.align.explain.decision_parts import DecisionPart
-from alignup.align.hint import HintList
+from alignup.align.hint import DONT_CARE, HintList
+from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.align.machine import Device, Machine
+from alignup.align.machine import Machine
 from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.merging.merge import MergeRule
+from alignup.align.workload import Pod
 from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.cells import Cell, Chunk, Line, draw_box, draw_strip, labeled, split_words, to_ascii
-from alignup.picture.occupancy import Occupancy, UseState, known_devices, read_occupancy
+from alignup.picture.cells import Cell, Chunk, Line, draw_box, draw_strip, labeled, split_words, to_ascii_lines
+from alignup.picture.occupancy import UseState, group_by, known_devices, read_occupancy
 from alignup.picture.text import MIN_WIDTH
 from alignup.picture.text_format import clean, display_width, format_list, format_size, shorten
 
@@ -33,8 +35,16 @@ _MAX_HOLDERS = 4  #: the most holders of a node that are listed
 _DOT = Cell("· ", "dim")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeShare:
+class DecisionPart(NamedTuple):
+    """One container, or the whole pod."""
+
+    container: str | None  #: ``None``: the whole pod
+    resources: tuple[ResourceHints, ...]  #: only requested resources
+    step: MergeStep | None  #: ``None``: nothing was merged
+    placements: tuple[Placement, ...] = ()
+
+
+class NodeShare(NamedTuple):
     """A share of what one node has of a resource."""
 
     state: UseState
@@ -42,26 +52,36 @@ class NodeShare:
     who: str = ""  #: the pod that holds it
 
 
-def draw(
-    machine: Machine, decision: Decision, parts: Sequence[DecisionPart], *, width: int = 80, ascii_only: bool = False
-) -> list[Line]:
+def decision_parts(host: Host, pod: Pod, decision: Decision) -> Iterator[DecisionPart]:
+    """The parts of *decision*, which *host* made about *pod*, in order."""
+    for step in decision.steps:
+        placements = tuple(one for one in decision.placements if step.container in (None, one.container))
+        yield DecisionPart(step.container, tuple(one for one in step.resources if one.resource), step, placements)
+    for container in () if decision.steps else pod.all_containers:  # policy none merges nothing
+        requested = tuple(
+            ResourceHints(one.name, resource, need.request, need.free, DONT_CARE)
+            for one in host.providers
+            for resource, need in one.needs(host.ledger.by_provider()[one.name], pod, container).items()
+        )
+        placements = tuple(one for one in decision.placements if one.container == container.name)
+        yield DecisionPart(container.name, requested, None, placements)
+
+
+def draw(host: Host, pod: Pod, decision: Decision, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
     """Everything *decision* considered, in lines of at most *width* columns."""
-    renderer = _DecisionRenderer(machine, decision.before, max(width, MIN_WIDTH))
-    lines = [line for part in parts for line in renderer.part(part, decision)]
-    return [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines] if ascii_only else lines
+    renderer = _DecisionRenderer(host.machine, decision.before, max(width, MIN_WIDTH))
+    lines = [line for part in decision_parts(host, pod, decision) for line in renderer.part(part, decision)]
+    return to_ascii_lines(lines) if ascii_only else lines
 
 
 class _DecisionRenderer:
     def __init__(self, machine: Machine, ledger: Ledger | None, width: int) -> None:
         self.width = width
         self.view = machine.kubelet_view()
-        self.occupancy: Occupancy = read_occupancy(ledger)
-        self.devices: dict[str, list[Device]] = {}
-        for device in known_devices(machine, ledger):
-            self.devices.setdefault(device.resource, []).append(device)
+        self.occupancy = read_occupancy(ledger)
+        self.devices = group_by(known_devices(machine, ledger), lambda device: device.resource)
 
     def part(self, part: DecisionPart, decision: Decision) -> Iterator[Line]:
-        """One container, or the whole pod."""
         yield ()
         yield (Cell(f"Container {clean(part.container)}" if part.container else "Whole pod", "title"),)
         for resource in part.resources:
@@ -78,14 +98,14 @@ class _DecisionRenderer:
         """A box for one resource: its nodes and, if it was merged, its hints."""
         name = resource.resource or ""
         rows: list[tuple[str, Sequence[Chunk]]] = []
-        for ids, shares in self._equal_nodes(resource):
+        by_shares = group_by(sorted(resource.free or ()), lambda node: tuple(self._shares(resource, node)))
+        for shares, ids in sorted(by_shares.items(), key=lambda pair: pair[1]):
             label = f"node{'s' if len(ids) > 1 else ''} {format_list(ids)}"
             rows.append((label, [_strip(shares), *_describe_shares(resource, shares, ids)]))
         without_node = self._without_node(resource)
         if without_node:
-            rows.append(
-                ("no node", [_strip(without_node), *_describe_shares(resource._replace(request=None), without_node)])
-            )
+            texts = _describe_shares(resource._replace(request=None), without_node)
+            rows.append(("no node", [_strip(without_node), *texts]))
         if asked:
             free = sum((resource.free or {}).values()) + (without_node[-1].amount if without_node else 0)
             rows.append(("hints", _hints(resource, free=free)))
@@ -97,14 +117,6 @@ class _DecisionRenderer:
 
     def _sentence(self, label: str, sentence: str) -> list[Line]:
         return labeled(label, split_words((Cell(sentence),)), width=self.width, column=13)
-
-    def _equal_nodes(self, resource: ResourceHints) -> Iterator[tuple[list[int], tuple[NodeShare, ...]]]:
-        """Nodes with their shares of a resource; equal ones together."""
-        found: dict[tuple[NodeShare, ...], list[int]] = {}
-        for node in sorted(resource.free or ()):
-            found.setdefault(tuple(self._shares(resource, node)), []).append(node)
-        for shares, ids in sorted(found.items(), key=lambda pair: pair[1]):
-            yield ids, shares
 
     def _shares(self, resource: ResourceHints, node: int) -> Iterator[NodeShare]:
         """How one node's part of a resource is divided; the free part is the decision's."""
@@ -122,25 +134,23 @@ class _DecisionRenderer:
             state = UseState.FREE if use.state is UseState.SHARED else use.state
             yield NodeShare(state, cpus.bit_count(), use.holder.name if use.holder else "")
 
-    def _devices(self, resource: str, node: int) -> Iterator[NodeShare]:
-        return self._counted(device for device in self.devices.get(resource, ()) if (device.nodes or 0) >> node & 1)
-
     def _without_node(self, resource: ResourceHints) -> tuple[NodeShare, ...]:
         """Devices of no node, free ones last; empty if there are none."""
         if resource.provider != "device":
             return ()
-        shares = list(self._counted(one for one in self.devices.get(resource.resource or "", ()) if not one.nodes))
+        shares = list(self._devices(resource.resource or "", None))
         free = sum(share.amount for share in shares if share.state is UseState.FREE)
         held = (share for share in shares if share.state is not UseState.FREE)
         return (*held, NodeShare(UseState.FREE, free)) if shares else ()
 
-    def _counted(self, devices: Iterable[Device]) -> Iterator[NodeShare]:
-        counts: dict[tuple[UseState, str], int] = {}
-        for device in devices:
-            use = self.occupancy.of_device(device)
-            state = UseState.LOST if use.state is UseState.FREE and not device.healthy else use.state
-            key = state, use.holder.name if use.holder else ""
-            counts[key] = counts.get(key, 0) + 1
+    def _devices(self, resource: str, node: int | None) -> Iterator[NodeShare]:
+        """The devices of one node, or of no node."""
+        counts: Counter[tuple[UseState, str]] = Counter()
+        for device in self.devices.get(resource, ()):
+            if not device.nodes if node is None else (device.nodes or 0) >> node & 1:
+                use = self.occupancy.of_device(device)
+                state = UseState.LOST if use.state is UseState.FREE and not device.healthy else use.state
+                counts[state, use.holder.name if use.holder else ""] += 1
         for (state, who), number in counts.items():
             yield NodeShare(state, number, who)
 
@@ -219,5 +229,4 @@ def _strip(shares: Sequence[NodeShare]) -> Chunk:
 
 
 def _format_amount(resource: str, number: int) -> str:
-    """An amount without its resource, sizes in readable units."""
     return format_size(number) if resource == MEMORY or is_hugepages(resource) else str(number)

@@ -41,11 +41,8 @@ def build_table(distances: Distances) -> DistanceTable:
         note = f"{_range(own)} to itself, {_range(far)} to others"
         return DistanceTable((), (), note)
     cells = tuple(tuple(_cell(matrix, a, b=b) for b in groups) for a in groups)
-    note = (
-        "where two are given: to itself / to the others of its row"
-        if any("/" in cell for row in cells for cell in row)
-        else ""
-    )
+    pairs = any("/" in cell for row in cells for cell in row)
+    note = "where two are given: to itself / to the others of its row" if pairs else ""
     return DistanceTable(tuple(tuple(ids[index] for index in group) for group in groups), cells, note)
 
 

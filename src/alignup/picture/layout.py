@@ -6,9 +6,11 @@ both, so neither has to contain the other. CPUs of no node get a box in the fram
 are on no socket and are shown apart.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -16,7 +18,7 @@ from alignup.align.devices.ledger import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
 from alignup.picture import distances
-from alignup.picture.occupancy import Occupancy, known_devices, read_occupancy
+from alignup.picture.occupancy import Occupancy, group_by, known_devices, read_occupancy
 from alignup.picture.text_format import format_ids, format_list, format_size, pluralize, shorten
 
 Item = TypeVar("Item")
@@ -44,10 +46,7 @@ class CoreGroup:
     @property
     def shape(self) -> str:
         """``8 cores of 2 threads``; different cores one after the other."""
-        threads: dict[int, int] = {}
-        for core in self.cores:
-            threads[len(core.cpus)] = threads.get(len(core.cpus), 0) + 1
-        sizes = sorted(threads.items(), reverse=True)
+        sizes = sorted(Counter(len(core.cpus) for core in self.cores).items(), reverse=True)
         return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(each, 'thread')}" for each, cores in sizes)
 
 
@@ -97,7 +96,7 @@ class MachineLayout:
     title: str
     facts: tuple[str, ...]
     frames: tuple[SocketFrame, ...]
-    nodes_without_cpus: tuple[NodeBox, ...] = ()  #: NUMA nodes without CPUs
+    nodes_without_cpus: tuple[NodeBox, ...] = ()
     nearest_nodes: dict[int, str] = field(default_factory=dict)  #: node without CPUs → the nodes with CPUs near it
     unplaced_devices: tuple[tuple[str, tuple[DeviceGroup, ...]], ...] = ()  #: of several nodes or none, by location
     pci: tuple[str, ...] = ()  #: descriptions of PCI devices of no node
@@ -107,7 +106,7 @@ class MachineLayout:
 
     @property
     def boxes(self) -> tuple[NodeBox, ...]:
-        """The boxes with CPUs."""
+        """Those with CPUs."""
         return tuple(box for frame in self.frames for box in frame.boxes)
 
     @property
@@ -116,9 +115,8 @@ class MachineLayout:
 
     def folded_nodes_without_cpus(self) -> "list[tuple[NodeBox, ...]]":
         """Adjacent nodes without CPUs that can be drawn as one."""
-        return group_adjacent(
-            self.nodes_without_cpus, key=lambda box: (fold_key(box, self.occupancy), self.nearest_to(box))
-        )
+        boxes = self.nodes_without_cpus
+        return group_adjacent(boxes, key=lambda box: (fold_key(box, self.occupancy), self.nearest_to(box)))
 
     def nearest_to(self, box: NodeBox) -> str:
         """The nodes with CPUs nearest to a box without any; empty if unknown."""
@@ -128,20 +126,27 @@ class MachineLayout:
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
     """The layout of *machine*; a *ledger* adds what pods hold."""
     devices = known_devices(machine, ledger)
-    near = _DevicesByNode(devices, machine.pci)
+    near = _DevicesByNode(
+        group_by(devices, lambda device: device.nodes or 0), group_by(machine.pci, lambda function: function.node)
+    )
     frames = tuple(_frames(machine, near))
     with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}
     without_cpus = tuple(_box(node, (), near=near) for node in machine.nodes if node.id not in with_cpus)
+    title = (
+        pluralize(len({cpu.socket for cpu in machine.cpus}), "socket"),
+        pluralize(len(machine.nodes), "NUMA node"),
+        pluralize(len({cpu.core for cpu in machine.cpus}), "core"),
+        pluralize(len(machine.cpus), "CPU"),
+    )
+    nodes = {node.id for node in machine.nodes}
     return MachineLayout(
-        title=_title(machine),
+        title=" · ".join(title),
         facts=tuple(_facts(machine)),
         frames=frames,
         nodes_without_cpus=without_cpus,
-        nearest_nodes=_nearest_nodes(
-            machine, with_cpus, without_cpus=[box.node.id for box in without_cpus if box.node]
-        ),
+        nearest_nodes=_nearest_nodes(machine, with_cpus, without_cpus=nodes - with_cpus),
         unplaced_devices=tuple(_unplaced_devices(machine, devices)),
-        pci=tuple(_describe_pci(_unplaced_pci(machine))),
+        pci=tuple(_describe_pci(device for device in machine.pci if device.node not in nodes)),
         table=distances.build_table(machine.distances) if machine.distances else None,
         occupancy=read_occupancy(ledger),
         gaps=machine.gaps,
@@ -149,14 +154,7 @@ def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLay
 
 
 def group_adjacent(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[tuple[Item, ...]]:
-    """Groups of adjacent items with equal keys."""
-    found: list[list[Item]] = []
-    for item in items:
-        if found and key(found[-1][0]) == key(item):
-            found[-1].append(item)
-        else:
-            found.append([item])
-    return [tuple(run) for run in found]
+    return [tuple(run) for _, run in groupby(items, key)]
 
 
 def fold_key(box: NodeBox, occupancy: Occupancy) -> Hashable:
@@ -176,25 +174,13 @@ def format_memory(box: NodeBox) -> str:
     return format_size(box.node.memory) if box.node.memory else "no memory"
 
 
-def _title(machine: Machine) -> str:
-    parts = [
-        pluralize(len({cpu.socket for cpu in machine.cpus}), "socket"),
-        pluralize(len(machine.nodes), "NUMA node"),
-        pluralize(len({cpu.core for cpu in machine.cpus}), "core"),
-        pluralize(len(machine.cpus), "CPU"),
-    ]
-    return " · ".join(parts)
-
-
 def _facts(machine: Machine) -> Iterator[str]:
     known = [node.memory for node in machine.nodes if node.memory is not None]
     if machine.memory is not None or known:
         yield f"memory {format_size(sum(known) if machine.memory is None else machine.memory)}"
-    pages: dict[int, int] = {}
-    for node in machine.nodes:
-        for each in node.hugepages:
-            pages[each.size] = pages.get(each.size, 0) + each.count
-    pages = pages or {each.size: each.count for each in machine.hugepages}
+    pages: Counter[int] = Counter()
+    for each in [each for node in machine.nodes for each in node.hugepages] or machine.hugepages:
+        pages[each.size] += each.count
     for bytes_, number in sorted(pages.items()):
         if number:
             yield f"{number} huge pages of {format_size(bytes_)}"
@@ -207,16 +193,9 @@ def _facts(machine: Machine) -> Iterator[str]:
         yield f"{pluralize(machine.offline.bit_count(), 'CPU')} switched off ({off})"
 
 
-class _DevicesByNode:
-    """Devices by their NUMA node."""
-
-    def __init__(self, devices: Iterable[Device], pci: Iterable[PciDevice]) -> None:
-        self.devices: dict[int, list[Device]] = {}  #: by the node as a set
-        self.pci: dict[int | None, list[PciDevice]] = {}
-        for device in devices:
-            self.devices.setdefault(device.nodes or 0, []).append(device)
-        for function in pci:
-            self.pci.setdefault(function.node, []).append(function)
+class _DevicesByNode(NamedTuple):
+    devices: Mapping[int, Sequence[Device]]  #: by the node as a set
+    pci: Mapping[int | None, Sequence[PciDevice]]
 
 
 def _frames(machine: Machine, near: _DevicesByNode) -> Iterator[SocketFrame]:
@@ -267,30 +246,19 @@ def _core_groups(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
 
 
 def _group_devices(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
-    resources: dict[str, list[Device]] = {}
-    for device in devices:
-        resources.setdefault(device.resource, []).append(device)
-    for resource, own in sorted(resources.items()):
+    for resource, own in sorted(group_by(devices, lambda device: device.resource).items()):
         yield DeviceGroup(resource, tuple(sorted(own, key=lambda device: natural_sort_key(device.id))))
 
 
 def _unplaced_devices(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, tuple[DeviceGroup, ...]]]:
     """Devices of several nodes, of unknown nodes, or of none."""
     there = {1 << node.id for node in machine.nodes if node.id >= 0}
-    places: dict[int, list[Device]] = {}
-    for device in devices:
-        if device.nodes not in there:
-            places.setdefault(device.nodes or 0, []).append(device)
-    for nodes, own in sorted(places.items()):
+    unplaced = [device for device in devices if device.nodes not in there]
+    for nodes, own in sorted(group_by(unplaced, lambda device: device.nodes or 0).items()):
         where = f"near {format_ids('NUMA node', bits.members(nodes))}" if nodes else "near no NUMA node"
         if nodes and not any(nodes & node for node in there):
             where += ", not on this machine"
         yield where, tuple(_group_devices(own))
-
-
-def _unplaced_pci(machine: Machine) -> list[PciDevice]:
-    there = {node.id for node in machine.nodes}
-    return [device for device in machine.pci if device.node not in there]
 
 
 #: The PCI base classes worth listing.
@@ -299,11 +267,9 @@ _LISTED_CLASSES = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "acc
 
 def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
     """PCI devices by class: the listed classes with addresses while they are few, the others as a count."""
-    classes: dict[str, list[str]] = {}
-    for device in devices:
-        name = "other" if device.kind is None else _LISTED_CLASSES.get(device.kind >> 16, "other")
-        classes.setdefault(name, []).append(device.address)
-    for name, addresses in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
+    classes = group_by(devices, lambda device: _LISTED_CLASSES.get((device.kind or 0) >> 16, "other"))
+    for name, own in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
+        addresses = [device.address for device in own]
         if name == "other":
             yield f"{len(addresses)} other"
         elif len(addresses) > 4:
@@ -312,12 +278,12 @@ def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
             yield f"{name} {', '.join(addresses)}"
 
 
-def _nearest_nodes(machine: Machine, with_cpus: set[int], *, without_cpus: Sequence[int]) -> dict[int, str]:
+def _nearest_nodes(machine: Machine, with_cpus: set[int], *, without_cpus: set[int]) -> dict[int, str]:
     """Node without CPUs → its nearest nodes with CPUs, if the distances differ."""
     found: dict[int, str] = {}
     if machine.distances is None or len(with_cpus) < 2 or not with_cpus <= set(machine.distances.ids):
         return found
-    for node in set(without_cpus).intersection(machine.distances.ids):
+    for node in without_cpus.intersection(machine.distances.ids):
         away = {other: machine.distances.both_ways(node)[other] for other in with_cpus}
         nearest = [other for other, far in away.items() if far == min(away.values())]
         if len(nearest) < len(with_cpus):

@@ -3,14 +3,13 @@
 Without a ledger nothing is held and nothing is free: the picture shows hardware.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.cpus.ledger import CpuLedger
-from alignup.align.devices import DeviceLedger
 from alignup.align.devices.ledger import natural_sort_key
 from alignup.align.explain.sentences import pod_name
 from alignup.align.ledger import Ledger
@@ -19,23 +18,27 @@ from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
 from alignup.align.workload.names import HUGEPAGES, MEMORY
 from alignup.picture.text_format import clean, format_ids, format_size, shorten
 
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
 
 class UseState(StrEnum):
-    """What a CPU or device is used for."""
+    """What a CPU or device is used for, in the order of lists."""
 
-    PLAIN = "plain"  #: hardware only: there is no ledger
-    FREE = "free"
-    SHARED = "shared"  #: in the shared pool
     RESERVED = "reserved"  #: for system daemons
-    HELD = "held"  #: exclusive to one pod
-    LOST = "lost"  #: unassigned until the host restarts
     UNSEEN = "unseen"  #: unknown to the host
+    LOST = "lost"  #: unassigned until the host restarts
+    HELD = "held"  #: exclusive to one pod
+    SHARED = "shared"  #: in the shared pool
+    FREE = "free"
+    PLAIN = "plain"  #: hardware only: there is no ledger
+
+
+_MARKS = {UseState.SHARED: "s", UseState.RESERVED: "r", UseState.LOST: "x", UseState.UNSEEN: "u"}
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod that holds something."""
-
     key: str  #: one or two letters
     index: int  #: index among the holders
     name: str
@@ -46,19 +49,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class UseInfo:
-    """What a CPU or device is used for, and by which pod."""
-
     state: UseState
     holder: Holder | None = None
 
     @property
     def mark(self) -> str:
         """The key of the holder or a lower-case letter; empty if free or plain."""
-        if self.holder:
-            return self.holder.key
-        return {UseState.SHARED: "s", UseState.RESERVED: "r", UseState.LOST: "x", UseState.UNSEEN: "u"}.get(
-            self.state, ""
-        )
+        return self.holder.key if self.holder else _MARKS.get(self.state, "")
 
     @property
     def label(self) -> str:
@@ -75,20 +72,6 @@ class UseInfo:
 
 
 PLAIN, FREE = UseInfo(UseState.PLAIN), UseInfo(UseState.FREE)
-
-_ORDER = (
-    UseState.RESERVED,
-    UseState.UNSEEN,
-    UseState.LOST,
-    UseState.HELD,
-    UseState.SHARED,
-    UseState.FREE,
-    UseState.PLAIN,
-)
-
-
-def _rank(use: UseInfo) -> tuple[int, int]:
-    return _ORDER.index(use.state), use.holder.index if use.holder else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +90,6 @@ class MemoryBar:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Everything a ledger records about a machine."""
-
     known: bool = False  #: whether there is a ledger
     holders: tuple[Holder, ...] = ()
     sharing: tuple[str, ...] = ()  #: names of the pods in the shared pool
@@ -128,16 +109,16 @@ class Occupancy:
         return self.by_device.get((device.resource, device.id), FREE) if self.known else PLAIN
 
     def notable(self, devices: Iterable[Device]) -> tuple[Device, ...]:
-        """The held and the unhealthy devices."""
         return tuple(device for device in devices if self.of_device(device).holder or not device.healthy)
 
     def split(self, cpus: Iterable[int]) -> dict[UseInfo, CpuSet]:
-        """UseInfo → its CPUs: reserved and unknown ones, then held ones, then the rest."""
         found: dict[UseInfo, CpuSet] = {}
         for cpu in cpus:
             use = self.of_cpu(cpu)
             found[use] = found.get(use, 0) | 1 << cpu
-        return dict(sorted(found.items(), key=lambda pair: _rank(pair[0])))
+        order = list(UseState)
+        uses = sorted(found, key=lambda use: (order.index(use.state), use.holder.index if use.holder else 0))
+        return {use: found[use] for use in uses}
 
     def bars(self, node: NumaNode) -> tuple[MemoryBar, ...]:
         """The memory of *node* by type, without empty huge page sizes."""
@@ -166,26 +147,30 @@ class Occupancy:
         return tuple(divided)
 
 
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def read_occupancy(ledger: Ledger | None) -> Occupancy:
     """The occupancy in *ledger*; ``None`` gives an unknown one."""
     if ledger is None:
         return Occupancy()
-    cpus: CpuLedger = ledger.cpus
-    devices: DeviceLedger = ledger.devices
-    memory: MemoryLedger = ledger.memory
-    holders = tuple(_holders(ledger, cpus, devices=devices, memory=memory))
+    cpus = ledger.cpus
+    holders = tuple(_holders(ledger))
+    sharing = tuple(_sharing(ledger))
+    by_cpu = dict.fromkeys(bits.members(cpus.lost), UseInfo(UseState.LOST))
+    by_cpu |= dict.fromkeys(bits.members(cpus.available), UseInfo(UseState.SHARED) if sharing else FREE)
+    by_cpu |= dict.fromkeys(bits.members(cpus.reserved), UseInfo(UseState.RESERVED))
+    by_device: dict[tuple[str, str], UseInfo] = {}
+    for holder in holders:
+        use = UseInfo(UseState.HELD, holder)
+        by_cpu |= dict.fromkeys(bits.members(holder.cpus), use)
+        by_device |= {(resource, id_): use for resource, ids in holder.devices for id_ in ids}
     return Occupancy(
-        known=True,
-        holders=holders,
-        sharing=tuple(_sharing(ledger, cpus)),
-        by_cpu=_cpu_occupancy(cpus, holders, shared=any(_sharing(ledger, cpus))),
-        by_device={
-            (resource, id_): UseInfo(UseState.HELD, holder)
-            for holder in holders
-            for resource, ids in holder.devices
-            for id_ in ids
-        },
-        memory=memory,
+        known=True, holders=holders, sharing=sharing, by_cpu=by_cpu, by_device=by_device, memory=ledger.memory
     )
 
 
@@ -210,7 +195,8 @@ def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]
     return tuple(known.values())
 
 
-def _holders(ledger: Ledger, cpus: CpuLedger, *, devices: DeviceLedger, memory: MemoryLedger) -> Iterator[Holder]:
+def _holders(ledger: Ledger) -> Iterator[Holder]:
+    cpus, devices, memory = ledger.cpus, ledger.devices, ledger.memory
     index = 0
     for uid in dict.fromkeys([*ledger.pods, *cpus.held, *cpus.pod_held, *devices.held, *memory.held, *memory.pod_held]):
         own = cpus.owned(uid)
@@ -236,19 +222,10 @@ def _key(index: int) -> str:
     return letters
 
 
-def _sharing(ledger: Ledger, cpus: CpuLedger) -> Iterator[str]:
+def _sharing(ledger: Ledger) -> Iterator[str]:
     """The pods with a container in the shared pool."""
     for uid, admitted in ledger.pods.items():
-        own = cpus.held.get(uid, {})
+        own = ledger.cpus.held.get(uid, {})
         lasting = [one for one in admitted.pod.init if one.restartable] + list(admitted.pod.containers)
-        if uid not in cpus.pod_held and any(one.name not in own for one in lasting):
+        if uid not in ledger.cpus.pod_held and any(one.name not in own for one in lasting):
             yield pod_name(uid, ledger)
-
-
-def _cpu_occupancy(ledger: CpuLedger, holders: Iterable[Holder], *, shared: bool) -> dict[int, UseInfo]:
-    occupancy = dict.fromkeys(bits.members(ledger.lost), UseInfo(UseState.LOST))
-    occupancy |= dict.fromkeys(bits.members(ledger.available), UseInfo(UseState.SHARED) if shared else FREE)
-    occupancy |= dict.fromkeys(bits.members(ledger.reserved), UseInfo(UseState.RESERVED))
-    for holder in holders:
-        occupancy |= dict.fromkeys(bits.members(holder.cpus), UseInfo(UseState.HELD, holder))
-    return occupancy

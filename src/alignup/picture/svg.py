@@ -25,7 +25,7 @@ from alignup.picture.layout import (
     group_adjacent,
     layout_machine,
 )
-from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
+from alignup.picture.occupancy import Holder, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.svg_layout import Canvas, Drawable, bar, block, flow, framed, grid, label, row, stack
 from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten, width_in_em
 
@@ -81,16 +81,13 @@ def _page(layout: MachineLayout) -> Iterator[Drawable]:
 
 
 def _outside_sockets(layout: MachineLayout, painter: "_Painter") -> Iterator[Drawable]:
-    """Nodes without CPUs, devices of several nodes or none, distances, unknown facts."""
     if layout.nodes_without_cpus:
         boxes = flow(painter.nodes_without_cpus(layout), _PAGE_WIDTH * 0.6 - 30, gap=8)
         yield _section("NUMA nodes without CPUs", boxes)
     if layout.unplaced_devices or layout.pci:
-        parts = [
-            element
-            for where, device_groups in layout.unplaced_devices
-            for element in (label(where, style="dim"), *painter.devices(device_groups))
-        ]
+        parts: list[Drawable] = []
+        for where, device_groups in layout.unplaced_devices:
+            parts += [label(where, style="dim"), *painter.devices(device_groups)]
         parts += [label(f"PCI: {text}", 11) for text in layout.pci]
         yield _section("Devices near several NUMA nodes, or none", stack(parts))
     if layout.table and len(layout.table.groups) != 1:
@@ -115,7 +112,10 @@ class _Painter:
 
     def frames(self, frames: Sequence[SocketFrame]) -> list[Drawable]:
         """Sockets around their nodes, all of one size; a single node shares the box with its sockets."""
-        inside = [[self._box(box, _title(frame, box)) for box in frame.boxes] for frame in frames]
+        inside = []
+        for frame in frames:
+            prefix = f"{frame.name} · " if len(frame.boxes) == 1 else ""
+            inside.append([self._box(box, prefix + box.name) for box in frame.boxes])
         widest = max((box.width for boxes in inside for box in boxes), default=0)
         drawn = []
         for frame, boxes in zip(frames, inside, strict=True):
@@ -214,7 +214,8 @@ class _Painter:
         return stack(parts, 6)
 
     def _core_group(self, core_group: CoreGroup, least: float) -> Drawable:
-        cores = [self._core(core) for core in core_group.cores]
+        gap = 0 if self._digits else 1  # between the threads of a core
+        cores = [row((self._cpu(cpu, core) for cpu in core.cpus), gap) for core in core_group.cores]
         widest = max(core.width for core in cores)
         wanted = sqrt(3 * len(cores) * cores[0].height / widest)
         across = max(1 << max(0, (int(wanted) - 1).bit_length()), int((least + 4) / (widest + 4)))
@@ -225,10 +226,6 @@ class _Painter:
         if not self._digits:
             name += f"{': ' if name else ''}CPUs {shorten(format_list(bits.members(core_group.cpus)), 24)}"
         return stack([label(name, 11, style="dim"), body], 3) if name else body
-
-    def _core(self, core: Core) -> Drawable:
-        """The threads of a core beside each other."""
-        return row((self._cpu(cpu, core) for cpu in core.cpus), 0 if self._digits else 1)
 
     def _cpu(self, cpu: int, core: Core) -> Drawable:
         use = self._occupancy.of_cpu(cpu)
@@ -255,13 +252,13 @@ class _Painter:
         if not bars or not box.node.memory:
             yield label(format_memory(box), 11)
             return
+        styles = {"in huge pages": "huge", "reserved": "reserved", "held": "held", "free": "free"}
         for each in bars:
-            strip = [bar(_parts(each))] if each.parts else []
-            yield stack([_memory_label(each, most), *strip], 2)
-
-
-def _title(frame: SocketFrame, box: NodeBox) -> str:
-    return box.name if len(frame.boxes) > 1 else f"{frame.name} · {box.name}"
+            words = [f"huge pages {each.name}" if each.page else f"memory {each.name}"]
+            words += [f"{format_size(amount)} {name}" for name, amount in each.parts]
+            text = flow((label(word, 11) for word in words), most, gap=12, across=1)
+            shares = [(styles[name], amount / each.total) for name, amount in each.parts]
+            yield stack([text, bar(shares)] if shares else [text], 2)
 
 
 def _columns(count: int, fit: int) -> int:
@@ -270,19 +267,7 @@ def _columns(count: int, fit: int) -> int:
     return even if even * 2 > fit or even * 2 > count else -(-count // -(-count // fit))
 
 
-def _memory_label(each: MemoryBar, most: float) -> Drawable:
-    words = [f"huge pages {each.name}" if each.page else f"memory {each.name}"]
-    words += [f"{format_size(amount)} {name}" for name, amount in each.parts]
-    return flow((label(word, 11) for word in words), most, gap=12, across=1)
-
-
-def _parts(each: MemoryBar) -> list[tuple[str, float]]:
-    styles = {"in huge pages": "huge", "reserved": "reserved", "held": "held", "free": "free"}
-    return [(styles[name], amount / each.total) for name, amount in each.parts]
-
-
 def _distances(table: distances.DistanceTable) -> Drawable:
-    """A table: rows are from, columns are to."""
     names = [shorten(name, 18) for name in table.names]
     texts = [["", *names], *([name, *cells] for name, cells in zip(names, table.cells, strict=True))]
     elements = [
@@ -298,17 +283,11 @@ def _distances(table: distances.DistanceTable) -> Drawable:
 def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     occupancy = layout.occupancy
     found = occupancy.split(bits.members(layout.cpus))
-    states = [
-        row(
-            [
-                block([use.mark or " "], style=use.style),
-                label(f"{use.state}: {pluralize(cpus.bit_count(), 'CPU')}"),
-            ],
-            6,
-        )
-        for use, cpus in found.items()
-        if not use.holder
-    ]
+    states = []
+    for use, cpus in found.items():
+        if not use.holder:
+            text = label(f"{use.state}: {pluralize(cpus.bit_count(), 'CPU')}")
+            states.append(row([block([use.mark or " "], style=use.style), text], 6))
     yield flow(states, _PAGE_WIDTH - 30, gap=24)
     if occupancy.sharing:
         yield label(occupancy.sharing_text, style="dim")
@@ -328,7 +307,6 @@ def _holder(holder: Holder) -> Drawable:
 
 
 def _sentences(layout: MachineLayout) -> Iterator[str]:
-    """The text description of the picture."""
     for box in layout.boxes[:_MAX_DESCRIBED]:
         where = f"{box.name} on {format_ids('socket', box.sockets)}"
         memory = f", {format_memory(box)}" if box.node else ""

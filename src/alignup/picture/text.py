@@ -11,7 +11,18 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture.cells import Cell, Chunk, Line, draw_box, draw_strip, labeled, plain, split_words, to_ascii, wrap
+from alignup.picture.cells import (
+    Cell,
+    Chunk,
+    Line,
+    draw_box,
+    draw_strip,
+    labeled,
+    plain,
+    split_words,
+    to_ascii_lines,
+    wrap,
+)
 from alignup.picture.distances import DistanceTable
 from alignup.picture.layout import (
     Core,
@@ -48,7 +59,7 @@ def draw(machine: Machine, ledger: Ledger | None = None, *, width: int = 80, asc
     """The picture of *machine*; a *ledger* adds what pods hold. Lines have at most *width* columns."""
     layout = layout_machine(machine, ledger)
     lines = list(_picture(layout, _Renderer(layout.occupancy, max(width, MIN_WIDTH))))
-    return [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines] if ascii_only else lines
+    return to_ascii_lines(lines) if ascii_only else lines
 
 
 def _picture(layout: MachineLayout, renderer: "_Renderer") -> Iterator[Line]:
@@ -101,7 +112,7 @@ class _Renderer:
         return self.boxed(frame.name, lines)
 
     def node(self, box: NodeBox, *, numbers: bool) -> list[Line]:
-        """Everything in one box; *numbers* shows every CPU."""
+        """*numbers* shows every CPU."""
         lines = [line for bar in (self.occupancy.bars(box.node) if box.node else ()) for line in self.memory(bar)]
         if box.node and box.node.memory is None:
             lines += self.field("memory", [(Cell("unknown", "warn"),)])
@@ -111,38 +122,36 @@ class _Renderer:
     def memory(self, bar: MemoryBar) -> list[Line]:
         chunks: list[Chunk] = [(Cell(bar.name),)]
         if {"free", "held"} & dict(bar.parts).keys():
-            chunks.append(_strip(bar))
+            shades = {"held": ("█", "held"), "reserved": ("▓", "reserved"), "in huge pages": ("▒", "plain")}
+            parts = [(*shades.get(name, ("░", "free")), amount) for name, amount in bar.parts]
+            chunks.append(draw_strip(parts, total=bar.total, width=_BAR_WIDTH, fill=Cell("░", "free")))
         chunks += [(Cell(f"{format_size(amount)} {name}"),) for name, amount in bar.parts]
         return self.field("huge pages" if bar.page else "memory", chunks)
 
     def numbered(self, box: NodeBox) -> list[Line]:
         """Every CPU by number, the threads of a core together."""
-        chunks = {core: self._core(core) for core_group in box.core_groups for core in core_group.cores}
+        chunks: dict[Core, Chunk] = {}
+        for core in (core for core_group in box.core_groups for core in core_group.cores):
+            uses = [(cpu, self.occupancy.of_cpu(cpu)) for cpu in core.cpus]
+            cells = [(Cell(",", "dim"), Cell(f"{cpu}{use.mark}", use.style)) for cpu, use in uses]
+            chunks[core] = tuple(cell for pair in cells for cell in pair)[1:]
         column = max((display_width(plain(chunk)) for chunk in chunks.values()), default=0)
         fit = max(1, (self.width - 10) // (column + 2))  # the label takes 12 columns, and the last has no gap after it
         lines: list[Line] = []
         for core_group in box.core_groups:
-            padded = [_padded(chunks[core], column) for core in core_group.cores]
+            padded = [
+                (*chunks[core], Cell(" " * (column - display_width(plain(chunks[core]))))) for core in core_group.cores
+            ]
             each = -(-len(padded) // -(-len(padded) // fit))
             for start in range(0, len(padded), each):
                 name = "" if start else core_group.name or "CPUs"
                 lines += self.field(name, padded[start : start + each])
         return lines
 
-    def _core(self, core: Core) -> Chunk:
-        cells: list[Cell] = []
-        for cpu in core.cpus:
-            use = self.occupancy.of_cpu(cpu)
-            cells += [Cell(",", "dim")] if cells else []
-            cells.append(Cell(f"{cpu}{use.mark}", use.style))
-        return tuple(cells)
-
     def folded(self, box: NodeBox) -> list[Line]:
         """CPUs as lists: by cache, with equal caches together; then by use."""
         lines: list[Line] = []
-        for run in group_adjacent(
-            box.core_groups, key=lambda core_group: (core_group.shape, core_group.name.rpartition("cache ")[0])
-        ):
+        for run in group_adjacent(box.core_groups, key=lambda group: (group.shape, group.name.rpartition("cache ")[0])):
             for part in [run] if len(run) > 4 else [(core_group,) for core_group in run]:
                 lines += self.field(*_describe_groups(part), between=" ")
         for use, cpus in self.occupancy.split(bits.members(box.cpus)).items() if self.occupancy.known else ():
@@ -154,7 +163,6 @@ class _Renderer:
         return self.device_groups(box.device_groups) + self.pci(box.pci)
 
     def device_groups(self, device_groups: Iterable[DeviceGroup]) -> list[Line]:
-        """One field per resource."""
         lines: list[Line] = []
         for group in device_groups:
             lines += self.field("" if lines else "devices", self._devices(group))
@@ -181,7 +189,6 @@ class _Renderer:
         return self.field("PCI", [(Cell(text),) for text in texts], between=" · ") if texts else []
 
     def unplaced_devices(self, layout: MachineLayout) -> list[Line]:
-        """Devices of several nodes or none, by location."""
         lines: list[Line] = []
         for where, device_groups in layout.unplaced_devices:
             lines += [(Cell(shorten(where, self.width), "label"),), *self.device_groups(device_groups)]
@@ -213,7 +220,6 @@ class _Renderer:
         return lines + self.extras(first)
 
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Line]:
-        """Nodes without CPUs, equal ones in one line."""
         lines: list[Line] = []
         for group in layout.folded_nodes_without_cpus():
             first, each = group[0], f"{len(group)} nodes, each " if len(group) > 1 else ""
@@ -255,13 +261,18 @@ class _Renderer:
 
     def legend(self, layout: MachineLayout) -> list[Line]:
         """What the marks mean, and what each pod holds."""
+        meanings = {
+            UseState.SHARED: f"{self.occupancy.sharing_text}; still available for exclusive use",
+            UseState.RESERVED: "reserved for system daemons",
+            UseState.LOST: "unassigned until the host restarts",
+            UseState.UNSEEN: "unknown to the host",
+        }
         lines: list[Line] = []
         for use, cpus in self.occupancy.split(bits.members(layout.cpus)).items():
             if not use.holder:
-                text = f"{pluralize(cpus.bit_count(), 'CPU')} {_meaning(use, self.occupancy)}"
-                lines += self.field(
-                    f"{use.mark} {use.state}".strip(), split_words((Cell(text, use.style),)), between=" "
-                )
+                text = f"{pluralize(cpus.bit_count(), 'CPU')} {meanings.get(use.state, 'free (no mark)')}"
+                words = split_words((Cell(text, use.style),))
+                lines += self.field(f"{use.mark} {use.state}".strip(), words, between=" ")
         for holder in self.occupancy.holders:
             lines += self._holder(holder)
         return lines
@@ -271,32 +282,19 @@ class _Renderer:
         chunks: list[Chunk] = [(Cell(shorten(clean(holder.name), self.width // 2), style),)]
         if holder.cpus:
             chunks += [(Cell("CPUs"),), *_list_chunks(holder.cpus, style)]
-        for block in holder.memory:
-            chunks.append((Cell(format_block(block)),))
+        chunks += [(Cell(format_block(block)),) for block in holder.memory]
         for resource, ids in holder.devices:
             held = clean(ids[0]) if len(ids) == 1 else pluralize(len(ids), "device")
             chunks.append((Cell(f"{shorten(clean(resource), self.width // 3)} {shorten(held, self.width // 3)}"),))
         return self.field(Cell(holder.key, style), chunks)
 
 
-def _strip(bar: MemoryBar) -> Chunk:
-    """Memory as a strip divided by use."""
-    shades = {"held": ("█", "held"), "reserved": ("▓", "reserved"), "in huge pages": ("▒", "plain")}
-    parts = [(*shades.get(name, ("░", "free")), amount) for name, amount in bar.parts]
-    return draw_strip(parts, total=bar.total, width=_BAR_WIDTH, fill=Cell("░", "free"))
-
-
-def _padded(chunk: Chunk, column: int) -> Chunk:
-    return (*chunk, Cell(" " * (column - display_width(plain(chunk)))))
-
-
 def _describe_groups(core_groups: Sequence[CoreGroup]) -> tuple[str, list[Chunk]]:
-    cpus = bits.union(core_group.cpus for core_group in core_groups)
-    if len(core_groups) == 1:
-        return core_groups[0].name or "CPUs", [(Cell(f"{core_groups[0].shape}: CPUs"),), *_list_chunks(cpus, "plain")]
-    where, _, _ = core_groups[0].name.rpartition("cache ")
-    shape = (Cell(f"each {core_groups[0].shape}: CPUs"),)
-    return f"{where}{len(core_groups)} caches", [shape, *_list_chunks(cpus, "plain")]
+    first, count = core_groups[0], len(core_groups)
+    chunks = _list_chunks(bits.union(core_group.cpus for core_group in core_groups), "plain")
+    if count == 1:
+        return first.name or "CPUs", [(Cell(f"{first.shape}: CPUs"),), *chunks]
+    return f"{first.name.rpartition('cache ')[0]}{count} caches", [(Cell(f"each {first.shape}: CPUs"),), *chunks]
 
 
 def _list_chunks(cpus: CpuSet, style: str) -> list[Chunk]:
@@ -308,12 +306,3 @@ def _list_chunks(cpus: CpuSet, style: str) -> list[Chunk]:
     if len(parts) > len(shown):
         chunks.append((Cell(f"… ({cpus.bit_count()} in total)", "dim"),))
     return chunks
-
-
-def _meaning(use: UseInfo, occupancy: Occupancy) -> str:
-    return {
-        UseState.SHARED: f"{occupancy.sharing_text}; still available for exclusive use",
-        UseState.RESERVED: "reserved for system daemons",
-        UseState.LOST: "unassigned until the host restarts",
-        UseState.UNSEEN: "unknown to the host",
-    }.get(use.state, "free (no mark)")

@@ -21,13 +21,12 @@ _SIGNS = frozenset("·…")
 
 def clean(text: str) -> str:
     """*text* with every unprintable or combining character escaped, as in a Python string."""
-    return "".join(map(_plain, unicodedata.normalize("NFC", text)))
-
-
-def _plain(char: str) -> str:
-    if char.isprintable() and unicodedata.category(char) not in {"Mn", "Me", "Mc"}:
-        return char
-    return char.encode("unicode_escape").decode("ascii")
+    return "".join(
+        char
+        if char.isprintable() and unicodedata.category(char) not in {"Mn", "Me", "Mc"}
+        else char.encode("unicode_escape").decode("ascii")
+        for char in unicodedata.normalize("NFC", text)
+    )
 
 
 def display_width(text: str) -> int:

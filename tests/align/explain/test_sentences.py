@@ -10,7 +10,6 @@ from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Outcome, Placement, Rejection, ResourceHints
 from alignup.align.explain import sentences
-from alignup.align.explain.decision_parts import decision_parts
 from alignup.align.hint import DONT_CARE, Hint
 from alignup.align.host import Host
 from alignup.align.machine import Device
@@ -18,6 +17,7 @@ from alignup.align.merging.merge import MergeRule
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
+from alignup.picture.decision import decision_parts
 from alignup.schema.decisions import from_document, to_document
 from tests.align.hosts import GPU, RESERVATION, admit, arrivals, host, hosts, pod
 from tests.strategies_pods import guaranteed

@@ -24,7 +24,6 @@ def describe_proposal(proposal: Proposal, ledger: Ledger) -> str:
 
 
 def describe_result(proposal: Proposal) -> str:
-    """The allocation of each container after the changes."""
     placements = proposal.decision.placements
     if len(placements) == 1:
         return sentences.describe_allocation(placements[0])
@@ -32,16 +31,11 @@ def describe_result(proposal: Proposal) -> str:
 
 
 def to_document(proposal: Proposal, ledger: Ledger) -> dict[str, Any]:
-    """The proposal as JSON: the sentence, the changes with their values, and the new allocations."""
     return {
         "sentence": describe_proposal(proposal, ledger),
         "changes": [_change_document(change, ledger) for change in proposal.changes],
         "placements": [
-            {
-                "container": one.container,
-                "nodes": sentences.node_list(one.hint.nodes),
-                "given": one.as_text(),
-            }
+            {"container": one.container, "nodes": sentences.node_list(one.hint.nodes), "given": one.as_text()}
             for one in proposal.decision.placements
         ],
     }
@@ -64,9 +58,7 @@ def _request(change: RequestChange) -> str:
     subject = f"container {change.container}" if change.container else "the pod"
     if not change.now:
         return f"remove {change.resource} from {subject}"
-    milli = change.unit is Unit.MILLI_CPUS
-    now, was = (sentences.format_amount(change.resource, number, milli=milli) for number in (change.now, change.was))
-    return f"request {now} instead of {was.split(' ')[0]} for {subject}"
+    return f"request {_amounts(change, milli=change.unit is Unit.MILLI_CPUS)} for {subject}"
 
 
 def _eviction(change: Eviction, ledger: Ledger) -> str:
@@ -76,10 +68,10 @@ def _eviction(change: Eviction, ledger: Ledger) -> str:
         others = ""
     elif len(names) > 1:
         others = " (or other pods that hold the same)"
+    elif count == 1:
+        others = " (or another pod that holds the same)"
     else:
-        others = (
-            " (or another pod that holds the same)" if count == 1 else f" (or one of {count} others that hold the same)"
-        )
+        others = f" (or one of {count} others that hold the same)"
     return f"evict {_and(names)}{others}"
 
 
@@ -92,9 +84,12 @@ def _reservation(change: ReservationChange) -> str:
     if change.listed:
         was, now = (bits.show(cpus) or "none" for cpus in change.listed)
         return f"set reservedSystemCPUs to {now} instead of {was}"
-    milli = change.resource == CPU
-    now, was = (sentences.format_amount(change.resource, number, milli=milli) for number in (change.now, change.was))
-    return f"reserve {now} instead of {was.split(' ')[0]} for system daemons"
+    return f"reserve {_amounts(change, milli=change.resource == CPU)} for system daemons"
+
+
+def _amounts(change: RequestChange | ReservationChange, *, milli: bool) -> str:
+    now = sentences.format_amount(change.resource, change.now, milli=milli)
+    return f"{now} instead of {sentences.format_number(change.resource, change.was, milli=milli)}"
 
 
 def _change_document(change: Change, ledger: Ledger) -> dict[str, Any]:

@@ -11,9 +11,9 @@ the QoS class does not change.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
-from alignup.align.explain.break_points import find_break_points, pages_around
+from alignup.align.explain.break_points import find_break_points
 from alignup.align.explain.changes import Proposal, RequestChange, Unit, apply_changes
 from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host
@@ -33,6 +33,9 @@ class RequestedAmount:
     amount: int
     unit: Unit
 
+    def change(self, amount: int) -> RequestChange:
+        return RequestChange(self.container, self.resource, self.amount, amount, self.unit)
+
     def __str__(self) -> str:
         subject = "the pod" if self.container is None else f"container {self.container}"
         return f"{self.resource} for {subject}"
@@ -45,27 +48,24 @@ def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestedAmount]:
         for name, amount in sorted({**resources.limits, **resources.requests}.items()):
             if amount.is_zero or name == EPHEMERAL_STORAGE:
                 continue
-            unit = _unit(host, pod, container, name)
+            if name == MEMORY or names.is_hugepages(name):
+                unit = Unit.BYTES
+            elif name != CPU:
+                unit = Unit.COUNT
+            else:
+                unit = Unit.CPUS if _exclusive_cpus(host, pod, container) else Unit.MILLI_CPUS
             yield RequestedAmount(container, name, amount.milli() if unit is Unit.MILLI_CPUS else amount.value(), unit)
 
 
 def nearest_amounts(what_if: WhatIf, one: RequestedAmount) -> Iterator[Proposal]:
     """The largest admitted amount below the request and the smallest above it, where they exist."""
     if one.unit is Unit.MILLI_CPUS:
-        found = _largest_share(what_if, one)
-        yield from () if found is None else (found,)
+        yield from _largest_share(what_if, one)
         return
-    for amounts in _amounts(what_if, one):
-        found = _first_admitted(what_if, one, amounts)
-        yield from () if found is None else (found,)
-
-
-def _unit(host: Host, pod: Pod, container: str | None, name: str) -> Unit:
-    if name == MEMORY or names.is_hugepages(name):
-        return Unit.BYTES
-    if name != CPU:
-        return Unit.COUNT
-    return Unit.CPUS if _exclusive_cpus(host, pod, container) else Unit.MILLI_CPUS
+    beyond = f"Only the {MAX_TRIED} nearest amounts of {one} were tried."
+    for amounts in _bytes(what_if, one) if one.unit is Unit.BYTES else _counts(what_if, one):
+        changes = ((one.change(amount),) for amount in amounts)
+        yield from what_if.first(changes, limit=MAX_TRIED, beyond=beyond, is_valid=partial(_is_valid, what_if))
 
 
 def _exclusive_cpus(host: Host, pod: Pod, container: str | None) -> int:
@@ -76,18 +76,14 @@ def _exclusive_cpus(host: Host, pod: Pod, container: str | None) -> int:
     return host.cpus.exclusive_cpus(pod, found)
 
 
-def _amounts(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
+def _counts(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
     """The amounts to try below and above the request, nearest first."""
-    if one.unit is Unit.BYTES:
-        return _bytes(what_if, one)
-    least = 1 if one.unit is Unit.CPUS else 0
-    most = what_if.host.view.num_cpus if one.unit is Unit.CPUS else _device_count(what_if, one.resource)
+    if one.unit is Unit.CPUS:
+        least, most = 1, what_if.host.view.num_cpus
+    else:
+        room = what_if.host.rules.allocatable
+        least, most = 0, {**(room.scalars if room else {}), **what_if.offered}.get(one.resource, 0)
     return range(min(one.amount - 1, most), least - 1, -1), range(one.amount + 1, most + 1)
-
-
-def _device_count(what_if: WhatIf, resource: str) -> int:
-    room = what_if.host.rules.allocatable
-    return {**(room.scalars if room else {}), **what_if.offered}.get(resource, 0)
 
 
 def _bytes(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
@@ -96,57 +92,36 @@ def _bytes(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterab
     points, complete = find_break_points(what_if.host, what_if.pod, one.container, one.resource)
     if not complete:
         what_if.note_unsearched(f"Not all amounts of {one} were tried: there are too many.")
-    tried = sorted({size for size in pages_around([*points, least, one.amount], page=page) if size >= least})
-    most = _installed(what_if.host, one.resource)
+    starts = {point // page * page for point in (*points, least, one.amount)}
+    around = {size for start in starts for size in (start - page, start, start + page)}
+    tried = sorted(size for size in around if size >= least)
+    nodes = what_if.host.view.nodes
+    if one.resource == MEMORY:
+        most = sum(node.memory or 0 for node in nodes)
+    else:
+        most = sum(pages.bytes for node in nodes for pages in node.hugepages if pages.resource == one.resource)
     below = [size for size in reversed(tried) if size < one.amount]
     return below, [size for size in tried if one.amount < size <= most]
 
 
-def _installed(host: Host, type_: str) -> int:
-    """The machine's memory of *type_*, in bytes."""
-    if type_ == MEMORY:
-        return sum(node.memory or 0 for node in host.view.nodes)
-    return sum(pages.bytes for node in host.view.nodes for pages in node.hugepages if pages.resource == type_)
-
-
-def _first_admitted(what_if: WhatIf, one: RequestedAmount, amounts: Iterable[int]) -> Proposal | None:
-    """The first of *amounts* that is admitted and that the API server accepts."""
-    left = iter(amounts)
-    for amount in islice(left, MAX_TRIED):
-        found = _propose(what_if, one, amount)
-        if found and _is_valid(what_if, found):
-            return found
-    if next(left, None) is not None:
-        what_if.note_unsearched(f"Only the {MAX_TRIED} nearest amounts of {one} were tried.")
-    return None
-
-
-def _largest_share(what_if: WhatIf, one: RequestedAmount) -> Proposal | None:
+def _largest_share(what_if: WhatIf, one: RequestedAmount) -> Iterator[Proposal]:
     """The largest admitted amount below the request; a smaller share always fits better."""
     if not what_if.missing(CPU):
-        return None
+        return
     best: Proposal | None = None
     fits, too_much = 0, one.amount
     while too_much - fits > 1:
-        middle = (fits + too_much) // 2
-        found = _propose(what_if, one, _keep_shared(what_if, one, middle))
+        middle = amount = (fits + too_much) // 2
+        if middle % 1000 == 0:
+            _, pod = apply_changes([one.change(middle)], what_if.host, what_if.pod)
+            amount -= bool(_exclusive_cpus(what_if.host, pod, one.container))  # whole CPUs would become exclusive
+        found = what_if.propose(one.change(amount))
         if found:
             best, fits = found, middle
         else:
             too_much = middle
-    return best if best and _is_valid(what_if, best) else None
-
-
-def _keep_shared(what_if: WhatIf, one: RequestedAmount, amount: int) -> int:
-    """*amount*, or one milli-CPU less where it would make the CPUs exclusive."""
-    if amount % 1000:
-        return amount
-    _, pod = apply_changes([RequestChange(one.container, CPU, one.amount, amount, one.unit)], what_if.host, what_if.pod)
-    return amount - 1 if _exclusive_cpus(what_if.host, pod, one.container) else amount
-
-
-def _propose(what_if: WhatIf, one: RequestedAmount, amount: int) -> Proposal | None:
-    return what_if.propose(RequestChange(one.container, one.resource, one.amount, amount, one.unit))
+    if best and _is_valid(what_if, best):
+        yield best
 
 
 def _is_valid(what_if: WhatIf, found: Proposal) -> bool:

@@ -8,7 +8,7 @@ containers. Between two such *break points* it is the same.
 With many different nodes there are too many sums; only those of the smaller sets are used then.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -38,16 +38,16 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
         complete = complete and len(more) <= _MAX_OTHERS
         others = more if len(more) <= _MAX_OTHERS else others
     held = node_sums(host, type_, most=MAX_POINTS // (2 * len(others)))
-    amounts = held.totals | {_free_on_host(host, type_)}
+    room, used = host.rules.allocatable, host.ledger.used
+    if room is None:
+        free = 0
+    elif type_ == MEMORY:
+        free = room.memory - used.memory
+    else:
+        free = room.scalars.get(type_, 0) - used.scalars.get(type_, 0)
+    amounts = held.totals | {free}
     points = {total + step for total in others for size in amounts for step in ((size, -size) if both else (size,))}
     return SubsetSums(points, complete and held.complete)
-
-
-def pages_around(points: Iterable[int], *, page: int) -> Iterator[int]:
-    """The whole pages, in bytes, below, at and above each of *points*."""
-    for point in points:
-        start = point // page * page
-        yield from (start - page, start, start + page)
 
 
 def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
@@ -80,12 +80,3 @@ def subset_sums(amounts: Iterable[int], *, most: int = MAX_POINTS) -> SubsetSums
             by_count.pop()
             complete = False
     return SubsetSums(set().union(*by_count), complete)
-
-
-def _free_on_host(host: Host, type_: str) -> int:
-    room, used = host.rules.allocatable, host.ledger.used
-    if room is None:
-        return 0
-    if type_ == MEMORY:
-        return room.memory - used.memory
-    return room.scalars.get(type_, 0) - used.scalars.get(type_, 0)

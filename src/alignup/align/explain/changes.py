@@ -18,8 +18,8 @@ from alignup.align.host import Host, Settings
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
-from alignup.align.workload import Amounts, Container, Pod, Resources
+from alignup.align.settings import Policy, Scope, TopologyOptions
+from alignup.align.workload import Amounts, Pod, Resources
 from alignup.align.workload.names import CPU
 
 POLICY = "topologyManagerPolicy"
@@ -60,13 +60,14 @@ class RequestChange:
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
         if self.container is None:
             return host, replace(pod, resources=self._changed(pod.resources))
-        init, containers = (tuple(map(self._change_container, group)) for group in (pod.init, pod.containers))
+        init, containers = (
+            tuple(
+                replace(one, resources=self._changed(one.resources)) if one.name == self.container else one
+                for one in group
+            )
+            for group in (pod.init, pod.containers)
+        )
         return host, replace(pod, init=init, containers=containers)
-
-    def _change_container(self, container: Container) -> Container:
-        if container.name != self.container:
-            return container
-        return replace(container, resources=self._changed(container.resources))
 
     def _changed(self, old: Resources) -> Resources:
         request, limit = old.requests.get(self.resource), old.limits.get(self.resource)
@@ -101,21 +102,20 @@ class SettingChange:
         if self.field.startswith(CPU_OPTION):
             options = {**old.cpus.options, self.field.removeprefix(CPU_OPTION): self.now}
             return replace(old, cpus=replace(old.cpus, options=options))
-        return replace(old, topology=self._topology(old.topology, old.gates))
-
-    def _topology(self, old: TopologySettings, gates: FeatureGates) -> TopologySettings:
+        topology = old.topology
         if self.field == POLICY:
-            return replace(old, policy=Policy(self.now))
-        if self.field == SCOPE:
-            return replace(old, scope=Scope(self.now))
-        option = {self.field.removeprefix(TOPOLOGY_OPTION): self.now}
-        return replace(old, options=TopologyOptions.parse(option, gates=gates, base=old.options))
+            topology = replace(topology, policy=Policy(self.now))
+        elif self.field == SCOPE:
+            topology = replace(topology, scope=Scope(self.now))
+        else:
+            option = {self.field.removeprefix(TOPOLOGY_OPTION): self.now}
+            options_ = TopologyOptions.parse(option, gates=old.gates, base=topology.options)
+            topology = replace(topology, options=options_)
+        return replace(old, topology=topology)
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Evict running pods."""
-
     pods: tuple[str, ...]  #: uids
     alternatives: tuple[tuple[str, ...], ...] = ()  #: for each pod, the others that could go instead
 
@@ -150,7 +150,6 @@ class ReservationChange:
 
     @property
     def moved(self) -> bool:
-        """Whether the total stays the same."""
         return self.was == self.now
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
@@ -183,7 +182,6 @@ class ReservationChange:
         return unit.quantity(max(0, before - self.was + self.now))
 
     def _entries(self, old: tuple[ReservedMemory, ...]) -> Iterator[ReservedMemory]:
-        """The changed entries, without empty ones."""
         new = {share.node: share.now for share in self.shares}
         for entry in old:
             limits = dict(entry.limits)
@@ -200,7 +198,6 @@ Change = RequestChange | SettingChange | Eviction | ReservationChange
 
 
 def apply_changes(changes: Iterable[Change], host: Host, pod: Pod) -> tuple[Host, Pod]:
-    """A changed copy of *host* and *pod*."""
     host = copy(host)
     for change in changes:
         host, pod = change.apply(host, pod)

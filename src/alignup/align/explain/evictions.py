@@ -1,8 +1,8 @@
 """The smallest set of running pods whose eviction admits the pod.
 
-The search tries sets of one pod first, then two, then three; sets whose pods share a node come first. Of equivalent
-pods only one is tried. If no set works, the equivalent ones are tried too, up to a limit: which of two similar CPUs or
-devices is free may still matter to the later containers of a pod.
+Sets of one pod are tried first, then two, then three; sets whose pods share a node come first. Of equivalent pods only
+one is tried. If no set works, the equivalent ones are tried too, up to a limit: which of two similar CPUs or devices is
+free may still matter to the later containers of a pod.
 
 Two pods are equivalent when evicting either leaves the same host: the same memory on the same nodes, as many devices of
 the same nodes, and CPUs of cores in the same places with the same other users. Where the whole host runs short, they
@@ -21,8 +21,6 @@ from alignup.align.devices import DeviceLedger
 from alignup.align.explain.changes import Eviction, Proposal
 from alignup.align.explain.what_if import SearchTimeoutError, WhatIf
 from alignup.align.fit import PODS
-from alignup.align.host import Host
-from alignup.align.ledger import AdmittedPod
 from alignup.align.machine import KubeletView
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.workload import QoS
@@ -53,7 +51,10 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
     candidates = eviction_candidates(what_if)
     if not candidates:
         return
-    groups = _groups(candidates)
+    by_holdings: dict[Hashable, list[EvictionCandidate]] = {}
+    for candidate in candidates:
+        by_holdings.setdefault(candidate.holdings, []).append(candidate)
+    groups = list(by_holdings.values())
     # If evicting all is not enough, fewer hardly ever are: admission is nearly monotone.
     all_suffice = _propose_without(what_if, candidates) is not None
     for size in range(1, min(MAX_EVICTED, len(candidates)) + 1):
@@ -70,19 +71,11 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
             yield _with_alternatives(what_if, found, groups)
             return
         if not all_suffice and next(sets, None):
-            what_if.note_unsearched(
-                "The pod is rejected even without all running pods, so not all evictions were tried."
-            )
+            sentence = "The pod is rejected even without all running pods, so not all evictions were tried."
+            what_if.note_unsearched(sentence)
             return
     if len(candidates) > MAX_EVICTED and all_suffice:
         what_if.note_unsearched(f"Evictions of more than {MAX_EVICTED} pods were not tried.")
-
-
-def _groups(candidates: Sequence[EvictionCandidate]) -> list[Group]:
-    groups: dict[object, list[EvictionCandidate]] = {}
-    for holder in candidates:
-        groups.setdefault(holder.holdings, []).append(holder)
-    return list(groups.values())
 
 
 def _sets(what_if: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple[EvictionCandidate, ...]]:
@@ -124,11 +117,9 @@ def _may_suffice(what_if: WhatIf, chosen: Sequence[EvictionCandidate], size: int
 
 def _propose_without(what_if: WhatIf, chosen: Sequence[EvictionCandidate]) -> Proposal | None:
     what_if.check_time()
-    return (
-        what_if.propose(Eviction(tuple(one.uid for one in chosen)))
-        if _may_suffice(what_if, chosen, len(chosen))
-        else None
-    )
+    if not _may_suffice(what_if, chosen, len(chosen)):
+        return None
+    return what_if.propose(Eviction(tuple(one.uid for one in chosen)))
 
 
 def _with_alternatives(what_if: WhatIf, found: Proposal, groups: Sequence[Group]) -> Proposal:
@@ -161,10 +152,17 @@ def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
     found = []
     for arrival, (uid, admitted) in enumerate(host.ledger.pods.items()):
         cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed[host.cpus.name] else ((), 0)
-        blocks = tuple(sorted(_blocks(host.ledger.memory, uid))) if needed[host.memory.name] else ()
+        blocks = _blocks(host.ledger.memory, uid) if needed[host.memory.name] else ()
         devices = tuple(sorted(_devices(host.ledger.devices, uid, needed[host.devices.name])))
         nodes |= bits.union(block.nodes for block in blocks) | bits.union(device[1] for device in devices)
-        holdings = (cores, blocks, devices, *_others(host, admitted))
+        # Providers from outside need not list requests, so everything they allocated may matter.
+        others = tuple(
+            (provider.name, *item)
+            for provider in host.others
+            for container in admitted.pod.all_containers
+            for item in sorted(provider.describe(host.ledger.others[provider.name], uid, container.name).items())
+        )
+        holdings = (cores, blocks, devices, others)
         uses = {short.resource: _used_amount(admitted.usage, short.resource) for short in what_if.shortfalls}
         if any(holdings) or any(uses.values()):
             rank = (admitted.pod.priority or 0, _RANKS.index(admitted.pod.qos), -arrival)
@@ -185,15 +183,6 @@ def _needed_resources(what_if: WhatIf) -> dict[str, set[str]]:
     }
 
 
-def _others(host: Host, admitted: AdmittedPod) -> Iterator[Hashable]:
-    """What providers from outside allocated; they need not list requests, so everything may matter."""
-    for provider in host.others:
-        ledger, pod = host.ledger.others[provider.name], admitted.pod
-        yield tuple(
-            text for one in pod.all_containers for text in sorted(provider.describe(ledger, pod.uid, one.name).items())
-        )
-
-
 def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
     """Each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
     own = ledger.owned(uid)
@@ -206,12 +195,9 @@ def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, No
     return tuple(sorted(tuple(sorted(places)) for places in cores.values())), nodes
 
 
-def _blocks(ledger: MemoryLedger, uid: str) -> Iterator[Block]:
-    if uid in ledger.pod_held:
-        yield from ledger.pod_held[uid]
-    else:
-        for blocks in ledger.held.get(uid, {}).values():
-            yield from blocks
+def _blocks(ledger: MemoryLedger, uid: str) -> tuple[Block, ...]:
+    held = [ledger.pod_held[uid]] if uid in ledger.pod_held else ledger.held.get(uid, {}).values()
+    return tuple(sorted(block for blocks in held for block in blocks))
 
 
 def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
@@ -228,4 +214,4 @@ def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tu
 
 def _used_amount(usage: FitRequest, resource: str) -> int:
     plain = {PODS: 1, CPU: usage.milli_cpu, MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage}
-    return plain[resource] if resource in plain else usage.scalars.get(resource, 0)
+    return plain.get(resource, usage.scalars.get(resource, 0))

@@ -59,16 +59,11 @@ def _migrate_memory(rules: MemoryProvider, ledger: MemoryLedger) -> MemoryLedger
 
 def _held_blocks(ledger: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ...]]]:
     """All allocated blocks; those of one container on the same nodes together."""
-    pods = [(uid, "", blocks) for uid, blocks in ledger.pod_held.items()]
-    alone = [
-        (uid, container, blocks)
-        for uid, containers in ledger.held.items()
-        if uid not in ledger.pod_held
-        for container, blocks in containers.items()
-    ]
-    for uid, container, blocks in (*pods, *alone):
-        for _, together in groupby(sorted(blocks), key=lambda block: block.nodes):
-            yield uid, container, tuple(together)
+    pod_level = {uid: {"": blocks} for uid, blocks in ledger.pod_held.items()}
+    for uid, containers in {**ledger.held, **pod_level}.items():
+        for container, blocks in containers.items():
+            for _, together in groupby(sorted(blocks), key=lambda block: block.nodes):
+                yield uid, container, tuple(together)
 
 
 def _total_reserved(ledger: MemoryLedger) -> Counter[str]:

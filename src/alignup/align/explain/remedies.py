@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from alignup.align.devices import PreferenceAnswers
-from alignup.align.explain.amounts import RequestedAmount, nearest_amounts, requested_amounts
+from alignup.align.explain.amounts import nearest_amounts, requested_amounts
 from alignup.align.explain.changes import Eviction, Proposal, RequestChange, ReservationChange, SettingChange
 from alignup.align.explain.evictions import smallest_eviction
 from alignup.align.explain.reservations import reservation_changes
@@ -66,18 +66,13 @@ def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
     short = {one.resource for one in rejection.shortfalls} if rejection else set()
     # The sort is stable: resources that fell short come first, the others keep the pod's order.
     questions = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda one: one.resource not in short)
-    likely = [one for one in questions if one.resource in short]
-    for one in likely:
-        yield _amounts_of(what_if, one)
+    amounts = [(f"other amounts of {one}", nearest_amounts(what_if, one)) for one in questions]
+    likely = len([one for one in questions if one.resource in short])
+    yield from amounts[:likely]
     yield "other settings", setting_changes(what_if)
-    for one in questions[len(likely) :]:
-        yield _amounts_of(what_if, one)
+    yield from amounts[likely:]
     yield "other reservations", reservation_changes(what_if)
     yield "evictions", smallest_eviction(what_if)  # the only slow one
-
-
-def _amounts_of(what_if: WhatIf, one: RequestedAmount) -> tuple[str, Iterator[Proposal]]:
-    return f"other amounts of {one}", nearest_amounts(what_if, one)
 
 
 def _usefulness(proposal: Proposal) -> tuple[int, Fraction]:

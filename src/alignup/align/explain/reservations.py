@@ -6,7 +6,7 @@ pods keep what they hold; a reservation that takes from them is not proposed.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import combinations_with_replacement, islice, product
+from itertools import combinations_with_replacement, product
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -28,30 +28,20 @@ _MAX_REQUEST_SUMS, _MAX_NODE_SUMS = 100, 1000
 
 def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
     """The smallest change for CPUs and for each type of memory that admits the pod, where there is one."""
-    candidates = [(CPU, _fewer_cpus(what_if))]
-    for type_ in _memory_types(what_if):
-        candidates += [(type_, _moved(what_if, type_)), (type_, _reduced(what_if, type_))]
-    served: set[str] = set()
-    for resource, reservations in candidates:
-        found = None if resource in served else _first(what_if, resource, reservations)
-        if found:
-            served.add(resource)
-            yield found
+    yield from _first(what_if, CPU, _fewer_cpus(what_if))
+    pod = what_if.pod
+    all_resources = (pod.resources, *(one.resources for one in pod.all_containers))
+    requested = {name for resources in all_resources for name in resources.requests}
+    for type_ in sorted(name for name in requested if name == MEMORY or names.is_hugepages(name)):
+        yield from _first(what_if, type_, _moved(what_if, type_)) or _first(what_if, type_, _reduced(what_if, type_))
 
 
-def _first(what_if: WhatIf, resource: str, reservations: Iterable[ReservationChange]) -> Proposal | None:
-    left = iter(reservations)
-    for reservation in islice(left, MAX_TRIED):
-        found = what_if.propose(reservation)
-        if found:
-            return found
-    if next(left, None):
-        what_if.note_unsearched(f"Only the {MAX_TRIED} smallest changes of the {resource} reservation were tried.")
-    return None
+def _first(what_if: WhatIf, resource: str, reservations: Iterable[ReservationChange]) -> tuple[Proposal, ...]:
+    beyond = f"Only the {MAX_TRIED} smallest changes of the {resource} reservation were tried."
+    return what_if.first(((one,) for one in reservations), limit=MAX_TRIED, beyond=beyond)
 
 
 def _fewer_cpus(what_if: WhatIf) -> Iterator[ReservationChange]:
-    """Fewer reserved CPUs, smallest change first."""
     settings = what_if.host.settings
     static = settings.cpus.policy == CpuPolicy.STATIC
     amount = settings.cpus.reservation if static else settings.reservation.get(CPU)
@@ -83,14 +73,6 @@ def _shorter_lists(view: KubeletView, explicit: CpuSet, count: int) -> Iterator[
         released = [by_node[node][: nodes.count(node)] for node in by_node]
         if sum(map(len, released)) == len(nodes):
             yield explicit & ~bits.union(map(bits.of, released))
-
-
-def _memory_types(what_if: WhatIf) -> list[str]:
-    """The types of memory the pod requests."""
-    pod = what_if.pod
-    all_resources = (pod.resources, *(one.resources for one in pod.all_containers))
-    named = {name for resources in all_resources for name in resources.requests}
-    return sorted(name for name in named if name == MEMORY or names.is_hugepages(name))
 
 
 def _moved(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
@@ -126,9 +108,8 @@ def _reduced(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
     steps = {step for step in _steps(what_if, type_) if step >= missing}
     candidates = [(step, node) for node in reserved for step in {*steps, reserved[node]} if 0 < step <= reserved[node]]
     for step, node in sorted(candidates):
-        yield ReservationChange(
-            type_, total, total - step, shares=(NodeReservationChange(node, reserved[node], reserved[node] - step),)
-        )
+        share = NodeReservationChange(node, reserved[node], reserved[node] - step)
+        yield ReservationChange(type_, total, total - step, shares=(share,))
 
 
 def _reserved_by_node(host: Host, type_: str) -> dict[int, int]:

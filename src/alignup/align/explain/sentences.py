@@ -8,16 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.decision import (
-    Decision,
-    MergeStep,
-    Outcome,
-    Placement,
-    Rejection,
-    ResourceHints,
-    Shortfall,
-    shown_hints,
-)
+from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, shown_hints
 from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.ledger import Ledger
 from alignup.align.merging.merge import MergeRule
@@ -43,7 +34,6 @@ def verdict(decision: Decision) -> str:
 
 
 def describe_rules(decision: Decision) -> str:
-    """The policy, the scope and the QoS class of a decision, in one line."""
     pod = f"{decision.qos} pod"
     if decision.qos is not QoS.GUARANTEED:
         pod += ": no exclusive CPUs, no pinned memory"
@@ -71,7 +61,6 @@ def format_amount(resource: str, number: int, *, milli: bool = False) -> str:
 
 
 def format_number(resource: str, number: int, *, milli: bool = False) -> str:
-    """An amount without the resource's name."""
     return format_amount(resource, number, milli=milli).split(" ", 1)[0]
 
 
@@ -94,12 +83,11 @@ def node_list(mask: NodeSet | None) -> str | None:
 
 
 def format_hint(hint: Hint) -> str:
-    """NUMA nodes in braces, with a star when the hint is preferred."""
+    """With a star when the hint is preferred."""
     return format_nodes(hint.nodes) + ("*" if hint.preferred else "")
 
 
 def describe_choice(step: MergeStep) -> str:
-    """Why a merge chose its NUMA nodes."""
     if step.rule is MergeRule.NOTHING:
         return "no set of NUMA nodes suits every resource" + (": all nodes are used" if step.accepted else "")
     some_silent = any(map(has_no_hints, step.resources))
@@ -170,7 +158,8 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
         milli = short.provider == HOST
         where = "the node" if short.nodes is None else _format_node_set(short.nodes)
         missing = format_amount(short.resource, short.missing, milli=milli)
-        yield f"{where} has too little for {subject}: {missing} {_format_shortfall(short, milli=milli)}"
+        needed, free = (format_number(short.resource, number, milli=milli) for number in (short.needed, short.free))
+        yield f"{where} has too little for {subject}: {missing} short ({needed} requested, {free} free)"
     if rejection.shortfalls:
         return
     if rejection.reason == _SMT_ERROR:
@@ -202,16 +191,14 @@ def _memory_without_hints(step: MergeStep) -> Iterator[str]:
         yield f"{amounts}: not free on the same NUMA nodes"
 
 
-def _format_shortfall(short: Shortfall, *, milli: bool) -> str:
-    needed, free = (format_number(short.resource, number, milli=milli) for number in (short.needed, short.free))
-    return f"short ({needed} requested, {free} free)"
-
-
 def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
     """The policy accepts no set of NUMA nodes: what is missing on each, and which nodes each resource prefers."""
     resources = [one for one in step.resources if one.resource and not one.has_no_preference]
-    for resource in resources:
-        yield from _too_large(resource, policy)
+    for resource in resources if policy is Policy.SINGLE_NUMA_NODE else ():
+        width = _preferred_width(resource)
+        if resource.request is not None and width > 1:
+            amount = format_amount(resource.resource or "", resource.request)
+            yield f"{amount}: too large for any single NUMA node of this machine, even an empty one; it needs {width}"
     reasons: dict[str, NodeSet] = {}
     for node in sorted({node for resource in resources for node in resource.free or ()}):
         missing = [text for resource in resources if (text := _missing_on(resource, node, policy))]
@@ -223,15 +210,6 @@ def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
     if policy is Policy.RESTRICTED:
         yield from _conflicting_preferences(resources)
     yield from _memory_without_hints(step)
-
-
-def _too_large(resource: ResourceHints, policy: Policy) -> Iterator[str]:
-    """A request that no single NUMA node of this machine can ever hold."""
-    if policy is Policy.SINGLE_NUMA_NODE and resource.request is not None:
-        width = _preferred_width(resource)
-        if width > 1:
-            amount = format_amount(resource.resource or "", resource.request)
-            yield f"{amount}: too large for any single NUMA node of this machine, even an empty one; it needs {width}"
 
 
 def _missing_on(resource: ResourceHints, node: int, policy: Policy) -> str | None:

@@ -6,21 +6,13 @@ managers' policies stay, since changing them requires draining the node. If pods
 pod's annotation changes instead of the host's setting.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import combinations, product
 
 from alignup.align.admit import effective_policy
 from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy
-from alignup.align.explain.changes import (
-    CPU_OPTION,
-    OWN_POLICY,
-    OWN_SCOPE,
-    POLICY,
-    SCOPE,
-    TOPOLOGY_OPTION,
-    Proposal,
-    SettingChange,
-)
+from alignup.align.explain import changes
+from alignup.align.explain.changes import Proposal, SettingChange
 from alignup.align.explain.what_if import WhatIf
 from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, parse_bool
 
@@ -31,42 +23,35 @@ def setting_changes(what_if: WhatIf) -> Iterator[Proposal]:
     """Proposals of one setting each; if there are none, one proposal of two."""
     candidates = _candidates(what_if)
     found_single = False
-    for one in candidates:
-        found = _first(what_if, [(setting,) for setting in one])
-        found_single = found_single or found is not None
-        yield from () if found is None else (found,)
+    for alternatives in candidates:
+        found = what_if.first((setting,) for setting in alternatives)
+        found_single = found_single or bool(found)
+        yield from found
     if not found_single:
-        pair = _first(what_if, (both for one, other in combinations(candidates, 2) for both in product(one, other)))
-        yield from () if pair is None else (pair,)
-
-
-def _first(what_if: WhatIf, ways: Iterable[tuple[SettingChange, ...]]) -> Proposal | None:
-    return next((found for settings in ways if (found := what_if.propose(*settings))), None)
+        yield from what_if.first(both for one, other in combinations(candidates, 2) for both in product(one, other))
 
 
 def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
     """The alternatives for each field, smallest change first."""
     settings = what_if.host.settings
     policy, scope = effective_policy(what_if.pod, what_if.host.rules)
-    own = settings.pod_policy_annotations
+    if settings.pod_policy_annotations:
+        policy_field, scope_field = changes.OWN_POLICY, changes.OWN_SCOPE
+    else:
+        policy_field, scope_field = changes.POLICY, changes.SCOPE
     laxer = list(Policy)[: list(Policy).index(policy)]
-    ways = [[SettingChange(OWN_POLICY if own else POLICY, str(policy), str(other)) for other in reversed(laxer)]]
-    ways.append(
-        [SettingChange(OWN_SCOPE if own else SCOPE, str(scope), str(other)) for other in Scope if other is not scope]
-    )
-    ways += [
-        [_toggle(TOPOLOGY_OPTION + name, on=getattr(settings.topology.options, TOPOLOGY_OPTIONS[name].field))]
+    options = {
+        changes.TOPOLOGY_OPTION + name: getattr(settings.topology.options, TOPOLOGY_OPTIONS[name].field)
         for name in TOPOLOGY_SWITCHES
-    ]
+    }
     if settings.cpus.policy == CpuPolicy.STATIC:
-        options = settings.cpus.options
-        ways += [
-            [_toggle(CPU_OPTION + name, on=parse_bool(name, options.get(name, "false")))]
+        options |= {
+            changes.CPU_OPTION + name: parse_bool(name, settings.cpus.options.get(name, "false"))
             for name in OPTION_STAGES
             if name != _IRRELEVANT
-        ]
-    return ways
-
-
-def _toggle(field: str, *, on: bool) -> SettingChange:
-    return SettingChange(field, str(on).lower(), str(not on).lower())
+        }
+    return [
+        [SettingChange(policy_field, str(policy), str(other)) for other in reversed(laxer)],
+        [SettingChange(scope_field, str(scope), str(other)) for other in Scope if other is not scope],
+        *([SettingChange(name, str(on).lower(), str(not on).lower())] for name, on in options.items()),
+    ]

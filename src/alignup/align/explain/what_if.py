@@ -3,7 +3,8 @@
 Device plugins cannot be called here. A missing preferred allocation is assumed to be the lowest device ids offered.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from alignup.align import fit
 from alignup.align.decision import Decision
@@ -26,8 +27,16 @@ class WhatIf:
         self._answers, self._should_stop = answers, should_stop
         self.unsearched: list[str] = []  #: what was not tried and why, as sentences
         self.decision = _decide(host, pod, answers)  #: without any change
-        self.offered = _offered(host, pod)  #: totals that the providers offer, by resource
-        self.shortfalls = _shortfalls(host, pod, self.offered)  #: what the whole host lacks
+        self.offered: dict[str, int] = {}  #: totals that the providers offer, by resource
+        ledgers = host.ledger.by_provider()
+        for provider in host.providers:
+            self.offered.update(provider.capacity(ledgers[provider.name], pod.uid))
+        self.shortfalls: tuple[fit.InsufficientResource, ...] = ()  #: what the whole host lacks
+        if host.rules.allocatable is not None:
+            # A pod that already holds devices may count on more of them.
+            room = host.rules.allocatable.with_devices(self.offered)
+            request = fit.effective_request(pod, room)
+            self.shortfalls = fit.insufficient_resources(request, used=host.ledger.used, allocatable=room)
 
     def propose(self, *changes: Change) -> Proposal | None:
         """These changes as a proposal if they admit the pod, else ``None``."""
@@ -42,6 +51,24 @@ class WhatIf:
             return None
         return Proposal(changes, decision) if decision.admitted else None
 
+    def first(
+        self,
+        candidates: Iterable[Sequence[Change]],
+        *,
+        limit: int | None = None,
+        beyond: str = "",
+        is_valid: Callable[[Proposal], bool] = lambda _: True,
+    ) -> tuple[Proposal, ...]:
+        """The first valid proposal of *candidates*, if any; *beyond* is noted if there are more than *limit*."""
+        left = iter(candidates)
+        for changes in islice(left, limit):
+            found = self.propose(*changes)
+            if found and is_valid(found):
+                return (found,)
+        if next(left, None) is not None:
+            self.note_unsearched(beyond)
+        return ()
+
     def check_time(self) -> None:
         """Raise ``SearchTimeoutError`` when it is time to stop."""
         if self._should_stop():
@@ -52,7 +79,6 @@ class WhatIf:
         return next((short.missing for short in self.shortfalls if short.resource == resource), 0)
 
     def note_unsearched(self, sentence: str) -> None:
-        """Record, once, what is not searched."""
         if sentence not in self.unsearched:
             self.unsearched.append(sentence)
 
@@ -63,19 +89,3 @@ def _decide(host: Host, pod: Pod, answers: PreferenceAnswers) -> Decision:
     while (decision := host.decide(pod, known)).preference_requests:
         known.update((ask, ask.first_devices()) for ask in decision.preference_requests)
     return decision
-
-
-def _offered(host: Host, pod: Pod) -> dict[str, int]:
-    offered: dict[str, int] = {}
-    ledgers = host.ledger.by_provider()
-    for one in host.providers:
-        offered.update(one.capacity(ledgers[one.name], pod.uid))
-    return offered
-
-
-def _shortfalls(host: Host, pod: Pod, offered: dict[str, int]) -> tuple[fit.InsufficientResource, ...]:
-    """What the whole host lacks; a pod that already holds devices may count on more of them."""
-    if host.rules.allocatable is None:
-        return ()
-    room = host.rules.allocatable.with_devices(offered)
-    return fit.insufficient_resources(fit.effective_request(pod, room), used=host.ledger.used, allocatable=room)
