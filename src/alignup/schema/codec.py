@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,9 @@ Count = Annotated[int, Meta(ge=0)]
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
     """Base of our documents: JSON has camelCase names, and unknown fields are ignored."""
+
+    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
+        return msgspec.structs.replace(self, **changes)
 
 
 def encode(document: object) -> bytes:

@@ -5,9 +5,8 @@ It is separate from ``api`` so that ``alignup run``, which reads checkpoints, im
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from alignup.schema.codec import Count, Document, LinuxList
@@ -48,9 +47,6 @@ class ContainerRunStatus(Document, frozen=True, kw_only=True):
     message: str = ""
     last: Annotated["ContainerRunStatus | None", Meta(description="The previous termination.")] = None
 
-    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
-        return msgspec.structs.replace(self, **changes)
-
 
 class PodRunStatus(Document, frozen=True, kw_only=True):
     """The status of a pod that the agent runs."""
@@ -62,6 +58,3 @@ class PodRunStatus(Document, frozen=True, kw_only=True):
     ips: tuple[str, ...] = ()
     containers: Annotated[tuple[ContainerRunStatus, ...], Meta(description="In start order.")] = ()
     warnings: Annotated[tuple[str, ...], Meta(description="Manifest fields that have no effect.")] = ()
-
-    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
-        return msgspec.structs.replace(self, **changes)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from alignup.align import bits
 from alignup.align.host import Settings
-from alignup.align.machine import KubeletView, Machine, NumaNode
+from alignup.align.machine import Machine
 from alignup.align.settings import TOPOLOGY_OPTIONS, TopologySettings
 from alignup.align.workload import Amounts
 from alignup.schema.checkpoints import Fingerprint
@@ -25,8 +25,13 @@ def machine_fingerprint(machine: Machine) -> Fingerprint:
     """Return the facts that decide what pods can hold; devices are not among them, because plugins come and go."""
     view = machine.kubelet_view()
     sockets = (f"{socket}: {bits.show(cpus)}" for socket, cpus in view.socket_cpus.items())
-    nodes = {f"NUMA node {node.id}": _node(node, view) for node in view.nodes}
-    return fingerprint_of({"CPUs": bits.show(view.all_cpus), "CPUs of sockets": "; ".join(sockets), **nodes})
+    facts = {"CPUs": bits.show(view.all_cpus), "CPUs of sockets": "; ".join(sockets)}
+    for node in view.nodes:
+        cpus = f"CPUs {bits.show(view.node_cpus.get(node.id, 0)) or 'none'}"
+        memory = "memory unknown" if node.memory is None else f"{node.memory} bytes"
+        pages = (f"{one.count} {one.resource}" for one in node.hugepages)
+        facts[f"NUMA node {node.id}"] = ", ".join((cpus, memory, *pages))
+    return fingerprint_of(facts)
 
 
 def settings_fingerprint(settings: Settings) -> Fingerprint:
@@ -60,12 +65,6 @@ def _option_value(topology: TopologySettings, field: str) -> str:
     if field == "max_nodes" and not topology.limit_nodes:
         return "any"
     return _on_off(value) if isinstance(value, bool) else str(value)
-
-
-def _node(node: NumaNode, view: KubeletView) -> str:
-    pages = (f"{one.count} {one.resource}" for one in node.hugepages)
-    cpus = f"CPUs {bits.show(view.node_cpus.get(node.id, 0)) or 'none'}"
-    return ", ".join((cpus, "memory unknown" if node.memory is None else f"{node.memory} bytes", *pages))
 
 
 def _amounts(amounts: Amounts) -> str:

@@ -28,6 +28,13 @@ class BlockDocument(Document, frozen=True):
     type: str
     bytes: Count
 
+    @classmethod
+    def of(cls, block: Block) -> "BlockDocument":
+        return cls(bits.show(block.nodes), block.type, block.size)
+
+    def block(self) -> Block:
+        return Block(bits.parse(self.nodes), self.type, self.bytes)
+
 
 class CpuHoldings(Document, frozen=True, omit_defaults=True):
     containers: dict[str, LinuxList] = {}
@@ -112,8 +119,8 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
     blocks, pod_blocks = memory.held.get(uid), memory.pod_held.get(uid)
     if blocks is not None or pod_blocks is not None:
         memory_holdings = MemoryHoldings(
-            None if blocks is None else {name: list(map(_block, own)) for name, own in blocks.items()},
-            None if pod_blocks is None else list(map(_block, pod_blocks)),
+            None if blocks is None else {name: list(map(BlockDocument.of, own)) for name, own in blocks.items()},
+            None if pod_blocks is None else list(map(BlockDocument.of, pod_blocks)),
         )
     return PodEntryDocument(
         pod=pod_document(admitted.pod),
@@ -129,10 +136,6 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
             for container, own in ledger.devices.held.get(uid, {}).items()
         },
     )
-
-
-def _block(block: Block) -> BlockDocument:
-    return BlockDocument(bits.show(block.nodes), block.type, block.size)
 
 
 def _device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:

@@ -25,14 +25,7 @@ from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, NodeMe
 from alignup.align.provider import Provider
 from alignup.align.workload.demand import FitRequest
 from alignup.schema.codec import build, parse_or_none
-from alignup.schema.ledgers.documents import (
-    BlockDocument,
-    CpuResidue,
-    DeviceResidue,
-    MemoryResidue,
-    PodEntryDocument,
-    ResidueDocument,
-)
+from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue, PodEntryDocument, ResidueDocument
 from alignup.schema.pods import read_pod
 
 T = TypeVar("T", CpuResidue, MemoryResidue, DeviceResidue)
@@ -59,21 +52,13 @@ class PodEntry:
         name = f"{pod.namespace}/{pod.name}"
         return name if container is None else f"{name} (container {container})"
 
-    def check_containers(self, names: Iterable[str]) -> None:
-        if unknown := set(names) - {one.name for one in self.admitted.pod.all_containers}:
-            raise ParseError(f"{self.owner()} has no container {', '.join(sorted(unknown))}")
-
 
 class ChargedBlock(NamedTuple):
     """A block that counts against its nodes, and its owner."""
 
-    entry: PodEntry
-    container: str | None  #: ``None``: the pod as a whole
+    uid: str
+    owner: str
     block: Block
-
-    @property
-    def owner(self) -> str:
-        return self.entry.owner(self.container)
 
 
 def restore_ledger(
@@ -131,7 +116,11 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
     if not pod.uid:
         raise ParseError(f"pod {pod.namespace}/{pod.name} has no uid")
     hints = {container: hint.hint() for container, hint in document.hints.items()}
-    return PodEntry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), document)
+    entry = PodEntry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), document)
+    holders = {*document.cpus.containers, *(document.memory.containers or ()), *document.devices}
+    if unknown := holders - {one.name for one in pod.all_containers}:
+        raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown))}")
+    return entry
 
 
 def _without_absent(residue: T, uids: Collection[str]) -> T:
@@ -148,7 +137,6 @@ def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLed
     taken = 0
     for entry in entries:
         holdings = entry.document.cpus
-        entry.check_containers(holdings.containers)
         own = {name: bits.parse(cpus) for name, cpus in holdings.containers.items()}
         parts = [(entry.owner(name), cpus) for name, cpus in own.items()]
         if own:
@@ -206,16 +194,15 @@ def _restore_memory(
     charged: list[ChargedBlock] = []
     for entry in entries:
         holdings = entry.document.memory
-        entry.check_containers(holdings.containers or ())
-        own = {name: _blocks(blocks) for name, blocks in (holdings.containers or {}).items()}
+        own = {name: tuple(one.block() for one in blocks) for name, blocks in (holdings.containers or {}).items()}
         if holdings.containers is not None:
             held[entry.uid] = own
         if holdings.pod is not None:
-            pod_held[entry.uid] = _blocks(holdings.pod)
-            charged += [ChargedBlock(entry, None, block) for block in pod_held[entry.uid]]
+            pod_held[entry.uid] = tuple(one.block() for one in holdings.pod)
+            charged += [ChargedBlock(entry.uid, entry.owner(), block) for block in pod_held[entry.uid]]
         else:
-            charged += [ChargedBlock(entry, name, block) for name, blocks in own.items() for block in blocks]
-    found = [(one.entry.uid, what) for one in charged for what in _block_problems(one, idle)]
+            charged += [ChargedBlock(entry.uid, entry.owner(name), block) for name in own for block in own[name]]
+    found = [(one.uid, what) for one in charged for what in _block_problems(one, idle)]
     conflicts += found
     nodes = {} if found else _charged_nodes(charged, residue.reserved, idle, conflicts)
     reusable = residue.reusable
@@ -226,10 +213,6 @@ def _restore_memory(
         reusable.pod if reusable else "",
         {bits.parse(group.nodes): group.bytes for group in reusable.groups} if reusable else {},
     )
-
-
-def _blocks(blocks: Iterable[BlockDocument]) -> tuple[Block, ...]:
-    return tuple(Block(bits.parse(one.nodes), one.type, one.bytes) for one in blocks)
 
 
 def _block_problems(one: ChargedBlock, idle: MemoryLedger) -> Iterator[str]:
@@ -285,7 +268,7 @@ def _shortages(
                 over -= one.block.size
                 where = f"{type_} on NUMA node{'s' if group & group - 1 else ''} {bits.show(group)}"
                 what = f"{one.block.size} bytes of {one.owner}: {size} bytes are held there, but only {available} exist"
-                yield one.entry.uid, f"{where} is too small for {what}"
+                yield one.uid, f"{where} is too small for {what}"
 
 
 def _fits(reserved: ReservedBytes, sizes: Sizes, idle: MemoryLedger) -> bool:
@@ -322,7 +305,6 @@ def _restore_devices(
     owners: dict[tuple[str, str], PodEntry] = {}
     known: dict[str, dict[str, Device]] = {resource: {} for resource in residue.resources}
     for entry in entries:
-        entry.check_containers(entry.document.devices)
         for container, own in entry.document.devices.items():
             for resource, devices in own.items():
                 for id_, nodes in devices.items():

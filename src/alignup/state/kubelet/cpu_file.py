@@ -8,16 +8,8 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import ParseError
 from alignup.align.settings import FeatureGates
-from alignup.state.kubelet.checkpoint import (
-    CHECKSUM,
-    PODS_GATE,
-    OlderVersion,
-    StateFileFormat,
-    check_policy,
-    encode_state_file,
-    load_state_file,
-    restore_errors,
-)
+from alignup.state.kubelet import checkpoint
+from alignup.state.kubelet.checkpoint import CHECKSUM, PODS_GATE, OlderVersion, StateFileFormat
 from alignup.state.kubelet.go_types import GoCpuSetEntry, GoField, GoMap, GoString, GoStruct
 
 NAME = "cpu_manager_state"
@@ -79,16 +71,16 @@ def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, pa
     The policy is not checked if *configured_policy* is ``None``. Pod entries and baselines are ignored unless their
     feature gates are on.
     """
-    with restore_errors(FORMAT, path):
-        loaded = load_state_file(FORMAT, text, gates=gates)
-        check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
+    with checkpoint.restore_errors(FORMAT, path):
+        loaded = checkpoint.load_state_file(FORMAT, text, gates=gates)
+        checkpoint.check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
         return _state(loaded.contents, gates, version=loaded.version)
 
 
 def dump(state: CpuState, *, gates: FeatureGates) -> bytes:
     """Return the file, byte for byte as the kubelet writes it."""
     entries = {uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in state.entries.items()}
-    return encode_state_file(
+    return checkpoint.encode_state_file(
         FORMAT,
         {
             "policyName": state.policy,

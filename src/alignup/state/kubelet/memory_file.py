@@ -9,16 +9,8 @@ from alignup.align.bits import NodeSet
 from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
 from alignup.align.settings import FeatureGates
-from alignup.state.kubelet.checkpoint import (
-    CHECKSUM,
-    PODS_GATE,
-    OlderVersion,
-    StateFileFormat,
-    check_policy,
-    encode_state_file,
-    load_state_file,
-    restore_errors,
-)
+from alignup.state.kubelet import checkpoint
+from alignup.state.kubelet.checkpoint import CHECKSUM, PODS_GATE, OlderVersion, StateFileFormat
 from alignup.state.kubelet.go_types import GoField, GoInteger, GoMap, GoSlice, GoString, GoStruct
 
 NAME = "memory_manager_state"
@@ -92,9 +84,9 @@ def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, pa
 
     The policy is not checked if *configured_policy* is ``None``. Pod entries are ignored unless their gate is on.
     """
-    with restore_errors(FORMAT, path):
-        loaded = load_state_file(FORMAT, text, gates=gates)
-        check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
+    with checkpoint.restore_errors(FORMAT, path):
+        loaded = checkpoint.load_state_file(FORMAT, text, gates=gates)
+        checkpoint.check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
         return _state(loaded.contents, gates, version=loaded.version)
 
 
@@ -110,7 +102,7 @@ def dump(state: MemoryState, *, gates: FeatureGates) -> bytes:
         for id_, node in state.machine_state.items()
     }
     entries = {uid: {name: _block_contents(own[name]) for name in own} for uid, own in state.entries.items()}
-    return encode_state_file(
+    return checkpoint.encode_state_file(
         FORMAT,
         {
             "policyName": state.policy,

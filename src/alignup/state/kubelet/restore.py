@@ -47,9 +47,10 @@ def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) ->
     """
     for problem in files.problems:
         raise StateError(problem.what)
-    cpus, cpu_gaps = _cpus(host.cpus, files.cpu, policy=host.settings.cpus.policy)
-    memory, memory_gaps = _memory(host.memory, files.memory)
-    devices, device_gaps = _devices(host.devices, files.devices)
+    gaps = [*files.gaps]
+    cpus = _cpus(host.cpus, files.cpu, gaps, policy=host.settings.cpus.policy)
+    memory = _memory(host.memory, files.memory, gaps)
+    devices = _devices(host.devices, files.devices, gaps)
     ledger = replace(host.initial_ledger(), cpus=cpus, memory=memory, devices=devices)
     pods = tuple(pods)
     running = {pod.uid: pod for pod in pods if pod.uid}
@@ -59,8 +60,7 @@ def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) ->
         ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)))
     for uid in unknown:
         ledger = ledger.with_pod(_stand_in(uid, ledger))
-    gaps = (*files.gaps, *cpu_gaps, *memory_gaps, *device_gaps, *_pod_gaps(pods, unknown))
-    return RestoredLedger(ledger, gaps, unknown)
+    return RestoredLedger(ledger, (*gaps, *_pod_gaps(pods, unknown)), unknown)
 
 
 def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
@@ -77,22 +77,21 @@ def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
             )
 
 
-def _cpus(provider: CpuProvider, state: CpuState | None, *, policy: str) -> tuple[CpuLedger, list[str]]:
+def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, policy: str) -> CpuLedger:
     """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
-    if state is None:
-        return provider.initial_ledger(), []
-    check_policy(cpu_file.FORMAT, configured=policy, stored=state.policy)
-    if provider.policy is CpuPolicy.NONE:
-        return provider.initial_ledger(), []
+    if state is not None:
+        check_policy(cpu_file.FORMAT, configured=policy, stored=state.policy)
+    if state is None or provider.policy is CpuPolicy.NONE:
+        return provider.initial_ledger()
     ledger = provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
     _check_owners(ledger)
     orphans = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in ledger.held}
     pod_held = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in orphans}
-    gaps = [
+    gaps += [
         f"pod {uid} holds CPUs {bits.show(cpus)} as a whole, but its containers hold none; they stay unavailable"
         for uid, cpus in sorted(orphans.items())
     ]
-    return replace(ledger, pod_held=pod_held, lost=bits.union(orphans.values())), gaps
+    return replace(ledger, pod_held=pod_held, lost=bits.union(orphans.values()))
 
 
 def _check_owners(ledger: CpuLedger) -> None:
@@ -109,31 +108,29 @@ def _check_owners(ledger: CpuLedger) -> None:
         owners[uid] = own
 
 
-def _memory(provider: MemoryProvider, state: MemoryState | None) -> tuple[MemoryLedger, list[str]]:
+def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[str]) -> MemoryLedger:
     """Return the memory ledger in *state*, checked as a kubelet does when it starts."""
     idle = provider.initial_ledger()
-    if state is None:
-        return idle, []
-    check_policy(memory_file.FORMAT, configured=provider.settings.policy, stored=state.policy)
-    if provider.settings.policy is MemoryPolicy.NONE:
-        return idle, []
+    if state is not None:
+        check_policy(memory_file.FORMAT, configured=provider.settings.policy, stored=state.policy)
+    if state is None or provider.settings.policy is MemoryPolicy.NONE:
+        return idle
     stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
     ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
     orphans = ledger.pod_held.keys() - ledger.held.keys()
-    gaps = [
+    gaps += [
         f"pod {uid} holds memory as a whole, but its containers hold none; it stays unavailable"
         for uid in sorted(orphans)
     ]
     pod_held = {uid: blocks for uid, blocks in ledger.pod_held.items() if uid not in orphans}
-    return replace(ledger, pod_held=pod_held), gaps
+    return replace(ledger, pod_held=pod_held)
 
 
-def _devices(provider: DeviceProvider, state: DeviceState | None) -> tuple[DeviceLedger, list[str]]:
+def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[str]) -> DeviceLedger:
     """Return the device ledger in *state*, with the devices of the machine as far as they are known."""
     if state is None:
-        return provider.initial_ledger(), []
+        return provider.initial_ledger()
     ledger = DeviceLedger(nodes=provider.nodes)
-    gaps: list[str] = []
     for one in restore_devices(provider.devices, state):
         preferred = one.resource in provider.preferred_allocation
         ledger = ledger.announce(one.resource, one.devices.values(), preferred_allocation=preferred)
@@ -150,7 +147,7 @@ def _devices(provider: DeviceProvider, state: DeviceState | None) -> tuple[Devic
                 f"pod {uid} container {container}: {error}; delete one of the two pods, "
                 f"or drain the node and delete its {device_file.NAME}"
             ) from None
-    return ledger, gaps
+    return ledger
 
 
 def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
