@@ -17,7 +17,7 @@ from alignup.align.synthetic import parse
 from alignup.align.workload import QoS
 from alignup.fleet.events import PodArrival, PodDeparture, ordered
 from alignup.fleet.generate import MachineCapacity, generate
-from alignup.fleet.profiles import DAY, HOUR, MINUTE, POD_KINDS, LifetimeDistribution, PodKind, Profile
+from alignup.fleet.profiles import DAY, HOUR, MINUTE, POD_KINDS, PodKind, Profile
 from alignup.fleet.simulate import run
 from alignup.fleet.trace import read, write
 from tests.align.hosts import GPU, NIC, hosts
@@ -188,11 +188,12 @@ def test_lifetimes_match_the_tables(profile):
             for event in events
             if isinstance(event, PodArrival) and event.pod.labels["app"] == kind.name
         ]
-        if kind.lifetime.distribution is LifetimeDistribution.LOG_UNIFORM:
-            assert kind.lifetime.low * 0.99 <= min(stays)
-            assert max(stays) <= kind.lifetime.high * 1.01
+        if isinstance(kind.lifetime, tuple):
+            low, high = kind.lifetime
+            assert low * 0.99 <= min(stays)
+            assert max(stays) <= high * 1.01
         else:
-            assert sum(stays) / len(stays) == pytest.approx(kind.lifetime.low, rel=0.35)
+            assert sum(stays) / len(stays) == pytest.approx(kind.lifetime, rel=0.35)
 
 
 def duration(seconds: float) -> str:
@@ -211,9 +212,10 @@ def row(profile: Profile, kind: PodKind) -> str:
         "sidecar": kind.sidecar,
         "Burstable": not kind.guaranteed,
     }
-    stay = kind.lifetime
-    mean = f"{stay.distribution}, mean {duration(stay.low)}"
-    between = f"{stay.distribution}, {duration(stay.low)} to {duration(stay.high or stay.low)}"
+    if isinstance(kind.lifetime, tuple):
+        lifetime = f"log-uniform, {' to '.join(map(duration, kind.lifetime))}"
+    else:
+        lifetime = f"exponential, mean {duration(kind.lifetime)}"
     cells = (
         profile,
         kind.name,
@@ -221,7 +223,7 @@ def row(profile: Profile, kind: PodKind) -> str:
         f"{asks}: {amounts}",
         "" if kind.accelerators else kind.memory,
         ", ".join(name for name, there in extras.items() if there),
-        mean if stay.distribution is LifetimeDistribution.EXPONENTIAL else between,
+        lifetime,
     )
     return "| " + " | ".join(map(str, cells)) + " |"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from alignup.align.decision import Rejection, Shortfall
 from alignup.align.workload import Pod
-from alignup.fleet.report import COLUMNS, rows, shortfall, to_document, write_csv, write_rows
+from alignup.fleet.report import COLUMNS, rows, shortfall, to_document, write_rows
 from alignup.fleet.simulate import run
 from tests.align.hosts import GIB, GPU, host, hosts
 from tests.fleet.workloads import arriving_in_order, small, some, workloads
@@ -67,7 +67,7 @@ def test_tables_and_documents_round_trip(one, events):
     result = run(one, events)
     text = io.StringIO()
 
-    write_csv(result, text)
+    write_rows(COLUMNS, rows(result), text)
 
     assert list(csv.DictReader(io.StringIO(text.getvalue()))) == list(rows(result))
     assert all(tuple(row) == COLUMNS for row in rows(result))

@@ -27,7 +27,7 @@ class TestOutcomes:
             arriving_in_order(small("a", gpu="1"), small("b", cpu="4"), small("c", cpu="3"), small("d", cpu="1")),
         )
 
-        assert [(outcome.uid, outcome.admitted, outcome.nodes) for outcome in result.outcomes] == [
+        assert [(outcome.pod.uid, outcome.admitted, outcome.nodes) for outcome in result.outcomes] == [
             ("a", True, 1),
             ("b", True, 2),
             ("c", False, 0),
@@ -165,7 +165,7 @@ def test_no_resource_is_allocated_twice_or_lost(one, events):
 
     check_sound(one, "after the last event")
     event(f"{result.admitted} admitted")
-    assert {outcome.uid for outcome in result.outcomes if outcome.admitted} >= set(one.ledger.pods)
+    assert {outcome.pod.uid for outcome in result.outcomes if outcome.admitted} >= set(one.ledger.pods)
     for placement in (one for outcome in result.outcomes for one in outcome.placements):
         assert not placement.cpus & ~one.view.all_cpus
         assert not placement.nodes & ~one.view.all_nodes

@@ -106,7 +106,7 @@ def print_result(result: SimulationResult, output: str, *, timed: bool) -> None:
     if output == "json":
         terminal.print_json(report.to_document(result))
     elif output == "csv":
-        report.write_csv(result, sys.stdout)
+        report.write_rows(report.COLUMNS, report.rows(result), sys.stdout)
     else:
         terminal.print_lines(_result_lines(result, timed=timed))
 

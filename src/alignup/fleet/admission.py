@@ -19,8 +19,6 @@ from alignup.align.workload import Pod
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlacement:
-    """What a container was allocated."""
-
     container: str
     cpus: CpuSet  #: exclusive; empty: it runs on the shared CPU pool
     memory: tuple[Block, ...]

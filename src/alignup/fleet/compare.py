@@ -1,9 +1,5 @@
 """Compares settings: one workload under many variants, side by side.
 
-    variants = build_grid(settings, ("policy", "scope"), machine=machine)
-    with process_pool() as executor:
-        comparison = compare(machine, variants, events, executor=executor)
-
 Any ``concurrent.futures.Executor`` works; without one the variants run one after the other. They are ranked by admitted
 pods, then by pods on one NUMA node, then by the fewest devices and CPUs stranded at peak demand
 (``fragmentation.measure_stranded``).
@@ -104,7 +100,6 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def columns(comparison: Comparison) -> tuple[str, ...]:
-    """The rank, the dimensions, the figures."""
     variants = (*(one.variant for one in comparison.ranked), *comparison.invalid)
     dimensions = dict.fromkeys(name for variant in variants for name in variant.choices)
     return (_RANK, *dimensions, *_FIGURES, _ERROR)

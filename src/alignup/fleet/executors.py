@@ -49,7 +49,12 @@ class _ProcessPool(ProcessPoolExecutor):
     """
 
     def __init__(self, count: int) -> None:
-        _start_fork_server()
+        resource_tracker.ensure_running()  # started later, it would unblock SIGINT
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit this
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         context = get_context("forkserver")
         self._stop = context.Event()
         super().__init__(count, mp_context=context, initializer=_initialize_worker, initargs=(self._stop,))
@@ -121,16 +126,6 @@ def raise_if_cancelled(*_: object) -> None:
 
 #: In a worker, the event that stops it.
 _stop_events: list[Event] = []
-
-
-def _start_fork_server() -> None:
-    """Start the process that forks workers with SIGINT blocked, so that workers never receive it."""
-    resource_tracker.ensure_running()  # started later, it would unblock SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _initialize_worker(stop: Event) -> None:

@@ -17,7 +17,7 @@ from alignup.align.workload import Amounts, Container, Pod, Resources, demand
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, ordered
-from alignup.fleet.profiles import POD_KINDS, LifetimeDistribution, PodKind, Profile
+from alignup.fleet.profiles import POD_KINDS, PodKind, Profile
 
 _T = TypeVar("_T")
 
@@ -29,8 +29,6 @@ _NETWORK_WORDS = ("nic", "sriov", "net", "rdma", "hca", "dpu", "vf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCapacity:
-    """The resources of a machine that workloads request."""
-
     cpus: int
     node_cpus: int  #: of the largest NUMA node
     threads: int  #: CPUs per core
@@ -106,11 +104,11 @@ def _pods(random: Random, profile: Profile, capacity: MachineCapacity, count: in
         shape = (kind.name, str(requests))
         if shape not in shapes:
             shapes[shape] = accept(_pod(kind, requests))
-        low, high = kind.lifetime.low, kind.lifetime.high
-        if kind.lifetime.distribution is LifetimeDistribution.EXPONENTIAL:
-            lifetime = _exponential(random, low)
-        else:
+        if isinstance(kind.lifetime, tuple):
+            low, high = kind.lifetime
             lifetime = float(low * pow(high / low, random.random()))
+        else:
+            lifetime = _exponential(random, kind.lifetime)
         name = f"{kind.name}-{number}"
         yield replace(shapes[shape], name=name, uid=name), lifetime
 
@@ -135,7 +133,6 @@ def _pod(kind: PodKind, requests: Amounts) -> Pod:
 
 
 def _requests(random: Random, kind: PodKind, capacity: MachineCapacity) -> dict[str, Quantity]:
-    """The requests of a pod's main container."""
     requests = {}
     cpus: float
     if kind.accelerators and capacity.accelerator:

@@ -7,7 +7,6 @@ The figures are made up but typical: a few large pods that need alignment, many 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -17,20 +16,6 @@ class Profile(StrEnum):
     TRAINING = "training"
     INFERENCE = "inference"
     MIXED = "mixed"
-
-
-class LifetimeDistribution(StrEnum):
-    EXPONENTIAL = "exponential"
-    LOG_UNIFORM = "log-uniform"
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """In seconds."""
-
-    distribution: LifetimeDistribution
-    low: float  #: the minimum; for exponential the mean
-    high: float = 0.0  #: the maximum; unused for exponential
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +29,7 @@ class PodKind:
 
     name: str
     weight: int  #: relative frequency
-    lifetime: Lifetime
+    lifetime: float | tuple[float, float]  #: seconds: the mean if exponential, the bounds if log-uniform
     cpus: tuple[float, ...] = ()
     memory: int = 2  #: GiB per CPU
     accelerators: tuple[int, ...] = ()
@@ -55,38 +40,26 @@ class PodKind:
     guaranteed: bool = True
 
 
-def _exponential(mean: float) -> Lifetime:
-    return Lifetime(LifetimeDistribution.EXPONENTIAL, mean)
-
-
-def _between(low: float, high: float) -> Lifetime:
-    return Lifetime(LifetimeDistribution.LOG_UNIFORM, low, high)
-
-
 _TELCO = (
-    PodKind(name="upf", weight=2, cpus=(4, 4, 8, 16), networks=2, huge=2, setup=True, lifetime=_exponential(7 * DAY)),
-    PodKind(name="du", weight=3, cpus=(2, 4, 4, 8), networks=1, huge=1, lifetime=_exponential(7 * DAY)),
-    PodKind(name="control", weight=3, cpus=(1, 2, 2, 4), sidecar=True, lifetime=_exponential(2 * DAY)),
-    PodKind(name="oam", weight=2, cpus=(0.25, 0.5, 1), guaranteed=False, lifetime=_exponential(DAY)),
+    PodKind(name="upf", weight=2, cpus=(4, 4, 8, 16), networks=2, huge=2, setup=True, lifetime=7 * DAY),
+    PodKind(name="du", weight=3, cpus=(2, 4, 4, 8), networks=1, huge=1, lifetime=7 * DAY),
+    PodKind(name="control", weight=3, cpus=(1, 2, 2, 4), sidecar=True, lifetime=2 * DAY),
+    PodKind(name="oam", weight=2, cpus=(0.25, 0.5, 1), guaranteed=False, lifetime=DAY),
 )
 _TRAINING = (
-    PodKind(
-        name="trainer", weight=6, accelerators=(1, 1, 2, 2, 4, 8), networks=1, lifetime=_between(HOUR / 2, 2 * DAY)
-    ),
-    PodKind(name="prepare", weight=3, cpus=(4, 8, 8, 16), memory=4, lifetime=_between(5 * MINUTE, 4 * HOUR)),
-    PodKind(name="notebook", weight=1, accelerators=(1,), sidecar=True, lifetime=_between(HOUR, 10 * HOUR)),
+    PodKind(name="trainer", weight=6, accelerators=(1, 1, 2, 2, 4, 8), networks=1, lifetime=(HOUR / 2, 2 * DAY)),
+    PodKind(name="prepare", weight=3, cpus=(4, 8, 8, 16), memory=4, lifetime=(5 * MINUTE, 4 * HOUR)),
+    PodKind(name="notebook", weight=1, accelerators=(1,), sidecar=True, lifetime=(HOUR, 10 * HOUR)),
 )
 _INFERENCE = (
-    PodKind(name="model", weight=5, accelerators=(1, 1, 1, 1, 2), sidecar=True, lifetime=_exponential(6 * HOUR)),
-    PodKind(name="embed", weight=3, cpus=(2, 4, 4, 8), memory=4, setup=True, lifetime=_exponential(2 * HOUR)),
-    PodKind(name="gateway", weight=2, cpus=(0.5, 1, 2), guaranteed=False, lifetime=_exponential(DAY)),
+    PodKind(name="model", weight=5, accelerators=(1, 1, 1, 1, 2), sidecar=True, lifetime=6 * HOUR),
+    PodKind(name="embed", weight=3, cpus=(2, 4, 4, 8), memory=4, setup=True, lifetime=2 * HOUR),
+    PodKind(name="gateway", weight=2, cpus=(0.5, 1, 2), guaranteed=False, lifetime=DAY),
 )
 
-POD_KINDS: Mapping[Profile, tuple[PodKind, ...]] = MappingProxyType(
-    {
-        Profile.TELCO: _TELCO,
-        Profile.TRAINING: _TRAINING,
-        Profile.INFERENCE: _INFERENCE,
-        Profile.MIXED: _TELCO + _TRAINING + _INFERENCE,
-    }
-)
+POD_KINDS: Mapping[Profile, tuple[PodKind, ...]] = {
+    Profile.TELCO: _TELCO,
+    Profile.TRAINING: _TRAINING,
+    Profile.INFERENCE: _INFERENCE,
+    Profile.MIXED: _TELCO + _TRAINING + _INFERENCE,
+}

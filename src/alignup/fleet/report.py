@@ -65,10 +65,10 @@ def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
         devices = [item for one in outcome.placements for item in one.devices.items()]
         yield {
             "time": f"{outcome.time:g}" if outcome.time < 1e6 else f"{outcome.time:.3f}",
-            "namespace": outcome.namespace,
-            "name": outcome.name,
-            "uid": outcome.uid,
-            "qos": str(outcome.qos),
+            "namespace": outcome.pod.namespace,
+            "name": outcome.pod.name,
+            "uid": outcome.pod.uid,
+            "qos": str(outcome.pod.qos),
             "outcome": "rejected" if rejection else "admitted",
             "aligned": _ALIGNED[outcome.on_one],
             "nodes": bits.show(outcome.nodes),
@@ -80,10 +80,6 @@ def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
             "shortfall": shortfall(rejection) if rejection else "",
             "message": rejection.message if rejection else "",
         }
-
-
-def write_csv(result: SimulationResult, stream: TextIO) -> None:
-    write_rows(COLUMNS, rows(result), stream)
 
 
 def write_rows(columns: Iterable[str], table: Iterable[Mapping[str, str]], stream: TextIO) -> None:
@@ -120,10 +116,10 @@ def _outcome(outcome: PodOutcome) -> dict[str, Any]:
     rejection = outcome.rejection
     return {
         "time": outcome.time,
-        "uid": outcome.uid,
-        "name": outcome.name,
-        "namespace": outcome.namespace,
-        "qos": str(outcome.qos),
+        "uid": outcome.pod.uid,
+        "name": outcome.pod.name,
+        "namespace": outcome.pod.namespace,
+        "qos": str(outcome.pod.qos),
         "outcome": "rejected" if rejection else "admitted",
         "onOne": outcome.on_one,
         "nodes": bits.show(outcome.nodes),

@@ -8,7 +8,7 @@ another one (the scope with policy none) is not varied and shown as ``-``.
 Settings with which a kubelet does not start are included, with the kubelet's error.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 
@@ -23,6 +23,16 @@ from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, 
 NO_OPTIONS = "none"  #: the empty set of options
 NOT_APPLICABLE = "-"  #: the value of a setting that has no effect
 
+#: The settings that can be varied, in this order → the kubelet's manager that they configure.
+DIMENSIONS: Mapping[str, str] = {
+    "policy": "topology",
+    "scope": "topology",
+    "topology-options": "topology",
+    "cpu-policy": "cpu",
+    "cpu-options": "cpu",
+    "memory-policy": "memory",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -34,14 +44,6 @@ class Variant:
     @property
     def label(self) -> str:
         return " ".join(f"{dimension}={value}" for dimension, value in self.choices.items())
-
-
-@dataclass(frozen=True, slots=True)
-class _Dimension:
-    manager: str
-    values: Callable[[Settings], Iterable[str]]  #: the values to try with the settings chosen so far
-    change: Callable[[Settings, str, KubeletView], Settings]
-    sets: bool = False  #: whether values are sets of options
 
 
 def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
@@ -68,16 +70,17 @@ def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -
 
 def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView) -> Iterator[Variant]:
     """*variant* with each value of another dimension; an invalid value leaves the settings alone and sets the error."""
-    dimension = DIMENSIONS[name]
-    possible = tuple(dimension.values(variant.settings))
+    possible = tuple(_values(variant.settings, name))
     if chosen and possible != (NOT_APPLICABLE,):
-        possible = tuple(_option_sets(chosen)) if dimension.sets else tuple(chosen)
+        possible = tuple(_option_sets(chosen) if name.endswith("-options") else chosen)
     for value in possible:
         choices = {**variant.choices, name: value}
         try:
-            settings = variant.settings if value == NOT_APPLICABLE else dimension.change(variant.settings, value, view)
+            settings = variant.settings
+            if value != NOT_APPLICABLE:
+                settings = _change(settings, name, value, view)
         except SettingsError as error:
-            first = variant if variant.error else replace(variant, error=str(error), manager=dimension.manager)
+            first = variant if variant.error else replace(variant, error=str(error), manager=DIMENSIONS[name])
             yield replace(first, choices=choices)
         else:
             yield replace(variant, choices=choices, settings=settings)
@@ -91,6 +94,27 @@ def _option_sets(options: Sequence[str]) -> Iterator[str]:
 
 def _options(value: str) -> dict[str, str]:
     return {} if value == NO_OPTIONS else dict.fromkeys(value.split("+"), "true")
+
+
+def _values(settings: Settings, name: str) -> Iterable[str]:
+    """The values of a dimension to try with the settings chosen so far."""
+    match name:
+        case "scope" | "topology-options" if (
+            settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
+        ):
+            return (NOT_APPLICABLE,)
+        case "policy":
+            return Policy
+        case "scope":
+            return Scope
+        case "topology-options":
+            return _option_sets(TOPOLOGY_SWITCHES)
+        case "cpu-policy":
+            return CpuPolicy
+        case "cpu-options":
+            return _cpu_option_sets(settings)
+        case _:
+            return MemoryPolicy
 
 
 def _cpu_option_sets(settings: Settings) -> Iterator[str]:
@@ -108,58 +132,26 @@ def _cpu_option_sets(settings: Settings) -> Iterator[str]:
     yield from disabled
 
 
-def _with_topology_policy(values: Iterable[str]) -> Callable[[Settings], Iterable[str]]:
-    """*values* of a setting that has no effect with policy none, unless pods may choose another policy."""
-    known = tuple(values)
-
-    def possible(settings: Settings) -> Iterable[str]:
-        no_effect = settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
-        return (NOT_APPLICABLE,) if no_effect else known
-
-    return possible
-
-
-def _with_policy(settings: Settings, value: str, _: KubeletView) -> Settings:
-    TopologySettings.parse(value, Scope.CONTAINER, options={}, gates=settings.gates)
-    return replace(settings, topology=replace(settings.topology, policy=Policy(value)))
-
-
-def _with_scope(settings: Settings, value: str, _: KubeletView) -> Settings:
-    TopologySettings.parse(Policy.RESTRICTED, value, options={}, gates=settings.gates)
-    return replace(settings, topology=replace(settings.topology, scope=Scope(value)))
-
-
-def _with_topology_options(settings: Settings, value: str, _: KubeletView) -> Settings:
-    topology = settings.topology
-    off = replace(topology.options, **{TOPOLOGY_OPTIONS[name].field: False for name in TOPOLOGY_SWITCHES})
-    options = TopologyOptions.parse(_options(value), gates=settings.gates, base=off)
-    return replace(settings, topology=replace(topology, options=options))
-
-
-def _with_cpu_policy(settings: Settings, value: str, _: KubeletView) -> Settings:
-    return replace(settings, cpus=replace(settings.cpus, policy=value))
-
-
-def _with_cpu_options(settings: Settings, value: str, _: KubeletView) -> Settings:
-    return replace(settings, cpus=replace(settings.cpus, options=_options(value)))
-
-
-def _with_memory_policy(settings: Settings, value: str, view: KubeletView) -> Settings:
-    """With policy Static, reserve memory as the settings do, or else spread the reservation over the nodes."""
-    if MemoryPolicy.parse(value) is MemoryPolicy.NONE:
-        return replace(settings, memory_policy=value, reserved_memory=())
-    reserved = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)
-    return replace(settings, memory_policy=value, reserved_memory=reserved)
-
-
-#: The settings that can be varied, in this order.
-DIMENSIONS: Mapping[str, _Dimension] = {
-    "policy": _Dimension("topology", lambda _: Policy, _with_policy),
-    "scope": _Dimension("topology", _with_topology_policy(Scope), _with_scope),
-    "topology-options": _Dimension(
-        "topology", _with_topology_policy(_option_sets(TOPOLOGY_SWITCHES)), _with_topology_options, sets=True
-    ),
-    "cpu-policy": _Dimension("cpu", lambda _: CpuPolicy, _with_cpu_policy),
-    "cpu-options": _Dimension("cpu", _cpu_option_sets, _with_cpu_options, sets=True),
-    "memory-policy": _Dimension("memory", lambda _: MemoryPolicy, _with_memory_policy),
-}
+def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Settings:
+    """*settings* with a value of one dimension; :class:`SettingsError` if it is invalid."""
+    topology, cpus, gates = settings.topology, settings.cpus, settings.gates
+    match name:
+        case "policy":
+            TopologySettings.parse(value, Scope.CONTAINER, options={}, gates=gates)
+            return replace(settings, topology=replace(topology, policy=Policy(value)))
+        case "scope":
+            TopologySettings.parse(Policy.RESTRICTED, value, options={}, gates=gates)
+            return replace(settings, topology=replace(topology, scope=Scope(value)))
+        case "topology-options":
+            off = replace(topology.options, **{TOPOLOGY_OPTIONS[name].field: False for name in TOPOLOGY_SWITCHES})
+            options = TopologyOptions.parse(_options(value), gates=gates, base=off)
+            return replace(settings, topology=replace(topology, options=options))
+        case "cpu-policy":
+            return replace(settings, cpus=replace(cpus, policy=value))
+        case "cpu-options":
+            return replace(settings, cpus=replace(cpus, options=_options(value)))
+        case _ if MemoryPolicy.parse(value) is MemoryPolicy.NONE:
+            return replace(settings, memory_policy=value, reserved_memory=())
+        case _:  # reserve memory as the settings do, or else spread the reservation over the nodes
+            reserved = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)
+            return replace(settings, memory_policy=value, reserved_memory=reserved)

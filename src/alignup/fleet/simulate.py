@@ -18,7 +18,7 @@ from alignup.align.errors import PodError
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.align.workload import Pod, QoS
+from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
 from alignup.fleet.admission import ContainerPlacement, admit, common_nodes, container_placements, on_one_node
 from alignup.fleet.events import PodArrival, WorkloadEvent, ordered
@@ -40,7 +40,6 @@ class ProgressReporter:
         self._next = now() + MIN_INTERVAL
 
     def report(self, count: int) -> None:
-        """*count* items are finished."""
         if self._progress is None or count == self._reported or (count < self._total and self._now() < self._next):
             return
         self._reported = count
@@ -48,13 +47,10 @@ class ProgressReporter:
         self._next = self._now() + MIN_INTERVAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PodOutcome:
     time: float  #: of arrival
-    uid: str
-    name: str
-    namespace: str
-    qos: QoS
+    pod: Pod
     rejection: Rejection | None = None  #: ``None``: admitted
     placements: tuple[ContainerPlacement, ...] = ()  #: empty if rejected
 
@@ -132,17 +128,10 @@ class SimulationResult(Score):
 
     @property
     def score(self) -> Score:
-        """Only the figures."""
         return Score(**{field.name: getattr(self, field.name) for field in fields(Score)})
 
 
-def run(
-    host: Host,
-    events: Sequence[WorkloadEvent],
-    *,
-    progress: Progress | None = None,
-    now: Callable[[], float] = monotonic,
-) -> SimulationResult:
+def run(host: Host, events: Sequence[WorkloadEvent], *, progress: Progress | None = None) -> SimulationResult:
     """Apply *events* to *host*; *progress* gets the number of applied events.
 
     :class:`TraceError` if the events are inconsistent (``events.ordered``), ``WorkLimitError`` as in ``Host``.
@@ -152,7 +141,7 @@ def run(
     peak_index = _peak_index(events)
     peak = (start, host.ledger)
     meter = UsageMeter(host, start)
-    reporter = ProgressReporter(progress, len(events), now=now)
+    reporter = ProgressReporter(progress, len(events))
     outcomes: list[PodOutcome] = []
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
@@ -163,13 +152,9 @@ def run(
         reporter.report(number + 1)
         if number == peak_index:
             peak = (event.time, host.ledger)
-    invalid = {outcome.uid for outcome in outcomes if outcome.rejection and outcome.rejection.reason == INVALID}
-    shapes = distinct_shapes(
-        event.pod for event in events if isinstance(event, PodArrival) and event.pod.uid not in invalid
-    )
+    shapes = distinct_shapes(one.pod for one in outcomes if not one.rejection or one.rejection.reason != INVALID)
     end = _snapshot(host, events[-1].time if events else start, host.ledger, shapes)
-    same = peak[1] is host.ledger
-    at_peak = replace(end, time=peak[0]) if same else _snapshot(host, *peak, shapes)
+    at_peak = replace(end, time=peak[0]) if peak[1] is host.ledger else _snapshot(host, *peak, shapes)
     return _result(host, outcomes, meter, peak=at_peak, end=end)
 
 
@@ -204,15 +189,7 @@ def _arrive(host: Host, event: PodArrival) -> PodOutcome:
         rejection = admit(host, pod).rejection
     except PodError as error:
         rejection = Rejection(INVALID, str(error))
-    return PodOutcome(
-        time=event.time,
-        uid=pod.uid,
-        name=pod.name,
-        namespace=pod.namespace,
-        qos=pod.qos,
-        rejection=rejection,
-        placements=() if rejection else container_placements(host, pod),
-    )
+    return PodOutcome(event.time, pod, rejection, () if rejection else container_placements(host, pod))
 
 
 def _result(

@@ -111,7 +111,6 @@ class _TraceReader:
     shapes: dict[tuple[str, str], Pod] = field(default_factory=dict)  #: template and requests → the pod they make
 
     def add(self, document: ObjectReader) -> None:
-        """Read the header first, then events."""
         if self.has_header:
             self._add_event(document)
         else:
@@ -148,7 +147,7 @@ class _TraceReader:
             self._append(event, PodDeparture(time, event.required("leave")))
             return
         if "pod" in event.fields:
-            pod = _read_pod(event.child("pod"))
+            pod = _accept(event.child("pod"))
             pod = pod if pod.uid else replace(pod, uid=_default_uid(pod.name, pod.namespace))
         else:
             pod = self._pod_by_name(event)
@@ -197,7 +196,7 @@ def _template(template: ObjectReader) -> Pod:
         template.error("", "a template must have either requests or a pod")
     if "requests" in template.fields:
         return _accept(template, _pod_of_requests(_requests(template)))
-    return _read_pod(template.child("pod"), name=_CONTAINER)
+    return _accept(template.child("pod"), name=_CONTAINER)
 
 
 def _requests(owner: ObjectReader) -> Amounts:
@@ -211,19 +210,11 @@ def _pod_of_requests(amounts: Amounts) -> Pod:
     return Pod(name=_CONTAINER, containers=(Container(_CONTAINER, Resources(amounts, amounts)),))
 
 
-def _read_pod(source: ObjectReader, name: str = "") -> Pod:
-    """The pod in *source*, called *name* if it has no name."""
+def _accept(source: ObjectReader, pod: Pod | None = None, *, name: str = "") -> Pod:
+    """*pod*, or the pod in *source*, called *name* if it has no name."""
     try:
-        pod = read_pod(source.fields)
-        return accept(replace(pod, name=pod.name or name))
-    except PodError as error:
-        source.error("", str(error))
-        raise  # not reached
-
-
-def _accept(source: ObjectReader, pod: Pod) -> Pod:
-    try:
-        return accept(pod)
+        pod = pod or read_pod(source.fields)
+        return accept(pod if pod.name else replace(pod, name=name))
     except PodError as error:
         source.error("", str(error))
         raise  # not reached
@@ -253,7 +244,6 @@ def _reject_unknown(owner: ObjectReader, known: Collection[str]) -> None:
 
 
 def _show(value: object) -> str:
-    """A value for a message, shortened."""
     text = str(value) if isinstance(value, NumberLiteral) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

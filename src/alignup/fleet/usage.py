@@ -93,7 +93,6 @@ class UsageMeter:
         return values
 
     def _integrate(self) -> None:
-        """Add the amounts since the last change to the areas."""
         if passed := self._now - self._since:
             self._areas = [area + value * passed for area, value in zip(self._areas, self._values, strict=True)]
         self._since = self._now

@@ -100,14 +100,11 @@ def read_workloads(
 
 
 def with_derived_uid(pod: Pod) -> Pod:
-    """*pod* with a uid derived from its namespace and name."""
     return replace(pod, uid=_uid("Pod", pod.namespace, pod.name))
 
 
 @dataclass
 class _Collector:
-    """Collects the workloads and problems of several texts."""
-
     accept: Accept
     keep: bool
     workloads: dict[_ObjectKey, Workload] = field(default_factory=dict)

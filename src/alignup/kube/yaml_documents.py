@@ -7,6 +7,7 @@ nothing grows; each use counts towards the limits, so walking a document always 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from alignup.align.bits import quote
@@ -24,7 +25,6 @@ MAX_DEPTH = 100  #: of nested lists and objects
 _MAX_DIRECTIVES = 100  # each slows the parser down for every other directive and every tag
 _MAX_CACHED = 4096  # resolved scalars
 _MERGE = "tag:yaml.org,2002:merge"
-_NO_MERGE = "map merge requires map or sequence of maps as the value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,9 @@ class _Composer:
         self._inside = False  #: a document
         self._nodes = 0
         self._deepest = 0  #: level reached in the current anchor or document
-        self._values: dict[str, Any] = {}  #: plain scalars resolved before, as values
-        self._keys: dict[str, str] = {}  #: the same as keys
+        resolve = yaml_scalars.resolve_plain
+        self._plain_value = lru_cache(_MAX_CACHED)(lambda text: yaml_scalars.to_value(resolve(text)))
+        self._plain_key = lru_cache(_MAX_CACHED)(lambda text: yaml_scalars.to_key(resolve(text)))
         self._anchors: dict[str, _Anchor] = {}
         self._repeated: list[DuplicateKey] = []
         self._lines: dict[int, int] = {}
@@ -146,13 +147,7 @@ class _Composer:
             self._count(1)
             if event.tag is not None or event.anchor is not None or not event.implicit[0]:
                 return yaml_scalars.to_value(self._resolve(event))
-            text = event.value
-            value = self._values.get(text, self)
-            if value is self:
-                value = yaml_scalars.to_value(yaml_scalars.resolve_plain(text))
-                if len(self._values) < _MAX_CACHED:
-                    self._values[text] = value
-            return value
+            return self._plain_value(event.value)
         if kind is self._yaml.AliasEvent:
             value = self._alias(event, level).value
             return value if type(value) is dict or type(value) is list else yaml_scalars.to_value(value)
@@ -165,7 +160,7 @@ class _Composer:
             self._count(1)
             text, tag, plain = event.value, event.tag, event.implicit[0]
             if tag is None and event.anchor is None and plain:
-                return None if text == "<<" else self._keys.get(text) or self._cache_key(text)
+                return None if text == "<<" else self._plain_key(text)
             scalar = self._resolve(event)
             return None if text == "<<" and (plain or tag == _MERGE) else yaml_scalars.to_key(scalar)
         if kind is self._yaml.AliasEvent:
@@ -219,7 +214,7 @@ class _Composer:
             sources = found[::-1] if isinstance(found, list) else [found]
         for source in sources:
             if not isinstance(source, dict):
-                raise self.error(_NO_MERGE)
+                raise self.error("map merge requires map or sequence of maps as the value")
             value.update(source)
             merged.update(source)
 
@@ -243,12 +238,6 @@ class _Composer:
         if event.anchor is not None:
             self._anchors[event.anchor] = _Anchor(scalar, 1)
         return scalar
-
-    def _cache_key(self, text: str) -> str:
-        key = yaml_scalars.to_key(yaml_scalars.resolve_plain(text))
-        if len(self._keys) < _MAX_CACHED:
-            self._keys[text] = key
-        return key
 
     def _descend(self, level: int) -> None:
         if level > MAX_DEPTH:

@@ -89,7 +89,6 @@ def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
 
 
 def _typed_fields(top: ObjectReader) -> dict[str, Any]:
-    """The fields of a KubeletConfiguration; problems are recorded."""
     kind, version = top.text("kind"), top.text("apiVersion")
     if top.diagnostics.problems:
         return {}

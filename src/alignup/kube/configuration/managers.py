@@ -1,6 +1,6 @@
 """How the kubelet's managers start with a configuration on a machine, and the node status that results."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
@@ -24,7 +24,7 @@ from alignup.kube.configuration.node_allocatable import (
     subtract,
 )
 
-#: Words of a manager's error message → the field it is about; the first match counts.
+#: Manager, in the order of startup → words of its error message and the field they are about; the first match counts.
 _FIELDS: Mapping[StartupStage, tuple[tuple[str, str], ...]] = {
     StartupStage.TOPOLOGY_MANAGER: (
         ("unknown policy", "topologyManagerPolicy"),
@@ -107,28 +107,18 @@ def node_status(configuration: Configuration, machine: Machine, *, ephemeral_sto
 def _manager_errors(
     configuration: Configuration, view: KubeletView, reservations: NodeReservations, *, limit_nodes: bool
 ) -> Iterator[ConfigurationError]:
-    gates = feature_gates.resolve(configuration.feature_gates)
-
-    def start_topology_manager() -> None:
-        topology = _topology_settings(configuration, gates, limit_nodes=limit_nodes)
-        topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
-
-    def start_cpu_manager() -> None:
-        policy = Policy(configuration.topology_manager_policy)
-        CpuProvider.create(view, _cpu_settings(configuration, reservations), topology=policy, gates=gates)
-
-    def start_memory_manager() -> None:
-        if MemoryPolicy.parse(configuration.memory_manager_policy) is MemoryPolicy.STATIC:
-            reserved_memory.reserved_by_node(configuration.reserved_memory, reservations.reservation, nodes=view.nodes)
-
-    managers: dict[StartupStage, Callable[[], None]] = {
-        StartupStage.TOPOLOGY_MANAGER: start_topology_manager,
-        StartupStage.CPU_MANAGER: start_cpu_manager,
-        StartupStage.MEMORY_MANAGER: start_memory_manager,
-    }
-    for stage, start in managers.items():
+    gates, reservation = feature_gates.resolve(configuration.feature_gates), reservations.reservation
+    for stage in _FIELDS:
         try:
-            start()
+            match stage:
+                case StartupStage.TOPOLOGY_MANAGER:
+                    topology = _topology_settings(configuration, gates, limit_nodes=limit_nodes)
+                    topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
+                case StartupStage.CPU_MANAGER:
+                    policy = Policy(configuration.topology_manager_policy)
+                    CpuProvider.create(view, _cpu_settings(configuration, reservations), topology=policy, gates=gates)
+                case _ if MemoryPolicy.parse(configuration.memory_manager_policy) is MemoryPolicy.STATIC:
+                    reserved_memory.reserved_by_node(configuration.reserved_memory, reservation, nodes=view.nodes)
         except (SettingsError, QuantityError) as error:
             advice = _advice(stage, configuration, view, reservations)
             yield _manager_error(error, stage, configuration, advice=advice)

@@ -67,8 +67,6 @@ class NodeReservations:
 
 @dataclass(frozen=True, slots=True)
 class OverReservation:
-    """A resource whose reservation exceeds its capacity."""
-
     resource: str
     reservation: Quantity
     capacity: Quantity
@@ -90,8 +88,6 @@ class StartupResources:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """As in the Node object of the cluster."""
-
     capacity: Amounts
     allocatable: Amounts
 

@@ -39,7 +39,6 @@ def read_fields(document: ObjectReader) -> dict[str, Any]:
 
 
 def suggest_field(name: str) -> str | None:
-    """The known field most similar to *name*."""
     known = {one.lower(): one for one in FIELDS}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     return known[close[0]] if close else None

@@ -1,15 +1,34 @@
-"""Reads the pod level of a manifest: host namespaces, DNS, host aliases, and the containers in start order."""
+"""Reads the spec in a manifest: the containers in start order, their ports, host namespaces, DNS, host aliases."""
 
 import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from alignup.align.bits import quote
 from alignup.align.workload import names
 from alignup.kube.object_reader import ObjectReader
-from alignup.kube.podspec.containers import PodContext, read_container, read_host_ports
+from alignup.kube.podspec.environment import read_env
+from alignup.kube.podspec.probes import MAX_PORT, read_hook, read_probe
 from alignup.kube.podspec.security_context import read_security_context, read_sysctls
-from alignup.kube.podspec.types import ContainerKind, HostPort, Permission, PodSpec, RestartPolicy
-from alignup.kube.podspec.volumes import read_volumes
+from alignup.kube.podspec.types import (
+    ContainerKind,
+    ContainerSpec,
+    HostPort,
+    Permission,
+    PodSpec,
+    PullPolicy,
+    RestartPolicy,
+    Volume,
+)
+from alignup.kube.podspec.volumes import read_mounts, read_volumes
 
+_IMAGE_ID = re.compile(r"[0-9a-f]{64}")
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
+_PORT_NAME_LENGTH = 15
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+_FALLBACK_TO_LOGS = "FallbackToLogsOnError"
 _DEFAULT_GRACE = 30
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _MAX_NAMESERVERS = 3
@@ -19,6 +38,19 @@ _SEARCH = re.compile(r"[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?(\.[a-z0-9_]([-_a-z0-9]*[
 _MAX_HOSTNAME = 64
 
 _Containers = tuple[tuple[ObjectReader, ContainerKind], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _PodContext:
+    """What reading a container needs from the rest of the pod."""
+
+    spec: ObjectReader
+    metadata: ObjectReader
+    containers: AbstractSet[str]  #: the names of all containers
+    volumes: tuple[Volume, ...]
+    volume_names: AbstractSet[str]  #: including unavailable volumes
+    restart: RestartPolicy
+    grace: int
 
 
 def read_pod_spec(top: ObjectReader) -> PodSpec:
@@ -32,7 +64,7 @@ def read_pod_spec(top: ObjectReader) -> PodSpec:
     for container, _ in containers:
         container.label("name", container_names)
     volumes, volume_names = read_volumes(spec, [container for container, _ in containers], container_names)
-    context = PodContext(spec, metadata, container_names, volumes, volume_names, restart, grace)
+    context = _PodContext(spec, metadata, container_names, volumes, volume_names, restart, grace)
     security = spec.child("securityContext")
     groups = (*security.list_of("supplementalGroups", ObjectReader.number), security.number("fsGroup"))
     dns = spec.child("dnsConfig")
@@ -42,7 +74,7 @@ def read_pod_spec(top: ObjectReader) -> PodSpec:
         namespace=metadata.text("namespace", "default"),
         labels=metadata.string_map("labels"),
         annotations=metadata.string_map("annotations"),
-        containers=tuple(read_container(container, kind, context) for container, kind in containers),
+        containers=tuple(_read_container(container, kind, context) for container, kind in containers),
         volumes=volumes,
         restart=restart,
         grace=grace,
@@ -80,18 +112,6 @@ def _containers(spec: ObjectReader) -> _Containers:
     if not containers:
         spec.error("containers", "Required value")
     return (*zip(init, kinds, strict=True), *containers)
-
-
-def _host_ports(spec: ObjectReader, containers: _Containers) -> tuple[HostPort, ...]:
-    host_network = spec.flag("hostNetwork")
-    found: dict[tuple[str, str, int], HostPort] = {}
-    for container, kind in containers:
-        for where, port in read_host_ports(container, kind, host_network=host_network):
-            key = (port.protocol, port.host_ip, port.host_port)
-            if key in found:
-                where.error("hostPort", f"Duplicate value: {quote('/'.join(map(str, key)))}")
-            found[key] = port
-    return tuple(found.values())
 
 
 def _shares_with_host(spec: ObjectReader, name: str, permission: Permission, what: str) -> bool:
@@ -144,3 +164,97 @@ def _check_dns(pod: PodSpec, dns: ObjectReader) -> None:
     for index, search in enumerate(pod.searches):
         if search != "." and not _SEARCH.fullmatch(search.removesuffix(".")):
             dns.invalid(f"searches[{index}]", search, "must be a lowercase domain name")
+
+
+def _read_container(container: ObjectReader, kind: ContainerKind, pod: _PodContext) -> ContainerSpec:
+    image = container.required("image")
+    if image != image.strip():
+        container.invalid("image", image, "must not have leading or trailing whitespace")
+    _check_kind(container, kind, pod)
+    if container.child("resources").children("claims"):
+        what = "resource claims are not supported: there is no Kubernetes API; request devices of a device plugin"
+        container.error("resources.claims", what)
+    ports = _named_ports(container)
+    startup, liveness, readiness = (read_probe(container, probe, ports=ports) for probe in _PROBES)
+    named, _, digest = image.partition("@")
+    tag = named.rpartition("/")[2].partition(":")[2]
+    latest = tag == "latest" or (not tag and not digest and not _IMAGE_ID.fullmatch(image))
+    pull_policy = PullPolicy.ALWAYS if latest else PullPolicy.IF_NOT_PRESENT
+    message_policy = container.choice("terminationMessagePolicy", ("File", _FALLBACK_TO_LOGS))
+    return ContainerSpec(
+        name=container.text("name"),
+        kind=kind,
+        image=image,
+        pull_policy=PullPolicy(container.choice("imagePullPolicy", PullPolicy, pull_policy)),
+        command=container.strings("command"),
+        args=container.strings("args"),
+        working_dir=container.text("workingDir"),
+        env=read_env(container, pod.containers),
+        mounts=read_mounts(container, pod.volumes, pod.volume_names),
+        security_context=read_security_context(container, pod.spec, metadata=pod.metadata),
+        post_start=read_hook(container, "postStart", max_sleep=pod.grace),
+        pre_stop=read_hook(container, "preStop", max_sleep=pod.grace),
+        startup=startup,
+        liveness=liveness,
+        readiness=readiness,
+        stdin=container.flag("stdin"),
+        stdin_once=container.flag("stdinOnce"),
+        tty=container.flag("tty"),
+        termination_message_path=container.text("terminationMessagePath", "/dev/termination-log"),
+        fallback_to_logs_on_error=message_policy == _FALLBACK_TO_LOGS,
+    )
+
+
+def _host_ports(spec: ObjectReader, containers: _Containers) -> tuple[HostPort, ...]:
+    """The host ports to forward; on the host network there is nothing to forward."""
+    found: dict[tuple[str, str, int], HostPort] = {}
+    for port, kind in ((port, kind) for container, kind in containers for port in container.children("ports")):
+        inner = port.number("containerPort", low=1, high=MAX_PORT)
+        outer = port.number("hostPort", high=MAX_PORT)
+        protocol = port.choice("protocol", _PROTOCOLS, "TCP")
+        if inner is None and not port.has("containerPort"):
+            port.error("containerPort", "Required value")
+        if not outer or inner is None:
+            continue
+        if spec.flag("hostNetwork"):
+            if outer != inner:
+                what = f"Invalid value: {outer}: must match `containerPort` when `hostNetwork` is true"
+                port.error("hostPort", what)
+            continue
+        port.require(Permission.HOST_PORT, "hostPort", "a host port")
+        if kind is not ContainerKind.APP:
+            port.warn("hostPort", "ignored: as in Kubernetes, host ports of init containers are not opened")
+            continue
+        key = (protocol, port.ip_address("hostIP"), outer)
+        if key in found:
+            port.error("hostPort", f"Duplicate value: {quote('/'.join(map(str, key)))}")
+        found[key] = HostPort(container_port=inner, host_port=outer, host_ip=key[1], protocol=protocol)
+    return tuple(found.values())
+
+
+def _named_ports(container: ObjectReader) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for port in container.children("ports"):
+        name = port.text("name")
+        if not name:
+            continue
+        if len(name) > _PORT_NAME_LENGTH or not _PORT_NAME.fullmatch(name):
+            allowed = f"at most {_PORT_NAME_LENGTH} characters a-z, 0-9 and single inner '-', with at least one letter"
+            port.invalid("name", name, f"must have {allowed}")
+        if name in found:
+            port.error("name", f"Duplicate value: {quote(name)}")
+        found[name] = port.number("containerPort", low=1, high=MAX_PORT) or 0
+    return found
+
+
+def _check_kind(container: ObjectReader, kind: ContainerKind, pod: _PodContext) -> None:
+    if kind is ContainerKind.INIT:
+        for name in ("lifecycle", *_PROBES):
+            if container.has(name):
+                container.error(name, "Forbidden: may not be set for init containers without restartPolicy=Always")
+    # With restartPolicy Always, an init container restarts only on failure.
+    inherits = kind is ContainerKind.APP or pod.restart is RestartPolicy.NEVER
+    expected = pod.restart if inherits else RestartPolicy.ON_FAILURE
+    own = container.choice("restartPolicy", RestartPolicy, expected)
+    if kind is not ContainerKind.SIDECAR and own != expected:
+        container.warn("restartPolicy", f"ignored: spec.restartPolicy applies ({pod.restart})")

@@ -93,7 +93,6 @@ def _command(handler: ObjectReader) -> tuple[str, ...]:
 
 
 def _port(target: ObjectReader, ports: Mapping[str, int]) -> int:
-    """A port given by number or by name."""
     value = target.fields.get("port")
     if type(value) is not str:
         if value is None:

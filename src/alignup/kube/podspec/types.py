@@ -68,8 +68,6 @@ class VolumeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownwardApiFile:
-    """A file of a ``downwardAPI`` volume."""
-
     path: str
     source: EnvVar
     mode: int | None = None
