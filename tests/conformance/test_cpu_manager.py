@@ -8,7 +8,7 @@ must always hold is checked.
 from collections import defaultdict
 from typing import Any
 
-from alignup.agent.pods.cpuset_plan import (
+from alignup.agent.pods.cpusets import (
     AppliedCpusets,
     CpusetResult,
     ObservedContainer,

@@ -3,11 +3,12 @@
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from alignup.agent.pods.cpuset_plan import (
+from alignup.agent.pods.cpusets import (
     AppliedCpusets,
     CpusetResult,
     CpusetUpdate,
     ObservedContainers,
+    containers_of,
     reconcile_cpusets,
 )
 from alignup.align.bits import CpuSet
@@ -29,6 +30,8 @@ class Runtime(Protocol):
 def reconcile_now(
     applied: AppliedCpusets, pods: Sequence[Pod], *, ledger: CpuLedger, runtime: Runtime, ready: bool = True
 ) -> PassResult:
+    """Other pods are forgotten first, unless *pods* may be incomplete because not every source of pods is *ready*."""
+
     async def move(update: CpusetUpdate) -> str:
         try:
             runtime.update(update.id, update.cpus)
@@ -36,7 +39,8 @@ def reconcile_now(
             return str(error)
         return ""
 
-    return _run(reconcile_cpusets(applied, pods, ledger=ledger, statuses=runtime.statuses(), move=move, ready=ready))
+    known = applied.only(containers_of(pods)) if ready else applied
+    return _run(reconcile_cpusets(known, pods, ledger=ledger, statuses=runtime.statuses(), move=move))
 
 
 def _run(work: Coroutine[Any, Any, PassResult]) -> PassResult:

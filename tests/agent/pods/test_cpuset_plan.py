@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from alignup.agent.pods.cpuset_plan import (
+from alignup.agent.pods.cpusets import (
     NO_CPUS,
     NO_STATUS,
     NOT_RUNNING,

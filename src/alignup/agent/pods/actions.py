@@ -112,13 +112,6 @@ class _PodView:
         exited = self.exited(container)
         return exited is not None and exited.exit_code == 0
 
-    def is_live(self, container: ContainerSpec) -> bool:
-        return any(one.state in LIVE_STATES for one in self.status.instances(container.name))
-
-    def is_created(self, container: ContainerSpec) -> bool:
-        """Whether an instance was created but not started: an interrupted start, to be removed first."""
-        return any(one.state is ContainerState.CREATED for one in self.status.instances(container.name))
-
 
 def _termination(view: _PodView) -> PodTermination | None:
     """Since when and why a pod terminates; ``None``: it does not."""
@@ -209,13 +202,15 @@ def _sync_containers(view: _PodView, sandbox: CriSandbox) -> PodActions:
     starts = []
     backing_off = {}
     for container in due:
-        if view.is_live(container):
+        instances = view.status.instances(container.name)
+        states = {one.state for one in instances}
+        if states & LIVE_STATES:
             continue
         delayed = _backoff(view, container, sandbox)
         if delayed is not None:
             backing_off[container.name] = delayed
-        elif not view.is_created(container):
-            attempt = max((one.attempt + 1 for one in view.status.instances(container.name)), default=0)
+        elif ContainerState.CREATED not in states:  # an interrupted start, to be removed first
+            attempt = instances[0].attempt + 1 if instances else 0
             starts.append(StartContainer(container.name, sandbox.id, attempt))
     wake_at = min((*(one.until for one in backing_off.values()), view.deadline))
     return PodActions(

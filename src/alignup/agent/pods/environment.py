@@ -84,11 +84,6 @@ def make_environment(
     return {**(plugin_envs or {}), **values}
 
 
-def literal_values(container: ContainerSpec) -> dict[str, str]:
-    """The variables with the literal values of the manifest; commands of probes expand only these."""
-    return {variable.name: variable.value for variable in container.env}
-
-
 def resolve_variable(variable: EnvVar, facts: PodFacts, *, container: str, known: Mapping[str, str]) -> str:
     """The value of a variable of *container*, or of a file in a ``downwardAPI`` volume."""
     if variable.value:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import ssl
+from contextlib import suppress
 from urllib.parse import quote, urljoin, urlsplit
 
 from alignup.kube.podspec.types import Probe
@@ -73,10 +74,8 @@ async def open_connection(
 
 async def close_connection(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
-    try:
+    with suppress(OSError):
         await writer.wait_closed()
-    except OSError:
-        return
 
 
 async def _request(url: str, headers: Headers) -> tuple[int, str]:

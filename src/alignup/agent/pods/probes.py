@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from alignup.agent.pods import http_probe
-from alignup.agent.pods.environment import expand_all, literal_values
+from alignup.agent.pods.environment import expand_all
 from alignup.agent.pods.http_probe import ProbeRequestError
 from alignup.agent.pods.pod_state import PodStartError, ProbeStatus
 from alignup.align.errors import CriError, EnforceError
@@ -177,8 +177,9 @@ async def _run_hook(hook: LifecycleHook, execute: ExecSync, *, seconds: float) -
 
 
 async def _exec(probe: Probe, target: ProbeTarget, *, seconds: float) -> ProbeResult:
+    literals = {variable.name: variable.value for variable in target.container.env}
     try:
-        command = expand_all(probe.command, literal_values(target.container))
+        command = expand_all(probe.command, literals)
         result = await target.execute(command, seconds)
     except PodStartError as error:
         return ProbeResult(healthy=False, text=str(error))

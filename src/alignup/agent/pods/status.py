@@ -62,7 +62,12 @@ def _container_run(inputs: StatusInputs, container: ContainerSpec) -> ContainerR
     )
     instances = inputs.status.instances(container.name)
     if not instances:
-        return _missing(inputs, container, run)
+        # It waits, except for an init container that app containers have followed.
+        apps = [one.name for one in inputs.spec.containers if one.kind is ContainerKind.APP]
+        if container.kind is ContainerKind.INIT and any(map(inputs.status.instances, apps)):
+            return run.replace(state=TERMINATED, ready=True, exit_code=0, reason="Completed", message=_REMOVED_MESSAGE)
+        failure = inputs.actions.backing_off.get(run.name) or inputs.state.backoffs.get(run.name)
+        return _waiting(inputs, run, failure)
     newest, *older = instances
     last = next((_terminated(run, one) for one in older if one.state is ContainerState.EXITED), None)
     run = run.replace(id=newest.id, restarts=newest.attempt, last=last)
@@ -79,15 +84,6 @@ def _container_run(inputs: StatusInputs, container: ContainerSpec) -> ContainerR
     terminated = _terminated(run, newest)
     ready = container.kind is ContainerKind.INIT and terminated.exit_code == 0
     return terminated.replace(last=last, ready=ready)
-
-
-def _missing(inputs: StatusInputs, container: ContainerSpec, run: ContainerRunStatus) -> ContainerRunStatus:
-    """A container that is not in the runtime waits, except for an init container that app containers have followed."""
-    apps = [one.name for one in inputs.spec.containers if one.kind is ContainerKind.APP]
-    if container.kind is ContainerKind.INIT and any(map(inputs.status.instances, apps)):
-        return run.replace(state=TERMINATED, ready=True, exit_code=0, reason="Completed", message=_REMOVED_MESSAGE)
-    failure = inputs.actions.backing_off.get(run.name) or inputs.state.backoffs.get(run.name)
-    return _waiting(inputs, run, failure)
 
 
 def _waiting(inputs: StatusInputs, run: ContainerRunStatus, failure: Backoff | None) -> ContainerRunStatus:

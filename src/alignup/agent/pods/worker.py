@@ -7,6 +7,7 @@ once. A cancelled worker leaves the pod as it is, and the next worker continues 
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from alignup.agent.pod_record import PodRecord, TerminationRequest
@@ -102,7 +103,6 @@ class PodWorker:
         self.wake_up()
 
     def wake_up(self) -> None:
-        """Compute the actions again, because something may have changed."""
         self._changed.set()
 
     async def run(self) -> PodRunStatus:
@@ -157,11 +157,9 @@ class PodWorker:
         if self._actions.wake_at is not None:
             # At least a moment, and not too long, because the clock may be set meanwhile.
             delays.append(min(max(self._actions.wake_at - now, 0.05), MAX_RETRY_DELAY))
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(min(delays, default=None)):
                 await self._changed.wait()
-        except TimeoutError:
-            return
 
     def _may_start(self, action: Action) -> bool:
         subject = _subject(action)
