@@ -7,7 +7,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.errors import EnforceError
-from alignup.enforce import cgroup, numa_nodes, process
+from alignup.enforce import cgroup, memory, process
 from alignup.enforce.cgroup import Cpuset
 from tests.enforce.commands import started
 
@@ -123,7 +123,7 @@ def test_a_cgroup_without_an_effective_cpuset_is_removed(tmp_path):
 
 @real
 def test_a_real_cgroup_confines_its_processes_and_is_removed_after_them():
-    all_nodes = numa_nodes.read().with_memory
+    all_nodes = memory.NodeMap.read().with_memory
     directory = cgroup.create("test-real", LOWEST, nodes=all_nodes)
     with started("sleep", "60") as sleeper:
         cgroup.join(directory, sleeper.pid)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.enforce import cgroup, container_audit, memory, numa_nodes, process
+from alignup.enforce import cgroup, container_audit, memory, process
 from alignup.enforce.audit import DriftKind, PlacedContainer
 from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.container_audit import ContainerProcesses
@@ -109,7 +109,7 @@ def test_undecided_settings_are_not_drift_and_stay(container):
 
 @real
 def test_memory_is_restored_without_touching_the_cpus(container):
-    everywhere = numa_nodes.read().with_memory
+    everywhere = memory.NodeMap.read().with_memory
     bound = replace(container, cpus=0, memory=everywhere & -everywhere)
     group = seen(container).container.cgroup
     assert group is not None

@@ -8,10 +8,10 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.errors import EnforceError
-from alignup.enforce import memory, numa_nodes
+from alignup.enforce import memory
 from tests.enforce.commands import python
 
-WITH_MEMORY = numa_nodes.read().with_memory
+WITH_MEMORY = memory.NodeMap.read().with_memory
 LOWEST = WITH_MEMORY & -WITH_MEMORY
 
 needs_nodes = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from alignup.align.host import Host
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
 from alignup.enforce.cgroup import Cpuset
-from alignup.enforce.numa_nodes import NodeMap
+from alignup.enforce.memory import NodeMap
 from alignup.runs.local_allocator import (
     LocalAllocator,
     PolicyOverrides,

@@ -1,4 +1,4 @@
-"""The memory of processes: which NUMA nodes it comes from, where it is, and how to move it.
+"""NUMA nodes of this machine, and the memory of processes: which nodes it comes from, where it is, how to move it.
 
 Only a process can set its own memory policy; its children inherit it. Python does not wrap these system calls, so they
 are called by number. On an architecture whose numbers are not listed here, memory is not bound and callers get an
@@ -9,11 +9,15 @@ import ctypes
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from alignup.align import bits
-from alignup.align.bits import NodeSet
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import EnforceError
+
+SYS = Path("/sys/devices/system/node")
 
 _MPOL_DEFAULT = 0
 _MPOL_BIND = 2
@@ -29,6 +33,25 @@ _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
 _WORD = 64
 _PAGES = re.compile(r"N(?P<node>[0-9]+)=(?P<count>[0-9]+)", re.ASCII)
 _SIZE = re.compile(r"kernelpagesize_kB=(?P<size>[0-9]+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMap:
+    """The CPUs of each NUMA node, and the nodes with memory; both empty if the kernel has no NUMA support."""
+
+    cpus: Mapping[int, CpuSet]
+    with_memory: NodeSet
+
+    @classmethod
+    def read(cls, directory: Path = SYS) -> Self:
+        lists = {path.parent.name: path for path in directory.glob("node*/cpulist")}
+        numbers = sorted(int(name[4:]) for name in lists if name[4:].isdecimal())
+        cpus = {number: bits.parse(lists[f"node{number}"].read_text("ascii").strip()) for number in numbers}
+        memory = directory / "has_memory"
+        return cls(cpus, bits.parse(memory.read_text("ascii").strip()) if memory.exists() else 0)
+
+    def of(self, cpus: CpuSet) -> NodeSet:
+        return bits.of(node for node, own in self.cpus.items() if own & cpus)
 
 
 def bind(nodes: NodeSet) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from alignup.align.bits import CpuSet
 from alignup.align.errors import EnforceError
-from alignup.enforce import numa_nodes
+from alignup.enforce.memory import NodeMap
 from alignup.enforce.run_record import RunDevices
 from alignup.runs.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 
@@ -74,7 +74,7 @@ class AgentAllocator:
             document,
             shared=0 if document["given"].get("cpu") else self.shared(),
             devices=self._agent.devices() if document["given"].get("device") else {},
-            node_map=numa_nodes.read(),
+            node_map=NodeMap.read(),
             strict=decision["policy"] in {"restricted", "single-numa-node"},
         )
         return replace(placement, environment=_plugin_environment(admission["pod"]))

@@ -14,7 +14,7 @@ from typing import Protocol
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError, EnforceError
-from alignup.enforce import cgroup, launcher, memory, numa_nodes, process
+from alignup.enforce import cgroup, launcher, memory, process
 from alignup.enforce.audit import find_run_processes
 from alignup.enforce.process import ProcessIdentity
 from alignup.enforce.run_record import RunRecord
@@ -141,7 +141,7 @@ def _roll_back(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
 def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord:
     """Create the cgroup, and return the record with the placement to enforce."""
     # Binding is pointless when all memory is on the chosen nodes anyway.
-    nodes = placement.memory if numa_nodes.read().with_memory & ~placement.memory else 0
+    nodes = placement.memory if memory.NodeMap.read().with_memory & ~placement.memory else 0
     folder = _create_cgroup(job, placement.cpus, nodes=nodes)
     if folder is None and nodes and not memory.can_bind(nodes):
         message = f"this process may not bind memory to NUMA nodes {bits.show(nodes)}"

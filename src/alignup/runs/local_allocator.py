@@ -26,7 +26,7 @@ from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.enforce import cgroup, process
 from alignup.enforce.cgroup import Cpuset
-from alignup.enforce.numa_nodes import NodeMap
+from alignup.enforce.memory import NodeMap
 from alignup.runs import registry
 from alignup.runs.registry import RunRegistry
 from alignup.runs.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement

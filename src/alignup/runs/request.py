@@ -9,7 +9,7 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import EnforceError, ParseError
-from alignup.enforce.numa_nodes import NodeMap
+from alignup.enforce.memory import NodeMap
 from alignup.enforce.run_record import RUN_VARIABLE, RunDevices
 
 CONTAINER = "run"  #: name of the one container of a run's pod

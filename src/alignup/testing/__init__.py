@@ -1,18 +1,7 @@
-"""Scriptable test doubles on real sockets: a device plugin here, a container runtime in ``alignup.testing.runtime``.
+"""Scriptable test servers on real sockets: a device plugin here, a container runtime in ``alignup.testing.runtime``.
 
 The plugin implements the kubelet's device plugin API (v1beta1), so it registers with a kubelet as well as with the
-agent. As a process:
-
-    python -m alignup.testing.plugin --resource example.com/gpu --devices 4@0,4@1 --dir plugins
-
-and in a test:
-
-    async with Plugin("example.com/gpu", "4@0,4@1", directory=directory) as plugin:
-        await plugin.wait_registered()
-        plugin.set_health("gpu-0", "Unhealthy")
-        plugin.inject("Allocate", Fault(hang=True))
-
-``--script FILE`` makes the process do such things at given times (``alignup.testing.script``).
+agent. ``docs/testing.md`` shows how to use both, as processes and in tests.
 """
 
 import os

@@ -16,6 +16,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import Any, Self
@@ -52,6 +53,7 @@ _MAX_RESPONSE = 16 << 20  #: bytes; the kubelet's limit
 _V1ALPHA2 = "runtime.v1alpha2.RuntimeService"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _STARTING = "server is not initialized yet"  #: containerd's error while it starts
+_BY_AGE = attrgetter("created", "attempt", "id")
 _EXEC_TIMEOUT = b"command timed out"  #: CRI-O's output for a command that timed out
 
 
@@ -149,7 +151,7 @@ class RuntimeClient:
         """Return all sandboxes with these *labels*, including stopped ones, oldest first; without IPs."""
         request = wire.ListPodSandboxRequest(filter=wire.PodSandboxFilter(label_selector=labels or {}))
         response: wire.ListPodSandboxResponse = await self._call(request, "list sandboxes")
-        return tuple(sorted(map(convert.parse_sandbox, response.items), key=_age))
+        return tuple(sorted(map(convert.parse_sandbox, response.items), key=_BY_AGE))
 
     async def sandbox(self, id_: str) -> CriSandbox:
         """Return a sandbox with its IPs; raise an error with ``not_found`` if there is none."""
@@ -256,7 +258,7 @@ class RuntimeClient:
     async def _list_containers(self, wanted: wire.ContainerFilter) -> tuple[CriContainer, ...]:
         request = wire.ListContainersRequest(filter=wanted)
         response: wire.ListContainersResponse = await self._call(request, "list containers")
-        return tuple(sorted(map(convert.parse_container, response.containers), key=_age))
+        return tuple(sorted(map(convert.parse_container, response.containers), key=_BY_AGE))
 
     async def _call(
         self,
@@ -306,10 +308,6 @@ def short_id(id_: str) -> str:
 
 def _failed(doing: str, why: str) -> str:
     return f"the container runtime failed to {doing}: {why}"
-
-
-def _age(seen: CriSandbox | CriContainer) -> tuple[float, int, str]:
-    return seen.created, seen.attempt, seen.id
 
 
 def _explain_unavailable(path: Path) -> str:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from alignup.align.errors import EnforceError
 from alignup.align.workload import Pod, QoS, demand
@@ -42,8 +43,7 @@ class CgroupDriver(StrEnum):
     SYSTEMD = "systemd"
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(NamedTuple):
     controller: str
     file: str
     text: str

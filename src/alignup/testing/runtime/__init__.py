@@ -1,17 +1,6 @@
 """A container runtime for tests: it serves CRI v1 and runs containers as plain processes, without isolation.
 
-Logs, exit codes, signals and grace periods behave as with containerd, so tests need neither privileges nor images. As
-a process:
-
-    python -m alignup.testing.runtime --socket run/cri.sock --dir run --image busybox
-
-and in a test:
-
-    async with Runtime(socket, directory=directory, images=["busybox"]) as runtime:
-        await runtime.wait_called("StartContainer")
-        runtime.kill("main")
-        runtime.inject("PullImage", Fault(error="no route to host", code="UNAVAILABLE", times=2))
-        await runtime.restart()  # breaks every connection; containers keep running
+Logs, exit codes, signals and grace periods behave as with containerd, so tests need neither privileges nor images.
 """
 
 from alignup.testing.recording_server import Fault

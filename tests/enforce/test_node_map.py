@@ -1,8 +1,7 @@
 """The NUMA nodes of a system, read from sysfs."""
 
 from alignup.align import bits
-from alignup.enforce import numa_nodes
-from alignup.enforce.numa_nodes import NodeMap
+from alignup.enforce.memory import NodeMap
 
 
 def test_node_ids_may_have_gaps(tmp_path):
@@ -12,17 +11,17 @@ def test_node_ids_may_have_gaps(tmp_path):
     (tmp_path / "has_memory").write_text("0,250\n")
     (tmp_path / "possible").write_text("0-250\n")
 
-    found = numa_nodes.read(tmp_path)
+    found = NodeMap.read(tmp_path)
 
     assert found == NodeMap({0: bits.parse("0-1"), 3: 0, 250: bits.parse("2")}, bits.parse("0,250"))
     assert found.of(bits.parse("1-2")) == bits.parse("0,250")
 
 
 def test_a_kernel_without_numa_has_no_nodes(tmp_path):
-    assert numa_nodes.read(tmp_path / "nowhere") == NodeMap({}, 0)
+    assert NodeMap.read(tmp_path / "nowhere") == NodeMap({}, 0)
 
 
 def test_this_machine_is_readable():
-    found = numa_nodes.read()
+    found = NodeMap.read()
 
     assert found.of(bits.union(found.cpus.values())) == bits.of(node for node, cpus in found.cpus.items() if cpus)
