@@ -163,7 +163,7 @@ def test_a_container_that_has_just_ended_is_not_drift(node, audit):
 
 
 def test_pods_without_a_runtime_are_not_audited(node, audit):
-    node.agent.report = None
+    node.agent.report = RuntimeStatus()
     node.admit("web")
 
     assert audit().stdout == "no runs to audit\n"

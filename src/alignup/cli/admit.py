@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.app import define_command
 from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path
 from alignup.cli.options import output_option, with_options, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
@@ -19,15 +19,10 @@ Document = dict[str, Any]
 
 REJECTED = 1
 _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
+_EXAMPLE = "alignup admit -f examples/node/trainer.yaml"
 
 
-@click.command(
-    short_help=COMMANDS["admit"],
-    epilog=examples(
-        "alignup admit -f examples/node/trainer.yaml",
-        "alignup admit -f examples/node/trainer.yaml --dry-run",
-    ),
-)
+@define_command("admit", _EXAMPLE, f"{_EXAMPLE} --dry-run")
 @workload_option
 @click.option("--dry-run", is_flag=True, help="Show what the agent would decide; change nothing.")
 @click.option(
@@ -39,7 +34,6 @@ _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
 )
 @with_options("agent", AgentOptions)
 @output_option("text", "json")
-@debug_option
 def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait: float, output: str) -> None:
     """Send every replica of each workload in FILE to the agent, and print the decisions.
 
@@ -58,7 +52,8 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
         if output == "text":
             _print_admission(admissions[-1])
     if wait:
-        admissions = _wait(client, admissions, seconds=wait)
+        end = time.monotonic() + wait
+        admissions = [_wait(client, admission, end) for admission in admissions]
     if output == "json":
         terminal.print_json({"admissions": admissions})
     failures = {"rejected", "waiting"} if wait else {"rejected"}
@@ -78,19 +73,14 @@ def pod_manifest(pod: "Pod") -> Document:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": manifest["spec"]}
 
 
-def _wait(client: AgentClient, admissions: list[Document], *, seconds: float) -> list[Document]:
-    """Return the admissions as they are once no pod is waiting, or after *seconds*."""
-    end = time.monotonic() + seconds
-    settled = []
-    for admission in admissions:
-        latest = admission
-        while latest["outcome"] == "waiting" and time.monotonic() < end:
-            time.sleep(min(_POLL_INTERVAL, max(0.0, end - time.monotonic())))
-            pod = client.get(pod_path(admission["pod"]["uid"]))
-            outcome = "waiting" if pod["status"] == "waiting" else "admitted"
-            latest = {**admission, "outcome": outcome, "pod": pod, "decision": pod["decision"], "story": pod["story"]}
-        settled.append(latest)
-    return settled
+def _wait(client: AgentClient, admission: Document, end: float) -> Document:
+    """Return the admission as it is once the pod is not waiting, or at *end*."""
+    while admission["outcome"] == "waiting" and time.monotonic() < end:
+        time.sleep(min(_POLL_INTERVAL, max(0.0, end - time.monotonic())))
+        pod = client.get(pod_path(admission["pod"]["uid"]))
+        outcome = "waiting" if pod["status"] == "waiting" else "admitted"
+        admission = {**admission, "outcome": outcome, "pod": pod, "decision": pod["decision"], "story": pod["story"]}
+    return admission
 
 
 def _print_admission(admission: Document) -> None:

@@ -2,15 +2,14 @@
 # ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli.app import COMMANDS, Session, debug_option, examples
+from alignup.cli.app import Session, define_command
 from alignup.cli.client import AgentError
 from alignup.cli.options import (
     HostOptions,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port", "privileged", "sysctl")
 LOG_DIR = "logs"  #: in the root directory
 
-_ADVICE = "See 'alignup agent --help'."
 _CONTAINERD = "unix:///run/containerd/containerd.sock"
 _IN_ROOT = "in the root directory"
 _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
@@ -81,15 +79,12 @@ class AgentCommandOptions:
     export: Path | None = path_option("DIR", "Write the kubelet's state files for the current pods to DIR, and exit")
 
 
-@click.command(
-    short_help=COMMANDS["agent"],
-    epilog=examples(
-        "alignup agent --config examples/node/kubelet.yaml --machine examples/node/machine.yaml --root-dir run/agent",
-    ),
+@define_command(
+    "agent",
+    "alignup agent --config examples/node/kubelet.yaml --machine examples/node/machine.yaml --root-dir run/agent",
 )
 @with_options("host", HostOptions)
 @with_options("options", AgentCommandOptions)
-@debug_option
 @click.pass_obj
 def command(session: Session, *, host: HostOptions, options: AgentCommandOptions) -> None:
     """Run the node agent: admit pods as the kubelet would, one at a time, and save each decision before answering.
@@ -103,25 +98,17 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, for example because another agent uses
     the root directory, and 2 when the input is invalid.
     """
-    with _require_agent_extra():
+    try:
         from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
-
-    session.advice = _ADVICE
+    except ModuleNotFoundError as error:
+        raise AgentError(f"{error.name} is not installed", advice="Run: pip install 'alignup[agent]'") from error
+    session.advice = "See 'alignup agent --help'."
     given = _daemon_options(host, options)
     if options.export is None:
         daemon.run(given)
         return
     for line in kubelet_export.export(given, options.export):
         click.echo(line, err=True)
-
-
-@contextmanager
-def _require_agent_extra() -> Iterator[None]:
-    """Report what to install when a library that only the agent needs is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise AgentError(f"{error.name} is not installed", advice="Run: pip install 'alignup[agent]'") from error
 
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
@@ -156,7 +143,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         history=options.history,
         plugins=_absolute(options.device_plugin_dir),
         pod_resources_socket=_absolute(options.pod_resources_socket),
-        imported=None if host.state is None else lambda: _import_state(host),
+        imported=None if host.state is None else partial(_import_state, host, host.state),
         containers=containers,
         notes=notes,
     )
@@ -190,15 +177,13 @@ def _runtime_options(
     )
 
 
-def _import_state(host: HostOptions) -> "ImportedState":
-    """Read the kubelet's state files in ``--state``, with the pods of ``--pods``."""
+def _import_state(host: HostOptions, directory: Path) -> "ImportedState":
     from alignup.agent.kubelet_export import read_grants  # noqa: PLC0415 - only with --state
     from alignup.agent.recovery import ImportedState  # noqa: PLC0415
     from alignup.cli import inputs  # noqa: PLC0415
 
     restored = inputs.read_host(host).host
-    grants = {} if host.state is None else read_grants(host.state, restored.settings.gates)
-    return ImportedState(restored.ledger, grants)
+    return ImportedState(restored.ledger, read_grants(directory, restored.settings.gates))
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, TypeVar
 
 import click
 
@@ -27,8 +26,6 @@ COMMANDS = {
     "completion": "Print the shell completion script",
 }
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 class InputError(click.ClickException):
     """Invalid input: what is wrong (one line each), where it is, and what to do about it."""
@@ -42,8 +39,6 @@ class InputError(click.ClickException):
 
 @dataclass(slots=True)
 class Session:
-    """State of one invocation of the program."""
-
     debug: bool = False
     advice: str = ""  #: printed below an error in the input
     failure_code: int = 0  #: exit code of every failure; 0: that of the error
@@ -66,20 +61,33 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def debug_option(command: Command) -> Command:
-    """Add ``--debug``, which is accepted before and after the command's name."""
+def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
+    if value:
+        ctx.ensure_object(Session).debug = True
 
-    def remember(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
-        if value:
-            ctx.ensure_object(Session).debug = True
 
-    return click.option(
-        "--debug",
-        is_flag=True,
-        expose_value=False,
-        callback=remember,
-        help="Print the Python traceback of an error (or set ALIGNUP_DEBUG).",
-    )(command)
+#: Accepted before and after the command's name.
+DEBUG_OPTION = click.Option(
+    ["--debug"],
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Print the Python traceback of an error (or set ALIGNUP_DEBUG).",
+)
+
+
+def define_command(
+    name: str, *lines: str, cls: type[click.Command] = click.Command, summary: str = ""
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function the command *name*, with example *lines* at the end of its help."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        summarized = summary or COMMANDS[name]
+        command = click.command(name, cls, short_help=summarized, epilog=examples(*lines))(function)
+        command.params.append(DEBUG_OPTION)
+        return command
+
+    return decorate
 
 
 def escape_control(text: str) -> str:
@@ -88,7 +96,7 @@ def escape_control(text: str) -> str:
 
 
 def examples(*lines: str) -> str:
-    """Format example commands as the epilog of a help page, one per line."""
+    """The epilog of a help page with example commands, one per line."""
     return "\b\n" + "\n".join(["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
 
 
@@ -100,6 +108,8 @@ def examples(*lines: str) -> str:
     ),
 )
 @click.version_option(__version__, message="alignup %(version)s")
-@debug_option
 def app() -> None:
     """Decide which NUMA nodes, CPUs, memory and devices each container gets, and explain why."""
+
+
+app.params.append(DEBUG_OPTION)

@@ -1,13 +1,14 @@
 """``alignup audit``: compare intended with actual placement."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from alignup.align import bits
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.app import define_command
 from alignup.cli.client import AgentOptions, find_agent
 from alignup.cli.options import output_option, with_options
 
@@ -20,11 +21,10 @@ DRIFTED = 1
 VERSION = 1  #: of the JSON document
 
 
-@click.command(short_help=COMMANDS["audit"], epilog=examples("alignup audit", "alignup audit -o json"))
+@define_command("audit", "alignup audit", "alignup audit -o json")
 @click.option("--fix", is_flag=True, help="Restore the intended placement.")
 @output_option("text", "json", "prometheus")
 @with_options("agent", AgentOptions)
-@debug_option
 def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
     """Compare the placement of everything that 'alignup run' or the agent runs with what the kernel reports.
 
@@ -78,24 +78,13 @@ def _document(report: "AuditReport") -> dict[str, Any]:
 def _drift_document(drift: "Drift") -> dict[str, Any]:
     is_container = drift.container or drift.kind == "stray"
     subject = {"pod": drift.uid, "container": drift.container} if is_container else {"run": drift.uid}
-    return {
-        **subject,
-        "name": drift.name,
-        "kind": str(drift.kind),
-        "where": drift.where,
-        "intended": drift.intended,
-        "actual": drift.actual,
-    }
+    return subject | {name: getattr(drift, name) for name in ("name", "kind", "where", "intended", "actual")}
 
 
 def _container_document(found: "ContainerProcesses") -> dict[str, Any]:
     container = found.container
     return {
-        "uid": container.uid,
-        "pod": container.pod,
-        "container": container.container,
-        "id": container.id,
-        "pid": container.pid,
+        **{name: getattr(container, name) for name in ("uid", "pod", "container", "id", "pid")},
         "cpus": bits.show(container.cpus),
         "memoryNodes": bits.show(container.memory),
         "devices": {resource: list(ids) for resource, ids in container.devices.items()},
@@ -108,33 +97,36 @@ def _metrics(report: "AuditReport") -> Iterator[str]:
     from alignup.enforce.audit import DriftKind  # noqa: PLC0415 - not needed for --help
 
     kinds = [kind for kind in DriftKind if kind is not DriftKind.STRAY]
-    yield from _gauge("alignup_runs", "Active runs.")
-    yield f"alignup_runs {len(report.runs)}"
-    yield from _gauge("alignup_run_drift", "Deviations of a run from its intended placement.")
-    for record in (run.record for run in report.runs):
-        for kind in kinds:
-            count = sum(drift.uid == record.uid and drift.kind is kind for drift in report.drifts)
-            yield f'alignup_run_drift{{run="{record.uid}",name="{_escape_label(record.name)}",kind="{kind}"}} {count}'
+    drifts = Counter((drift.uid, drift.container, drift.kind) for drift in report.drifts)
+    yield from _gauge("alignup_runs", "Active runs.", [({}, len(report.runs))])
+    of_runs = [
+        ({"run": run.record.uid, "name": run.record.name, "kind": kind}, drifts[run.record.uid, "", kind])
+        for run in report.runs
+        for kind in kinds
+    ]
+    yield from _gauge("alignup_run_drift", "Deviations of a run from its intended placement.", of_runs)
     if not report.containers.runtime:
         return
-    yield from _gauge("alignup_audited_containers", "Running containers of the agent that were audited.")
-    yield f"alignup_audited_containers {len(report.containers.containers)}"
-    yield from _gauge("alignup_strays", "Pod sandboxes that the agent does not know.")
-    yield f"alignup_strays {sum(drift.kind is DriftKind.STRAY for drift in report.drifts)}"
-    yield from _gauge("alignup_container_drift", "Deviations of a container from its intended placement.")
-    for container in (found.container for found in report.containers.containers):
-        namespace, _, pod = container.pod.partition("/")
-        values = {"uid": container.uid, "namespace": namespace, "pod": pod, "container": container.container}
-        labels = ",".join(f'{name}="{_escape_label(value)}"' for name, value in values.items())
-        key = (container.uid, container.container)
-        for kind in kinds:
-            count = sum(drift.kind is kind and (drift.uid, drift.container) == key for drift in report.drifts)
-            yield f'alignup_container_drift{{{labels},kind="{kind}"}} {count}'
+    containers = [found.container for found in report.containers.containers]
+    audited = "Running containers of the agent that were audited."
+    yield from _gauge("alignup_audited_containers", audited, [({}, len(containers))])
+    orphans = sum(drift.kind is DriftKind.STRAY for drift in report.drifts)
+    yield from _gauge("alignup_strays", "Pod sandboxes that the agent does not know.", [({}, orphans)])
+    of_containers = []
+    for one in containers:
+        namespace, _, pod = one.pod.partition("/")
+        labels = {"uid": one.uid, "namespace": namespace, "pod": pod, "container": one.container}
+        of_containers += [({**labels, "kind": kind}, drifts[one.uid, one.container, kind]) for kind in kinds]
+    drifted = "Deviations of a container from its intended placement."
+    yield from _gauge("alignup_container_drift", drifted, of_containers)
 
 
-def _gauge(name: str, help_text: str) -> Iterator[str]:
+def _gauge(name: str, help_text: str, samples: Iterable[tuple[Mapping[str, str], int]]) -> Iterator[str]:
     yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} gauge"
+    for labels, value in samples:
+        shown = ",".join(f'{label}="{_escape_label(text)}"' for label, text in labels.items())
+        yield f"{name}{{{shown}}} {value}" if shown else f"{name} {value}"
 
 
 def _escape_label(text: str) -> str:

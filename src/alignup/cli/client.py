@@ -1,28 +1,27 @@
 """The HTTP client for the agent: one connection per request, over a Unix socket or TCP.
 
-It writes HTTP/1.0 to a plain socket. Importing ``http.client`` or an HTTP library takes longer than all the requests
-of ``alignup run``, and that time would be added to the start of every command.
+It speaks HTTP/1.0 on a plain socket: importing ``http.client`` takes longer than all the requests of ``alignup run``.
+A server sends no chunks to an HTTP/1.0 client, and closes the connection after its response.
 """
 # ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-import click
-
 from alignup.agent.address import SOCKET_NAME, Address, UnixAddress, default_root, parse_address
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.errors import ParseError
+from alignup.align.errors import AlignError, ParseError
 from alignup.cli.app import InputError
-from alignup.cli.options import option
+from alignup.cli.options import option, path_option
 
 if TYPE_CHECKING:
     import socket
@@ -36,7 +35,7 @@ _MAX_LINE, _MAX_HEADERS = 65536, 100
 _NO_RUNTIME: Document = {"runtime": None, "strays": [], "problems": []}
 
 
-class AgentError(InputError):
+class AgentError(InputError, AlignError):
     """The agent does not answer, or reports an error."""
 
     exit_code = 1
@@ -52,12 +51,8 @@ class AgentOptions:
         "ALIGNUP_AGENT, or this user's agent",
         envvar="ALIGNUP_AGENT",
     )
-    token_file: Path | None = option(
-        "FILE",
-        "File with the token of an agent on the network",
-        "ALIGNUP_TOKEN_FILE",
-        type=click.Path(path_type=Path),
-        envvar="ALIGNUP_TOKEN_FILE",
+    token_file: Path | None = path_option(
+        "FILE", "File with the token of an agent on the network", "ALIGNUP_TOKEN_FILE", envvar="ALIGNUP_TOKEN_FILE"
     )
 
 
@@ -79,35 +74,31 @@ class AgentClient:
         self._connect().close()
 
     def get(self, path: str, **query: str | int | None) -> Document:
-        return self._checked(*self._request("GET", path, query))
+        return self._request("GET", path, query)[1]
 
     def find(self, path: str) -> Document | None:
         """Like :meth:`get`, but return ``None`` when nothing is at *path*."""
-        status, document = self._request("GET", path)
-        return None if status == 404 else self._checked(status, document)
+        status, document = self._request("GET", path, accept=404)
+        return None if status == 404 else document
 
     def delete(self, path: str, **query: str | int | None) -> Document:
-        return self._checked(*self._request("DELETE", path, query))
+        return self._request("DELETE", path, query)[1]
 
     def admit(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Document:
         """Send in a pod. A rejection is a result like any other."""
-        status, document = self._request("POST", "/v1/pods", {"dryRun": "true" if dry_run else None}, body=manifest)
-        if status == 409:
-            return {"outcome": "rejected", "dryRun": dry_run, "pod": None, **document}
-        return self._checked(status, document)
+        query = {"dryRun": "true" if dry_run else None}
+        status, document = self._request("POST", "/v1/pods", query, body=manifest, accept=409)
+        return {"outcome": "rejected", "dryRun": dry_run, "pod": None, **document} if status == 409 else document
 
     def release(self, uid: str) -> None:
         """Release a pod, whether the agent has it or not."""
-        status, document = self._request("DELETE", pod_path(uid))
-        if status != 404:
-            self._checked(status, document)
+        self._request("DELETE", pod_path(uid), accept=404)
 
     def pod(self, uid: str) -> Document | None:
         return self.find(pod_path(uid))
 
     def pods(self) -> list[Document]:
-        found: list[Document] = self.get("/v1/pods")["pods"]
-        return found
+        return list(self.get("/v1/pods")["pods"])
 
     def runtime(self) -> Document:
         """The state of its container runtime; an older agent has no such report."""
@@ -128,38 +119,40 @@ class AgentClient:
 
     def events(self) -> Iterator[Document]:
         """Yield events as they happen, until the agent closes the stream."""
-        with self._stream("/v1/events", {}) as response:
-            for line in response:
+        with self._open("GET", "/v1/events", endless=True) as (_, body, _length):
+            for line in body:
                 if line.startswith(b"data: "):
                     yield json.loads(line.removeprefix(b"data: "))
 
     def stream(self, path: str, **query: str | int | None) -> Iterator[bytes]:
         """Yield the body at *path* as it arrives."""
-        with self._stream(path, query) as response:
-            while chunk := response.read1(_MAX_LINE):
+        with self._open("GET", path, query, endless=True) as (_, body, _length):
+            while chunk := body.read1(_MAX_LINE):
                 yield chunk
 
-    @contextmanager
-    def _stream(self, path: str, query: Query) -> Iterator[BufferedReader]:
-        with self._send("GET", path, query) as (status, response, connection):
-            if status >= 400:
-                self._checked(status, self._decode(response.read()))
-            connection.settimeout(None)
-            yield response
-
     def _request(
-        self, method: str, path: str, query: Query | None = None, *, body: object = None
+        self, method: str, path: str, query: Query | None = None, *, body: object = None, accept: int = 0
     ) -> tuple[int, Document]:
-        with self._send(method, path, query or {}, body=body) as (status, response, _):
-            content = response.read()
-        return status, self._decode(content)
+        """Return the status and the document of the response; raise error statuses other than *accept*."""
+        with self._open(method, path, query, body=body, accept=accept) as (status, response, length):
+            return status, _read_document(response, length)
 
     @contextmanager
-    def _send(
-        self, method: str, path: str, query: Query, *, body: object = None
-    ) -> Iterator[tuple[int, BufferedReader, "socket.socket"]]:
-        """Send a request; yield the status, the response's body as a file, and the connection."""
-        given = urlencode({name: value for name, value in query.items() if value is not None})
+    def _open(  # noqa: PLR0913 - as in _request
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        *,
+        body: object = None,
+        accept: int = 0,
+        endless: bool = False,
+    ) -> Iterator[tuple[int, BufferedReader, int | None]]:
+        """Send a request; yield the status, the body, and its length if known.
+
+        The body of an *endless* response may pause for longer than the timeout.
+        """
+        given = urlencode({name: value for name, value in (query or {}).items() if value is not None})
         content = b"" if body is None else json.dumps(body).encode("ascii")
         head = (
             f"{method} {path}{'?' if given else ''}{given} HTTP/1.0\r\nHost: agent\r\n{self._authorization}"
@@ -167,11 +160,14 @@ class AgentClient:
         )
         try:
             with self._connect() as connection, connection.makefile("rb") as response:
-                connection.sendall(head.encode("ascii") + content)
-                status = _read_status(response)
-                if status is None:
-                    raise self._not_an_agent()
-                yield status, response, connection
+                with suppress(BrokenPipeError):  # the agent may answer before it has read the whole request
+                    connection.sendall(head.encode("ascii") + content)
+                status, length = _read_head(response)
+                if status >= 400 and status != accept:
+                    raise self._reported_error(status, _read_document(response, length))
+                if endless:
+                    connection.settimeout(None)
+                yield status, response, length
         except TimeoutError as error:
             raise AgentError(
                 f"the agent at {self.address} did not answer within {TIMEOUT:.0f} seconds",
@@ -182,6 +178,17 @@ class AgentClient:
                 f"the agent at {self.address} closed the connection: {error.strerror or error}",
                 advice="Read the agent's log, and check with 'alignup ps' whether the request took effect.",
             ) from error
+        except ValueError as error:
+            raise AgentError(
+                f"the server at {self.address} is not an agent", advice="Give the agent's address with --agent."
+            ) from error
+
+    def _reported_error(self, status: int, document: Document) -> AgentError:
+        problems = [
+            f"{one['field']}: {one['what']}" if one["field"] else one["what"] for one in document.get("errors", ())
+        ]
+        what = problems or [str(document.get("detail", status))]
+        return AgentError(*what, where=f"reported by the agent at {self.address}")
 
     def _connect(self) -> "socket.socket":
         import socket  # noqa: PLC0415 - not needed without an agent
@@ -190,40 +197,19 @@ class AgentClient:
         try:
             if not isinstance(address, UnixAddress):
                 return socket.create_connection((address.host, address.port), timeout=TIMEOUT)
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(TIMEOUT)
-            with ExitStack() as stack:
-                stack.callback(connection.close)
+            try:
                 connection.connect(str(address.path))
-                stack.pop_all()
-        except OSError as error:
+            except OSError:
+                connection.close()
+                raise
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             raise AgentError(
-                f"no agent answers at {self.address}: {error.strerror or error}",
+                f"no agent answers at {self.address}: {getattr(error, 'strerror', None) or error}",
                 advice="Start one with 'alignup agent', or give its address with --agent or ALIGNUP_AGENT.",
             ) from error
         return connection
-
-    def _decode(self, content: bytes) -> Document:
-        try:
-            document = json.loads(content)
-        except ValueError as error:
-            raise self._not_an_agent() from error
-        return document if isinstance(document, dict) else {}
-
-    def _checked(self, status: int, document: Document) -> Document:
-        if status < 400:
-            return document
-        problems = [
-            f"{one['field']}: {one['what']}" if one["field"] else one["what"] for one in document.get("errors", ())
-        ]
-        raise AgentError(
-            *(problems or [str(document.get("detail", status))]), where=f"reported by the agent at {self.address}"
-        )
-
-    def _not_an_agent(self) -> AgentError:
-        return AgentError(
-            f"the server at {self.address} is not an agent", advice="Give the agent's address with --agent."
-        )
 
 
 def connect(options: AgentOptions) -> AgentClient:
@@ -234,9 +220,11 @@ def connect(options: AgentOptions) -> AgentClient:
     except ParseError as error:
         raise InputError(str(error), where="in --agent") from error
     try:
-        token = options.token_file.read_text("utf-8").strip() if options.token_file else ""
+        token = options.token_file.read_text("ascii", "replace").strip() if options.token_file else ""
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}", where="in --token-file") from error
+    if not token.isascii() or len(token.split()) > 1:
+        raise InputError(f"{options.token_file} does not contain a token", where="in --token-file")
     return AgentClient(address, token=token)
 
 
@@ -256,15 +244,37 @@ def pod_path(uid: str) -> str:
     return f"/v1/pods/{quote(uid, safe='')}"
 
 
-def _read_status(response: BufferedReader) -> int | None:
-    """Read the head of a response; ``None`` when it is not HTTP."""
-    line = response.readline(_MAX_LINE)
-    if not line:
-        raise ConnectionError("no response")
-    words = line.split(b" ", 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-        return None
+def _read_head(response: BufferedReader) -> tuple[int, int | None]:
+    """Return the status, and the length of the body unless it ends with the connection."""
+    status = re.match(rb"HTTP/1\.[01] (\d{3})\b", _read_line(response))
+    if status is None:
+        raise ValueError("not a status line")
+    length = None
     for _ in range(_MAX_HEADERS):
-        if response.readline(_MAX_LINE).strip() == b"":
-            return int(words[1])
-    return None
+        name, _, value = _read_line(response).partition(b":")
+        if not name:
+            return int(status[1]), length
+        if name.lower() == b"content-length" and value.strip().isdigit():
+            length = int(value)
+        elif name.lower() in {b"content-length", b"transfer-encoding"}:
+            raise ValueError(f"unsupported header {name!r}")
+    raise ValueError("too many headers")
+
+
+def _read_line(response: BufferedReader) -> bytes:
+    line = response.readline(_MAX_LINE)
+    if len(line) == _MAX_LINE:
+        raise ValueError("a line is too long")
+    if not line.endswith(b"\n"):
+        raise ConnectionError("incomplete response" if line else "no response")
+    return line.rstrip(b"\r\n")
+
+
+def _read_document(body: BufferedReader, length: int | None) -> Document:
+    content = body.read(-1 if length is None else length)
+    if len(content) < (length or 0):
+        raise ConnectionError("incomplete response")
+    document = json.loads(content)
+    if isinstance(document, dict):
+        return document
+    raise ValueError("not a JSON object")

@@ -1,14 +1,14 @@
 """``alignup completion``: print a shell's completion script."""
 
 import click
+from click.shell_completion import get_completion_class
 
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.app import app, define_command
 from alignup.cli.entry import COMPLETE
 
 
-@click.command(short_help=COMMANDS["completion"], epilog=examples("alignup completion bash > alignup.bash"))
+@define_command("completion", "alignup completion bash > alignup.bash")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@debug_option
 def command(shell: str) -> None:
     """Print the script that completes alignup's commands and options in SHELL.
 
@@ -17,10 +17,6 @@ def command(shell: str) -> None:
     ~/.zshrc                     eval "$(alignup completion zsh)"
     ~/.config/fish/config.fish   alignup completion fish | source
     """  # noqa: D301 - \b is click's mark for preformatted text
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - only for this command
-
-    from alignup.cli.app import app  # noqa: PLC0415
-
     completion = get_completion_class(shell)
     if completion is None:
         raise click.ClickException(f"click does not support completion for {shell}")

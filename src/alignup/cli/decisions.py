@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from alignup.cli import pod_status, terminal
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.app import define_command
 from alignup.cli.client import AgentOptions, connect
 from alignup.cli.options import output_option, with_options
 
 
-@click.command(short_help=COMMANDS["decisions"], epilog=examples("alignup decisions --pod web", "alignup decisions 17"))
+@define_command("decisions", "alignup decisions --pod web", "alignup decisions 17")
 @click.argument("number", required=False, type=click.IntRange(min=1), metavar="[ID]")
 @click.option("--pod", metavar="POD", help="Show only decisions about this pod: a name, namespace/name, or uid.")
 @click.option("--outcome", type=click.Choice(["admitted", "rejected"]), help="Show only decisions with this outcome.")
@@ -19,7 +19,6 @@ from alignup.cli.options import output_option, with_options
 )
 @with_options("agent", AgentOptions)
 @output_option("text", "json")
-@debug_option
 def command(  # noqa: PLR0913 - one per option
     *, agent: AgentOptions, number: int | None, pod: str | None, outcome: str | None, limit: int, output: str
 ) -> None:

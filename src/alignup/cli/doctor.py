@@ -6,16 +6,15 @@ from pathlib import Path
 
 import click
 
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli import terminal
+from alignup.cli.app import InputError, define_command
 from alignup.cli.options import (
+    NodeOptions,
     config_option,
-    devices_option,
     flag_option,
-    machine_option,
     output_option,
     path_option,
     pods_option,
-    set_option,
     with_options,
 )
 
@@ -24,11 +23,8 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorOptions:
+class DoctorOptions(NodeOptions):
     config: Path | None = config_option("config.yaml in --kubelet-dir, or the kubelet's defaults")
-    changes: tuple[str, ...] = set_option()
-    machine: str | None = machine_option()
-    devices: tuple[str, ...] = devices_option()
     kubelet_dir: Path | None = path_option(
         "DIR", "Check the state files in this kubelet directory, such as /var/lib/kubelet"
     )
@@ -36,16 +32,13 @@ class DoctorOptions:
     write: bool = flag_option("Repair the state files, after a backup of each")
 
 
-@click.command(
-    short_help=COMMANDS["doctor"],
-    epilog=examples(
-        "alignup doctor --config examples/doctor/kubelet.yaml --machine examples/node/machine.yaml",
-        f"alignup doctor {_NODE} --kubelet-dir examples/doctor/state",
-    ),
+@define_command(
+    "doctor",
+    "alignup doctor --config examples/doctor/kubelet.yaml --machine examples/node/machine.yaml",
+    f"alignup doctor {_NODE} --kubelet-dir examples/doctor/state",
 )
 @with_options("options", DoctorOptions)
 @output_option("text", "json")
-@debug_option
 def command(*, options: DoctorOptions, output: str) -> None:
     """Find everything that stops a kubelet from starting on a machine, and settings that have surprising effects.
 
@@ -55,8 +48,10 @@ def command(*, options: DoctorOptions, output: str) -> None:
 
     The exit code is 0 without findings, 1 with errors or warnings, 2 when the input is invalid.
     """
-    from alignup.cli import doctor_output, inputs  # noqa: PLC0415 - not needed for --help
-    from alignup.cli.doctor_output import DoctorInput  # noqa: PLC0415
+    from datetime import UTC, datetime  # noqa: PLC0415 - not needed for --help
+
+    from alignup.cli import doctor_output, inputs  # noqa: PLC0415
+    from alignup.doctor import diagnosis  # noqa: PLC0415
 
     directory = options.kubelet_dir
     if options.pods and directory is None:
@@ -67,18 +62,35 @@ def command(*, options: DoctorOptions, output: str) -> None:
     if config is None and directory is not None and (directory / "config.yaml").is_file():
         config = directory / "config.yaml"
     text, name = inputs.configuration_text(config, options.changes)
-    given = DoctorInput(
-        text=text,
-        name=name if config or options.changes else "the kubelet's defaults",
-        machine=inputs.read_machine(options.machine, options.devices),
-        machine_name=options.machine or "this machine",
-        directory=directory,
-        pods=doctor_output.pod_names(options.pods),
-    )
-    if options.write and directory is not None:
-        found = doctor_output.diagnose_and_repair(given, directory)
+    name = name if config or options.changes else "the kubelet's defaults"
+    machine = inputs.read_machine(options.machine, options.devices)
+    pods = [pod for work in inputs.read_workloads(options.pods)[0] for pod in work.pods()] if options.pods else []
+    names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods if pod.uid}
+    given = diagnosis.DoctorInput(text=text, name=name, machine=machine, directory=directory, pods=names)
+    write_to = directory if options.write else None
+    _check_unused(write_to)
+    with inputs.input_errors("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
+        found = diagnosis.diagnose(given)
+    if write_to is not None:
+        _check_unused(write_to if found.repairs else None)
+        advice = "Run the command as a user who may write there, with the kubelet stopped."
+        with inputs.input_errors("in --kubelet-dir", advice=advice):
+            found = diagnosis.write_repairs(given, found, write_to, now=datetime.now(UTC))
+    if output == "json":
+        terminal.print_json(doctor_output.to_document(found))
     else:
-        found = doctor_output.diagnose(given)
-    doctor_output.PRINTERS[output](given, found)
+        shown = options.machine or "this machine"
+        terminal.print_lines(doctor_output.lines(found, configuration=name, machine=shown))
     if not found.final.healthy:
         raise click.exceptions.Exit(UNHEALTHY)
+
+
+def _check_unused(directory: Path | None) -> None:
+    from alignup.doctor import live_kubelet  # noqa: PLC0415 - not needed for --help
+
+    if directory is not None and (users := live_kubelet.find_live_kubelets(directory)):
+        raise InputError(
+            *users,
+            where=f"{directory} is in use; nothing was written",
+            advice="Stop the kubelet first (systemctl stop kubelet). Containers keep running.",
+        )

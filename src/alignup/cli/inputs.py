@@ -5,21 +5,21 @@ Invalid input raises an :class:`~alignup.cli.app.InputError` that says what is w
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from alignup.align.errors import AlignError, ConfigurationError, DocumentError, ManifestError, ParseError
+from alignup.align.errors import AlignError, ConfigurationError, DocumentError, ManifestError
 from alignup.align.host import Host
 from alignup.align.machine import Machine
-from alignup.align.workload import Pod, names
+from alignup.align.workload import Pod
 from alignup.cli.app import InputError
 from alignup.cli.machine import load_machine
 from alignup.cli.options import HostOptions
 from alignup.discover import device_spec
-from alignup.kube import configuration, documents, manifests
+from alignup.kube import configuration, manifests
 from alignup.kube.configuration import Configuration, StartupStage
 from alignup.kube.manifests import Workload
 from alignup.state.kubelet import restore, state_dir
@@ -32,12 +32,6 @@ _RAISE_LIMIT = "Raise the kubelet's limit with --set topologyManagerPolicyOption
 #: Startup stages whose names are not self-explanatory.
 _STAGE_TEXTS = {str(StartupStage.DEFAULTING_PANIC): "the kubelet panics while it sets defaults"}
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
-#: Fields whose ``--set`` value is parsed as YAML; all others are strings.
-_YAML_FIELDS = {
-    *("featureGates", "reservedMemory", "enforceNodeAllocatable"),
-    *("maxPods", "podsPerCore", "cgroupsPerQOS", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
-    *("seccompDefault", "cpuCFSQuota", "podPidsLimit", "containerLogMaxFiles", "singleProcessOOMKill"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +61,15 @@ def read_configuration(config: Path | None, changes: tuple[str, ...] = ()) -> Co
 def configuration_text(config: Path | None, changes: tuple[str, ...] = ()) -> tuple[bytes, str]:
     """Return the text of ``--config`` with the overrides of ``--set``, and its name for messages."""
     name = str(config) if config else "--set"
-    text = _read(config, "--config") if config else json.dumps(_EMPTY).encode()
+    text = json.dumps(_EMPTY).encode()
+    if config:
+        advice = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
+        with input_errors("in --config", advice=advice), config.open("rb") as file:
+            text = file.read(MAX_CONFIG + 1)
+        if len(text) > MAX_CONFIG:
+            raise InputError(f"{config} is larger than {MAX_CONFIG >> 20} MiB", where="in --config", advice=advice)
     with input_errors(f"in {name}", advice=_GIVE_CONFIGURATION):
-        return _apply_overrides(text, changes) if changes else text, name
+        return configuration.apply_overrides(text, changes) if changes else text, name
 
 
 def read_host(options: HostOptions) -> HostInput:
@@ -115,30 +115,7 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
     return chosen
 
 
-def ignored_requests(node: HostInput, pods: Iterable[Pod]) -> tuple[str, ...]:
-    """Describe the requests of *pods* that a kubelet silently ignores."""
-    pods = tuple(pods)
-    gates, offered = node.host.settings.gates, node.host.ledger.devices.handled
-    requested = {
-        name for pod in pods for one in pod.all_containers for name in one.resources.requests if names.is_extended(name)
-    }
-    notes = [
-        f"no device plugin offers {name}, and a kubelet admits pods regardless of such requests; "
-        f"declare the devices with --devices {name}=..."
-        for name in sorted(requested - offered)
-    ]
-    pod_level = [pod for pod in pods if pod.resources.requests or pod.resources.limits]
-    if pod_level and not (gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")):
-        which = f"{pod_level[0].name} and others have" if len(pod_level) > 1 else f"{pod_level[0].name} has"
-        notes.append(
-            f"{which} pod-level resources (spec.resources): "
-            "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
-        )
-    return tuple(notes)
-
-
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
-    """The same node with the pods in its state files."""
     pods, skipped_pods = _read_pods(pod_files) if pod_files else ((), ())
     where = f"in --state {directory}"
     with input_errors(where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
@@ -162,16 +139,16 @@ def _read_pods(files: tuple[str, ...]) -> tuple[tuple[Pod, ...], tuple[str, ...]
 
 @contextmanager
 def input_errors(where: str, *, advice: str = "") -> Iterator[None]:
-    """Turn errors in the input into :class:`InputError`."""
     try:
         yield
     except ConfigurationError as error:
         stage = error.stage.replace("_", " ")
+        own_advice = (error.advice or "").rstrip(".")
         loaded = advice == _GIVE_CONFIGURATION and error.stage != StartupStage.LOAD
         raise InputError(
             *(str(problem) for problem in error.problems),
             where=f"{where} ({_STAGE_TEXTS.get(error.stage, f'the kubelet stops at {stage}')})",
-            advice=_capitalize(error.advice or "") or (_FIX_VALUE if loaded else advice),
+            advice=f"{own_advice[0].upper()}{own_advice[1:]}." if own_advice else (_FIX_VALUE if loaded else advice),
         ) from error
     except ManifestError as error:
         first = error.problems[0]
@@ -186,36 +163,3 @@ def input_errors(where: str, *, advice: str = "") -> Iterator[None]:
     except OSError as error:
         name = f"{error.filename}: " if isinstance(error.filename, str) else ""
         raise InputError(f"{name}{error.strerror or error}", where=where, advice=advice) from error
-
-
-def _capitalize(advice: str) -> str:
-    return f"{advice[:1].upper()}{advice[1:].rstrip('.')}." if advice else ""
-
-
-def _read(path: Path, option: str) -> bytes:
-    """Read a configuration file of limited size."""
-    advice = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
-    with input_errors(f"in {option}", advice=advice), path.open("rb") as file:
-        text = file.read(MAX_CONFIG + 1)
-    if len(text) > MAX_CONFIG:
-        raise InputError(f"{path} is larger than {MAX_CONFIG >> 20} MiB", where=f"in {option}", advice=advice)
-    return text
-
-
-def _apply_overrides(text: bytes, changes: tuple[str, ...]) -> bytes:
-    """Apply ``--set`` overrides; the result is JSON."""
-    found = documents.read(text)
-    value = found[0].value if found and found[0].number == 1 else {}
-    document = dict(value) if isinstance(value, Mapping) else {}
-    for change in changes:
-        path, equals, new_value = change.partition("=")
-        if not equals or not path.strip("."):
-            raise ParseError(f"--set {change}: no value; use an override like topologyManagerPolicy=restricted")
-        top, *rest = path.split(".", 1)
-        parsed = documents.read(new_value) if top in _YAML_FIELDS else ()
-        new: object = parsed[0].value if parsed else (None if top in _YAML_FIELDS else new_value)
-        if rest:
-            inner = document.get(top)
-            new = {**(inner if isinstance(inner, Mapping) else {}), rest[0]: new}
-        document[top] = new
-    return documents.to_json(document).encode()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import click
 
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.app import define_command
 from alignup.cli.client import AgentOptions, connect, pod_path
 from alignup.cli.options import flag_option, option, with_options
 from alignup.cli.pod_status import find_pod
@@ -22,14 +22,10 @@ class LogOptions:
     timestamps: bool = flag_option("Print a timestamp before each line")
 
 
-@click.command(
-    short_help=COMMANDS["logs"],
-    epilog=examples("alignup logs web", "alignup logs ml/trainer-0 -c train --tail 20 -f"),
-)
+@define_command("logs", "alignup logs web", "alignup logs ml/trainer-0 -c train --tail 20 -f")
 @click.argument("pod", metavar="POD")
 @with_options("options", LogOptions)
 @with_options("agent", AgentOptions)
-@debug_option
 def command(*, agent: AgentOptions, pod: str, options: LogOptions) -> None:
     """Print the log of a container of POD, which is a name, a namespace/name, or a uid.
 

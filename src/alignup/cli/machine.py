@@ -7,33 +7,31 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, Session, debug_option, examples
+from alignup.cli.app import COMMANDS, DEBUG_OPTION, Session, define_command, examples
 from alignup.cli.options import output_option
 
 if TYPE_CHECKING:
     from alignup.align.machine import Machine
 
 _ADVICE = "See 'alignup machine show --help' for the forms of MACHINE."
+_SYNTHETIC = "alignup machine show 'pack:2 numa:1 core:8 pu:2'"
 
 
-@click.group(short_help=COMMANDS["machine"], epilog=examples("alignup machine show 'pack:2 numa:1 core:8 pu:2'"))
-@debug_option
+@click.group(short_help=COMMANDS["machine"], epilog=examples(_SYNTHETIC), params=[DEBUG_OPTION])
 def command() -> None:
     """Show or record the topology of a machine."""
 
 
-@command.command(
-    short_help="Show the topology of a machine",
-    epilog=examples(
-        "alignup machine show",
-        "alignup machine show 'pack:2 numa:1 core:8 pu:2'",
-        "alignup machine show host.tar.gz -o svg > host.svg",
-    ),
+@define_command(
+    "show",
+    "alignup machine show",
+    _SYNTHETIC,
+    "alignup machine show host.tar.gz -o svg > host.svg",
+    summary="Show the topology of a machine",
 )
 @click.argument("machine", required=False)
 @output_option("text", "svg", "yaml", "json")
 @click.option("--kubelet", is_flag=True, help="Show the machine as the kubelet sees it.")
-@debug_option
 @click.pass_obj
 def show(session: Session, *, machine: str | None, output: str, kubelet: bool) -> None:
     """Show the sockets, NUMA nodes, caches, cores, CPUs, memory, devices and distances of a machine.
@@ -42,15 +40,25 @@ def show(session: Session, *, machine: str | None, output: str, kubelet: bool) -
     hwloc XML, cAdvisor's MachineInfo, or a synthetic machine as one argument (default: this machine). alignup reads the
     YAML and JSON output back.
     """
+    from alignup.discover import machine_file  # noqa: PLC0415 - slow to import
+    from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
+
     session.advice = _ADVICE
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"):
         found = load_machine(machine)
-    _print_machine(_kubelet_view(found) if kubelet else found, output)
+    if kubelet:
+        found = _kubelet_view(found)
+    if output == "svg":
+        terminal.print_document(draw_svg(found))
+    elif output == "yaml":
+        terminal.print_document(machine_file.dump(found))
+    elif output == "json":
+        terminal.print_document(machine_file.dump_json(found) + "\n")
+    else:
+        terminal.print_lines(draw_text(found, width=terminal.width(), ascii_only=not terminal.supports_unicode()))
 
 
-@command.command(
-    short_help="Record the topology of a machine in a file", epilog=examples("alignup machine record host.tar.gz")
-)
+@define_command("record", "alignup machine record host.tar.gz", summary="Record the topology of a machine in a file")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--root",
@@ -60,7 +68,6 @@ def show(session: Session, *, machine: str | None, output: str, kubelet: bool) -
     help="Record the machine whose sys and proc are in DIR (default: /, this machine).",
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
-@debug_option
 def record(*, file: Path, root: Path, force: bool) -> None:
     """Record a machine: write the files that describe its topology to the archive FILE.
 
@@ -80,18 +87,19 @@ def record(*, file: Path, root: Path, force: bool) -> None:
     click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
 
 
+command.add_command(show)
+command.add_command(record)
+
+
 def load_machine(machine: str | None) -> "Machine":
     """Load the machine from a file or description; ``None`` means this machine."""
     from alignup.discover import discover, load  # noqa: PLC0415 - slow to import
 
     if machine is None:
         return discover()
-    return load(Path(machine) if _is_path(machine) else machine)
-
-
-def _is_path(machine: str) -> bool:
-    """Synthetic levels have colons or are numbers alone; documents have brackets or line breaks."""
-    return bool(machine.strip()) and not re.search(r"[:<{\n\0]", machine) and not re.fullmatch(r"[\d\s]*", machine)
+    # Synthetic levels have colons or are numbers alone; documents have brackets or line breaks.
+    is_path = machine.strip() and not re.search(r"[:<{\n\0]", machine) and not re.fullmatch(r"[\d\s]*", machine)
+    return load(Path(machine) if is_path else machine)
 
 
 def _kubelet_view(machine: "Machine") -> "Machine":
@@ -101,17 +109,3 @@ def _kubelet_view(machine: "Machine") -> "Machine":
     view = machine.kubelet_view()
     gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
     return Machine(cpus=view.cpus, nodes=view.nodes, distances=view.distances, devices=machine.devices, gaps=gaps)
-
-
-def _print_machine(machine: "Machine", output: str) -> None:
-    from alignup.discover import machine_file  # noqa: PLC0415 - slow to import
-    from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
-
-    if output == "svg":
-        terminal.print_document(draw_svg(machine))
-    elif output == "yaml":
-        terminal.print_document(machine_file.dump(machine))
-    elif output == "json":
-        terminal.print_document(machine_file.dump_json(machine) + "\n")
-    else:
-        terminal.print_lines(draw_text(machine, width=terminal.width(), ascii_only=not terminal.supports_unicode()))

@@ -1,7 +1,4 @@
-"""Options of commands, declared as fields of dataclasses, and those that several commands share.
-
-``inputs`` reads the files that options name.
-"""
+"""Options of commands, declared as fields of dataclasses, and those that several commands share."""
 # ruff: noqa: ANN401, RUF009 - options are declared by calls that return fields of any type
 
 import functools
@@ -47,8 +44,8 @@ def option(metavar: str, help_text: str, default_text: str = "", *names: str, **
     return field(metadata={"names": names, "metavar": metavar or None, "help": text, **attributes})
 
 
-def path_option(metavar: str, help_text: str, default_text: str = "") -> Any:
-    return option(metavar, help_text, default_text, type=click.Path(path_type=Path))
+def path_option(metavar: str, help_text: str, default_text: str = "", **attributes: Any) -> Any:
+    return option(metavar, help_text, default_text, type=click.Path(path_type=Path), **attributes)
 
 
 def choice_option(choices: Sequence[str], help_text: str, default_text: str = "") -> Any:
@@ -68,27 +65,8 @@ def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
 
 
-def machine_option() -> Any:
-    return option(
-        "MACHINE",
-        "Machine: a recording, directory, description, hwloc XML, cAdvisor JSON, or synthetic "
-        "'pack:2 numa:2 core:8 pu:2'",
-        "this machine",
-    )
-
-
-def devices_option() -> Any:
-    return repeatable_option("RESOURCE=N@NODE,…", "Add devices to the machine, such as example.com/gpu=4@0,4@1")
-
-
-def config_option(default_text: str = "the kubelet's defaults") -> Any:
+def config_option(default_text: str) -> Any:
     return path_option("FILE", "KubeletConfiguration of the node", default_text)
-
-
-def set_option() -> Any:
-    return repeatable_option(
-        "FIELD=VALUE", "Override a field of the configuration, such as topologyManagerPolicy=restricted", "--set"
-    )
 
 
 def pods_option(purpose: str) -> Any:
@@ -96,13 +74,28 @@ def pods_option(purpose: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostOptions:
-    """The options that describe a node."""
+class NodeOptions:
+    """The options that describe a machine and its configuration."""
 
-    machine: str | None = machine_option()
-    devices: tuple[str, ...] = devices_option()
-    config: Path | None = config_option()
-    changes: tuple[str, ...] = set_option()
+    machine: str | None = option(
+        "MACHINE",
+        "Machine: a recording, directory, description, hwloc XML, cAdvisor JSON, or synthetic "
+        "'pack:2 numa:2 core:8 pu:2'",
+        "this machine",
+    )
+    devices: tuple[str, ...] = repeatable_option(
+        "RESOURCE=N@NODE,…", "Add devices to the machine, such as example.com/gpu=4@0,4@1"
+    )
+    config: Path | None = config_option("the kubelet's defaults")
+    changes: tuple[str, ...] = repeatable_option(
+        "FIELD=VALUE", "Override a field of the configuration, such as topologyManagerPolicy=restricted", "--set"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions(NodeOptions):
+    """The options that describe a node and its pods."""
+
     state: Path | None = path_option(
         "DIR", "The kubelet's directory with cpu_manager_state and the other state files", "an empty node"
     )
@@ -121,5 +114,4 @@ workload_option: Decorator = click.option(
 
 
 def workload_field() -> Any:
-    """The same, as a field and not required."""
     return repeatable_option("FILE", _WORKLOADS, "-f", "--filename")

@@ -99,7 +99,6 @@ def describe_outcome(rejection: Mapping[str, Any] | None, placements: Iterable[M
 
 
 def describe_placements(placements: Iterable[Mapping[str, Any]]) -> str:
-    """The resources of each container, in one line."""
     from alignup.align.decision import Placement  # noqa: PLC0415 - slow to import
     from alignup.align.explain import sentences  # noqa: PLC0415
     from alignup.align.hint import Hint  # noqa: PLC0415

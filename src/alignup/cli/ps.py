@@ -8,7 +8,7 @@ import click
 
 from alignup.align import bits
 from alignup.cli import pod_status, terminal
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.app import define_command
 from alignup.cli.client import AgentError, AgentOptions, connect
 from alignup.cli.options import output_option, with_options
 
@@ -20,10 +20,9 @@ Document = dict[str, Any]
 _RUN_HEADS = ("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND")
 
 
-@click.command(short_help=COMMANDS["ps"], epilog=examples("alignup ps", "alignup ps -o wide", "alignup ps -o json"))
+@define_command("ps", "alignup ps", "alignup ps -o wide", "alignup ps -o json")
 @with_options("agent", AgentOptions)
 @output_option("text", "wide", "json")
-@debug_option
 def command(agent: AgentOptions, output: str) -> None:
     """List the commands that 'alignup run' runs for this user, and the agent's pods: admitted, waiting, finished.
 

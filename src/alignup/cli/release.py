@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.app import define_command
 from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_placements, find_pod, full_name, is_terminating
@@ -15,10 +15,7 @@ from alignup.cli.pod_status import describe_placements, find_pod, full_name, is_
 _MIN_POLL, _MAX_POLL = 0.05, 1.0  #: seconds between checks of a terminating pod
 
 
-@click.command(
-    short_help=COMMANDS["release"],
-    epilog=examples("alignup release web", "alignup release ml/trainer-0 ml/trainer-1"),
-)
+@define_command("release", "alignup release web", "alignup release ml/trainer-0 ml/trainer-1")
 @click.argument("pods", nargs=-1, required=True, metavar="POD…")
 @click.option(
     "--grace",
@@ -29,7 +26,6 @@ _MIN_POLL, _MAX_POLL = 0.05, 1.0  #: seconds between checks of a terminating pod
 @click.option("--wait/--no-wait", "waits", default=True, help="Wait until all containers are gone (default: wait).")
 @with_options("agent", AgentOptions)
 @output_option("text", "json")
-@debug_option
 def command(*, agent: AgentOptions, pods: tuple[str, ...], grace: int | None, waits: bool, output: str) -> None:
     """Release each POD: free its resources, and retry the waiting pods. A waiting POD leaves the queue.
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from alignup.agent.address import default_root
 from alignup.align import bits
-from alignup.cli.app import COMMANDS, InputError, Session, debug_option, escape_control, examples
-from alignup.cli.client import AgentClient, AgentError, AgentOptions, find_agent
+from alignup.cli.app import InputError, Session, define_command, escape_control
+from alignup.cli.client import AgentClient, AgentOptions, find_agent
 from alignup.cli.options import choice_option, flag_option, option, path_option, repeatable_option, with_options
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 
 class RunCommand(click.Command):
     """A command whose failures have an exit code that differs from those of the command it runs."""
+
+    allow_interspersed_args = False
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - as in click
         click.get_current_context().ensure_object(Session).failure_code = FAILED
@@ -94,19 +97,15 @@ class RunOptions:
         return seconds
 
 
-@click.command(
+@define_command(
+    "run",
+    "alignup run --dry-run -- nproc",
+    "alignup run --dry-run --cpus 4 --memory 2Gi --machine 'pack:2 numa:1(memory=16GiB) core:8 pu:2' -- ./train",
     cls=RunCommand,
-    short_help=COMMANDS["run"],
-    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
-    epilog=examples(
-        "alignup run --dry-run -- nproc",
-        "alignup run --dry-run --cpus 4 --memory 2Gi --machine 'pack:2 numa:1(memory=16GiB) core:8 pu:2' -- ./train",
-    ),
 )
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND…", type=click.UNPROCESSED)
 @with_options("options", RunOptions)
 @with_options("agent", AgentOptions)
-@debug_option
 def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions) -> None:
     """Run COMMAND on aligned CPUs, memory and devices.
 
@@ -140,11 +139,9 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
 
 
 def run_directory() -> Path:
-    """The directory of this user's runs."""
-    from alignup.agent.address import default_root  # noqa: PLC0415 - not needed for --help
-    from alignup.runs.registry import default_directory  # noqa: PLC0415
-
-    return default_directory(os.environ, root=default_root(os.environ))
+    """The directory of this user's runs: ``ALIGNUP_RUN_DIR``, or one in the root directory of the user's agent."""
+    chosen = os.environ.get("ALIGNUP_RUN_DIR")
+    return Path(chosen).absolute() if chosen else default_root(os.environ) / "run"
 
 
 def _run_with_agent(client: AgentClient, request: "RunRequest", words: tuple[str, ...], options: RunOptions) -> int:
@@ -163,7 +160,6 @@ def _run_with_agent(client: AgentClient, request: "RunRequest", words: tuple[str
         client,
         online=bits.parse(_ONLINE_CPUS.read_text("ascii").strip()),
         explain=lambda admission: _print_admission(admission, file=sys.stderr),
-        errors=(AgentError,),
     )
     return _run(allocator, request, words, options)
 

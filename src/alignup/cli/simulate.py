@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, InputError, debug_option, examples
+from alignup.cli.app import InputError, define_command
 from alignup.cli.options import HostOptions, option, output_option, path_option, with_options, workload_field
 
 _PROFILES = ("telco", "training", "inference", "mixed")
@@ -42,18 +42,15 @@ class SimulateOptions:
     svg: Path | None = path_option("FILE", "Write a picture of the final state to FILE")
 
 
-@click.command(
-    short_help=COMMANDS["simulate"],
-    epilog=examples(
-        f"alignup simulate -f examples/node/running.yaml {_NODE}",
-        f"alignup simulate --generate training --count 200 {_NODE}",
-        f"alignup simulate --generate mixed --count 200 {_NODE} --compare policy,scope",
-    ),
+@define_command(
+    "simulate",
+    f"alignup simulate -f examples/node/running.yaml {_NODE}",
+    f"alignup simulate --generate training --count 200 {_NODE}",
+    f"alignup simulate --generate mixed --count 200 {_NODE} --compare policy,scope",
 )
 @with_options("options", SimulateOptions)
 @with_options("host", HostOptions)
 @output_option("text", "json", "csv")
-@debug_option
 def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None:
     """Simulate a workload on a node: which pods are admitted and where, which are rejected and why, how full it gets.
 

@@ -2,13 +2,13 @@
 
 import io
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 import click
 
-from alignup.align.explain import sentences
+from alignup.align.explain import advice, sentences
 from alignup.align.workload.names import CPU
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError
@@ -68,8 +68,8 @@ def _read_files(files: tuple[str, ...]) -> Events:
     return found
 
 
-def ignored_requests(node: HostInput, found: Iterable[WorkloadEvent]) -> tuple[str, ...]:
-    return inputs.ignored_requests(node, (event.pod for event in found if isinstance(event, PodArrival)))
+def ignored_requests(node: HostInput, found: Events) -> tuple[str, ...]:
+    return advice.ignored_requests(node.host, [event.pod for event in found if isinstance(event, PodArrival)])
 
 
 def save_trace(found: Sequence[WorkloadEvent], path: Path) -> None:

@@ -3,19 +3,16 @@
 import json
 from typing import Any
 
-import click
-
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, debug_option, examples
+from alignup.cli.app import define_command
 from alignup.cli.client import AgentError, AgentOptions, connect
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_outcome, full_name
 
 
-@click.command(short_help=COMMANDS["watch"], epilog=examples("alignup watch", "alignup watch -o json"))
+@define_command("watch", "alignup watch", "alignup watch -o json")
 @with_options("agent", AgentOptions)
 @output_option("text", "json")
-@debug_option
 def command(agent: AgentOptions, output: str) -> None:
     """Print a line for every event from now on, until Ctrl-C or until the agent stops.
 

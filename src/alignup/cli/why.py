@@ -5,19 +5,17 @@ from math import isnan
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, InputError, debug_option, examples
+from alignup.cli.app import InputError, define_command
 from alignup.cli.options import HostOptions, output_option, with_options, workload_option
 
 REJECTED = 1
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
 
-@click.command(
-    short_help=COMMANDS["why"],
-    epilog=examples(
-        "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2'",
-        f"alignup why -f examples/node/trainer.yaml {_NODE}",
-    ),
+@define_command(
+    "why",
+    "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2'",
+    f"alignup why -f examples/node/trainer.yaml {_NODE}",
 )
 @workload_option
 @with_options("host", HostOptions)
@@ -30,7 +28,6 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     help="Search up to SECONDS for changes that would admit a rejected pod (default: 2).",
 )
 @output_option("text", "json", "yaml")
-@debug_option
 def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, search: float, output: str) -> None:
     """Explain the decision on a pod: the verdict, each resource's hints, how the NUMA nodes were chosen, the placement.
 
@@ -39,7 +36,9 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, sear
 
     The exit code is 0 when all pods are admitted, 1 when one is rejected, 2 when the input is invalid.
     """
-    from alignup.cli import inputs, why_output  # noqa: PLC0415 - not needed for --help
+    from alignup.align.explain import advice  # noqa: PLC0415 - not needed for --help
+    from alignup.cli import inputs, why_output  # noqa: PLC0415
+    from alignup.kube.yaml_output import to_yaml  # noqa: PLC0415
 
     if isnan(search):
         raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
@@ -47,9 +46,14 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, sear
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes((*node.notes, *skipped))
     chosen = inputs.select_workloads(workloads, name, files=files)
-    terminal.print_notes(inputs.ignored_requests(node, (workload.pod for workload in chosen)))
+    terminal.print_notes(advice.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
         found = [why_output.explain(node, workload, seconds=search) for workload in chosen]
-    why_output.PRINTERS[output](node, found)
+    if output == "text":
+        why_output.print_text(node, found)
+    elif output == "json":
+        terminal.print_json(why_output.to_document(node, found))
+    else:
+        terminal.print_document(to_yaml(why_output.to_document(node, found)))
     if any(not one.decision.admitted for one in found):
         raise click.exceptions.Exit(REJECTED)

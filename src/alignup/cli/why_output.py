@@ -1,7 +1,7 @@
 """The output of ``alignup why``."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from alignup.cli import inputs, terminal
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
 from alignup.kube.manifests import Workload
-from alignup.kube.yaml_output import to_yaml
 from alignup.picture import decision as picture
 from alignup.picture.cells import Cell, Line
 from alignup.schema import decisions
@@ -81,16 +80,9 @@ def _document(node: HostInput, one: Explanation) -> dict[str, Any]:
         "misfits": list(sentences.describe_rejection(decision)),
         "proposals": [advice.to_document(proposal, node.host.ledger) for proposal in one.remedies.proposals],
         "unsearched": list(one.remedies.unsearched),
-        "notes": [*node.notes, *inputs.ignored_requests(node, [one.workload.pod])],
+        "notes": [*node.notes, *advice.ignored_requests(node.host, [one.workload.pod])],
     }
 
 
-def _documents(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
+def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
     return {"version": VERSION, "answers": [_document(node, one) for one in explanations]}
-
-
-PRINTERS: dict[str, Callable[[HostInput, Sequence[Explanation]], None]] = {
-    "text": print_text,
-    "json": lambda node, explanations: terminal.print_json(_documents(node, explanations)),
-    "yaml": lambda node, explanations: terminal.print_document(to_yaml(_documents(node, explanations))),
-}

@@ -20,8 +20,6 @@ _NOMINAL_MEMORY = "1Mi"  #: requested with whole CPUs, since only a pod with mem
 
 
 class AdmittingAgent(Protocol):
-    """The agent, through its API."""
-
     address: str
 
     def admit(self, manifest: Document, *, dry_run: bool = False) -> Document: ...
@@ -36,19 +34,11 @@ class AdmittingAgent(Protocol):
 class AgentAllocator:
     """Allocates through the agent. *explain* prints the agent's reasons for a rejection."""
 
-    def __init__(
-        self,
-        agent: AdmittingAgent,
-        *,
-        online: CpuSet,
-        explain: Callable[[Document], None],
-        errors: tuple[type[Exception], ...],
-    ) -> None:
+    def __init__(self, agent: AdmittingAgent, *, online: CpuSet, explain: Callable[[Document], None]) -> None:
         self._agent = agent
         self._online = online
         self._explain = explain
         self.address = agent.address
-        self.errors = errors
 
     def load(self, *, active: Collection[str], finished: Collection[str]) -> None:
         del active
@@ -77,7 +67,10 @@ class AgentAllocator:
             node_map=NodeMap.read(),
             strict=decision["policy"] in {"restricted", "single-numa-node"},
         )
-        return replace(placement, environment=_plugin_environment(admission["pod"]))
+        # Device plugins also give mounts and device files, which are for containers only.
+        grants = admission["pod"].get("grants", {}).get(CONTAINER, {})
+        variables = {name: str(value) for grant in grants.values() for name, value in grant["envs"].items()}
+        return replace(placement, environment=variables)
 
     def shared(self) -> CpuSet:
         return self._online & ~self._agent.exclusive_cpus()
@@ -90,7 +83,6 @@ class AgentAllocator:
 
 
 def pod_manifest(request: RunRequest) -> dict[str, Any]:
-    """The run as a v1 Pod."""
     amounts = dict(request.amounts)
     if amounts.get("cpu", "").isdecimal() and "memory" not in amounts:
         amounts["memory"] = _NOMINAL_MEMORY
@@ -106,9 +98,3 @@ def pod_manifest(request: RunRequest) -> dict[str, Any]:
         },
         "spec": {"containers": [{"name": CONTAINER, "resources": {"limits": amounts, "requests": amounts}}]},
     }
-
-
-def _plugin_environment(pod: Document) -> dict[str, str]:
-    """The environment variables from device plugins. Mounts and device files are for containers only."""
-    grants: Mapping[str, Document] = pod.get("grants", {}).get(CONTAINER, {})
-    return {name: str(value) for grant in grants.values() for name, value in grant["envs"].items()}

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from alignup.align import bits
 from alignup.enforce import container_audit
-from alignup.enforce.audit import DeviceTopology, Drift, DriftKind, RunProcesses, audit_runs, restore_run
+from alignup.enforce.audit import DeviceTopology, Drift, DriftKind, RunProcesses, audit_runs, make_drift, restore_run
 from alignup.enforce.container_audit import ContainerAudit, ContainerSource, drift_key
 from alignup.enforce.run_record import RunRecord
 from alignup.runs import registry
@@ -15,8 +15,6 @@ from alignup.runs.request import CONTAINER, GPU
 
 
 class AuditedAgent(ContainerSource, Protocol):
-    """The agent that placed runs and containers, through its API."""
-
     def pod(self, uid: str) -> Mapping[str, Any] | None: ...
 
 
@@ -40,14 +38,15 @@ def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditRep
     first = _audit_once(directory, agent)
     if not fix or not first.drifts:
         return first
-    failures = (
-        *_restore_runs(first.runs, first.run_drifts, directory),
-        *container_audit.restore_containers(first.containers),
-    )
+    failures: list[str] = []
+    if drifted := {drift.uid for drift in first.run_drifts}:
+        with registry.RunRegistry(directory).locked():
+            failures += [failure for run in first.runs if run.record.uid in drifted for failure in restore_run(run)]
+    failures += container_audit.restore_containers(first.containers)
     second = _audit_once(directory, agent)
     left = set(map(drift_key, second.drifts))
     fixed = tuple(drift for drift in first.drifts if drift_key(drift) not in left)
-    return replace(second, fixed=fixed, failures=failures)
+    return replace(second, fixed=fixed, failures=tuple(failures))
 
 
 def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
@@ -63,17 +62,7 @@ def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
     return AuditReport(runs, drifts, container_audit.audit_containers(agent))
 
 
-def _restore_runs(runs: Sequence[RunProcesses], drifts: Sequence[Drift], directory: Path) -> tuple[str, ...]:
-    """Restore the runs that drifted. Returns a message for each failure."""
-    drifted = {drift.uid for drift in drifts}
-    if not drifted:
-        return ()
-    with registry.RunRegistry(directory).locked():
-        return tuple(failure for run in runs if run.record.uid in drifted for failure in restore_run(run))
-
-
 def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:
-    """Runs whose CPUs differ from those in the user's ledger."""
     if not any(record.exclusive for record in records):
         return
     from alignup.state.checkpoint import CheckpointStore  # noqa: PLC0415 - slow to import
@@ -88,7 +77,6 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
 
 
 def _compare_with_agent(records: Sequence[RunRecord], agent: AuditedAgent | None) -> Iterator[Drift]:
-    """Runs whose CPUs differ from those of the agent that admitted them."""
     for record in records:
         if agent is None or agent.address != record.agent:
             yield _decision_drift(record, where=f"the agent at {record.agent}", actual="no answer")
@@ -109,10 +97,7 @@ def _compare_cpus(record: RunRecord, held: str | None, *, where: str) -> Iterato
 
 
 def _decision_drift(record: RunRecord, *, where: str, actual: str) -> Drift:
-    intended = f"CPUs {bits.show(record.cpus)}"
-    return Drift(
-        uid=record.uid, name=record.name, kind=DriftKind.DECISION, where=where, intended=intended, actual=actual
-    )
+    return make_drift(record, DriftKind.DECISION, where, intended=f"CPUs {bits.show(record.cpus)}", actual=actual)
 
 
 def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:

@@ -27,10 +27,9 @@ _POLL_INTERVAL = 0.02  #: seconds between checks whether another run has ended
 
 
 class Allocator(Protocol):
-    """Decides on runs: the user's own ledger, or the agent."""
+    """Decides on runs: the user's own ledger, or the agent. Every method may raise ``AlignError`` and ``OSError``."""
 
     address: str  #: of the agent; empty: the user's own ledger
-    errors: tuple[type[Exception], ...]  #: what it may raise besides ``AlignError`` and ``OSError``
 
     def load(self, *, active: Collection[str], finished: Collection[str]) -> None:
         """Load the ledger, and drop the finished runs from it."""
@@ -48,19 +47,11 @@ class Allocator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
-    """What to run, and how."""
-
     request: RunRequest
     command: tuple[str, ...]
     registry: RunRegistry
     method: str  #: ``cgroup``, ``affinity``, or ``auto``: the first that is permitted
     notify: Callable[[str], None]  #: shows a note to the user
-
-
-@dataclass(frozen=True, slots=True)
-class _Admitted:
-    record: RunRecord
-    placement: RunPlacement
 
 
 def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
@@ -69,12 +60,13 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
     while True:
         with launcher.block_signals() as blocked:
             try:
-                admitted = _admit(allocator, job)
+                record, placement = _admit(allocator, job)
             except RunRejectedError as rejected:
                 if rejected.impossible or time.monotonic() >= end:
                     raise
             else:
-                return _start_and_wait(allocator, job, admitted, blocked)
+                environment = {**os.environ, **build_environment(job.request, placement)}
+                return _start_and_wait(allocator, job, record, environment, blocked)
         _wait_for_change(job.registry, until=min(end, time.monotonic() + _RETRY_INTERVAL))
 
 
@@ -96,7 +88,7 @@ def _wait_for_change(runs: RunRegistry, *, until: float) -> None:
         time.sleep(_POLL_INTERVAL)
 
 
-def _admit(allocator: Allocator, job: RunJob) -> _Admitted:
+def _admit(allocator: Allocator, job: RunJob) -> tuple[RunRecord, RunPlacement]:
     with job.registry.locked():
         active = remove_finished_runs(allocator, job.registry)
         record = RunRecord(
@@ -120,11 +112,7 @@ def _admit(allocator: Allocator, job: RunJob) -> _Admitted:
             _roll_back(allocator, job, record)
             raise
         _update_shared(allocator, job, active)
-        return _Admitted(record, placement)
-
-
-def _errors(allocator: Allocator) -> tuple[type[Exception], ...]:
-    return (AlignError, OSError, *allocator.errors)
+        return record, placement
 
 
 def _roll_back(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
@@ -132,7 +120,7 @@ def _roll_back(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
     try:
         allocator.release(record.uid)
         allocator.save()
-    except _errors(allocator) as error:
+    except (AlignError, OSError) as error:
         job.notify(f"{record.name} will be released later: {error}")
     finally:
         job.registry.remove(record)
@@ -170,9 +158,9 @@ def _create_cgroup(job: RunJob, cpus: CpuSet, *, nodes: NodeSet) -> Path | None:
         return None
 
 
-def _start_and_wait(allocator: Allocator, job: RunJob, admitted: _Admitted, blocked: launcher.Signals) -> int:
-    environment = {**os.environ, **build_environment(job.request, admitted.placement)}
-    record = admitted.record
+def _start_and_wait(
+    allocator: Allocator, job: RunJob, record: RunRecord, environment: Mapping[str, str], blocked: launcher.Signals
+) -> int:
     try:
         try:
             pid = _start(record, environment, blocked)
@@ -181,7 +169,11 @@ def _start_and_wait(allocator: Allocator, job: RunJob, admitted: _Admitted, bloc
         except EnforceError:
             if record.cgroup is None or job.method == "cgroup":
                 raise
-            record = _without_cgroup(job, record)
+            # The cgroup was created, but the command may not join it: fall back to affinity.
+            cgroup.remove(record.cgroup)
+            record = replace(record, cgroup=None)
+            with job.registry.locked():
+                job.registry.put(record)
             pid = _start(record, environment, blocked)
         if not record.exclusive and record.cgroup is None:
             _update_affinity(job, record, pid)
@@ -193,16 +185,6 @@ def _start_and_wait(allocator: Allocator, job: RunJob, admitted: _Admitted, bloc
 def _start(record: RunRecord, environment: Mapping[str, str], blocked: launcher.Signals) -> int:
     placement = launcher.ProcessPlacement(cpus=record.cpus, memory=record.memory, cgroup=record.cgroup)
     return launcher.start(record.command, placement=placement, environment=environment, blocked=blocked)
-
-
-def _without_cgroup(job: RunJob, record: RunRecord) -> RunRecord:
-    """Fall back to affinity: the cgroup was created, but the command may not join it."""
-    if record.cgroup is not None:
-        cgroup.remove(record.cgroup)
-    loose = replace(record, cgroup=None)
-    with job.registry.locked():
-        job.registry.put(loose)
-    return loose
 
 
 def _update_affinity(job: RunJob, record: RunRecord, pid: int) -> None:
@@ -226,7 +208,7 @@ def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
             allocator.save()
             job.registry.remove(record)
             _update_shared(allocator, job, [one for one in active if one.uid != record.uid])
-    except _errors(allocator) as error:
+    except (AlignError, OSError) as error:
         job.notify(f"{record.name} has ended; the next run releases its resources: {error}")
 
 
@@ -240,14 +222,10 @@ def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord
     for one in find_run_processes(moved):
         try:
             job.registry.put(one.record)
-            _move(one.record, one.pids)
-        except _errors(allocator) as error:
+            if one.record.cgroup is not None:
+                cgroup.write(one.record.cgroup, shared, nodes=one.record.memory)
+                continue
+            for pid in one.pids:
+                process.pin(pid, shared)
+        except (AlignError, OSError) as error:
             job.notify(f"{one.record.name} was not moved to CPUs {bits.show(shared)}: {error}")
-
-
-def _move(record: RunRecord, pids: Sequence[int]) -> None:
-    if record.cgroup is not None:
-        cgroup.write(record.cgroup, record.cpus, nodes=record.memory)
-        return
-    for pid in pids:
-        process.pin(pid, record.cpus)

@@ -5,19 +5,18 @@ best-effort, unless a KubeletConfiguration says otherwise. CPUs and memory nodes
 are never allocated.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy, CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.errors import RestoreError, SettingsError, StateError
 from alignup.align.host import Host, Settings
-from alignup.align.ledger import Ledger
-from alignup.align.machine import CadvisorReport, Machine
+from alignup.align.machine import CadvisorNode, Machine, NumaNode
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.quantity import Quantity, QuantityFormat
@@ -32,17 +31,15 @@ from alignup.runs.registry import RunRegistry
 from alignup.runs.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.schema import codec
 from alignup.schema.checkpoints import HeldPodDocument
-from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument, pod_entry, residue
+from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
-if TYPE_CHECKING:
-    from alignup.enforce.run_record import RunDevices
-
 _MIB = 1 << 20
 _RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
 _MAX_RUNS = 10_000
+Node = TypeVar("Node", NumaNode, CadvisorNode)
 _ALPHA_OPTIONS = "CPUManagerPolicyAlphaOptions"
 
 
@@ -66,27 +63,31 @@ def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
     """Remove the memory of nodes that are not permitted. CPUs stay: :func:`build_host` reserves them."""
     if permitted is None or not permitted.nodes:
         return machine
-    nodes = tuple(
-        node if permitted.nodes >> node.id & 1 else replace(node, memory=0, hugepages=()) for node in machine.nodes
-    )
+    nodes = tuple(_restrict_node(node, permitted) for node in machine.nodes)
     if nodes == machine.nodes:
         return machine
-    return replace(machine, nodes=nodes, report=_restrict_report(machine.report, permitted))
+    report = machine.report
+    if report is not None and report.nodes is not None:
+        report = replace(report, nodes=tuple(_restrict_node(node, permitted) for node in report.nodes))
+    return replace(machine, nodes=nodes, report=report)
 
 
 def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
     """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
     settings = overrides.settings or _default_settings(machine, permitted)
-    options, cpu_options = _parse_options(overrides.options, settings)
-    topology = settings.topology
+    topology, gates = settings.topology, settings.gates
+    options = dict(map(_parse_option, overrides.options))
+    cpu_options = {name: value for name, value in options.items() if name in OPTION_STAGES}
+    topology_options = {name: value for name, value in options.items() if name not in OPTION_STAGES}
     topology = replace(
         topology,
         policy=Policy(overrides.policy or topology.policy),
         scope=Scope(overrides.scope or topology.scope),
-        options=options,
+        options=TopologyOptions.parse(topology_options, gates=gates, base=topology.options),
     )
-    gates = _enable_alpha_options(overrides.options, settings.gates)
-    cpus = replace(settings.cpus, options=cpu_options)
+    if any(OPTION_STAGES[name] is FeatureStage.ALPHA for name in cpu_options):
+        gates = FeatureGates({**gates.changed, _ALPHA_OPTIONS: True})
+    cpus = replace(settings.cpus, options={**settings.cpus.options, **cpu_options})
     return Host(machine, replace(settings, topology=topology, cpus=cpus, gates=gates))
 
 
@@ -103,13 +104,6 @@ def build_pod(request: RunRequest) -> Pod:
     )
 
 
-def device_nodes(machine: Machine) -> "RunDevices":
-    found: dict[str, dict[str, int | None]] = {}
-    for device in machine.devices:
-        found.setdefault(device.resource, {})[device.id] = device.nodes
-    return found
-
-
 class LocalAllocator:
     """Allocates from the user's own ledger, in the checkpoint of a directory whose lock the caller holds.
 
@@ -117,7 +111,6 @@ class LocalAllocator:
     """
 
     address = ""  #: no agent
-    errors: tuple[type[Exception], ...] = ()
 
     def __init__(self, directory: Path, idle: Host, *, permitted: CpuSet, explain: Callable[[Host, Pod], None]) -> None:
         self._directory = directory
@@ -137,7 +130,14 @@ class LocalAllocator:
             return
         entries = [one.entry for one in loaded.document.pods if one.entry.pod.uid in active]
         self.changed = len(entries) < len(loaded.document.pods)
-        self.host.ledger = _restore(entries, loaded.document.residue, self.host)
+        idle, providers = self.host.ledger, self.host.providers
+        try:
+            self.host.ledger = restore_ledger(entries, loaded.document.residue, idle=idle, providers=providers)
+        except RestoreError as error:
+            raise StateError(
+                f"the resources of running runs do not fit this machine and these settings: {error}; "
+                "use the same --config and --option as for them, or wait until they end"
+            ) from error
 
     def load_for_dry_run(self) -> None:
         """Load the ledger if there is one, and change nothing."""
@@ -165,12 +165,15 @@ class LocalAllocator:
         """Where an admitted run belongs."""
         machine = self._idle.machine
         with_memory = bits.of(node.id for node in machine.nodes if node.memory is None or node.memory > 0)
+        devices: dict[str, dict[str, NodeSet | None]] = {}
+        for device in machine.devices:
+            devices.setdefault(device.resource, {})[device.id] = device.nodes
         (placement,) = decision.placements
         nodes = placement.hint.nodes
         return resolve_placement(
             {"hint": {"nodes": None if nodes is None else bits.show(nodes)}, "given": placement.as_text()},
             shared=self.shared(),
-            devices=device_nodes(machine),
+            devices=devices,
             node_map=NodeMap(machine.kubelet_view().node_cpus, with_memory),
             strict=decision.policy in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE},
         )
@@ -199,20 +202,12 @@ class LocalAllocator:
         self.changed = False
 
 
-def _restore(entries: Sequence[PodEntryDocument], stored: ResidueDocument, idle: Host) -> Ledger:
-    try:
-        return restore_ledger(entries, stored, idle=idle.ledger, providers=idle.providers)
-    except RestoreError as error:
-        raise StateError(
-            f"the resources of running runs do not fit this machine and these settings: {error}; "
-            "use the same --config and --option as for them, or wait until they end"
-        ) from error
-
-
 def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
     """Static CPU and memory policies, one CPU and some memory reserved, topology policy best-effort."""
     view = machine.kubelet_view()
-    reserved = _reserved_cpus(view.all_cpus, permitted)
+    left = view.all_cpus if permitted is None else view.all_cpus & permitted
+    # All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted.
+    reserved = 0 if left in {view.all_cpus, 0} else view.all_cpus & ~left | left & -left
     amount = Quantity(reserved.bit_count() or 1)
     cpus = CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=reserved)
     reservation: Amounts = {CPU: amount}
@@ -232,35 +227,9 @@ def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
     )
 
 
-def _reserved_cpus(cpus: CpuSet, permitted: CpuSet | None) -> CpuSet:
-    """All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted."""
-    left = cpus if permitted is None else cpus & permitted
-    return 0 if left == cpus or not left else cpus & ~left | left & -left
-
-
-def _restrict_report(report: CadvisorReport | None, permitted: Cpuset) -> CadvisorReport | None:
-    if report is None or report.nodes is None:
-        return report
-    nodes = (
-        node if node.id >= 0 and permitted.nodes >> node.id & 1 else replace(node, memory=0, hugepages=())
-        for node in report.nodes
-    )
-    return replace(report, nodes=tuple(nodes))
-
-
-def _parse_options(texts: Sequence[str], settings: Settings) -> tuple[TopologyOptions, Mapping[str, str]]:
-    """The policy options in *settings* with those in *texts*, for the topology manager and for the CPU manager."""
-    named = dict(map(_parse_option, texts))
-    cpu_options = {name: value for name, value in named.items() if name in OPTION_STAGES}
-    topology_options = {name: value for name, value in named.items() if name not in OPTION_STAGES}
-    options = TopologyOptions.parse(topology_options, gates=settings.gates, base=settings.topology.options)
-    return options, {**settings.cpus.options, **cpu_options}
-
-
-def _enable_alpha_options(texts: Sequence[str], gates: FeatureGates) -> FeatureGates:
-    """Enable the feature gate of alpha options when one of them is named."""
-    alpha = any(OPTION_STAGES.get(_parse_option(text)[0]) is FeatureStage.ALPHA for text in texts)
-    return FeatureGates({**gates.changed, _ALPHA_OPTIONS: True}) if alpha else gates
+def _restrict_node(node: Node, permitted: Cpuset) -> Node:
+    allowed = node.id >= 0 and permitted.nodes >> node.id & 1
+    return node if allowed else replace(node, memory=0, hugepages=())
 
 
 def _parse_option(text: str) -> tuple[str, str]:

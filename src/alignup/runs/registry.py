@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,12 +26,6 @@ _MAX_FILE_BYTES = 1 << 20
 _RETRIES, _RETRY_DELAY = 10, 0.02  #: for processes that are just exiting; delay in seconds
 
 
-def default_directory(environment: Mapping[str, str], *, root: Path) -> Path:
-    """``ALIGNUP_RUN_DIR``, or a directory in the agent's *root*."""
-    chosen = environment.get("ALIGNUP_RUN_DIR")
-    return Path(chosen).absolute() if chosen else root / "run"
-
-
 class RunRegistry:
     """The records in one directory, which is created if needed and must be private to this user."""
 
@@ -41,25 +35,24 @@ class RunRegistry:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory's lock."""
         path = self.directory / LOCK_NAME
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise FileError(f"cannot lock {path}: {error.strerror}") from error
         try:
-            _acquire(handle, path)
+            end = time.monotonic() + _LOCK_TIMEOUT
+            while not _try_lock(handle):
+                if time.monotonic() > end:
+                    raise FileError(f"another alignup has held {path} locked for {_LOCK_TIMEOUT:.0f} seconds")
+                time.sleep(0.005)
             yield
         finally:
             os.close(handle)
 
     def all(self) -> tuple[RunRecord, ...]:
         """Every recorded run, oldest first."""
-        found = []
-        for path in self.directory.glob(f"{_PREFIX}*{_SUFFIX}"):
-            text = _read(path)
-            if text is not None:
-                found.append(_parse(text, path))
+        found = filter(None, map(_read, self.directory.glob(f"{_PREFIX}*{_SUFFIX}")))
         return tuple(sorted(found, key=lambda record: (record.since, record.uid)))
 
     def put(self, record: RunRecord) -> None:
@@ -125,20 +118,15 @@ def _prepare(directory: Path) -> None:
         )
 
 
-def _acquire(handle: int, path: Path) -> None:
-    end = time.monotonic() + _LOCK_TIMEOUT
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise FileError(f"another alignup has held {path} locked for {_LOCK_TIMEOUT:.0f} seconds") from None
-            time.sleep(0.005)
-        else:
-            return
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path) -> RunRecord | None:
     """Read a record without following links; ``None`` when it is gone."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -150,10 +138,7 @@ def _read(path: Path) -> bytes | None:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise FileError(f"{path} is not a regular file of this user; check where it comes from, and remove it")
-        return file.read(_MAX_FILE_BYTES)
-
-
-def _parse(text: bytes, path: Path) -> RunRecord:
+        text = file.read(_MAX_FILE_BYTES)
     try:
         return RunRecord.from_document(json.loads(text))
     except (AlignError, ValueError) as error:

@@ -14,7 +14,6 @@ from alignup.enforce.run_record import RUN_VARIABLE, RunDevices
 
 CONTAINER = "run"  #: name of the one container of a run's pod
 GPU = "nvidia.com/gpu"  #: the resource that discovery finds by itself; device ids are UUIDs, as CUDA takes them
-_MEMORY_RESOURCES = ("memory", "hugepages-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +38,6 @@ class RunRejectedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlacement:
-    """Where a run belongs on this machine."""
-
     cpus: CpuSet
     exclusive: bool
     nodes: NodeSet  #: of the CPUs
@@ -69,10 +66,8 @@ def parse_amounts(
 
 def run_name(name: str | None, command: str, uid: str) -> str:
     """Return *name*, or a name derived from the command."""
-    if name is not None:
-        return name
     plain = re.sub(r"[^a-z0-9]+", "-", Path(command).name.lower()).strip("-")[:40]
-    return f"{plain or 'run'}-{uid}"
+    return f"{plain or 'run'}-{uid}" if name is None else name
 
 
 def resolve_placement(
@@ -91,7 +86,7 @@ def resolve_placement(
     memory = 0
     for resource, text in assigned.get("memory", {}).items():
         nodes, _, size = text.partition("=")
-        if resource.startswith(_MEMORY_RESOURCES) and int(size):
+        if resource.startswith(("memory", "hugepages-")) and int(size):
             memory |= bits.parse(nodes)
     if not memory and exclusive:
         hint = document["hint"]["nodes"]

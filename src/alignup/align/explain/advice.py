@@ -1,6 +1,6 @@
 """Proposals as sentences that say what to change and where the pod would then go, and as JSON."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from alignup.align import bits
@@ -14,8 +14,10 @@ from alignup.align.explain.changes import (
     SettingChange,
     Unit,
 )
+from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.align.workload.names import CPU
+from alignup.align.workload import Pod
+from alignup.align.workload.names import CPU, is_extended
 
 
 def describe_proposal(proposal: Proposal, ledger: Ledger) -> str:
@@ -39,6 +41,27 @@ def to_document(proposal: Proposal, ledger: Ledger) -> dict[str, Any]:
             for one in proposal.decision.placements
         ],
     }
+
+
+def ignored_requests(host: Host, pods: Sequence[Pod]) -> tuple[str, ...]:
+    """Describe the requests of *pods* that a kubelet silently ignores."""
+    gates, offered = host.settings.gates, host.ledger.devices.handled
+    requested = {
+        name for pod in pods for one in pod.all_containers for name in one.resources.requests if is_extended(name)
+    }
+    notes = [
+        f"no device plugin offers {name}, and a kubelet admits pods regardless of such requests; "
+        f"declare the devices with --devices {name}=..."
+        for name in sorted(requested - offered)
+    ]
+    pod_level = [pod for pod in pods if pod.resources.requests or pod.resources.limits]
+    if pod_level and not (gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")):
+        which = f"{pod_level[0].name} and others have" if len(pod_level) > 1 else f"{pod_level[0].name} has"
+        notes.append(
+            f"{which} pod-level resources (spec.resources): "
+            "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
+        )
+    return tuple(notes)
 
 
 def _describe(change: Change, ledger: Ledger) -> str:

@@ -9,7 +9,7 @@ A kubelet stops at its first error; ``ConfigurationError.stage`` names the start
 """
 
 from alignup.kube.configuration.containers import ContainerSettings, container_settings, ignored_fields, pods_limits
-from alignup.kube.configuration.load import read
+from alignup.kube.configuration.load import apply_overrides, read
 from alignup.kube.configuration.managers import host_settings, node_status, startup_errors
 from alignup.kube.configuration.model import Configuration, Duration, StartupStage
 from alignup.kube.configuration.node_allocatable import NodeReservations, compute_node_allocatable, compute_reservations
@@ -20,6 +20,7 @@ __all__ = [
     "Duration",
     "NodeReservations",
     "StartupStage",
+    "apply_overrides",
     "compute_node_allocatable",
     "compute_reservations",
     "container_settings",

@@ -27,6 +27,12 @@ _DEFAULT_IF_ZERO = """
 """
 _MAX_WARNINGS = 100  # of one sort
 _MAX_NAME = 200  # characters
+#: Fields whose ``--set`` value is parsed as YAML; all others are strings.
+_YAML_FIELDS = {
+    *("featureGates", "reservedMemory", "enforceNodeAllocatable"),
+    *("maxPods", "podsPerCore", "cgroupsPerQOS", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
+    *("seccompDefault", "cpuCFSQuota", "podPidsLimit", "containerLogMaxFiles", "singleProcessOOMKill"),
+}
 
 
 def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
@@ -62,6 +68,25 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
     if problems := validation.problems(configuration):
         raise ConfigurationError(problems, stage=StartupStage.VALIDATION, source=name)
     return configuration
+
+
+def apply_overrides(text: bytes, changes: Sequence[str]) -> bytes:
+    """The configuration as JSON, with ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*."""
+    found = documents.read(text)
+    value = found[0].value if found and found[0].number == 1 else {}
+    document = dict(value) if isinstance(value, Mapping) else {}
+    for change in changes:
+        path, equals, new_value = change.partition("=")
+        if not equals or not path.strip("."):
+            raise ParseError(f"--set {change}: no value; use an override like topologyManagerPolicy=restricted")
+        top, *rest = path.split(".", 1)
+        parsed = documents.read(new_value) if top in _YAML_FIELDS else ()
+        new: object = parsed[0].value if parsed else (None if top in _YAML_FIELDS else new_value)
+        if rest:
+            inner = document.get(top)
+            new = {**(inner if isinstance(inner, Mapping) else {}), rest[0]: new}
+        document[top] = new
+    return documents.to_json(document).encode()
 
 
 def _first_document(text: str | bytes, *, is_json: bool) -> ParsedDocument | None:
