@@ -79,7 +79,9 @@ def test_an_admission_is_saved_before_it_is_answered(queue, disk):
 
 def test_a_caller_can_wait_until_events_are_dispatched(queue, events):
     run(
-        queue.run(Transaction.admit, pod("a")), queue.run(Transaction.admit, pod("b", cpu="9")), queue.wait_for_events()
+        queue.run(Transaction.admit, pod("a")),
+        queue.run(Transaction.admit, pod("b", cpu="9")),
+        queue.run(Transaction.flush_events),
     )
 
     assert [one.kind for one in events] == ["admitted", "rejected"]

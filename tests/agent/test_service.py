@@ -14,7 +14,7 @@ NOTHING: frozenset[Permission] = frozenset()
 
 
 def submit(document, allowed=NOTHING):
-    return read_pod(json.dumps(document).encode(), "application/json", accept=accept_runnable(allowed), keep=True)
+    return read_pod(json.dumps(document).encode(), accept=accept_runnable(allowed), keep=True)
 
 
 def test_a_runnable_pod_carries_its_manifest():

@@ -73,9 +73,8 @@ def manifest(name: str, *, uid: str | None = None, **amounts: str) -> dict[str, 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 
 
-def read(body: bytes, media_type: str) -> Pod:
+def read(body: bytes) -> Pod:
     """Read a pod; a pod without a uid gets one from its name."""
-    del media_type
     found = documents.read(body)
     if len(found) != 1:
         raise PodError([Problem("", f"one document is expected, and there are {len(found)}")])
@@ -184,7 +183,7 @@ class Agent:
         return AdmissionResult(decision, self.note(pod, decision, waits=waits))
 
     async def admit_document(self, document: dict[str, Any]) -> AdmissionResult:
-        return await self.admit(read(as_json(document), "application/json"))
+        return await self.admit(read(as_json(document)))
 
     def note(self, pod: Pod, decision: Decision, *, waits: bool) -> PodView:
         position = len(self.waiting) + 1 if waits else None

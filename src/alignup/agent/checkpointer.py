@@ -1,7 +1,7 @@
 """Writes the agent's state to the checkpoint, and encodes only the pods that have changed."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from alignup.agent.pod_record import FinishedPod, PodRecord
 from alignup.agent.state import AgentState
@@ -15,7 +15,6 @@ from alignup.schema.pods import pod_document
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
-_Record = TypeVar("_Record", PodRecord, FinishedPod)
 _Encoded = dict[str, tuple[object, bytes]]  # uid → the object whose identity stands for the document, and the document
 
 
@@ -38,9 +37,9 @@ class Checkpointer:
         ledger = (state.settled_host() if state.pending else state.host).ledger
         if ledger.devices.inventories is not self._inventories:
             self._admitted, self._inventories = {}, ledger.devices.inventories
-        self._admitted = _encode_new(self._admitted, state.admitted, lambda one: _admitted(ledger, one))
-        self._waiting = _encode_new(self._waiting, state.waiting.pods, _waiting)
-        self._finished = _encode_new(self._finished, state.finished, _finished)
+        self._admitted = _encode_new(self._admitted, state.admitted, ledger)
+        self._waiting = _encode_new(self._waiting, state.waiting.pods)
+        self._finished = _encode_new(self._finished, state.finished)
         overtakes = state.waiting.overtakes
         self._store.save(
             Checkpoint(
@@ -55,38 +54,35 @@ class Checkpointer:
         )
 
 
-def _encode_new(before: _Encoded, records: Mapping[str, _Record], encode: Callable[[_Record], bytes]) -> _Encoded:
-    """Encode the records that have changed; a waiting pod's document does not contain its latest decision."""
+def _encode_new(
+    before: _Encoded, pods: Mapping[str, PodRecord] | Mapping[str, FinishedPod], ledger: Ledger | None = None
+) -> _Encoded:
+    """Encode the pods that have changed; with a *ledger*, they are admitted pods."""
     encoded: _Encoded = {}
-    for uid, record in records.items():
-        identity = record.pod if isinstance(record, PodRecord) and encode is _waiting else record
+    for uid, one in pods.items():
+        waiting = ledger is None and isinstance(one, PodRecord)
+        identity = one.pod if waiting and isinstance(one, PodRecord) else one  # the document has no decision
         known = before.get(uid)
-        encoded[uid] = known if known is not None and known[0] is identity else (identity, encode(record))
+        if known is not None and known[0] is identity:
+            encoded[uid] = known
+            continue
+        record = one.record if isinstance(one, FinishedPod) else one
+        request = record.termination
+        common: dict[str, Any] = {
+            "since": record.since,
+            "source": record.source,
+            "manifest": record.pod.manifest.text if record.pod.manifest else None,
+            "termination": None if request is None else TerminationDocument(request.since, request.grace),
+        }
+        document: HeldPodDocument | WaitingPodDocument | FinishedPodDocument
+        if isinstance(one, FinishedPod):
+            pod, decision = pod_document(record.pod), decision_document(record.decision)
+            document = FinishedPodDocument(pod=pod, run=one.run, decision=decision, **common)
+        elif ledger is None:
+            document = WaitingPodDocument(pod=pod_document(record.pod), overtaken=0, **common)
+        else:
+            document = HeldPodDocument(entry=pod_entry(ledger, uid), grants=record.grants, **common)
+        text = codec.encode(document)
+        # The last value of a waiting pod changes with every pod that overtakes it, and is added later.
+        encoded[uid] = identity, text.removesuffix(b"0}") if waiting else text
     return encoded
-
-
-def _admitted(ledger: Ledger, record: PodRecord) -> bytes:
-    entry = pod_entry(ledger, record.pod.uid)
-    return codec.encode(HeldPodDocument(entry=entry, grants=record.grants, **_common(record)))
-
-
-def _waiting(record: PodRecord) -> bytes:
-    """Return the document without its last value, which changes with every pod that overtakes."""
-    document = WaitingPodDocument(pod=pod_document(record.pod), overtaken=0, **_common(record))
-    return codec.encode(document).removesuffix(b"0}")
-
-
-def _finished(finished: FinishedPod) -> bytes:
-    record = finished.record
-    pod, decision = pod_document(record.pod), decision_document(record.decision)
-    return codec.encode(FinishedPodDocument(pod=pod, run=finished.run, decision=decision, **_common(record)))
-
-
-def _common(record: PodRecord) -> dict[str, Any]:
-    request = record.termination
-    return {
-        "since": record.since,
-        "source": record.source,
-        "manifest": record.pod.manifest.text if record.pod.manifest else None,
-        "termination": None if request is None else TerminationDocument(request.since, request.grace),
-    }

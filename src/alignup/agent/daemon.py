@@ -36,7 +36,7 @@ from alignup.align.host import Host
 from alignup.schema.api import NotReadyError
 from alignup.schema.machines import machine_to_document
 from alignup.serve import app, sockets
-from alignup.serve.app import Dependencies, ReadPod
+from alignup.serve.app import Dependencies
 from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
 from alignup.state.checkpoint import CheckpointStore
@@ -222,7 +222,7 @@ def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
 async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[None]:
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     stopping = asyncio.Event()
-    reader: ReadPod = read_pod
+    reader = partial(read_pod)
     if options.containers is not None:
         reader = partial(read_pod, accept=accept_runnable(options.containers.allowed), keep=True)
     dependencies = Dependencies(

@@ -6,63 +6,32 @@ resources are released.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from alignup.agent.devices.device_state import RequestedDevices
-from alignup.agent.pod_record import PodRecord
 from alignup.align.decision import Decision, Outcome, Rejection, Shortfall
 from alignup.align.devices import DeviceProvider, PreferenceAnswers, PreferenceRequest
 from alignup.align.errors import ProviderError
 from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionStatus, PodView
-from alignup.schema.run_status import PodGrants
 
 WAITS_ITS_TURN = "WaitsItsTurn"  #: the reason of a pod that fits, but may not overtake another waiting pod again
 PREPARING_DEVICES = "DevicesArePrepared"  #: the reason of a pod that fits and waits for its device plugins
 RELEASED_WHILE_PENDING = "Released"
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedPod:
-    """A pod, the decision about it, and the device plugins to ask for their preferences."""
-
-    pod: Pod
-    source: str
-    decision: Decision
-    preference_requests: tuple[PreferenceRequest, ...]
-    seconds: float  #: spent on the decision
-
-    def record(self, since: float, grants: PodGrants) -> PodRecord:
-        decision = replace(self.decision, before=None, after=None)
-        return PodRecord(pod=self.pod, since=since, source=self.source, decision=decision, grants=grants)
-
-    def pending(self, devices: tuple[RequestedDevices, ...], *, ticket: object) -> "PendingAdmission":
-        return PendingAdmission(
-            pod=self.pod,
-            source=self.source,
-            decision=self.decision,
-            preference_requests=self.preference_requests,
-            device_requests=devices,
-            seconds=self.seconds,
-            ticket=ticket,
-        )
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PendingAdmission:
+    """A decision about a pod, and what device plugins must do before it is final."""
+
     pod: Pod
     source: str
     decision: Decision
-    preference_requests: tuple[PreferenceRequest, ...]  #: to send first; the decision assumes no preferences
-    device_requests: tuple[RequestedDevices, ...]  #: to allocate then
-    seconds: float  #: spent on the decision
-    ticket: object = field(default_factory=object)  #: the same object while the pod holds its resources
-
-    def decided(self, decision: Decision) -> DecidedPod:
-        """Return the pod with another decision."""
-        return DecidedPod(self.pod, self.source, decision, (), self.seconds)
+    preference_requests: tuple[PreferenceRequest, ...] = ()  #: to send first; the decision assumes no preferences
+    device_requests: tuple[RequestedDevices, ...] = ()  #: to allocate then
+    seconds: float = 0.0  #: spent on the decision
+    ticket: object = None  #: the same object while the pod holds its resources
 
 
 class PluginRejectedError(ProviderError):
@@ -106,16 +75,6 @@ def waiting_behind(decision: Decision, first: Pod) -> Decision:
     """Reject a pod that fits, because *first* may not be overtaken again."""
     message = f"Pod {first.namespace}/{first.name} is waiting ahead of it and must not be overtaken again"
     return _rejected(decision, Rejection(WAITS_ITS_TURN, message))
-
-
-def pending_pod_view(pending: PendingAdmission, *, since: float) -> PodView:
-    return PodView(
-        pod=pending.pod,
-        status=AdmissionStatus.WAITING,
-        since=since,
-        source=pending.source,
-        decision=waiting_for_devices(pending),
-    )
 
 
 def _rejected(decision: Decision, rejection: Rejection) -> Decision:

@@ -7,7 +7,7 @@ new state is dropped and nothing has happened. Reading never waits: the current 
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,10 +39,10 @@ SaveState = Callable[[AgentState], None]  #: returns when the state is durable; 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    action: Callable[[Transaction], Any]
+    action: Callable[..., Any]  #: a method of ``Transaction``
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     future: Future[Any]
-    after_events: bool = False  #: answered after all earlier events are dispatched
-    always: bool = False  #: runs even if the checkpoint cannot be written; changes nothing durable
 
 
 @dataclass(slots=True)
@@ -50,10 +50,7 @@ class _Batch:
     """Jobs that have run and are not checkpointed yet."""
 
     state: AgentState
-    results: list[tuple[_Job, Any]] = field(default_factory=list)
-    events: list[AgentEvent] = field(default_factory=list)
-    started: list[PendingAdmission] = field(default_factory=list)
-    durable: bool = False  #: whether the checkpoint must be written
+    results: list[tuple[_Job, Transaction, Any]] = field(default_factory=list)
 
 
 class AdmissionQueue:
@@ -133,21 +130,11 @@ class AdmissionQueue:
         if self._problems or not self._thread.is_alive():
             raise NotReadyError("; ".join(self._problems) or _WORKER_DIED)
         future: Future[JobResult] = Future()
-        self._put(_Job(lambda transaction: action(transaction, *args, **kwargs), future))
+        try:
+            self._jobs.put_nowait(_Job(action, args, kwargs, future))
+        except Full:
+            raise BusyError(f"{MAX_JOBS} requests are in the queue, which is the limit; try again later") from None
         return await asyncio.wrap_future(future)
-
-    async def undo(self, pending: PendingAdmission) -> None:
-        """Release the resources of a pending pod, even while the checkpoint cannot be written."""
-        if self.alive:
-            future: Future[None] = Future()
-            self._put(_Job(lambda transaction: transaction.undo(pending), future, always=True))
-            await asyncio.wrap_future(future)
-
-    async def wait_for_events(self) -> None:
-        """Return when all earlier events are dispatched."""
-        future: Future[None] = Future()
-        self._put(_Job(lambda _: None, future, after_events=True))
-        await asyncio.wrap_future(future)
 
     def close(self, *, seconds: float = 10.0) -> None:
         """Finish the jobs in the queue within *seconds*, and accept no more."""
@@ -155,12 +142,6 @@ class AdmissionQueue:
         with suppress(Full):
             self._jobs.put(None, timeout=seconds)
         self._thread.join(seconds)
-
-    def _put(self, job: _Job) -> None:
-        try:
-            self._jobs.put_nowait(job)
-        except Full:
-            raise BusyError(f"{MAX_JOBS} requests are in the queue, which is the limit; try again later") from None
 
     def _work(self) -> None:
         stop = False
@@ -193,53 +174,46 @@ class AdmissionQueue:
 
     def _process(self, jobs: Iterable[_Job]) -> None:
         """Run jobs, checkpoint the result, and answer."""
+        batch = self._run_all(job for job in jobs if job.future.set_running_or_notify_cancel())
+        if any(one.durable for _, one, _ in batch.results) and not self._write(batch.state):
+            for job, transaction, _ in batch.results:
+                if not transaction.always:
+                    job.future.set_exception(NotReadyError(self._save_error))
+            batch = self._run_all(job for job, transaction, _ in batch.results if transaction.always)
+        self._state = batch.state
+        flushed = []
+        for job, transaction, result in batch.results:
+            self._events += transaction.events
+            if transaction.after_events:
+                flushed.append(job)
+            else:
+                job.future.set_result(result)
+        started = [one for _, transaction, _ in batch.results for one in transaction.started]
+        if started and self._start_pending is not None:
+            self._start_pending(started)
+        if flushed or len(self._events) >= DISPATCH_BATCH:
+            self._dispatch_events()
+        for job in flushed:
+            job.future.set_result(None)
+
+    def _run_all(self, jobs: Iterable[_Job]) -> _Batch:
+        """Run jobs, each on the state that the previous one left; a failed job changes nothing."""
         batch = _Batch(self._state)
         for job in jobs:
-            if job.future.set_running_or_notify_cancel():
-                self._attempt(job, batch)
-        if batch.durable and not self._write(batch.state):
-            batch = self._without_durable_jobs(batch)
-        self._state = batch.state
-        for job, result in batch.results:
-            if not job.after_events:
-                job.future.set_result(result)
-        if batch.started and self._start_pending is not None:
-            self._start_pending(batch.started)
-        self._events += batch.events
-        last = [(job, result) for job, result in batch.results if job.after_events]
-        if last or len(self._events) >= DISPATCH_BATCH:
-            self._dispatch_events()
-        for job, result in last:
-            job.future.set_result(result)
-
-    def _without_durable_jobs(self, failed: _Batch) -> _Batch:
-        """Fail the jobs of a batch that could not be checkpointed, except for those that always run."""
-        batch = _Batch(self._state)
-        for job, _ in failed.results:
-            if job.always:
-                self._attempt(job, batch)
+            transaction = Transaction(batch.state, self._clock)
+            try:
+                result = job.action(transaction, *job.args, **job.kwargs)
+            except Exception as error:  # noqa: BLE001 - any error goes to the caller
+                job.future.set_exception(error)
             else:
-                job.future.set_exception(NotReadyError(self._save_error))
+                batch.state = transaction.state()
+                batch.results.append((job, transaction, result))
         return batch
 
     def _dispatch_events(self) -> None:
         events, self._events = self._events, []
         if events:
             self._dispatch(events)
-
-    def _attempt(self, job: _Job, batch: _Batch) -> None:
-        """Run one job on the state that the others left; a failed job changes nothing."""
-        transaction = Transaction(batch.state, self._clock)
-        try:
-            result = job.action(transaction)
-        except Exception as error:  # noqa: BLE001 - any error goes to the caller
-            job.future.set_exception(error)
-            return
-        batch.state = transaction.state()
-        batch.results.append((job, result))
-        batch.events += transaction.events
-        batch.started += transaction.started
-        batch.durable = batch.durable or transaction.durable
 
     def _write(self, state: AgentState) -> bool:
         """Return whether *state* is durable; if not, ``problems`` reports the error until it is."""

@@ -120,20 +120,19 @@ class AgentService:
 
     async def _read_history(self, read: Callable[[], _Result]) -> _Result:
         """Read the history once it has all earlier decisions, unless that takes long."""
-        with suppress(TimeoutError, BusyError):
-            await asyncio.wait_for(self.queue.wait_for_events(), _HISTORY_WAIT)
+        with suppress(TimeoutError, BusyError, NotReadyError):
+            await asyncio.wait_for(self.queue.run(Transaction.flush_events), _HISTORY_WAIT)
         try:
             return await asyncio.to_thread(read)
         except StateError as error:
             raise NotReadyError(str(error)) from error
 
 
-def read_pod(content: bytes, media_type: str, *, accept: Accept = validation.accept, keep: bool = False) -> Pod:
+def read_pod(content: bytes, *, accept: Accept = validation.accept, keep: bool = False) -> Pod:
     """Read the pod of a request, with the API server's defaults; a pod without a uid gets one derived from its name.
 
     With *keep*, the pod carries its manifest, so that the agent can run it.
     """
-    del media_type  # JSON is a subset of YAML
     pod = accept(read_pod_text(content, keep=keep))
     return pod if pod.uid else manifests.with_derived_uid(pod)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from alignup.agent.pending_admission import PendingAdmission
+from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
 from alignup.agent.pod_record import API_SOURCE, FinishedPod, PodRecord
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.decision import Decision
@@ -75,6 +75,12 @@ class AgentState:
             host.release(uid)
         return host
 
+    def fits_empty_host(self, pod: Pod) -> bool:
+        """Whether the host without other pods, and with healthy devices, would admit the pod."""
+        empty = copy(self.host)
+        empty.ledger = self.idle_ledger
+        return assume_no_preferences(empty, pod, empty.decide(pod), {}).admitted
+
     def pod_view(self, uid: str) -> PodView | None:
         if record := self.admitted.get(uid):
             return pod_view(record, AdmissionStatus.ADMITTED)
@@ -86,12 +92,10 @@ class AgentState:
 
     def pod_views(self) -> tuple[PodView, ...]:
         """Return all pods: admitted, waiting, finished."""
+        waiting = enumerate(self.waiting.pods.values(), start=1)
         return (
             *(pod_view(record, AdmissionStatus.ADMITTED) for record in self.admitted.values()),
-            *(
-                pod_view(record, AdmissionStatus.WAITING, position=position)
-                for position, record in enumerate(self.waiting.pods.values(), start=1)
-            ),
+            *(pod_view(record, AdmissionStatus.WAITING, position=position) for position, record in waiting),
             *(pod_view(one.record, AdmissionStatus.FINISHED, run=one.run) for one in self.finished.values()),
         )
 
@@ -99,47 +103,6 @@ class AgentState:
         yield from self.admitted.values()
         yield from self.waiting.pods.values()
         yield from (one.record for one in self.finished.values())
-
-
-class StateDraft:
-    """A mutable copy of a state."""
-
-    def __init__(self, state: AgentState) -> None:
-        self.host = copy(state.host)  # its ledger is a value, so the copy can change independently
-        self.admitted = dict(state.admitted)
-        self.waiting = state.waiting
-        self.pending = dict(state.pending)
-        self.backing_off = set(state.backing_off)
-        self.finished = dict(state.finished)
-
-    def freeze(self, before: AgentState) -> AgentState:
-        return replace(
-            before,
-            host=self.host,
-            admitted=self.admitted,
-            waiting=self.waiting,
-            pending=self.pending,
-            backing_off=frozenset(self.backing_off),
-            finished=self.finished,
-        )
-
-    def find(self, uid: str) -> PodRecord | PendingAdmission | None:
-        if finished := self.finished.get(uid):
-            return finished.record
-        return self.admitted.get(uid) or self.waiting.pods.get(uid) or self.pending.get(uid)
-
-    def is_current(self, pending: PendingAdmission) -> bool:
-        """Whether the pod is still pending; it may have been released meanwhile."""
-        found = self.pending.get(pending.pod.uid)
-        return found is not None and found.ticket is pending.ticket
-
-    def update(self, record: PodRecord) -> None:
-        """Replace the record of an admitted or finished pod."""
-        uid = record.pod.uid
-        if uid in self.admitted:
-            self.admitted[uid] = record
-        else:
-            self.finished[uid] = replace(self.finished[uid], record=record)
 
 
 def pod_view(

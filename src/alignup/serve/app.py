@@ -5,7 +5,6 @@ nothing, such as parsing YAML or drawing, runs in a thread.
 """
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -19,9 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from alignup.align.errors import AlignError, ParseError, PodError, Problem
+from alignup.align.errors import Problem
 from alignup.align.machine import Machine
-from alignup.align.workload import Pod
 from alignup.picture import draw_svg
 from alignup.schema.api import (
     AdmissionDocument,
@@ -32,21 +30,20 @@ from alignup.schema.api import (
     RejectionProblemDocument,
     ReleaseDocument,
 )
-from alignup.serve import request_body, views
+from alignup.serve import views
 from alignup.serve.backend import AgentBackend
 from alignup.serve.endpoint import ApiEndpoint, Handler, ParameterValues, internal_error, not_found
 from alignup.serve.exposition import CONTENT_TYPE
 from alignup.serve.metrics import Metrics
 from alignup.serve.openapi import openapi_document
+from alignup.serve.request_body import ReadPod, receive_pod
 from alignup.serve.responses import RETRY_LATER, SVG, TEXT, ProblemError, json_response, plain_response
 from alignup.serve.routes import operations_by_path
 from alignup.serve.streaming import EVENT_STREAM, ByteStream, close_log, event_stream, log_response
 
-ReadPod = Callable[[bytes, str], Pod]  #: body, and its media type: ``application/json`` or ``application/yaml``
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
 Result = TypeVar("Result")
 
-_INLINE_BYTES = 16 << 10  #: a JSON document up to this size is parsed in the event loop
 _STATUS = {"admitted": 201, "kept": 200, "waiting": 202}
 #: Names in the picture come from clients; scripts in it must not run.
 _SVG_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
@@ -66,7 +63,7 @@ class RequestLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
     service: AgentBackend
-    read_pod: ReadPod  #: raises ``PodError``, ``DocumentError`` or another ``ParseError``
+    read_pod: ReadPod
     machine_document: MachineDocument
     metrics: Metrics
     version: str  #: of alignup
@@ -142,7 +139,8 @@ class _Api:
 
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
         dry_run = bool(parameters["dryRun"])
-        pod = await self._receive_pod(request)
+        limits = self._limits
+        pod = await receive_pod(request, self._read_pod, limit=limits.body_bytes, seconds=limits.body_seconds)
         result = await self._within_deadline(self._service.admit(pod, dry_run=dry_run))
         document = views.admission_document(result, dry_run=dry_run)
         if dry_run:
@@ -230,21 +228,6 @@ class _Api:
     async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
         return json_response(self._description)
 
-    async def _receive_pod(self, request: Request) -> Pod:
-        limits = self._limits
-        content, media_type = await request_body.read(request, limit=limits.body_bytes, seconds=limits.body_seconds)
-        try:
-            if _is_small_json(content):
-                return self._read_pod(content, media_type)
-            return await asyncio.to_thread(self._read_pod, content, media_type)
-        except PodError:
-            raise
-        except (ParseError, UnicodeDecodeError, RecursionError) as error:
-            detail = f"The document is not valid JSON or YAML: {error}"
-            raise ProblemError(400, detail, errors=[Problem("", str(error))]) from error
-        except AlignError as error:
-            raise ProblemError(422, str(error), errors=[Problem("", str(error))]) from error
-
     async def _within_deadline(self, job: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of *job*, which runs to its end even if the client disconnects."""
         task = asyncio.ensure_future(job)
@@ -274,17 +257,6 @@ class _Api:
                 self._streams[stream.media_type] -= 1
 
         return response
-
-
-def _is_small_json(content: bytes) -> bool:
-    """Whether parsing takes less time than a thread switch. A small YAML document can expand to a huge one."""
-    if len(content) > _INLINE_BYTES:
-        return False
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _no_pod(uid: object) -> ProblemError:

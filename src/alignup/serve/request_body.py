@@ -1,26 +1,49 @@
-"""Read request bodies, with limits on size, time and media type."""
+"""Receives pods in request bodies, with limits on size, time and media type."""
 
 import asyncio
+import json
+from collections.abc import Callable
 from email.message import Message
 
 from starlette.requests import ClientDisconnect, Request
 
-from alignup.align.errors import Problem
+from alignup.align.errors import AlignError, ParseError, PodError, Problem
+from alignup.align.workload import Pod
 from alignup.serve.responses import JSON, ProblemError
 
+ReadPod = Callable[[bytes], Pod]  #: reads JSON or YAML; raises ``PodError`` or ``ParseError``
+
 YAML = "application/yaml"
-MEDIA_TYPES = {JSON: JSON, YAML: YAML, "application/x-yaml": YAML, "text/yaml": YAML, "text/x-yaml": YAML}
+MEDIA_TYPES = (JSON, YAML, "application/x-yaml", "text/yaml", "text/x-yaml")
 
-#: The rest of the request stays unread, so the connection cannot be reused.
-_CLOSE = {"Connection": "close"}
+_INLINE_BYTES = 16 << 10  #: parsing JSON up to this size takes less time than a thread switch
+_CLOSE = {"Connection": "close"}  #: the rest of the request stays unread, so the connection cannot be reused
 
 
-async def read(request: Request, *, limit: int, seconds: float) -> tuple[bytes, str]:
-    """Read at most *limit* bytes within *seconds*; return them with their type, ``application/json`` or ``…/yaml``."""
+async def receive_pod(request: Request, read_pod: ReadPod, *, limit: int, seconds: float) -> Pod:
+    """Read a pod from a body of at most *limit* bytes that arrives within *seconds*."""
+    content = await _receive(request, limit, seconds)
+    inline = len(content) <= _INLINE_BYTES
+    try:
+        if inline:
+            json.loads(content)
+    except (ValueError, RecursionError):  # a small YAML document can expand to a huge one
+        inline = False
+    try:
+        return read_pod(content) if inline else await asyncio.to_thread(read_pod, content)
+    except PodError:
+        raise
+    except (ParseError, UnicodeDecodeError, RecursionError) as error:
+        detail = f"The document is not valid JSON or YAML: {error}"
+        raise ProblemError(400, detail, errors=[Problem("", str(error))]) from error
+    except AlignError as error:
+        raise ProblemError(422, str(error), errors=[Problem("", str(error))]) from error
+
+
+async def _receive(request: Request, limit: int, seconds: float) -> bytes:
     header = Message()
     header["content-type"] = request.headers.get("content-type", "")
-    found = header.get_content_type() if request.headers.get("content-type") else ""
-    if found not in MEDIA_TYPES:
+    if not header["content-type"] or header.get_content_type() not in MEDIA_TYPES:
         raise _unsupported("Content-Type", f"must be {JSON} or {YAML}")
     if str(header.get_param("charset", "utf-8")).lower() not in {"utf-8", "utf8", "us-ascii"}:
         raise _unsupported("Content-Type", "must have the charset utf-8")
@@ -40,7 +63,7 @@ async def read(request: Request, *, limit: int, seconds: float) -> tuple[bytes, 
         raise ProblemError(408, f"The document did not arrive within {seconds:g} seconds.", headers=_CLOSE) from None
     except ClientDisconnect:
         raise ProblemError(400, "The connection closed before the end of the document.", headers=_CLOSE) from None
-    return bytes(body), MEDIA_TYPES[found]
+    return bytes(body)
 
 
 def _too_large(limit: int) -> ProblemError:

@@ -83,7 +83,7 @@ class PodHarness:
 
     async def admit(self, document: Mapping[str, Any], *, source: str = "api") -> None:
         """Admit a pod, which starts to run."""
-        pod = read_pod(json.dumps(document).encode(), "", keep=True)
+        pod = read_pod(json.dumps(document).encode(), keep=True)
         if source == "api":
             await self.queue.run(Transaction.admit, pod)
         else:

@@ -8,6 +8,7 @@ import pytest
 
 from alignup.agent.pods.operations import PodOperations
 from alignup.agent.state import EventKind
+from alignup.agent.transaction import Transaction
 from alignup.align import bits
 from alignup.align.quantity import Quantity
 from alignup.enforce.cri.pod_cgroups import PodCgroups
@@ -323,7 +324,7 @@ def test_container_events_are_emitted(place):
     async def scenario(harness):
         await harness.admit(manifest("job", container("app", "sh", "-c", "sleep 0.3; exit 2"), restartPolicy="Never"))
         await harness.wait_until(lambda: harness.queue.state.pod_view("job").status is AdmissionStatus.FINISHED)
-        await harness.queue.wait_for_events()
+        await harness.queue.run(Transaction.flush_events)
         return [(one.kind, one.detail) for one in harness.events]
 
     events = run_scenario(place, scenario)

@@ -217,10 +217,12 @@ class DeviceAllocator:
         """Release the resources of a pod, and retry the waiting pods."""
         while True:
             try:
-                await self._queue.undo(pending)
+                await self._queue.run(Transaction.undo, pending)
                 break
             except BusyError:
                 await asyncio.sleep(INITIAL_BACKOFF)
+            except NotReadyError:  # the agent is stopping; nothing of the pod is durable
+                break
         self._back_off(pending.pod.uid)
         with suppress(NotReadyError, BusyError):  # the next release retries them
             await self._queue.run(Transaction.retry_waiting)

@@ -1,15 +1,13 @@
-"""The devices of device plugins in a host's ledger. Functions that change a host replace its ledger."""
+"""The devices of device plugins in a host's ledger."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 
 from alignup.align.decision import Decision
-from alignup.align.devices import DeviceLedger
 from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.align.machine import Device
 from alignup.align.workload import Pod, demand, names
 
 
@@ -20,22 +18,6 @@ class RequestedDevices:
     container: str
     resource: str
     ids: tuple[str, ...]
-
-
-def set_devices(host: Host, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> None:
-    """Replace the devices of a plugin."""
-    _set_ledger(host, host.ledger.devices.announce(resource, devices, preferred_allocation=preferred_allocation))
-
-
-def mark_stopped(host: Host, resource: str) -> None:
-    """Mark all devices of a plugin as unhealthy."""
-    if resource in host.ledger.devices.inventories:
-        _set_ledger(host, host.ledger.devices.stop(resource))
-
-
-def remove_resource(host: Host, resource: str) -> None:
-    if resource in host.ledger.devices.inventories:
-        _set_ledger(host, host.ledger.devices.give_up(resource))
 
 
 def without_resources(ledger: Ledger, resources: Collection[str]) -> Ledger:
@@ -104,7 +86,3 @@ def with_announced_devices(host: Host) -> Host:
     other = copy(host)
     other.machine = replace(host.machine, devices=announced)
     return other
-
-
-def _set_ledger(host: Host, devices: DeviceLedger) -> None:
-    host.ledger = replace(host.ledger, devices=devices)
