@@ -83,7 +83,9 @@ def compare(  # noqa: PLR0913 - three have defaults
             invalid.append(replace(variant, error=score))
         else:
             scored.append((variant, score))
-    return Comparison(tuple(_rank(scored)), tuple(invalid))
+    keys = sorted(score.sort_key for _, score in scored)
+    ranked = [RankedVariant(keys.index(score.sort_key) + 1, variant, score) for variant, score in scored]
+    return Comparison(tuple(sorted(ranked, key=lambda one: one.rank)), tuple(invalid))
 
 
 def to_document(comparison: Comparison) -> dict[str, Any]:
@@ -125,18 +127,7 @@ def score_variant(workload: bytes, settings: bytes) -> Score | str:
         return str(error)
 
 
-@lru_cache(maxsize=1)
-def _unpack_workload(workload: bytes) -> tuple[Machine, tuple[WorkloadEvent, ...]]:
-    machine, events = unpack(workload)
-    return machine, events
-
-
-def _rank(scored: Iterable[tuple[Variant, Score]]) -> Iterator[RankedVariant]:
-    rank, before = 0, None
-    for place, (variant, score) in enumerate(sorted(scored, key=lambda one: one[1].sort_key), start=1):
-        if score.sort_key != before:
-            rank, before = place, score.sort_key
-        yield RankedVariant(rank, variant, score)
+_unpack_workload = lru_cache(maxsize=1)(unpack)  # once per process
 
 
 def _counts(counts: Mapping[str, int]) -> str:

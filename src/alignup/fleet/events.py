@@ -38,7 +38,10 @@ def ordered(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
 
 
 def sort_by_time(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
-    return tuple(sorted(events, key=_sort_key))
+    def order(event: WorkloadEvent) -> tuple[float, int, str]:
+        return (event.time, 0, event.uid) if isinstance(event, PodDeparture) else (event.time, 1, "")
+
+    return tuple(sorted(events, key=order))
 
 
 def find_invalid_event(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, str] | None:
@@ -73,7 +76,3 @@ def arrivals(pods: Iterable[Pod], *, every: float = 1.0) -> tuple[WorkloadEvent,
 
 def format_seconds(time: float) -> str:
     return f"{time:.6f}".rstrip("0").rstrip(".") + " s"
-
-
-def _sort_key(event: WorkloadEvent) -> tuple[float, int, str]:
-    return (event.time, 0, event.uid) if isinstance(event, PodDeparture) else (event.time, 1, "")

@@ -13,18 +13,15 @@ from os import sched_getaffinity
 from queue import SimpleQueue
 from threading import current_thread, main_thread
 from types import MappingProxyType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
-JobParams = ParamSpec("JobParams")
 Value = TypeVar("Value")
 
 
 class SerialExecutor(Executor):
     """Runs every job at once in this process."""
 
-    def submit(
-        self, job: Callable[JobParams, Value], /, *args: JobParams.args, **kwargs: JobParams.kwargs
-    ) -> Future[Value]:
+    def submit(self, job: Callable[..., Value], /, *args: object, **kwargs: object) -> Future[Value]:
         future: Future[Value] = Future()
         try:
             future.set_result(job(*args, **kwargs))
@@ -59,9 +56,7 @@ class _ProcessPool(ProcessPoolExecutor):
         self._stop = context.Event()
         super().__init__(count, mp_context=context, initializer=_initialize_worker, initargs=(self._stop,))
 
-    def submit(
-        self, job: Callable[JobParams, Value], /, *args: JobParams.args, **kwargs: JobParams.kwargs
-    ) -> Future[Value]:
+    def submit(self, job: Callable[..., Value], /, *args: object, **kwargs: object) -> Future[Value]:
         with _interrupts_deferred():  # an interrupted submit would leave the pool inconsistent
             return super().submit(job, *args, **kwargs)
 
@@ -85,8 +80,8 @@ class JobBatch(Generic[Value]):
         self._ended: SimpleQueue[Future[Value]] = SimpleQueue()
         self._done = 0
 
-    def submit(self, job: Callable[JobParams, Value], /, *args: JobParams.args, **kwargs: JobParams.kwargs) -> None:
-        future = self._executor.submit(job, *args, **kwargs)
+    def submit(self, job: Callable[..., Value], *args: object) -> None:
+        future = self._executor.submit(job, *args)
         with _interrupts_deferred():
             self._futures.append(future)
             future.add_done_callback(self._ended.put)
