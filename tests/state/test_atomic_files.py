@@ -14,7 +14,7 @@ import pytest
 from alignup.align.errors import FileError
 from alignup.state import atomic_files
 
-#: Writes one of two files over and over, and says so after the first time.
+#: Writes one of two contents over and over, and reports the second write.
 RESTLESS = """
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ from alignup.state import atomic_files as files
 for turn in range(10**6):
     files.write(Path(sys.argv[1]), (b"a" if turn % 2 else b"b") * 3_000_000)
     if turn == 1:
-        print("at it", flush=True)
+        print("writing", flush=True)
 """
 
 #: Tries to write more than it may, as on a disk that is full.
@@ -132,7 +132,7 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path):
     for _ in range(6):
         with subprocess.Popen([sys.executable, "-c", RESTLESS, str(path)], stdout=subprocess.PIPE) as writer:  # noqa: S603
             assert writer.stdout
-            assert writer.stdout.readline() == b"at it\n"
+            assert writer.stdout.readline() == b"writing\n"
             time.sleep(random_.uniform(0, 0.02))
             writer.kill()
 
@@ -148,9 +148,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "state"
     atomic_files.write(path, b"old")
 
-    said = python(GREEDY, str(path))
+    printed = python(GREEDY, str(path))
 
-    assert said == f"cannot write {path}: File too large\n"
+    assert printed == f"cannot write {path}: File too large\n"
     assert atomic_files.read(path) == b"old"
     assert names(tmp_path) == ["state"]
 
@@ -159,10 +159,10 @@ def test_a_read_only_directory_leaves_the_old_file(tmp_path):
     atomic_files.write(tmp_path / "state", b"old")
     tmp_path.chmod(0o555)
 
-    said = python(STRANGER, str(tmp_path))
+    printed = python(STRANGER, str(tmp_path))
 
     tmp_path.chmod(0o755)
-    assert said == "cannot write state: Permission denied\n"
+    assert printed == "cannot write state: Permission denied\n"
     assert atomic_files.read(tmp_path / "state") == b"old"
 
 

@@ -21,17 +21,18 @@ def read(path: Path, *, limit: int = MAX_BYTES) -> bytes | None:
         # O_NONBLOCK: opening a pipe in its place would block forever.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise FileError(f"cannot read {path}: it is not a regular file")
             with os.fdopen(handle, "rb", closefd=False) as file:
-                data = file.read(limit + 1)
+                data = file.read() if status.st_size <= limit else b""
         finally:
             os.close(handle)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _failure("read", path, error) from error
-    if len(data) > limit:
+    if max(status.st_size, len(data)) > limit:
         raise FileError(f"cannot read {path}: it has more than {limit} bytes")
     return data
 

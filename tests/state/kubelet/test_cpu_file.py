@@ -37,13 +37,13 @@ def cause(text: bytes, gates: FeatureGates = NO_GATES) -> str:
     """Return the cause in the kubelet's error about a file."""
     with pytest.raises(StateError) as error:
         read(text, gates)
-    said = str(error.value)
-    assert said.startswith("could not restore state from checkpoint: ")
-    assert said.endswith(
+    message = str(error.value)
+    assert message.startswith("could not restore state from checkpoint: ")
+    assert message.endswith(
         ', please drain this node and delete the CPU manager checkpoint file "/k/cpu_manager_state" '
         "before restarting Kubelet"
     )
-    return said.removeprefix("could not restore state from checkpoint: ").partition(", please drain")[0]
+    return message.removeprefix("could not restore state from checkpoint: ").partition(", please drain")[0]
 
 
 @given(states)

@@ -41,10 +41,11 @@ def through_files(one: Host) -> KubeletFiles:
     )
 
 
-def comers(one: Host, uid: str) -> st.SearchStrategy[Pod]:
-    """Pods that ask for no huge pages of a size the machine does not have, and for none only where all nodes have some.
+def new_pods(one: Host, uid: str) -> st.SearchStrategy[Pod]:
+    """Pods that request only huge page sizes of the machine, and zero pages only of sizes that every node has.
 
-    To ask for none of a size is a block of nothing on some node, and no kubelet takes that up again where it has none.
+    Requesting zero pages allocates an empty block on some node, and a kubelet cannot start with one on a node without
+    that size.
     """
     sizes = [{pages.resource for pages in node.hugepages} for node in one.machine.nodes]
     somewhere, everywhere = set().union(*sizes), set.intersection(*sizes)
@@ -70,12 +71,12 @@ def holdings(one: Host) -> Any:
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(hosts(), st.data())
 def test_a_host_continues_from_its_files(one, data):
-    """Whatever came and started and went: all is held as before, and the next pod is decided on as it would have been.
+    """All holdings are restored, and the decision about the next pod is the same.
 
-    Where pods are not named only what they hold is counted, so the fit check may let more in then.
+    If the pods are not listed, only their holdings count, so the fit check may admit more.
     """
     for number in range(data.draw(st.integers(1, 5))):
-        pod = data.draw(comers(one, f"u{number}"))
+        pod = data.draw(new_pods(one, f"u{number}"))
         if admit(one, pod).admitted and data.draw(st.booleans()):
             one.start_container(pod.uid, data.draw(st.sampled_from(pod.all_containers)).name)
     for uid in data.draw(st.lists(st.sampled_from(sorted(one.ledger.pods)), max_size=2)) if one.ledger.pods else ():
@@ -104,7 +105,7 @@ def test_a_host_continues_from_its_files(one, data):
 @given(hosts(), st.data())
 def test_unlisted_pods_release_everything_too(one, data):
     for number in range(3):
-        admit(one, data.draw(comers(one, f"u{number}")))
+        admit(one, data.draw(new_pods(one, f"u{number}")))
     fresh = Host(one.machine, one.settings)
 
     restored = restore_ledger(fresh, through_files(one))
@@ -129,7 +130,7 @@ def check_idle_once_all_are_released(one: Host, idle: Host) -> None:
 def test_the_same_ledger_gives_the_same_files(one, data):
     """Also after it was restored from files."""
     for number in range(3):
-        admit(one, data.draw(comers(one, f"u{number}")))
+        admit(one, data.draw(new_pods(one, f"u{number}")))
 
     states = through_files(one)
 

@@ -106,22 +106,22 @@ OUTER = GoStruct(
     ],
 )
 def test_values_of_wrong_types_raise_gos_message(text, error):
-    _, said = decode(OUTER, text.encode())
+    _, found = decode(OUTER, text.encode())
 
-    assert said == error
+    assert found == error
 
 
 def test_values_after_one_of_a_wrong_type_are_decoded():
-    value, said = decode(OUTER, b'{"lists":3,"name":"n"}')
+    value, error = decode(OUTER, b'{"lists":3,"name":"n"}')
 
-    assert said is not None
+    assert error is not None
     assert value["name"] == "n"
 
 
 def test_values_after_invalid_cpus_are_not_decoded():
-    value, said = decode(OUTER, b'{"raw":"AA==","pods":{"p":{"cpuSet":"x"}},"name":"n"}')
+    value, error = decode(OUTER, b'{"raw":"AA==","pods":{"p":{"cpuSet":"x"}},"name":"n"}')
 
-    assert said is not None
+    assert error is not None
     assert (value["raw"], value["name"]) == (b"\0", "")
 
 
@@ -141,9 +141,9 @@ def test_values_after_invalid_cpus_are_not_decoded():
     ],
 )
 def test_values_are_decoded_as_go_does(text, key, expected):
-    value, said = decode(OUTER, text.encode())
+    value, error = decode(OUTER, text.encode())
 
-    assert said is None
+    assert error is None
     assert value[key] == expected
 
 
