@@ -23,6 +23,7 @@ from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.testing import Plugin, Preference
 from alignup.wire import pod_resources_pb2 as wire
 from bench.harness import Figure
+from tests.plugins.capacity import capacity_of
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -170,7 +171,7 @@ async def _resident() -> int:
                 plugins.append(
                     await asyncio.create_subprocess_exec(sys.executable, *command, *devices, stdout=subprocess.DEVNULL)
                 )
-            while sum(manager.capacity().allocatable.values()) < MANY:
+            while sum(capacity_of(manager).allocatable.values()) < MANY:
                 listener.listed.clear()
                 await listener.listed.wait()
             await manager.settled()

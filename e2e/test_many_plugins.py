@@ -12,6 +12,7 @@ import pytest
 
 from alignup.align.errors import PluginError
 from alignup.plugins.manager import DevicePluginManager
+from tests.plugins.capacity import capacity_of
 from tests.plugins.listener import RecordingListener, RecordingMetrics
 
 PLUGINS, DEVICES = 50, 1_000
@@ -51,7 +52,7 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
             AsyncExitStack() as stack,
         ):
             plugins = {number: await started(directory, number, stack) for number in range(PLUGINS)}
-            await listener.until(lambda: manager.capacity().allocatable == expected, seconds=120)
+            await listener.until(lambda: capacity_of(manager).allocatable == expected, seconds=120)
 
             calls = [asyncio.create_task(tried(manager, dice)) for _ in range(500)]
             for number in dice.sample(range(PLUGINS), 10):
@@ -59,7 +60,7 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
                 await plugins[number].wait()
                 plugins[number] = await started(directory, number, stack)
             outcomes = await asyncio.gather(*calls)
-            await listener.until(lambda: manager.capacity().allocatable == expected, seconds=60)
+            await listener.until(lambda: capacity_of(manager).allocatable == expected, seconds=60)
             await manager.settled()
 
             assert {name: len(listener.healthy(name)) for name in listener.devices} == expected

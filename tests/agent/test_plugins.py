@@ -29,6 +29,7 @@ from tests.agent.plugin_rig import STRICT, process, start_rig, until, wait_for_d
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU, NIC, host, pod
 from tests.cli.commands import alignup
+from tests.plugins.capacity import capacity_of
 
 pytestmark = pytest.mark.anyio
 
@@ -304,7 +305,7 @@ async def test_pods_keep_the_devices_of_a_stopped_plugin(directory):
         await until(lambda: rig.healthy() == 0)
         stopped = await rig.admit(pod("b", gpu="1"))
         await asyncio.sleep(0.06)
-        deleted = rig.manager.capacity().deleted
+        deleted = capacity_of(rig.manager).deleted
         await rig.manager.settled()
         given_up = await rig.admit(pod("c", gpu="1"))
 

@@ -12,6 +12,7 @@ from alignup.align.machine import Device
 from alignup.plugins.endpoint import Endpoint, PluginTimeouts
 from alignup.plugins.endpoint_store import UNKNOWN_RESOURCE, EndpointStore, ResourceState, ResourceStatus
 from alignup.wire import device_plugin_pb2 as wire
+from tests.plugins.capacity import capacity_of
 
 GPU = "example.com/gpu"
 GRACE = 300.0
@@ -48,7 +49,7 @@ def test_a_plugin_that_never_lists_devices_is_not_reported(store, changes):
     silent = endpoint()
     store.connect(silent)
     assert store.status(GPU) == ResourceStatus(state=ResourceState.STOPPED)
-    assert store.capacity().capacity == {}
+    assert capacity_of(store).capacity == {}
     changes.clear()
 
     store.disconnect(silent)
@@ -80,7 +81,7 @@ def test_a_plugin_that_came_back_in_time_may_list_at_any_time(store, clock):
     store.connect(endpoint())
     clock[0] = 10 * GRACE
 
-    assert store.capacity().capacity == {GPU: 2}
+    assert capacity_of(store).capacity == {GPU: 2}
 
 
 def test_a_replaced_endpoint_is_ignored(store, changes):
@@ -107,9 +108,9 @@ def test_an_expected_plugin_that_disconnects_gets_a_new_grace_period(store, cloc
     store.disconnect(came)
     clock[0] = 1.5 * GRACE
 
-    assert store.capacity().capacity == {GPU: 0}
+    assert capacity_of(store).capacity == {GPU: 0}
     clock[0] = 2.5 * GRACE
-    assert store.capacity().deleted == (GPU,)
+    assert capacity_of(store).deleted == (GPU,)
 
 
 def test_the_primary_of_a_stopped_resource_is_an_error(store):
@@ -172,7 +173,7 @@ class PluginLifecycles(RuleBasedStateMachine):
 
     @invariant()
     def matches_the_model(self):
-        counts = self.store.capacity()
+        counts = capacity_of(self.store)
         known = {} if self.last is None else {GPU: self.last}
         assert counts.capacity == {name: len(listed) for name, listed in known.items()}
         assert counts.allocatable == {name: sum(one.healthy for one in listed) for name, listed in known.items()}

@@ -13,6 +13,7 @@ from alignup.plugins.endpoint_store import ResourceState
 from alignup.plugins.manager import DevicePluginManager
 from alignup.rpc import StatusError
 from alignup.testing import Fault, Plugin, Preference
+from tests.plugins.capacity import capacity_of
 from tests.plugins.listener import RecordingMetrics
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +58,7 @@ async def test_every_list_replaces_the_previous_one(directory, manager, listener
         plugin.set_devices("")
         await listener.until(lambda: listener.devices[GPU] == ())
 
-        assert manager.capacity().capacity == {GPU: 0}
+        assert capacity_of(manager).capacity == {GPU: 0}
 
 
 async def test_the_order_of_a_list_does_not_matter(directory, manager, listener):
@@ -143,13 +144,13 @@ async def test_a_plugin_stops_and_comes_back(directory, manager, listener):
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)
     await listener.until(lambda: listener.events[-1] == ("stopped", GPU))
 
-    counts = manager.capacity()
+    counts = capacity_of(manager)
     assert (counts.capacity, counts.allocatable, counts.deleted) == ({GPU: 2}, {GPU: 0}, ())
     assert "has been stopped" in await error_of(manager.allocate(GPU, ("gpu-0",)))
 
     async with Plugin(GPU, "2@0", directory=directory):
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)
-        assert manager.capacity().allocatable == {GPU: 2}
+        assert capacity_of(manager).allocatable == {GPU: 2}
 
 
 async def test_a_resource_is_removed_if_its_plugin_does_not_come_back_in_time(directory, listener):
@@ -160,13 +161,13 @@ async def test_a_resource_is_removed_if_its_plugin_does_not_come_back_in_time(di
         await listener.until(lambda: listener.events[-1] == ("stopped", GPU))
 
         time[0] = 300.0
-        assert manager.capacity().capacity == {GPU: 2}
+        assert capacity_of(manager).capacity == {GPU: 2}
         time[0] = 300.1
-        assert manager.capacity().deleted == (GPU,)
+        assert capacity_of(manager).deleted == (GPU,)
         await listener.until(lambda: listener.events[-1] == ("removed", GPU))
 
         assert manager.status(GPU).state is ResourceState.GONE
-        assert manager.capacity() == manager.capacity()
+        assert capacity_of(manager) == capacity_of(manager)
         assert await error_of(manager.allocate(GPU, ())) == f"unknown Device Plugin {GPU}"
 
 
@@ -174,12 +175,12 @@ async def test_after_a_restart_plugins_get_the_grace_period(directory, listener)
     time = [0.0]
     async with DevicePluginManager(directory, listener, metrics=RecordingMetrics(), now=lambda: time[0]) as manager:
         manager.expect([GPU, NIC])
-        assert manager.capacity().capacity == {GPU: 0, NIC: 0}
+        assert capacity_of(manager).capacity == {GPU: 0, NIC: 0}
 
         async with Plugin(GPU, "2@0", directory=directory):
             await listener.until(lambda: GPU in listener.devices)
             time[0] = 301.0
-            assert manager.capacity().deleted == (NIC,)
+            assert capacity_of(manager).deleted == (NIC,)
             await listener.until(lambda: listener.events == [("listed", GPU), ("removed", NIC)])
 
 
@@ -190,7 +191,7 @@ async def test_plugins_register_again_with_the_next_manager(directory, listener)
                 await gpu.wait_registered(times)
                 await nic.wait_registered(times)
                 await listener.until(lambda: len(listener.events) >= 2 * times)  # noqa: B023 - within this round
-                assert manager.capacity().allocatable == {GPU: 2, NIC: 1}
+                assert capacity_of(manager).allocatable == {GPU: 2, NIC: 1}
 
     assert set(listener.events) == {("listed", GPU), ("listed", NIC)}
 
@@ -334,7 +335,7 @@ async def test_a_plugin_that_never_lists_devices_is_not_reported(directory, mana
     async with silent, Plugin(NIC, "1@0", directory=directory):
         await silent.wait_registered()
         await listener.until(lambda: NIC in listener.devices)
-        assert manager.capacity().capacity == {NIC: 1}
+        assert capacity_of(manager).capacity == {NIC: 1}
     await listener.until(lambda: listener.events[-1] == ("stopped", NIC))
 
     assert all(resource == NIC for _, resource in listener.events)
@@ -353,7 +354,7 @@ async def test_a_plugin_may_restart_many_times(directory, manager, listener):
 
             assert listener.healthy(NIC) == ["nic-0"]
             assert listener.events.count(("listed", NIC)) == 1
-            assert manager.capacity().allocatable == {GPU: 2, NIC: 1}
+            assert capacity_of(manager).allocatable == {GPU: 2, NIC: 1}
 
 
 async def test_rapid_health_changes_collapse_into_the_last_one(directory, manager, listener):
@@ -449,4 +450,4 @@ async def test_fifty_plugins_with_a_thousand_devices_each(directory, manager, li
         await listener.until(lambda: listener.devices.keys() == expected.keys(), seconds=30)
 
         assert {resource: len(listener.healthy(resource)) for resource in listener.devices} == expected
-        assert manager.capacity().allocatable == expected
+        assert capacity_of(manager).allocatable == expected

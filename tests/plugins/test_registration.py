@@ -13,6 +13,7 @@ from alignup import rpc
 from alignup.plugins.manager import DevicePluginManager, socket_path
 from alignup.testing import Plugin
 from alignup.wire import device_plugin_pb2 as wire
+from tests.plugins.capacity import capacity_of
 from tests.plugins.listener import RecordingMetrics
 from tests.plugins.raw import send
 
@@ -133,7 +134,7 @@ async def test_a_plugin_that_cancels_its_registration_leaves_nothing_behind(dire
         with pytest.raises(grpc.aio.AioRpcError):
             await send(channel, REGISTER, request.SerializeToString(), seconds=0.05)
 
-    assert manager.capacity().capacity == {}
+    assert capacity_of(manager).capacity == {}
     async with Plugin(GPU, "2@0", directory=directory):
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)
 

@@ -8,7 +8,7 @@ A plugin that registers again on the same socket replaces its earlier connection
 registration, drops the first connection as well, and needs a restart to recover (``docs/why/differences.md``).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -34,15 +34,6 @@ class ResourceStatus:
 
 
 UNKNOWN_RESOURCE = ResourceStatus(state=ResourceState.GONE)
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Device counts by resource, as in a node's status."""
-
-    capacity: Mapping[str, int]
-    allocatable: Mapping[str, int]  #: healthy devices
-    deleted: tuple[str, ...]  #: resources that this call removed
 
 
 @dataclass(slots=True)
@@ -139,20 +130,6 @@ class EndpointStore:
         options = next(reversed(entry.endpoints.values())).options
         preferred = options.get_preferred_allocation_available
         return ResourceStatus(state=ResourceState.SERVED, devices=entry.devices, preferred_allocation=preferred)
-
-    def capacity(self) -> Capacity:
-        """Return current device counts; removes resources whose grace period is over."""
-        deleted = self.expire()
-        listed = {
-            name: entry.devices or ()
-            for name, entry in sorted(self._entries.items())
-            if entry.expected or entry.devices is not None
-        }
-        return Capacity(
-            capacity={name: len(devices) for name, devices in listed.items()},
-            allocatable={name: sum(device.healthy for device in devices) for name, devices in listed.items()},
-            deleted=deleted,
-        )
 
     def expire(self) -> tuple[str, ...]:
         """Remove resources whose grace period is over, and return their names."""

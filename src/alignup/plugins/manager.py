@@ -29,7 +29,7 @@ from alignup.align.workload import names
 from alignup.plugins.allocate_response import AllocateResponse
 from alignup.plugins.change_notifier import ChangeNotifier, DeviceListener
 from alignup.plugins.endpoint import Endpoint, PluginTimeouts
-from alignup.plugins.endpoint_store import Capacity, Clock, EndpointStore, ResourceStatus
+from alignup.plugins.endpoint_store import Clock, EndpointStore, ResourceStatus
 from alignup.wire import device_plugin_pb2 as wire
 
 SOCKET = "kubelet.sock"
@@ -100,9 +100,6 @@ class DevicePluginManager:
 
     def status(self, resource: str) -> ResourceStatus:
         return self._store.status(resource)
-
-    def capacity(self) -> Capacity:
-        return self._store.capacity()
 
     async def settled(self) -> None:
         """Return once the listener knows every change so far."""
@@ -186,7 +183,7 @@ class DevicePluginManager:
             await endpoint.close()
 
     async def _expire(self) -> None:
-        """Remove expired resources even if nothing reads the capacity."""
+        """Remove expired resources."""
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL)
             for resource in self._store.expire():
