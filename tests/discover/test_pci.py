@@ -1,7 +1,7 @@
 import pytest
 
 from alignup.align.machine import PciDevice
-from alignup.discover import pci
+from alignup.discover import system
 from alignup.discover.file_reader import ArchiveFiles, FileReader
 
 BUS = "sys/bus/pci/devices"
@@ -11,7 +11,7 @@ def device(**texts: str) -> PciDevice:
     """The only device, described by *texts* at the target of its link."""
     contents = {f"sys/devices/pci0000:00/0000:00:04.0/{name}": f"{text}\n".encode() for name, text in texts.items()}
     links = {f"{BUS}/0000:00:04.0": "../../../devices/pci0000:00/0000:00:04.0"}
-    (found,) = pci.read_pci_devices(FileReader(ArchiveFiles.of(contents, links)))
+    (found,) = system.read_pci_devices(FileReader(ArchiveFiles.of(contents, links)))
     return found
 
 
@@ -43,12 +43,12 @@ def test_long_domains_and_odd_entries():
     names = ("0000:00:00.0", "10000:00:04.0", "0000:00:1f.2", "notpci", "0000:00:00.9")
     tree = FileReader(ArchiveFiles.of({f"{BUS}/{name}/vendor": b"0x1af4" for name in names}, {}))
 
-    assert [each.address for each in pci.read_pci_devices(tree)] == ["0000:00:00.0", "0000:00:1f.2", "10000:00:04.0"]
+    assert [each.address for each in system.read_pci_devices(tree)] == ["0000:00:00.0", "0000:00:1f.2", "10000:00:04.0"]
 
 
 def test_dangling_devices_are_a_gap():
     links = {f"{BUS}/0000:00:00.0": "../../../devices/gone", f"{BUS}/0000:00:01.0": "/../../etc"}
     tree = FileReader(ArchiveFiles.of({}, links))
 
-    assert pci.read_pci_devices(tree) == ()
+    assert system.read_pci_devices(tree) == ()
     assert tree.gaps == ("2 PCI devices are listed, but not described",)

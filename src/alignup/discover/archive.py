@@ -15,13 +15,14 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from alignup.align.errors import SourceError
 from alignup.discover.cpu_topology import CPU
 from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReader
 from alignup.discover.numa import NODE
-from alignup.discover.pci import BUS
+from alignup.discover.system import BUS
 
 #: The largest uncompressed archive; a machine with 2048 CPUs takes about 130 MB with headers.
 MAX_BYTES = 512 << 20
@@ -36,6 +37,7 @@ _TOPOLOGY = (
 _CACHE = ("id", "level", "type", "size", "shared_cpu_list", "shared_cpu_map")
 _PCI = ("class", "vendor", "device", "numa_node", "local_cpulist", "local_cpus")
 _CPUINFO = re.compile(r"(processor\s*:|physical id\s*:|core id\s*:|siblings\s*:|cpu cores\s*:|vendor_id\s*:)")
+_STEPS = {"..": -1, "": 0, ".": 0}  #: how much deeper a part of a path leads; 1 for all others
 _MEMINFO = re.compile(r"(Node [0-9]+ )?(MemTotal|HugePages_[A-Za-z]+|Hugepagesize|Hugetlb):")
 
 
@@ -72,16 +74,19 @@ def read_archive(file: Path) -> ArchiveFiles:
                     _read_member(archive, member, file=file, contents=contents, links=links)
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError, ValueError) as error:
             raise SourceError(f"{file} is not a machine archive: {error}") from error
-    return _strip_root(contents, links)
+    tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
+    if "sys" not in tops and len(tops) == 1:  # a single top-level directory
+        cut = len(tops.pop()) + 1
+        contents = {path[cut:]: content for path, content in contents.items()}
+        links = {path[cut:]: target for path, target in links.items()}
+    return ArchiveFiles.of(contents, links)
 
 
 class _Bounded(io.RawIOBase):
     """A stream that raises an error at the size limit."""
 
     def __init__(self, source: io.BufferedIOBase, file: Path) -> None:
-        self._source = source
-        self._file = file
-        self._left = MAX_BYTES
+        self._source, self._file, self._left = source, file, MAX_BYTES
 
     def read(self, size: int = -1) -> bytes:
         wanted = self._left + 1 if size < 0 else min(size, self._left + 1)
@@ -100,7 +105,9 @@ def _read_member(
         raise SourceError(f"{file} is rejected: {member.name!r} leads outside")
     path = "/".join(parts)
     if member.issym():
-        if not _stays_inside(parts, member.linkname):
+        # Inside the archive, whether or not the target exists.
+        depths = accumulate(_STEPS.get(part, 1) for part in member.linkname.split("/"))
+        if member.linkname.startswith("/") or min(depths) < 1 - len(parts):
             raise SourceError(f"{file} is rejected: the link {member.name!r} leads outside")
         links[path] = member.linkname
     elif member.isreg():
@@ -113,26 +120,6 @@ def _read_member(
         contents.setdefault(f"{path}/", b"")
     else:
         raise SourceError(f"{file} is rejected: {member.name!r} is neither a file, a directory nor a link")
-
-
-def _stays_inside(parts: list[str], target: str) -> bool:
-    """Whether a link at *parts* points inside the archive, whether or not the target exists."""
-    depth = len(parts) - 1
-    for part in target.split("/"):
-        depth += {"..": -1, "": 0, ".": 0}.get(part, 1)
-        if depth < 0:
-            return False
-    return not target.startswith("/")
-
-
-def _strip_root(contents: dict[str, bytes], links: dict[str, str]) -> ArchiveFiles:
-    """The files, without a single top-level directory."""
-    tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
-    if "sys" not in tops and len(tops) == 1:
-        cut = len(tops.pop()) + 1
-        contents = {path[cut:]: content for path, content in contents.items()}
-        links = {path[cut:]: target for path, target in links.items()}
-    return ArchiveFiles.of(contents, links)
 
 
 def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:

@@ -5,7 +5,6 @@ read from it has gaps, but its report is exact.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from alignup.align import bits
@@ -41,7 +40,12 @@ class CadvisorTopology:
 
     def report(self) -> CadvisorReport:
         """This as the report of a :class:`Machine`; for a CPU reported twice the last one counts."""
-        cpus = {cpu.id: cpu for node in self.nodes for cpu in _threads(node)}
+        cpus = {
+            thread: Cpu(thread, min(core.threads), core.socket, node.reported.id, next(iter(core.uncore), None))
+            for node in self.nodes
+            for core in node.cores
+            for thread in core.threads
+        }
         return CadvisorReport(
             cpus=tuple(sorted(cpus.values(), key=lambda cpu: cpu.id)),
             num_cpus=self.num_cpus,
@@ -70,21 +74,21 @@ def to_machine(
         )
         for cpu in report.cpus
     )
-    without_memory = [node.id for node in nodes if not node.memory]
-    if without_memory:
-        gaps.append(
-            f"cAdvisor reports no memory on NUMA nodes {bits.show(bits.of(without_memory))}, which may mean unknown"
-        )
+    if without_memory := bits.of(node.id for node in nodes if not node.memory):
+        gaps.append(f"cAdvisor reports no memory on NUMA nodes {bits.show(without_memory)}, which may mean unknown")
     far = {node.id: node.distances for node in nodes if node.distances}
-    distances, reason = _distances(far) if len(far) == len(nodes) else (None, "some are missing")
-    if reason:
+    distances, reason = None, "some are missing" if nodes else "the machine has no NUMA nodes"
+    if nodes and len(far) == len(nodes):
+        try:
+            distances = Distances.of_rows(far)
+        except MachineError as error:
+            reason = str(error)
+    if distances is None:
         gaps.append(f"the distances between NUMA nodes are unknown: {reason}")
+    numa_nodes = (NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in nodes)
     return Machine(
         cpus=cpus,
-        nodes=tuple(
-            NumaNode(node.id, memory=node.memory, hugepages=node.hugepages)
-            for node in sorted(nodes, key=lambda node: node.id)
-        ),
+        nodes=tuple(sorted(numa_nodes, key=lambda node: node.id)),
         distances=distances,
         memory=memory,
         hugepages=hugepages,
@@ -120,17 +124,3 @@ def infer_report(machine: Machine) -> CadvisorReport:
         num_sockets=len({cpu.socket for cpu in machine.cpus}),
         nodes=tuple(nodes),
     )
-
-
-def _threads(node: CadvisorNodeTopology) -> Iterator[Cpu]:
-    for core in node.cores:
-        uncore = core.uncore[0] if core.uncore else None
-        for thread in core.threads:
-            yield Cpu(id=thread, core=min(core.threads), socket=core.socket, node=node.reported.id, cache=uncore)
-
-
-def _distances(rows: dict[int, tuple[int, ...]]) -> tuple[Distances | None, str]:
-    try:
-        return Distances.of_rows(rows) if rows else None, "" if rows else "the machine has no NUMA nodes"
-    except MachineError as error:
-        return None, str(error)

@@ -7,7 +7,7 @@ missing, an L3 cache only if all caches have an id. Its mistakes are part of the
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -24,11 +24,11 @@ _SOCKET = re.compile(r"^physical id\s*:\s*[0-9]+$", re.ASCII | re.MULTILINE)
 _PAGES = re.compile(r"[^-]*-([0-9]{1,18})(?:kB.*)?(?:-.*)?", re.ASCII | re.DOTALL)
 _LEADING = re.compile(r"[ \t]*([+-]?[0-9]{1,18})(?![0-9])", re.ASCII)
 _KIB = re.compile(r"[ \t]*\+?[0-9]{1,18}K", re.ASCII)
+_WORD = re.compile(r"[0-9a-fA-F]{1,16}")
 _UNSIGNED = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cache:
+class _Cache(NamedTuple):
     id: int
     level: int
     shared_by: int
@@ -50,13 +50,9 @@ def count_sockets(files: FileReader) -> int:
     if reported := set(_SOCKET.findall(files.read("proc/cpuinfo") or "")):
         return len(reported)
     online = _online(files)
-    return len(
-        {
-            "0" if (read := files.read(topology_path(cpu, "physical_package_id"))) is None else read.strip()
-            for cpu in files.read_numbered(CPU, "cpu")
-            if online is None or online >> cpu & 1
-        }
-    )
+    cpus = [cpu for cpu in files.read_numbered(CPU, "cpu") if online is None or online >> cpu & 1]
+    sockets = [files.read(topology_path(cpu, "physical_package_id")) for cpu in cpus]
+    return len({"0" if socket is None else socket.strip() for socket in sockets})
 
 
 class _Reader:
@@ -64,7 +60,10 @@ class _Reader:
         self._files = files
         self._present = bits.of(files.read_numbered(CPU, "cpu"))
         self._online = _online(files)
-        self._is_z = _is_ibm_z(files)
+        # On IBM Z cAdvisor also needs books and drawers.
+        self._is_z = "IBM/S390" in (files.read("proc/cpuinfo") or "")[:200] or any(
+            files.has(topology_path(cpu, "book_id")) for cpu in files.read_numbered(CPU, "cpu")[:64]
+        )
 
     def nodes(self) -> tuple[tuple[CadvisorNodeTopology, ...], int]:
         """All NUMA nodes and the number of their CPUs."""
@@ -77,7 +76,10 @@ class _Reader:
                 hugepages=self.hugepages(f"{here}/hugepages"),
                 distances=self._distances(f"{here}/distance"),
             )
-            found.append(self._with_cores(reported, self._cpus_of_node(number)))
+            # If a recording lost the links, those it lists.
+            listed = self._present & (numa.read_listed_cpus(self._files, number) or 0)
+            cpus = numa.read_linked_cpus(self._files, number) or bits.members(listed)
+            found.append(self._with_cores(reported, sorted(cpus, key=str)))
         return tuple(found), sum(len(core.threads) for node in found for core in node.cores)
 
     def read_sockets_as_nodes(self) -> tuple[tuple[CadvisorNodeTopology, ...], int]:
@@ -104,20 +106,12 @@ class _Reader:
             found.append(HugePages(size=int(size[1]) * 1024, count=int(count[1])))
         return tuple(found)
 
-    def _cpus_of_node(self, node: int) -> list[int]:
-        """The CPUs the node links to; if a recording lost the links, those it lists."""
-        cpus = numa.read_linked_cpus(self._files, node) or bits.members(
-            self._present & (numa.read_listed_cpus(self._files, node) or 0)
-        )
-        return sorted(cpus, key=str)
-
     def _with_cores(self, reported: CadvisorNode, cpus: Iterable[int]) -> CadvisorNodeTopology:
         threads: dict[tuple[object, ...], list[int]] = {}
         for cpu in cpus:
             if self._online is not None and not self._online >> cpu & 1:
                 continue
-            key = self._core_key(cpu)
-            if key is not None:
+            if key := self._core_key(cpu):
                 threads.setdefault(key, []).append(cpu)
         uncore, caches = self._uncore([group[0] for group in threads.values()], list(map(len, threads.values())))
         cores = (
@@ -151,10 +145,9 @@ class _Reader:
             if caches is None:
                 break
             high = [cache for cache in caches if cache.level > 2]
-            # cAdvisor assumes that every core of the node is like this one.
-            node_caches |= dict.fromkeys(cache.id for cache in high if cache.shared_by == len(firsts) * size)
-            own = dict.fromkeys(cache.id for cache in high if cache.shared_by != len(firsts) * size)
-            uncore[first] = tuple(own)
+            all_threads = len(firsts) * size  # cAdvisor assumes that every core of the node is like this one
+            node_caches |= dict.fromkeys(cache.id for cache in high if cache.shared_by == all_threads)
+            uncore[first] = tuple(dict.fromkeys(cache.id for cache in high if cache.shared_by != all_threads))
         return uncore, tuple(node_caches)
 
     def _caches(self, cpu: int) -> list[_Cache] | None:
@@ -176,10 +169,10 @@ class _Reader:
         level = _LEADING.match(read(f"{path}/level") or "")
         size = _KIB.match(read(f"{path}/size") or "")
         words = [word.strip() for word in (read(f"{path}/shared_cpu_map") or "").split(",")]
-        shared = _popcount(words)
-        if not number or not level or not size or shared is None or read(f"{path}/type") is None:
+        valid = all(map(_WORD.fullmatch, words))
+        if not number or not level or not size or not valid or read(f"{path}/type") is None:
             return None
-        return _Cache(int(number[1]), int(level[1]), shared)
+        return _Cache(int(number[1]), int(level[1]), sum(int(word, 16).bit_count() for word in words))
 
     def _integer(self, path: str) -> int | None:
         """The number in the file, ``None`` if the file is missing; raises for anything else."""
@@ -225,16 +218,3 @@ def _online(files: FileReader) -> CpuSet | None:
             break
         found |= (1 << int(ends[1]) + 1) - (1 << int(ends[0]))
     return found
-
-
-def _popcount(words: Sequence[str]) -> int | None:
-    if not all(re.fullmatch(r"[0-9a-fA-F]{1,16}", word) for word in words):
-        return None
-    return sum(int(word, 16).bit_count() for word in words)
-
-
-def _is_ibm_z(files: FileReader) -> bool:
-    """Whether this is IBM Z, where cAdvisor also needs books and drawers."""
-    if "IBM/S390" in (files.read("proc/cpuinfo") or "")[:200]:
-        return True
-    return any(files.has(topology_path(cpu, "book_id")) for cpu in files.read_numbered(CPU, "cpu")[:64])

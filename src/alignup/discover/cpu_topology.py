@@ -7,7 +7,7 @@ keep the kernel's numbers where they have one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from itertools import islice
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -23,20 +23,12 @@ _CORE = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings
 _SOCKET = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
 
 
-@dataclass(frozen=True, slots=True)
-class OnlineCpus:
-    """The CPUs that have a directory, by state."""
-
-    online: CpuSet
-    offline: CpuSet
-
-
 def topology_path(cpu: int, name: str) -> str:
     return f"{CPU}/cpu{cpu}/topology/{name}"
 
 
-def read_online_cpus(files: FileReader) -> OnlineCpus:
-    """The online CPUs, from the kernel's list or, if that is missing, from each CPU."""
+def read_online_cpus(files: FileReader) -> tuple[CpuSet, CpuSet]:
+    """The online and the offline CPUs, from the kernel's list or, if that is missing, from each CPU."""
     present = bits.of(files.read_numbered(CPU, "cpu"))
     if present.bit_count() > MAX_CPUS:
         raise SourceError(f"{CPU} has {present.bit_count()} CPUs: expected at most {MAX_CPUS}")
@@ -48,7 +40,7 @@ def read_online_cpus(files: FileReader) -> OnlineCpus:
         on = listed & present
         if lost := listed & ~present:
             files.add_gap(f"CPUs {bits.show(lost)} are online but not described; they are left out")
-    return OnlineCpus(online=on, offline=present & ~on)
+    return on, present & ~on
 
 
 def _online_by_state(files: FileReader, present: CpuSet) -> Iterator[int]:
@@ -56,9 +48,7 @@ def _online_by_state(files: FileReader, present: CpuSet) -> Iterator[int]:
     placed = bits.of(cpu for cpu in bits.members(present) if files.names(f"{CPU}/cpu{cpu}/topology"))
     for cpu in bits.members(present):
         state = files.text(f"{CPU}/cpu{cpu}/online")
-        if state == "0":
-            continue
-        if state is not None or not placed or placed >> cpu & 1:
+        if state != "0" and (state is not None or not placed or placed >> cpu & 1):
             yield cpu
 
 
@@ -109,27 +99,35 @@ def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, Cp
     """
     named: dict[tuple[int | None, ...], CpuSet] = {}
     unnamed = 0
-    books = [name for name in ("book_id", "drawer_id") if _any_has(files, online, name)]
+    # The kernel has these for every CPU or for none, so a few are enough.
+    first = list(islice(bits.members(online), 4))
+    parents = [
+        name
+        for name in ("book_id", "drawer_id")
+        if any(files.read(topology_path(cpu, name)) is not None for cpu in first)
+    ]
     for cpu in bits.members(online):
         number = files.number(topology_path(cpu, "physical_package_id"))
         if number is None or number < 0:
             unnamed |= 1 << cpu
             continue
-        key = (number, *(files.number(topology_path(cpu, name)) for name in books))
+        key = (number, *(files.number(topology_path(cpu, name)) for name in parents))
         named[key] = named.get(key, 0) | 1 << cpu
     yield from ((key[0], group) for key, group in named.items())
     unknown = unnamed
-    for group in sibling_groups(
-        unnamed, lambda cpu: _first_valid_set(files, cpu, [topology_path(cpu, name) for name in _SOCKET])
-    ):
+    for group in sibling_groups(unnamed, lambda cpu: _siblings(files, cpu, _SOCKET)):
         unknown &= ~group
         yield None, group
-    if unnamed & ~unknown:
+    if numbered := unnamed & ~unknown:
         files.add_gap(
-            f"the kernel does not number the sockets of CPUs {bits.show(unnamed & ~unknown)}; new numbers were assigned"
+            f"the kernel does not number the sockets of CPUs {bits.show(numbered)}; new numbers were assigned"
         )
     if unknown:
         files.add_gap(f"the sockets of CPUs {bits.show(unknown)} are unknown")
+
+
+def _siblings(files: FileReader, cpu: int, names: Iterable[str]) -> CpuSet | None:
+    return _first_valid_set(files, cpu, [topology_path(cpu, name) for name in names])
 
 
 def _first_valid_set(files: FileReader, cpu: int, paths: Iterable[str]) -> CpuSet | None:
@@ -141,12 +139,6 @@ def _first_valid_set(files: FileReader, cpu: int, paths: Iterable[str]) -> CpuSe
     return None
 
 
-def _any_has(files: FileReader, online: CpuSet, name: str) -> bool:
-    """Whether the kernel has *name*; it has it for every CPU or for none, so a few are enough."""
-    first = [cpu for cpu, _ in zip(bits.members(online), range(4), strict=False)]
-    return any(files.read(topology_path(cpu, name)) is not None for cpu in first)
-
-
 def _cores(files: FileReader, online: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
     """CPU → the lowest CPU of its core.
 
@@ -155,7 +147,7 @@ def _cores(files: FileReader, online: CpuSet, sockets: dict[int, int]) -> dict[i
     """
 
     def siblings(cpu: int) -> CpuSet | None:
-        members = _first_valid_set(files, cpu, [topology_path(cpu, name) for name in _CORE])
+        members = _siblings(files, cpu, _CORE)
         if members is None:
             return None
         return bits.of(other for other in bits.members(members & online) if sockets.get(other) == sockets.get(cpu))
@@ -197,12 +189,10 @@ def _caches(files: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterato
         indexes = [name for name in files.names(here) if name.startswith("index")]
         if not indexes:
             undescribed |= 1 << cpu
-        for name in indexes:
-            if files.number(f"{here}/{name}/level") == 3:
-                ids[cpu] = files.number(f"{here}/{name}/id")
-                members = _first_valid_set(
-                    files, cpu, [f"{here}/{name}/shared_cpu_list", f"{here}/{name}/shared_cpu_map"]
-                )
+        for path in (f"{here}/{name}" for name in indexes):
+            if files.number(f"{path}/level") == 3:
+                ids[cpu] = files.number(f"{path}/id")
+                members = _first_valid_set(files, cpu, [f"{path}/shared_cpu_list", f"{path}/shared_cpu_map"])
                 return threads[cores[cpu]] if members is None else members
         return None
 

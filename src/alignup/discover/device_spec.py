@@ -41,7 +41,10 @@ def parse(texts: Iterable[str]) -> tuple[Device, ...]:
         resource, equals, groups = text.partition("=")
         if not equals:
             raise ParseError(f"{bits.quote(text)} has no number of devices; write it like {EXAMPLE}")
-        if faults := _name_faults(resource):
+        faults = "; ".join(names.qualified_problems(resource))
+        if not names.is_extended(resource):
+            faults = "it needs a domain other than kubernetes.io, as in example.com/gpu"
+        if faults:
             raise ParseError(f"{bits.quote(resource)} is not a valid device resource: {faults}")
         for group in groups.split(","):
             own = _group(resource, group, after=counts.get(resource, 0), room=MAX_DEVICES - len(found))
@@ -53,9 +56,8 @@ def parse(texts: Iterable[str]) -> tuple[Device, ...]:
 def _group(resource: str, text: str, *, after: int, room: int) -> list[Device]:
     shape = _GROUP.fullmatch(text)
     if not shape:
-        raise ParseError(
-            f"{resource}: {bits.quote(text)} is not a device count with NUMA nodes; write it like {EXAMPLE}"
-        )
+        what = f"{bits.quote(text)} is not a device count with NUMA nodes"
+        raise ParseError(f"{resource}: {what}; write it like {EXAMPLE}")
     count = int(shape["count"])
     if count > room:
         raise ParseError(f"{resource}: more than {MAX_DEVICES} devices in total")
@@ -67,9 +69,3 @@ def _group(resource: str, text: str, *, after: int, room: int) -> list[Device]:
         nodes = bits.of(ids)
     name = resource.rpartition("/")[2]
     return [Device(resource, f"{name}-{number}", nodes) for number in range(after, after + count)]
-
-
-def _name_faults(name: str) -> str:
-    if not names.is_extended(name):
-        return "it needs a domain other than kubernetes.io, as in example.com/gpu"
-    return "; ".join(names.qualified_problems(name))

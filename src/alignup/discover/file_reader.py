@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,7 +38,7 @@ class FileSource(Protocol):
     """Where the files come from; every method raises ``OSError`` for what does not exist."""
 
     def read(self, path: str) -> bytes:
-        """The content of a file; ``OSError`` above the size limit."""
+        """``OSError`` above the size limit."""
 
     def names(self, path: str) -> list[str]:
         """The entries of a directory, in no order."""
@@ -60,7 +60,12 @@ class DirectoryFiles:
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
-            return b"".join(_chunks(handle, _limit(path)))
+            content, limit = bytearray(), _limit(path)
+            while chunk := os.read(handle, min(limit + 1 - len(content), 1 << 16)):
+                content += chunk
+                if len(content) > limit:
+                    raise _too_long(limit)
+            return bytes(content)
         finally:
             os.close(handle)
 
@@ -155,7 +160,11 @@ class FileReader:
     def read(self, path: str) -> str | None:
         """The unchanged content, one character per byte; ``None`` if it is missing or unreadable."""
         if path not in self._read:
-            self._read[path] = self._contents(path)
+            self._read[path] = None
+            try:
+                self._read[path] = self._files.read(path).decode("latin-1")
+            except (OSError, ValueError) as error:
+                self._add_unreadable(path, error)
         return self._read[path]
 
     def text(self, path: str) -> str | None:
@@ -203,7 +212,7 @@ class FileReader:
         return None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The sorted entries of a directory; empty if it does not exist."""
+        """Sorted; empty if the directory does not exist."""
         try:
             return tuple(sorted(self._files.names(path)))
         except (OSError, ValueError) as error:
@@ -265,13 +274,6 @@ class FileReader:
                 remaining += target.split("/")[::-1]
         return "/".join(done)
 
-    def _contents(self, path: str) -> str | None:
-        try:
-            return self._files.read(path).decode("latin-1")
-        except (OSError, ValueError) as error:
-            self._add_unreadable(path, error)
-            return None
-
     def _add_unreadable(self, path: str, error: Exception) -> None:
         if isinstance(error, OSError) and error.errno in _ABSENT:
             return
@@ -285,15 +287,6 @@ def _limit(path: str) -> int:
 
 def _too_long(limit: int) -> OSError:
     return OSError(errno.EFBIG, f"longer than {limit} bytes")
-
-
-def _chunks(handle: int, limit: int) -> Iterator[bytes]:
-    left = limit
-    while chunk := os.read(handle, min(left + 1, 1 << 16)):
-        left -= len(chunk)
-        if left < 0:
-            raise _too_long(limit)
-        yield chunk
 
 
 def _quote(text: str) -> str:

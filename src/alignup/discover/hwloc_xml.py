@@ -6,7 +6,6 @@ cAdvisor is inferred for an ordinary kernel.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from xml.parsers import expat
 
@@ -23,6 +22,7 @@ MAX_DEPTH = 128
 _WORD = re.compile(r"(0x)?[0-9a-fA-F]{0,8}", re.ASCII)
 _PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.ASCII)
 _NO_INDEX = (1 << 32) - 1
+_TYPES = {"Package": "package", "Socket": "package", "NUMANode": "numa", "L3Cache": "l3", "PCIDev": "pci"}
 
 
 @dataclass(slots=True)
@@ -31,6 +31,12 @@ class _Object:
     attributes: dict[str, str]
     parent: "_Object | None"
     pages: list[HugePages] = field(default_factory=list)
+
+    @property
+    def type(self) -> str:
+        if self.kind == "Cache":
+            return f"l{self.attributes.get('depth', '')}"
+        return _TYPES.get(self.kind, self.kind.lower())
 
     @property
     def index(self) -> int | None:
@@ -119,20 +125,23 @@ class _Reader:
 def _machine(reader: _Reader, *, name: str) -> Machine:
     by_type: dict[str, list[_Object]] = {}
     for each in reader.objects:
-        by_type.setdefault(_object_type(each), []).append(each)
-    online = bits.of(
-        pu.index for pu in by_type.get("pu", ()) if pu.index is not None and 0 <= pu.index < bits.MAX_MEMBER
+        by_type.setdefault(each.type, []).append(each)
+    units, nodes = (
+        [each for each in by_type.get(type_, ()) if each.index is not None and 0 <= each.index < bits.MAX_MEMBER]
+        for type_ in ("pu", "numa")
     )
+    online = bits.of(unit.index or 0 for unit in units)
     if not online:
         raise SourceError(f"{name} has no CPUs: expected objects of type PU with an os_index")
-    nodes = [node for node in by_type.get("numa", ()) if node.index is not None and 0 <= node.index < bits.MAX_MEMBER]
-    node_by_cpu = _map_cpus_to_nodes(nodes, online)
+    node_by_cpu: dict[int, int] = {}
+    for node in sorted(nodes, key=lambda node: node.cpus.bit_count()):
+        node_by_cpu = dict.fromkeys(bits.members(node.cpus & online), node.index or 0) | node_by_cpu
     sockets = number_groups((each.index, each.cpus & online) for each in by_type.get("package", ()))
     caches = number_groups((each.index, each.cpus & online) for each in by_type.get("l3", ()))
     cores = {
         cpu: min(bits.members(core.cpus & online))
         for core in by_type.get("core", ())
-        for cpu in _online_cpus(core, online)
+        for cpu in bits.members(core.cpus & online)
     }
     gaps = ["the report of cAdvisor is inferred for an ordinary kernel"]
     if not sockets:
@@ -145,13 +154,7 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
         gaps.append(f"hwloc reports no memory on NUMA nodes {bits.show(without_memory)}, which may mean unknown")
     machine = Machine(
         cpus=tuple(
-            Cpu(
-                cpu,
-                core=cores.get(cpu, cpu),
-                socket=sockets.get(cpu, -1),
-                node=node_by_cpu.get(cpu),
-                cache=caches.get(cpu),
-            )
+            Cpu(cpu, cores.get(cpu, cpu), sockets.get(cpu, -1), node_by_cpu.get(cpu), caches.get(cpu))
             for cpu in bits.members(online)
         ),
         nodes=tuple(sorted(map(_node, nodes), key=lambda node: node.id)),
@@ -160,24 +163,6 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
         gaps=tuple(gaps),
     ).checked()
     return replace(machine, report=cadvisor.infer_report(machine)).checked()
-
-
-def _object_type(found: _Object) -> str:
-    if found.kind == "Cache":
-        return f"l{found.attributes.get('depth', '')}"
-    known = {"Package": "package", "Socket": "package", "NUMANode": "numa", "L3Cache": "l3", "PCIDev": "pci"}
-    return known.get(found.kind, found.kind.lower())
-
-
-def _online_cpus(found: _Object, online: CpuSet) -> Iterator[int]:
-    return bits.members(found.cpus & online)
-
-
-def _map_cpus_to_nodes(nodes: list[_Object], online: CpuSet) -> dict[int, int]:
-    node_by_cpu: dict[int, int] = {}
-    for node in sorted(nodes, key=lambda node: node.cpus.bit_count()):
-        node_by_cpu = dict.fromkeys(_online_cpus(node, online), node.index or 0) | node_by_cpu
-    return node_by_cpu
 
 
 def _node(found: _Object) -> NumaNode:

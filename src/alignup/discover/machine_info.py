@@ -50,9 +50,8 @@ def convert(found: object, *, name: str = "the text") -> Machine:
         raise SourceError(f"{name} is not a valid MachineInfo of cAdvisor: {error}") from error
     if any(not core.thread_ids for node in info.topology or () for core in node.cores or ()):
         raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")
-    topology = CadvisorTopology(
-        tuple(map(_node, info.topology or ())), num_cpus=info.num_cores, num_sockets=info.num_sockets
-    )
+    nodes = tuple(map(_node, info.topology or ()))
+    topology = CadvisorTopology(nodes, num_cpus=info.num_cores, num_sockets=info.num_sockets)
     return cadvisor.to_machine(topology, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
 
 
@@ -63,15 +62,12 @@ def _node(node: _Node) -> CadvisorNodeTopology:
         hugepages=_pages(node.hugepages),
         distances=None if node.distances is None else tuple(node.distances),
     )
-    cores = (
-        CadvisorCore(
-            core.core_id, core.socket_id, tuple(core.thread_ids), tuple(c.id for c in core.uncore_caches or ())
-        )
-        for core in node.cores or ()
-    )
-    return CadvisorNodeTopology(
-        reported, tuple(cores), tuple(cache.id for cache in node.caches or () if cache.level == 3)
-    )
+    cores = []
+    for core in node.cores or ():
+        uncore = tuple(cache.id for cache in core.uncore_caches or ())
+        cores.append(CadvisorCore(core.core_id, core.socket_id, tuple(core.thread_ids), uncore))
+    caches = tuple(cache.id for cache in node.caches or () if cache.level == 3)
+    return CadvisorNodeTopology(reported, tuple(cores), caches)
 
 
 def _pages(pages: list[_Pages] | None) -> tuple[HugePages, ...]:

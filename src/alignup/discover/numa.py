@@ -5,7 +5,7 @@ has one column for each node of the kernel, in ascending order, not one for each
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -21,7 +21,6 @@ _PAGES = re.compile(r"hugepages-([0-9]{1,16})kB", re.ASCII)
 
 
 def read_node_ids(files: FileReader) -> list[int]:
-    """The online nodes, ascending."""
     found = files.read_numbered(NODE, "node")
     if not found:
         files.add_gap("the kernel reports no NUMA nodes")
@@ -33,7 +32,11 @@ def map_cpus_to_nodes(files: FileReader, nodes: Sequence[int], online: CpuSet) -
     found: dict[int, int] = {}
     ambiguous = 0
     for node in nodes:
-        cpus = _cpus_of_node(files, node, online)
+        cpus = read_listed_cpus(files, node)
+        if cpus is None:
+            linking = (cpu for cpu in bits.members(online) if files.has(f"{CPU}/cpu{cpu}/node{node}"))
+            cpus = bits.of(read_linked_cpus(files, node) or linking)
+        cpus &= online
         ambiguous |= bits.of(cpu for cpu in bits.members(cpus) if cpu in found)
         found = dict.fromkeys(bits.members(cpus), node) | found
     if ambiguous:
@@ -47,12 +50,8 @@ def map_cpus_to_nodes(files: FileReader, nodes: Sequence[int], online: CpuSet) -
 def read_linked_cpus(files: FileReader, node: int) -> list[int]:
     """The CPUs the node's directory links to, present or not; links that point elsewhere are ignored."""
     here = f"{NODE}/node{node}"
-    found = []
-    for cpu in files.read_numbered(here, "cpu"):
-        target = files.link(f"{here}/cpu{cpu}")
-        if target is None or target.rstrip("/").endswith(f"cpu/cpu{cpu}"):
-            found.append(cpu)
-    return found
+    targets = {cpu: files.link(f"{here}/cpu{cpu}") for cpu in files.read_numbered(here, "cpu")}
+    return [cpu for cpu, target in targets.items() if target is None or target.rstrip("/").endswith(f"cpu/cpu{cpu}")]
 
 
 def read_listed_cpus(files: FileReader, node: int) -> CpuSet | None:
@@ -108,22 +107,14 @@ def read_distances(files: FileReader, nodes: Sequence[int]) -> Distances | None:
     """The distances; ``None`` unless every row is valid."""
     matrix = {}
     for node in nodes:
-        row = _row(files, f"{NODE}/node{node}/distance")
-        columns = None if row is None else _columns(files, nodes, len(row))
-        if row is None or columns is None:
+        texts = (files.text(f"{NODE}/node{node}/distance") or "").split()
+        valid = all(text.isascii() and text.isdigit() and len(text) < 11 and int(text) < MAX_DISTANCE for text in texts)
+        columns = _columns(files, nodes, len(texts)) if texts and valid else None
+        if columns is None:
             files.add_gap(f"the distances from NUMA node {node} are unknown, so all distances are")
             return None
-        matrix[node] = {column: value for column, value in zip(columns, row, strict=False) if column in nodes}
+        matrix[node] = {column: int(text) for column, text in zip(columns, texts, strict=False) if column in nodes}
     return Distances(matrix) if matrix else None
-
-
-def _row(files: FileReader, path: str) -> list[int] | None:
-    text = files.text(path)
-    values = text.split() if text else []
-    if not values or not all(value.isascii() and value.isdigit() and len(value) < 11 for value in values):
-        return None
-    row = [int(value) for value in values]
-    return row if max(row) < MAX_DISTANCE else None
 
 
 def _columns(files: FileReader, nodes: Sequence[int], width: int) -> Iterable[int] | None:
@@ -135,15 +126,3 @@ def _columns(files: FileReader, nodes: Sequence[int], width: int) -> Iterable[in
         if named.bit_count() == width and not bits.of(nodes) & ~named:
             return bits.members(named)
     return range(width) if width > max(nodes) else None
-
-
-def _cpus_of_node(files: FileReader, node: int, online: CpuSet) -> CpuSet:
-    cpus = read_listed_cpus(files, node)
-    if cpus is None:
-        cpus = bits.of(read_linked_cpus(files, node) or _cpus_linking_to(files, node, online))
-    return cpus & online
-
-
-def _cpus_linking_to(files: FileReader, node: int, online: CpuSet) -> Iterator[int]:
-    """The CPUs whose directories link to the node."""
-    return (cpu for cpu in bits.members(online) if files.has(f"{CPU}/cpu{cpu}/node{node}"))

@@ -45,9 +45,11 @@ def load(source: Path | str) -> Machine:
 
     Descriptions are our YAML or JSON, cAdvisor's ``MachineInfo``, hwloc's XML and hwloc's synthetic strings.
     """
-    path = _as_path(source)
-    if path is None:
-        return _parse_text(str(source), name="the text")
+    if isinstance(source, str):
+        is_text = "\n" in source or "\0" in source or len(source) > 4096 or not source.strip()
+        if is_text or not os.path.lexists(source):
+            return _parse_text(source, name="the text")
+    path = Path(source)
     if path.is_dir():
         return discover(path)
     if not path.is_file():
@@ -67,15 +69,6 @@ def load(source: Path | str) -> Machine:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is neither an archive (tar, tar.gz) nor text: {error}") from error
-
-
-def _as_path(source: Path | str) -> Path | None:
-    """*source* as a path, if it is one or something exists there; else ``None``."""
-    if isinstance(source, Path):
-        return source
-    if "\n" in source or "\0" in source or len(source) > 4096 or not source.strip():
-        return None
-    return Path(source) if os.path.lexists(source) else None
 
 
 def _parse_text(text: str, *, name: str) -> Machine:

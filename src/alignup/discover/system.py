@@ -1,30 +1,38 @@
 """A whole machine from one tree of files: the hardware, cAdvisor's report, and what is unknown."""
 
+import re
+
 from alignup.align.errors import SourceError
-from alignup.align.machine import CadvisorReport, Machine
-from alignup.discover import cadvisor_view, cpu_topology, numa, pci
+from alignup.align.machine import CadvisorReport, Machine, PciDevice
+from alignup.discover import cadvisor_view, cpu_topology, numa
 from alignup.discover.file_reader import FileReader
 
+BUS = "sys/bus/pci/devices"
 _HUGEPAGES = "sys/kernel/mm/hugepages"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
 
 
 def read_machine(files: FileReader, *, name: str) -> Machine:
     """The machine that *files* describe; errors refer to it by *name*."""
-    online_cpus = cpu_topology.read_online_cpus(files)
-    if not online_cpus.online:
+    online, offline = cpu_topology.read_online_cpus(files)
+    if not online:
         raise SourceError(f"{name} has no online CPU: expected {cpu_topology.CPU}/cpu0 and so on")
     ids = numa.read_node_ids(files)
-    cpus = cpu_topology.read_cpus(files, online_cpus.online, numa.map_cpus_to_nodes(files, ids, online_cpus.online))
+    cpus = cpu_topology.read_cpus(files, online, numa.map_cpus_to_nodes(files, ids, online))
     nodes = numa.read_nodes(files, ids)
     distances = numa.read_distances(files, ids)
     memory = numa.read_memory(files, "proc/meminfo")
     if memory is None:
         files.add_gap("the total memory of the machine is unknown")
     elif nodes and all(node.memory is not None for node in nodes):
-        _compare_memory(files, memory, sum(node.memory or 0 for node in nodes))
+        # They are read at different times; a large difference means that memory was added or removed.
+        total = sum(node.memory or 0 for node in nodes)
+        if abs(memory - total) > memory // 16:
+            files.add_gap(f"the NUMA nodes have {total} bytes of memory in total, but the machine reports {memory}")
     if not files.has(_HUGEPAGES):
         files.add_gap("the huge pages of the whole machine are unknown")
-    devices = pci.read_pci_devices(files)
+    devices = read_pci_devices(files)
     report = _read_report(files)
     return Machine(
         cpus=cpus,
@@ -33,16 +41,10 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         pci=devices,
         memory=memory,
         hugepages=numa.read_hugepages(files, _HUGEPAGES),
-        offline=online_cpus.offline,
+        offline=offline,
         report=report,
         gaps=files.gaps,
     ).checked()
-
-
-def _compare_memory(files: FileReader, whole: int, parts: int) -> None:
-    """Nodes and machine are read at different times; a large difference means that memory was added or removed."""
-    if abs(whole - parts) > whole // 16:
-        files.add_gap(f"the NUMA nodes have {parts} bytes of memory in total, but the machine reports {whole}")
 
 
 def _read_report(files: FileReader) -> CadvisorReport:
@@ -54,3 +56,40 @@ def _read_report(files: FileReader) -> CadvisorReport:
     if any(node.reported.id < 0 for node in topology.nodes):
         files.add_gap("the kubelet treats a socket without a number as NUMA node -1, which no set of nodes can contain")
     return topology.report()
+
+
+def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:
+    """Every PCI device, ordered by address.
+
+    Firmware often omits the location of a device (the kernel shows -1), and sometimes contradicts itself. Both are kept
+    as they are, and a device without a node stays without one.
+    """
+    if not files.has(BUS):
+        files.add_gap("the PCI bus is missing")
+    found = [_device(files, name) for name in files.names(BUS) if _ADDRESS.fullmatch(name)]
+    known = [device for device in found if device]
+    if len(known) < len(found):
+        files.add_gap(f"{len(found) - len(known)} PCI devices are listed, but not described")
+    return tuple(sorted(known, key=lambda device: (len(device.address), device.address)))
+
+
+def _device(files: FileReader, address: str) -> PciDevice | None:
+    here = files.resolve(f"{BUS}/{address}")
+    if here is None or not files.names(here):
+        return None
+    node = files.number(f"{here}/numa_node")
+    if node is None:
+        files.add_gap("some PCI devices do not report a NUMA node")
+    return PciDevice(
+        address=address,
+        kind=_code(files, f"{here}/class"),
+        vendor=_code(files, f"{here}/vendor"),
+        device=_code(files, f"{here}/device"),
+        node=None if node is None or node < 0 else node,
+        cpus=files.cpus(f"{here}/local_cpulist", f"{here}/local_cpus"),
+    )
+
+
+def _code(files: FileReader, path: str) -> int | None:
+    text = files.text(path)
+    return int(text, 16) if text and _CODE.fullmatch(text) else None
