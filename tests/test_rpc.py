@@ -1,4 +1,4 @@
-"""Calls over Unix sockets: a caught call raises the caller's error type with the status code."""
+"""Calls over Unix sockets: a failed call raises the caller's error type with the status code."""
 
 import asyncio
 import tempfile

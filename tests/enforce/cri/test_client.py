@@ -63,7 +63,7 @@ def test_endpoints(text, path):
         "npipe://x",
     ],
 )
-def test_what_names_no_socket_is_status_error(text):
+def test_other_endpoints_are_rejected(text):
     with pytest.raises(EnforceError, match=r"\n.*unix:///run/containerd/containerd\.sock"):
         parse_endpoint(text)
 
