@@ -20,22 +20,19 @@ class ImageManager:
 
     async def ensure_image(self, container: ContainerSpec) -> CriImage:
         """The image of a container, pulled if necessary; :class:`PodStartError` if it is not available."""
-        async with self._locks.setdefault(container.image, asyncio.Lock()):
-            return await self._ensure_locked(container)
-
-    async def _ensure_locked(self, container: ContainerSpec) -> CriImage:
         name, policy = container.image, container.pull_policy
-        found = await self._find(name)
-        if found is not None and policy is not PullPolicy.ALWAYS:
-            return found
-        if policy is PullPolicy.NEVER:
-            what = f"image {name} is not present and imagePullPolicy is Never"
-            raise PodStartError("ErrImageNeverPull", f"{what}; import the image or change the policy")
-        try:
-            reference = await self.runtime.pull(name)
-        except CriError as error:
-            raise PodStartError("ErrImagePull", f"cannot pull image {name}: {error}") from error
-        pulled = await self._find(name) or await self._find(reference)
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            found = await self._find(name)
+            if found is not None and policy is not PullPolicy.ALWAYS:
+                return found
+            if policy is PullPolicy.NEVER:
+                what = f"image {name} is not present and imagePullPolicy is Never"
+                raise PodStartError("ErrImageNeverPull", f"{what}; import the image or change the policy")
+            try:
+                reference = await self.runtime.pull(name)
+            except CriError as error:
+                raise PodStartError("ErrImagePull", f"cannot pull image {name}: {error}") from error
+            pulled = await self._find(name) or await self._find(reference)
         if pulled is None:
             raise PodStartError("ErrImagePull", f"image {name} was pulled, but the runtime does not list it")
         return pulled

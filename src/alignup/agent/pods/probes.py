@@ -6,10 +6,8 @@ the probe's thresholds say. A probe that cannot run, because the runtime is unav
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
 
 from alignup.agent.pods import http_probe
 from alignup.agent.pods.environment import expand_all
@@ -25,6 +23,7 @@ ExecSync = Callable[[tuple[str, ...], float], Awaitable[ExecResult]]
 MAX_HOOK_SECONDS = 3600.0  #: limit for a postStart hook that hangs; the kubelet has none
 MAX_OUTPUT_BYTES = 10 << 10  #: of a command's output
 _ATTEMPTS = 3  #: for a probe that cannot run
+_STARTUP, _LIVENESS, _READINESS = "Startup", "Liveness", "Readiness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,32 +85,16 @@ class Prober:
         spec = self.target.container
         self.report(self._status)
         if spec.startup is not None:
-            async with aclosing(self._results(spec.startup)) as results:
-                result = await anext(results)
-            if not result.healthy:
-                self._update(failure=f"Startup probe failed: {result.text}", grace=spec.startup.grace)
-                return
-            self._update(started=True, ready=spec.readiness is None)
+            await self._watch(spec.startup, _STARTUP)
+        if self._status.failure:
+            return
         async with asyncio.TaskGroup() as group:
-            if spec.liveness is not None:
-                group.create_task(self._watch_liveness(spec.liveness))
-            if spec.readiness is not None:
-                group.create_task(self._watch_readiness(spec.readiness))
+            for probe, kind in ((spec.liveness, _LIVENESS), (spec.readiness, _READINESS)):
+                if probe is not None:
+                    group.create_task(self._watch(probe, kind))
 
-    async def _watch_liveness(self, probe: Probe) -> None:
-        async with aclosing(self._results(probe)) as results:
-            async for result in results:
-                if not result.healthy:
-                    self._update(failure=f"Liveness probe failed: {result.text}", grace=probe.grace)
-                    return
-
-    async def _watch_readiness(self, probe: Probe) -> None:
-        async with aclosing(self._results(probe)) as results:
-            async for result in results:
-                self._update(ready=result.healthy)
-
-    async def _results(self, probe: Probe) -> AsyncGenerator[ProbeResult, None]:
-        """Results that have repeated as often as the thresholds require."""
+    async def _watch(self, probe: Probe, kind: str) -> None:
+        """Run a probe until a result is final; results count if they repeat as often as the thresholds require."""
         delay, period = probe.delay * self.second, probe.period * self.second
         await self._sleep_until(self.since + delay, at_most=delay)
         previous: ProbeResult | None = None
@@ -122,9 +105,23 @@ class Prober:
             if result is not None:
                 repeats = repeats + 1 if previous is not None and previous.healthy is result.healthy else 1
                 previous = result
-                if repeats >= (probe.successes if result.healthy else probe.failures):
-                    yield result
+                threshold = probe.successes if result.healthy else probe.failures
+                if repeats >= threshold and self._is_final(result, probe, kind):
+                    return
             await self._sleep_until(started_at + period, at_most=period)
+
+    def _is_final(self, result: ProbeResult, probe: Probe, kind: str) -> bool:
+        """Update the status; return whether the probe need not run again."""
+        before = self._status
+        if kind == _READINESS:
+            self._status = replace(before, ready=result.healthy)
+        elif not result.healthy:
+            self._status = replace(before, failure=f"{kind} probe failed: {result.text}", grace=probe.grace)
+        elif kind == _STARTUP:
+            self._status = replace(before, started=True, ready=self.target.container.readiness is None)
+        if self._status != before:
+            self.report(self._status)
+        return kind == _STARTUP or (kind == _LIVENESS and not result.healthy)
 
     async def _sleep_until(self, moment: float, *, at_most: float) -> None:
         """Sleep at most *at_most* seconds, even if the clock is set back."""
@@ -138,11 +135,6 @@ class Prober:
             except EnforceError:
                 continue
         return None
-
-    def _update(self, **changes: Any) -> None:  # noqa: ANN401 - values of any field
-        previous, self._status = self._status, replace(self._status, **changes)
-        if self._status != previous:
-            self.report(self._status)
 
 
 async def run_post_start(hook: LifecycleHook, execute: ExecSync, *, container: str) -> None:

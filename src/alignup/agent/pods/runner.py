@@ -231,11 +231,9 @@ class PodRunner:
             if record.termination is not None:
                 self._start_task(uid, self._release(record.pod))
             return
-        if uid in self._tasks:
-            return  # the cleanup of an earlier pod with this uid
-        if uid in self._invalid and record.termination is None:
-            return
-        work = self._work(record)
+        cleaning_up = uid in self._tasks  # an earlier pod with this uid
+        known_invalid = uid in self._invalid and record.termination is None
+        work = None if cleaning_up or known_invalid else self._work(record)
         if work is None:
             return
         for warning in work.warnings:

@@ -1,4 +1,4 @@
-"""Safe names for, and safe removal of, directories that pods write to.
+"""Directories of pods: safe names, atomic updates, and safe removal.
 
 The content of a volume is not trusted. Symlinks are removed and not followed, and other file systems are not entered.
 Directories may be nested to any depth: subdirectories are moved to the top before they are emptied, so that only one
@@ -6,9 +6,11 @@ level is open at a time.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from uuid import uuid4
 
 from alignup.agent.pods.files import bind_mounts
@@ -16,7 +18,15 @@ from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import EnforceError
 
 _MAX_NAME_BYTES = 255
+_DATA, _NEW_DATA = "..data", "..data_tmp"
+_SETGID = 0o2000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedFile:
+    content: str
+    mode: int
 
 
 def path_component(name: str) -> str:
@@ -38,6 +48,23 @@ def remove_tree(path: Path) -> None:
         return
     except OSError as error:
         raise EnforceError(f"cannot remove {error.filename or path}: {error.strerror or error}") from error
+
+
+def write_files(directory: Path, files: Mapping[str, ProjectedFile], *, group: int | None = None) -> None:
+    """Write *files*, by relative path, into *directory*, readable by *group*; unchanged files are left alone.
+
+    As with the kubelet, containers see symlinks into ``..data``, itself a symlink to the newest directory of files. One
+    rename replaces it, so that programs that watch ``..data`` work.
+    """
+    directory.mkdir(mode=0o755, exist_ok=True)
+    data = directory / _DATA
+    current = {str(path.relative_to(data)): path.read_text("utf-8") for path in data.rglob("*") if path.is_file()}
+    if not data.is_symlink() or current != {str(Path(path)): file.content for path, file in files.items()}:
+        _replace(directory, files, group=group)
+    for top in {Path(path).parts[0] for path in files}:
+        link = directory / path_component(top)
+        if not link.is_symlink():
+            link.symlink_to(f"{_DATA}/{top}")
 
 
 @contextmanager
@@ -74,3 +101,25 @@ def _unlink_files(directory: int) -> list[str]:
         except IsADirectoryError:
             directories.append(name)
     return directories
+
+
+def _replace(directory: Path, files: Mapping[str, ProjectedFile], *, group: int | None) -> None:
+    """Write *files* into a new directory, point ``..data`` to it, and remove the previous one."""
+    new = Path(mkdtemp(prefix="..", dir=directory))
+    new.chmod(0o755)
+    for path, file in files.items():
+        target = new.joinpath(*map(path_component, Path(path).parts))
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        target.write_text(file.content, "utf-8")
+        target.chmod(file.mode)
+    if group is not None:
+        for written in (directory, new, *new.rglob("*")):
+            os.chown(written, -1, group)
+            written.chmod(written.stat().st_mode & 0o7777 | (0o550 | _SETGID if written.is_dir() else 0o440))
+    data, new_data = directory / _DATA, directory / _NEW_DATA
+    previous = data.readlink().name if data.is_symlink() else ""
+    new_data.unlink(missing_ok=True)
+    new_data.symlink_to(new.name)
+    new_data.rename(data)
+    if previous:
+        remove_tree(directory / previous)

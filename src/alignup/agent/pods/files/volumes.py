@@ -19,8 +19,8 @@ from errno import EINVAL, EPERM
 from pathlib import Path
 
 from alignup.agent.pods.environment import PodFacts, expand, referenced_names, resolve_variable
-from alignup.agent.pods.files import bind_mounts, downward_api, pod_dirs, subpaths
-from alignup.agent.pods.files.downward_api import ProjectedFile
+from alignup.agent.pods.files import bind_mounts, pod_dirs, subpaths
+from alignup.agent.pods.files.pod_dirs import ProjectedFile
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Pod, names
@@ -151,7 +151,7 @@ def _set_up(directory: Path, volume: Volume, *, group: int | None, facts: PodFac
             )
             for item in volume.items
         }
-        downward_api.write_files(path, files, group=group)
+        pod_dirs.write_files(path, files, group=group)
     elif not volume.medium:
         _make_directory(path, group=group)
     elif volume.medium == _MEMORY:
