@@ -210,10 +210,10 @@ def check_promises(host: Host, pod: Pod, decision: Decision) -> None:
     - restricted follows preferred hints only, and so does single-numa-node.
     - single-numa-node has one node or none; none without preferences, and on a machine of one node.
     - Under single-numa-node exclusive CPUs of a container never span nodes. Its memory does not either if the hint has
-      a node. It may where nobody names one and the memory of the pod as a whole fits nowhere: it has no say then, as in
-      the kubelet, and its containers may still find room one by one (``test_memory_without_hints_may_span_nodes``).
+      a node. It may if no hint has one and the memory of the whole pod fits on no node. Memory gives no hints then, as
+      in the kubelet, and its containers may still fit one by one (``test_memory_without_hints_may_span_nodes``).
     - Under single-numa-node every device shares a node with the hint if the hint has one and any device of its
-      resource is on a node. Where none is, the resource has no say and its devices are as good as any.
+      resource is on a node. If no device is, the resource gives no hints, and any device will do.
     """
     if decision.policy in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}:
         assert all(step.hint.preferred and step.accepted for step in decision.steps)

@@ -41,7 +41,7 @@ def run(request: pytest.FixtureRequest, file: str, check: Check) -> None:
 
 
 def run_index(request: pytest.FixtureRequest, file: str, check: Callable[[Case, Path], str | None]) -> None:
-    """Try every case of the plain *file*, whose cases name files beside it; *check* is told where these are."""
+    """Run every case of the plain *file*, whose cases name files in its directory; *check* gets the directory."""
     path: Path = request.config.getoption("--vectors") / f"{file}.jsonl"
     _run(request, file, path=path, cases=plain_cases, check=lambda case: check(case, path.parent))
 

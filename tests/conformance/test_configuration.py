@@ -192,7 +192,7 @@ def check_started(case: Case, configuration: Configuration, machine: Machine) ->
 
 
 def check_host(case: Case, configuration: Configuration, machine: Machine) -> None:
-    """A host that is told so starts, or is rejected by the same manager in the same words."""
+    """A host with these settings starts, or the same manager rejects it with the same message."""
     stage = next((one for one in MANAGERS if case["managers"][one]), None)
     try:
         Host(machine, host_settings(configuration, machine))
@@ -217,9 +217,9 @@ def sentences(text: str) -> list[str]:
     return re.findall(r"Resource .*?Expected capacity >= reservation\.", text)
 
 
-def machine_of(told: Case) -> Machine:
-    """As told, unchecked: some have more in huge pages than they have memory."""
-    nodes = told["numa"]
+def machine_of(described: Case) -> Machine:
+    """Return the machine without checks: some have more huge pages than memory."""
+    nodes = described["numa"]
     return Machine(
         cpus=tuple(
             Cpu(cpu, core=core[0], socket=number, node=node["id"])
@@ -229,10 +229,10 @@ def machine_of(told: Case) -> Machine:
         ),
         nodes=tuple(NumaNode(node["id"], node["memory"], pages_of(node["hugepages"])) for node in nodes),
         distances=Distances.of_rows({node["id"]: [10 if node is other else 20 for other in nodes] for node in nodes}),
-        memory=told["memory"],
-        hugepages=pages_of(told["hugepages"]),
+        memory=described["memory"],
+        hugepages=pages_of(described["hugepages"]),
     )
 
 
-def pages_of(told: Mapping[str, int]) -> tuple[HugePages, ...]:
-    return tuple(HugePages(int(size) * 1024, count) for size, count in told.items())
+def pages_of(described: Mapping[str, int]) -> tuple[HugePages, ...]:
+    return tuple(HugePages(int(size) * 1024, count) for size, count in described.items())

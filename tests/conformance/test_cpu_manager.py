@@ -1,6 +1,6 @@
 """The CPU manager of a node, event by event: what pods leave behind, and containers kept on their CPUs.
 
-The kubelet tells the runtime pod by pod; here those who share CPUs are told first. So the updates of a pass are
+The kubelet updates the runtime pod by pod; we update containers on shared CPUs first. So the updates of a pass are
 compared without their order, and traces where it differs are counted apart. From a fault of the kubelet on only what
 must always hold is checked.
 """
@@ -47,28 +47,28 @@ def check(case: Case) -> str | None:
     fault = None
     for number, event in enumerate(case["events"]):
         manager.tidy(event)
-        before, told = manager.trace.ledger, manager.told
+        before, applied = manager.trace.ledger, manager.applied
         seen = manager.play(event)
         manager.trace.check_owners()
         if fault:
             continue
         if seen != expected(event):
-            fault = fault_of(event, before, manager.trace.provider) or overlooked(manager, told)
+            fault = fault_of(event, before, manager.trace.provider) or overlooked(manager, applied)
             assert fault, f"event {number} {event}: {seen}"
         elif manager.updates != updates_of(event):
             assert sharers_first(manager), f"event {number} {event}: {manager.updates}"
-            label = "those who share told first"
+            label = "shared CPUs updated first"
     return fault or label
 
 
-def overlooked(manager: "Manager", told: AppliedCpusets) -> str | None:
-    """Whether someone was told who had been started again elsewhere, which the kubelet does not notice."""
-    again = {id_ for id_, name in manager.told.ids.items() if name in told.stale}
+def overlooked(manager: "Manager", applied: AppliedCpusets) -> str | None:
+    """Whether a container was updated that restarted on other CPUs, which the kubelet misses."""
+    again = {id_ for id_, name in manager.applied.ids.items() if name in applied.stale}
     return "started again on other CPUs" if again.intersection(id_ for id_, _ in manager.updates) else None
 
 
 def sharers_first(manager: "Manager") -> bool:
-    ledger, names = manager.trace.ledger, manager.told.ids
+    ledger, names = manager.trace.ledger, manager.applied.ids
     own = [ledger.holds(*names[id_]) is not None for id_, _ in manager.updates]
     return own == sorted(own)
 
@@ -87,11 +87,11 @@ class Scripted:
     def update(self, container_id: str, cpus: CpuSet) -> None:
         self.updates.append((container_id, bits.show(cpus)))
         if container_id in self.failing:
-            raise EnforceError("the runtime refuses")
+            raise EnforceError("the runtime failed")
 
 
 class Manager:
-    """The CPUs of a node, its pods, and what its runtime was told."""
+    """The CPUs of a node, its pods, and the cpusets applied by its runtime."""
 
     def __init__(self, case: Case) -> None:
         provider = CpuProvider(
@@ -102,7 +102,7 @@ class Manager:
         )
         self.trace = Trace(case, provider)
         self.trace.start({})
-        self.told = AppliedCpusets()
+        self.applied = AppliedCpusets()
         self.active: list[str] = []
         self.ready = True
         self.updates: Updates = []
@@ -113,10 +113,10 @@ class Manager:
         if self.ready and event["op"] in {"allocate", "reconcile"}:
             here = containers_of(self.trace.pods[uid] for uid in self.active)
             self.trace.ledger = self.trace.ledger.only(here)
-            self.told = self.told.only(here)
+            self.applied = self.applied.only(here)
 
     def play(self, event: Event) -> dict[str, Any]:
-        """Let one event happen, and tell what came of it in the form of the vectors."""
+        """Apply one event and return the result in the format of the vectors."""
         self.updates = []
         self.results = ()
         error = None
@@ -136,16 +136,16 @@ class Manager:
             "default": self.trace.ledger.shared,
             "assignments": self.trace.ledger.held,
             "last_update": self.last_update(),
-            "container_map": sorted(f"{uid}/{name}={id_}" for id_, (uid, name) in self.told.ids.items()),
+            "container_map": sorted(f"{uid}/{name}={id_}" for id_, (uid, name) in self.applied.ids.items()),
         }
 
     def listed(self, *, problem: bool) -> list[str]:
-        """Whom the pass brought where it belongs, or whom it did not."""
+        """The containers that the pass updated, and those it failed to update."""
         return [f"{one.uid}/{one.container}={one.id}" for one in self.results if bool(one.problem) is problem]
 
     def last_update(self) -> dict[str, dict[str, CpuSet]]:
         last: dict[str, dict[str, CpuSet]] = defaultdict(dict)
-        for (uid, name), cpus in self.told.last.items():
+        for (uid, name), cpus in self.applied.last.items():
             last[uid][name] = cpus
         return last
 
@@ -163,20 +163,20 @@ class Manager:
 
     def add_container(self, event: Event) -> None:
         name = event["pod"], event["container"]
-        self.told = self.told.added(event["container_id"], name, ledger=self.trace.ledger)
+        self.applied = self.applied.added(event["container_id"], name, ledger=self.trace.ledger)
 
     def remove_container(self, event: Event) -> None:
-        gone = self.told.ids.get(event["container_id"])
+        gone = self.applied.ids.get(event["container_id"])
         if gone:
             self.trace.ledger = self.trace.ledger.take_back(*gone)
-        self.told = self.told.removed(event["container_id"])
+        self.applied = self.applied.removed(event["container_id"])
 
     def reconcile(self, event: Event) -> None:
         assert self.active == event.get("active", [])
         pods = [self.trace.pods[uid] for uid in self.active]
         runtime = Scripted(event)
-        self.told, self.results = reconcile_now(
-            self.told, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready
+        self.applied, self.results = reconcile_now(
+            self.applied, pods, ledger=self.trace.ledger, runtime=runtime, ready=self.ready
         )
         self.updates = runtime.updates
 

@@ -1,4 +1,4 @@
-"""Which containers get CPUs of their own, and how many."""
+"""Which containers get exclusive CPUs, and how many."""
 
 from dataclasses import replace
 

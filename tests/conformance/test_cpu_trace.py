@@ -72,7 +72,7 @@ def fault_of(event: dict[str, Any], before: CpuLedger, provider: CpuProvider) ->
         return None
     if "error" in event:
         kept = sets_of(event.get("pod_assignments")) != before.pod_held
-        return "a refused pod keeping CPUs" if kept else None
+        return "a rejected pod keeping CPUs" if kept else None
     given, pool = granted(event, before)
     parts = union(held_of(event["assignments"]).get(event["pod"], {}).values()) if event["op"] == "allocate_pod" else 0
     if given & ~pool or parts & ~given:
@@ -128,7 +128,7 @@ class Trace:
         self.ledger = CpuLedger(node_cpus={}, reserved=0, shared=0)
 
     def play(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Let one event happen, and tell what came of it in the form of the vectors."""
+        """Apply one event and return the result in the format of the vectors."""
         seen: dict[str, Any] = {"error": None, "hints": None}
         try:
             seen["hints"] = getattr(self, event["op"])(event)

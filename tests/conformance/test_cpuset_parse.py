@@ -15,7 +15,7 @@ def check(case: Case) -> None:
     try:
         spans = bits.parse_spans(case["in"])
     except ParseError as error:
-        assert not case["ok"], f"{case['in']!r} refused: {error}"
+        assert not case["ok"], f"{case['in']!r} rejected: {error}"
         assert str(error) == case["error"]
         return
 

@@ -48,7 +48,7 @@ def compare(written: Pod, expected: Case, *, source: PodSource, gate: bool) -> N
     try:
         pod = accept(written, source=source, host=HOST, fix_pod_level=gate)
     except PodError as error:
-        assert not expected["ok"], f"{source}: refused: {error}"
+        assert not expected["ok"], f"{source}: rejected: {error}"
         assert fields(error) == expected_fields(expected), f"{source}: {error}"
         return
 

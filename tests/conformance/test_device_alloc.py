@@ -38,7 +38,7 @@ def check(case: Case) -> str | None:
         assert ledger == ledger_of(case)
         return "devices left marked in use" if "left_marked_in_use_after_error" in case else None
 
-    assert "error" not in case, f"not refused: {case['error']}"
+    assert "error" not in case, f"not rejected: {case['error']}"
     chosen = set(after.holds("self", "app").get(RESOURCE, ()))
     if case.get("nothing_to_allocate"):
         assert chosen == set(case["already_allocated_to_container"] or ())

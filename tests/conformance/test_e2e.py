@@ -49,9 +49,9 @@ def explained(case: Case) -> str | None:
     """Which listed fault of the kubelet explains that we differ; ``None``: none does."""
     if "asymmetric-cpus" in case["tags"]:
         return "sockets or nodes of different sizes, where the kubelet gives out CPUs that are not free"
-    for crumbs in (False, True):
+    for leftovers in (False, True):
         try:
-            Trace(host_of(case, kubelet_faults=True), case, crumbs=crumbs).replay()
+            Trace(host_of(case, kubelet_faults=True), case, leftovers=leftovers).replay()
         except AssertionError:
             continue
         return "one node of a group given away alone, here the container joins the group"
@@ -115,8 +115,8 @@ def devices_of(resource: str, said: list[dict[str, Any]]) -> list[Device]:
 class Trace:
     """One trace, event by event, each compared with what the kubelet did."""
 
-    def __init__(self, host: Host, case: Case, *, compare: bool = True, crumbs: bool = False) -> None:
-        self.host, self.case, self.compare, self.crumbs = host, case, compare, crumbs
+    def __init__(self, host: Host, case: Case, *, compare: bool = True, leftovers: bool = False) -> None:
+        self.host, self.case, self.compare, self.leftovers = host, case, compare, leftovers
         self.rejected = False  #: whether a pod was rejected already
         self.spread = False  #: whether memory of a group lies otherwise in it than in the kubelet
         self.pods: dict[str, Pod] = {}
@@ -132,7 +132,7 @@ class Trace:
             if label:
                 return label
         return (
-            "memory of a group lies elsewhere in it once a pod was refused, its sum is the same"
+            "memory of a group lies elsewhere in it after a pod was rejected; the sum is the same"
             if self.spread
             else None
         )
@@ -143,9 +143,9 @@ class Trace:
         before = self.host.ledger
         decision = self.admit(pod)
         if not decision.admitted:
-            assert self.host.ledger is before, f"{where}: a refused pod left something behind"
+            assert self.host.ledger is before, f"{where}: a rejected pod left something behind"
             self.rejected = True
-            if self.crumbs:
+            if self.leftovers:
                 self.leave_residue(pod, expected)
         else:
             self.pods[pod.uid] = pod
@@ -174,14 +174,14 @@ class Trace:
 
     def leave_residue(self, pod: Pod, expected: Case) -> None:
         """Do as the kubelet does: a rejected pod keeps what it was given until it is cleared away."""
-        book = self.host.ledger.memory
+        memory = self.host.ledger.memory
         for name, left in expected["containers"].items():
             blocks = [Block(bits.of(block["numa"]), block["type"], block["size"]) for block in left["memory"]]
             if blocks:
-                book = book.give(pod.uid, name, blocks=blocks)
-        for name in book.held.get(pod.uid, {}):
-            book = book.release(pod.uid, name)
-        self.host.ledger = replace(self.host.ledger, memory=book)
+                memory = memory.give(pod.uid, name, blocks=blocks)
+        for name in memory.held.get(pod.uid, {}):
+            memory = memory.release(pod.uid, name)
+        self.host.ledger = replace(self.host.ledger, memory=memory)
 
     def compare_pod(self, pod: Pod, decision: Decision, expected: Case, where: str) -> None:
         ledger = self.host.ledger
@@ -249,7 +249,7 @@ class Trace:
         assert self.host.ledger is before
         readmitted = event["expect"].get("readmit") or []
         if not all(one["admitted"] for one in readmitted):
-            return "the kubelet refuses a running pod after a restart, here it keeps what it has"
+            return "the kubelet rejects a running pod after a restart; here it keeps its resources"
         try:
             self.compare_state(event["expect"]["state"], where)
         except AssertionError:

@@ -21,7 +21,7 @@ def check(case: Case) -> None:
         assert str(error) in case["errors"]
         return
 
-    assert not case["errors"], f"not refused: {case['errors']}"
+    assert not case["errors"], f"not rejected: {case['errors']}"
     assert ledger.nodes == cases.state_of(case.get("machine_state", {}))
     assert ledger.allocatable() == cases.blocks_of(case.get("allocatable_memory", ()))
 

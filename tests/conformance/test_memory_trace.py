@@ -117,12 +117,12 @@ class Replay:
                 self.counts["requests"] += len(pinned_containers(pod)) if handled else 0
         except ProviderError as error:
             self.counts["errors"] += 1
-            assert "error" in event, f"refused: {error}"
+            assert "error" in event, f"rejected: {error}"
             assert str(error) == event["error"]["raw"]
             assert error.reason == event["error"]["admission_reason"]
             assert error.message == event["error"]["admission_message"]
         else:
-            assert "error" not in event, f"not refused: {event['error']['raw']}"
+            assert "error" not in event, f"not rejected: {event['error']['raw']}"
 
     def compare(self, event: Case) -> None:
         if "machine_state" in event:

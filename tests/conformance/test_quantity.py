@@ -33,7 +33,7 @@ def check_text(case: Case, read) -> str | None:
     try:
         quantity = read(case["text"])
     except QuantityError as error:
-        assert not case["ok"], f"{case['text']!r} refused: {error}"
+        assert not case["ok"], f"{case['text']!r} rejected: {error}"
         assert str(error) == case["error"]
         return None
 
@@ -50,7 +50,7 @@ def check_yaml(case: Case) -> str | None:
     try:
         (document,) = documents.read(case["text"])
     except DocumentError as error:
-        assert error.what == case.get("error"), f"{case['text']!r} refused: {error}"
+        assert error.what == case.get("error"), f"{case['text']!r} rejected: {error}"
         assert "as_json" not in case
         return None
 

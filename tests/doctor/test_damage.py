@@ -18,7 +18,7 @@ from alignup.state.kubelet.export import export_ledger
 from tests.align.hosts import admit, hosts
 from tests.conftest import EXAMPLES
 from tests.doctor.helpers import by_severity, kubelet_error
-from tests.state.kubelet.test_export import comers
+from tests.state.kubelet.test_export import new_pods
 
 CPU, MEM = cpu_file.NAME, memory_file.NAME
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -56,7 +56,7 @@ def files_of(one: Host) -> dict[str, bytes]:
 
 def busy(one: Host, data: st.DataObject) -> Host:
     for number in range(data.draw(st.integers(0, 4))):
-        admit(one, data.draw(comers(one, f"u{number}")))
+        admit(one, data.draw(new_pods(one, f"u{number}")))
     return one
 
 

@@ -36,7 +36,7 @@ HOST = "vm"  #: what the recorded kubelet calls itself
 PREFIX = "Pod was rejected: "
 
 FAULT = "differs by a listed fault of the kubelet, and not from a host that copies it"
-REJECTED_AGAIN = "the kubelet refuses a running pod after a restart, here it keeps what it has"
+REJECTED_AGAIN = "the kubelet rejects a running pod after a restart; here it keeps its resources"
 UNDECIDED = "the recording ran out of time before the kubelet decided"
 
 #: Steps a host has no notion of, and why.
@@ -44,7 +44,7 @@ SKIPPED = {
     "kill_container": "containers are processes",
     "wait": "a host has no clock",
 }
-#: The files a kubelet keeps, and whose book is in each.
+#: The state files of a kubelet, and the ledger in each.
 FILES = {"cpu_manager_state": "cpu", "memory_manager_state": "memory", "kubelet_internal_checkpoint": "device"}
 ENDED = ("admitted-succeeded", "failed")  #: verdicts on pods that ran, and run no more
 KEPT_STATE = "bad_config over state files"
@@ -196,7 +196,7 @@ class Course:
         self.host.release(gone.uid)
 
     def restart(self, number: int, step: Document) -> None:
-        """A new host on the old ledger; what was in files that were removed is given anew, in the kubelet's order."""
+        """A new host on the old ledger; resources of removed files are allocated again, in the kubelet's order."""
         before, settings = self.host.ledger, self.host.settings
         lost = {FILES[file] for file in step.get("remove_state", ())}
         ledger = before
@@ -260,8 +260,8 @@ class Course:
                     self.host.start_container(pod.uid, container.name)
             self.rejected |= not decision.admitted
             decisions[pod.name] = decision
-        told = Counter(recorded_request(call) for call in self.calls(number) if is_preference_request(call))
-        assert asked == told or not self.compare, f"plugins are asked {dict(asked)}, recorded {dict(told)}"
+        recorded = Counter(recorded_request(call) for call in self.calls(number) if is_preference_request(call))
+        assert asked == recorded or not self.compare, f"plugin requests {dict(asked)}, recorded {dict(recorded)}"
         return decisions
 
     def response(
@@ -288,7 +288,7 @@ def bad_config(machine: Machine, step: Document) -> set[str]:
     else:
         assert step["verdict"] == "started", f"{step['name']}: taken, recorded {step['log']}"
         return set()
-    assert step["verdict"] == "refused", f"{step['name']}: refused: {rejection}"
+    assert step["verdict"] == "refused", f"{step['name']}: rejected: {rejection}"
     (said,) = [match[1].replace('\\"', '"') for line in step["log"] if (match := _COMMAND_FAILED.search(line))]
     prefix = _INVALID if said.startswith(_INVALID) else "failed to run Kubelet: "
     if prefix == _INVALID:  # all of the configuration follows

@@ -18,13 +18,13 @@ def machine_of(recording: Document) -> Machine:
     """The guest, with the devices its plugins offered from the start."""
     guest = recording["machine"]
     homes = {
-        cpu: int(node) for node, told in guest["nodes"].items() for cpu in bits.members(bits.parse(told["cpulist"]))
+        cpu: int(node) for node, info in guest["nodes"].items() for cpu in bits.members(bits.parse(info["cpulist"]))
     }
     pages_set = recording["hugepages_set"]
     return Machine(
-        cpus=tuple(_cpu(int(id_), told, guest=guest, node=homes[int(id_)]) for id_, told in guest["cpus"].items()),
-        nodes=tuple(_node(int(id_), told, pages_set.get(id_)) for id_, told in guest["nodes"].items()),
-        distances=Distances.of_rows({int(id_): told["distance"] for id_, told in guest["nodes"].items()}),
+        cpus=tuple(_cpu(int(id_), info, guest=guest, node=homes[int(id_)]) for id_, info in guest["cpus"].items()),
+        nodes=tuple(_node(int(id_), info, pages_set.get(id_)) for id_, info in guest["nodes"].items()),
+        distances=Distances.of_rows({int(id_): info["distance"] for id_, info in guest["nodes"].items()}),
         devices=tuple(
             Device(plugin["resource"], one["id"], None if one["nodes"] is None else bits.of(one["nodes"]))
             for plugin in recording["plugins"]
@@ -57,25 +57,25 @@ def announced(resource: str, message: Document) -> list[Device]:
     ]
 
 
-def _cpu(id_: int, told: Document, *, guest: Document, node: int) -> Cpu:
-    """A cache of just one node is the node's for cAdvisor, and not told to the kubelet as one that CPUs share."""
+def _cpu(id_: int, info: Document, *, guest: Document, node: int) -> Cpu:
+    """cAdvisor reports a cache of a single node as the node's cache, not as an uncore cache."""
     caches = sorted({one["L3"] for one in guest["cpus"].values() if one.get("L3")}, key=bits.parse)
-    shared = told.get("L3")
+    shared = info.get("L3")
     own = not shared or bits.parse(shared) == bits.parse(guest["nodes"][str(node)]["cpulist"])
     return Cpu(
         id=id_,
-        core=next(bits.members(bits.parse(told["thread_siblings_list"]))),
-        socket=int(told["physical_package_id"]),
+        core=next(bits.members(bits.parse(info["thread_siblings_list"]))),
+        socket=int(info["physical_package_id"]),
         node=node,
         cache=None if own else caches.index(shared),
     )
 
 
-def _node(id_: int, told: Document, pages_set: int | None) -> NumaNode:
+def _node(id_: int, info: Document, pages_set: int | None) -> NumaNode:
     """Pages that were set are of 2 MiB; what the kernel counts is what it could find of them."""
     pages = []
-    for name, count in told["hugepages"].items():
+    for name, count in info["hugepages"].items():
         size = int(name.removeprefix("hugepages-").removesuffix("kB")) * 1024
         asked = pages_set if size == 2 << 20 else None
         pages.append(HugePages(size=size, count=count["nr_hugepages"] if asked is None else asked))
-    return NumaNode(id_, memory=told["MemTotal_kB"] * 1024, hugepages=tuple(pages))
+    return NumaNode(id_, memory=info["MemTotal_kB"] * 1024, hugepages=tuple(pages))

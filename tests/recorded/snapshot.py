@@ -1,6 +1,6 @@
 """What a recording shows after a step, held against what a host knows.
 
-The kubelet's files may still tell of pods that are gone, since it clears them up late. Until then what is free there
+The kubelet's files may still name pods that are gone, since it removes them late. Until then what is free there
 cannot be compared, only what the pods have that are left.
 """
 
@@ -21,7 +21,7 @@ Document = Mapping[str, Any]
 Places = Mapping[tuple[str, str], str]  #: resource and id of a device → its NUMA nodes
 
 LATE = "the kubelet's files still contain removed pods"
-SPREAD = "memory of a group lies elsewhere in it once a pod was refused, its sum is the same"
+SPREAD = "memory of a group lies elsewhere in it after a pod was rejected; the sum is the same"
 STUCK = "memory allocated again after a restart without state files is not enforced"
 
 
@@ -60,17 +60,17 @@ class Comparison:
         state = json.loads(self.shown["memory_manager_state"] or "{}")
         ledger = self.host.ledger.memory
         held = {uid: {name: _blocks(own) for name, own in pod.items()} for uid, pod in ledger.held.items()}
-        told = {
+        recorded = {
             uid: {name: _blocks(map(_stored, own)) for name, own in pod.items()}
             for uid, pod in state.get("entries", {}).items()
         }
-        if self.same_owners("memory", held, told):
+        if self.same_owners("memory", held, recorded):
             ours = {
                 str(id_): _memory(bits.members(node.cells), node.assignments, node.tables)
                 for id_, node in ledger.nodes.items()
             }
             theirs = {
-                id_: _memory(node["cells"], node["numberOfAssignments"], _told_tables(node["memoryMap"]))
+                id_: _memory(node["cells"], node["numberOfAssignments"], _recorded_tables(node["memoryMap"]))
                 for id_, node in state.get("machineState", {}).items()
             }
             if self.rejected and ours != theirs:
@@ -80,16 +80,16 @@ class Comparison:
 
     def devices(self) -> None:
         """The device manager's file: whose devices, as counts a node."""
-        told: dict[str, dict[str, dict[str, Any]]] = {}
+        recorded: dict[str, dict[str, dict[str, Any]]] = {}
         for entry in json.loads(self.shown["kubelet_internal_checkpoint"])["Data"]["PodDeviceEntries"] or ():
             ids = {id_ for node in entry["DeviceIDs"].values() for id_ in node}  # once for each of its nodes
-            own = told.setdefault(entry["PodUID"], {}).setdefault(entry["ContainerName"], {})
+            own = recorded.setdefault(entry["PodUID"], {}).setdefault(entry["ContainerName"], {})
             own[entry["ResourceName"]] = self.counted(entry["ResourceName"], ids)
         held = {
             uid: {name: self.counts(own) for name, own in pod.items()}
             for uid, pod in self.host.ledger.devices.held.items()
         }
-        self.same_owners("devices", held, told)
+        self.same_owners("devices", held, recorded)
 
     def listed(self) -> None:
         """List of PodResources."""
@@ -153,15 +153,16 @@ class Comparison:
             "devices": self.counts(ledger.devices.holds(pod.uid, container.name)),
         }
 
-    def recorded_allocation(self, told: Document) -> dict[str, Any]:
+    def recorded_allocation(self, recorded: Document) -> dict[str, Any]:
         """The same of a part of a PodResources answer."""
         ids: dict[str, set[str]] = {}
-        for one in told["devices"]:
+        for one in recorded["devices"]:
             ids.setdefault(one["resource_name"], set()).update(one["device_ids"])
         return {
-            "cpus": bits.show(bits.of(map(int, told["cpu_ids"]))),
+            "cpus": bits.show(bits.of(map(int, recorded["cpu_ids"]))),
             "memory": _blocks(
-                Block(_nodes(one["topology"]["nodes"]), one["memory_type"], int(one["size"])) for one in told["memory"]
+                Block(_nodes(one["topology"]["nodes"]), one["memory_type"], int(one["size"]))
+                for one in recorded["memory"]
             ),
             "devices": self.counts(ids),
         }
@@ -187,8 +188,8 @@ def _stored(block: Document) -> Block:
     return Block(bits.of(block["numaAffinity"]), block["type"], block["size"])
 
 
-def _nodes(told: Iterable[Document]) -> int:
-    return bits.of(int(node["ID"]) for node in told)
+def _nodes(recorded: Iterable[Document]) -> int:
+    return bits.of(int(node["ID"]) for node in recorded)
 
 
 def _memory(cells: Iterable[int], assignments: int, tables: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -199,6 +200,6 @@ def _memory(cells: Iterable[int], assignments: int, tables: Mapping[str, Sequenc
     }
 
 
-def _told_tables(tables: Mapping[str, Mapping[str, int]]) -> dict[str, list[int]]:
+def _recorded_tables(tables: Mapping[str, Mapping[str, int]]) -> dict[str, list[int]]:
     columns = ("total", "systemReserved", "allocatable", "reserved", "free")
     return {type_: [table[column] for column in columns] for type_, table in tables.items()}

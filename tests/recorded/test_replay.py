@@ -114,7 +114,7 @@ def test_a_missing_request_to_a_plugin_is_noticed():
     replay(recorded, run)
 
     assert asked
-    assert "plugins are asked" in run.failures[0]
+    assert "plugin requests" in run.failures[0]
 
 
 def test_steps_without_effect_on_a_host_are_skipped_by_name():

@@ -19,7 +19,7 @@ from tests.strategies_hints import node_sets, subsets_of
 
 GPU = "example.com/gpu"
 NIC = "vendor.io/nic"
-STRAY = 77  #: a node no machine of these tests has
+UNKNOWN_NODE = 77  #: a node no machine of these tests has
 
 
 def gpus(*places: Collection[int] | None, ill: Collection[int] = ()) -> list[Device]:
@@ -80,8 +80,8 @@ def shown(options: AnyHints) -> list[str]:
 def placements(nodes: NodeSet) -> st.SearchStrategy[NodeSet | None]:
     """Nodes of a device: one or several, unknown ones, none, or no topology."""
     known = subsets_of(nodes, least=1)
-    stray = st.builds(lambda mask: mask | 1 << STRAY, subsets_of(nodes))
-    return subsets_of(nodes, least=1).map(lambda mask: mask & -mask) | known | known | st.none() | st.just(0) | stray
+    unknown = st.builds(lambda mask: mask | 1 << UNKNOWN_NODE, subsets_of(nodes))
+    return subsets_of(nodes, least=1).map(lambda mask: mask & -mask) | known | known | st.none() | st.just(0) | unknown
 
 
 @st.composite

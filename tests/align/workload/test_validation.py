@@ -271,7 +271,7 @@ def test_an_accepted_pod_is_accepted_unchanged(pod, source, gate):
 
 @given(pods())
 def test_the_api_server_keeps_amounts(pod):
-    """Writing amounts anew changes no amount, and leaves whole bytes as the memory provider wants them."""
+    """Rewriting amounts changes no value and gives whole bytes, as the memory provider needs."""
     filled, stored = apply_defaults(pod), accept(pod)
 
     assert demand.requests(stored) == demand.requests(filled)
