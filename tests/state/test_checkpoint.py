@@ -22,13 +22,8 @@ from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, Ter
 from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import pod_document
-from alignup.state.checkpoint import (
-    NAME,
-    Checkpoint,
-    CheckpointSchema,
-    CheckpointStore,
-    LoadedCheckpoint,
-)
+from alignup.state import checkpoint as checkpoint_module
+from alignup.state.checkpoint import NAME, Checkpoint, CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 from tests.align.hosts import GIB, GPU, host, pod
 
@@ -329,7 +324,7 @@ def test_a_newer_version_is_left_to_a_newer_release(store, one):
     assert error.advice.startswith("start the release of alignup that wrote it, or a newer one")
 
 
-def test_older_versions_are_migrated_step_by_step(store, one):
+def test_older_versions_are_migrated_step_by_step(store, one, monkeypatch):
     def third(document):
         return {**document, "plugins": ["third"]}
 
@@ -337,7 +332,9 @@ def test_older_versions_are_migrated_step_by_step(store, one):
         return {**document, "plugins": [*document["plugins"], "fourth"]}
 
     store.save(checkpoint(one))
-    now = CheckpointStore(store.path.parent, schema=CheckpointSchema(4, {2: third, 3: fourth}))
+    monkeypatch.setattr(checkpoint_module, "VERSION", 4)
+    monkeypatch.setattr(checkpoint_module, "MIGRATIONS", {2: third, 3: fourth})
+    now = CheckpointStore(store.path.parent)
 
     loaded = found(now)
     assert loaded.document.plugins == ["third", "fourth"]
@@ -346,6 +343,7 @@ def test_older_versions_are_migrated_step_by_step(store, one):
     now.save(checkpoint(one))
     assert found(now).notes == ()
     assert found(now, previous=True).document.plugins == ["third", "fourth"]
+    monkeypatch.undo()
     assert load_error(store).what.startswith("the checkpoint has version 4")
 
 

@@ -91,7 +91,10 @@ class MachineDocument(_Strict):
 
 def machine_to_document(machine: Machine) -> dict[str, Any]:
     """Return *machine* as plain JSON values; fields with default values are left out."""
-    report = machine.report
+    report = None
+    if (reported := machine.report) is not None:
+        nodes = None if reported.nodes is None else list(map(_node_document, reported.nodes))
+        report = build(CadvisorReportDocument, reported, cpus=list(_cpu_groups(reported.cpus)), nodes=nodes)
     plain: dict[str, Any] = to_builtins(
         build(
             MachineDocument,
@@ -104,14 +107,7 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
             offline=bits.show(machine.offline),
             devices=[build(DeviceDocument, one, nodes=show_or_none(one.nodes)) for one in machine.devices],
             pci=list(map(_pci_document, machine.pci)),
-            report=None
-            if report is None
-            else build(
-                CadvisorReportDocument,
-                report,
-                cpus=list(_cpu_groups(report.cpus)),
-                nodes=None if report.nodes is None else list(map(_node_document, report.nodes)),
-            ),
+            report=report,
             gaps=list(machine.gaps),
         )
     )
@@ -137,7 +133,10 @@ def _machine(document: MachineDocument) -> Machine:
     for node in document.nodes:
         if node.distances is not None:
             raise ParseError(f"NUMA node {node.id} has its own distances: expected all of them under 'distances'")
-    report = document.report
+    report = None
+    if (reported := document.report) is not None:
+        nodes = None if reported.nodes is None else tuple(map(_cadvisor_node, reported.nodes))
+        report = build(CadvisorReport, reported, cpus=_cpus(reported.cpus), nodes=nodes)
     return Machine(
         cpus=_cpus(document.cpus),
         nodes=tuple(
@@ -150,14 +149,7 @@ def _machine(document: MachineDocument) -> Machine:
         memory=_bytes(document.memory),
         hugepages=_pages(document.hugepages),
         offline=_parse_list(document.offline) or 0,
-        report=None
-        if report is None
-        else build(
-            CadvisorReport,
-            report,
-            cpus=_cpus(report.cpus),
-            nodes=None if report.nodes is None else tuple(map(_cadvisor_node, report.nodes)),
-        ),
+        report=report,
         gaps=tuple(document.gaps),
     )
 

@@ -128,9 +128,10 @@ def _amounts_document(amounts: Amounts) -> AmountsDocument:
 
 
 def _amounts(document: AmountsDocument) -> dict[str, Quantity]:
-    return {
-        name: Quantity.parse(amount)
-        if isinstance(amount, str)
-        else build(Quantity, amount, unscaled=int(amount.unscaled, 16))
-        for name, amount in document.items()
-    }
+    amounts = {}
+    for name, amount in document.items():
+        if isinstance(amount, str):
+            amounts[name] = Quantity.parse(amount)
+        else:
+            amounts[name] = build(Quantity, amount, unscaled=int(amount.unscaled, 16))
+    return amounts

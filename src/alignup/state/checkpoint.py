@@ -8,9 +8,9 @@ detected. A new checkpoint replaces the old one atomically (``state.atomic_files
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +23,13 @@ from alignup.state import atomic_files
 
 FORMAT = "alignup checkpoint"
 NAME = "checkpoint.json"
+VERSION = checkpoints.VERSION  #: the one that is written
+#: From each older version to the next.
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: checkpoints.upgrade_version_1}
 
 _HEAD, _NECK = b'{"sha256":"', b'",\n'
 _DIGEST = 64  # hexadecimal digits
 _START = len(_HEAD) + _DIGEST + len(_NECK)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSchema:
-    """The version that is written, and the migration from each older version to the next."""
-
-    version: int
-    migrations: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
-
-
-SCHEMA = CheckpointSchema(checkpoints.VERSION, {1: checkpoints.upgrade_version_1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +57,7 @@ class CheckpointStore:
     Not thread-safe; ``state.lock`` keeps other processes out.
     """
 
-    def __init__(self, directory: Path, *, schema: CheckpointSchema = SCHEMA) -> None:
+    def __init__(self, directory: Path) -> None:
         try:
             found = atomic_files.make_private_directory(directory)
             if not stat.S_ISDIR(found.st_mode):
@@ -79,7 +71,6 @@ class CheckpointStore:
         self.path = directory / NAME
         self.previous = directory / f"{NAME}.previous"
         self._replaced = directory / f".{NAME}.kept"
-        self._schema = schema
         self._serial = 0
         self._loaded = False  #: whether the file is known to be valid or absent
         self._use_previous = False  #: whether the previous checkpoint replaces the current one
@@ -119,7 +110,7 @@ class CheckpointStore:
             self.load()
         serial = self._serial + 1
         try:
-            data = _encode(checkpoint, serial, version=self._schema.version)
+            data = _encode(checkpoint, serial)
         except (TypeError, ValueError) as error:  # a provider from outside may store any value
             raise _unwritable(self.path, error) from error
         if self._use_previous and os.path.lexists(self.path):
@@ -164,12 +155,12 @@ class CheckpointStore:
 
     def _parse(self, data: bytes, path: Path) -> LoadedCheckpoint:
         try:
-            return _parse(data, path, schema=self._schema)
+            return _parse(data, path)
         except _DamagedError as error:
             before = None
             with suppress(CheckpointError, _DamagedError):
                 if path == self.path and (older := _contents(self.previous)) is not None:
-                    before = _parse(older, self.previous, schema=self._schema)
+                    before = _parse(older, self.previous)
             advice = f"move it out of {path.parent} to start empty: what its pods hold is then free"
             if before is None:
                 advice = f"no valid previous one exists; {advice}"
@@ -189,10 +180,10 @@ class _Header(Document, frozen=True):
     version: int
 
 
-def _encode(checkpoint: Checkpoint, serial: int, *, version: int) -> bytes:
+def _encode(checkpoint: Checkpoint, serial: int) -> bytes:
     parts = {
         "format": FORMAT,
-        "version": version,
+        "version": VERSION,
         "serial": serial,
         "machine": checkpoint.machine,
         "settings": checkpoint.settings,
@@ -208,7 +199,7 @@ def _encode(checkpoint: Checkpoint, serial: int, *, version: int) -> bytes:
     return b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode(), _NECK, body))
 
 
-def _parse(data: bytes, path: Path, *, schema: CheckpointSchema) -> LoadedCheckpoint:
+def _parse(data: bytes, path: Path) -> LoadedCheckpoint:
     if not data.startswith(_HEAD) or data[_START - len(_NECK) : _START] != _NECK:
         raise _DamagedError("not a checkpoint, or its first line is damaged" if data else "the file is empty")
     digest = hashlib.sha256(memoryview(data)[_START:]).hexdigest().encode()
@@ -218,18 +209,18 @@ def _parse(data: bytes, path: Path, *, schema: CheckpointSchema) -> LoadedCheckp
         header = codec.decode(data, _Header)
         if header.format != FORMAT:
             raise _DamagedError(f"not a checkpoint but {header.format!r}")
-        if header.version > schema.version:
+        if header.version > VERSION:
             raise CheckpointError(
-                f"the checkpoint has version {header.version}, but this release reads versions up to {schema.version}",
+                f"the checkpoint has version {header.version}, but this release reads versions up to {VERSION}",
                 where=str(path),
                 advice="start the release of alignup that wrote it, or a newer one",
             )
-        if header.version == schema.version:
+        if header.version == VERSION:
             return LoadedCheckpoint(codec.decode(data, CheckpointDocument))
         document = codec.load(data)
-        for number in range(header.version, schema.version):
-            document = schema.migrations[number](document)
-        note = f"the checkpoint has version {header.version}; the next one will have version {schema.version}"
+        for number in range(header.version, VERSION):
+            document = MIGRATIONS[number](document)
+        note = f"the checkpoint has version {header.version}; the next one will have version {VERSION}"
         return LoadedCheckpoint(codec.convert(document, CheckpointDocument), (note,))
     except (ParseError, KeyError, TypeError, AttributeError) as error:
         what = f"missing {error}" if isinstance(error, KeyError) else str(error)

@@ -24,10 +24,6 @@ _INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _KINDS = {GoObject: "object", GoArray: "array", GoNumber: "number", bool: "bool", str: "string"}
 
 
-class GoDecodeError(ParseError):
-    """A value that stops decoding: nothing after it is decoded."""
-
-
 @dataclass(slots=True)
 class DecodeState:
     """The position while decoding, and the first error."""
@@ -225,7 +221,7 @@ class GoStruct(GoType):
         return value
 
     def fill(self, tree: GoValue, value: dict[str, Value], state: DecodeState) -> None:
-        """Set the fields that the object names; in place, so that *value* has all before a :class:`GoDecodeError`."""
+        """Set the fields that the object names; in place, so that *value* has all before an error."""
         if not isinstance(tree, GoObject):
             self.read(tree, value, state)
             return
@@ -266,11 +262,11 @@ class GoCpuSetEntry(GoType):
         elif tree is not None:
             inside.mismatch(_KINDS[type(tree)], self.json_type)
         if inside.error:
-            raise GoDecodeError(inside.error)
+            raise ParseError(inside.error)
         try:
             return bits.parse(text)
         except ParseError as error:
-            raise GoDecodeError(f"failed to parse cpuset: {error}") from None
+            raise ParseError(f"failed to parse cpuset: {error}") from None
 
     def _write(self, value: int) -> str:
         return f'{{"{self.key}":"{bits.show(value)}"}}' if value else "{}"
