@@ -1,0 +1,73 @@
+"""House rules that no linter checks: sizes, one name for one thing, and plain words."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MODULES = {
+    str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8"))
+    for path in sorted((ROOT / "src" / "alignup").rglob("*.py"))
+    if "wire" not in path.parts
+}
+
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_PARAMETERS = 10
+
+#: Words that stand for a person, or for a mechanism that has a usual name.
+PRIVATE_WORDS = re.compile(
+    r"\b(whoever|somebody|anybody|everybody|(un)?heed(s|ed)?|as (it|things) stands?|in vain|errands?|is no good)\b",
+    re.IGNORECASE,
+)
+TEXTS = ("src/**/*.py", "tests/**/*.py", "bench/*.py", "e2e/*.py", "examples/*.py", "docs/**/*.md", "*.md")
+
+
+def lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+
+
+def test_modules_are_short():
+    lengths = {path: len((ROOT / path).read_text("utf-8").splitlines()) for path in MODULES}
+
+    assert {path: length for path, length in lengths.items() if length > MAX_MODULE_LINES} == {}
+
+
+def test_functions_and_parameter_lists_are_short():
+    functions = [
+        (path, node)
+        for path, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+    assert [f"{path}: {node.name}" for path, node in functions if lines(node) > MAX_FUNCTION_LINES] == []
+    assert [f"{path}: {node.name}" for path, node in functions if parameters(node) > MAX_PARAMETERS] == []
+
+
+def test_a_public_class_name_is_defined_once():
+    paths = defaultdict(list)
+    for path, tree in MODULES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                paths[node.name].append(path)
+
+    assert {name: found for name, found in paths.items() if len(found) > 1} == {}
+
+
+def test_texts_use_plain_words():
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match.group()}"
+        for pattern in TEXTS
+        for path in ROOT.glob(pattern)
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if (match := PRIVATE_WORDS.search(line.replace("_", " ")))
+    ]
+
+    assert found == []
