@@ -96,7 +96,7 @@ def _container_document(found: "ContainerProcesses") -> dict[str, Any]:
 def _metrics(report: "AuditReport") -> Iterator[str]:
     from alignup.enforce.audit import DriftKind  # noqa: PLC0415 - not needed for --help
 
-    kinds = [kind for kind in DriftKind if kind is not DriftKind.STRAY]
+    kinds = [kind for kind in DriftKind if kind is not DriftKind.ORPHAN]
     drifts = Counter((drift.uid, drift.container, drift.kind) for drift in report.drifts)
     yield from _gauge("alignup_runs", "Active runs.", [({}, len(report.runs))])
     of_runs = [
@@ -110,7 +110,7 @@ def _metrics(report: "AuditReport") -> Iterator[str]:
     containers = [found.container for found in report.containers.containers]
     audited = "Running containers of the agent that were audited."
     yield from _gauge("alignup_audited_containers", audited, [({}, len(containers))])
-    orphans = sum(drift.kind is DriftKind.STRAY for drift in report.drifts)
+    orphans = sum(drift.kind is DriftKind.ORPHAN for drift in report.drifts)
     yield from _gauge("alignup_strays", "Pod sandboxes that the agent does not know.", [({}, orphans)])
     of_containers = []
     for one in containers:

@@ -31,7 +31,7 @@ class DriftKind(StrEnum):
     PAGES = "pages"  #: a process has memory elsewhere
     DEVICE = "device"  #: a device is gone, or near other NUMA nodes
     DECISION = "decision"  #: the ledger or the agent has no decision for it, or another one
-    STRAY = "stray"  #: containers of an unknown pod
+    ORPHAN = "stray"  #: a sandbox of an unknown pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ def drift_key(drift: Drift) -> tuple[str, str, DriftKind, str]:
 def restore_containers(audit: ContainerAudit) -> tuple[str, ...]:
     """Restore the containers that drifted. Returns a message for each failure."""
     drifted = {
-        (drift.uid, drift.container) for drift in audit.drifts if drift.kind not in {DriftKind.STRAY, DriftKind.DEVICE}
+        (drift.uid, drift.container) for drift in audit.drifts if drift.kind not in {DriftKind.ORPHAN, DriftKind.DEVICE}
     }
     found = [one for one in audit.containers if (one.container.uid, one.container.container) in drifted]
     return tuple(failure for one in found for failure in restore_container(one))
@@ -178,7 +178,7 @@ def _orphan_drift(sandbox: Document) -> Drift:
         uid=sandbox["uid"],
         name=sandbox["pod"],
         container=",".join(sandbox["containers"]),
-        kind=DriftKind.STRAY,
+        kind=DriftKind.ORPHAN,
         where=f"sandbox {sandbox['id']}",
         intended="removed",
         actual=f"present: {sandbox['why']}",

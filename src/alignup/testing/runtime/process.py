@@ -1,4 +1,4 @@
-"""A container's process, in a session of its own and optionally bound to CPUs, and the log of its output."""
+"""A container's process, in a new session and optionally bound to CPUs, and the log of its output."""
 
 import asyncio
 import os
