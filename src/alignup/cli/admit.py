@@ -2,20 +2,18 @@
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from alignup.cli import terminal
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path
+from alignup.cli.client import AgentClient, AgentOptions, Document, connect, pod_path
 from alignup.cli.options import output_option, with_options, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
 
 if TYPE_CHECKING:
     from alignup.align.workload import Pod
-
-Document = dict[str, Any]
 
 REJECTED = 1
 _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod

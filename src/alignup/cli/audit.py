@@ -11,6 +11,7 @@ from alignup.cli import terminal
 from alignup.cli.app import define_command
 from alignup.cli.client import AgentOptions, find_agent
 from alignup.cli.options import output_option, with_options
+from alignup.cli.run import run_directory
 
 if TYPE_CHECKING:
     from alignup.enforce.audit import Drift
@@ -33,8 +34,7 @@ def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
 
     The exit code is 0 when everything is in place or fixed, 1 otherwise.
     """
-    from alignup.cli.run import run_directory  # noqa: PLC0415 - not needed for --help
-    from alignup.runs import audit  # noqa: PLC0415
+    from alignup.runs import audit  # noqa: PLC0415 - not needed for --help
 
     client = find_agent(agent)
     report = audit.audit(run_directory(), agent=client, fix=fix)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import socket
 
 Document = dict[str, Any]
-Query = Mapping[str, str | int | None]
 
 TIMEOUT = 65.0  #: seconds; slightly longer than the agent takes to answer at most
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -74,7 +73,7 @@ class AgentClient:
         self._connect().close()
 
     def get(self, path: str, **query: str | int | None) -> Document:
-        return self._request("GET", path, query)[1]
+        return self._request("GET", _with_query(path, query))[1]
 
     def find(self, path: str) -> Document | None:
         """Like :meth:`get`, but return ``None`` when nothing is at *path*."""
@@ -82,12 +81,12 @@ class AgentClient:
         return None if status == 404 else document
 
     def delete(self, path: str, **query: str | int | None) -> Document:
-        return self._request("DELETE", path, query)[1]
+        return self._request("DELETE", _with_query(path, query))[1]
 
     def admit(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Document:
         """Send in a pod. A rejection is a result like any other."""
-        query = {"dryRun": "true" if dry_run else None}
-        status, document = self._request("POST", "/v1/pods", query, body=manifest, accept=409)
+        target = "/v1/pods?dryRun=true" if dry_run else "/v1/pods"
+        status, document = self._request("POST", target, body=manifest, accept=409)
         return {"outcome": "rejected", "dryRun": dry_run, "pod": None, **document} if status == 409 else document
 
     def release(self, uid: str) -> None:
@@ -126,36 +125,26 @@ class AgentClient:
 
     def stream(self, path: str, **query: str | int | None) -> Iterator[bytes]:
         """Yield the body at *path* as it arrives."""
-        with self._open("GET", path, query, endless=True) as (_, body, _length):
+        with self._open("GET", _with_query(path, query), endless=True) as (_, body, _length):
             while chunk := body.read1(_MAX_LINE):
                 yield chunk
 
-    def _request(
-        self, method: str, path: str, query: Query | None = None, *, body: object = None, accept: int = 0
-    ) -> tuple[int, Document]:
+    def _request(self, method: str, target: str, *, body: object = None, accept: int = 0) -> tuple[int, Document]:
         """Return the status and the document of the response; raise error statuses other than *accept*."""
-        with self._open(method, path, query, body=body, accept=accept) as (status, response, length):
+        with self._open(method, target, body=body, accept=accept) as (status, response, length):
             return status, _read_document(response, length)
 
     @contextmanager
-    def _open(  # noqa: PLR0913 - as in _request
-        self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        *,
-        body: object = None,
-        accept: int = 0,
-        endless: bool = False,
+    def _open(
+        self, method: str, target: str, *, body: object = None, accept: int = 0, endless: bool = False
     ) -> Iterator[tuple[int, BufferedReader, int | None]]:
         """Send a request; yield the status, the body, and its length if known.
 
         The body of an *endless* response may pause for longer than the timeout.
         """
-        given = urlencode({name: value for name, value in (query or {}).items() if value is not None})
         content = b"" if body is None else json.dumps(body).encode("ascii")
         head = (
-            f"{method} {path}{'?' if given else ''}{given} HTTP/1.0\r\nHost: agent\r\n{self._authorization}"
+            f"{method} {target} HTTP/1.0\r\nHost: agent\r\n{self._authorization}"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         try:
@@ -242,6 +231,11 @@ def find_agent(options: AgentOptions) -> AgentClient | None:
 
 def pod_path(uid: str) -> str:
     return f"/v1/pods/{quote(uid, safe='')}"
+
+
+def _with_query(path: str, query: Mapping[str, str | int | None]) -> str:
+    given = urlencode({name: value for name, value in query.items() if value is not None})
+    return f"{path}?{given}" if given else path
 
 
 def _read_head(response: BufferedReader) -> tuple[int, int | None]:

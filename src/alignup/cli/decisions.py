@@ -1,12 +1,10 @@
 """``alignup decisions``: list the agent's decisions, or explain one of them."""
 
-from typing import Any
-
 import click
 
 from alignup.cli import pod_status, terminal
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentOptions, connect
+from alignup.cli.client import AgentOptions, Document, connect
 from alignup.cli.options import output_option, with_options
 
 
@@ -44,7 +42,7 @@ def command(  # noqa: PLR0913 - one per option
         print_table(("ID", "TIME", "POD", "OUTCOME", "PLACEMENT OR REASON"), map(_row, found["decisions"]))
 
 
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+def _row(entry: Document) -> tuple[str, ...]:
     decision = entry["decision"]
     return (
         str(entry["id"]),

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from alignup.cli.app import InputError
-from alignup.cli.client import AgentError
-
-Document = dict[str, Any]
+from alignup.cli.client import AgentError, Document
 
 _TERMINAL_PHASES = ("Succeeded", "Failed")
 _INITIALIZING = "PodInitializing"  #: reason of a container whose turn to start has not come

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from alignup.align import bits
 from alignup.cli import pod_status, terminal
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentError, AgentOptions, connect
+from alignup.cli.client import AgentError, AgentOptions, Document, connect
 from alignup.cli.options import output_option, with_options
-
-if TYPE_CHECKING:
-    from alignup.enforce.audit import RunProcesses
-
-Document = dict[str, Any]
+from alignup.cli.run import run_directory
+from alignup.enforce.audit import RunProcesses
+from alignup.runs import registry
 
 _RUN_HEADS = ("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND")
 
@@ -29,9 +26,6 @@ def command(agent: AgentOptions, output: str) -> None:
     When the agent runs the containers, STATUS is the one that 'kubectl get pods' prints. The exit code is 1 when no
     agent answers and nothing runs.
     """
-    from alignup.cli.run import run_directory  # noqa: PLC0415 - not needed for --help
-    from alignup.runs import registry  # noqa: PLC0415
-
     runs = registry.active_runs(run_directory())
     try:
         found = connect(agent).get("/v1/pods")
@@ -79,7 +73,7 @@ def _columns(pods: Sequence[Document], *, wide: bool) -> dict[str, Callable[[Doc
     return columns
 
 
-def _run_row(run: "RunProcesses") -> tuple[str, ...]:
+def _run_row(run: RunProcesses) -> tuple[str, ...]:
     record = run.record
     since = datetime.fromtimestamp(record.since, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return (

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import click
 
 from alignup.cli import terminal
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentClient, AgentOptions, connect, pod_path
+from alignup.cli.client import AgentClient, AgentOptions, Document, connect, pod_path
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_placements, find_pod, full_name, is_terminating
 
@@ -49,7 +48,7 @@ def command(*, agent: AgentOptions, pods: tuple[str, ...], grace: int | None, wa
         terminal.print_line(f"{full_name(pod)} {verb}{f': {placement}' if placement else ''}")
 
 
-def _wait_until_gone(client: AgentClient, pods: Iterable[dict[str, Any]]) -> None:
+def _wait_until_gone(client: AgentClient, pods: Iterable[Document]) -> None:
     """Wait until the pods have terminated; one whose manifest is still there may already run again."""
     pause = _MIN_POLL
     for pod in pods:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,14 +18,16 @@ from alignup.align import bits
 from alignup.cli.app import InputError, Session, define_command, escape_control
 from alignup.cli.client import AgentClient, AgentOptions, find_agent
 from alignup.cli.options import choice_option, flag_option, option, path_option, repeatable_option, with_options
+from alignup.enforce.launcher import CommandStartError
+from alignup.runs import lifecycle
+from alignup.runs.agent_allocator import AgentAllocator, pod_manifest
+from alignup.runs.registry import RunRegistry
+from alignup.runs.request import GPU, RunRejectedError, RunRequest, build_environment, parse_amounts, run_name
 
 if TYPE_CHECKING:
     from alignup.align.host import Host, Settings
     from alignup.align.machine import Machine
     from alignup.align.workload import Pod
-    from alignup.runs.lifecycle import Allocator
-    from alignup.runs.local_allocator import LocalAllocator
-    from alignup.runs.request import RunRequest
 
 REJECTED, FAILED = 124, 125
 _FOREVER = "forever"
@@ -46,8 +49,6 @@ class RunCommand(click.Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The options of ``alignup run``, except those that locate the agent."""
-
     cpus: str | None = option("N", "CPUs. Whole CPUs are exclusive; fractions (500m) use the shared pool")
     memory: str | None = option("SIZE", "Memory to allocate, such as 4Gi")
     hugepages: tuple[str, ...] = repeatable_option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi")
@@ -117,8 +118,6 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
     The exit code is the command's own, or 128+N after signal N; 124 when the run is rejected, 125 when it fails before
     the command starts, 126 when the command cannot be executed, 127 when it is not found.
     """
-    from alignup.runs.request import RunRequest, parse_amounts, run_name  # noqa: PLC0415 - not needed for --help
-
     if options.machine is not None and not options.dry_run:
         raise InputError("--machine requires --dry-run: commands run on this machine", advice="Add --dry-run.")
     uid = os.urandom(5).hex()
@@ -144,9 +143,7 @@ def run_directory() -> Path:
     return Path(chosen).absolute() if chosen else default_root(os.environ) / "run"
 
 
-def _run_with_agent(client: AgentClient, request: "RunRequest", words: tuple[str, ...], options: RunOptions) -> int:
-    from alignup.runs.agent_allocator import AgentAllocator, pod_manifest  # noqa: PLC0415 - not needed for --help
-
+def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
     if options.config or options.policy_options or options.devices:
         raise InputError(
             f"--config, --option and --devices do not apply: the agent at {client.address} has its own settings",
@@ -156,18 +153,13 @@ def _run_with_agent(client: AgentClient, request: "RunRequest", words: tuple[str
         admission = client.admit(pod_manifest(request), dry_run=True)
         _print_admission(admission, file=sys.stdout)
         return 0 if admission["outcome"] in {"admitted", "kept"} else REJECTED
-    allocator = AgentAllocator(
-        client,
-        online=bits.parse(_ONLINE_CPUS.read_text("ascii").strip()),
-        explain=lambda admission: _print_admission(admission, file=sys.stderr),
-    )
+    online = bits.parse(_ONLINE_CPUS.read_text("ascii").strip())
+    allocator = AgentAllocator(client, online=online, explain=partial(_print_admission, file=sys.stderr))
     return _run(allocator, request, words, options)
 
 
-def _run_with_ledger(request: "RunRequest", words: tuple[str, ...], options: RunOptions) -> int:
-    from alignup.runs import local_allocator  # noqa: PLC0415 - not needed for --help
-    from alignup.runs.local_allocator import LocalAllocator, PolicyOverrides  # noqa: PLC0415
-    from alignup.runs.request import GPU  # noqa: PLC0415
+def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
+    from alignup.runs import local_allocator  # noqa: PLC0415 - slow to import
 
     machine = _read_machine(options, gpus=GPU in request.amounts)
     permitted = machine.kubelet_view().all_cpus
@@ -177,19 +169,24 @@ def _run_with_ledger(request: "RunRequest", words: tuple[str, ...], options: Run
         from alignup.discover import device_spec  # noqa: PLC0415 - rarely needed
 
         machine = device_spec.add_devices(machine, options.devices)
-    overrides = PolicyOverrides(
-        policy=options.policy,
-        scope=options.scope,
-        options=options.policy_options,
-        settings=_read_settings(options.config, machine),
-    )
+    settings = _read_settings(options.config, machine)
+    overrides = local_allocator.PolicyOverrides(options.policy, options.scope, options.policy_options, settings)
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
-    allocator = LocalAllocator(run_directory(), idle, permitted=permitted, explain=_explain_rejection)
+    allocator = local_allocator.LocalAllocator(run_directory(), idle, permitted=permitted, explain=_explain_rejection)
     if not options.dry_run:
         return _run(allocator, request, words, options)
     if options.machine is None:
         allocator.load_for_dry_run()
-    return _print_dry_run(allocator, request)
+    pod = local_allocator.build_pod(request)
+    _explain(allocator.host, pod)
+    decision = allocator.host.decide(pod)
+    if not decision.admitted:
+        return REJECTED
+    click.echo("\nEnvironment of the command")
+    for name, value in build_environment(request, allocator.placement(decision)).items():
+        if value and name not in _PER_RUN_VARIABLES:
+            click.echo(f"  {name}={value}")
+    return 0
 
 
 def _read_machine(options: RunOptions, *, gpus: bool) -> "Machine":
@@ -215,12 +212,7 @@ def _read_settings(config: Path | None, machine: "Machine") -> "Settings | None"
         return configuration.host_settings(read, machine)
 
 
-def _run(allocator: "Allocator", request: "RunRequest", words: tuple[str, ...], options: RunOptions) -> int:
-    from alignup.enforce.launcher import CommandStartError  # noqa: PLC0415 - not needed for --help
-    from alignup.runs import lifecycle  # noqa: PLC0415
-    from alignup.runs.registry import RunRegistry  # noqa: PLC0415
-    from alignup.runs.request import RunRejectedError  # noqa: PLC0415
-
+def _run(allocator: lifecycle.Allocator, request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
     job = lifecycle.RunJob(
         request=request,
         command=words,
@@ -238,22 +230,6 @@ def _run(allocator: "Allocator", request: "RunRequest", words: tuple[str, ...], 
         return error.exit_code
 
 
-def _print_dry_run(allocator: "LocalAllocator", request: "RunRequest") -> int:
-    from alignup.runs.local_allocator import build_pod  # noqa: PLC0415 - not needed for --help
-    from alignup.runs.request import build_environment  # noqa: PLC0415
-
-    pod = build_pod(request)
-    _explain(allocator.host, pod)
-    decision = allocator.host.decide(pod)
-    if not decision.admitted:
-        return REJECTED
-    click.echo("\nEnvironment of the command")
-    for name, value in build_environment(request, allocator.placement(decision)).items():
-        if value and name not in _PER_RUN_VARIABLES:
-            click.echo(f"  {name}={value}")
-    return 0
-
-
 def _explain_rejection(host: "Host", pod: "Pod") -> None:
     with redirect_stdout(sys.stderr):
         _explain(host, pod)
@@ -261,16 +237,14 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 def _explain(host: "Host", pod: "Pod") -> None:
     """Print the decision as ``alignup why`` does."""
-    from alignup.cli import inputs, why_output  # noqa: PLC0415 - slow to import
+    from alignup.cli import why_output  # noqa: PLC0415 - slow to import
     from alignup.kube.manifests import SourceLocation, Workload  # noqa: PLC0415
 
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))
-    node = inputs.HostInput(host, inputs.read_configuration(None))
-    why_output.print_text(node, [why_output.explain(node, workload, seconds=_SEARCH_SECONDS)])
+    why_output.print_text(host, [why_output.explain(host, workload, seconds=_SEARCH_SECONDS)])
 
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:
-    """Print the agent's explanation."""
     rejection = admission["decision"]["rejection"]
     for sentence in (*admission.get("story", ()), *([rejection["message"]] if rejection else ())):
         click.echo(escape_control(str(sentence)), file=file)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from alignup.cli import terminal
 from alignup.cli.app import InputError, define_command
 from alignup.cli.options import HostOptions, option, output_option, path_option, with_options, workload_field
 
@@ -57,7 +56,7 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
     The workload is the pods of -f in order, a trace, or generated. --compare simulates it under every combination of
     settings and ranks them by admitted pods, then by pods on one NUMA node, then by stranded resources.
     """
-    from alignup.cli import inputs, simulate_output  # noqa: PLC0415 - not needed for --help
+    from alignup.cli import simulate_output  # noqa: PLC0415 - not needed for --help
 
     if sum(bool(one) for one in (options.files, options.trace, options.generate)) != 1:
         raise InputError(
@@ -66,17 +65,4 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
         )
     if options.compare is not None and options.svg:
         raise InputError("--svg and --compare exclude each other", advice="Omit one of them.")
-    node = inputs.read_host(host)
-    terminal.print_notes(node.notes)
-    events = simulate_output.read_events(options, node)
-    terminal.print_notes(simulate_output.ignored_requests(node, events))
-    if options.save:
-        simulate_output.save_trace(events, options.save)
-    if options.compare is not None:
-        comparison = simulate_output.run_comparison(node, events, options.compare, jobs=options.jobs)
-        simulate_output.print_comparison(comparison, output)
-        return
-    result = simulate_output.run_simulation(node, events)
-    if options.svg:
-        simulate_output.write_svg(result, options.svg)
-    simulate_output.print_result(result, output, timed=not options.files)
+    simulate_output.run(host, options, output)

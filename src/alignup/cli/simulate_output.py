@@ -2,27 +2,26 @@
 
 import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 
 import click
 
 from alignup.align.explain import advice, sentences
+from alignup.align.host import Host
+from alignup.align.machine import Machine
 from alignup.align.workload.names import CPU
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError
-from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section, table
+from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.fleet import compare, events, generate, report, settings_grid, simulate, trace
 from alignup.fleet.compare import Comparison
 from alignup.fleet.events import PodArrival, WorkloadEvent
 from alignup.fleet.executors import SerialExecutor, process_pool
-from alignup.fleet.fragmentation import StrandedResources
 from alignup.fleet.profiles import Profile
 from alignup.fleet.simulate import Score, SimulationResult
-from alignup.fleet.usage import UsageStats
 from alignup.picture import draw_svg
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, format_size, pluralize
@@ -36,8 +35,34 @@ _STRANDED = "at peak demand: free, but unusable for every pod of this workload"
 _WRITABLE = "Give a file that can be written."
 
 
-def read_events(options: SimulateOptions, node: HostInput) -> Events:
-    """The events of the one workload that *options* name."""
+def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
+    """Simulate the workload, or compare settings, and print the result."""
+    node = inputs.read_host(host)
+    terminal.print_notes(node.notes)
+    found = _read_events(options, node.host.machine)
+    pods = [event.pod for event in found if isinstance(event, PodArrival)]
+    terminal.print_notes(advice.ignored_requests(node.host, pods))
+    if options.save:
+        with inputs.input_errors("in --save", advice=_WRITABLE), options.save.open("w", encoding="utf-8") as file:
+            trace.write(found, file)
+        click.echo(f"Wrote {pluralize(len(pods), 'pod')} to {options.save}.", err=True)
+    if options.compare is not None:
+        _print_comparison(_compare(node.host, found, options.compare, jobs=options.jobs), output)
+        return
+    with inputs.input_errors("in the workload"), terminal.progress("Simulating", "events") as progress:
+        result = simulate.run(node.host, found, progress=progress)
+    if options.svg:
+        with inputs.input_errors("in --svg", advice=_WRITABLE):
+            options.svg.write_text(draw_svg(result.machine, result.end.ledger), encoding="utf-8")
+    if output == "json":
+        terminal.print_json(report.to_document(result))
+    elif output == "csv":
+        report.write_rows(report.COLUMNS, report.rows(result), sys.stdout)
+    else:
+        terminal.print_lines(_result_lines(result, timed=not options.files))
+
+
+def _read_events(options: SimulateOptions, machine: Machine) -> Events:
     if options.files:
         return _read_files(options.files)
     if options.trace:
@@ -46,13 +71,8 @@ def read_events(options: SimulateOptions, node: HostInput) -> Events:
                 return trace.read_stream(inputs.standard_input() or io.BytesIO(), file="-")
             return trace.read_file(options.trace)
     with inputs.input_errors("in --generate", advice="See 'alignup simulate --help' for --count and --load."):
-        return generate.generate(
-            Profile(options.generate or ""),
-            node.host.machine,
-            seed=options.seed,
-            pods=options.count,
-            load=options.load,
-        )
+        profile = Profile(options.generate or "")
+        return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
 
 def _read_files(files: tuple[str, ...]) -> Events:
@@ -68,50 +88,19 @@ def _read_files(files: tuple[str, ...]) -> Events:
     return found
 
 
-def ignored_requests(node: HostInput, found: Events) -> tuple[str, ...]:
-    return advice.ignored_requests(node.host, [event.pod for event in found if isinstance(event, PodArrival)])
-
-
-def save_trace(found: Sequence[WorkloadEvent], path: Path) -> None:
-    with inputs.input_errors("in --save", advice=_WRITABLE), path.open("w", encoding="utf-8") as file:
-        trace.write(found, file)
-    pods = sum(isinstance(event, PodArrival) for event in found)
-    click.echo(f"Wrote {pluralize(pods, 'pod')} to {path}.", err=True)
-
-
-def run_simulation(node: HostInput, found: Sequence[WorkloadEvent]) -> SimulationResult:
-    with inputs.input_errors("in the workload"), terminal.progress("Simulating", "events") as progress:
-        return simulate.run(node.host, found, progress=progress)
-
-
-def run_comparison(node: HostInput, found: Sequence[WorkloadEvent], dimensions: str, *, jobs: int | None) -> Comparison:
+def _compare(host: Host, found: Events, dimensions: str, *, jobs: int | None) -> Comparison:
     """Simulate the workload under every combination of settings."""
-    if node.host.ledger.pods:
+    if host.ledger.pods:
         raise InputError("--compare starts with an empty node", where="with --state", advice="Omit --state.")
-    advice = "Give settings like policy,scope or policy=none|restricted,cpu-options."
-    with inputs.input_errors("in --compare", advice=advice):
-        grid = settings_grid.build_grid(node.host.settings, dimensions.split(","), machine=node.host.machine)
+    example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
+    with inputs.input_errors("in --compare", advice=example):
+        grid = settings_grid.build_grid(host.settings, dimensions.split(","), machine=host.machine)
     executor = SerialExecutor() if jobs == 1 else process_pool(jobs)
     with executor, terminal.progress("Comparing", "combinations") as progress:
-        return compare.compare(node.host.machine, grid, found, executor=executor, progress=progress)
+        return compare.compare(host.machine, grid, found, executor=executor, progress=progress)
 
 
-def write_svg(result: SimulationResult, path: Path) -> None:
-    with inputs.input_errors("in --svg", advice=_WRITABLE):
-        path.write_text(draw_svg(result.machine, result.end.ledger), encoding="utf-8")
-
-
-def print_result(result: SimulationResult, output: str, *, timed: bool) -> None:
-    """Print a result; *timed*: whether the workload defines when its pods arrive."""
-    if output == "json":
-        terminal.print_json(report.to_document(result))
-    elif output == "csv":
-        report.write_rows(report.COLUMNS, report.rows(result), sys.stdout)
-    else:
-        terminal.print_lines(_result_lines(result, timed=timed))
-
-
-def print_comparison(comparison: Comparison, output: str) -> None:
+def _print_comparison(comparison: Comparison, output: str) -> None:
     if output == "json":
         terminal.print_json(compare.to_document(comparison))
     elif output == "csv":
@@ -121,6 +110,7 @@ def print_comparison(comparison: Comparison, output: str) -> None:
 
 
 def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
+    """*timed*: whether the workload defines when its pods arrive."""
     total = pluralize(len(result.outcomes), "pod")
     yield (Cell(f"{total}: {result.admitted} admitted, {result.rejected} rejected", "title"),)
     topology = result.settings.topology
@@ -142,14 +132,23 @@ def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
 
 
 def _usage_lines(result: SimulationResult) -> Iterator[Line]:
-    rows = [row for node, uses in result.nodes.items() for row in _usage_rows(result, node, uses)]
+    rows = []
+    for node, uses in result.nodes.items():
+        for number, (resource, use) in enumerate(uses.items()):
+            amounts = [use.total, use.mean, use.peak, use.end]
+            amounts += [moment.largest_by_node.get(node, {}).get(resource, 0) for moment in (result.peak, result.end)]
+            figures = [_format_amount(resource, amount) for amount in amounts]
+            rows.append(["" if number else f"node {node}", resource, *figures])
     if not rows:
         yield from section("In use", caption="nothing: no manager allocates per NUMA node with these settings")
         return
     yield from section("In use", caption=_LARGEST)
     yield from table(rows, ["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"])
     yield from section("Stranded", caption=_STRANDED)
-    yield (Cell(f"  {_format_stranded(result.peak.stranded)}"),)
+    stranded = result.peak.stranded
+    parts = [sentences.format_amount(CPU, stranded.cpus)] if stranded.cpus else []
+    parts += [f"{number} {clean(name)}" for name, number in stranded.devices.items() if number]
+    yield (Cell(f"  {', '.join(parts) or 'nothing'}"),)
 
 
 def _format_duration(seconds: float) -> str:
@@ -159,24 +158,10 @@ def _format_duration(seconds: float) -> str:
     return events.format_seconds(seconds)
 
 
-def _usage_rows(result: SimulationResult, node: int, uses: Mapping[str, UsageStats]) -> Iterator[list[str]]:
-    for number, (resource, use) in enumerate(uses.items()):
-        amounts = [use.total, use.mean, use.peak, use.end]
-        amounts += [moment.largest_by_node.get(node, {}).get(resource, 0) for moment in (result.peak, result.end)]
-        figures = [_format_amount(resource, amount) for amount in amounts]
-        yield ["" if number else f"node {node}", resource, *figures]
-
-
 def _format_amount(resource: str, amount: float) -> str:
     if resource == "memory" or resource.startswith("hugepages-"):
         return format_size(round(amount))
     return f"{amount:.1f}" if isinstance(amount, float) and amount != int(amount) else str(int(amount))
-
-
-def _format_stranded(stranded: StrandedResources) -> str:
-    parts = [sentences.format_amount(CPU, stranded.cpus)] if stranded.cpus else []
-    parts += [f"{number} {clean(name)}" for name, number in stranded.devices.items() if number]
-    return ", ".join(parts) or "nothing"
 
 
 def _pod_lines(result: SimulationResult) -> Iterator[Line]:

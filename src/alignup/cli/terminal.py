@@ -127,11 +127,8 @@ def waiting_message(
 
 
 @contextmanager
-def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Like :func:`waiting_message`; yield a function that sets how much is done, or ``None`` without a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
+def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Like :func:`waiting_message`; yield a function that sets how much is done."""
     message = what
 
     def update(done: int, total: int) -> None:

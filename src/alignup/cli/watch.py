@@ -1,11 +1,10 @@
 """``alignup watch``: print the agent's events as they happen."""
 
 import json
-from typing import Any
 
 from alignup.cli import terminal
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentError, AgentOptions, connect
+from alignup.cli.client import AgentError, AgentOptions, Document, connect
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_outcome, full_name
 
@@ -24,7 +23,7 @@ def command(agent: AgentOptions, output: str) -> None:
     raise AgentError(f"the agent at {client.address} stopped", advice="Start it again with 'alignup agent'.")
 
 
-def _line(event: dict[str, Any]) -> str:
+def _line(event: Document) -> str:
     detail = event["detail"]
     name = full_name(detail["pod"]) if detail.get("pod") else ""
     text = describe_outcome(detail.get("rejection"), detail.get("placements", ()))

@@ -48,9 +48,9 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, sear
     chosen = inputs.select_workloads(workloads, name, files=files)
     terminal.print_notes(advice.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        found = [why_output.explain(node, workload, seconds=search) for workload in chosen]
+        found = [why_output.explain(node.host, workload, seconds=search) for workload in chosen]
     if output == "text":
-        why_output.print_text(node, found)
+        why_output.print_text(node.host, found)
     elif output == "json":
         terminal.print_json(why_output.to_document(node, found))
     else:

@@ -8,6 +8,7 @@ from typing import Any
 from alignup.align.decision import Decision
 from alignup.align.explain import advice, remedies, sentences
 from alignup.align.explain.remedies import Remedies
+from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.cli import inputs, terminal
 from alignup.cli.inputs import HostInput
@@ -29,25 +30,25 @@ class Explanation:
     remedies: Remedies
 
 
-def explain(node: HostInput, workload: Workload, *, seconds: float) -> Explanation:
+def explain(host: Host, workload: Workload, *, seconds: float) -> Explanation:
     """Decide on one replica of *workload*; if it is rejected, search up to *seconds* for changes that admit it."""
     with inputs.input_errors(f"in {workload.source}"):
-        decision = node.host.decide(workload.pod)
+        decision = host.decide(workload.pod)
         end = time.monotonic() + seconds
-        found = remedies.find_remedies(node.host, workload.pod, should_stop=lambda: time.monotonic() > end)
+        found = remedies.find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
     return Explanation(workload, decision, found)
 
 
-def print_text(node: HostInput, explanations: Sequence[Explanation]) -> None:
+def print_text(host: Host, explanations: Sequence[Explanation]) -> None:
     lines: list[Line] = []
     for one in explanations:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += _lines(node, one)
+        lines += _lines(host, one)
     terminal.print_lines(lines)
 
 
-def _lines(node: HostInput, one: Explanation) -> Iterator[Line]:
-    decision, host = one.decision, node.host
+def _lines(host: Host, one: Explanation) -> Iterator[Line]:
+    decision = one.decision
     yield from paragraph(sentences.verdict(decision), style="warn" if decision.rejection else "title")
     if decision.rejection:
         yield from paragraph(decision.rejection.message)

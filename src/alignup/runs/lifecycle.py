@@ -8,11 +8,10 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.bits import CpuSet
 from alignup.align.errors import AlignError, EnforceError
 from alignup.enforce import cgroup, launcher, memory, process
 from alignup.enforce.audit import find_run_processes
@@ -130,32 +129,21 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
     """Create the cgroup, and return the record with the placement to enforce."""
     # Binding is pointless when all memory is on the chosen nodes anyway.
     nodes = placement.memory if memory.NodeMap.read().with_memory & ~placement.memory else 0
-    folder = _create_cgroup(job, placement.cpus, nodes=nodes)
+    folder = None
+    if job.method != "affinity":
+        try:
+            folder = cgroup.create(job.request.uid, placement.cpus, nodes=nodes)
+        except EnforceError:
+            if job.method == "cgroup":
+                raise
     if folder is None and nodes and not memory.can_bind(nodes):
         message = f"this process may not bind memory to NUMA nodes {bits.show(nodes)}"
         if placement.strict:
             raise EnforceError(message)
         job.notify(f"memory is not bound: {message}")
         nodes = 0
-    return replace(
-        record,
-        cpus=placement.cpus,
-        exclusive=placement.exclusive,
-        memory=nodes,
-        devices=placement.devices,
-        cgroup=folder,
-    )
-
-
-def _create_cgroup(job: RunJob, cpus: CpuSet, *, nodes: NodeSet) -> Path | None:
-    if job.method == "affinity":
-        return None
-    try:
-        return cgroup.create(job.request.uid, cpus, nodes=nodes)
-    except EnforceError:
-        if job.method == "cgroup":
-            raise
-        return None
+    placed = replace(record, cpus=placement.cpus, exclusive=placement.exclusive, devices=placement.devices)
+    return replace(placed, memory=nodes, cgroup=folder)
 
 
 def _start_and_wait(

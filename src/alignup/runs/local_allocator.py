@@ -105,10 +105,7 @@ def build_pod(request: RunRequest) -> Pod:
 
 
 class LocalAllocator:
-    """Allocates from the user's own ledger, in the checkpoint of a directory whose lock the caller holds.
-
-    *explain* prints the decision on a pod on a host.
-    """
+    """Allocates from the user's own ledger, in the checkpoint of a directory whose lock the caller holds."""
 
     address = ""  #: no agent
 
@@ -162,7 +159,6 @@ class LocalAllocator:
         return self.placement(decision)
 
     def placement(self, decision: Decision) -> RunPlacement:
-        """Where an admitted run belongs."""
         machine = self._idle.machine
         with_memory = bits.of(node.id for node in machine.nodes if node.memory is None or node.memory > 0)
         devices: dict[str, dict[str, NodeSet | None]] = {}
@@ -203,28 +199,24 @@ class LocalAllocator:
 
 
 def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
-    """Static CPU and memory policies, one CPU and some memory reserved, topology policy best-effort."""
     view = machine.kubelet_view()
     left = view.all_cpus if permitted is None else view.all_cpus & permitted
     # All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted.
     reserved = 0 if left in {view.all_cpus, 0} else view.all_cpus & ~left | left & -left
     amount = Quantity(reserved.bit_count() or 1)
-    cpus = CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=reserved)
-    reservation: Amounts = {CPU: amount}
-    topology = TopologySettings(policy=Policy.BEST_EFFORT, limit_nodes=False)
-    known = [node.memory for node in view.nodes if node.memory is not None]
-    if len(known) < len(view.nodes) or not sum(known):
-        return Settings(topology=topology, cpus=cpus, reservation=reservation, max_pods=_MAX_RUNS)
-    memory = max(_MIB, sum(known) // _RESERVED_SHARE // _MIB * _MIB)
-    reservation = {**reservation, MEMORY: Quantity(memory, format=QuantityFormat.BINARY_SI)}
-    return Settings(
-        topology=topology,
-        cpus=cpus,
-        memory_policy=MemoryPolicy.STATIC,
-        reserved_memory=reserved_memory.propose_reserved_memory(reservation, view),
-        reservation=reservation,
+    settings = Settings(
+        topology=TopologySettings(policy=Policy.BEST_EFFORT, limit_nodes=False),
+        cpus=CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=reserved),
+        reservation={CPU: amount},
         max_pods=_MAX_RUNS,
     )
+    known = [node.memory for node in view.nodes if node.memory is not None]
+    if len(known) < len(view.nodes) or not sum(known):
+        return settings
+    memory = max(_MIB, sum(known) // _RESERVED_SHARE // _MIB * _MIB)
+    reservation: Amounts = {CPU: amount, MEMORY: Quantity(memory, format=QuantityFormat.BINARY_SI)}
+    proposed = reserved_memory.propose_reserved_memory(reservation, view)
+    return replace(settings, memory_policy=MemoryPolicy.STATIC, reserved_memory=proposed, reservation=reservation)
 
 
 def _restrict_node(node: Node, permitted: Cpuset) -> Node:

@@ -30,7 +30,20 @@ class RunRegistry:
     """The records in one directory, which is created if needed and must be private to this user."""
 
     def __init__(self, directory: Path) -> None:
-        _prepare(directory)
+        try:
+            status = atomic_files.make_private_directory(directory)
+        except OSError as error:
+            raise FileError(f"cannot create or read {directory}: {error.filename}: {error.strerror}") from error
+        advice = "set ALIGNUP_RUN_DIR to another directory, or remove this one"
+        if not stat.S_ISDIR(status.st_mode):
+            raise FileError(f"{directory} is not a directory; {advice}")
+        if status.st_uid != os.geteuid():
+            raise FileError(f"{directory} belongs to user {status.st_uid}, not to this user ({os.geteuid()}); {advice}")
+        if status.st_mode & 0o077:
+            raise FileError(
+                f"other users can access {directory} (mode {stat.S_IMODE(status.st_mode):o}); "
+                f"check its contents, then run chmod 700 on it"
+            )
         self.directory = directory
 
     @contextmanager
@@ -98,24 +111,6 @@ def _retry(succeeds: Callable[[], bool]) -> bool:
             return True
         time.sleep(_RETRY_DELAY)
     return False
-
-
-def _prepare(directory: Path) -> None:
-    """Create the directory, or check that it is private to this user."""
-    try:
-        status = atomic_files.make_private_directory(directory)
-    except OSError as error:
-        raise FileError(f"cannot create or read {directory}: {error.filename}: {error.strerror}") from error
-    advice = "set ALIGNUP_RUN_DIR to another directory, or remove this one"
-    if not stat.S_ISDIR(status.st_mode):
-        raise FileError(f"{directory} is not a directory; {advice}")
-    if status.st_uid != os.geteuid():
-        raise FileError(f"{directory} belongs to user {status.st_uid}, not to this user ({os.geteuid()}); {advice}")
-    if status.st_mode & 0o077:
-        raise FileError(
-            f"other users can access {directory} (mode {stat.S_IMODE(status.st_mode):o}); "
-            f"check its contents, then run chmod 700 on it"
-        )
 
 
 def _try_lock(handle: int) -> bool:
