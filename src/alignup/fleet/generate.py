@@ -116,10 +116,7 @@ def _pods(random: Random, profile: Profile, capacity: MachineCapacity, count: in
 def _pod(kind: PodKind, requests: Amounts) -> Pod:
     resources = _guaranteed(requests)
     if not kind.guaranteed:
-        half = {
-            CPU: Quantity.parse(f"{requests[CPU].milli() // 2}m"),
-            MEMORY: _bytes(requests[MEMORY].value() // 2),
-        }
+        half = {CPU: Quantity.parse(f"{requests[CPU].milli() // 2}m"), MEMORY: _bytes(requests[MEMORY].value() // 2)}
         resources = Resources(requests={**requests, **half}, limits=requests)
     init = []
     if kind.setup:

@@ -181,8 +181,7 @@ def problems(chosen: Mapping[str, bool]) -> tuple[Problem, ...]:
     unmet = {name: [need for need in needs if not is_enabled(need, chosen)] for name, needs in DEPENDENCIES.items()}
     return tuple(
         Problem(
-            f"featureGates[{name}]",
-            f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]",
+            f"featureGates[{name}]", f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]"
         )
         for name, off in unmet.items()
         if off and is_enabled(name, chosen)

@@ -57,11 +57,7 @@ def read_type(top: ObjectReader) -> tuple[str, str]:
 def pod_to_dict(pod: Pod) -> dict[str, Any]:
     """The Pod object that is read as *pod*, without empty fields."""
     metadata = _present(
-        name=pod.name,
-        namespace=pod.namespace,
-        uid=pod.uid,
-        labels=dict(pod.labels),
-        annotations=dict(pod.annotations),
+        name=pod.name, namespace=pod.namespace, uid=pod.uid, labels=dict(pod.labels), annotations=dict(pod.annotations)
     )
     spec = _present(
         initContainers=list(map(_container_to_dict, pod.init)),

@@ -10,7 +10,7 @@ from alignup.align.errors import ConfigurationError, DocumentError, ParseError, 
 from alignup.kube import documents, feature_gates
 from alignup.kube.configuration import validation
 from alignup.kube.configuration.model import DEFAULT_EVICTION_HARD, Configuration, StartupStage
-from alignup.kube.configuration.schema import FIELDS, read_fields, suggest_field
+from alignup.kube.configuration.schema import FIELDS, holds_text, read_fields, suggest_field
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.yaml_documents import ParsedDocument
 
@@ -27,12 +27,6 @@ _DEFAULT_IF_ZERO = """
 """
 _MAX_WARNINGS = 100  # of one sort
 _MAX_NAME = 200  # characters
-#: Fields whose ``--set`` value is parsed as YAML; all others are strings.
-_YAML_FIELDS = {
-    *("featureGates", "reservedMemory", "enforceNodeAllocatable"),
-    *("maxPods", "podsPerCore", "cgroupsPerQOS", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
-    *("seccompDefault", "cpuCFSQuota", "podPidsLimit", "containerLogMaxFiles", "singleProcessOOMKill"),
-}
 
 
 def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
@@ -71,7 +65,10 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
 
 
 def apply_overrides(text: bytes, changes: Sequence[str]) -> bytes:
-    """The configuration as JSON, with ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*."""
+    """The configuration as JSON, with ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*.
+
+    The value is YAML, except in fields that hold strings.
+    """
     found = documents.read(text)
     value = found[0].value if found and found[0].number == 1 else {}
     document = dict(value) if isinstance(value, Mapping) else {}
@@ -80,8 +77,10 @@ def apply_overrides(text: bytes, changes: Sequence[str]) -> bytes:
         if not equals or not path.strip("."):
             raise ParseError(f"--set {change}: no value; use an override like topologyManagerPolicy=restricted")
         top, *rest = path.split(".", 1)
-        parsed = documents.read(new_value) if top in _YAML_FIELDS else ()
-        new: object = parsed[0].value if parsed else (None if top in _YAML_FIELDS else new_value)
+        new: object = new_value
+        if not holds_text(top):
+            parsed = documents.read(new_value)
+            new = parsed[0].value if parsed else None
         if rest:
             inner = document.get(top)
             new = {**(inner if isinstance(inner, Mapping) else {}), rest[0]: new}

@@ -68,11 +68,7 @@ def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes
 
 
 def startup_errors(
-    configuration: Configuration,
-    machine: Machine,
-    *,
-    ephemeral_storage: int | None = None,
-    limit_nodes: bool = True,
+    configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None, limit_nodes: bool = True
 ) -> tuple[ConfigurationError, ...]:
     """Everything that keeps a kubelet from starting on *machine*, in the order of its startup.
 

@@ -38,6 +38,11 @@ def read_fields(document: ObjectReader) -> dict[str, Any]:
     return read
 
 
+def holds_text(name: str) -> bool:
+    """Whether the values of a field, or of its keys, are strings; true if it is unknown."""
+    return FIELDS.get(name, _text) in (_text, _texts, _duration, _nullable_duration)
+
+
 def suggest_field(name: str) -> str | None:
     known = {one.lower(): one for one in FIELDS}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
@@ -87,6 +92,7 @@ def _reserved_memory(owner: ObjectReader, name: str) -> ReservedMemory:
     return ReservedMemory(entry.get("numaNode") or 0, entry.get("limits") or {})
 
 
+_texts = _map_of(_text)
 _RESERVED_MEMORY = _object(numaNode=_int32, limits=ObjectReader.quantities)
 _X509, _ANONYMOUS = _object(clientCAFile=_text), _object(enabled=_flag)
 _WEBHOOK = _object(cacheAuthorizedTTL=_duration, cacheUnauthorizedTTL=_duration)
@@ -135,7 +141,7 @@ _TYPES: tuple[tuple[FieldDecoder, str], ...] = (
     ),
     (_nullable_duration, "containerLogMonitorInterval cpuCFSQuotaPeriod"),
     (
-        _map_of(_text),
+        _texts,
         """
         cpuManagerPolicyOptions defaultPodSysctls evictionHard evictionMinimumReclaim evictionSoft
         evictionSoftGracePeriod kubeReserved qosReserved systemReserved topologyManagerPolicyOptions
