@@ -1,7 +1,6 @@
 """Machine descriptions as YAML and JSON texts; ``schema.machines`` defines their contents."""
 
 import json
-from collections.abc import Iterable
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import Machine
@@ -11,7 +10,6 @@ MAX_DEPTH = 32
 
 
 def dump(machine: Machine) -> str:
-    """Return *machine* as YAML."""
     import yaml  # noqa: PLC0415 - JSON does not need it
 
     return yaml.dump(
@@ -34,21 +32,14 @@ def parse(text: str, *, name: str = "the text") -> Machine:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML was built with libyaml
     try:
-        _check_bounds(yaml.parse(text, Loader=loader), name)
+        depth = 0
+        for event in yaml.parse(text, Loader=loader):  # aliases and deep nesting can expand without limit
+            if isinstance(event, yaml.AliasEvent):
+                raise SourceError(f"{name} uses the YAML alias {event.anchor!r}, which is not allowed")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise SourceError(f"{name} is nested more than {MAX_DEPTH} levels deep")
         found = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SourceError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     return machine_from_document(found, name=name)
-
-
-def _check_bounds(events: Iterable[object], name: str) -> None:
-    """Reject aliases and deep nesting, which can expand without limit."""
-    import yaml  # noqa: PLC0415 - see dump
-
-    depth = 0
-    for event in events:
-        if isinstance(event, yaml.AliasEvent):
-            raise SourceError(f"{name} uses the YAML alias {event.anchor!r}, which is not allowed")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise SourceError(f"{name} is nested more than {MAX_DEPTH} levels deep")

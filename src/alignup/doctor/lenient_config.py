@@ -42,7 +42,12 @@ def read(text: bytes, *, name: str) -> LenientConfig:
             if document is None or not concerned or concerned & _TYPE_FIELDS:
                 return LenientConfig(None, tuple(errors), frozenset(dropped))
             dropped |= concerned
-            rest = _without(document, dropped)
+            kept = {str(key): value for key, value in document.value.items() if key not in dropped}
+            gates = kept.get("featureGates")
+            if isinstance(gates, Mapping):
+                named = {str(key): on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
+                kept["featureGates"] = named
+            rest = documents.to_json(kept).encode()
         else:
             if document and dropped:  # the duplicate keys are gone once the document is written again
                 duplicates = [f"line {one.line}: {one}" for one in document.repeated]
@@ -81,14 +86,6 @@ def _concerned_fields(error: ConfigurationError) -> set[str]:
         single = all(problem.what.startswith(("unrecognized", "cannot set")) for problem in error.problems)
         return {problem.field for problem in error.problems} if single else {"featureGates"}
     return {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
-
-
-def _without(document: ParsedDocument, dropped: set[str]) -> bytes:
-    rest = {str(key): value for key, value in document.value.items() if key not in dropped}
-    gates = rest.get("featureGates")
-    if isinstance(gates, Mapping):
-        rest["featureGates"] = {str(key): on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
-    return documents.to_json(rest).encode()
 
 
 def _without_reservations(found: Configuration, fields: set[str]) -> Configuration:

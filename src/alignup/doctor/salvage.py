@@ -156,9 +156,8 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
         return Salvage(valid, SalvageSource.CONTENTS, format_.number, damage)
     whole, type_error = decode(format_.newest, part.json.encode(), into=_empty_maps(format_.newest))
     contents, unread = decode(format_.data, whole["data"].encode(), into=_empty_maps(format_.data))
-    copied = _copy_of(format_, whole)
-    stored = whole[CHECKSUM.key]
-    valid_copy = type_error is None and bool(stored) and stored == _copy_checksum(format_, copied)
+    copied, right = _copy_of(format_, whole)
+    valid_copy = type_error is None and bool(right) and whole[CHECKSUM.key] == right
     if unread is None and valid_copy and contents | copied == contents:
         return Salvage(contents, SalvageSource.CONTENTS, format_.number, damage)
     empty = format_.data.zero | _empty_maps(format_.data)
@@ -230,21 +229,20 @@ def json_error(text: bytes) -> str:
 def _copy_problem(format_: StateFileFormat, text: bytes, contents: dict[str, Any]) -> str:
     """What is wrong with the copy of valid contents."""
     whole, _ = decode(format_.newest, text, into=_empty_maps(format_.newest))
-    copied, stored = _copy_of(format_, whole), whole[CHECKSUM.key]
+    copied, right = _copy_of(format_, whole)
+    stored = whole[CHECKSUM.key]
     if contents | copied != contents:
         return "the copy for older kubelets differs from the contents"
-    if stored != (right := _copy_checksum(format_, copied)):
+    if stored != right:
         return f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
     return ""
 
 
-def _copy_of(format_: StateFileFormat, whole: dict[str, Any]) -> dict[str, Any]:
-    """The copy for older kubelets, without its checksum."""
-    return {one.key: whole[one.key] for one in format_.older[-1].struct.fields if one is not CHECKSUM}
-
-
-def _copy_checksum(format_: StateFileFormat, copied: dict[str, Any]) -> int:
-    return fnv1a(struct_checksum_text(format_, format_.older[-1].struct, copied))
+def _copy_of(format_: StateFileFormat, whole: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """The copy for older kubelets, and the checksum it should have."""
+    struct = format_.older[-1].struct
+    copied = {one.key: whole[one.key] for one in struct.fields if one is not CHECKSUM}
+    return copied, fnv1a(struct_checksum_text(format_, struct, copied))
 
 
 def _empty_maps(struct: GoStruct) -> dict[str, Any]:

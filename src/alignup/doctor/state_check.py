@@ -2,19 +2,26 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+from alignup.align import bits
 from alignup.align.bits import quote
 from alignup.align.cpus.options import CpuPolicy
-from alignup.align.errors import StateError
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.errors import ParseError, StateError
+from alignup.align.explain.sentences import format_quantity
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
-from alignup.doctor.differences import cpu_differences, memory_differences
-from alignup.doctor.findings import Area, Finding, error, note, ok, warning
+from alignup.doctor.findings import Area, Finding, error, format_cpus, note, ok, warning
 from alignup.doctor.repair import DroppedEntry, PodNames, format_pod, repair_cpus, repair_devices, repair_memory
 from alignup.doctor.salvage import Salvage, SalvageSource, json_error, salvage, salvage_devices
 from alignup.state.kubelet import cpu_file, device_file, memory_file
+from alignup.state.kubelet.checkpoint import PODS_GATE
+from alignup.state.kubelet.memory_file import MemoryState
 from alignup.state.kubelet.state_dir import PLUGINS_DIR
 
 DEVICE_STATE = f"{PLUGINS_DIR}/{device_file.NAME}"
@@ -138,7 +145,7 @@ def _check_cpus(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -
         repaired = repair_cpus(found.contents, provider, gates=gates, pods=pods)
         file.set_repair(repaired.dropped, cpu_file.dump(repaired.state, gates=gates))
         if provider.policy is CpuPolicy.STATIC and found.contents["policyName"] == CpuPolicy.STATIC:
-            file.differences = tuple(cpu_differences(found.contents, provider, gates=gates))
+            file.differences = tuple(_cpu_differences(found.contents, provider, gates=gates))
     return _to_check(file)
 
 
@@ -158,8 +165,78 @@ def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames)
         file.set_repair(repaired.dropped, memory_file.dump(repaired.state, gates=gates))
         if file.kubelet_error and policy == MemoryPolicy.STATIC == found.contents["policyName"]:
             lost = bool(repaired.dropped)
-            file.differences = tuple(memory_differences(found.contents, repaired.state, dropped=lost))
+            file.differences = tuple(_memory_differences(found.contents, repaired.state, dropped=lost))
     return _to_check(file)
+
+
+def _cpu_differences(contents: Mapping[str, Any], provider: CpuProvider, *, gates: FeatureGates) -> Iterator[str]:
+    """Problems of the shared pool; ``repair`` checks the exclusive CPUs."""
+    try:
+        shared = bits.parse(contents["defaultCpuSet"])
+    except ParseError as error:
+        yield f"the list of shared CPUs {quote(contents['defaultCpuSet'])} is invalid ({error})"
+        return
+    if not shared and not contents["entries"]:
+        return
+    exclusive = bits.union((contents["podEntries"] or {}).values()) if gates.on(PODS_GATE) else 0
+    for containers in (contents["entries"] or {}).values():
+        for text in (containers or {}).values():
+            with suppress(ParseError):
+                exclusive |= bits.parse(text)
+    strict = provider.options.strict_cpu_reservation
+    if gone := shared & ~provider.view.all_cpus:
+        yield f"{format_cpus(gone)} in the shared pool, but not on this machine, or offline"
+    if strict and (clash := shared & provider.reserved):
+        yield (
+            f"{format_cpus(clash)} reserved, but in the shared pool: strict-cpu-reservation was off, or other CPUs "
+            "were reserved, when the file was written"
+        )
+    if not strict and (missing := provider.reserved & ~shared & ~exclusive):
+        yield (
+            f"{format_cpus(missing)} reserved, but not in the shared pool: other CPUs were reserved when the file "
+            "was written, or strict-cpu-reservation was on"
+        )
+    if both := shared & exclusive:
+        yield f"{format_cpus(both)} in the shared pool and exclusive to a container"
+    if unassigned := provider.view.all_cpus & ~provider.reserved & ~(shared | exclusive):
+        yield f"{format_cpus(unassigned)} neither in the shared pool nor exclusive: new, formerly reserved, or lost"
+
+
+def _memory_differences(contents: Mapping[str, Any], repaired: MemoryState, *, dropped: bool) -> Iterator[str]:
+    """Problems of the machine state, apart from allocations that had to be *dropped*."""
+    stored: Mapping[int, Any] = contents["machineState"] or {}
+    now = repaired.machine_state
+    if not stored:
+        yield "memory is allocated, but the file has no machine state"
+        return
+    if gone := sorted(stored.keys() - now.keys()):
+        yield f"NUMA nodes {', '.join(map(str, gone))} no longer exist"
+    if new := sorted(now.keys() - stored.keys()):
+        yield f"NUMA nodes {', '.join(map(str, new))} are new"
+    found = False
+    for id_ in sorted(stored.keys() & now.keys()):
+        tables = (stored[id_] or {}).get("memoryMap") or {}
+        for difference in _table_differences(tables, now[id_].tables):
+            found = True
+            yield f"NUMA node {id_}: {difference}"
+    if not (found or gone or new or dropped):
+        yield "the allocations do not match the free memory in the file"
+
+
+def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for type_ in sorted(stored.keys() | now.keys()):
+        before, table = stored.get(type_), now.get(type_)
+        if before is None or table is None:
+            yield f"{type_} is {'new' if before is None else 'gone'}"
+            continue
+        was = {name: format_quantity(before[name]) for name in before}
+        total, reserved, left = (format_quantity(amount) for amount in table[:3])
+        if was["total"] != total:
+            yield f"{was['total']} of {type_} when the file was written, now {total}"
+        if was["systemReserved"] != reserved:
+            yield f"{was['systemReserved']} of {type_} was reserved when the file was written, now {reserved}"
+        if (was["total"], was["systemReserved"]) == (total, reserved) and was["allocatable"] != left:
+            yield f"{was['allocatable']} of {type_} was allocatable when the file was written, now {left}"
 
 
 def _to_check(file: _CheckedFile) -> StateCheck:

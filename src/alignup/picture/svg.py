@@ -12,7 +12,7 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture import distances, palette
+from alignup.picture import distances
 from alignup.picture.layout import (
     Core,
     CoreGroup,
@@ -26,7 +26,7 @@ from alignup.picture.layout import (
     layout_machine,
 )
 from alignup.picture.occupancy import Holder, Occupancy, UseInfo, UseState, format_block
-from alignup.picture.svg_layout import Canvas, Drawable, bar, block, flow, framed, grid, label, row, stack
+from alignup.picture.svg_layout import Canvas, Drawable, bar, block, css, flow, framed, grid, label, row, stack
 from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten, width_in_em
 
 #: The most CPUs that are shown with numbers, or at all.
@@ -54,7 +54,7 @@ def draw(machine: Machine, ledger: Ledger | None = None) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" class="alignup" role="img" {room} viewBox="0 0 {across} {down}">',
             f"<title>{escape(layout.title)}</title>",
             f"<desc>{escape(' '.join(_sentences(layout)))}</desc>",
-            f"<style>{palette.css()}</style>",
+            f"<style>{css()}</style>",
             f'<rect class="paper" {room}/>',
             *canvas.parts,
             "</svg>\n",

@@ -67,7 +67,10 @@ def ignored_requests(host: Host, pods: Sequence[Pod]) -> tuple[str, ...]:
 def _describe(change: Change, ledger: Ledger) -> str:
     match change:
         case RequestChange():
-            return _request(change)
+            subject = f"container {change.container}" if change.container else "the pod"
+            if not change.now:
+                return f"remove {change.resource} from {subject}"
+            return f"request {_amounts(change, milli=change.unit is Unit.MILLI_CPUS)} for {subject}"
         case SettingChange():
             return f"set {change.field} to {change.now} instead of {change.was}"
         case Eviction():
@@ -75,13 +78,6 @@ def _describe(change: Change, ledger: Ledger) -> str:
         case ReservationChange():
             drain = " (drain the node first: memory_manager_state records the old reservation)" if change.shares else ""
             return _reservation(change) + drain
-
-
-def _request(change: RequestChange) -> str:
-    subject = f"container {change.container}" if change.container else "the pod"
-    if not change.now:
-        return f"remove {change.resource} from {subject}"
-    return f"request {_amounts(change, milli=change.unit is Unit.MILLI_CPUS)} for {subject}"
 
 
 def _eviction(change: Eviction, ledger: Ledger) -> str:

@@ -36,7 +36,6 @@ class Remedies:
 
 
 def never() -> bool:
-    """The default of *should_stop*: search everything."""
     return False
 
 
