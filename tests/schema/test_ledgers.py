@@ -548,78 +548,78 @@ def test_every_field_of_a_pod_is_stored():
     assert read_pod(codec.decode(codec.encode(pod_document(full)), PodDocument)) == full
 
 
-Licences = Mapping[str, int]
+Licenses = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class LicenceProvider(Provider[Licences]):
-    """A provider from outside this package: one licence per pod."""
+class LicenseProvider(Provider[Licenses]):
+    """A provider from outside this package: one license per pod."""
 
     count: int = 1
-    name = "licence"
+    name = "license"
 
-    def initial_ledger(self) -> Licences:
+    def initial_ledger(self) -> Licenses:
         return {}
 
-    def hints(self, held: Licences, pod: Pod, container: Container | None) -> None:
+    def hints(self, held: Licenses, pod: Pod, container: Container | None) -> None:
         return None
 
-    def allocate(self, held: Licences, pod: Pod, container: Container | None, *, affinity: Hint) -> Licences:
+    def allocate(self, held: Licenses, pod: Pod, container: Container | None, *, affinity: Hint) -> Licenses:
         if len(held) == self.count:
-            raise ProviderError("no licence is free")
+            raise ProviderError("no license is free")
         return {**held, pod.uid: len(held)}
 
-    def release(self, held: Licences, uid: str) -> Licences:
+    def release(self, held: Licenses, uid: str) -> Licenses:
         return {pod: number for pod, number in held.items() if pod != uid}
 
-    def describe(self, held: Licences, uid: str, container: str) -> Mapping[str, str]:
-        return {"licence": str(held[uid])}
+    def describe(self, held: Licenses, uid: str, container: str) -> Mapping[str, str]:
+        return {"license": str(held[uid])}
 
 
-class StoredLicenceProvider(LicenceProvider):
-    def to_json(self, held: Licences) -> object:
+class StoredLicenseProvider(LicenseProvider):
+    def to_json(self, held: Licenses) -> object:
         return dict(held)
 
-    def from_json(self, document: object) -> Licences:
+    def from_json(self, document: object) -> Licenses:
         if not isinstance(document, dict) or len(document) > self.count:
-            raise StateError("more licences are held than there are")
+            raise StateError("more licenses are held than there are")
         return document
 
 
 def test_a_provider_from_outside_stores_its_ledger():
     one = host()
-    joined = Host(one.machine, one.settings, others=[StoredLicenceProvider()])
+    joined = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
     joined.admit(pod("a"))
     document = stored(joined)
-    idle = Host(one.machine, one.settings, others=[StoredLicenceProvider()])
+    idle = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
 
-    assert document["residue"]["providers"] == {"licence": {"a": 0}}
+    assert document["residue"]["providers"] == {"license": {"a": 0}}
     assert ledger_of(document, idle, providers=idle.providers) == joined.ledger
-    with pytest.raises(StateError, match="more licences are held than there are"):
-        ledger_of(document, idle, providers=[StoredLicenceProvider(count=0)])
-    with pytest.raises(StateError, match="no provider can store the ledger of licence"):
+    with pytest.raises(StateError, match="more licenses are held than there are"):
+        ledger_of(document, idle, providers=[StoredLicenseProvider(count=0)])
+    with pytest.raises(StateError, match="no provider can store the ledger of license"):
         residue(joined.ledger)
 
 
 def test_a_provider_that_cannot_store_its_ledger_raises():
     """Even with nothing held: an agent fails when it starts, not when the first pod arrives."""
     one = host()
-    joined = Host(one.machine, one.settings, others=[LicenceProvider()])
+    joined = Host(one.machine, one.settings, others=[LicenseProvider()])
 
-    with pytest.raises(StateError, match="the provider licence cannot store its ledger"):
+    with pytest.raises(StateError, match="the provider license cannot store its ledger"):
         residue(joined.ledger, providers=joined.providers)
-    with pytest.raises(StateError, match="the provider licence cannot store its ledger"):
-        LicenceProvider().from_json({})
+    with pytest.raises(StateError, match="the provider license cannot store its ledger"):
+        LicenseProvider().from_json({})
 
 
 def test_a_new_provider_starts_idle():
     one = host()
     one.admit(pod("a"))
-    idle = Host(one.machine, one.settings, others=[StoredLicenceProvider()])
+    idle = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
 
     ledger = ledger_of(stored(one), idle, providers=idle.providers)
 
-    assert ledger.others["licence"] == {}
+    assert ledger.others["license"] == {}
     assert ledger.pods == one.ledger.pods
 
 
