@@ -82,7 +82,6 @@ def _wait(client: AgentClient, admission: Document, end: float) -> Document:
 
 
 def _print_admission(admission: Document) -> None:
-    """Print the outcome, and for a rejection what did not fit."""
     decision = admission["decision"]
     name = full_name(decision["pod"])
     verdict = {

@@ -38,8 +38,6 @@ _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommandOptions:
-    """The options of ``alignup agent``, except those that describe the node."""
-
     root_dir: Path | None = path_option("DIR", "Directory of the checkpoint, history and socket", _ROOTS)
     manifest_dir: Path | None = path_option("DIR", "Admit the pods whose manifests are in DIR")
     listen: str | None = option(

@@ -42,8 +42,6 @@ class AgentError(InputError, AlignError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The options that locate the agent."""
-
     agent: str | None = option(
         "ADDRESS",
         "Address of the agent, unix:PATH or HOST:PORT",
@@ -69,7 +67,6 @@ class AgentClient:
         return isinstance(self._address, UnixAddress) or self._address.host in _LOOPBACK
 
     def ping(self) -> None:
-        """Connect and disconnect."""
         self._connect().close()
 
     def get(self, path: str, **query: str | int | None) -> Document:

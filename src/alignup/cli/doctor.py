@@ -2,6 +2,7 @@
 # ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -48,9 +49,7 @@ def command(*, options: DoctorOptions, output: str) -> None:
 
     The exit code is 0 without findings, 1 with errors or warnings, 2 when the input is invalid.
     """
-    from datetime import UTC, datetime  # noqa: PLC0415 - not needed for --help
-
-    from alignup.cli import doctor_output, inputs  # noqa: PLC0415
+    from alignup.cli import doctor_output, inputs  # noqa: PLC0415 - not needed for --help
     from alignup.doctor import diagnosis  # noqa: PLC0415
 
     directory = options.kubelet_dir
@@ -72,7 +71,7 @@ def command(*, options: DoctorOptions, output: str) -> None:
     with inputs.input_errors("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
         found = diagnosis.diagnose(given)
     if write_to is not None:
-        _check_unused(write_to if found.repairs else None)
+        _check_unused(write_to)
         advice = "Run the command as a user who may write there, with the kubelet stopped."
         with inputs.input_errors("in --kubelet-dir", advice=advice):
             found = diagnosis.write_repairs(given, found, write_to, now=datetime.now(UTC))

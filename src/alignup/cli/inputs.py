@@ -36,8 +36,6 @@ _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfigu
 
 @dataclass(frozen=True, slots=True)
 class HostInput:
-    """A node, as the options describe it."""
-
     host: Host
     configuration: Configuration
     notes: tuple[str, ...] = ()  #: what was ignored, and what is unknown
@@ -52,7 +50,6 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
 
 
 def read_configuration(config: Path | None, changes: tuple[str, ...] = ()) -> Configuration:
-    """Read the configuration of ``--config`` with the overrides of ``--set``."""
     text, name = configuration_text(config, changes)
     with input_errors(f"in {name}", advice=_GIVE_CONFIGURATION):
         return configuration.read(text, name=name)
@@ -73,7 +70,6 @@ def configuration_text(config: Path | None, changes: tuple[str, ...] = ()) -> tu
 
 
 def read_host(options: HostOptions) -> HostInput:
-    """Read the node that all the options together describe."""
     machine = read_machine(options.machine, options.devices)
     read = read_configuration(options.config, options.changes)
     where = f"with {options.config or 'this configuration'} on {options.machine or 'this machine'}"

@@ -26,7 +26,6 @@ def paragraph(text: str, *, prefix: str = "", style: str = "", prefix_style: str
 
 
 def section(title: str, items: Iterable[str] = (), *, caption: str = "") -> Iterator[Line]:
-    """A blank line, a title, a caption, and a list."""
     yield ()
     yield (Cell(title, "title"),)
     if caption:

@@ -33,8 +33,7 @@ def command(*, agent: AgentOptions, pod: str, options: LogOptions) -> None:
     several pods.
     """
     client = connect(agent)
-    switches = {"follow": options.follow, "previous": options.previous, "timestamps": options.timestamps}
-    query = {name: "true" for name, given in switches.items() if given}
+    query = {name: "true" for name in ("follow", "previous", "timestamps") if getattr(options, name)}
     path = f"{pod_path(find_pod(pod, client.pods())['uid'])}/logs"
     for chunk in client.stream(path, container=options.container or None, tail=options.tail, **query):
         sys.stdout.buffer.write(chunk)

@@ -75,8 +75,6 @@ def pods_option(purpose: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """The options that describe a machine and its configuration."""
-
     machine: str | None = option(
         "MACHINE",
         "Machine: a recording, directory, description, hwloc XML, cAdvisor JSON, or synthetic "
@@ -94,8 +92,6 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions(NodeOptions):
-    """The options that describe a node and its pods."""
-
     state: Path | None = path_option(
         "DIR", "The kubelet's directory with cpu_manager_state and the other state files", "an empty node"
     )

@@ -92,7 +92,6 @@ def numa_nodes(placements: Iterable[Mapping[str, Any]]) -> str:
 
 
 def describe_outcome(rejection: Mapping[str, Any] | None, placements: Iterable[Mapping[str, Any]]) -> str:
-    """The reason of a rejection, or the resources of each container."""
     return f"{rejection['reason']}: {rejection['message']}" if rejection else describe_placements(placements)
 
 

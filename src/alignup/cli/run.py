@@ -236,7 +236,6 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 
 def _explain(host: "Host", pod: "Pod") -> None:
-    """Print the decision as ``alignup why`` does."""
     from alignup.cli import why_output  # noqa: PLC0415 - slow to import
     from alignup.kube.manifests import SourceLocation, Workload  # noqa: PLC0415
 

@@ -36,7 +36,6 @@ _WRITABLE = "Give a file that can be written."
 
 
 def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
-    """Simulate the workload, or compare settings, and print the result."""
     node = inputs.read_host(host)
     terminal.print_notes(node.notes)
     found = _read_events(options, node.host.machine)
@@ -89,7 +88,6 @@ def _read_files(files: tuple[str, ...]) -> Events:
 
 
 def _compare(host: Host, found: Events, dimensions: str, *, jobs: int | None) -> Comparison:
-    """Simulate the workload under every combination of settings."""
     if host.ledger.pods:
         raise InputError("--compare starts with an empty node", where="with --state", advice="Omit --state.")
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."

@@ -81,7 +81,6 @@ def print_document(text: str) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print one line, with control characters escaped."""
     print_document(escape_control(text) + "\n")
 
 
@@ -90,7 +89,6 @@ def print_json(value: object) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print notes to standard error, one line each."""
     for note in notes:
         click.echo(f"note: {escape_control(note)}", err=True)
 

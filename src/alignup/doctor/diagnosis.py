@@ -30,7 +30,7 @@ class Diagnosis:
     report: DoctorReport
     repairs: tuple[FileRepair, ...] = ()
     backups: Mapping[str, Path] = field(default_factory=dict)  #: of the files that were written
-    after: DoctorReport | None = None  #: the report after the repair; ``None``: nothing was to be repaired
+    after: DoctorReport | None = None  #: the report after the repair; ``None``: no repair was requested
 
     @property
     def final(self) -> DoctorReport:

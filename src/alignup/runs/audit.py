@@ -20,8 +20,6 @@ class AuditedAgent(ContainerSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The result of an audit, after fixing if that was requested."""
-
     runs: tuple[RunProcesses, ...]
     run_drifts: tuple[Drift, ...]
     containers: ContainerAudit
@@ -69,8 +67,8 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
 
     with registry.RunRegistry(directory).locked():
         loaded = CheckpointStore(directory).load()
-    entries = [pod.entry for pod in loaded.document.pods] if loaded else []
-    held = {entry.pod.uid: entry.cpus.containers.get(CONTAINER, "") for entry in entries}
+    pods = loaded.document.pods if loaded else ()
+    held = {one.entry.pod.uid: one.entry.cpus.containers.get(CONTAINER, "") for one in pods}
     for record in records:
         if record.exclusive:
             yield from _compare_cpus(record, held.get(record.uid), where="the ledger")
@@ -82,18 +80,15 @@ def _compare_with_agent(records: Sequence[RunRecord], agent: AuditedAgent | None
             yield _decision_drift(record, where=f"the agent at {record.agent}", actual="no answer")
             continue
         pod = agent.pod(record.uid)
-        if pod is None or not pod["placements"]:
-            yield from _compare_cpus(record, None, where="the agent")
-        elif record.exclusive:
-            cpus = pod["placements"][0]["given"].get("cpu", {}).get("cpu")
+        placements = pod["placements"] if pod else ()
+        if record.exclusive or not placements:
+            cpus = placements[0]["given"].get("cpu", {}).get("cpu") if placements else None
             yield from _compare_cpus(record, cpus, where="the agent")
 
 
 def _compare_cpus(record: RunRecord, held: str | None, *, where: str) -> Iterator[Drift]:
-    if held is None:
-        yield _decision_drift(record, where=where, actual="no such run")
-    elif bits.parse(held) != record.cpus:
-        yield _decision_drift(record, where=where, actual=f"CPUs {held}")
+    if held is None or bits.parse(held) != record.cpus:
+        yield _decision_drift(record, where=where, actual="no such run" if held is None else f"CPUs {held}")
 
 
 def _decision_drift(record: RunRecord, *, where: str, actual: str) -> Drift:

@@ -36,8 +36,7 @@ class Allocator(Protocol):
     def admit(self, request: RunRequest) -> RunPlacement:
         """Raises ``RunRejectedError`` when the run does not fit."""
 
-    def shared(self) -> CpuSet:
-        """The shared CPU pool."""
+    def shared(self) -> CpuSet: ...
 
     def release(self, uid: str) -> None: ...
 
@@ -126,7 +125,6 @@ def _roll_back(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
 
 
 def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord:
-    """Create the cgroup, and return the record with the placement to enforce."""
     # Binding is pointless when all memory is on the chosen nodes anyway.
     nodes = placement.memory if memory.NodeMap.read().with_memory & ~placement.memory else 0
     folder = None
@@ -201,7 +199,6 @@ def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
 
 
 def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord]) -> None:
-    """Move the runs without exclusive CPUs to the current shared pool."""
     sharing = [record for record in active if not record.exclusive and record.cpus]
     if not sharing:
         return

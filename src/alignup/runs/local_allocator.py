@@ -45,8 +45,6 @@ _ALPHA_OPTIONS = "CPUManagerPolicyAlphaOptions"
 
 @dataclass(frozen=True, slots=True)
 class PolicyOverrides:
-    """Settings that differ from the defaults."""
-
     policy: str | None = None
     scope: str | None = None
     options: Sequence[str] = ()  #: ``name=value``, of the topology or CPU manager's policy

@@ -64,7 +64,6 @@ class RunRegistry:
             os.close(handle)
 
     def all(self) -> tuple[RunRecord, ...]:
-        """Every recorded run, oldest first."""
         found = filter(None, map(_read, self.directory.glob(f"{_PREFIX}*{_SUFFIX}")))
         return tuple(sorted(found, key=lambda record: (record.since, record.uid)))
 

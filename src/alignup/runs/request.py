@@ -65,7 +65,6 @@ def parse_amounts(
 
 
 def run_name(name: str | None, command: str, uid: str) -> str:
-    """Return *name*, or a name derived from the command."""
     plain = re.sub(r"[^a-z0-9]+", "-", Path(command).name.lower()).strip("-")[:40]
     return f"{plain or 'run'}-{uid}" if name is None else name
 
@@ -106,7 +105,6 @@ def resolve_placement(
 
 
 def build_environment(request: RunRequest, placement: RunPlacement) -> dict[str, str]:
-    """The variables that describe the placement to the command."""
     variables = {
         RUN_VARIABLE: request.uid,
         "ALIGNUP_NAME": request.name,
