@@ -89,7 +89,6 @@ class Drawable(NamedTuple):
 
 
 def label(text: str, size: float = 12, *, style: str = "") -> Drawable:
-    """A line of text."""
 
     def draw(canvas: Canvas, x: float, y: float, _width: float, _height: float) -> None:
         canvas.text((x, y + size * _BASE), text, size=size, style=style)

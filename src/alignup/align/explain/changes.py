@@ -109,8 +109,8 @@ class SettingChange:
             topology = replace(topology, scope=Scope(self.now))
         else:
             option = {self.field.removeprefix(TOPOLOGY_OPTION): self.now}
-            options_ = TopologyOptions.parse(option, gates=old.gates, base=topology.options)
-            topology = replace(topology, options=options_)
+            parsed = TopologyOptions.parse(option, gates=old.gates, base=topology.options)
+            topology = replace(topology, options=parsed)
         return replace(old, topology=topology)
 
 
