@@ -16,8 +16,8 @@ from alignup.align.explain.changes import (
     ReservationChange,
     SettingChange,
     Unit,
+    migrate_host,
 )
-from alignup.align.explain.migrate import migrate_host
 from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.machine import Device, HugePages, NumaNode

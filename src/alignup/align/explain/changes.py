@@ -4,18 +4,24 @@ Applying a change returns another host and another pod and leaves the originals 
 a kubelet would not start with the changed settings, and ``StateError`` where it would not start with the running pods.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
 
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
-from alignup.align.bits import CpuSet
+from alignup.align.bits import CpuSet, union
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision
 from alignup.align.errors import StateError
-from alignup.align.explain.migrate import migrate_host
 from alignup.align.host import Host, Settings
 from alignup.align.memory import reserved_memory
+from alignup.align.memory.ledger import Block, MemoryLedger
+from alignup.align.memory.provider import MemoryProvider
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import Policy, Scope, TopologyOptions
@@ -213,3 +219,60 @@ class Proposal:
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
         return apply_changes(self.changes, host, pod)
+
+
+def migrate_host(host: Host, settings: Settings) -> Host:
+    """A host with *settings* and the pods of *host*, which hold the same as before.
+
+    A kubelet restarted with other settings finds its pods in place, and counts what is free again. It does not start if
+    that is impossible, such as when a pod holds a CPU that is now reserved.
+    Raises ``SettingsError`` if a kubelet would not start with the settings, ``StateError`` if not with these pods.
+    """
+    other = Host(host.machine, settings, others=host.others)
+    other.ledger = replace(
+        host.ledger,
+        cpus=_migrate_cpus(other.cpus, host.ledger.cpus),
+        memory=_migrate_memory(other.memory, host.ledger.memory),
+    )
+    return other
+
+
+def _migrate_cpus(rules: CpuProvider, ledger: CpuLedger) -> CpuLedger:
+    if rules.policy is CpuPolicy.NONE:
+        return ledger
+    excluded = rules.reserved if rules.options.strict_cpu_reservation else 0
+    owned = union(map(ledger.owned, {*ledger.held, *ledger.pod_held}))
+    shared = rules.view.all_cpus & ~(owned | excluded)
+    if (shared, rules.reserved) == (ledger.shared, ledger.reserved):
+        return ledger
+    return replace(rules.restore_ledger(shared, ledger.held, pod_held=ledger.pod_held), reusable=ledger.reusable)
+
+
+def _migrate_memory(rules: MemoryProvider, ledger: MemoryLedger) -> MemoryLedger:
+    """The blocks of *ledger*, allocated again under another reservation."""
+    idle = rules.initial_ledger()
+    if idle.allocatable() == ledger.allocatable():
+        return ledger
+    migrated = idle
+    for uid, container, blocks in sorted(_held_blocks(ledger), key=lambda held: -held[2][0].nodes.bit_count()):
+        migrated = migrated.give(uid, container, blocks=blocks)
+    if _total_reserved(migrated) != _total_reserved(ledger):
+        raise StateError("the reservation takes memory that running pods hold")
+    return MemoryLedger(migrated.nodes, ledger.held, ledger.pod_held, ledger.last_pod, ledger.reusable)
+
+
+def _held_blocks(ledger: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ...]]]:
+    """All allocated blocks; those of one container on the same nodes together."""
+    pod_level = {uid: {"": blocks} for uid, blocks in ledger.pod_held.items()}
+    for uid, containers in {**ledger.held, **pod_level}.items():
+        for container, blocks in containers.items():
+            for _, together in groupby(sorted(blocks), key=lambda block: block.nodes):
+                yield uid, container, tuple(together)
+
+
+def _total_reserved(ledger: MemoryLedger) -> Counter[str]:
+    """Type → bytes held on all nodes together."""
+    sizes: Counter[str] = Counter()
+    for node in ledger.nodes.values():
+        sizes.update({type_: table.reserved for type_, table in node.tables.items()})
+    return +sizes
