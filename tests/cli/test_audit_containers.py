@@ -120,8 +120,8 @@ def test_a_container_that_the_agent_is_moving_has_not_drifted(node, audit, pid):
 
 
 def test_unknown_sandboxes_are_drift_that_is_not_fixed(node, audit):
-    stray = OrphanSandbox(id="abc", pod="shop/old", uid="u1", containers=("app",), why="its pod is not known any more")
-    node.agent.report = RuntimeStatus(runtime=REPORT.runtime, strays=(stray,), problems=("it is slow",))
+    orphan = OrphanSandbox(id="abc", pod="shop/old", uid="u1", containers=("app",), why="its pod is not known any more")
+    node.agent.report = RuntimeStatus(runtime=REPORT.runtime, strays=(orphan,), problems=("it is slow",))
 
     found = audit("--fix")
     document = json.loads(audit("-o", "json").stdout)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from alignup.align.errors import ConfigurationError, ParseError, SettingsError
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
-from alignup.kube.configuration import Configuration, Duration, StartupStage, read
+from alignup.kube.configuration import Configuration, Duration, StartupStage, apply_overrides, read
 from alignup.kube.configuration.schema import FIELDS
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -377,3 +377,30 @@ def test_any_other_text_is_rejected(text):
         read(text)
 
     assert raised.value.stage == StartupStage.LOAD
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "value"),
+    [
+        pytest.param("topologyManagerPolicy=restricted", "topologyManagerPolicy", "restricted", id="a text"),
+        pytest.param("maxPods=12", "maxPods", 12, id="a number"),
+        pytest.param(
+            "featureGates.PodLevelResources=false", "featureGates", {"A": True, "PodLevelResources": False}, id="a key"
+        ),
+        pytest.param("kubeReserved.cpu=1", "kubeReserved", {"cpu": "1"}, id="a key of a missing field"),
+        pytest.param("reservedMemory=", "reservedMemory", None, id="nothing"),
+    ],
+)
+def test_overrides_replace_fields(change, field, value):
+    text = b"kind: KubeletConfiguration\nmaxPods: 5\nfeatureGates: {A: true}\n"
+
+    document = json.loads(apply_overrides(text, [change]))
+
+    assert document[field] == value
+    assert document["kind"] == "KubeletConfiguration"
+
+
+@pytest.mark.parametrize("change", ["maxPods", "=1", ".=1"])
+def test_an_override_without_field_or_value_is_an_error(change):
+    with pytest.raises(ParseError, match="no value"):
+        apply_overrides(b"kind: KubeletConfiguration\n", [change])
