@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -45,12 +45,7 @@ class _Job:
     future: Future[Any]
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Jobs that have run and are not checkpointed yet."""
-
-    state: AgentState
-    results: list[tuple[_Job, Transaction, Any]] = field(default_factory=list)
+_Done = tuple[_Job, Transaction, Any]  #: a job that has run, and its result
 
 
 class AdmissionQueue:
@@ -91,7 +86,6 @@ class AdmissionQueue:
 
     @property
     def host(self) -> Host:
-        """The current host, which must not be changed."""
         return self._state.host
 
     @property
@@ -148,7 +142,17 @@ class AdmissionQueue:
         if not self._problems:
             self._write(self._state)
         while not stop:
-            jobs, stop = self._next_jobs()
+            jobs: list[_Job] = []
+            timeout = DISPATCH_IDLE_SECONDS if self._events else RETRY_SECONDS if self._save_error else None
+            try:
+                job = self._jobs.get(timeout=timeout)
+                while job is not None and len(jobs) < MAX_BATCH - 1:
+                    jobs.append(job)
+                    job = self._jobs.get_nowait()
+                stop = job is None
+                jobs += [] if job is None else [job]
+            except Empty:  # no more jobs now
+                pass
             if jobs:
                 self._process(jobs)
             elif self._events:
@@ -157,38 +161,23 @@ class AdmissionQueue:
                 self._write(self._state)
         self._dispatch_events()
 
-    def _next_jobs(self) -> tuple[list[_Job], bool]:
-        """Return the jobs in the queue, and whether they are the last; none if there is other work."""
-        jobs: list[_Job] = []
-        timeout = DISPATCH_IDLE_SECONDS if self._events else RETRY_SECONDS if self._save_error else None
-        try:
-            job = self._jobs.get(timeout=timeout)
-            while job is not None:
-                jobs.append(job)
-                if len(jobs) == MAX_BATCH:
-                    return jobs, False
-                job = self._jobs.get_nowait()
-        except Empty:
-            return jobs, False
-        return jobs, True
-
     def _process(self, jobs: Iterable[_Job]) -> None:
         """Run jobs, checkpoint the result, and answer."""
-        batch = self._run_all(job for job in jobs if job.future.set_running_or_notify_cancel())
-        if any(one.durable for _, one, _ in batch.results) and not self._write(batch.state):
-            for job, transaction, _ in batch.results:
+        state, batch = self._run_all(job for job in jobs if job.future.set_running_or_notify_cancel())
+        if any(transaction.durable for _, transaction, _ in batch) and not self._write(state):
+            for job, transaction, _ in batch:
                 if not transaction.always:
                     job.future.set_exception(NotReadyError(self._save_error))
-            batch = self._run_all(job for job, transaction, _ in batch.results if transaction.always)
-        self._state = batch.state
+            state, batch = self._run_all(job for job, transaction, _ in batch if transaction.always)
+        self._state = state
         flushed = []
-        for job, transaction, result in batch.results:
+        for job, transaction, result in batch:
             self._events += transaction.events
             if transaction.after_events:
                 flushed.append(job)
             else:
                 job.future.set_result(result)
-        started = [one for _, transaction, _ in batch.results for one in transaction.started]
+        started = [one for _, transaction, _ in batch for one in transaction.started]
         if started and self._start_pending is not None:
             self._start_pending(started)
         if flushed or len(self._events) >= DISPATCH_BATCH:
@@ -196,19 +185,19 @@ class AdmissionQueue:
         for job in flushed:
             job.future.set_result(None)
 
-    def _run_all(self, jobs: Iterable[_Job]) -> _Batch:
+    def _run_all(self, jobs: Iterable[_Job]) -> tuple[AgentState, list[_Done]]:
         """Run jobs, each on the state that the previous one left; a failed job changes nothing."""
-        batch = _Batch(self._state)
+        state, batch = self._state, list[_Done]()
         for job in jobs:
-            transaction = Transaction(batch.state, self._clock)
+            transaction = Transaction(state, self._clock)
             try:
                 result = job.action(transaction, *job.args, **job.kwargs)
             except Exception as error:  # noqa: BLE001 - any error goes to the caller
                 job.future.set_exception(error)
             else:
-                batch.state = transaction.state()
-                batch.results.append((job, transaction, result))
-        return batch
+                state = transaction.state()
+                batch.append((job, transaction, result))
+        return state, batch
 
     def _dispatch_events(self) -> None:
         events, self._events = self._events, []
